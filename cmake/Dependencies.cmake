@@ -1,0 +1,25 @@
+# Other people's libraries. ACCELERATE_DEPS names a folder made by `./dev deps`
+# for machines without a package registry; it is laid out as Debian's packages.
+set(ACCELERATE_DEPS "$ENV{ACCELERATE_DEPS}" CACHE PATH "Folder made by ./dev deps")
+if(ACCELERATE_DEPS)
+  list(PREPEND CMAKE_PREFIX_PATH ${ACCELERATE_DEPS}/usr)
+endif()
+
+find_package(Threads REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+if(ACCELERATE_TESTS)
+  if(ACCELERATE_DEPS)
+    add_subdirectory(${ACCELERATE_DEPS}/usr/src/googletest
+                     ${PROJECT_BINARY_DIR}/googletest EXCLUDE_FROM_ALL SYSTEM)
+    add_library(GTest::gmock ALIAS gmock)
+    add_library(GTest::gtest_main ALIAS gtest_main)
+  else()
+    find_package(GTest REQUIRED)
+  endif()
+endif()
+
+if(ACCELERATE_WITH_TORCH)
+  find_package(TorchWheel REQUIRED)
+endif()

@@ -1,0 +1,79 @@
+# How targets of this project are made.
+
+# Warnings are errors on our own files; other people's headers are SYSTEM.
+function(accelerate_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # False alarms of GCC 12 on std::string (GCC bugs 105651, 105562).
+    target_compile_options(${target} PRIVATE -Wno-restrict -Wno-maybe-uninitialized)
+  endif()
+endfunction()
+
+# accelerate_library(NAME [NEEDS libs...]): a shared library whose sources the
+# module folders add with target_sources, installed and exported.
+function(accelerate_library name)
+  cmake_parse_arguments(ARG "" "" "NEEDS" ${ARGN})
+  add_library(${name} SHARED)
+  add_library(accelerate::${name} ALIAS ${name})
+  accelerate_warnings(${name})
+  target_include_directories(
+    ${name}
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+           $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+  target_link_libraries(${name} PUBLIC ${ARG_NEEDS})
+  set_property(GLOBAL APPEND PROPERTY ACCELERATE_LIBRARIES ${name})
+endfunction()
+
+# Files that include torch share one precompiled header.
+function(accelerate_use_torch_pch target)
+  target_precompile_headers(${target} REUSE_FROM accelerate_torch_pch)
+endfunction()
+
+# accelerate_test(NAME SOURCES files... [NEEDS libs...] [LABELS labels...]
+#                 [TORCH] [TIMEOUT seconds])
+# One GoogleTest program, run as one CTest case. TORCH adds the training
+# library, its precompiled header and the support for ranks.
+function(accelerate_test name)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;NEEDS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  accelerate_warnings(${name})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src
+                                             ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE accelerate_core test_support ${ARG_NEEDS}
+                                        GTest::gmock)
+  target_compile_definitions(
+    ${name}
+    PRIVATE TEST_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+            TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+                                           ${PROJECT_BINARY_DIR}/tests)
+  if(ARG_TORCH)
+    target_link_libraries(${name} PRIVATE accelerate test_torch_support)
+    accelerate_use_torch_pch(${name})
+    list(APPEND ARG_LABELS torch)
+  else()
+    target_link_libraries(${name} PRIVATE GTest::gtest_main)
+    list(APPEND ARG_LABELS core)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(
+    ${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+                       ENVIRONMENT "OMP_NUM_THREADS=1")
+endfunction()
+
+# accelerate_program(NAME sources... [NEEDS libs...]): an example or a
+# benchmark on the training library.
+function(accelerate_program name)
+  cmake_parse_arguments(ARG "" "" "NEEDS" ${ARGN})
+  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
+  accelerate_warnings(${name})
+  target_link_libraries(${name} PRIVATE accelerate ${ARG_NEEDS})
+  accelerate_use_torch_pch(${name})
+endfunction()

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where this process sits among all the processes of a run.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// Ranks and sizes of one run. A plain value: copy it, compare it, make one in
+/// a test.
+struct ACCELERATE_API ProcessTopology {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int node_rank = 0;
+
+  bool is_main() const { return rank == 0; }
+  bool is_local_main() const { return local_rank == 0; }
+  bool is_last() const { return rank == world_size - 1; }
+  bool operator==(const ProcessTopology&) const = default;
+};
+
+/// Where the ranks of a run first meet: a TCP port that rank 0 listens on.
+/// An empty address or port 0 means that nobody has said it.
+struct ACCELERATE_API Rendezvous {
+  std::string address;
+  int port = 0;
+
+  bool operator==(const Rendezvous&) const = default;
+};
+
+/// What the starter of this process (a launcher, MPI, Slurm) told it.
+struct ACCELERATE_API ProcessEnvironment {
+  ProcessTopology topology;
+  Rendezvous rendezvous;
+  /// Who said so: "torchrun", "Open MPI", "MVAPICH", "PMI", "Slurm", or
+  /// "none" for a process that nobody started as part of a run.
+  std::string source = "none";
+
+  bool operator==(const ProcessEnvironment&) const = default;
+};
+
+/// Looks one environment variable up. Tests pass a map; programs pass
+/// `system_env`.
+using EnvLookup =
+    std::function<std::optional<std::string>(const std::string& name)>;
+ACCELERATE_API std::optional<std::string> system_env(const std::string& name);
+
+/// Reads what the launcher, torchrun (also in a Kubernetes PyTorchJob), MPI or
+/// Slurm left in the environment, in this order; a single process where none
+/// did. MASTER_ADDR and MASTER_PORT, where set, win over a derived meeting
+/// point. Throws `ConfigError` naming the variable and its value where a
+/// variable is not a number, is missing beside its kin, or disagrees with them.
+ACCELERATE_API ProcessEnvironment
+detect_environment(const EnvLookup& env = system_env);
+
+/// The topology alone: `detect_environment(env).topology`.
+ACCELERATE_API ProcessTopology
+detect_topology(const EnvLookup& env = system_env);
+
+} // namespace accelerate

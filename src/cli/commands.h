@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands of the program `accelerate`, one file each.
+#pragma once
+
+#include "accelerate/export.h"
+
+namespace CLI {
+class App;
+}
+
+namespace accelerate {
+
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+
+/// Adds `launch`. Parsing it runs the workers and stores their exit code.
+ACCELERATE_API void add_launch_command(CLI::App& app, int& exit_code);
+
+} // namespace accelerate

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Open MPI, MVAPICH, and PMI (MPICH, Intel MPI).
+#include "process/cluster_environment.h"
+
+namespace accelerate {
+namespace {
+
+constexpr RankVariables kMpiFlavours[] = {
+    {"Open MPI",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MVAPICH",
+     "MV2_COMM_WORLD_RANK",
+     "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+};
+
+// Variables that are the same on all ranks of one job and differ between jobs.
+constexpr const char* kJobNames[] = {
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+    "PMI_JOBID",
+    "MPIRUN_ID"};
+
+uint64_t hash_of(const std::string& text) {
+  uint64_t hash = 0xCBF29CE484222325ULL; // FNV-1a: the same on every machine.
+  for (const unsigned char c : text) {
+    hash = (hash ^ c) * 0x100000001B3ULL;
+  }
+  return hash;
+}
+
+} // namespace
+
+std::optional<ProcessEnvironment> detect_mpi(const EnvReader& env) {
+  for (const auto& flavour : kMpiFlavours) {
+    auto found = read_ranks(env, flavour);
+    if (!found) {
+      continue;
+    }
+    std::string job;
+    for (const char* name : kJobNames) {
+      job += env.text(name).value_or("") + '/';
+    }
+    // MPI names no host: on one machine it is this one, else MASTER_ADDR must
+    // say it.
+    const auto& topology = found->topology;
+    const bool one_machine = topology.local_world_size == topology.world_size;
+    found->rendezvous = read_rendezvous(
+        env, {one_machine ? "127.0.0.1" : "", port_of_job(hash_of(job))});
+    return found;
+  }
+  return std::nullopt;
+}
+
+} // namespace accelerate
