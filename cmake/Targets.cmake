@@ -51,7 +51,7 @@ function(accelerate_test name)
   target_compile_definitions(
     ${name}
     PRIVATE TEST_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
-            TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
+            TEST_REFERENCE_DIR="${PROJECT_SOURCE_DIR}/tests/reference")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY
                                            ${PROJECT_BINARY_DIR}/tests)
   if(ARG_TORCH)

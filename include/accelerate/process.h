@@ -28,8 +28,15 @@ struct ACCELERATE_API ProcessTopology {
 /// Where the ranks of a run first meet: a TCP port that rank 0 listens on.
 /// An empty address or port 0 means that nobody has said it.
 struct ACCELERATE_API Rendezvous {
-  std::string address;
+  std::string address = {};
   int port = 0;
+  /// The starter listens there already (torchrun's agent): rank 0 must not.
+  bool is_hosted = false;
+  /// How often the starter has restarted the run.
+  int attempt = 0;
+  /// The network interface to speak through (GLOO_SOCKET_IFNAME); where empty,
+  /// the one that leads to `address`.
+  std::string interface = {};
 
   bool operator==(const Rendezvous&) const = default;
 };

@@ -139,6 +139,8 @@ Rendezvous read_rendezvous(const EnvReader& env, const Rendezvous& fallback) {
         result.port,
         " is not a TCP port; use 1 to 65535"));
   }
+  result.attempt = env.number("TORCHELASTIC_RESTART_COUNT").value_or(0);
+  result.interface = env.text("GLOO_SOCKET_IFNAME").value_or("");
   return result;
 }
 

@@ -24,6 +24,8 @@ std::optional<ProcessEnvironment> detect_torchrun(const EnvReader& env) {
     found->topology.node_rank = *node;
   }
   found->rendezvous = read_rendezvous(env, {});
+  found->rendezvous.is_hosted =
+      env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   return found;
 }
 

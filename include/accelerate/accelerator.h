@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Start here: the object that makes a training loop distributed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerate/collectives.h"
+#include "accelerate/data_loader.h"
+#include "accelerate/ddp.h"
+#include "accelerate/export.h"
+#include "accelerate/optimizer.h"
+#include "accelerate/preparable.h"
+#include "accelerate/prepared_model.h"
+#include "accelerate/process.h"
+#include "accelerate/process_group.h"
+
+namespace accelerate {
+
+/// Every field may be left out: the environment that a launcher made says the
+/// rest.
+struct ACCELERATE_API AcceleratorOptions {
+  /// Train on the CPU although there are GPUs. ACCELERATE_USE_CPU=true does the
+  /// same from outside.
+  bool cpu = false;
+  /// Move prepared models and the batches of prepared loaders to `device()`.
+  bool device_placement = true;
+  DdpOptions ddp = {};
+  /// How to connect where no `process_group` is given.
+  ProcessGroupOptions connection = {};
+  /// Where this process sits; read from the process's variables by default.
+  std::optional<ProcessEnvironment> environment = {};
+  /// A group that exists already (see `c10d.h` and `run_ranks`). Without an
+  /// `environment`, all its ranks are taken to be on this machine.
+  std::optional<ProcessGroup> process_group = {};
+};
+
+enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
+
+struct ACCELERATE_API BackwardOptions {
+  bool retain_graph = false;
+};
+
+/// Connects this process to the others of the run, prepares models, optimizers
+/// and loaders, and offers the collectives that loops need. No device is named
+/// in the loop:
+///
+///     accelerate::Accelerator accelerator;
+///     auto [loader, net, opt] = accelerator.prepare(dataloader, model,
+///     optimizer); for (auto& batch : loader) {
+///       auto loss = torch::mse_loss(net(batch[0]), batch[1]);
+///       accelerator.backward(loss);
+///       opt.step();
+///       opt.zero_grad();
+///     }
+///
+/// Used by one thread at a time. Several may live in one process, made in the
+/// same order on all ranks. Collectives must be called by all ranks.
+class ACCELERATE_API Accelerator {
+ public:
+  /// Throws `ConfigError` on contradictory variables, `TimeoutError` where the
+  /// other ranks do not come.
+  explicit Accelerator(AcceleratorOptions options = {});
+  ~Accelerator();
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+
+  // --- who am I -------------------------------------------------------------
+  c10::Device device() const;
+  DistributedType distributed_type() const;
+  int num_processes() const;
+  int process_index() const;
+  int local_process_index() const;
+  bool is_main_process() const;
+  bool is_local_main_process() const;
+  bool is_last_process() const;
+  const ProcessGroup& process_group() const;
+
+  // --- prepare --------------------------------------------------------------
+  /// Models (`std::shared_ptr` or TORCH_MODULE holders), optimizers and
+  /// `accelerate::DataLoader`s, in any number and order; what comes back stands
+  /// in the same order, a single object bare. Other objects pass through;
+  /// preparing again is harmless. Rank 0's weights go to all ranks.
+  template <class... Objects>
+  auto prepare(Objects&&... objects) {
+    if constexpr (sizeof...(Objects) == 1) {
+      return prepare_one(std::forward<Objects>(objects)...);
+    } else {
+      // Braces: from left to right, as each may talk to the other ranks.
+      return std::tuple<decltype(prepare_one(std::forward<Objects>(
+          objects)))...>{prepare_one(std::forward<Objects>(objects))...};
+    }
+  }
+  /// The module that was prepared.
+  template <class Module>
+  std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) {
+    return model.module();
+  }
+
+  // --- gradients ------------------------------------------------------------
+  /// Runs autograd; gradients of prepared models are averaged over ranks on the
+  /// way. Throws `UsageError` where `loss` is no scalar with a graph.
+  void backward(const at::Tensor& loss, BackwardOptions options = {});
+  /// Gradients of `model` stay local while the guard lives.
+  template <class Module>
+  [[nodiscard]] NoSyncGuard no_sync(PreparedModel<Module>& model) {
+    return NoSyncGuard(model.engine());
+  }
+
+  // --- process control ------------------------------------------------------
+  /// Prints the values in one line, once per machine.
+  template <class... Values>
+  void print(const Values&... values) {
+    std::ostringstream out;
+    (out << ... << values);
+    print_line(out.str());
+  }
+  void wait_for_everyone();
+
+  /// Lets the main process run the block first: the others wait where the guard
+  /// is made, the main process releases them when its guard goes.
+  class ACCELERATE_API FirstGuard {
+   public:
+    FirstGuard(const ProcessGroup& group, bool is_first);
+    ~FirstGuard() noexcept(false);
+    FirstGuard(const FirstGuard&) = delete;
+    FirstGuard& operator=(const FirstGuard&) = delete;
+
+   private:
+    const ProcessGroup& group_;
+    bool is_first_;
+    int num_exceptions_;
+  };
+  [[nodiscard]] FirstGuard main_process_first();
+  /// As above, for the first process of each machine.
+  [[nodiscard]] FirstGuard local_main_process_first();
+
+  template <class F>
+  void on_main_process(F&& f) {
+    on_process(0, std::forward<F>(f));
+  }
+  template <class F>
+  void on_local_main_process(F&& f) {
+    if (is_local_main_process()) {
+      f();
+    }
+  }
+  template <class F>
+  void on_last_process(F&& f) {
+    on_process(num_processes() - 1, std::forward<F>(f));
+  }
+  template <class F>
+  void on_process(int process_index, F&& f) {
+    if (this->process_index() == process_index) {
+      f();
+    }
+  }
+
+  /// This rank's contiguous part; the first ranks get one element more where
+  /// the size does not divide. With `apply_padding`, the last element is
+  /// repeated so that all parts have the same size.
+  template <class T>
+  std::vector<T> split_between_processes(
+      const std::vector<T>& inputs,
+      bool apply_padding = false) const {
+    std::vector<T> part;
+    for (const int64_t index :
+         part_of(static_cast<int64_t>(inputs.size()), apply_padding)) {
+      part.push_back(inputs[static_cast<size_t>(index)]);
+    }
+    return part;
+  }
+  /// Tensors are split along dim 0.
+  at::Tensor split_between_processes(
+      const at::Tensor& inputs,
+      bool apply_padding = false) const;
+  /// Each value is split; all must have the same length.
+  template <class T>
+  std::map<std::string, T> split_between_processes(
+      const std::map<std::string, T>& inputs,
+      bool apply_padding = false) const {
+    std::map<std::string, T> parts;
+    std::vector<std::pair<std::string, int64_t>> lengths;
+    for (const auto& [name, value] : inputs) {
+      lengths.emplace_back(name, detail::length_of(value));
+      parts.emplace(name, split_between_processes(value, apply_padding));
+    }
+    detail::check_same_length(lengths);
+    return parts;
+  }
+
+  /// Raises a flag that every rank sees at its next `check_trigger`.
+  void set_trigger();
+  /// Whether any rank has raised it since the last check, on all ranks alike.
+  bool check_trigger();
+
+  /// Leaves the group. Collectives throw from then on.
+  void end_training();
+
+  // --- collectives on trees -------------------------------------------------
+  /// See `collectives.h`. Gathered values stand in rank order on every rank.
+  template <class T>
+  T gather(const T& value) const {
+    return accelerate::all_gather(process_group(), value);
+  }
+  template <class T>
+  T reduce(const T& value, ReduceOp op = ReduceOp::kSum) const {
+    return accelerate::reduce(process_group(), value, op);
+  }
+  template <class T>
+  void broadcast(T& value, int from_process = 0) const {
+    accelerate::broadcast(process_group(), value, from_process);
+  }
+  template <class T>
+  T pad_across_processes(const T& value, PadOptions options = {}) const {
+    return accelerate::pad_across_processes(process_group(), value, options);
+  }
+  /// Everybody's bytes in rank order.
+  std::vector<std::string> gather_object(const std::string& bytes) const;
+  /// Rank 0's state of the CPU's generator, and of `device()`'s, for everybody.
+  void synchronize_rng_states();
+
+ private:
+  template <class Object>
+  decltype(auto) prepare_one(Object&& object) {
+    using Kind = std::remove_cvref_t<Object>;
+    static_assert(
+        !detail::TorchDataLoader<Kind>,
+        "torch::data loaders hide their sampler and cannot be sharded: use "
+        "accelerate::DataLoader");
+    if constexpr (detail::ModulePointer<Kind>) {
+      using Module = detail::ModuleOf<Kind>;
+      std::shared_ptr<Module> module = detail::module_of(object);
+      return PreparedModel<Module>(module, prepare_module(module));
+    } else if constexpr (std::derived_from<Kind, torch::optim::Optimizer>) {
+      static_assert(
+          std::is_lvalue_reference_v<Object>,
+          "prepare borrows the optimizer: pass a variable that stays alive");
+      return PreparedOptimizer(object);
+    } else if constexpr (detail::IsDataLoader<Kind>) {
+      return object.is_prepared() ? Kind(object)
+                                  : object.prepared(
+                                        {process_index(), num_processes()},
+                                        placement(),
+                                        agree_on_seed(object.seed()));
+    } else if constexpr (detail::IsPrepared<Kind>) {
+      return Kind(object);
+    } else {
+      return Object(std::forward<Object>(object));
+    }
+  }
+
+  std::shared_ptr<ParallelEngine> prepare_module(
+      const std::shared_ptr<torch::nn::Module>& module);
+  std::optional<c10::Device> placement() const;
+  uint64_t agree_on_seed(uint64_t seed) const;
+  void print_line(const std::string& line) const;
+  std::vector<int64_t> part_of(int64_t size, bool apply_padding) const;
+
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace accelerate

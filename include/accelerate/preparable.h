@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which objects `Accelerator::prepare` knows. Compile-time only.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerate/data_loader.h"
+#include "accelerate/export.h"
+#include "accelerate/optimizer.h"
+#include "accelerate/prepared_model.h"
+
+namespace accelerate::detail {
+
+template <class T>
+struct SharedModule {};
+template <std::derived_from<torch::nn::Module> M>
+struct SharedModule<std::shared_ptr<M>> {
+  using Module = M;
+};
+
+/// TORCH_MODULE's holders.
+template <class T>
+concept ModuleHolder = requires(const T& holder) {
+  typename T::ContainedType;
+  { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+};
+template <class T>
+concept ModulePointer = ModuleHolder<T> || requires {
+  typename SharedModule<T>::Module;
+};
+
+template <class T>
+struct ModuleOfPointer : SharedModule<T> {};
+template <ModuleHolder T>
+struct ModuleOfPointer<T> {
+  using Module = typename T::ContainedType;
+};
+template <class T>
+using ModuleOf = typename ModuleOfPointer<T>::Module;
+
+template <class T>
+std::shared_ptr<ModuleOf<T>> module_of(const T& object) {
+  if constexpr (ModuleHolder<T>) {
+    return object.ptr();
+  } else {
+    return object;
+  }
+}
+
+template <class T>
+inline constexpr bool IsDataLoader = false;
+template <class D>
+inline constexpr bool IsDataLoader<DataLoader<D>> = true;
+
+template <class T>
+inline constexpr bool IsPrepared = std::is_same_v<T, PreparedOptimizer>;
+template <class M>
+inline constexpr bool IsPrepared<PreparedModel<M>> = true;
+
+/// torch::data's loaders and pointers to them, without their header.
+template <class T>
+concept LooksLikeTorchDataLoader = requires(T& loader) {
+  typename T::BatchType;
+  loader.join();
+  loader.begin();
+};
+template <class T>
+concept TorchDataLoader = LooksLikeTorchDataLoader<T> || requires(T& pointer) {
+  requires LooksLikeTorchDataLoader<
+      std::remove_reference_t<decltype(*pointer)>>;
+};
+
+template <class T>
+int64_t length_of(const std::vector<T>& values) {
+  return static_cast<int64_t>(values.size());
+}
+ACCELERATE_API int64_t length_of(const at::Tensor& values);
+
+/// Throws `UsageError` naming two entries that differ.
+ACCELERATE_API void check_same_length(
+    const std::vector<std::pair<std::string, int64_t>>& lengths);
+
+} // namespace accelerate::detail

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes (or threads) of a run that speak to each other.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/process.h"
+
+namespace accelerate {
+
+enum class ReduceOp { kSum, kMean, kMax, kMin };
+
+enum class Backend {
+  /// NCCL where every local rank has a GPU of its own, else Gloo.
+  kAuto,
+  /// CPU tensors, and GPU tensors by way of the CPU.
+  kGloo,
+  /// GPU tensors by NCCL, CPU tensors by Gloo.
+  kNccl,
+};
+
+struct ACCELERATE_API ProcessGroupOptions {
+  Backend backend = Backend::kAuto;
+  /// How long one collective may take before it is a `TimeoutError`.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// How long to wait for all ranks to arrive at the meeting point.
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
+};
+
+/// A handle to a group of ranks; copies share the group. All ranks must call
+/// the same operations in the same order. A group belongs to one thread at a
+/// time.
+///
+/// The collectives here are the raw ones: values must have equal shapes and
+/// dtypes on all ranks, and nobody checks. `collectives.h` has the checked ones
+/// on trees. Each throws `TimeoutError` where it takes too long and `CommError`
+/// where a peer is gone; the message names the operation.
+class ACCELERATE_API ProcessGroup {
+ public:
+  /// The group of one rank: every collective is the identity.
+  ProcessGroup();
+
+  /// Meets the other ranks. Throws `ConfigError` where the meeting point is
+  /// unknown, `TimeoutError` naming the ranks that did not arrive.
+  static ProcessGroup connect(
+      const ProcessEnvironment& environment,
+      const ProcessGroupOptions& options = {});
+
+  int rank() const;
+  int world_size() const;
+  /// "solo", "gloo", "nccl", or the name of a backend given from outside.
+  std::string backend() const;
+
+  void barrier() const;
+  /// In place; every rank ends with `root`'s values.
+  void broadcast(at::Tensor tensor, int root) const;
+  /// In place; every rank ends with the reduction.
+  void all_reduce(at::Tensor tensor, ReduceOp op) const;
+  /// Everybody's tensors along a new first dimension, in rank order.
+  at::Tensor all_gather(const at::Tensor& tensor) const;
+  /// As `all_gather`, on `root` alone; an undefined tensor elsewhere.
+  at::Tensor gather(const at::Tensor& tensor, int root) const;
+  /// Row `rank()` of `root`'s `rows` (dim 0 is `world_size()`), written to
+  /// `output`, which gives shape and dtype; `rows` is ignored elsewhere.
+  void scatter(at::Tensor output, const at::Tensor& rows, int root) const;
+
+  /// `root`'s bytes on every rank; others' argument is ignored.
+  std::string broadcast_bytes(const std::string& bytes, int root) const;
+  /// Everybody's bytes, of any lengths, in rank order.
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) const;
+
+  /// Leaves the group; later collectives throw `UsageError`. Waits for nobody.
+  void shutdown();
+
+  class Impl;
+  explicit ProcessGroup(std::shared_ptr<Impl> impl);
+  const std::shared_ptr<Impl>& impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+/// Runs `function` as `num_ranks` ranks that are threads of this process, each
+/// with its own group, and waits for all. Where one throws, its group is shut
+/// down, so that the others fail too, and the first exception is thrown again.
+/// Thread ranks share torch's default CPU generator; on GPUs each needs a
+/// device of its own.
+///
+///     accelerate::run_ranks(4, [](accelerate::ProcessGroup group) {
+///       accelerate::Accelerator accelerator({.process_group = group});
+///     });
+ACCELERATE_API void run_ranks(
+    int num_ranks,
+    const std::function<void(ProcessGroup)>& function,
+    const ProcessGroupOptions& options = {});
+
+} // namespace accelerate

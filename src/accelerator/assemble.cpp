@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerator/assemble.h"
+
+#include <iostream>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "device/device.h"
+
+namespace accelerate {
+namespace {
+
+ProcessTopology topology_of(const AcceleratorOptions& options) {
+  if (options.environment) {
+    return options.environment->topology;
+  }
+  const int rank = options.process_group->rank();
+  const int size = options.process_group->world_size();
+  return {rank, size, rank, size, 0};
+}
+
+void check_fit(const ProcessTopology& topology, const ProcessGroup& group) {
+  if (topology.rank != group.rank() ||
+      topology.world_size != group.world_size()) {
+    throw ConfigError(str_cat(
+        "[Accelerator] the environment says rank ",
+        topology.rank,
+        " of ",
+        topology.world_size,
+        ", the process group says rank ",
+        group.rank(),
+        " of ",
+        group.world_size(),
+        "; give both for the same process"));
+  }
+}
+
+bool wants_cpu(const AcceleratorOptions& options, const EnvLookup& env) {
+  const std::string value = env("ACCELERATE_USE_CPU").value_or("");
+  for (const char* yes : {"1", "true", "True", "TRUE", "yes", "on", "y", "t"}) {
+    if (value == yes) {
+      return true;
+    }
+  }
+  return options.cpu;
+}
+
+// NCCL needs a GPU for each rank: say it once where ranks have to share.
+void warn_where_gpus_are_shared(const Assembly& assembly) {
+  const auto& topology = assembly.topology;
+  if (assembly.device.is_cuda() && topology.world_size > 1 &&
+      topology.local_world_size > num_gpus() && topology.is_local_main()) {
+    std::cerr << str_cat(
+        "[Accelerator] ",
+        topology.local_world_size,
+        " processes share ",
+        num_gpus(),
+        " GPU(s): they speak through Gloo and the CPU, which is "
+        "slow; start one process per GPU\n");
+  }
+}
+
+} // namespace
+
+Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
+  Assembly assembly;
+  ProcessGroupOptions connection = options.connection;
+  const bool cpu = wants_cpu(options, env);
+  if (cpu && connection.backend == Backend::kAuto) {
+    connection.backend = Backend::kGloo;
+  }
+  if (options.process_group) {
+    assembly.topology = topology_of(options);
+    assembly.group = *options.process_group;
+    check_fit(assembly.topology, assembly.group);
+  } else {
+    const auto environment =
+        options.environment ? *options.environment : detect_environment(env);
+    assembly.topology = environment.topology;
+    // Before the group: NCCL takes the thread's current GPU.
+    select_device(assembly.topology.local_rank, cpu);
+    const bool is_alone = assembly.topology.world_size == 1 &&
+                          connection.backend != Backend::kNccl;
+    assembly.group = is_alone ? ProcessGroup()
+                              : ProcessGroup::connect(environment, connection);
+  }
+  assembly.device = select_device(assembly.topology.local_rank, cpu);
+  warn_where_gpus_are_shared(assembly);
+  return assembly;
+}
+
+std::unique_ptr<ParallelEngine> make_engine(
+    const Assembly& assembly,
+    const ParameterSet& model,
+    const AcceleratorOptions& options) {
+  if (assembly.group.backend() == "solo") {
+    return make_single_device_engine();
+  }
+  return make_ddp_engine(assembly.group, model, options.ddp);
+}
+
+} // namespace accelerate

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one place that decides which kind of run this is.
+#pragma once
+
+#include <memory>
+
+#include "accelerate/accelerator.h"
+#include "parallel/engine.h"
+
+namespace accelerate {
+
+/// What a run is made of.
+struct Assembly {
+  ProcessTopology topology;
+  ProcessGroup group;
+  c10::Device device{c10::kCPU};
+};
+
+/// From options and the process's variables to group and device.
+Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env);
+
+/// The engine for one model of such a run.
+std::unique_ptr<ParallelEngine> make_engine(
+    const Assembly& assembly,
+    const ParameterSet& model,
+    const AcceleratorOptions& options);
+
+} // namespace accelerate

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Do all ranks bring values that fit one collective?
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "accelerate/collectives.h"
+#include "accelerate/process_group.h"
+
+namespace accelerate {
+
+/// Everybody's shapes, as far as they may differ.
+struct Agreement {
+  /// `free_sizes[rank][tensor]`: the size of the free dimension.
+  std::vector<std::vector<int64_t>> free_sizes;
+};
+
+/// Which dimension of a tensor may differ between ranks.
+struct FreeDim {
+  static constexpr int64_t kNone = -1;
+  int64_t dim = kNone;
+};
+
+/// Compares operation, structure, dtypes, number of dimensions and all sizes
+/// but the free dimension's across ranks. Throws `MismatchError` on every rank
+/// where they differ, naming the ranks that are not like most others and what
+/// they brought. A collective operation itself.
+Agreement agree(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const detail::Leaves& leaves,
+    FreeDim free);
+
+/// As above for a plain description: equal on all ranks or `MismatchError`.
+void agree_on_text(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const std::string& description);
+
+} // namespace accelerate

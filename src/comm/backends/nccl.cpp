@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "comm/backends/backends.h"
+
+namespace accelerate {
+
+bool nccl_is_available() {
+  return true;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const BackendArguments& arguments) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = arguments.timeout;
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(
+      arguments.store, arguments.rank, arguments.world_size, options);
+}
+
+} // namespace accelerate

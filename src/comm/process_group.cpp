@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/process_group.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "accelerate/c10d.h"
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "comm/process_group_impl.h"
+
+namespace accelerate {
+namespace {
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kSum:
+    case ReduceOp::kMean:
+      break;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+// c10d's messages go on with a C++ stack: one line is what a person wants.
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+bool is_timeout(const std::string& message) {
+  return message.find("imed out") != std::string::npos ||
+         message.find("timeout") != std::string::npos;
+}
+
+at::Tensor bytes_tensor(const std::string& bytes) {
+  auto tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+std::string to_string(const at::Tensor& bytes, int64_t size) {
+  return {
+      static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(size)};
+}
+
+} // namespace
+
+ProcessGroup::Impl::Impl(
+    c10::intrusive_ptr<c10d::ProcessGroup> group,
+    std::string backend,
+    bool owns)
+    : group_(std::move(group)),
+      backend_(std::move(backend)),
+      rank_(group_->getRank()),
+      world_size_(group_->getSize()),
+      solo_(false),
+      owns_(owns) {}
+
+ProcessGroup::Impl::~Impl() {
+  shutdown();
+}
+
+void ProcessGroup::Impl::shutdown() {
+  if (group_ && owns_) {
+    try {
+      group_->shutdown();
+    } catch (const std::exception&) {
+      // A peer that is gone already is no reason not to leave.
+    }
+  }
+  group_.reset();
+}
+
+void ProcessGroup::Impl::run(
+    const char* operation,
+    const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
+        start) {
+  if (!group_) {
+    throw UsageError(str_cat(
+        "[",
+        operation,
+        "] the process group is shut down; make collectives before "
+        "end_training()"));
+  }
+  ++num_operations_;
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    start(*group_)->wait();
+  } catch (const std::exception& error) {
+    const std::string cause = first_line(error.what());
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
+            .count();
+    const std::string message = str_cat(
+        "[",
+        operation,
+        "] operation ",
+        num_operations_,
+        " of rank ",
+        rank_,
+        " of ",
+        world_size_,
+        " failed after ",
+        seconds,
+        " s: ",
+        cause);
+    if (is_timeout(cause)) {
+      throw TimeoutError(str_cat(
+          message,
+          "; some rank did not call it: see that all ranks run the same "
+          "collectives, or raise the timeout"));
+    }
+    throw CommError(str_cat(
+        message, "; a rank has most likely ended: see its own messages"));
+  }
+}
+
+ProcessGroup::ProcessGroup() : impl_(std::make_shared<Impl>()) {}
+ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl)
+    : impl_(std::move(impl)) {}
+
+int ProcessGroup::rank() const {
+  return impl_->rank();
+}
+int ProcessGroup::world_size() const {
+  return impl_->world_size();
+}
+std::string ProcessGroup::backend() const {
+  return impl_->backend();
+}
+void ProcessGroup::shutdown() {
+  impl_->shutdown();
+}
+
+void ProcessGroup::barrier() const {
+  if (!impl_->is_solo()) {
+    impl_->run("barrier", [](auto& group) { return group.barrier(); });
+  }
+}
+
+void ProcessGroup::broadcast(at::Tensor tensor, int root) const {
+  if (impl_->is_solo()) {
+    return;
+  }
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  auto contiguous = tensor.contiguous();
+  std::vector<at::Tensor> tensors = {contiguous};
+  impl_->run("broadcast", [&](auto& group) {
+    return group.broadcast(tensors, options);
+  });
+  if (!contiguous.is_same(tensor)) {
+    at::NoGradGuard no_grad;
+    tensor.copy_(contiguous);
+  }
+}
+
+void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
+  if (impl_->is_solo()) {
+    return;
+  }
+  c10d::AllreduceOptions options;
+  options.reduceOp = to_c10d(op);
+  auto contiguous = tensor.contiguous();
+  std::vector<at::Tensor> tensors = {contiguous};
+  impl_->run("all_reduce", [&](auto& group) {
+    return group.allreduce(tensors, options);
+  });
+  at::NoGradGuard no_grad;
+  if (!contiguous.is_same(tensor)) {
+    tensor.copy_(contiguous);
+  }
+  if (op == ReduceOp::kMean) {
+    // Gloo has no average; whole numbers are divided towards zero.
+    tensor.div_(
+        world_size(),
+        at::isIntegralType(tensor.scalar_type(), true)
+            ? std::optional<c10::string_view>("trunc")
+            : std::nullopt);
+  }
+}
+
+at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
+  if (impl_->is_solo()) {
+    return tensor.detach().unsqueeze(0).clone();
+  }
+  auto shape = tensor.sizes().vec();
+  shape.insert(shape.begin(), world_size());
+  auto rows = at::empty(shape, tensor.options().requires_grad(false));
+  std::vector<at::Tensor> inputs = {tensor.detach().contiguous()};
+  std::vector<std::vector<at::Tensor>> outputs = {rows.unbind(0)};
+  impl_->run("all_gather", [&](auto& group) {
+    return group.allgather(outputs, inputs);
+  });
+  return rows;
+}
+
+at::Tensor ProcessGroup::gather(const at::Tensor& tensor, int root) const {
+  if (impl_->is_solo()) {
+    return all_gather(tensor);
+  }
+  c10d::GatherOptions options;
+  options.rootRank = root;
+  at::Tensor rows;
+  std::vector<std::vector<at::Tensor>> outputs;
+  if (rank() == root) {
+    auto shape = tensor.sizes().vec();
+    shape.insert(shape.begin(), world_size());
+    rows = at::empty(shape, tensor.options().requires_grad(false));
+    outputs.push_back(rows.unbind(0));
+  }
+  std::vector<at::Tensor> inputs = {tensor.detach().contiguous()};
+  impl_->run("gather", [&](auto& group) {
+    return group.gather(outputs, inputs, options);
+  });
+  return rows;
+}
+
+void ProcessGroup::scatter(at::Tensor output, const at::Tensor& rows, int root)
+    const {
+  if (impl_->is_solo()) {
+    output.copy_(rows[0]);
+    return;
+  }
+  c10d::ScatterOptions options;
+  options.rootRank = root;
+  std::vector<at::Tensor> outputs = {output};
+  std::vector<std::vector<at::Tensor>> inputs;
+  if (rank() == root) {
+    inputs.push_back(rows.contiguous().unbind(0));
+  }
+  impl_->run("scatter", [&](auto& group) {
+    return group.scatter(outputs, inputs, options);
+  });
+}
+
+std::string ProcessGroup::broadcast_bytes(const std::string& bytes, int root)
+    const {
+  if (impl_->is_solo()) {
+    return bytes;
+  }
+  auto size = at::full({1}, static_cast<int64_t>(bytes.size()), at::kLong);
+  broadcast(size, root);
+  const auto length = size.item<int64_t>();
+  auto content =
+      rank() == root ? bytes_tensor(bytes) : at::empty({length}, at::kByte);
+  if (length > 0) {
+    broadcast(content, root);
+  }
+  return to_string(content, length);
+}
+
+std::vector<std::string> ProcessGroup::all_gather_bytes(
+    const std::string& bytes) const {
+  const auto own = static_cast<int64_t>(bytes.size());
+  const auto sizes = all_gather(at::full({1}, own, at::kLong));
+  const auto longest = sizes.max().item<int64_t>();
+  auto padded = at::zeros({longest}, at::kByte);
+  padded.slice(0, 0, own).copy_(bytes_tensor(bytes));
+  const auto rows = longest > 0 ? all_gather(padded)
+                                : at::empty({world_size(), 0}, at::kByte);
+  std::vector<std::string> result;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    result.push_back(to_string(rows[rank], sizes[rank].item<int64_t>()));
+  }
+  return result;
+}
+
+ProcessGroup from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group) {
+  if (!group) {
+    throw UsageError("[from_c10d] got a null group, expected a c10d group");
+  }
+  auto name = group->getBackendName();
+  return ProcessGroup(std::make_shared<ProcessGroup::Impl>(
+      std::move(group), std::move(name), /*owns=*/false));
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> to_c10d(const ProcessGroup& group) {
+  return group.impl()->group();
+}
+
+} // namespace accelerate

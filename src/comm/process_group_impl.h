@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a ProcessGroup handle points to.
+#pragma once
+
+#include <atomic>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/process_group.h"
+
+namespace accelerate {
+
+class ProcessGroup::Impl {
+ public:
+  /// A group of one.
+  Impl() = default;
+  /// `owns` says whether the group is ours to shut down.
+  Impl(
+      c10::intrusive_ptr<c10d::ProcessGroup> group,
+      std::string backend,
+      bool owns);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  /// The one place that every collective passes: numbers it, waits for it and
+  /// turns what went wrong into an exception that names it.
+  void run(
+      const char* operation,
+      const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
+          start);
+  void shutdown();
+
+  const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
+  bool is_solo() const { return solo_; }
+  const std::string& backend() const { return backend_; }
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::string backend_ = "solo";
+  int rank_ = 0;
+  int world_size_ = 1;
+  bool solo_ = true;
+  bool owns_ = false;
+  uint64_t num_operations_ = 0;
+};
+
+} // namespace accelerate

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device that a rank trains on.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+namespace accelerate {
+
+/// GPUs that torch can use; 0 where there is no GPU, driver or CUDA build.
+int num_gpus();
+
+/// The GPU of a local rank (ranks share GPUs where there are fewer of them), or
+/// the CPU where there is none or `cpu` is set. Makes the GPU the calling
+/// thread's current one, so that a rank never touches another rank's.
+c10::Device select_device(int local_rank, bool cpu);
+
+/// The tensor on `device`; itself where it is there already. Copies from pinned
+/// memory do not block.
+at::Tensor to_device(const at::Tensor& tensor, c10::Device device);
+
+} // namespace accelerate

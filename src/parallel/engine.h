@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the gradients of one model meet those of the other ranks.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "accelerate/ddp.h"
+#include "accelerate/process_group.h"
+#include "state/parameter_set.h"
+
+namespace accelerate {
+
+/// One engine per prepared model. Every method is one seam of the training
+/// step; the base class does what a single device needs: nothing.
+class ParallelEngine {
+ public:
+  virtual ~ParallelEngine() = default;
+
+  /// Before the user's forward.
+  virtual void before_forward() {}
+  /// Whether `after_forward` wants to see the output at this step.
+  virtual bool wants_outputs() const { return false; }
+  /// After the user's forward, with the tensors of its output where
+  /// `wants_outputs` said so. May replace them.
+  virtual void after_forward(std::span<at::Tensor* const> /*outputs*/) {}
+  /// While false, backward adds up local gradients and sends nothing.
+  virtual void set_sync(bool /*sync*/) {}
+  virtual bool sync() const { return true; }
+};
+
+std::unique_ptr<ParallelEngine> make_single_device_engine();
+
+/// Gives all ranks rank 0's parameters and buffers, then averages gradients.
+/// Throws `MismatchError` naming the odd rank where models differ.
+std::unique_ptr<ParallelEngine> make_ddp_engine(
+    const ProcessGroup& group,
+    const ParameterSet& model,
+    const DdpOptions& options);
+
+} // namespace accelerate

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as the engines see it: named tensors, whatever language made them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace accelerate {
+
+/// Parallel lists of names and tensors. A tensor that a model uses under two
+/// names is listed once, under the first. Tensors are shared with the model.
+struct ParameterSet {
+  std::vector<std::string> names = {};
+  std::vector<at::Tensor> parameters = {};
+  std::vector<std::string> buffer_names = {};
+  std::vector<at::Tensor> buffers = {};
+};
+
+} // namespace accelerate

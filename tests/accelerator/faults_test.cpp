@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that fail in the middle of training: everybody ends, with a reason.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <torch/torch.h>
+
+#include <iostream>
+
+#include "accelerate/accelerate.h"
+#include "support/rank_bodies.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+void log_time(const char* what) {
+  std::cout << what << ' '
+            << std::chrono::steady_clock::now().time_since_epoch() / 1ms
+            << std::endl;
+}
+
+/// Trains for ever; after some steps, rank 1 does `fail`.
+RankBody train_until(std::function<void()> fail) {
+  return [fail](const AcceleratorOptions& options) {
+    Accelerator accelerator(options);
+    torch::nn::Linear model(4, 1);
+    auto net = accelerator.prepare(model);
+    for (int step = 0;; ++step) {
+      accelerator.backward(net(torch::ones({2, 4})).sum());
+      if (step == 5 && accelerator.process_index() == 1) {
+        log_time("failing");
+        fail();
+      }
+    }
+    return std::string();
+  };
+}
+
+const RankBodyRegistration kThrows("throws", train_until([] {
+                                     throw std::runtime_error("no more data");
+                                   }));
+const RankBodyRegistration kKilled("is killed", train_until([] {
+                                     kill(getpid(), SIGKILL);
+                                   }));
+const RankBodyRegistration kExits("exits", train_until([] { _exit(0); }));
+
+struct Fault {
+  const char* body;
+  int exit_code;
+  std::vector<const char*> messages;
+};
+void PrintTo(const Fault& fault, std::ostream* out) {
+  *out << fault.body;
+}
+
+class RankThat : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(RankThat, EndsTheRunWithinSeconds) {
+  const auto result = launch_body(2, GetParam().body);
+  const auto end = std::chrono::steady_clock::now().time_since_epoch() / 1ms;
+  EXPECT_EQ(result.exit_code, GetParam().exit_code) << result.err;
+  for (const char* message : GetParam().messages) {
+    EXPECT_THAT(result.err, HasSubstr(message));
+  }
+  const auto at = result.out.find("failing ");
+  ASSERT_NE(at, std::string::npos) << result.out;
+  EXPECT_LT(end - std::stoll(result.out.substr(at + 8)), 5000);
+}
+
+const Fault kFaults[] = {
+    {"throws", 1, {"no more data", "[launch] rank"}},
+    {"is killed", 128 + SIGKILL, {"[launch] rank 1", "signal 9 (Killed)"}},
+    {"exits",
+     1,
+     {"[launch] rank 0", "rank 1 had left before with exit code 0"}},
+};
+INSTANTIATE_TEST_SUITE_P(Faults, RankThat, ::testing::ValuesIn(kFaults));
+
+} // namespace
+} // namespace accelerate::testing

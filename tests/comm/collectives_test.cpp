@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checked collectives on trees.
+#include "accelerate/collectives.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <mutex>
+
+#include "accelerate/error.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+using Map = std::map<std::string, Tensor>;
+
+TEST(Gather, ConcatenatesTreesInRankOrder) {
+  run_ranks(3, [](ProcessGroup group) {
+    const int rank = group.rank();
+    const Map all = all_gather(
+        group,
+        Map{{"rows", torch::full({2, 2}, rank)},
+            {"scalar", torch::tensor(rank)}});
+    EXPECT_TRUE(all.at("scalar").equal(torch::tensor({0, 1, 2})));
+    EXPECT_TRUE(
+        all.at("rows").select(1, 0).equal(torch::tensor({0, 0, 1, 1, 2, 2})));
+  });
+}
+
+TEST(Gather, AllowsTheFirstDimensionToDiffer) {
+  run_ranks(3, [](ProcessGroup group) {
+    const auto own = torch::full({group.rank(), 2}, group.rank());
+    const auto expected = torch::tensor({{1, 1}, {2, 2}, {2, 2}});
+    EXPECT_TRUE(all_gather(group, own).equal(expected));
+    const auto on_root = gather(group, own, 1);
+    EXPECT_EQ(on_root.has_value(), group.rank() == 1);
+    if (on_root) {
+      EXPECT_TRUE(on_root->equal(expected));
+    }
+  });
+}
+
+TEST(Gather, HandlesMoreTensorsThanFitTheHeader) {
+  run_ranks(2, [](ProcessGroup group) {
+    std::vector<Tensor> many;
+    for (int i = 0; i < 40; ++i) {
+      many.push_back(torch::full({(i + group.rank()) % 3}, i));
+    }
+    const auto all = all_gather(group, many);
+    for (int i = 0; i < 40; ++i) {
+      const auto& tensor = all[static_cast<size_t>(i)];
+      EXPECT_TRUE(tensor.equal(torch::full({i % 3 + (i + 1) % 3}, i)));
+    }
+  });
+}
+
+TEST(Reduce, LeavesItsArgumentAlone) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto own = torch::full({2}, group.rank() + 1.0);
+    const auto pair = reduce(group, std::pair(own, own), ReduceOp::kMean);
+    EXPECT_TRUE(pair.first.equal(torch::full({2}, 1.5)));
+    EXPECT_EQ(own[0].item<double>(), group.rank() + 1.0);
+  });
+}
+
+TEST(Broadcast, OverwritesInPlace) {
+  run_ranks(3, [](ProcessGroup group) {
+    auto tree = std::vector{
+        torch::full({2}, group.rank()), torch::tensor(group.rank())};
+    const Tensor alias = tree[0];
+    broadcast(group, tree, 2);
+    EXPECT_TRUE(alias.equal(torch::full({2}, 2)));
+    EXPECT_EQ(tree[1].item<int>(), 2);
+  });
+}
+
+TEST(Scatter, GivesEachRankItsPartOfTheRoots) {
+  run_ranks(2, [](ProcessGroup group) {
+    const bool is_root = group.rank() == 1;
+    const auto value =
+        is_root ? torch::arange(8).reshape({4, 2}) : torch::zeros(1);
+    const auto part = scatter(group, value, 1);
+    EXPECT_TRUE(part.equal(
+        group.rank() == 0 ? torch::tensor({{0, 1}, {2, 3}})
+                          : torch::tensor({{4, 5}, {6, 7}})));
+  });
+}
+
+TEST(Scatter, RefusesRowsThatDoNotDivideOnAllRanks) {
+  run_ranks(2, [](ProcessGroup group) {
+    EXPECT_THAT(
+        [&] { scatter(group, torch::zeros(3), 0); },
+        ThrowsMessage<MismatchError>(HasSubstr("3 rows")));
+  });
+}
+
+TEST(PadAcrossProcesses, FillsUpToTheLongest) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto own = torch::full({1, 1 + group.rank()}, 7);
+    const auto back =
+        pad_across_processes(group, own, {.dim = 1, .pad_index = -1});
+    const auto front = pad_across_processes(
+        group, own, {.dim = 1, .pad_index = -1, .pad_first = true});
+    const bool is_short = group.rank() == 0;
+    EXPECT_TRUE(back.equal(
+        is_short ? torch::tensor({{7, -1}}) : torch::tensor({{7, 7}})));
+    EXPECT_TRUE(front.equal(
+        is_short ? torch::tensor({{-1, 7}}) : torch::tensor({{7, 7}})));
+    // Without that dimension: unchanged.
+    EXPECT_EQ(
+        pad_across_processes(group, torch::zeros(2), {.dim = 3}).dim(), 1);
+  });
+}
+
+struct Mismatch {
+  const char* name;
+  std::function<void(ProcessGroup)> call;
+  const char* odd_text;
+};
+
+class Mismatched : public ::testing::TestWithParam<Mismatch> {};
+
+TEST_P(Mismatched, IsAnErrorOnAllRanksThatNamesTheOddOne) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  run_ranks(3, [&](ProcessGroup group) {
+    try {
+      GetParam().call(group);
+    } catch (const MismatchError& error) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      messages.push_back(error.what());
+    }
+    // The group is still in step.
+    group.barrier();
+  });
+  ASSERT_EQ(messages.size(), 3U);
+  for (const auto& message : messages) {
+    EXPECT_THAT(
+        message,
+        AllOf(HasSubstr("rank 1 brought"), HasSubstr(GetParam().odd_text)));
+  }
+}
+
+const Mismatch kMismatches[] = {
+    {"Shape",
+     [](ProcessGroup g) {
+       all_gather(g, torch::zeros({2, g.rank() == 1 ? 5 : 4}));
+     },
+     "Float[*,5]"},
+    {"NumberOfDimensions",
+     [](ProcessGroup g) {
+       all_gather(g, g.rank() == 1 ? torch::zeros({2, 2}) : torch::zeros(2));
+     },
+     "Float[*,2]"},
+    {"Dtype",
+     [](ProcessGroup g) {
+       reduce(g, torch::zeros(2, g.rank() == 1 ? torch::kInt : torch::kFloat));
+     },
+     "Int[2]"},
+    {"Structure",
+     [](ProcessGroup g) {
+       all_gather(
+           g, Map{{g.rank() == 1 ? "logit" : "logits", torch::zeros(1)}});
+     },
+     "logit1("},
+    {"Operation",
+     [](ProcessGroup g) {
+       auto value = torch::zeros(2);
+       if (g.rank() == 1) {
+         broadcast(g, value, 0);
+       } else {
+         reduce(g, value);
+       }
+     },
+     "broadcast from rank 0"},
+    {"Root",
+     [](ProcessGroup g) {
+       auto value = torch::zeros(2);
+       broadcast(g, value, g.rank() == 1 ? 1 : 0);
+     },
+     "broadcast from rank 1"},
+    {"BroadcastShape",
+     [](ProcessGroup g) {
+       auto value = torch::zeros(g.rank() == 1 ? 3 : 2);
+       broadcast(g, value, 0);
+     },
+     "Float[3]"},
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Collectives,
+    Mismatched,
+    ::testing::ValuesIn(kMismatches),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Collectives, RefuseARootThatDoesNotExist) {
+  ProcessGroup solo;
+  auto value = torch::zeros(1);
+  EXPECT_THAT(
+      [&] { broadcast(solo, value, 1); },
+      ThrowsMessage<UsageError>(HasSubstr("root 1")));
+}
+
+} // namespace
+} // namespace accelerate

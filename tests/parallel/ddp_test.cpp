@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// The DDP engine on named tensors, with ranks as threads. Expected gradients
+// are closed forms: the gradient of sum(w * x) by w is x.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+
+struct TwoWeightsImpl : torch::nn::Module {
+  TwoWeightsImpl() {
+    a = register_parameter("a", torch::ones(3));
+    b = register_parameter("b", torch::ones(2));
+    frozen = register_parameter("frozen", torch::ones(4), false);
+    seen = register_buffer("seen", torch::zeros(1));
+  }
+  Tensor forward(double x, bool use_b = true) {
+    auto out = (a * x).sum();
+    return use_b ? out + (b * x).sum() : out;
+  }
+  Tensor a, b, frozen, seen;
+};
+TORCH_MODULE(TwoWeights);
+
+/// Rank r feeds x = r + 1; the mean of 1..n is what everybody must get.
+double mean_of_ranks(const ProcessGroup& group) {
+  return (group.world_size() + 1) / 2.0;
+}
+
+double step(Accelerator& accelerator, PreparedModel<TwoWeightsImpl>& net) {
+  const double x = accelerator.process_index() + 1;
+  accelerator.backward(net(x));
+  return x;
+}
+
+class DdpEngine : public ::testing::TestWithParam<DdpOptions> {};
+INSTANTIATE_TEST_SUITE_P(
+    Options,
+    DdpEngine,
+    ::testing::Values(
+        DdpOptions{},
+        DdpOptions{.gradient_as_bucket_view = false},
+        DdpOptions{.find_unused_parameters = true},
+        DdpOptions{.static_graph = true},
+        DdpOptions{.bucket_cap_mb = 1, .static_graph = true}));
+
+TEST_P(DdpEngine, AveragesGradientsOverRanks) {
+  for (const int n : {1, 2, 4}) {
+    run_ranks(n, [](ProcessGroup group) {
+      Accelerator accelerator({.ddp = GetParam(), .process_group = group});
+      auto net = accelerator.prepare(TwoWeights());
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto optimizer = accelerator.prepare(sgd);
+      for (int i = 0; i < 3; ++i) {
+        step(accelerator, net);
+        EXPECT_TRUE(
+            net->a.grad().equal(torch::full({3}, mean_of_ranks(group))));
+        EXPECT_TRUE(
+            net->b.grad().equal(torch::full({2}, mean_of_ranks(group))));
+        EXPECT_FALSE(net->frozen.grad().defined());
+        optimizer.step();
+        optimizer.zero_grad();
+        EXPECT_FALSE(net->a.grad().defined());
+      }
+    });
+  }
+}
+
+TEST(Ddp, StartsAllRanksFromRank0sValues) {
+  run_ranks(3, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    TwoWeights model;
+    {
+      torch::NoGradGuard no_grad;
+      model->a.fill_(group.rank());
+      model->seen.fill_(group.rank() + 5);
+    }
+    auto net = accelerator.prepare(model);
+    EXPECT_TRUE(net->a.equal(torch::zeros(3)));
+    EXPECT_TRUE(net->seen.equal(torch::full({1}, 5.0)));
+  });
+}
+
+TEST(Ddp, BroadcastsBuffersBeforeAForwardUnlessToldNotTo) {
+  for (const bool broadcast : {true, false}) {
+    run_ranks(2, [broadcast](ProcessGroup group) {
+      Accelerator accelerator(
+          {.ddp = {.broadcast_buffers = broadcast}, .process_group = group});
+      auto net = accelerator.prepare(TwoWeights());
+      net->seen.fill_(group.rank() + 1);
+      step(accelerator, net);
+      const double expected = broadcast ? 1 : group.rank() + 1;
+      EXPECT_EQ(net->seen.item<double>(), expected);
+    });
+  }
+}
+
+TEST(Ddp, HandlesParametersThatGetNoGradient) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.ddp = {.find_unused_parameters = true}, .process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    // Unused everywhere: the gradient stays undefined.
+    accelerator.backward(net(1.0, false));
+    EXPECT_TRUE(net->a.grad().equal(torch::ones(3)));
+    EXPECT_FALSE(net->b.grad().defined());
+    net->a.mutable_grad() = Tensor();
+    // Used by rank 1 alone: the other counts as zero.
+    accelerator.backward(net(2.0, group.rank() == 1));
+    EXPECT_TRUE(net->b.grad().equal(torch::ones(2)));
+  });
+}
+
+TEST(Ddp, KeepsGradientsLocalInsideOfNoSync) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    {
+      const auto guard = accelerator.no_sync(net);
+      const auto nested = accelerator.no_sync(net);
+      const double x = step(accelerator, net);
+      EXPECT_TRUE(net->a.grad().equal(torch::full({3}, x)));
+    }
+    // The next backward sends what has added up: the mean of 2 x.
+    step(accelerator, net);
+    EXPECT_TRUE(
+        net->a.grad().equal(torch::full({3}, 2 * mean_of_ranks(group))));
+  });
+}
+
+TEST(Ddp, ForwardsWithoutGradientsBetweenSteps) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    step(accelerator, net);
+    {
+      torch::NoGradGuard no_grad;
+      EXPECT_EQ(net(2.0).item<double>(), 10);
+    }
+    net->a.mutable_grad() = Tensor();
+    step(accelerator, net);
+    EXPECT_TRUE(net->a.grad().equal(torch::full({3}, mean_of_ranks(group))));
+  });
+}
+
+TEST(Ddp, NamesTheRankWhoseModelIsDifferent) {
+  EXPECT_THAT(
+      [] {
+        run_ranks(3, [](ProcessGroup group) {
+          Accelerator accelerator({.process_group = group});
+          torch::nn::Linear model(group.rank() == 2 ? 4 : 3, 2);
+          accelerator.prepare(model);
+        });
+      },
+      ThrowsMessage<MismatchError>(AllOf(
+          HasSubstr("[prepare] rank 2 brought"),
+          HasSubstr("weight Float[2, 4]"))));
+}
+
+TEST(Ddp, LeavesAFrozenModelAlone) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    torch::nn::Linear teacher(2, 2);
+    for (auto& parameter : teacher->parameters()) {
+      parameter.requires_grad_(false);
+    }
+    auto net = accelerator.prepare(teacher);
+    EXPECT_EQ(net(torch::ones({1, 2})).sizes(), (torch::IntArrayRef{1, 2}));
+  });
+}
+
+TEST(Ddp, RefusesABucketOfNothing) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.ddp = {.bucket_cap_mb = 0}, .process_group = group});
+    EXPECT_THAT(
+        [&] { accelerator.prepare(TwoWeights()); },
+        ThrowsMessage<UsageError>(HasSubstr("bucket_cap_mb 0")));
+  });
+}
+
+} // namespace
+} // namespace accelerate
