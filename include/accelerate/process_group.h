@@ -58,6 +58,8 @@ class ACCELERATE_API ProcessGroup {
   int world_size() const;
   /// "solo", "gloo", "nccl", or the name of a backend given from outside.
   std::string backend() const;
+  /// Whether `run_ranks` made the group.
+  bool ranks_are_threads() const;
 
   void barrier() const;
   /// In place; every rank ends with `root`'s values.

@@ -45,6 +45,21 @@ bool wants_cpu(const AcceleratorOptions& options, const EnvLookup& env) {
   return options.cpu;
 }
 
+// One autograd thread serves a GPU: thread ranks that share it would wait for
+// each other in backward for ever.
+void refuse_threads_on_one_gpu(const Assembly& assembly) {
+  const int size = assembly.topology.world_size;
+  if (assembly.group.ranks_are_threads() && assembly.device.is_cuda() &&
+      size > num_gpus()) {
+    throw ConfigError(str_cat(
+        "[Accelerator] ",
+        size,
+        " ranks that are threads cannot share ",
+        num_gpus(),
+        " GPU(s); set .cpu = true, or use processes"));
+  }
+}
+
 // NCCL needs a GPU for each rank: say it once where ranks have to share.
 void warn_where_gpus_are_shared(const Assembly& assembly) {
   const auto& topology = assembly.topology;
@@ -85,6 +100,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
                               : ProcessGroup::connect(environment, connection);
   }
   assembly.device = select_device(assembly.topology.local_rank, cpu);
+  refuse_threads_on_one_gpu(assembly);
   warn_where_gpus_are_shared(assembly);
   return assembly;
 }

@@ -195,7 +195,10 @@ bool choose_nccl(Backend backend, const ProcessTopology& topology) {
   return backend == Backend::kNccl;
 }
 
-ProcessGroup make_group(const BackendArguments& arguments, bool with_nccl) {
+ProcessGroup make_group(
+    const BackendArguments& arguments,
+    bool with_nccl,
+    bool ranks_are_threads) {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(
       arguments.store, arguments.rank, arguments.world_size);
   using Type = c10d::ProcessGroup::BackendType;
@@ -227,7 +230,10 @@ ProcessGroup make_group(const BackendArguments& arguments, bool with_nccl) {
   }
   group->setDefaultBackend(with_nccl ? Type::NCCL : Type::GLOO);
   return ProcessGroup(std::make_shared<ProcessGroup::Impl>(
-      std::move(group), with_nccl ? "nccl" : "gloo", /*owns=*/true));
+      std::move(group),
+      with_nccl ? "nccl" : "gloo",
+      /*owns=*/true,
+      ranks_are_threads));
 }
 
 } // namespace
@@ -253,7 +259,10 @@ ProcessGroup ProcessGroup::connect(
       rendezvous.interface.empty()
           ? own_address_towards(rendezvous.address, rendezvous.port)
           : ""};
-  return make_group(arguments, choose_nccl(options.backend, topology));
+  return make_group(
+      arguments,
+      choose_nccl(options.backend, topology),
+      /*ranks_are_threads=*/false);
 }
 
 void run_ranks(
@@ -270,7 +279,8 @@ void run_ranks(
     try {
       group = make_group(
           {store, rank, num_ranks, options.timeout, "", "127.0.0.1"},
-          choose_nccl(options.backend, everybody));
+          choose_nccl(options.backend, everybody),
+          /*ranks_are_threads=*/true);
       function(group);
     } catch (...) {
       const std::lock_guard<std::mutex> lock(mutex);

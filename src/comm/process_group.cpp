@@ -53,13 +53,15 @@ std::string to_string(const at::Tensor& bytes, int64_t size) {
 ProcessGroup::Impl::Impl(
     c10::intrusive_ptr<c10d::ProcessGroup> group,
     std::string backend,
-    bool owns)
+    bool owns,
+    bool ranks_are_threads)
     : group_(std::move(group)),
       backend_(std::move(backend)),
       rank_(group_->getRank()),
       world_size_(group_->getSize()),
       solo_(false),
-      owns_(owns) {}
+      owns_(owns),
+      ranks_are_threads_(ranks_are_threads) {}
 
 ProcessGroup::Impl::~Impl() {
   shutdown();
@@ -132,6 +134,9 @@ int ProcessGroup::world_size() const {
 }
 std::string ProcessGroup::backend() const {
   return impl_->backend();
+}
+bool ProcessGroup::ranks_are_threads() const {
+  return impl_->ranks_are_threads();
 }
 void ProcessGroup::shutdown() {
   impl_->shutdown();

@@ -17,7 +17,8 @@ class ProcessGroup::Impl {
   Impl(
       c10::intrusive_ptr<c10d::ProcessGroup> group,
       std::string backend,
-      bool owns);
+      bool owns,
+      bool ranks_are_threads = false);
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -32,6 +33,7 @@ class ProcessGroup::Impl {
 
   const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
   bool is_solo() const { return solo_; }
+  bool ranks_are_threads() const { return ranks_are_threads_; }
   const std::string& backend() const { return backend_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -43,6 +45,7 @@ class ProcessGroup::Impl {
   int world_size_ = 1;
   bool solo_ = true;
   bool owns_ = false;
+  bool ranks_are_threads_ = false;
   uint64_t num_operations_ = 0;
 };
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/check_layers.py refuses a planted include and an unlisted header."""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def check(root):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "tools/check_layers.py"), str(root)],
+        capture_output=True, text=True)
+
+
+def with_planted(path, text):
+    """The checker's answer for a copy of the tree with one more line."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder)
+        for name in ("include", "src", "cli", "tools"):
+            shutil.copytree(ROOT / name, copy / name)
+        with open(copy / path, "a") as file:
+            file.write(text)
+        return check(copy)
+
+
+assert check(ROOT).returncode == 0, check(ROOT).stdout
+
+for path, text, expected in [
+    ("src/process/detect.cpp", '#include "launch/plan.h"\n',
+     "process may not include launch/plan.h of launch"),
+    ("src/launch/plan.cpp", '#include "accelerate/accelerator.h"\n',
+     "launch may not include accelerate/accelerator.h of accelerator"),
+    ("include/accelerate/tree.h", "#include <accelerate/process_group.h>\n",
+     "tree may not include accelerate/process_group.h of comm"),
+    ("include/accelerate/unlisted.h", "#pragma once\n", "not listed"),
+]:
+    answer = with_planted(path, text)
+    assert answer.returncode == 1, f"{path}: planted line was not refused"
+    assert expected in answer.stdout, answer.stdout
+print("planted includes are refused")

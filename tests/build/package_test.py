@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installs the build, builds examples/cmake_project against it, and trains."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+cmake, build = sys.argv[1:]
+source = pathlib.Path(__file__).resolve().parents[2] / "examples/cmake_project"
+
+
+def run(*command):
+    answer = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True,
+        timeout=500, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
+
+
+with tempfile.TemporaryDirectory() as folder:
+    prefix, project = pathlib.Path(folder, "prefix"), pathlib.Path(folder, "build")
+    run(cmake, "--install", build, "--prefix", prefix)
+    assert (prefix / "include/accelerate/version.h").exists()
+    # -O0: what is tested is the package, not the speed of the example.
+    run(cmake, "-S", source, "-B", project, "-G", "Ninja",
+        f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-O0 -Wall -Wextra -Werror")
+    run(cmake, "--build", project)
+    out = run(prefix / "bin/accelerate", "launch", "--num_processes", 2, project / "train")
+    match = re.fullmatch(r"y = ([\d.]+) x \+ ([\d.]+)\n", out)
+    assert match, out
+    slope, offset = map(float, match.groups())
+    assert abs(slope - 3) < 0.01 and abs(offset - 1) < 0.01, out
+print("the installed package builds and trains:", out.strip())

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The spirals train alone and on two processes; all ranks end with the same bits."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+bin_dir = pathlib.Path(sys.argv[1])
+
+
+def losses(*command):
+    answer = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True,
+        timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return [float(x) for x in re.findall(r"loss ([\d.]+)", answer.stdout)]
+
+
+with tempfile.TemporaryDirectory() as folder:
+    file = pathlib.Path(folder, "parameters")
+    plain = losses(bin_dir / "plain_spirals")
+    alone = losses(bin_dir / "accelerated_spirals")
+    assert alone == plain, f"one process must train as the plain loop: {alone} {plain}"
+    both = losses(bin_dir / "accelerate", "launch", "--num_processes", 2,
+                  bin_dir / "accelerated_spirals", file)
+    assert len(both) == len(plain), f"each epoch is reported once: {both}"
+    for run in (plain, both):
+        assert run[-1] < run[0] / 3, f"the loss does not fall: {run}"
+    ranks = [pathlib.Path(f"{file}.{rank}").read_bytes() for rank in (0, 1)]
+    assert ranks[0] == ranks[1] and len(ranks[0]) > 10000
+print("losses on two processes:", both)
