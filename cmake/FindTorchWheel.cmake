@@ -62,8 +62,12 @@ file(GLOB _nvidia_includes ${_site}/nvidia/*/include)
 set(ACCELERATE_TORCH_CUDA OFF)
 set(_cuda_includes)
 if(EXISTS ${ACCELERATE_TORCH_DIR}/lib/libtorch_cuda.so)
-  find_path(ACCELERATE_CUDA_INCLUDE cuda_runtime.h
-            HINTS ${_nvidia_includes} /usr/local/cuda/include)
+  # crt/ is a package of its own: where the wheels lack it, a toolkit has it.
+  find_program(ACCELERATE_NVCC nvcc PATHS /usr/local/cuda/bin)
+  get_filename_component(_toolkit "${ACCELERATE_NVCC}" REALPATH)
+  get_filename_component(_toolkit "${_toolkit}" DIRECTORY)
+  find_path(ACCELERATE_CUDA_INCLUDE crt/host_config.h
+            HINTS ${_nvidia_includes} ${_toolkit}/../include)
   find_path(ACCELERATE_NCCL_INCLUDE nccl.h HINTS ${_nvidia_includes})
   if(ACCELERATE_CUDA_INCLUDE AND ACCELERATE_NCCL_INCLUDE)
     set(ACCELERATE_TORCH_CUDA ON)

@@ -31,7 +31,7 @@ class SpiralDataset {
  public:
   size_t size() const { return 512; }
   Batch get(int64_t index) const {
-    const auto turn = 0.5 + 2.5 * static_cast<double>(index) / 512;
+    const auto turn = 0.3 + static_cast<double>(index) / 512;
     const auto label = index % 2;
     const double angle = 2 * M_PI * (turn + 0.5 * static_cast<double>(label));
     return {
