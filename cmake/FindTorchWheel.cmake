@@ -72,6 +72,8 @@ if(EXISTS ${ACCELERATE_TORCH_DIR}/lib/libtorch_cuda.so)
   if(ACCELERATE_CUDA_INCLUDE AND ACCELERATE_NCCL_INCLUDE)
     set(ACCELERATE_TORCH_CUDA ON)
     set(_cuda_includes ${ACCELERATE_CUDA_INCLUDE} ${ACCELERATE_NCCL_INCLUDE})
+  else()
+    message(WARNING "this torch has CUDA, but the headers crt/host_config.h or nccl.h were not found: NCCL is left out; pip install nvidia-cuda-crt and nvidia-nccl, or install a CUDA toolkit")
   endif()
 endif()
 
