@@ -11,9 +11,6 @@ find_package(nlohmann_json REQUIRED)
 
 if(ACCELERATE_TESTS)
   if(ACCELERATE_DEPS)
-    # A static library that programs link: nothing in it may be hidden.
-    set(CMAKE_CXX_VISIBILITY_PRESET default)
-    set(CMAKE_VISIBILITY_INLINES_HIDDEN OFF)
     add_subdirectory(${ACCELERATE_DEPS}/usr/src/googletest
                      ${PROJECT_BINARY_DIR}/googletest EXCLUDE_FROM_ALL SYSTEM)
     foreach(_target gmock gtest_main)
@@ -21,8 +18,6 @@ if(ACCELERATE_TESTS)
         add_library(GTest::${_target} ALIAS ${_target})
       endif()
     endforeach()
-    set(CMAKE_CXX_VISIBILITY_PRESET hidden)
-    set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
   else()
     find_package(GTest REQUIRED)
   endif()
