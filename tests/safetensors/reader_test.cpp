@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 
 #include <fstream>
-#include <functional>
 
+#include "safetensors/cause.h"
 #include "safetensors/reference.h"
 #include "safetensors/utf8.h"
 
@@ -17,40 +17,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-// The cause as a letter: those of the Rust library (see the tool that wrote
-// verdicts.txt), which calls an unknown dtype and a field that is there twice
-// "invalid JSON" too.
-char cause_of(const std::string& file) {
-  try {
-    parse(bytes_of(file), "x");
-    return '.';
-  } catch (const HeaderTooSmallError&) {
-    return 'S';
-  } catch (const HeaderTooLargeError&) {
-    return 'L';
-  } catch (const InvalidHeaderLengthError&) {
-    return 'H';
-  } catch (const InvalidUtf8Error&) {
-    return 'U';
-  } catch (const InvalidJsonError&) {
-    return 'J';
-  } catch (const UnknownDtypeError&) {
-    return 'J';
-  } catch (const DuplicateNameError&) {
-    return 'D';
-  } catch (const InvalidOffsetError&) {
-    return 'O';
-  } catch (const SizeMismatchError&) {
-    return 'T';
-  } catch (const IncompleteBufferError&) {
-    return 'I';
-  } catch (const ShapeOverflowError&) {
-    return 'V';
-  } catch (const MisalignedTensorError&) {
-    return 'M';
-  }
-}
 
 struct Verdicts {
   std::string flips;
