@@ -86,7 +86,7 @@ void check_entry(
     throw ShapeOverflowError(
         str_cat(where(), ": a dimension above 2^63 - 1; write the file again"));
   }
-  const std::uint64_t wanted = checked_num_bytes(entry, where());
+  const std::uint64_t wanted = checked_num_bytes(entry, source);
   if (entry.end - entry.begin != wanted) {
     throw SizeMismatchError(str_cat(
         where(),
@@ -108,7 +108,8 @@ std::string where_tensor(const std::string& source, const std::string& name) {
 
 std::uint64_t checked_num_bytes(
     const HeaderEntry& entry,
-    const std::string& where) {
+    const std::string& source) {
+  const auto where = [&] { return where_tensor(source, entry.name); };
   auto bits = static_cast<std::uint64_t>(1);
   bool overflows = false;
   for (const auto dim : entry.shape) {
@@ -118,11 +119,11 @@ std::uint64_t checked_num_bytes(
       bits, static_cast<std::uint64_t>(dtype_bits(entry.dtype)), &bits);
   if (overflows) {
     throw ShapeOverflowError(str_cat(
-        where, ": a shape of more than 2^64 bits; write the file again"));
+        where(), ": a shape of more than 2^64 bits; write the file again"));
   }
   if (bits % 8 != 0) {
     throw MisalignedTensorError(str_cat(
-        where,
+        where(),
         ": ",
         bits,
         " bits of ",

@@ -9,11 +9,11 @@
 
 namespace accelerate::safetensors {
 
-/// Bytes that shape and dtype ask for. `where` begins the message of the
-/// errors: `ShapeOverflowError`, `MisalignedTensorError`.
+/// Bytes that shape and dtype ask for. Throws `ShapeOverflowError` and
+/// `MisalignedTensorError`, with `source` as the name of the file.
 std::uint64_t checked_num_bytes(
     const HeaderEntry& entry,
-    const std::string& where);
+    const std::string& source);
 
 /// "[safetensors] 'source', tensor 'name'".
 std::string where_tensor(const std::string& source, const std::string& name);

@@ -16,7 +16,10 @@ class HeaderReader : public JsonEvents {
  public:
   explicit HeaderReader(const std::string& source) : source_(source) {}
 
-  HeaderJson take() { return std::move(header_); }
+  HeaderJson take() {
+    check_names();
+    return std::move(header_);
+  }
 
  private:
   enum class Place { kStart, kTop, kMetadata, kTensor, kShape, kOffsets };
@@ -31,13 +34,13 @@ class HeaderReader : public JsonEvents {
   void begin_entry(Kind kind);
   void set_field(Kind kind, const std::string& text);
   void end_tensor();
+  void check_names() const;
   void expect(Kind got, Kind wanted) const;
   [[noreturn]] void fail_twice(const std::string& key) const;
   std::string where() const;
 
   const std::string& source_;
   HeaderJson header_;
-  std::unordered_set<std::string> names_;
   Place place_ = Place::kStart;
   std::string key_; // Of the entry, or of the metadata.
   bool has_metadata_ = false;
@@ -95,10 +98,9 @@ bool HeaderReader::on_key(std::string& key) {
     }
     return false;
   }
-  const bool is_twice =
-      place_ == Place::kMetadata
-          ? header_.metadata.contains(key)
-          : (key == kMetadataKey ? has_metadata_ : !names_.insert(key).second);
+  const bool is_twice = place_ == Place::kMetadata
+                            ? header_.metadata.contains(key)
+                            : key == kMetadataKey && has_metadata_;
   if (is_twice) {
     fail_twice(key);
   }
@@ -195,6 +197,16 @@ void HeaderReader::on_end() {
 void HeaderReader::end_tensor() {
   if (!has_field_[0] || !has_field_[1] || !has_field_[2]) {
     fail("lacks dtype, shape or data_offsets");
+  }
+}
+
+void HeaderReader::check_names() const {
+  std::unordered_set<std::string_view> names;
+  names.reserve(header_.entries.size());
+  for (const auto& entry : header_.entries) {
+    if (!names.insert(entry.name).second) {
+      fail_twice(entry.name);
+    }
   }
 }
 

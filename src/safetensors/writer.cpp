@@ -25,23 +25,26 @@ HeaderEntry checked_entry(
     const TensorView& tensor,
     std::uint64_t begin,
     const std::string& target) {
-  const std::string where = where_tensor(target, tensor.name);
+  const auto where = [&] { return where_tensor(target, tensor.name); };
   HeaderEntry entry{.name = tensor.name, .dtype = tensor.dtype, .shape = {}};
   for (const auto dim : tensor.shape) {
     if (dim < 0) {
       throw UsageError(str_cat(
-          where, ": dimension ", dim, ", 0 or more expected; give the shape"));
+          where(),
+          ": dimension ",
+          dim,
+          ", 0 or more expected; give the shape"));
     }
     entry.shape.push_back(static_cast<std::uint64_t>(dim));
   }
   if (tensor.name == "__metadata__") {
     throw UsageError(str_cat(
-        where, " has the name that the format keeps for itself; rename it"));
+        where(), " has the name that the format keeps for itself; rename it"));
   }
-  if (const auto wanted = checked_num_bytes(entry, where);
+  if (const auto wanted = checked_num_bytes(entry, target);
       wanted != tensor.data.size()) {
     throw SizeMismatchError(str_cat(
-        where,
+        where(),
         ": ",
         tensor.data.size(),
         " bytes of data, but shape and ",
