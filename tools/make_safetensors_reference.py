@@ -152,7 +152,7 @@ def split_cases() -> list:
     rng = random.Random(8)
     cases = []
     for _ in range(40):
-        sizes = [rng.choice([0, 1, 5, 10, 20, 39, 40, 41, 90]) for _ in range(rng.randint(1, 12))]
+        sizes = [rng.choice([1, 5, 10, 20, 39, 40, 41, 90]) for _ in range(rng.randint(1, 12))]
         state = {f"t{i:02}": torch.empty(n, dtype=torch.uint8) for i, n in enumerate(sizes)}
         split = split_torch_state_dict_into_shards(
             state, filename_pattern="model{suffix}.safetensors", max_shard_size=40

@@ -69,7 +69,9 @@ struct ShardPlan {
 
 /// Splits tensors, in the order given, as Hugging Face Hub does: a file is
 /// full where the next tensor would make it larger than `max_shard_bytes`; a
-/// tensor above that is alone in a file. Always at least one file.
+/// tensor above that is alone in a file. Always at least one file. (Torch gives
+/// all tensors without elements one storage, so the Hub keeps those together;
+/// here they stay in the order given.)
 ACCELERATE_API ShardPlan split_into_shards(
     std::span<const TensorView> tensors,
     std::uint64_t max_shard_bytes);

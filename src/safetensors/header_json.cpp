@@ -210,9 +210,55 @@ void HeaderReader::check_names() const {
   }
 }
 
-// JSON's own escapes, in the form that Rust's serde_json writes.
-std::string json_text(const std::string& text) {
-  return nlohmann::json(text).dump();
+std::string escaped(char c) {
+  switch (c) {
+    case '"':
+      return "\\\"";
+    case '\\':
+      return "\\\\";
+    case '\b':
+      return "\\b";
+    case '\t':
+      return "\\t";
+    case '\n':
+      return "\\n";
+    case '\f':
+      return "\\f";
+    case '\r':
+      return "\\r";
+    default:
+      break;
+  }
+  constexpr const char* kDigits = "0123456789abcdef";
+  return {'\\', 'u', '0', '0', kDigits[c / 16], kDigits[c % 16]};
+}
+
+// With the escapes, and no others, that Rust's serde_json writes.
+void append_text(std::string& out, std::string_view text) {
+  out += '"';
+  std::size_t done = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\') {
+      out.append(text, done, i - done);
+      out += escaped(c);
+      done = i + 1;
+    }
+  }
+  out.append(text, done);
+  out += '"';
+}
+
+void append_entry(std::string& out, const HeaderEntry& entry) {
+  append_text(out, entry.name);
+  out += ":{\"dtype\":\"";
+  out += dtype_name(entry.dtype);
+  out += "\",\"shape\":[";
+  for (std::size_t i = 0; i < entry.shape.size(); ++i) {
+    out += (i == 0 ? "" : ",") + std::to_string(entry.shape[i]);
+  }
+  out += "],\"data_offsets\":[" + std::to_string(entry.begin) + ',' +
+         std::to_string(entry.end) + "]}";
 }
 
 } // namespace
@@ -233,23 +279,19 @@ std::string format_header_json(
     }
   };
   if (!metadata.empty()) {
-    out += str_cat(json_text(kMetadataKey), ":{");
+    append_text(out, kMetadataKey);
+    out += ":{";
     for (const auto& [key, value] : metadata) {
       separate();
-      out += json_text(key) + ':' + json_text(value);
+      append_text(out, key);
+      out += ':';
+      append_text(out, value);
     }
     out += '}';
   }
   for (const auto& entry : entries) {
     separate();
-    out += json_text(entry.name) + ":{\"dtype\":\"";
-    out += dtype_name(entry.dtype);
-    out += "\",\"shape\":[";
-    for (std::size_t i = 0; i < entry.shape.size(); ++i) {
-      out += (i == 0 ? "" : ",") + std::to_string(entry.shape[i]);
-    }
-    out += "],\"data_offsets\":[" + std::to_string(entry.begin) + ',' +
-           std::to_string(entry.end) + "]}";
+    append_entry(out, entry);
   }
   out += '}';
   out.resize((out.size() + 7) / 8 * 8, ' ');

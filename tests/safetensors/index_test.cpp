@@ -70,7 +70,9 @@ TEST(SafetensorsIndex, SavesHuggingFacesFilesByteForByte) {
 
 TEST(SafetensorsIndex, SplitsAsHuggingFaceHubDoes) {
   const std::string data(100, 'x');
-  for (const auto& row : tables().at("split")) {
+  const nlohmann::json table = tables();
+  ASSERT_EQ(table.at("split").size(), 40u);
+  for (const auto& row : table.at("split")) {
     std::vector<TensorView> tensors;
     for (const std::int64_t size : row.at("sizes")) {
       char name[16];
@@ -92,7 +94,9 @@ TEST(SafetensorsIndex, SplitsAsHuggingFaceHubDoes) {
 }
 
 TEST(SafetensorsIndex, ReadsSizesAsHuggingFaceDoes) {
-  for (const auto& [text, bytes] : tables().at("sizes").items()) {
+  const nlohmann::json table = tables();
+  ASSERT_EQ(table.at("sizes").size(), 11u);
+  for (const auto& [text, bytes] : table.at("sizes").items()) {
     EXPECT_EQ(parse_size(text), bytes.get<std::uint64_t>()) << text;
   }
   EXPECT_EQ(parse_size("1000"), 1000u);

@@ -14,6 +14,7 @@ namespace accelerate::testing {
 namespace {
 
 using namespace safetensors;
+using ::testing::HasSubstr;
 
 // Python cannot write the 6-bit types, but its reader knows them.
 PatternTensors random_tensors(std::mt19937& random, bool with_six_bits) {
@@ -121,6 +122,18 @@ std::string damaged(std::string file, std::mt19937& random) {
   return file;
 }
 
+std::string rust_causes(const std::vector<std::string>& files) {
+  std::string all;
+  for (const auto& file : files) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      all += static_cast<char>(file.size() >> shift & 0xFF);
+    }
+    all += file;
+  }
+  TempDir folder;
+  return ask_oracle({"verdicts", folder.write("files", all)});
+}
+
 TEST(SafetensorsOracle, RustAgreesOnThousandsOfDamagedFiles) {
   NEEDS_ORACLE();
   std::mt19937 random(3);
@@ -132,24 +145,20 @@ TEST(SafetensorsOracle, RustAgreesOnThousandsOfDamagedFiles) {
       files.push_back(damaged(whole, random));
     }
   }
-  std::string all;
   std::string ours;
   for (const auto& file : files) {
-    for (int shift = 0; shift < 32; shift += 8) {
-      all += static_cast<char>(file.size() >> shift & 0xFF);
-    }
-    all += file;
     ours += cause_of(file);
   }
-  TempDir folder;
-  const std::string theirs =
-      ask_oracle({"verdicts", folder.write("files", all)});
+  const std::string theirs = rust_causes(files);
   ASSERT_EQ(theirs.size(), ours.size());
   std::map<char, int> seen;
   for (std::size_t i = 0; i < ours.size(); ++i) {
     ++seen[ours[i]];
-    if (ours[i] != 'D') { // Rust keeps one of the two.
-      ASSERT_EQ(ours[i], theirs[i]) << i << ": " << files[i].substr(8);
+    if (ours[i] != theirs[i] && ours[i] != 'D') { // Rust keeps one of the two.
+      // Two tensors at the same place: Rust looks at them in a random order.
+      const std::vector<std::string> again(50, files[i]);
+      ASSERT_THAT(rust_causes(again), HasSubstr(ours.substr(i, 1)))
+          << files[i].substr(8);
     }
   }
   for (const char cause : {'.', 'H', 'I', 'J', 'L', 'O', 'T', 'U'}) {
