@@ -22,15 +22,12 @@ std::filesystem::path folder_of(const std::filesystem::path& file) {
 }
 
 std::filesystem::path sibling_of(const std::filesystem::path& target) {
+  // Shortened, so that the sibling's name is never too long where the target's
+  // is not.
+  const std::string name = target.filename().string().substr(0, 200);
   std::random_device random;
-  return folder_of(target) / str_cat(
-                                 '.',
-                                 target.filename().string(),
-                                 '.',
-                                 getpid(),
-                                 '-',
-                                 random(),
-                                 ".tmp");
+  return folder_of(target) /
+         str_cat('.', name, '.', getpid(), '-', random(), ".tmp");
 }
 
 // Linux writes at most 2 GiB at once anyway.
@@ -38,11 +35,29 @@ constexpr std::size_t kMaxWriteBytes = std::size_t{1} << 30;
 // Pieces smaller than this are gathered: a call per bias costs more.
 constexpr std::size_t kPendingBytes = std::size_t{1} << 18;
 
+const char* way_out(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space and try again";
+    case EFBIG:
+      return "raise the limit on file sizes (ulimit -f), or split the file";
+    case ENOENT:
+      return "make the folder first";
+    case EISDIR:
+      return "give the name of a file";
+    default:
+      return "check the folder's rights and the disk";
+  }
+}
+
 } // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path target)
     : target_(std::move(target)), temporary_(sibling_of(target_)) {
-  if (!target_.has_filename() || std::filesystem::is_directory(target_)) {
+  std::error_code ignored;
+  if (!target_.has_filename() ||
+      std::filesystem::is_directory(target_, ignored)) {
     errno = EISDIR;
     fail("be written");
   }
@@ -72,8 +87,8 @@ void AtomicFile::fail(const char* what) const {
       what,
       ": ",
       std::strerror(error),
-      error == ENOSPC || error == EDQUOT ? "; free some space and try again"
-                                         : "; check the folder's rights"));
+      "; ",
+      way_out(error)));
 }
 
 void AtomicFile::reserve(std::uint64_t num_bytes) {

@@ -19,7 +19,8 @@ struct Options {
 };
 
 void check_format(const fs::path& source) {
-  if (fs::exists(source / ".metadata")) {
+  std::error_code ignored;
+  if (fs::exists(source / ".metadata", ignored)) {
     throw ConfigError(str_cat(
         "[merge-weights] '",
         source.string(),

@@ -20,7 +20,9 @@ using safetensors::Dtype;
 using safetensors::TensorView;
 
 nlohmann::json read_config(const fs::path& path) {
-  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
+  std::error_code ignored;
+  const fs::path folder =
+      fs::is_directory(path, ignored) ? path : path.parent_path();
   const fs::path file = folder / "config.json";
   std::ifstream in(file);
   if (!in) {

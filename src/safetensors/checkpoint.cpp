@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "accelerate/safetensors_index.h"
 #include "base/str.h"
+#include "safetensors/folder.h"
 #include "safetensors/shown.h"
 
 namespace accelerate::safetensors {
@@ -13,29 +12,32 @@ namespace fs = std::filesystem;
 constexpr std::string_view kIndexEnding = ".safetensors.index.json";
 constexpr std::string_view kFileEnding = ".safetensors";
 
-std::vector<fs::path> files_ending_in(
-    const fs::path& folder,
-    std::string_view ending) {
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (name.ends_with(ending) && !name.starts_with('.')) {
-      found.push_back(entry.path());
-    }
-  }
-  return found;
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
 }
 
 fs::path weights_in(const fs::path& folder) {
   for (const char* name : {kWeightsName, kIndexName}) {
-    if (fs::exists(folder / name)) {
+    if (is_there(folder / name)) {
       return folder / name;
     }
   }
+  const auto names = names_in(folder);
   for (const auto ending : {kIndexEnding, kFileEnding}) {
-    const auto found = files_ending_in(folder, ending);
+    std::vector<std::string> found;
+    for (const auto& name : names) {
+      if (name.ends_with(ending) && !name.starts_with('.')) {
+        found.push_back(name);
+      }
+    }
     if (found.size() == 1) {
-      return found[0];
+      return folder / found[0];
     }
   }
   throw SystemError(str_cat(
@@ -51,7 +53,7 @@ fs::path weights_in(const fs::path& folder) {
 } // namespace
 
 Checkpoint::Checkpoint(const fs::path& path)
-    : path_(fs::is_directory(path) ? weights_in(path) : path) {
+    : path_(is_folder(path) ? weights_in(path) : path) {
   if (path_.string().ends_with(".json")) {
     open_index(path_);
     return;
@@ -70,7 +72,7 @@ void Checkpoint::open_index(const fs::path& path) {
   }
   for (auto& [name, place] : places) {
     const fs::path file = path.parent_path() / name;
-    if (!fs::exists(file)) {
+    if (!is_there(file)) {
       throw InvalidIndexError(str_cat(
           "[safetensors] the index '",
           path.string(),

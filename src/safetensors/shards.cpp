@@ -8,6 +8,7 @@
 #include "accelerate/safetensors_index.h"
 #include "base/atomic_file.h"
 #include "base/str.h"
+#include "safetensors/folder.h"
 
 namespace accelerate::safetensors {
 namespace {
@@ -61,16 +62,21 @@ void remove_old_weights(
     const std::filesystem::path& folder,
     const std::vector<std::string>& written) {
   const std::set<std::string> keep(written.begin(), written.end());
-  std::vector<std::filesystem::path> old;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (!keep.contains(name) &&
-        (is_shard_name(name) || name == kWeightsName || name == kIndexName)) {
-      old.push_back(entry.path());
+  for (const auto& name : names_in(folder)) {
+    if (keep.contains(name) ||
+        !(is_shard_name(name) || name == kWeightsName || name == kIndexName)) {
+      continue;
     }
-  }
-  for (const auto& path : old) {
-    std::filesystem::remove(path);
+    std::error_code error;
+    std::filesystem::remove(folder / name, error);
+    if (error) {
+      throw SystemError(str_cat(
+          "[safetensors] '",
+          (folder / name).string(),
+          "', left by an earlier save, cannot be removed: ",
+          error.message(),
+          "; remove it, or it may be loaded instead of the new files"));
+    }
   }
 }
 

@@ -145,6 +145,19 @@ TEST(SafetensorsIndex, RemovesWhatAnEarlierSaveLeft) {
   EXPECT_EQ(Checkpoint(folder.path()).files().size(), 12u);
 }
 
+TEST(SafetensorsIndex, SaysWhichOldFileItCannotRemove) {
+  TempDir folder;
+  // A folder that is not empty stays, whoever asks.
+  fs::create_directories(folder.path() / "model-00001-of-00002.safetensors/x");
+  try {
+    save_sharded(folder.path(), {});
+    FAIL();
+  } catch (const SystemError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("model-00001-of-00002.safetensors'"));
+    EXPECT_THAT(error.what(), HasSubstr("cannot be removed"));
+  }
+}
+
 TEST(SafetensorsIndex, WritesOneFileForAModelWithoutTensors) {
   TempDir folder;
   EXPECT_THAT(

@@ -181,17 +181,28 @@ TEST(SafetensorsWriter, LetsTheUmaskDecideWhoMayRead) {
   EXPECT_EQ(status.st_mode & 0777, 0640u);
 }
 
-TEST(SafetensorsWriter, SaysWhereItCannotWrite) {
+TEST(SafetensorsWriter, WritesTheLongestNamesThatTheSystemAllows) {
   TempDir folder;
-  for (const auto& path :
-       {folder.path() / "none" / "x.safetensors",
-        folder.path(),
-        std::filesystem::path("/proc/x.safetensors")}) {
+  const auto path = folder.path() / std::string(255, 'n');
+  write_file(path, {});
+  EXPECT_EQ(File(path).tensors().size(), 0u);
+}
+
+TEST(SafetensorsWriter, SaysWhereItCannotWriteAndTheWayOut) {
+  TempDir folder;
+  const std::pair<std::filesystem::path, const char*> cases[] = {
+      {folder.path() / "none" / "x.safetensors", "make the folder first"},
+      {folder.path(), "give the name of a file"},
+      {folder.path() / "", "give the name of a file"},
+      {"/proc/self/x.safetensors", "folder"},
+  };
+  for (const auto& [path, way_out] : cases) {
     try {
       write_file(path, {});
       FAIL() << path;
     } catch (const SystemError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(path.string()));
+      EXPECT_THAT(error.what(), HasSubstr("'" + path.string() + "' cannot be"));
+      EXPECT_THAT(error.what(), HasSubstr(way_out));
     }
   }
 }
