@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/data/safetensors with the Python packages safetensors and
+"""Writes tests/reference/safetensors with the Python packages safetensors and
 huggingface_hub: what the C++ code must read, and must write byte for byte.
 
 Usage: make_safetensors_reference.py [FOLDER]    (needs torch, safetensors,
@@ -164,7 +164,7 @@ def split_cases() -> list:
 
 def main() -> None:
     root = pathlib.Path(__file__).resolve().parent.parent
-    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root / "tests/data/safetensors"
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root / "tests/reference/safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     write_files(folder)
     write_sharded(folder / "sharded")

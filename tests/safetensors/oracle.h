@@ -25,7 +25,7 @@ namespace accelerate::testing {
 inline std::string ask_oracle(std::vector<std::string> arguments) {
   std::vector<std::string> command = {
       std::getenv("ACCELERATE_ORACLE_PYTHON"),
-      std::filesystem::path(TEST_DATA_DIR) / "../safetensors/oracle.py"};
+      std::filesystem::path(TEST_REFERENCE_DIR) / "../safetensors/oracle.py"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   const auto result =
       run_process(std::move(command), {}, std::chrono::seconds(240));

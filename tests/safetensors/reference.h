@@ -16,7 +16,7 @@
 namespace accelerate::testing {
 
 inline std::filesystem::path reference_file(const std::string& name) {
-  return std::filesystem::path(TEST_DATA_DIR) / "safetensors" / name;
+  return std::filesystem::path(TEST_REFERENCE_DIR) / "safetensors" / name;
 }
 
 inline std::string text_of(std::span<const std::byte> bytes) {
