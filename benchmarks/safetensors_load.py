@@ -2,23 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens, reads and writes safetensors files beside the Python package.
 
-Usage: safetensors_load.py PROGRAM [--megabytes 500] [--rounds 9] [--folder DIR]
+Usage: safetensors_load.py --bin FOLDER [--rounds 9]
 
-PROGRAM is the built `safetensors_load`. Both sides take turns in the same run,
-on one thread, on files that are in the page cache; the middle of the rounds
-counts. Prints one JSON line per case; a ratio above 1 means that ours is faster.
-Needs torch, numpy and safetensors.
+FOLDER holds the built `safetensors_load`. Both sides take turns in the same run,
+on one thread, on files that are in the page cache. Needs torch and safetensors.
 """
 
-import argparse
-import json
 import os
 import pathlib
-import statistics
 import subprocess
 import tempfile
 import time
 
+import harness
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -63,28 +59,10 @@ def peer_sync(path):
 
 
 def run_case(name, rounds, ours, peer, check=None):
-    pairs = []
-    for i in range(rounds + 1):
-        pair = (ours(), peer()) if i % 2 else (peer(), ours())[::-1]
-        if i > 0:  # The first round warms the caches.
-            pairs.append(pair)
-        if check:
-            check(*pair)
-    mine = statistics.median(pair[0][0] for pair in pairs)
-    theirs = statistics.median(pair[1][0] for pair in pairs)
-    print(
-        json.dumps(
-            {
-                "bench": "safetensors_load",
-                "case": name,
-                "ours": mine,
-                "peer": theirs,
-                "unit": "s",
-                "ratio": round(theirs / mine, 3),
-            }
-        ),
-        flush=True,
-    )
+    if check:
+        check(ours(), peer())
+    mine, theirs = harness.alternate(lambda: ours()[0], lambda: peer()[0], rounds)
+    harness.report("safetensors_load", name, mine * 1e3, theirs * 1e3, "ms")
 
 
 def same_sum(ours, peer):
@@ -92,19 +70,14 @@ def same_sum(ours, peer):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--megabytes", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--folder")
-    arguments = parser.parse_args()
+    arguments = harness.arguments("safetensors: open, read, write")
     torch.set_num_threads(1)
-    ours = Ours(arguments.program)
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+    ours = Ours(arguments.bin / "safetensors_load")
+    with tempfile.TemporaryDirectory(dir=arguments.bin) as folder:
         folder = pathlib.Path(folder)
         big, many = folder / "big.safetensors", folder / "many.safetensors"
         count = 200
-        width = arguments.megabytes * 10**6 // count // 4 // 1024
+        width = 500 * 10**6 // count // 4 // 1024
         state = {f"layers.{i}.weight": torch.randn(1024, width // 2 * 2) for i in range(count)}
         save_file(state, big, metadata={"format": "pt"})
         save_file({f"layers.{i}.bias": torch.randn(8) for i in range(2000)}, many)
