@@ -16,6 +16,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   accelerate::add_launch_command(app, exit_code);
+  accelerate::add_estimate_memory_command(app);
+  accelerate::add_merge_weights_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -16,4 +16,10 @@ inline constexpr int kExitUsage = 2;
 /// Adds `launch`. Parsing it runs the workers and stores their exit code.
 ACCELERATE_API void add_launch_command(CLI::App& app, int& exit_code);
 
+/// Adds `estimate-memory`. Parsing it prints what a model takes.
+ACCELERATE_API void add_estimate_memory_command(CLI::App& app);
+
+/// Adds `merge-weights`. Parsing it writes the merged file.
+ACCELERATE_API void add_merge_weights_command(CLI::App& app);
+
 } // namespace accelerate

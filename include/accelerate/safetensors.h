@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors in files: the safetensors format, without torch.
+//
+// A file is 8 bytes (the length of the header), a JSON header (name, dtype,
+// shape and place of every tensor), and the data. Reading maps the file and
+// copies nothing; writing makes the same bytes as the Python package
+// `safetensors`. Folders with several files: accelerate/safetensors_index.h.
+//
+//   accelerate::safetensors::File file("model.safetensors");
+//   auto weight = file.tensor("lm_head.weight");   // a view into the file
+//   std::span<const std::byte> bytes = weight.data;
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/safetensors_errors.h"
+
+namespace accelerate::safetensors {
+
+/// Longer headers are refused, as in the Rust library.
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+
+/// The element types of the format, in the order in which the format sorts
+/// them (by alignment). Data is little endian, row-major.
+enum class Dtype : std::uint8_t {
+  kBool,
+  kF4,     // Two to a byte.
+  kF6E2M3, // Four to three bytes.
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
+};
+
+inline constexpr int kNumDtypes = 22;
+
+/// The name in files: "F32", "F8_E4M3", ...
+ACCELERATE_API std::string_view dtype_name(Dtype dtype);
+/// The reverse; nothing for a name that the format does not know.
+ACCELERATE_API std::optional<Dtype> try_parse_dtype(std::string_view name);
+/// Bits of one element: 4, 6, 8, 16, 32 or 64.
+ACCELERATE_API int dtype_bits(Dtype dtype);
+
+/// A named tensor whose bytes belong to somebody else: a mapped file when
+/// reading, the caller when writing.
+///
+/// `shape` counts elements, also for types smaller than a byte (torch's packed
+/// `float4_e2m1fn_x2` of shape {2, 3} is F4 of shape {2, 6} here). Empty for a
+/// scalar.
+struct ACCELERATE_API TensorView {
+  std::string name = {};
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::int64_t> shape = {};
+  std::span<const std::byte> data = {};
+
+  /// How many elements; 1 for a scalar.
+  std::int64_t num_elements() const;
+};
+
+/// Text that travels in the header, such as {"format", "pt"}.
+using Metadata = std::map<std::string, std::string>;
+
+/// A whole file in memory, taken apart: views into the bytes, by offset.
+struct Contents {
+  Metadata metadata = {};
+  std::vector<TensorView> tensors = {};
+};
+
+/// Takes the bytes of a whole file apart. Checks, in this order and before it
+/// believes the next: length, cap, UTF-8, JSON, names, dtypes, and for every
+/// tensor its offsets, shape and size; then that tensors cover the file to its
+/// last byte. Throws the subclass of `SafetensorsError` for what is wrong,
+/// with `source` as the name of the file in the message.
+///
+/// Stricter than the Rust library where the format is: a name that is there
+/// twice is refused (Rust keeps one of the two). Unknown fields of a tensor are
+/// ignored.
+ACCELERATE_API Contents
+parse(std::span<const std::byte> bytes, const std::string& source);
+
+/// A file, mapped. Copies share the mapping, which lives as long as the last
+/// one; views stay valid until then. Safe to read from several threads.
+///
+/// Only the header is read when it is opened; data is read from the disk when
+/// it is touched. Nobody may shorten the file in place meanwhile: the system
+/// ends a process that touches bytes that are gone (SIGBUS). `write_file`
+/// replaces files instead, so an old mapping keeps the old bytes.
+class ACCELERATE_API File {
+ public:
+  /// Throws `SystemError` where the file cannot be read, and what `parse`
+  /// throws.
+  explicit File(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const;
+  const Metadata& metadata() const;
+  /// All tensors, in the order of their bytes.
+  const std::vector<TensorView>& tensors() const;
+  bool contains(const std::string& name) const;
+  /// Throws `TensorNotFoundError` naming the file and a few names in it.
+  const TensorView& tensor(const std::string& name) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+struct WriteOptions {
+  /// Written in the order of the keys; nothing is written where it is empty.
+  Metadata metadata = {};
+  /// Whether the bytes are on the disk, not just in the system's cache, when
+  /// the call returns (fsync of the file and of its folder). Without it a
+  /// power cut, though not a crash of the program, can lose the file.
+  bool sync = true;
+};
+
+/// Writes a file. The same bytes as `safetensors.serialize_file` for the same
+/// content: sorted by dtype (widest first), then by name; header padded with
+/// spaces to 8 bytes. (With two or more metadata keys the Rust library picks
+/// any order; here they are sorted.)
+///
+/// All or nothing: the bytes go to a temporary sibling, which then takes the
+/// name `path`. When anything fails, an old file of that name is as it was,
+/// and the sibling is gone; only a crash can leave it (".NAME.*.tmp").
+///
+/// Throws `SystemError` (full disk, folder that cannot be written to),
+/// `DuplicateNameError`, `SizeMismatchError` where data does not fit shape and
+/// dtype, `ShapeOverflowError`, `MisalignedTensorError`, `InvalidUtf8Error`,
+/// `HeaderTooLargeError`, and `UsageError` for a negative dimension or a tensor
+/// named "__metadata__".
+///
+///   std::vector<float> weight(6);
+///   safetensors::write_file("model.safetensors", {{{
+///       .name = "weight", .dtype = safetensors::Dtype::kF32, .shape = {2, 3},
+///       .data = std::as_bytes(std::span(weight))}}},
+///       {.metadata = {{"format", "pt"}}});
+ACCELERATE_API void write_file(
+    const std::filesystem::path& path,
+    std::span<const TensorView> tensors,
+    const WriteOptions& options = {});
+
+/// The same bytes in memory.
+ACCELERATE_API std::vector<std::byte> serialize(
+    std::span<const TensorView> tensors,
+    const Metadata& metadata = {});
+
+} // namespace accelerate::safetensors

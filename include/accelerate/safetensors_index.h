@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models in several safetensors files: the index, splitting, joining.
+//
+// The layout is Hugging Face's: `model.safetensors`, or
+// `model-00001-of-00003.safetensors` and so on beside
+// `model.safetensors.index.json`, which says which tensor is in which file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/safetensors.h"
+
+namespace accelerate::safetensors {
+
+inline constexpr const char* kWeightsName = "model.safetensors";
+inline constexpr const char* kIndexName = "model.safetensors.index.json";
+
+/// The text of an index file.
+struct ShardIndex {
+  /// Bytes of all tensors (without headers); nothing where the file does not
+  /// say.
+  std::optional<std::uint64_t> total_size = {};
+  /// Tensor name -> name of a file in the same folder.
+  std::map<std::string, std::string> weight_map = {};
+
+  bool operator==(const ShardIndex&) const = default;
+};
+
+/// Reads an index from text. Other keys are ignored. Throws
+/// `InvalidIndexError`: not JSON, above 100 MB, nested too deep, no
+/// `weight_map`, a tensor that is there twice, or a file name that leaves the
+/// folder.
+ACCELERATE_API ShardIndex
+parse_index(std::string_view text, const std::string& source);
+
+/// Reads an index file; also throws `SystemError`.
+ACCELERATE_API ShardIndex read_index(const std::filesystem::path& path);
+
+/// The text of an index as Accelerate writes it: `metadata` and `weight_map`,
+/// indented by 2, keys sorted, characters beyond ASCII escaped, one newline at
+/// the end.
+ACCELERATE_API std::string format_index(const ShardIndex& index);
+
+/// A size such as "10GB", "1.5 MB" (powers of ten, as in Hugging Face Hub),
+/// "5GiB" (powers of two) or "1000" (bytes), in bytes. Upper and lower case
+/// are the same. Throws `ConfigError`.
+ACCELERATE_API std::uint64_t parse_size(std::string_view text);
+
+/// One file of a model that is to be written.
+struct Shard {
+  std::string file_name = {};
+  std::vector<TensorView> tensors = {};
+};
+
+struct ShardPlan {
+  std::vector<Shard> shards = {};
+  ShardIndex index = {};
+  /// Whether an index belongs beside the files.
+  bool is_sharded() const { return shards.size() > 1; }
+};
+
+/// Splits tensors, in the order given, as Hugging Face Hub does: a file is
+/// full where the next tensor would make it larger than `max_shard_bytes`; a
+/// tensor above that is alone in a file. Always at least one file. (Torch gives
+/// all tensors without elements one storage, so the Hub keeps those together;
+/// here they stay in the order given.)
+ACCELERATE_API ShardPlan split_into_shards(
+    std::span<const TensorView> tensors,
+    std::uint64_t max_shard_bytes);
+
+struct SaveOptions {
+  /// Of every file; see `parse_size` for text such as "10GB".
+  std::uint64_t max_shard_bytes = 10'000'000'000;
+  /// As in `WriteOptions`, for every file.
+  Metadata metadata = {{"format", "pt"}};
+  bool sync = true;
+};
+
+/// Writes a model into a folder (made where it is missing): the files, then the
+/// index, and only then removes the weights of an earlier save that are not
+/// part of this one. Returns the names of the files written, the index last.
+/// Throws what `write_file` throws.
+ACCELERATE_API std::vector<std::string> save_sharded(
+    const std::filesystem::path& folder,
+    std::span<const TensorView> tensors,
+    const SaveOptions& options = {});
+
+/// The weights of a model, in one file or many. Copies share the mappings;
+/// views live as long as one of the copies.
+class ACCELERATE_API Checkpoint {
+ public:
+  /// `path`: a safetensors file, an index, or a folder with `model.safetensors`
+  /// or else `model.safetensors.index.json` (or else a single file of either
+  /// kind under another name). Throws `SystemError` where there is
+  /// none, `InvalidIndexError` where a file of the index is missing or lacks a
+  /// tensor, and what `File` throws.
+  explicit Checkpoint(const std::filesystem::path& path);
+
+  /// The files, in the order of their names.
+  const std::vector<File>& files() const { return files_; }
+  /// All tensors: file by file, in the order of their bytes. With an index,
+  /// only those that it lists.
+  std::vector<TensorView> tensors() const;
+  bool contains(const std::string& name) const;
+  /// Throws `TensorNotFoundError`.
+  const TensorView& tensor(const std::string& name) const;
+
+ private:
+  void open_index(const std::filesystem::path& path);
+
+  std::filesystem::path path_;
+  std::vector<File> files_;
+  /// Tensor -> place in `files_`.
+  std::map<std::string, std::size_t> file_of_;
+};
+
+/// Joins the files of a model into one, by bytes. `target` is a file. Metadata
+/// is the files' own; where they disagree about a key the first one wins.
+ACCELERATE_API void merge(
+    const Checkpoint& source,
+    const std::filesystem::path& target,
+    bool sync = true);
+
+} // namespace accelerate::safetensors

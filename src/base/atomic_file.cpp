@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/atomic_file.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+std::filesystem::path folder_of(const std::filesystem::path& file) {
+  return file.has_parent_path() ? file.parent_path() : ".";
+}
+
+std::filesystem::path sibling_of(const std::filesystem::path& target) {
+  // Shortened, so that the sibling's name is never too long where the target's
+  // is not.
+  const std::string name = target.filename().string().substr(0, 200);
+  std::random_device random;
+  return folder_of(target) /
+         str_cat('.', name, '.', getpid(), '-', random(), ".tmp");
+}
+
+// Linux writes at most 2 GiB at once anyway.
+constexpr std::size_t kMaxWriteBytes = std::size_t{1} << 30;
+// Pieces smaller than this are gathered: a call per bias costs more.
+constexpr std::size_t kPendingBytes = std::size_t{1} << 18;
+
+const char* way_out(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space and try again";
+    case EFBIG:
+      return "raise the limit on file sizes (ulimit -f), or split the file";
+    case ENOENT:
+      return "make the folder first";
+    case EISDIR:
+      return "give the name of a file";
+    default:
+      return "check the folder's rights and the disk";
+  }
+}
+
+} // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path target)
+    : target_(std::move(target)), temporary_(sibling_of(target_)) {
+  std::error_code ignored;
+  if (!target_.has_filename() ||
+      std::filesystem::is_directory(target_, ignored)) {
+    errno = EISDIR;
+    fail("be written");
+  }
+  // 0666, so that the umask decides who may read it, as for any other file.
+  file_ =
+      open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file_ < 0) {
+    fail("be made");
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (file_ >= 0) {
+    close(file_);
+  }
+  if (!is_committed_) {
+    unlink(temporary_.c_str());
+  }
+}
+
+void AtomicFile::fail(const char* what) const {
+  const int error = errno;
+  throw SystemError(str_cat(
+      "[write] '",
+      target_.string(),
+      "' cannot ",
+      what,
+      ": ",
+      std::strerror(error),
+      "; ",
+      way_out(error)));
+}
+
+void AtomicFile::reserve(std::uint64_t num_bytes) {
+  if (num_bytes == 0) {
+    return;
+  }
+  if (fallocate(file_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(num_bytes)) !=
+          0 &&
+      (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+    fail("be written");
+  }
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  if (pending_.size() + bytes.size() > kPendingBytes) {
+    write_through(pending_);
+    pending_.clear();
+  }
+  if (bytes.size() > kPendingBytes) {
+    write_through(bytes);
+  } else {
+    pending_.insert(pending_.end(), bytes.begin(), bytes.end());
+  }
+}
+
+void AtomicFile::write_through(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto count =
+        ::write(file_, bytes.data(), std::min(bytes.size(), kMaxWriteBytes));
+    if (count < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      fail("be written");
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void AtomicFile::write(std::string_view text) {
+  write(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void AtomicFile::commit(bool sync) {
+  write_through(pending_);
+  if (sync && fsync(file_) != 0) {
+    fail("be brought to the disk");
+  }
+  // Some file systems report a failed write only here.
+  if (close(std::exchange(file_, -1)) != 0) {
+    fail("be written");
+  }
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) {
+    fail("be given its name");
+  }
+  is_committed_ = true;
+  if (!sync) {
+    return;
+  }
+  // The name is part of the folder: without this it can be lost.
+  const int folder =
+      open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) {
+    fail("be brought to the disk");
+  }
+  const int result = fsync(folder);
+  const int error = errno;
+  close(folder);
+  if (result != 0 && error != EINVAL) { // EINVAL: no such thing here.
+    errno = error;
+    fail("be brought to the disk");
+  }
+}
+
+} // namespace accelerate

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// `accelerate estimate-memory`: what a model takes, without loading it.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/str.h"
+#include "cli/commands.h"
+#include "cli/model_sizes.h"
+
+namespace accelerate {
+namespace {
+
+struct Options {
+  std::string path = {};
+  std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
+  bool as_json = false;
+};
+
+// "417.65 MB": powers of 1024, two digits, no useless zeros, as the original.
+std::string format_bytes(double bytes) {
+  static constexpr const char* kUnits[] = {
+      "bytes", "KB", "MB", "GB", "TB", "PB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.2f", bytes);
+  std::string number = text;
+  if (number.ends_with('0')) {
+    number.pop_back();
+  }
+  return number + ' ' + kUnits[unit];
+}
+
+using Row = std::vector<std::string>;
+
+std::string repeat(const char* text, std::size_t count) {
+  std::string out;
+  for (std::size_t i = 0; i < count; ++i) {
+    out += text;
+  }
+  return out;
+}
+
+// Characters, not bytes: a folder's name may be in any script.
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) {
+        return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+      }));
+}
+
+std::string centered(const std::string& text, std::size_t width) {
+  const std::size_t space = width - std::min(width, width_of(text));
+  return std::string(space / 2, ' ') + text +
+         std::string(space - space / 2, ' ');
+}
+
+class Table {
+ public:
+  Table(std::string title, std::vector<Row> rows)
+      : title_(std::move(title)), rows_(std::move(rows)) {
+    for (std::size_t i = 0; i < rows_[0].size(); ++i) {
+      std::size_t width = 0;
+      for (const auto& row : rows_) {
+        width = std::max(width, width_of(row[i]) + 2);
+      }
+      widths_.push_back(width);
+      inner_ += width;
+    }
+    inner_ += widths_.size() - 1;
+    if (width_of(title_) + 2 > inner_) {
+      widths_.back() += width_of(title_) + 2 - inner_;
+      inner_ = width_of(title_) + 2;
+    }
+  }
+
+  std::string str() const {
+    std::string out = line("┌", "─", "┐") + "│" + centered(title_, inner_) +
+                      "│\n" + line("├", "┬", "┤") + cells(rows_[0]) +
+                      line("├", "┼", "┤");
+    for (std::size_t i = 1; i < rows_.size(); ++i) {
+      out += cells(rows_[i]);
+    }
+    return out + line("└", "┴", "┘");
+  }
+
+ private:
+  std::string line(const char* left, const char* middle, const char* right)
+      const {
+    std::string out = left;
+    for (std::size_t i = 0; i < widths_.size(); ++i) {
+      out += (i == 0 ? "" : middle) + repeat("─", widths_[i]);
+    }
+    return out + right + '\n';
+  }
+
+  std::string cells(const Row& row) const {
+    std::string out = "│";
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      out += centered(row[i], widths_[i]) + "│";
+    }
+    return out + '\n';
+  }
+
+  std::string title_;
+  std::vector<Row> rows_;
+  std::vector<std::size_t> widths_;
+  std::size_t inner_ = 0;
+};
+
+std::string as_table(
+    const std::string& path,
+    const std::vector<MemoryEstimate>& estimates) {
+  std::vector<Row> rows = {
+      {"dtype", "Largest Layer", "Total Size", "Training using Adam"}};
+  for (const auto& estimate : estimates) {
+    rows.push_back(
+        {estimate.dtype,
+         format_bytes(estimate.largest_layer_bytes),
+         format_bytes(estimate.total_bytes),
+         estimate.training_bytes ? format_bytes(*estimate.training_bytes)
+                                 : "N/A"});
+  }
+  return Table(
+             str_cat("Memory Usage for loading `", path, "`"), std::move(rows))
+      .str();
+}
+
+// Whole bytes as whole numbers: only int4 can have parts of one.
+nlohmann::ordered_json json_bytes(double bytes) {
+  const auto whole = static_cast<std::int64_t>(bytes);
+  if (static_cast<double>(whole) == bytes) {
+    return whole;
+  }
+  return bytes;
+}
+
+std::string as_json(
+    const ModelSizes& sizes,
+    const std::vector<MemoryEstimate>& estimates) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const auto& estimate : estimates) {
+    nlohmann::ordered_json row = {
+        {"dtype", estimate.dtype},
+        {"largest_layer_bytes", json_bytes(estimate.largest_layer_bytes)},
+        {"total_bytes", json_bytes(estimate.total_bytes)},
+        {"training_bytes", nullptr}};
+    if (estimate.training_bytes) {
+      row["training_bytes"] = json_bytes(*estimate.training_bytes);
+    }
+    rows.push_back(std::move(row));
+  }
+  const nlohmann::ordered_json out = {
+      {"model_type", sizes.model_type},
+      {"is_known", sizes.is_known},
+      {"largest_layers", sizes.largest_layers},
+      {"estimates", std::move(rows)}};
+  return out.dump(2) + '\n';
+}
+
+void run(const Options& options) {
+  const ModelSizes sizes = measure_model(options.path);
+  std::vector<MemoryEstimate> estimates;
+  for (const auto& dtype : options.dtypes) {
+    estimates.push_back(estimate_memory(sizes, dtype));
+  }
+  if (!sizes.is_known) {
+    std::cerr << "accelerate: "
+              << (sizes.model_type.empty()
+                      ? "no config.json with a model_type beside the weights"
+                      : "the model_type '" + sizes.model_type +
+                            "' is not in the table")
+              << "; numbered modules are taken for the layers, and buffers "
+                 "that are not in the files are not counted\n";
+  }
+  std::cout
+      << (options.as_json ? as_json(sizes, estimates)
+                          : as_table(options.path, estimates));
+}
+
+} // namespace
+
+void add_estimate_memory_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "estimate-memory", "Says how much memory a model takes");
+  auto options = std::make_shared<Options>();
+  command
+      ->add_option(
+          "path",
+          options->path,
+          "Folder with safetensors files and config.json, or one such file")
+      ->required();
+  command->add_option("--dtypes", options->dtypes, "The dtypes to show")
+      ->check(CLI::IsMember({"float32", "float16", "int8", "int4"}))
+      ->capture_default_str();
+  command->add_flag("--json", options->as_json, "Print JSON, in bytes");
+  command->callback([options] { run(*options); });
+}
+
+} // namespace accelerate

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of a model do not say about its modules.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/safetensors.h"
+
+namespace accelerate {
+
+/// Tensors that a model makes itself and does not save, such as position ids.
+enum class UnsavedBuffers {
+  kNone,
+  kPositionIds,
+  kPositionAndTypeIds,
+  kRotary,
+  kRotaryAndEmbedScale,
+};
+
+/// One kind of model, by the `model_type` of its config.json.
+struct ModelFamily {
+  std::string_view model_type = {};
+  /// Modules that are not split over devices, as the end of their path; "*"
+  /// stands for a number.
+  std::vector<std::string_view> blocks = {};
+  UnsavedBuffers buffers = UnsavedBuffers::kNone;
+};
+
+/// Nothing for a model type that is not in the table.
+const ModelFamily* find_family(const std::string& model_type);
+
+struct UnsavedBuffer {
+  std::string name = {};
+  std::int64_t num_bytes = 0;
+};
+
+/// The unsaved buffers of a model with these tensors and this config.json.
+std::vector<UnsavedBuffer> unsaved_buffers(
+    const ModelFamily& family,
+    const std::vector<safetensors::TensorView>& tensors,
+    const nlohmann::json& config);
+
+} // namespace accelerate

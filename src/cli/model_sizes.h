@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory a model takes, from the headers of its files.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+struct ModelSizes {
+  /// Bytes with every floating-point tensor in float32. A tensor that several
+  /// modules share counts once.
+  double total_bytes = 0;
+  /// The largest part that has to be on one device: a block of the model, or a
+  /// module without children outside the blocks.
+  double largest_layer_bytes = 0;
+  std::vector<std::string> largest_layers = {};
+  /// From config.json; empty without one.
+  std::string model_type = {};
+  /// Whether the model type is known. Where it is not, numbered modules are
+  /// taken for the blocks, and buffers that are not in the files are missing.
+  bool is_known = false;
+};
+
+/// `path`: a safetensors file, an index, or a folder; config.json is looked for
+/// beside it. Reads no tensor. Throws what `safetensors::Checkpoint` throws,
+/// and `ConfigError` for a malformed config.json.
+ACCELERATE_API ModelSizes measure_model(const std::filesystem::path& path);
+
+/// What a model takes in one dtype.
+struct MemoryEstimate {
+  std::string dtype = {};
+  double largest_layer_bytes = 0;
+  double total_bytes = 0;
+  /// With Adam and a batch of one: weights, gradients and optimizer state.
+  /// Nothing for integers, which are not trained.
+  std::optional<double> training_bytes = {};
+};
+
+/// `dtype`: "float32", "float16", "int8" or "int4".
+ACCELERATE_API MemoryEstimate
+estimate_memory(const ModelSizes& sizes, const std::string& dtype);
+
+} // namespace accelerate

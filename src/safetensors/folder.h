@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is in a folder.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace accelerate::safetensors {
+
+/// The names in a folder, sorted. Throws `SystemError`.
+std::vector<std::string> names_in(const std::filesystem::path& folder);
+
+} // namespace accelerate::safetensors

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// `accelerate estimate-memory` and `accelerate merge-weights`.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "accelerate/safetensors_index.h"
+#include "safetensors/oracle.h"
+#include "safetensors/reference.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+namespace fs = std::filesystem;
+using safetensors::Dtype;
+
+const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
+
+ProcessResult estimate(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {kProgram, "estimate-memory"});
+  return run_process(arguments);
+}
+
+// Two Llama layers of 24 numbers each, an embedding of 20, a norm of 2.
+fs::path write_llama(const TempDir& folder, Dtype dtype, std::size_t element) {
+  PatternTensors tensors;
+  const auto add = [&](const std::string& name, std::int64_t count) {
+    tensors.add(
+        name, dtype, {count}, element * static_cast<std::size_t>(count));
+  };
+  add("model.embed_tokens.weight", 20);
+  for (const std::string layer : {"0", "1"}) {
+    add("model.layers." + layer + ".self_attn.q_proj.weight", 16);
+    add("model.layers." + layer + ".mlp.up_proj.weight", 8);
+  }
+  add("model.norm.weight", 2);
+  safetensors::save_sharded(folder.path(), tensors.views());
+  folder.write(
+      "config.json",
+      R"({"model_type":"llama","hidden_size":16,"num_attention_heads":2})");
+  return folder.path();
+}
+
+// 70 numbers, and 4 frequencies that are kept twice: (70 + 8) * 4 = 312 bytes.
+TEST(EstimateMemory, CountsInFloat32WhateverTheFileHolds) {
+  for (const auto& [dtype, element] :
+       {std::pair{Dtype::kF32, 4}, {Dtype::kBF16, 2}, {Dtype::kF64, 8}}) {
+    TempDir folder;
+    const auto path =
+        write_llama(folder, dtype, static_cast<std::size_t>(element));
+    const auto result = estimate({path, "--json"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, IsEmpty());
+    const auto json = nlohmann::json::parse(result.out);
+    EXPECT_EQ(
+        json.at("largest_layers"),
+        nlohmann::json({"model.layers.0", "model.layers.1"}));
+    const auto& rows = json.at("estimates");
+    ASSERT_EQ(rows.size(), 4u);
+    EXPECT_EQ(rows[0].at("total_bytes"), 312);
+    EXPECT_EQ(rows[0].at("largest_layer_bytes"), 96);
+    EXPECT_EQ(rows[0].at("training_bytes"), 4 * 312);
+    EXPECT_EQ(rows[1].at("total_bytes"), 156);
+    EXPECT_EQ(rows[1].at("training_bytes"), 2 * 312);
+    EXPECT_EQ(rows[2].at("total_bytes"), 78);
+    EXPECT_EQ(rows[2].at("training_bytes"), nullptr);
+    EXPECT_EQ(rows[3].at("total_bytes"), 39);
+  }
+}
+
+TEST(EstimateMemory, DrawsATableOfTheDtypesAskedFor) {
+  TempDir folder;
+  write_llama(folder, Dtype::kF32, 4);
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       "cd " + folder.path().string() + " && " + kProgram +
+           " estimate-memory . --dtypes float32 int8"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(
+      result.out,
+      "┌─────────────────────────────────────────────────────────────┐\n"
+      "│                Memory Usage for loading `.`                 │\n"
+      "├─────────┬───────────────┬─────────────┬─────────────────────┤\n"
+      "│  dtype  │ Largest Layer │ Total Size  │ Training using Adam │\n"
+      "├─────────┼───────────────┼─────────────┼─────────────────────┤\n"
+      "│ float32 │  96.0 bytes   │ 312.0 bytes │       1.22 KB       │\n"
+      "│  int8   │  24.0 bytes   │ 78.0 bytes  │         N/A         │\n"
+      "└─────────┴───────────────┴─────────────┴─────────────────────┘\n");
+}
+
+TEST(EstimateMemory, SaysWhenItGuesses) {
+  TempDir folder;
+  write_llama(folder, Dtype::kF32, 4);
+  folder.write("config.json", R"({"model_type":"novel"})");
+  auto result = estimate({folder.path(), "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("model_type 'novel' is not in the table"));
+  auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json.at("estimates")[0].at("total_bytes"), 280);
+  EXPECT_EQ(json.at("estimates")[0].at("largest_layer_bytes"), 96);
+  fs::remove(folder.path() / "config.json");
+  result = estimate({folder.path() / "model.safetensors"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("no config.json with a model_type"));
+}
+
+TEST(EstimateMemory, ReadsTheFilesThatAnIndexNames) {
+  const auto result =
+      estimate({reference_file("sharded"), "--dtypes", "float32", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(
+      nlohmann::json::parse(result.out).at("estimates")[0].at("total_bytes"),
+      1344); // As its metadata says.
+}
+
+TEST(EstimateMemory, RefusesWhatItCannotRead) {
+  TempDir folder;
+  folder.write("model.safetensors", "no such format");
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{}, "path"},
+      {{"/no/such/folder"}, "'/no/such/folder'"},
+      {{folder.path()}, "claims"},
+      {{reference_file("sharded"), "--dtypes", "float8"}, "float8"},
+  };
+  for (const auto& [arguments, part] : cases) {
+    const auto result = estimate(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_THAT(result.out, IsEmpty());
+  }
+  write_llama(folder, Dtype::kF32, 4);
+  folder.write("config.json", "[");
+  EXPECT_THAT(estimate({folder.path()}).err, HasSubstr("is not a JSON object"));
+}
+
+TEST(MergeWeights, WritesOneFileIntoAFolderOrUnderAName) {
+  TempDir folder;
+  const std::string expected = read_file(reference_file("sharded") / "merged");
+  for (const char* name : {"new/folder", "x.safetensors"}) {
+    const auto target = folder.path() / name;
+    const auto result = run_process(
+        {kProgram, "merge-weights", reference_file("sharded"), target});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, IsEmpty());
+    EXPECT_THAT(result.err, HasSubstr("4 files with 12 tensors merged into"));
+    EXPECT_EQ(
+        read_file(
+            fs::is_directory(target) ? target / "model.safetensors" : target),
+        expected);
+  }
+}
+
+TEST(MergeWeights, RefusesWhatItCannotMerge) {
+  TempDir folder;
+  const auto target = folder.path() / "merged";
+  auto result = run_process({kProgram, "merge-weights", folder.path(), target});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("has neither model.safetensors nor"));
+  folder.write(".metadata", "");
+  result = run_process({kProgram, "merge-weights", folder.path(), target});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("torch.distributed"));
+  EXPECT_FALSE(fs::exists(target));
+}
+
+void expect_originals_figures(
+    const fs::path& folder,
+    const nlohmann::json& original) {
+  const auto json = nlohmann::json::parse(estimate({folder, "--json"}).out);
+  EXPECT_TRUE(json.at("is_known").get<bool>()) << folder;
+  const std::string table = estimate({folder}).out;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto& ours = json.at("estimates").at(i);
+    const auto& row = original.at("rows").at(i);
+    EXPECT_EQ(ours.at("dtype"), row.at("dtype"));
+    EXPECT_EQ(ours.at("largest_layer_bytes"), row.at("bytes")[0]) << folder;
+    EXPECT_EQ(ours.at("total_bytes"), row.at("bytes")[1]) << folder;
+    EXPECT_EQ(ours.at("training_bytes"), row.at("bytes")[2]) << folder;
+    for (const std::string words : row.at("words")) {
+      EXPECT_THAT(table, HasSubstr(' ' + words + ' '));
+    }
+  }
+}
+
+// Random models of every family in the table, whole and sharded; also a real
+// BERT model where ACCELERATE_REAL_MODEL names its folder.
+TEST(WeightsOracle, EstimatesAndMergesModelsOfTransformers) {
+  NEEDS_ORACLE();
+  TempDir folder;
+  if (const char* real = std::getenv("ACCELERATE_REAL_MODEL")) {
+    fs::create_directory_symlink(real, folder.path() / "real");
+  }
+  const auto models =
+      nlohmann::json::parse(ask_oracle({"models", folder.path()}));
+  ASSERT_GE(models.size(), 50u);
+  int num_sharded = 0;
+  for (const auto& [name, original] : models.items()) {
+    const fs::path model = folder.path() / name;
+    expect_originals_figures(model, original);
+    if (!fs::exists(model / safetensors::kIndexName) || ++num_sharded > 3) {
+      continue;
+    }
+    const auto merged = folder.path() / (name + ".safetensors");
+    EXPECT_EQ(
+        run_process({kProgram, "merge-weights", model, merged}).exit_code, 0);
+    EXPECT_EQ(ask_oracle({"compare", model, merged}), "equal");
+  }
+  EXPECT_GT(num_sharded, 3);
+}
+
+} // namespace
+} // namespace accelerate::testing
