@@ -150,8 +150,9 @@ class ACCELERATE_API Tokenizer {
   static Tokenizer from_json(std::string_view json);
 
   /// Throws `InvalidUtf8Error` where the text is not UTF-8, `UsageError` where
-  /// `options` cannot be met (a `max_length` below the number of special
-  /// tokens, a stride that leaves no progress, `kOnlySecond` without a pair).
+  /// the text is longer than a gibibyte or `options` cannot be met (a
+  /// `max_length` below the number of special tokens, a stride that leaves no
+  /// progress, `kOnlySecond` without a pair).
   Encoding encode(const TextInput& input, const EncodeOptions& options = {})
       const;
   /// The same for many inputs, in parallel, then padded together. Where several

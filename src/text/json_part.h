@@ -112,14 +112,19 @@ class JsonPart {
  private:
   void expect(bool condition, const std::string& what) const {
     if (!condition) {
-      const std::string got = value_->dump(
-          -1, ' ', false, nlohmann::json::error_handler_t::replace);
-      refuse(str_cat(
-          "is ",
-          got.size() > 60 ? got.substr(0, 60) + "..." : got,
-          ", expected ",
-          what));
+      refuse(str_cat("is ", description(), ", expected ", what));
     }
+  }
+
+  // Arrays and objects are not written out: writing is recursive, and a file
+  // may nest them as deep as it is long.
+  std::string description() const {
+    if (value_->is_structured()) {
+      return str_cat("an ", value_->type_name());
+    }
+    const std::string text =
+        value_->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return text.size() > 60 ? text.substr(0, 60) + "..." : text;
   }
 
   const nlohmann::json* value_;

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/str.h"
 #include "text/split.h"
 #include "text/utf8.h"
 
@@ -11,12 +12,25 @@ namespace {
 
 using Pattern = PreTokenizer::Pattern;
 
+// Offsets are 32-bit numbers.
+constexpr size_t kMaxTextBytes = size_t{1} << 30;
+
 // Checks the text and numbers the code points of its bytes where they are not
 // all of one byte.
 Segment whole_text(
     std::string_view text,
     std::vector<int32_t>& sources,
     const char* where) {
+  if (text.size() > kMaxTextBytes) {
+    throw UsageError(str_cat(
+        "[",
+        where,
+        "] the text has ",
+        text.size(),
+        " bytes, at most ",
+        kMaxTextBytes,
+        " are taken; split it"));
+  }
   if (check_utf8(text, where)) {
     return {text, nullptr, 0};
   }

@@ -93,7 +93,9 @@ MergeMap read_merges(const JsonPart& part, const Vocabulary& vocabulary) {
       return found;
     };
     const auto& [left, right] = *pair;
-    merges.set(id(left), id(right), {rank++, id(left + right)});
+    const int32_t left_id = id(left);
+    const int32_t right_id = id(right);
+    merges.set(left_id, right_id, {rank++, id(left + right)});
   }
   return merges;
 }

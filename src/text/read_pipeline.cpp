@@ -21,6 +21,7 @@ constexpr std::string_view kLlama3End =
 
 void add_normalizer_steps(
     const JsonPart& part,
+    bool is_inner,
     std::vector<NormalizerStep>& steps) {
   const std::string& type = part.type();
   if (type == "BertNormalizer") {
@@ -40,9 +41,12 @@ void add_normalizer_steps(
     steps.insert(steps.end(), bert.begin(), bert.end());
   } else if (type == "Sequence") {
     part.allow_keys({"type", "normalizers"});
+    if (is_inner) {
+      part.refuse("is a Sequence in a Sequence, which is not read");
+    }
     const JsonPart inner = part.at("normalizers");
     for (size_t i = 0; i < inner.array_size(); ++i) {
-      add_normalizer_steps(inner.at(i), steps);
+      add_normalizer_steps(inner.at(i), true, steps);
     }
   } else if (type == "Lowercase") {
     part.allow_keys({"type"});
@@ -141,7 +145,7 @@ std::vector<NormalizerStep> bert_steps(
 
 void read_normalizer(const JsonPart& part, TokenizerParts& parts) {
   std::vector<NormalizerStep> steps;
-  add_normalizer_steps(part, steps);
+  add_normalizer_steps(part, false, steps);
   if (!steps.empty()) {
     parts.normalizer = Normalizer(std::move(steps));
   }

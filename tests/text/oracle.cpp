@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <stdexcept>
 
 #include "support/subprocess.h"
@@ -44,10 +45,9 @@ class Reader {
     result.attention_mask = numbers(size);
     result.special_tokens_mask = numbers(size);
     result.word_ids = numbers(size);
-    const auto begins = numbers(size);
-    const auto ends = numbers(size);
+    const auto offsets = numbers(2 * size);
     for (size_t i = 0; i < size; ++i) {
-      result.offsets.push_back({begins[i], ends[i]});
+      result.offsets.push_back({offsets[2 * i], offsets[2 * i + 1]});
     }
     for (int32_t left = number(); left > 0; --left) {
       result.overflowing.push_back(encoding());
@@ -144,11 +144,13 @@ std::vector<OracleUnicode> oracle_unicode(
     OracleUnicode& answer = answers.emplace_back();
     answer.text = reader.text();
     answer.normalized = reader.text();
-    for (int32_t left = reader.number(); left > 0; --left) {
+    std::istringstream words(reader.text());
+    const auto count = static_cast<size_t>(reader.number());
+    const auto offsets = reader.numbers(2 * count);
+    for (size_t i = 0; i < count; ++i) {
       TextWord& word = answer.words.emplace_back();
-      word.text = reader.text();
-      word.offsets.begin = reader.number();
-      word.offsets.end = reader.number();
+      std::getline(words, word.text);
+      word.offsets = {offsets[2 * i], offsets[2 * i + 1]};
     }
   }
   return answers;

@@ -15,6 +15,7 @@ enable_padding; absent: as the file says).
 import array
 import glob
 import importlib.util
+import itertools
 import json
 import pathlib
 import random
@@ -159,7 +160,7 @@ def arrays(encoding):
     return [encoding.ids, encoding.type_ids, encoding.attention_mask,
             encoding.special_tokens_mask,
             [-1 if w is None else w for w in encoding.word_ids],
-            [b for b, _ in encoding.offsets], [e for _, e in encoding.offsets]]
+            list(itertools.chain.from_iterable(encoding.offsets))]
 
 
 def write_encoding(out, encoding):
@@ -217,10 +218,12 @@ def run_unicode(tokenizer_file, out_file):
             write_text(out, tokenizer.normalizer.normalize_str(text)
                        if tokenizer.normalizer else text)
             words = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+            # No word has a line end in it: BERT splits there, and the alphabet
+            # of byte-level words has none.
+            write_text(out, "\n".join(word for word, _ in words))
             array.array("i", [len(words)]).tofile(out)
-            for word, (begin, end) in words:
-                write_text(out, word)
-                array.array("i", [begin, end]).tofile(out)
+            array.array("i", itertools.chain.from_iterable(
+                offsets for _, offsets in words)).tofile(out)
 
 
 def main(command, *args):

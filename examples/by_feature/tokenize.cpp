@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to ids and back, with the tokenizer of a Hugging Face folder.
+#include <accelerate/text.h>
+
+#include <iostream>
+
+int main(int argc, char** argv) {
+  const auto tokenizer =
+      accelerate::Tokenizer::from_folder(argc > 1 ? argv[1] : ".");
+  const auto batch = tokenizer.encode_batch(
+      {{"Hello world!", "Two sentences of different length."}},
+      {.padding = accelerate::Padding{}});
+  for (const auto& encoding : batch) {
+    for (const int32_t id : encoding.ids) {
+      std::cout << id << ' ';
+    }
+    std::cout << "-> " << tokenizer.decode(encoding.ids) << '\n';
+  }
+}
