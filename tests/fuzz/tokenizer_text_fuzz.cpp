@@ -68,8 +68,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, size_t size) {
     for (const Tokenizer& tokenizer : tokenizers()) {
       check(tokenizer, text);
     }
-    // No added token of this one changes spaces where '<' and 'w' are missing.
-    if (text.find_first_of("<w2t") == text.npos) {
+    // Added tokens are not bound to come back as they were; each of them has
+    // one of these letters.
+    if (text.find_first_of("<wG") == text.npos) {
       const auto encoding = tokenizers()[0].encode(text);
       require(tokenizers()[0].decode(encoding.ids, false) == text);
     }
