@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/data/text: small tokenizers trained on the fortunes and what the
+"""Writes tests/reference/text: small tokenizers trained on the fortunes and what the
 Python package `tokenizers` answers with them, so that the tests hold without
 the package.
 
@@ -64,7 +64,7 @@ def write_json(path, value):
 
 
 def main():
-    folder = ROOT / "tests/data/text"
+    folder = ROOT / "tests/reference/text"
     texts = [t for t in oracle.hard_cases() if len(t) <= MAX_CHARS]
     pairs = [["don't stop", "it'ſ über 日本"], ["  two ", "Größe <mask>"],
              ["", "x"], ["one two three four", "1234567"]]

@@ -24,7 +24,7 @@ void require(bool holds) {
 const std::vector<Tokenizer>& tokenizers() {
   static const std::vector<Tokenizer> all = [] {
     const auto data =
-        std::filesystem::path(__FILE__).parent_path() / "../data/text";
+        std::filesystem::path(__FILE__).parent_path() / "../reference/text";
     std::vector<Tokenizer> made;
     for (const char* kind : {"gpt2", "llama3", "roberta", "wordpiece"}) {
       made.push_back(

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 Json load(const std::string& kind) {
-  return Json::parse(read_file(TEST_DATA_DIR "/text/" + kind + ".json"));
+  return Json::parse(read_file(TEST_REFERENCE_DIR "/text/" + kind + ".json"));
 }
 
 std::string refusal(const Json& json) {

@@ -29,7 +29,7 @@ Encoding encoding_of(const Json& answer) {
 
 class TokenizerReference : public ::testing::TestWithParam<std::string> {
  protected:
-  const std::string path_ = TEST_DATA_DIR "/text/" + GetParam();
+  const std::string path_ = TEST_REFERENCE_DIR "/text/" + GetParam();
 };
 
 TEST_P(TokenizerReference, GivesTheAnswersOfThePythonPackage) {

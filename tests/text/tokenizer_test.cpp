@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
 Tokenizer small(const std::string& kind) {
-  return Tokenizer::from_file(TEST_DATA_DIR "/text/" + kind + ".json");
+  return Tokenizer::from_file(TEST_REFERENCE_DIR "/text/" + kind + ".json");
 }
 
 // Lines 0 to 9.
