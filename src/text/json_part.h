@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A part of a JSON file that knows its place, for messages.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate::text {
+
+/// Borrows the JSON value. Every getter throws `ConfigError` naming the file
+/// and the place where the value is missing or of another type.
+class JsonPart {
+ public:
+  JsonPart(
+      const nlohmann::json& value,
+      std::string file,
+      std::string place = {})
+      : value_(&value), file_(std::move(file)), place_(std::move(place)) {}
+
+  const nlohmann::json& value() const { return *value_; }
+  const std::string& place() const { return place_; }
+  bool is_null() const { return value_->is_null(); }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw ConfigError(str_cat(
+        "[Tokenizer] ",
+        file_,
+        ": ",
+        place_.empty() ? "the file" : place_,
+        " ",
+        what));
+  }
+
+  bool has(const char* key) const {
+    return value_->is_object() && value_->contains(key) &&
+           !(*value_)[key].is_null();
+  }
+
+  JsonPart at(const std::string& key) const {
+    expect(value_->is_object(), "an object");
+    const auto found = value_->find(key);
+    if (found == value_->end()) {
+      refuse(str_cat("has no '", key, "'; it is needed"));
+    }
+    return {*found, file_, place_.empty() ? key : str_cat(place_, ".", key)};
+  }
+
+  JsonPart at(size_t index) const {
+    return {(*value_)[index], file_, str_cat(place_, "[", index, "]")};
+  }
+
+  size_t array_size() const {
+    expect(value_->is_array(), "an array");
+    return value_->size();
+  }
+
+  const std::string& text() const {
+    expect(value_->is_string(), "a string");
+    return value_->get_ref<const std::string&>();
+  }
+
+  bool boolean() const {
+    expect(value_->is_boolean(), "true or false");
+    return value_->get<bool>();
+  }
+
+  static bool is_number(const nlohmann::json& value, int32_t max) {
+    return value.is_number_integer() &&
+           (value.is_number_unsigned() || value.get<int64_t>() >= 0) &&
+           value.get<uint64_t>() <= static_cast<uint64_t>(max);
+  }
+
+  int32_t number(int32_t max) const {
+    if (!is_number(*value_, max)) {
+      expect(false, str_cat("a whole number from 0 to ", max));
+    }
+    return value_->get<int32_t>();
+  }
+
+  bool boolean_or(const char* key, bool fallback) const {
+    return has(key) ? at(key).boolean() : fallback;
+  }
+
+  /// Refuses keys that nobody reads: they might change what the part does.
+  void allow_keys(std::initializer_list<std::string_view> keys) const {
+    expect(value_->is_object(), "an object");
+    for (const auto& [key, value] : value_->items()) {
+      bool is_known = false;
+      for (const std::string_view allowed : keys) {
+        is_known = is_known || key == allowed;
+      }
+      if (!is_known) {
+        refuse(str_cat("has the key '", key, "', which is not read"));
+      }
+    }
+  }
+
+  /// The `type` of a part, for messages and choices.
+  const std::string& type() const { return at("type").text(); }
+
+  [[noreturn]] void refuse_type(const char* read) const {
+    refuse(str_cat(
+        "is of type '", type(), "', which is not read; read are ", read));
+  }
+
+ private:
+  void expect(bool condition, const std::string& what) const {
+    if (!condition) {
+      refuse(str_cat("is ", description(), ", expected ", what));
+    }
+  }
+
+  // Arrays and objects are not written out: writing is recursive, and a file
+  // may nest them as deep as it is long.
+  std::string description() const {
+    if (value_->is_structured()) {
+      return str_cat("an ", value_->type_name());
+    }
+    const std::string text =
+        value_->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return text.size() > 60 ? text.substr(0, 60) + "..." : text;
+  }
+
+  const nlohmann::json* value_;
+  std::string file_;
+  std::string place_;
+};
+
+} // namespace accelerate::text

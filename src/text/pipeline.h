@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a text to its tokens: added tokens, normalisation, words, model.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "text/post_processor.h"
+#include "text/tokenizer_parts.h"
+
+namespace accelerate::text {
+
+/// Memory of one call, used again by later ones: words met before make the
+/// next text faster.
+struct Scratch {
+  std::vector<int32_t> sources;
+  NormalizerScratch normalizer;
+  SegmentBuffer prefixed;
+  BpeScratch bpe;
+  WordPieceScratch word_piece;
+  TokenSequence first;
+  TokenSequence second;
+};
+
+/// The steps before post-processing. Immutable; every thread brings a
+/// `Scratch` of its own.
+class Pipeline {
+ public:
+  explicit Pipeline(TokenizerParts parts);
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  const TokenizerParts& parts() const { return parts_; }
+
+  /// Replaces `result`. Throws `InvalidUtf8Error`.
+  void tokenize(std::string_view text, Scratch& scratch, TokenSequence& result)
+      const;
+  std::string normalize(std::string_view text, Scratch& scratch) const;
+  std::vector<TextWord> pre_tokenize(std::string_view text, Scratch& scratch)
+      const;
+
+ private:
+  /// Calls `word(segment, begin, end)` for each word of `segment`.
+  template <class Word>
+  void split(const Segment& segment, Scratch& scratch, Word&& word) const;
+  /// Calls `added(place, segment)` or `plain(segment)` for each stretch.
+  template <class Added, class Plain>
+  void extract(
+      const Segment& segment,
+      bool normalized,
+      Added&& added,
+      Plain&& plain) const;
+  void tokenize_words(
+      const Segment& segment,
+      Scratch& scratch,
+      int32_t& word_id,
+      TokenSequence& result) const;
+
+  TokenizerParts parts_;
+  std::optional<WordPiece> word_piece_;
+  std::optional<ByteBpe> byte_bpe_;
+};
+
+} // namespace accelerate::text

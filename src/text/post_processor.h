@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fourth step: cutting, special tokens, padding.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "accelerate/text.h"
+
+namespace accelerate::text {
+
+/// A token of a text before special tokens come to it.
+struct Token {
+  int32_t id;
+  TextSpan offsets;
+  int32_t word;
+};
+
+/// Spaces at the two ends of a token, in code points.
+struct Blanks {
+  int32_t leading = 0;
+  int32_t trailing = 0;
+};
+
+/// The tokens of one text.
+struct TokenSequence {
+  std::vector<Token> tokens;
+  /// Blanks of added tokens, by the index of the token, in ascending order.
+  /// Those of the model's tokens depend on the id alone.
+  std::vector<std::pair<size_t, Blanks>> added_blanks;
+
+  void clear() {
+    tokens.clear();
+    added_blanks.clear();
+  }
+};
+
+/// A place of a template: special tokens, or one of the texts.
+struct TemplateSlot {
+  enum class Kind { kSpecial, kFirst, kSecond };
+  Kind kind = Kind::kSpecial;
+  std::vector<int32_t> ids;
+  int32_t type_id = 0;
+  /// The type of tokens that truncation cut off, which do not follow the
+  /// template in the Rust library.
+  int32_t overflow_type_id = 0;
+};
+
+/// What a tokenizer.json says about the arrangement of texts.
+struct PostProcessor {
+  std::vector<TemplateSlot> single;
+  std::vector<TemplateSlot> pair;
+  /// Types where special tokens are not asked for.
+  std::vector<TemplateSlot> plain_single;
+  std::vector<TemplateSlot> plain_pair;
+  /// One entry per part that takes spaces out of the offsets: whether the
+  /// first word got a space that was not in the text.
+  std::vector<bool> trims;
+  /// Blanks of the model's tokens, by id; filled where `trims` is not empty.
+  std::vector<Blanks> blanks;
+
+  const std::vector<TemplateSlot>& slots(bool is_pair, bool add_special) const {
+    return is_pair ? (add_special ? pair : plain_pair)
+                   : (add_special ? single : plain_single);
+  }
+};
+
+/// [first] and [first, second] without special tokens, types 0 and 1.
+PostProcessor make_plain_post_processor();
+
+/// Cuts, arranges and marks. `second` is null where there is no pair. Throws
+/// `UsageError` where `truncation` cannot be met.
+Encoding post_process(
+    const PostProcessor& processor,
+    const TokenSequence& first,
+    const TokenSequence* second,
+    const Truncation& truncation,
+    bool add_special_tokens);
+
+/// Brings encodings to the length that `padding` asks for.
+void pad(std::span<Encoding> encodings, const Padding& padding);
+
+} // namespace accelerate::text

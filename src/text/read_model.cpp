@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <optional>
+#include <utility>
+
+#include "text/readers.h"
+
+namespace accelerate::text {
+namespace {
+
+// Parts are made for messages only: there are hundreds of thousands of entries.
+void read_vocabulary(const JsonPart& part, Vocabulary& vocabulary) {
+  if (!part.value().is_object()) {
+    part.refuse("is not an object of tokens and ids");
+  }
+  for (const auto& [token, value] : part.value().items()) {
+    vocabulary.add(
+        token,
+        JsonPart::is_number(value, kMaxTokenId)
+            ? value.get<int32_t>()
+            : part.at(token).number(kMaxTokenId));
+  }
+}
+
+int32_t id_of(const JsonPart& part, const Vocabulary& vocabulary) {
+  const int32_t id = vocabulary.id(part.text());
+  if (id == StringMap::kNone) {
+    part.refuse(str_cat("is '", part.text(), "', which is not in model.vocab"));
+  }
+  return id;
+}
+
+WordPieceModel read_word_piece(const JsonPart& part, Vocabulary& vocabulary) {
+  part.allow_keys(
+      {"type",
+       "unk_token",
+       "continuing_subword_prefix",
+       "max_input_chars_per_word",
+       "vocab"});
+  read_vocabulary(part.at("vocab"), vocabulary);
+  WordPieceModel model;
+  model.settings.unknown_id = id_of(part.at("unk_token"), vocabulary);
+  model.settings.prefix = part.at("continuing_subword_prefix").text();
+  model.settings.max_chars =
+      static_cast<size_t>(part.at("max_input_chars_per_word").number(1 << 30));
+  return model;
+}
+
+using TokenPair = std::pair<std::string, std::string>;
+
+// "a b" of older files, ["a", "b"] of newer ones.
+std::optional<TokenPair> read_merge(const nlohmann::json& value) {
+  if (value.is_array()) {
+    const bool is_pair =
+        value.size() == 2 && value[0].is_string() && value[1].is_string();
+    return is_pair ? std::optional(TokenPair(value[0], value[1]))
+                   : std::nullopt;
+  }
+  if (!value.is_string()) {
+    return std::nullopt;
+  }
+  const auto& text = value.get_ref<const std::string&>();
+  const size_t space = text.find(' ');
+  if (space == std::string::npos || text.find(' ', space + 1) != text.npos) {
+    return std::nullopt;
+  }
+  return TokenPair(text.substr(0, space), text.substr(space + 1));
+}
+
+bool is_version_line(const nlohmann::json& value) {
+  return value.is_string() &&
+         value.get_ref<const std::string&>().starts_with("#version");
+}
+
+MergeMap read_merges(const JsonPart& part, const Vocabulary& vocabulary) {
+  const size_t count = part.array_size();
+  MergeMap merges(count);
+  uint32_t rank = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const nlohmann::json& value = part.value()[i];
+    if (is_version_line(value)) {
+      continue;
+    }
+    const auto pair = read_merge(value);
+    if (!pair) {
+      part.at(i).refuse("is not a merge: two tokens");
+    }
+    const auto id = [&](const std::string& token) {
+      const int32_t found = vocabulary.id(token);
+      if (found == StringMap::kNone) {
+        part.at(i).refuse(
+            str_cat("needs the token '", token, "', not in model.vocab"));
+      }
+      return found;
+    };
+    const auto& [left, right] = *pair;
+    const int32_t left_id = id(left);
+    const int32_t right_id = id(right);
+    merges.set(left_id, right_id, {rank++, id(left + right)});
+  }
+  return merges;
+}
+
+ByteBpeModel read_bpe(const JsonPart& part, Vocabulary& vocabulary) {
+  part.allow_keys(
+      {"type",
+       "dropout",
+       "unk_token",
+       "continuing_subword_prefix",
+       "end_of_word_suffix",
+       "fuse_unk",
+       "byte_fallback",
+       "ignore_merges",
+       "vocab",
+       "merges"});
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (part.has(key) && !part.at(key).text().empty()) {
+      part.at(key).refuse("is not empty, which is not read for BPE");
+    }
+  }
+  if (part.has("dropout") && part.at("dropout").value() != 0.0) {
+    part.at("dropout").refuse("is not 0, which is not read");
+  }
+  if (part.boolean_or("byte_fallback", false)) {
+    part.at("byte_fallback").refuse("is true, which is not read");
+  }
+  read_vocabulary(part.at("vocab"), vocabulary);
+  ByteBpe::Settings settings;
+  if (part.has("unk_token")) {
+    settings.unknown_id = id_of(part.at("unk_token"), vocabulary);
+  }
+  settings.fuse_unknown = part.boolean_or("fuse_unk", false);
+  settings.ignore_merges = part.boolean_or("ignore_merges", false);
+  return {settings, read_merges(part.at("merges"), vocabulary)};
+}
+
+} // namespace
+
+void read_model(const JsonPart& part, TokenizerParts& parts) {
+  // Files of the first versions leave the type out.
+  const bool is_bpe =
+      part.has("type") ? part.type() == "BPE" : part.has("merges");
+  if (is_bpe) {
+    parts.model = read_bpe(part, parts.vocabulary);
+  } else if (!part.has("type") || part.type() == "WordPiece") {
+    parts.model = read_word_piece(part, parts.vocabulary);
+  } else {
+    part.refuse_type("WordPiece and BPE");
+  }
+}
+
+} // namespace accelerate::text

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// UTF-8: checking, walking, writing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "accelerate/export.h"
+
+namespace accelerate::text {
+
+/// The first byte that belongs to no valid character; unset where all do.
+/// `is_ascii` is set to whether all bytes are below 0x80.
+ACCELERATE_API std::optional<size_t> find_invalid_utf8(
+    std::string_view text,
+    bool* is_ascii);
+
+/// Throws `InvalidUtf8Error` with `where` in its message; returns whether the
+/// text is ASCII.
+ACCELERATE_API bool check_utf8(std::string_view text, const char* where);
+
+/// `bytes` with U+FFFD for each longest prefix of a character that is not one.
+ACCELERATE_API std::string replace_invalid_utf8(std::string_view bytes);
+
+inline bool is_ascii(char byte) {
+  return static_cast<unsigned char>(byte) < 0x80;
+}
+
+inline bool is_continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
+
+/// The code point at `at` of valid text; moves `at` behind it.
+inline char32_t next_code_point(std::string_view text, size_t& at) {
+  const auto byte = [&](size_t i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(text[i]));
+  };
+  const char32_t first = byte(at);
+  if (first < 0x80) {
+    at += 1;
+    return first;
+  }
+  if (first < 0xE0) {
+    at += 2;
+    return (first & 0x1F) << 6 | (byte(at - 1) & 0x3F);
+  }
+  if (first < 0xF0) {
+    at += 3;
+    return (first & 0x0F) << 12 | (byte(at - 2) & 0x3F) << 6 |
+           (byte(at - 1) & 0x3F);
+  }
+  at += 4;
+  return (first & 0x07) << 18 | (byte(at - 3) & 0x3F) << 12 |
+         (byte(at - 2) & 0x3F) << 6 | (byte(at - 1) & 0x3F);
+}
+
+/// The code point that ends before `end` of valid text; moves `end` to its
+/// start.
+inline char32_t previous_code_point(std::string_view text, size_t& end) {
+  do {
+    --end;
+  } while (is_continuation(text[end]));
+  size_t at = end;
+  return next_code_point(text, at);
+}
+
+void append_code_point(std::string& text, char32_t c);
+
+} // namespace accelerate::text

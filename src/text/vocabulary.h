@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokens and their ids, both ways.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/string_map.h"
+
+namespace accelerate::text {
+
+/// Ids above this are refused: more than any model has, few enough for a table.
+constexpr int32_t kMaxTokenId = (1 << 22) - 1;
+
+class Vocabulary {
+ public:
+  /// `id` lies between 0 and `kMaxTokenId`.
+  void add(std::string_view token, int32_t id) {
+    ids_.set(token, id);
+    if (id >= id_end()) {
+      tokens_.resize(static_cast<size_t>(id) + 1);
+      is_present_.resize(static_cast<size_t>(id) + 1);
+    }
+    tokens_[static_cast<size_t>(id)] = token;
+    is_present_[static_cast<size_t>(id)] = true;
+  }
+
+  /// `StringMap::kNone` where there is none.
+  int32_t id(std::string_view token) const { return ids_.find(token); }
+
+  /// Null where there is none.
+  const std::string* token(int32_t id) const {
+    return id >= 0 && id < id_end() && is_present_[static_cast<size_t>(id)]
+               ? &tokens_[static_cast<size_t>(id)]
+               : nullptr;
+  }
+
+  const StringMap& ids() const { return ids_; }
+  size_t size() const { return ids_.size(); }
+  /// One more than the largest id.
+  int32_t id_end() const { return static_cast<int32_t>(tokens_.size()); }
+
+ private:
+  StringMap ids_;
+  std::vector<std::string> tokens_;
+  std::vector<bool> is_present_;
+};
+
+/// A token inside of a word: bytes `begin` to `end` of it.
+struct Piece {
+  int32_t id;
+  uint32_t begin;
+  uint32_t end;
+};
+
+} // namespace accelerate::text

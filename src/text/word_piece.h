@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model WordPiece.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/vocabulary.h"
+
+namespace accelerate::text {
+
+/// Memory that is used again from call to call.
+struct WordPieceScratch {
+  std::vector<PrefixHash> hashes;
+  std::vector<Piece> pieces;
+};
+
+/// The longest token that starts a word, then the longest that continues it,
+/// and so on; one unknown token for a word that this does not cover or that is
+/// too long.
+class WordPiece {
+ public:
+  struct Settings {
+    int32_t unknown_id = 0;
+    std::string prefix = "##";
+    size_t max_chars = 100;
+  };
+
+  /// Borrows `vocabulary`.
+  WordPiece(const Vocabulary& vocabulary, Settings settings);
+
+  /// The pieces of a word; borrowed from `scratch`.
+  std::span<const Piece> tokenize(
+      std::string_view word,
+      WordPieceScratch& scratch) const;
+
+ private:
+  /// Stores the hashes of `word` from `begin` on, each ending one byte later.
+  void hash_ends(
+      std::string_view word,
+      uint32_t begin,
+      std::vector<PrefixHash>& hashes) const;
+
+  const StringMap& ids_;
+  Settings settings_;
+  PrefixHash prefix_hash_;
+};
+
+} // namespace accelerate::text

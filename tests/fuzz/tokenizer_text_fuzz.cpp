@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes as text for each kind of tokenizer: refused as not UTF-8, or
+// encoded into arrays of one length whose offsets lie in the text, in order;
+// byte-level tokenizers give the text back.
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/text.h"
+
+namespace {
+
+using accelerate::Tokenizer;
+
+void require(bool holds) {
+  if (!holds) {
+    std::abort();
+  }
+}
+
+const std::vector<Tokenizer>& tokenizers() {
+  static const std::vector<Tokenizer> all = [] {
+    const auto data =
+        std::filesystem::path(__FILE__).parent_path() / "../reference/text";
+    std::vector<Tokenizer> made;
+    for (const char* kind : {"gpt2", "llama3", "roberta", "wordpiece"}) {
+      made.push_back(
+          Tokenizer::from_file(data / (std::string(kind) + ".json")));
+    }
+    return made;
+  }();
+  return all;
+}
+
+int32_t count_code_points(std::string_view text) {
+  int32_t count = 0;
+  for (const char byte : text) {
+    count += (static_cast<unsigned char>(byte) & 0xC0) != 0x80 ? 1 : 0;
+  }
+  return count;
+}
+
+void check(const Tokenizer& tokenizer, std::string_view text) {
+  const auto encoding = tokenizer.encode(text, {.add_special_tokens = false});
+  const size_t size = encoding.ids.size();
+  require(encoding.type_ids.size() == size);
+  require(encoding.offsets.size() == size);
+  require(encoding.word_ids.size() == size);
+  const int32_t end = count_code_points(text);
+  for (size_t i = 0; i < size; ++i) {
+    const auto span = encoding.offsets[i];
+    require(0 <= span.begin && span.begin <= span.end && span.end <= end);
+    require(i == 0 || encoding.word_ids[i] >= encoding.word_ids[i - 1]);
+  }
+  tokenizer.decode(encoding.ids, false);
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, size_t size) {
+  // A copy of the exact size, so that one byte too far is seen.
+  const std::vector<char> copy(data, data + size);
+  const std::string_view text(copy.data(), copy.size());
+  try {
+    for (const Tokenizer& tokenizer : tokenizers()) {
+      check(tokenizer, text);
+    }
+    // Added tokens are not bound to come back as they were; each of them has
+    // one of these letters.
+    if (text.find_first_of("<wG") == text.npos) {
+      const auto encoding = tokenizers()[0].encode(text);
+      require(tokenizers()[0].decode(encoding.ids, false) == text);
+    }
+  } catch (const accelerate::InvalidUtf8Error& e) {
+    require(e.position() < size);
+  }
+  return 0;
+}
