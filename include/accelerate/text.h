@@ -141,8 +141,8 @@ class ACCELERATE_API Tokenizer {
   /// Reads `tokenizer.json`, or else `vocab.txt` as an uncased BERT (settings
   /// in `tokenizer_config.json` such as `do_lower_case` are heeded). Throws
   /// `ConfigError` naming file and place where a file is malformed or has a
-  /// part that is not read (docs/guide_text.md has the list), `SystemError`
-  /// where it cannot be opened.
+  /// part that is not read (docs/guide_files_and_text.md has the list),
+  /// `SystemError` where it cannot be opened.
   static Tokenizer from_folder(const std::filesystem::path& folder);
   /// One file: a `vocab.txt` where the name ends in `.txt`, else JSON.
   static Tokenizer from_file(const std::filesystem::path& file);

@@ -13,7 +13,9 @@ import ctypes
 import json
 import pathlib
 import random
+import shutil
 import sys
+import tempfile
 
 root = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(root / "tools"))
@@ -189,7 +191,22 @@ def compare(first, second):
     same = a.keys() == b.keys() and all(
         a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a
     )
-    return "equal" if same and a else "different"
+    return "equal" if same and a and loads_alike(first, second) else "different"
+
+
+def loads_alike(folder, merged):
+    """Whether transformers makes the same model of a folder and of its merged file."""
+    import torch
+    import transformers
+
+    folder = pathlib.Path(folder)
+    config = json.loads((folder / "config.json").read_text())
+    cls = getattr(transformers, config["architectures"][0])
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copy(folder / "config.json", copy)
+        shutil.copy(merged, pathlib.Path(copy) / "model.safetensors")
+        a, b = (cls.from_pretrained(path).state_dict() for path in (folder, copy))
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 COMMANDS = {

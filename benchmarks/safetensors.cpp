@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our side of safetensors_load.py: does what a line on stdin says and answers
+// Our side of safetensors.py: does what a line on stdin says and answers
 // with the seconds it took.
 //
 //   open FILE          opens a file and looks one tensor up
