@@ -12,6 +12,7 @@ namespace accelerate {
 
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;
 
 /// Adds `launch`. Parsing it runs the workers and stores their exit code.
 ACCELERATE_API void add_launch_command(CLI::App& app, int& exit_code);
@@ -21,5 +22,11 @@ ACCELERATE_API void add_estimate_memory_command(CLI::App& app);
 
 /// Adds `merge-weights`. Parsing it writes the merged file.
 ACCELERATE_API void add_merge_weights_command(CLI::App& app);
+
+/// Adds `config` with `default`, `update` and `show`.
+ACCELERATE_API void add_config_command(CLI::App& app, int& exit_code);
+
+/// Adds `completion`. It describes the commands that `app` has when it runs.
+ACCELERATE_API void add_completion_command(CLI::App& app);
 
 } // namespace accelerate

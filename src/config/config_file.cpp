@@ -45,6 +45,9 @@ class FileReader {
 
   ConfigFile read(const std::vector<YamlEntry>& entries) {
     for (const YamlEntry& entry : entries) {
+      if (!entry.value.is_null()) {
+        file_.document[entry.key] = entry.value;
+      }
       read_top(entry);
     }
     return std::move(file_);
@@ -199,8 +202,10 @@ class FileReader {
     if (!entry.value.is_boolean()) {
       refuse(entry, "fp16 is not true or false; use mixed_precision instead");
     }
+    file_.document.erase("fp16");
     if (entry.value.get<bool>() && !file_.values.contains("mixed_precision")) {
       file_.values["mixed_precision"] = {"fp16", place(entry)};
+      file_.document.emplace("mixed_precision", "fp16");
     }
   }
 
@@ -215,7 +220,9 @@ class FileReader {
       const Field* field = find_field_by_key("mpirun_config." + inner.key);
       if (field != nullptr) {
         read_field(*field, inner);
-      } else if (inner.key != "mpirun_ccl") { // oneCCL bindings are gone.
+      } else if (inner.key == "mpirun_ccl") { // Gone with oneCCL's bindings.
+        file_.document["mpirun_config"].erase(inner.key);
+      } else {
         refuse_unknown(inner, "mpirun_config.");
       }
     }
@@ -225,8 +232,11 @@ class FileReader {
     const json& value = entry.value;
     const bool is_set =
         value.is_structured() ? asks(entry) : !is_off(entry.text);
-    if (!foreign.is_gone && !value.is_null()) {
-      file_.kept[entry.key] = value;
+    if (foreign.is_gone) {
+      file_.document.erase(entry.key);
+    }
+    if (entry.key == "dynamo_backend" && is_set) {
+      file_.document["dynamo_config"] = {{"dynamo_backend", value}};
     }
     if (!is_set) {
       return;
@@ -254,7 +264,6 @@ class FileReader {
   }
 
   void add_foreign(const YamlEntry& entry, std::string_view advice) {
-    file_.kept[entry.key] = entry.value;
     file_.foreign.push_back(
         {entry.value.is_structured() ? entry.key
                                      : str_cat(entry.key, " ", entry.text),

@@ -4,6 +4,8 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "config/fields.h"
 
 namespace accelerate {
@@ -16,19 +18,11 @@ std::optional<std::string> non_empty(
   return value && !value->empty() ? value : std::nullopt;
 }
 
-std::filesystem::path home(const EnvLookup& env) {
-  if (const auto folder = non_empty(env, "HOME")) {
-    return *folder;
-  }
-  const passwd* user = getpwuid(getuid());
-  return user != nullptr ? user->pw_dir : "/";
-}
-
 std::filesystem::path expand_home(
     const std::string& path,
     const EnvLookup& env) {
   if (path == "~" || path.starts_with("~/")) {
-    return home(env) / path.substr(std::min<size_t>(2, path.size()));
+    return home_folder(env) / path.substr(std::min<size_t>(2, path.size()));
   }
   return path;
 }
@@ -42,6 +36,14 @@ std::filesystem::path hugging_face_home(const EnvLookup& env) {
 }
 
 } // namespace
+
+std::filesystem::path home_folder(const EnvLookup& env) {
+  if (const auto folder = non_empty(env, "HOME")) {
+    return *folder;
+  }
+  const passwd* user = getpwuid(getuid());
+  return user != nullptr ? user->pw_dir : "/";
+}
 
 ConfigLayer read_environment(const EnvLookup& env) {
   ConfigLayer layer;

@@ -20,6 +20,9 @@ ACCELERATE_API ConfigLayer read_environment(const EnvLookup& env);
 ACCELERATE_API std::map<std::string, std::string> worker_variables(
     const LaunchConfig& config);
 
+/// $HOME, else the home folder of this user.
+ACCELERATE_API std::filesystem::path home_folder(const EnvLookup& env);
+
 /// `$HF_HOME/accelerate/default_config.yaml`, else under
 /// `$XDG_CACHE_HOME/huggingface`, else under `~/.cache/huggingface`;
 /// `default_config.json` beside it where only that exists.

@@ -35,8 +35,13 @@ void settle_device(ResolvedConfig& config) {
   }
   const SourceKind cpu = config.kind_of("cpu");
   const SourceKind gpu = config.kind_of("multi_gpu");
-  values.cpu = cpu >= gpu;
-  values.multi_gpu = gpu >= cpu;
+  if (cpu > gpu) {
+    values.multi_gpu = false;
+    config.sources["multi_gpu"] = config.sources["cpu"];
+  } else if (gpu > cpu) {
+    values.cpu = false;
+    config.sources["cpu"] = config.sources["multi_gpu"];
+  }
 }
 
 std::string place_of(const ResolvedConfig& config, const char* field) {

@@ -156,25 +156,33 @@ std::string quote_scalar(const std::string& text) {
   return quoted + "'";
 }
 
-void dump(const json& value, const std::string& indent, std::string& out) {
+bool has_structures(const json& list) {
+  return std::any_of(list.begin(), list.end(), [](const json& item) {
+    return item.is_structured();
+  });
+}
+
+/// What follows `key:`, with the end of the line.
+std::string dump_value(const json& value, const std::string& indent) {
   if (value.is_string()) {
-    out += " " + quote_scalar(value.get<std::string>()) + "\n";
-  } else if (!value.is_structured() || value.empty()) {
-    out += " " + value.dump() + "\n";
-  } else if (value.is_array()) {
-    out += "\n";
-    for (const json& item : value) {
-      // Lists of structures in one line: YAML takes JSON.
-      out += indent + "-";
-      dump(item.is_structured() ? json(item.dump()) : item, indent, out);
-    }
-  } else {
-    out += "\n";
-    for (const auto& [key, item] : value.items()) {
-      out += indent + quote_scalar(key) + ":";
-      dump(item, indent + "  ", out);
-    }
+    return " " + quote_scalar(value.get<std::string>()) + "\n";
   }
+  if (!value.is_structured() || value.empty() ||
+      (value.is_array() && has_structures(value))) {
+    return " " + value.dump() + "\n"; // JSON is YAML's flow style.
+  }
+  std::string out = "\n";
+  if (value.is_array()) {
+    for (const json& item : value) {
+      out += indent + "-" + dump_value(item, indent);
+    }
+    return out;
+  }
+  const std::string inner = indent + "  ";
+  for (const auto& [key, item] : value.items()) {
+    out += inner + quote_scalar(key) + ":" + dump_value(item, inner);
+  }
+  return out;
 }
 
 } // namespace
@@ -209,8 +217,7 @@ std::vector<YamlEntry> parse_yaml_mapping(
 std::string to_yaml(const json& value) {
   std::string out;
   for (const auto& [key, item] : value.items()) {
-    out += quote_scalar(key) + ":";
-    dump(item, item.is_array() ? "" : "  ", out);
+    out += quote_scalar(key) + ":" + dump_value(item, "");
   }
   return out;
 }
