@@ -121,8 +121,9 @@ void add_show(CLI::App& config) {
       std::cerr << "note: " << note << '\n';
     }
     for (const ForeignSetting& foreign : config.foreign) {
-      std::cerr << "note: " << foreign.key << " (" << foreign.place
-                << ") cannot be launched: " << foreign.advice << '\n';
+      std::cerr << "note: " << foreign.key << ' ' << foreign.text << " ("
+                << foreign.place << ") cannot be launched: " << foreign.advice
+                << '\n';
     }
   });
 }

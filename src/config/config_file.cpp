@@ -265,10 +265,7 @@ class FileReader {
 
   void add_foreign(const YamlEntry& entry, std::string_view advice) {
     file_.foreign.push_back(
-        {entry.value.is_structured() ? entry.key
-                                     : str_cat(entry.key, " ", entry.text),
-         place(entry),
-         std::string(advice)});
+        {entry.key, entry.text, place(entry), std::string(advice)});
   }
 
   ConfigFile file_;

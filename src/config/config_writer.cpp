@@ -160,7 +160,8 @@ json complete_document(const ConfigFile& file) {
       assign_field(values, field, found->second);
     }
   }
-  const json defaults = to_document(values);
+  json defaults = to_document(values);
+  defaults.erase("gpu_ids"); // Left out, it means all of them as well.
   for (const auto& [key, value] : defaults.items()) {
     document.emplace(key, value);
   }

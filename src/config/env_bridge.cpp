@@ -52,7 +52,11 @@ ConfigLayer read_environment(const EnvLookup& env) {
       continue;
     }
     const std::string variable(field.variable);
-    if (const auto value = non_empty(env, variable)) {
+    const auto value = non_empty(env, variable);
+    // OpenMP's list of counts per nesting level is inherited as it is.
+    const bool is_omp_list = value && variable == "OMP_NUM_THREADS" &&
+                             value->find(',') != std::string::npos;
+    if (value && !is_omp_list) {
       layer[std::string(field.name)] = {*value, variable};
     }
   }

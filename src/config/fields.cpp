@@ -26,7 +26,9 @@ std::string check_gpu_ids(const std::string& text) {
     const std::string_view id(text.data() + begin, end - begin);
     const bool is_index =
         !id.empty() && std::all_of(id.begin(), id.end(), is_digit);
-    if (!is_index && !id.starts_with("GPU-") && !id.starts_with("MIG-")) {
+    // The last two are how users and Slurm say "none" in the environment.
+    if (!is_index && !id.starts_with("GPU-") && !id.starts_with("MIG-") &&
+        id != "-1" && id != "NoDevFiles") {
       return "'all', or device indices or UUIDs joined by commas, as 0,1";
     }
     begin = end + 1;
@@ -83,7 +85,7 @@ std::vector<Field> hardware_fields() {
        .member = &LaunchConfig::multi_gpu,
        .group = kHardware,
        .help = "Insist on GPUs: an error instead of the CPU where there are "
-               "none"},
+               "none (`distributed_type: MULTI_GPU` in the file)"},
       {.name = "mixed_precision",
        .member = &LaunchConfig::mixed_precision,
        .group = kHardware,

@@ -85,6 +85,8 @@ using ConfigLayer = std::map<std::string, LayerValue>;
 /// have, with a value that asks for that engine.
 struct ForeignSetting {
   std::string key = {};
+  /// Empty for a section.
+  std::string text = {};
   std::string place = {};
   /// One sentence: what it is, and what to use instead.
   std::string advice = {};

@@ -44,6 +44,22 @@ void settle_device(ResolvedConfig& config) {
   }
 }
 
+// What the file asks for is not asked for where a flag or a variable says
+// otherwise: `--multi_gpu` on a file for another engine.
+void drop_overridden(ResolvedConfig& config) {
+  const auto is_overridden = [&](const char* field) {
+    return config.kind_of(field) > SourceKind::kFile;
+  };
+  const bool has_device =
+      (config.values.cpu && is_overridden("cpu")) ||
+      (config.values.multi_gpu && is_overridden("multi_gpu"));
+  const bool has_precision = is_overridden("mixed_precision");
+  std::erase_if(config.foreign, [&](const ForeignSetting& setting) {
+    return (has_device && setting.key == "distributed_type") ||
+           (has_precision && setting.key == "mixed_precision");
+  });
+}
+
 std::string place_of(const ResolvedConfig& config, const char* field) {
   const auto found = config.sources.find(field);
   return found == config.sources.end() || found->second.place.empty()
@@ -142,6 +158,7 @@ ResolvedConfig resolve_launch_config(
     }
   }
   settle_device(config);
+  drop_overridden(config);
   if (config.values.rdzv_backend != "static") {
     config.notes.push_back(str_cat(
         place_of(config, "rdzv_backend"),
@@ -157,6 +174,7 @@ void check_launchable(const ResolvedConfig& config) {
     throw ConfigError(str_cat(
         "[launch] ",
         first.key,
+        first.text.empty() ? "" : " " + first.text,
         " (",
         first.place,
         ") cannot be launched: ",

@@ -89,8 +89,10 @@ class KeyReader {
  public:
   explicit KeyReader(int in) : in_(in) {}
 
-  KeyPress next() {
-    const int c = byte();
+  KeyPress next() { return interpret(byte()); }
+
+ private:
+  KeyPress interpret(int c) {
     if (c >= '0' && c <= '9') {
       return {Key::kDigit, static_cast<size_t>(c - '0')};
     }
@@ -116,7 +118,6 @@ class KeyReader {
     }
   }
 
- private:
   int byte() {
     unsigned char c = 0;
     ssize_t count = 0;
@@ -137,7 +138,10 @@ class KeyReader {
       return {};
     }
     const int second = byte();
-    if ((second != '[' && second != 'O') || !has_more()) {
+    if (second != '[' && second != 'O') {
+      return interpret(second); // Typed right after an Escape.
+    }
+    if (!has_more()) {
       return {};
     }
     const int third = byte();
