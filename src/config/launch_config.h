@@ -43,6 +43,8 @@ struct LaunchConfig {
   std::vector<std::string> hosts = {};
   std::filesystem::path hostfile = {};
   std::filesystem::path mpirun_hostfile = {};
+  /// How long launchers wait for each other, in seconds.
+  int join_timeout = 60;
   bool same_network = true;
   std::string rdzv_backend = "static";
 

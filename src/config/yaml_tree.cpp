@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "config/yaml_tree.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <sstream>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -119,6 +121,34 @@ class TreeReader {
   int num_nodes_ = 0;
 };
 
+/// Sees a document pass without keeping it.
+class IgnoreEvents : public YAML::EventHandler {
+ public:
+  using Mark = YAML::Mark;
+  using Anchor = YAML::anchor_t;
+  using Style = YAML::EmitterStyle::value;
+  void OnDocumentStart(const Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const Mark&, Anchor) override {}
+  void OnAlias(const Mark&, Anchor) override {}
+  void OnScalar(const Mark&, const std::string&, Anchor, const std::string&)
+      override {}
+  void OnSequenceStart(const Mark&, const std::string&, Anchor, Style)
+      override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const Mark&, const std::string&, Anchor, Style) override {}
+  void OnMapEnd() override {}
+};
+
+// `YAML::LoadAll` never returns on some texts with something behind the end of
+// the first document, so that has to be seen before.
+bool has_one_document(const std::string& text) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  IgnoreEvents ignore;
+  return parser.HandleNextDocument(ignore) && !parser;
+}
+
 bool is_utf8_text(std::string_view text) {
   if (text.find('\0') != std::string_view::npos) {
     return false;
@@ -197,15 +227,23 @@ std::vector<YamlEntry> parse_yaml_mapping(
     refuse(path, 1, "the file is not UTF-8 text; is it a configuration?");
   }
   try {
-    const auto documents = YAML::LoadAll(std::string(text));
-    if (documents.size() != 1 || !documents[0].IsMap()) {
+    const std::string whole(text);
+    if (!has_one_document(whole)) {
       refuse(
           path,
           1,
-          "no `key: value` lines were found; run `accelerate "
-          "config` to write them");
+          "the file is not one list of `key: value` lines; run `accelerate "
+          "config` to write one");
     }
-    return TreeReader(path).mapping(documents[0], 0);
+    const YAML::Node document = YAML::Load(whole);
+    if (!document.IsMap()) {
+      refuse(
+          path,
+          1,
+          "no `key: value` lines were found; run `accelerate config` to write "
+          "them");
+    }
+    return TreeReader(path).mapping(document, 0);
   } catch (const YAML::Exception& error) {
     refuse(
         path,

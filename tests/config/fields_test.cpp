@@ -44,6 +44,7 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--hosts",
           "--hostfile",
           "--mpirun_hostfile,--mpirun-hostfile",
+          "--join_timeout,--join-timeout",
           "--same_network,--same-network",
           "--rdzv_backend,--rdzv-backend",
           "--max_restarts,--max-restarts",

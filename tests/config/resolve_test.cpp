@@ -49,6 +49,7 @@ const Row kRows[] = {
     {"hosts", "a,b", "c,d", "e"},
     {"hostfile", "/a", "/b", "/c"},
     {"mpirun_hostfile", "/a", "/b", "/c"},
+    {"join_timeout", "5", "6", "7"},
     {"rdzv_backend", "c10d", "static", "c10d"},
     {"max_restarts", "1", "2", "3"},
     {"monitor_interval", "1.5", "2.5", "3"},

@@ -71,11 +71,12 @@ std::string alias_bomb() {
 
 TEST(YamlTree, RefusesWhatIsNoMappingInOneLine) {
   const std::pair<std::string, const char*> cases[] = {
-      {"", "no `key: value` lines"},
-      {"# only a comment\n", "no `key: value` lines"},
+      {"", "`key: value` lines"},
+      {"# only a comment\n", "`key: value` lines"},
       {"just text", "no `key: value` lines"},
       {"- a\n- b\n", "no `key: value` lines"},
-      {"a: 1\n---\nb: 2\n", "no `key: value` lines"},
+      {"a: 1\n---\nb: 2\n", "not one list"},
+      {"{\"a\": \"b\"},\n\"c\": {}\n", "not one list"},
       {"a: 1\na: 2\n", "[f:2] key 'a' is there twice"},
       {"a:\n  b: 1\n  b: 2\n", "[f:3] key 'b' is there twice"},
       {"? [a, b]\n: 1\n", "a key is not a plain text"},
