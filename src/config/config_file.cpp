@@ -137,12 +137,8 @@ class FileReader {
 
   void check_type(const Field& field, const YamlEntry& entry) {
     const json& value = entry.value;
-    const bool is_seconds =
-        std::holds_alternative<std::chrono::duration<double> LaunchConfig::*>(
-            field.member);
     const bool fits = field.is_flag()     ? value.is_boolean()
                       : field.is_number() ? value.is_number_integer()
-                      : is_seconds        ? value.is_number()
                                           : !value.is_structured();
     if (!fits) {
       wrong_type(field, entry);

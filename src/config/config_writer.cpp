@@ -32,11 +32,7 @@ json typed_value(const LaunchConfig& config, const Field& field) {
   if (field.is_flag()) {
     return text == "true";
   }
-  const bool is_number =
-      field.is_number() ||
-      std::holds_alternative<std::chrono::duration<double> LaunchConfig::*>(
-          field.member);
-  return is_number ? json::parse(text) : json(text);
+  return field.is_number() ? json::parse(text) : json(text);
 }
 
 // The original leaves these out, or writes null, where they were not given.
@@ -131,6 +127,8 @@ json to_document(const LaunchConfig& config) {
       {"distributed_type", distributed_type(config)},
       {"downcast_bf16", "no"},
       {"main_training_function", "main"},
+      {"rdzv_backend", "static"},
+      {"same_network", true},
       {"tpu_env", json::array()},
       {"tpu_use_cluster", false},
       {"tpu_use_sudo", false},

@@ -12,8 +12,6 @@
 namespace accelerate {
 namespace {
 
-using Seconds = std::chrono::duration<double>;
-
 template <class... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
@@ -21,9 +19,8 @@ struct Overloaded : Cases... {
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-template <class Number>
-std::optional<Number> parse_number(const std::string& text) {
-  Number number = 0;
+std::optional<int> parse_number(const std::string& text) {
+  int number = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stop != end) {
@@ -66,7 +63,7 @@ std::string join(const std::vector<std::string>& parts) {
 }
 
 int number_in_range(const Field& field, const LayerValue& value) {
-  const auto number = parse_number<int>(value.text);
+  const auto number = parse_number(value.text);
   if (!number || *number < field.least || *number > field.most) {
     refuse(field, value, expectation(field));
   }
@@ -127,9 +124,7 @@ std::string expectation(const Field& field) {
     }
     return text;
   }
-  return std::holds_alternative<Seconds LaunchConfig::*>(field.member)
-             ? "a number of seconds above 0"
-             : "a text";
+  return "a text";
 }
 
 void assign_field(
@@ -154,13 +149,6 @@ void assign_field(
             config.*member = is_unset
                                  ? std::nullopt
                                  : std::optional(number_in_range(field, value));
-          },
-          [&](Seconds LaunchConfig::*member) {
-            const auto seconds = parse_number<double>(value.text);
-            if (!seconds || !(*seconds > 0) || *seconds > 1e6) {
-              refuse(field, value, expectation(field));
-            }
-            config.*member = Seconds(*seconds);
           },
           [&](std::vector<std::string> LaunchConfig::*member) {
             if (!is_unset) {
@@ -190,9 +178,6 @@ std::string format_field(const LaunchConfig& config, const Field& field) {
           [&](std::optional<int> LaunchConfig::*member) {
             const auto& number = config.*member;
             return number ? std::to_string(*number) : unset;
-          },
-          [&](Seconds LaunchConfig::*member) {
-            return str_cat((config.*member).count());
           },
           [&](std::string LaunchConfig::*member) { return config.*member; },
           [&](std::filesystem::path LaunchConfig::*member) {

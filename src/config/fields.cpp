@@ -42,13 +42,6 @@ std::string check_precision(const std::string& text) {
                        : "";
 }
 
-std::string check_rdzv_backend(const std::string& text) {
-  return text == "static" || text == "c10d"
-             ? ""
-             : "static (machines meet at main_process_ip and "
-               "main_process_port; other rendezvous services are not used)";
-}
-
 std::string check_hosts(const std::string& text) {
   return text.empty() || text.starts_with(',') || text.ends_with(',') ||
                  text.find(",,") != std::string::npos ||
@@ -222,23 +215,6 @@ std::vector<Field> machine_fields() {
        .most = 86400,
        .yaml_key = "join_timeout",
        .variable = "ACCELERATE_JOIN_TIMEOUT"},
-      {.name = "same_network",
-       .member = &LaunchConfig::same_network,
-       .group = kMachines,
-       .help = "Accepted for Hugging Face's command lines: machines always "
-               "meet at main_process_ip",
-       .yaml_key = "same_network",
-       .is_shared_key = true,
-       .variable = "ACCELERATE_SAME_NETWORK"},
-      {.name = "rdzv_backend",
-       .member = &LaunchConfig::rdzv_backend,
-       .group = kMachines,
-       .help = "How machines meet: static, at main_process_ip",
-       .value_name = "NAME",
-       .check = check_rdzv_backend,
-       .yaml_key = "rdzv_backend",
-       .is_shared_key = true,
-       .variable = "ACCELERATE_RDZV_BACKEND"},
   };
 }
 
@@ -252,13 +228,6 @@ std::vector<Field> job_fields() {
        .most = 1000000,
        .yaml_key = "max_restarts",
        .variable = "ACCELERATE_MAX_RESTARTS"},
-      {.name = "monitor_interval",
-       .member = &LaunchConfig::monitor_interval,
-       .group = kJob,
-       .help = "Seconds between two looks at the other machines",
-       .value_name = "SECONDS",
-       .yaml_key = "monitor_interval",
-       .variable = "ACCELERATE_MONITOR_INTERVAL"},
       {.name = "log_dir",
        .member = &LaunchConfig::log_dir,
        .group = kJob,

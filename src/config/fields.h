@@ -19,7 +19,6 @@ using FieldMember = std::variant<
     bool LaunchConfig::*,
     int LaunchConfig::*,
     std::optional<int> LaunchConfig::*,
-    std::chrono::duration<double> LaunchConfig::*,
     std::string LaunchConfig::*,
     std::filesystem::path LaunchConfig::*,
     std::vector<std::string> LaunchConfig::*>;

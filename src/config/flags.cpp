@@ -51,6 +51,24 @@ void add_flag(
       ->type_name(value);
 }
 
+void add_ignored_flag(
+    CLI::App& command,
+    const IgnoredFlag& flag,
+    const std::shared_ptr<ConfigLayer>& layer) {
+  constexpr const char* kHidden = "";
+  const std::string name(flag.name);
+  command
+      .add_option(
+          flag_spellings(name, 0),
+          [layer, name](const CLI::results_t& results) {
+            (*layer)[name] = {results.back(), "--" + name};
+            return true;
+          })
+      ->expected(flag.takes_value ? 1 : 0)
+      ->take_last()
+      ->group(kHidden);
+}
+
 } // namespace
 
 std::string flag_spellings(const std::string& name, char letter) {
@@ -95,6 +113,9 @@ std::shared_ptr<ConfigLayer> add_launch_flags(CLI::App& command) {
       ->type_name("FILE");
   for (const Field& field : launch_fields()) {
     add_flag(command, field, layer);
+  }
+  for (const IgnoredFlag& flag : ignored_flags()) {
+    add_ignored_flag(command, flag, layer);
   }
   return layer;
 }

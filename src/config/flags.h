@@ -13,9 +13,10 @@ class App;
 
 namespace accelerate {
 
-/// Adds `--config_file` and one flag per field, each spelt with `_` and with
-/// `-`. Parsing `command` fills the layer; texts are checked by
-/// `resolve_launch_config`. A switch is also taken as `--debug=false`.
+/// Adds `--config_file`, one flag per field and, hidden, those of the original
+/// that change nothing, each spelt with `_` and with `-`. Parsing `command`
+/// fills the layer; texts are checked by `resolve_launch_config`. A switch is
+/// also taken as `--debug=false`.
 ACCELERATE_API std::shared_ptr<ConfigLayer> add_launch_flags(CLI::App& command);
 
 /// One sentence on a flag that `launch` does not have: what it was in the

@@ -38,7 +38,8 @@ constexpr std::string_view kFp8 =
 constexpr std::string_view kIpex =
     "Intel's extension for PyTorch is not used; leave it out";
 constexpr std::string_view kRendezvous =
-    "machines meet at --main_process_ip and --main_process_port; leave it out";
+    "machines meet at main_process_ip and main_process_port, in the order of "
+    "machine_rank";
 
 constexpr ForeignKey kKeys[] = {
     {"deepspeed_config", ForeignKind::kNote, kDeepSpeed},
@@ -51,6 +52,8 @@ constexpr ForeignKey kKeys[] = {
     {"fp8_config", ForeignKind::kSilent, kFp8},
     {"ipex_config", ForeignKind::kNote, kIpex, true},
     {"xpu_config", ForeignKind::kNote, kIpex, true},
+    {"rdzv_backend", ForeignKind::kNote, kRendezvous},
+    {"same_network", ForeignKind::kSilent, kRendezvous},
     {"main_training_function", ForeignKind::kSilent, kTpu},
     {"downcast_bf16", ForeignKind::kSilent, kTpu},
     {"tpu_name", ForeignKind::kSilent, kTpu},
@@ -128,13 +131,25 @@ constexpr NamedAdvice kFlags[] = {
     {"ipex", kIpex},
     {"use_xpu", kDevice},
     {"mps", kDevice},
-    {"rdzv_conf", kRendezvous},
-    {"role", "processes have no roles here; leave it out"},
     {"fp16", "this flag is gone; use --mixed_precision fp16"},
     {"num_gpus", "this flag is gone; use --num_processes"},
 };
 
 } // namespace
+
+std::span<const IgnoredFlag> ignored_flags() {
+  static constexpr IgnoredFlag kIgnored[] = {
+      {"same_network", false, "true", kRendezvous},
+      {"rdzv_backend", true, "static", kRendezvous},
+      {"rdzv_conf", true, "", kRendezvous},
+      {"role", true, "default", "processes have no roles here"},
+      {"monitor_interval",
+       true,
+       "",
+       "the launcher hears at once when a process ends"},
+  };
+  return kIgnored;
+}
 
 const ForeignKey* find_foreign_key(std::string_view key) {
   const auto* found = std::find_if(
@@ -150,7 +165,8 @@ bool is_off(std::string_view text) {
     c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   return lower.empty() || lower == "no" || lower == "none" ||
-         lower == "false" || lower == "null" || lower == "~";
+         lower == "false" || lower == "null" || lower == "~" ||
+         lower == "static";
 }
 
 std::string_view foreign_distributed_type(std::string_view text) {

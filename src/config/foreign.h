@@ -3,6 +3,7 @@
 // program does not have.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,10 +29,24 @@ struct ForeignKey {
   bool is_gone = false;
 };
 
+/// A flag of the original that is taken, so that its command lines work, but
+/// that has nothing to decide here.
+struct IgnoredFlag {
+  std::string_view name;
+  bool takes_value;
+  /// The value about which there is nothing to say.
+  std::string_view usual;
+  /// Why it changes nothing.
+  std::string_view reason;
+};
+
+ACCELERATE_API std::span<const IgnoredFlag> ignored_flags();
+
 /// Null where `key` is not one of theirs.
 ACCELERATE_API const ForeignKey* find_foreign_key(std::string_view key);
 
-/// Whether a scalar, as text, leaves the engine off: empty, no, none, false.
+/// Whether a scalar, as text, leaves the engine off: empty, no, none, false,
+/// static.
 ACCELERATE_API bool is_off(std::string_view text);
 
 /// Advice on a value of `distributed_type` that is another engine's; empty for

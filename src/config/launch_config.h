@@ -2,7 +2,6 @@
 // What a launch needs to know, and where each value came from.
 #pragma once
 
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -45,12 +44,9 @@ struct LaunchConfig {
   std::filesystem::path mpirun_hostfile = {};
   /// How long launchers wait for each other, in seconds.
   int join_timeout = 60;
-  bool same_network = true;
-  std::string rdzv_backend = "static";
 
   // The life of the job.
   int max_restarts = 0;
-  std::chrono::duration<double> monitor_interval{0.1};
   std::filesystem::path log_dir = {};
   /// Streams shown beside the files of `log_dir`: 0 none, 1 out, 2 err, 3 both.
   int tee = 3;

@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "config/config_file.h"
 #include "config/fields.h"
+#include "config/foreign.h"
 
 namespace accelerate {
 namespace {
@@ -159,11 +160,12 @@ ResolvedConfig resolve_launch_config(
   }
   settle_device(config);
   drop_overridden(config);
-  if (config.values.rdzv_backend != "static") {
-    config.notes.push_back(str_cat(
-        place_of(config, "rdzv_backend"),
-        ": machines meet at main_process_ip and main_process_port and are "
-        "ordered by machine_rank, as with static"));
+  for (const IgnoredFlag& flag : ignored_flags()) {
+    const auto found = flags.find(std::string(flag.name));
+    if (found != flags.end() && found->second.text != flag.usual) {
+      config.notes.push_back(
+          str_cat("--", flag.name, " changes nothing: ", flag.reason));
+    }
   }
   return config;
 }

@@ -11,6 +11,7 @@ namespace accelerate {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 using Variables = std::map<std::string, std::string>;
@@ -50,15 +51,12 @@ const Row kRows[] = {
     {"hostfile", "/a", "/b", "/c"},
     {"mpirun_hostfile", "/a", "/b", "/c"},
     {"join_timeout", "5", "6", "7"},
-    {"rdzv_backend", "c10d", "static", "c10d"},
     {"max_restarts", "1", "2", "3"},
-    {"monitor_interval", "1.5", "2.5", "3"},
     {"log_dir", "/a", "/b", "/c"},
     {"tee", "0", "1", "2"},
     {"gradient_accumulation_steps", "2", "4", "8"},
     {"cpu", "true", "false", "true"},
     {"enable_cpu_affinity", "true", "false", "true"},
-    {"same_network", "false", "true", "false"},
     {"debug", "true", "false", "true"},
     {"quiet", nullptr, "true", "false"},
     {"module", nullptr, nullptr, "true"},
@@ -168,15 +166,31 @@ TEST_F(Resolve, RefusesAFileThatWasAskedForAndIsMissing) {
       ConfigError);
 }
 
-// The original drops these three keys of the file.
-TEST_F(Resolve, LetsTheFileDecideAffinityNetworkAndBackend) {
-  const auto config = with_file(
-      "enable_cpu_affinity: true\nsame_network: false\nrdzv_backend: c10d\n");
-  EXPECT_TRUE(config.values.enable_cpu_affinity);
-  EXPECT_FALSE(config.values.same_network);
-  EXPECT_EQ(config.values.rdzv_backend, "c10d");
-  ASSERT_THAT(config.notes, SizeIs(1));
-  EXPECT_THAT(config.notes[0], HasSubstr("as with static"));
+// The original drops this key of the file.
+TEST_F(Resolve, LetsTheFileDecideTheAffinity) {
+  EXPECT_TRUE(
+      with_file("enable_cpu_affinity: true\n").values.enable_cpu_affinity);
+}
+
+TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
+  EXPECT_THAT(
+      with_file(
+          "rdzv_backend: static\nsame_network: false\n",
+          {{"rdzv_backend", {"static", "--rdzv_backend"}},
+           {"same_network", {"true", "--same_network"}}})
+          .notes,
+      IsEmpty());
+  const auto in_file = with_file("rdzv_backend: c10d\n");
+  ASSERT_THAT(in_file.notes, SizeIs(1));
+  EXPECT_THAT(in_file.notes[0], HasSubstr("main_process_ip"));
+  EXPECT_EQ(complaint(in_file), "");
+  const auto as_flags = with_file(
+      "debug: false\n",
+      {{"rdzv_backend", {"etcd", "--rdzv_backend"}},
+       {"monitor_interval", {"5", "--monitor_interval"}}});
+  ASSERT_THAT(as_flags.notes, SizeIs(2));
+  EXPECT_THAT(as_flags.notes[0], HasSubstr("--rdzv_backend changes nothing"));
+  EXPECT_THAT(as_flags.notes[1], HasSubstr("at once"));
 }
 
 // The original starts one process here.
