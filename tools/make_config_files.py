@@ -1,8 +1,8 @@
-#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes configuration files with the classes of one version of Hugging Face
-Accelerate: the reference files in tests/data/config.
+Accelerate: the reference files in tests/reference/config.
 
-    PYTHONPATH=accelerate-0.11.0/src make_config_files.py tests/data/config
+    PYTHONPATH=accelerate-0.11.0/src make_config_files.py tests/reference/config
 """
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hugging Face Accelerate's own reader and writer of configuration files.
 
 oracle.py load FILES...        per file a line of JSON: the YAML, and what their

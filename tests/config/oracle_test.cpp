@@ -38,7 +38,7 @@ class OldVersions : public ::testing::TestWithParam<const char*> {
  protected:
   ResolvedConfig load(const std::string& name) const {
     return resolve_file(
-        fs::path(TEST_DATA_DIR) / "config" /
+        fs::path(TEST_REFERENCE_DIR) / "config" /
         ("hf_" + std::string(GetParam()) + "_" + name + ".yaml"));
   }
 };
