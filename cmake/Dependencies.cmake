@@ -9,6 +9,8 @@ find_package(Threads REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 if(ACCELERATE_DEPS)
+  # Its own minimum is a CMake whose option() forgets variables set before it.
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
   set(YAML_CPP_BUILD_TOOLS OFF)
   set(YAML_CPP_BUILD_CONTRIB OFF)
   set(YAML_CPP_INSTALL OFF)
