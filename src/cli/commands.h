@@ -2,7 +2,11 @@
 // The commands of the program `accelerate`, one file each.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "accelerate/export.h"
+#include "config/launch_config.h"
 
 namespace CLI {
 class App;
@@ -13,6 +17,11 @@ namespace accelerate {
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;
+
+/// Runs `program` with the flags of `launch`; returns the exit code.
+ACCELERATE_API int launch(
+    const ConfigLayer& flags,
+    const std::vector<std::string>& program);
 
 /// Adds `launch`. Parsing it runs the workers and stores their exit code.
 ACCELERATE_API void add_launch_command(CLI::App& app, int& exit_code);
