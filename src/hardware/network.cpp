@@ -99,7 +99,7 @@ bool is_this_machine(const std::string& host) {
       });
 }
 
-std::string interface_towards(const std::string& address) {
+std::string own_address_towards(const std::string& address) {
   const bool is_v6 = address.find(':') != std::string::npos;
   sockaddr_storage target{};
   socklen_t size = 0;
@@ -130,6 +130,11 @@ std::string interface_towards(const std::string& address) {
   if (probe >= 0) {
     close(probe);
   }
+  return own;
+}
+
+std::string interface_towards(const std::string& address) {
+  const std::string own = own_address_towards(address);
   for (const auto& entry : list_interfaces()) {
     if (entry.address == own) {
       return entry.name;

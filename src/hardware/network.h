@@ -27,6 +27,10 @@ ACCELERATE_API std::vector<std::string> resolve_host(const std::string& host);
 /// Whether one of the addresses of `host` belongs to this machine.
 ACCELERATE_API bool is_this_machine(const std::string& host);
 
+/// The address of this machine that a peer at `address` sees; empty where there
+/// is no route.
+ACCELERATE_API std::string own_address_towards(const std::string& address);
+
 /// The interface through which packets to `address` leave; empty where there
 /// is no route.
 ACCELERATE_API std::string interface_towards(const std::string& address);

@@ -227,7 +227,11 @@ void ControlServer::closed(PeerPlace peer, const std::string& why) {
     const size_t machine = *peer->machine;
     machines_[machine] = nullptr;
     erase_soon(peer);
-    if (!is_complete_) {
+    if (done_) {
+      if (is_everybody_gone()) {
+        std::exchange(done_, nullptr)();
+      }
+    } else if (!is_complete_) {
       // It may come again while the roll is still being taken.
       callbacks_.say(str_cat(
           "[launch] machine ",
@@ -237,9 +241,7 @@ void ControlServer::closed(PeerPlace peer, const std::string& why) {
           ") left before the start: the connection ",
           why));
       roll_[machine].reset();
-    } else if (done_ && is_everybody_gone()) {
-      std::exchange(done_, nullptr)();
-    } else if (!done_) {
+    } else {
       callbacks_.lost(machine, why);
     }
     return;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/leader_session.h"
 
+#include <cctype>
 #include <cstring>
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "hardware/network.h"
 #include "hardware/ports.h"
 #include "launch/job_token.h"
 #include "launch/sockets.h"
@@ -65,6 +67,7 @@ void LeaderSession::begin() {
   }
   if (machines > 1) {
     listen();
+    start_remote_launchers();
   } else {
     begin_job();
   }
@@ -73,7 +76,13 @@ void LeaderSession::begin() {
 void LeaderSession::listen() {
   const Placement& placement = plan_.placement;
   const auto& [address, port] = placement.meeting_point;
-  const std::string shown = placement.listens_everywhere ? "" : address;
+  // A machine's own name is often a loopback address in its /etc/hosts: the
+  // others would knock in vain.
+  const bool is_hidden =
+      std::isdigit(static_cast<unsigned char>(address[0])) == 0 &&
+      address != "localhost" && resolve_host(address)[0].starts_with("127.");
+  const std::string shown =
+      placement.listens_everywhere || is_hidden ? "" : address;
   auto listener = listen_on(shown, port);
   if (options_.token.empty()) {
     say(str_cat(
@@ -100,6 +109,28 @@ void LeaderSession::listen() {
           },
           [this](const std::string& line) { say(line); }});
   join_timer_ = loop_.after(options_.join_limit, [this] { join_time_over(); });
+}
+
+void LeaderSession::start_remote_launchers() {
+  const auto pids = remotes_.start(
+      options_.remote_launchers,
+      [this](const std::string& host, int wait_status) {
+        if (!job_ && !is_sent_away_) {
+          send_away(
+              str_cat(
+                  "[launch] the launcher on ",
+                  host,
+                  " ended with ",
+                  describe_end(wait_status),
+                  " before the start; try `ssh ",
+                  host,
+                  " accelerate --version`"),
+              1);
+        }
+      });
+  for (const pid_t pid : pids) {
+    supervisor_.spare(pid);
+  }
 }
 
 void LeaderSession::roll_complete() {
@@ -225,11 +256,12 @@ StartOrder LeaderSession::order_for(size_t machine, int attempt) {
 }
 
 void LeaderSession::send_away(const std::string& reason, int exit_code) {
+  is_sent_away_ = true;
   say(reason);
   for (size_t machine = 1; machine < machines_.size(); ++machine) {
     server_->send(machine, EndMessage{{exit_code, reason}});
   }
-  server_->finish([this, exit_code] { finish(exit_code); });
+  leave(exit_code);
 }
 
 void LeaderSession::workers_failed(const FailureReport& report) {
@@ -268,8 +300,13 @@ void LeaderSession::end(const JobEnding& ending) {
   }
   // The others are told in this same turn of the loop, after this machine.
   const int exit_code = ending.exit_code;
-  loop_.after(std::chrono::milliseconds(0), [this, exit_code] {
-    server_->finish([this, exit_code] { finish(exit_code); });
+  loop_.after(
+      std::chrono::milliseconds(0), [this, exit_code] { leave(exit_code); });
+}
+
+void LeaderSession::leave(int exit_code) {
+  server_->finish([this, exit_code] {
+    remotes_.finish([this, exit_code] { finish(exit_code); });
   });
 }
 

@@ -30,6 +30,7 @@ class LeaderSession : public LaunchSession {
   class RemoteMachine;
 
   void listen();
+  void start_remote_launchers();
   void roll_complete();
   void join_time_over();
   void received(size_t machine, const Message& message);
@@ -38,13 +39,16 @@ class LeaderSession : public LaunchSession {
   StartOrder order_for(size_t machine, int attempt);
   void send_away(const std::string& reason, int exit_code);
   void end(const JobEnding& ending);
+  void leave(int exit_code);
 
   std::unique_ptr<ControlServer> server_;
+  RemoteLaunchers remotes_{loop_, reaper_, output_};
   std::vector<std::unique_ptr<Machine>> machines_;
   std::unique_ptr<Job> job_;
   std::string run_id_;
   std::string roll_;
   EventLoop::TimerId join_timer_ = 0;
+  bool is_sent_away_ = false;
   int port_attempt_ = -1;
   int port_ = 0;
 };

@@ -110,7 +110,7 @@ OutputRouter::~OutputRouter() {
 
 ChildStreams OutputRouter::open(int rank, bool is_first, int attempt) {
   ChildStreams streams;
-  streams.inherits_input = is_first;
+  streams.inherits_input = is_first && options_.is_input_shared;
   if (options_.is_inherited) {
     return streams;
   }
@@ -143,7 +143,7 @@ OutputRouter::make_stream(int rank, int stream, bool is_first, int attempt) {
   source->is_raw = is_first && console_of(stream).is_terminal();
   if (options_.is_prefixed && rank != 0 && !source->is_raw) {
     source->prefix = str_cat("[rank ", rank, "] ");
-    if (options_.is_coloured && console_of(stream).is_terminal()) {
+    if (options_.is_coloured) {
       const int colour =
           kColours[static_cast<size_t>(rank) % std::size(kColours)];
       source->prefix = str_cat("\x1b[", colour, "m[rank ", rank, "]\x1b[0m ");

@@ -29,6 +29,8 @@ struct OutputOptions {
   bool is_coloured = false;
   /// The one worker of a run that needs no files owns the launcher's streams.
   bool is_inherited = false;
+  /// The first worker may read the launcher's stdin.
+  bool is_input_shared = true;
 };
 
 /// Makes the streams of each worker, keeps the last lines of its stderr, and

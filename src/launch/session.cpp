@@ -29,6 +29,9 @@ LaunchSession::LaunchSession(
   if (options.lifeline >= 0) {
     loop_.watch(options.lifeline, POLLIN, [this](short) { guardian_gone(); });
   }
+  if (options.is_remote_controlled) {
+    loop_.watch(STDIN_FILENO, POLLIN, [this](short) { guardian_gone(); });
+  }
 }
 
 int LaunchSession::run() {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "accelerate/export.h"
 #include "launch/child_process.h"
@@ -13,6 +14,7 @@
 #include "launch/output_router.h"
 #include "launch/plan.h"
 #include "launch/protocol.h"
+#include "launch/remote_launchers.h"
 #include "launch/signal_file.h"
 #include "launch/supervisor.h"
 
@@ -25,8 +27,11 @@ struct SessionOptions {
   std::chrono::seconds join_limit{60};
   /// A file whose end means that everything here must end at once.
   int lifeline = -1;
-  /// Started by the launcher of machine 0, which does the talking.
+  /// Started by the launcher of machine 0, which does the talking: where stdin
+  /// ends, that launcher is gone.
   bool is_remote_controlled = false;
+  /// Launchers of other machines that machine 0 has to start.
+  std::vector<RemoteLauncher> remote_launchers = {};
 };
 
 /// What the launcher of machine 0 and those of the others have in common:

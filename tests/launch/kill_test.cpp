@@ -150,7 +150,8 @@ TEST(Kill, OfAnyRankEndsTheOthersAndNamesIt) {
 }
 
 TEST(Kill, AWorkerThatFailsTakesWhatItStartedWithIt) {
-  MarkedLaunch job(2, "setsid sleep 63 & [ $RANK = 0 ] || { sleep 0.3; exit 4; }; sleep 61");
+  MarkedLaunch job(
+      2, "setsid sleep 63 & [ $RANK = 0 ] || { sleep 0.3; exit 4; }; sleep 61");
   const auto result = job.launcher().wait(10s);
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(job.left(), IsEmpty());
