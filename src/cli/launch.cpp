@@ -178,6 +178,7 @@ int launch(const ConfigLayer& flags, const std::vector<std::string>& program) {
   } else if (is_mpirun) {
     plan.command = under_mpirun(values, plan.command, mpirun_version());
     plan.num_local = 1;
+    plan.is_ranked = false;
     plan.output.is_inherited = values.log_dir.empty();
   }
   if (values.dry_run) {

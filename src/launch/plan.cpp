@@ -208,6 +208,9 @@ LaunchPlan make_plan(
 std::vector<WorkerSpec> workers_of(
     const LaunchPlan& plan,
     const StartOrder& order) {
+  if (!plan.is_ranked) {
+    return {{0, plan.command}};
+  }
   auto shared = plan.command;
   const auto set = [](ChildCommand& command, const char* name, auto value) {
     command.variables[name] = str_cat(value);

@@ -37,6 +37,8 @@ struct LaunchPlan {
   /// Without the variables that differ from worker to worker.
   ChildCommand command = {};
   int num_local = 1;
+  /// The workers get ranks from here; not where mpirun gives them.
+  bool is_ranked = true;
   /// By local rank; empty: anywhere.
   std::vector<std::vector<int>> cores = {};
   /// "2 x NVIDIA H200" or "CPU".

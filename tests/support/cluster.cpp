@@ -34,7 +34,6 @@ Cluster::Cluster(int count) : count_(count) {
               " addr add " + address(host) + "/24 dev eth0; ip -n " + own +
               " link set eth0 up; ip -n " + own + " link set lo up; ";
   }
-  // `ip netns exec` shows these in place of /etc/hosts.
   std::string names = "127.0.0.1 localhost\n";
   for (int host = 0; host < count; ++host) {
     names += address(host) + " node" + std::to_string(host) + "\n";
@@ -83,16 +82,17 @@ std::string Cluster::address(int host) const {
 std::vector<std::string> Cluster::on(int host, std::vector<std::string> command)
     const {
   const std::string node = "node" + std::to_string(host);
+  // Not `ip netns exec`: it would hide /sys/fs/cgroup, which slurmd needs.
   std::vector<std::string> full = {
-      "ip",
-      "netns",
-      "exec",
-      name(host),
+      "nsenter",
+      "--net=/run/netns/" + name(host),
       "unshare",
       "--uts",
+      "--mount",
       "sh",
       "-c",
-      "hostname " + node + "; exec \"$@\"",
+      "hostname " + node + "; mount --bind /etc/netns/" + name(host) +
+          "/hosts /etc/hosts; exec \"$@\"",
       "sh"};
   full.insert(full.end(), command.begin(), command.end());
   return full;

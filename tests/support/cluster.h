@@ -14,8 +14,8 @@ namespace accelerate::testing {
 int shell(const std::string& command);
 
 /// `count` hosts with their own network, host name (node0, node1, ...) and
-/// address (10.77.0.1, ...), which see each other by name and by address. Everything is removed with
-/// the object. Needs root.
+/// address (10.77.0.1, ...), which see each other by name and by address.
+/// Everything is removed with the object. Needs root.
 class Cluster {
  public:
   explicit Cluster(int count);
