@@ -21,6 +21,9 @@ int main(int argc, char** argv) {
   accelerate::add_launch_command(app, exit_code);
   accelerate::add_estimate_memory_command(app);
   accelerate::add_merge_weights_command(app);
+  accelerate::add_env_command(app);
+  accelerate::add_test_command(app, exit_code);
+  accelerate::add_doctor_command(app, exit_code);
   accelerate::add_completion_command(app);
   try {
     app.parse(argc, argv);

@@ -35,6 +35,15 @@ ACCELERATE_API void add_merge_weights_command(CLI::App& app);
 /// Adds `config` with `default`, `update` and `show`.
 ACCELERATE_API void add_config_command(CLI::App& app, int& exit_code);
 
+/// Adds `env`: what a bug report needs.
+ACCELERATE_API void add_env_command(CLI::App& app);
+
+/// Adds `test`: runs the self-check through the launcher.
+ACCELERATE_API void add_test_command(CLI::App& app, int& exit_code);
+
+/// Adds `doctor`: what would go wrong before it does.
+ACCELERATE_API void add_doctor_command(CLI::App& app, int& exit_code);
+
 /// Adds `completion`. It describes the commands that `app` has when it runs.
 ACCELERATE_API void add_completion_command(CLI::App& app);
 

@@ -2,10 +2,14 @@
 #include "hardware/gpus.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <sstream>
 
 #include "base/str.h"
 
@@ -100,9 +104,7 @@ Gpu read_gpu(const Nvml& nvml, unsigned index, NvmlDevice device) {
   return gpu;
 }
 
-} // namespace
-
-GpuInventory list_gpus() {
+GpuInventory ask_nvml() {
   GpuInventory found;
   const Nvml nvml;
   if (!nvml.is_ready()) {
@@ -125,6 +127,87 @@ GpuInventory list_gpus() {
     found.problem = "the NVIDIA driver is there but shows no GPU";
   }
   return found;
+}
+
+// One line for the driver, one per GPU, fields separated by tabs.
+std::string to_text(const GpuInventory& found) {
+  std::string text = str_cat(found.driver, '\t', found.problem, '\n');
+  for (const auto& gpu : found.gpus) {
+    text += str_cat(
+        gpu.index,
+        '\t',
+        gpu.memory_bytes,
+        '\t',
+        gpu.free_bytes,
+        '\t',
+        gpu.numa_node.value_or(-1),
+        '\t',
+        gpu.uuid,
+        '\t',
+        gpu.pci_address,
+        '\t',
+        gpu.name,
+        '\n');
+  }
+  return text;
+}
+
+GpuInventory from_text(const std::string& text) {
+  GpuInventory found;
+  std::istringstream lines(text);
+  std::getline(lines, found.driver, '\t');
+  std::getline(lines, found.problem);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream in(line);
+    Gpu gpu;
+    int node = -1;
+    in >> gpu.index >> gpu.memory_bytes >> gpu.free_bytes >> node >> gpu.uuid >>
+        gpu.pci_address >> std::ws;
+    std::getline(in, gpu.name);
+    if (node >= 0) {
+      gpu.numa_node = node;
+    }
+    found.gpus.push_back(std::move(gpu));
+  }
+  return found;
+}
+
+std::string read_to_end(int file) {
+  std::string text;
+  char buffer[4096];
+  ssize_t size = 0;
+  while ((size = read(file, buffer, sizeof(buffer))) > 0) {
+    text.append(buffer, static_cast<size_t>(size));
+  }
+  return text;
+}
+
+} // namespace
+
+GpuInventory list_gpus() {
+  // In a process of its own: the driver leaves threads behind, which would
+  // take signals away from a launcher.
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return {.problem = "no pipe to ask the NVIDIA driver through"};
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string text = to_text(ask_nvml());
+    [[maybe_unused]] const auto written =
+        write(ends[1], text.data(), text.size());
+    _exit(0);
+  }
+  close(ends[1]);
+  const std::string text = read_to_end(ends[0]);
+  close(ends[0]);
+  if (child > 0) {
+    waitpid(child, nullptr, 0);
+  }
+  if (text.empty()) {
+    return {.problem = "the NVIDIA driver crashed when it was asked"};
+  }
+  return from_text(text);
 }
 
 std::vector<Gpu> choose_gpus(

@@ -33,8 +33,9 @@ struct GpuInventory {
 };
 
 /// Every GPU that the driver shows, in PCI order. Asks NVIDIA's management
-/// library, loaded while the program runs: no CUDA context is made and nothing
-/// is linked. Never throws: a machine without GPUs has an empty list.
+/// library, loaded by a short-lived child process: no CUDA context is made,
+/// nothing is linked, and none of its threads stays. Never throws: a machine
+/// without GPUs has an empty list.
 ACCELERATE_API GpuInventory list_gpus();
 
 /// Those that `ids` chooses (indices or UUIDs, also shortened ones), in its

@@ -10,6 +10,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "hardware/network.h"
+#include "launch/shell_quote.h"
 
 namespace accelerate {
 namespace {
@@ -47,14 +48,6 @@ std::optional<HostEntry> read_line(std::string line, const std::string& place) {
 
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
-}
-
-std::string quoted(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) {
-    result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  }
-  return result + "'";
 }
 
 } // namespace
@@ -201,7 +194,7 @@ std::vector<std::string> ssh_command(
        "ConnectTimeout=10",
        "-T",
        host.name,
-       "exec " + quoted(launcher) + " launch --join_from_stdin"});
+       "exec " + shell_quoted(launcher) + " launch --join_from_stdin"});
   return command;
 }
 

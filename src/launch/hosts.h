@@ -15,7 +15,7 @@
 
 namespace accelerate {
 
-struct HostEntry {
+struct ACCELERATE_API HostEntry {
   /// As ssh takes it: `name` or `user@name`.
   std::string name = {};
   /// Processes there, from `slots=N`.
@@ -40,7 +40,7 @@ ACCELERATE_API std::string meeting_address(
 
 /// Everything that the launcher of another machine has to know. It travels as
 /// one line over ssh's stdin: command lines can be read by every user.
-struct JoinOrder {
+struct ACCELERATE_API JoinOrder {
   std::string token = {};
   int machine_rank = 0;
   int num_machines = 1;

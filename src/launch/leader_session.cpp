@@ -75,7 +75,8 @@ void LeaderSession::begin() {
 
 void LeaderSession::listen() {
   const Placement& placement = plan_.placement;
-  const auto& [address, port] = placement.meeting_point;
+  const std::string& address = placement.meeting_point.address;
+  const int port = placement.meeting_point.port;
   // A machine's own name is often a loopback address in its /etc/hosts: the
   // others would knock in vain.
   const bool is_hidden =

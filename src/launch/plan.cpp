@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "config/env_bridge.h"
 #include "hardware/cores.h"
+#include "launch/shell_quote.h"
 
 namespace accelerate {
 namespace {
@@ -116,24 +117,6 @@ std::map<std::string, std::string> agreement_of(
   };
 }
 
-std::string shell_quoted(const std::string& text) {
-  const bool is_plain =
-      !text.empty() &&
-      std::all_of(text.begin(), text.end(), [](unsigned char c) {
-        return std::isalnum(c) != 0 ||
-               std::string("-_./:=,+@%").find(static_cast<char>(c)) !=
-                   std::string::npos;
-      });
-  if (is_plain) {
-    return text;
-  }
-  std::string quoted = "'";
-  for (const char c : text) {
-    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  }
-  return quoted + "'";
-}
-
 } // namespace
 
 MachineFacts read_machine_facts(
@@ -176,7 +159,11 @@ LaunchPlan make_plan(
   plan.placement = placement;
   plan.command.command = command_of(values, program, facts.python);
   plan.command.variables = worker_variables(values);
-  plan.command.removed = {"ACCELERATE_JOB_TOKEN", "ACCELERATE_JOB_TOKEN_FILE"};
+  // Secrets of the launchers, and what an outer torchrun said of its own store.
+  plan.command.removed = {
+      "ACCELERATE_JOB_TOKEN",
+      "ACCELERATE_JOB_TOKEN_FILE",
+      "TORCHELASTIC_USE_AGENT_STORE"};
   plan.num_local = placement.is_in_place
                        ? placement.environment.topology.local_world_size
                        : num_local_of(values, placement.num_machines, facts);
@@ -246,6 +233,8 @@ std::vector<WorkerSpec> workers_of(
 
 ChildCommand command_in_place(const LaunchPlan& plan) {
   ChildCommand command = plan.command;
+  // Here the outer torchrun is the one that the rank belongs to.
+  command.removed.erase("TORCHELASTIC_USE_AGENT_STORE");
   const auto& [topology, meeting_point, source] = plan.placement.environment;
   command.variables["RANK"] = std::to_string(topology.rank);
   command.variables["WORLD_SIZE"] = std::to_string(topology.world_size);

@@ -29,6 +29,8 @@ SignalFileGuard::SignalFileGuard() {
     }
   }
   sigprocmask(SIG_BLOCK, &mask, &old_mask_);
+  // Where the parent ignores it, the ends of children would go unnoticed.
+  signal(SIGCHLD, SIG_DFL);
   file_ = UniqueFile(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!file_) {
     throw SystemError(str_cat("[launch] signalfd: ", std::strerror(errno)));
