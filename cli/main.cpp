@@ -9,15 +9,22 @@
 #include "accelerate/error.h"
 #include "accelerate/version.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Trains on one CPU, many GPUs or many machines.", "accelerate");
   app.set_version_flag("--version", ACCELERATE_VERSION);
   app.require_subcommand(1);
+  accelerate::use_readable_help(app);
   int exit_code = 0;
+  accelerate::add_config_command(app, exit_code);
   accelerate::add_launch_command(app, exit_code);
   accelerate::add_estimate_memory_command(app);
   accelerate::add_merge_weights_command(app);
+  accelerate::add_env_command(app);
+  accelerate::add_test_command(app, exit_code);
+  accelerate::add_doctor_command(app, exit_code);
+  accelerate::add_completion_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

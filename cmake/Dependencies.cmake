@@ -8,6 +8,18 @@ endif()
 find_package(Threads REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
+if(ACCELERATE_DEPS)
+  # Its own minimum is a CMake whose option() forgets variables set before it.
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+  set(YAML_CPP_BUILD_TOOLS OFF)
+  set(YAML_CPP_BUILD_CONTRIB OFF)
+  set(YAML_CPP_INSTALL OFF)
+  set(YAML_BUILD_SHARED_LIBS OFF)
+  add_subdirectory(${ACCELERATE_DEPS}/usr/src/yaml-cpp
+                   ${PROJECT_BINARY_DIR}/yaml-cpp EXCLUDE_FROM_ALL SYSTEM)
+else()
+  find_package(yaml-cpp REQUIRED)
+endif()
 
 if(ACCELERATE_TESTS)
   if(ACCELERATE_DEPS)

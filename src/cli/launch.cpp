@@ -1,45 +1,219 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate launch`: starts the processes of a run on this machine.
+// `accelerate launch`: starts the processes of a run.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
-#include <memory>
 
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "cli/commands.h"
+#include "config/fields.h"
+#include "config/flags.h"
+#include "config/resolve.h"
+#include "launch/guardian.h"
+#include "launch/hosts.h"
+#include "launch/job_token.h"
+#include "launch/mpirun.h"
 #include "launch/plan.h"
-#include "launch/supervisor.h"
+#include "launch/session.h"
 
 namespace accelerate {
+namespace {
+
+void check_program(const std::vector<std::string>& program) {
+  if (program.empty()) {
+    throw ConfigError(
+        "[launch] got no program where a program or a .py script was "
+        "expected; see `accelerate launch --help`");
+  }
+  if (program[0].starts_with('-')) {
+    throw ConfigError(explain_unknown_flag(program[0]));
+  }
+}
+
+int run_plan(const LaunchPlan& plan, SessionOptions options) {
+  return run_guarded([&](int lifeline) {
+    options.lifeline = lifeline;
+    try {
+      return run_session(plan, options);
+    } catch (const Error& error) {
+      std::cerr << "accelerate: " << error.what() << '\n';
+      return kExitUsage;
+    }
+  });
+}
+
+void print_dry_run(const LaunchPlan& plan) {
+  const Placement& placement = plan.placement;
+  if (placement.is_in_place) {
+    std::cout << describe_workers(
+        {{placement.environment.topology.rank, command_in_place(plan)}});
+    return;
+  }
+  StartOrder order;
+  order.world_size = plan.num_local * placement.num_machines;
+  order.first_rank = plan.num_local * placement.machine_rank;
+  order.max_restarts = plan.max_restarts;
+  order.master_port = plan.main_process_port.value_or(0);
+  if (placement.num_machines > 1) {
+    order.master_address = placement.meeting_point.address;
+  }
+  std::cout << describe_workers(workers_of(plan, order));
+}
+
+Placement place_hosts(
+    const std::vector<HostEntry>& hosts,
+    const LaunchConfig& config) {
+  Placement placement;
+  placement.num_machines = static_cast<int>(hosts.size());
+  if (hosts.size() > 1) {
+    placement.meeting_point = {
+        meeting_address(hosts, config.main_process_ip),
+        config.main_process_port.value_or(kDefaultMachinesPort)};
+  }
+  return placement;
+}
+
+std::vector<RemoteLauncher> remote_launchers(
+    const std::vector<HostEntry>& hosts,
+    const ResolvedConfig& config,
+    const LaunchPlan& plan,
+    const std::vector<std::string>& program,
+    const std::string& token) {
+  JoinOrder order;
+  order.token = token;
+  order.num_machines = static_cast<int>(hosts.size());
+  order.meeting_point = plan.placement.meeting_point;
+  order.join_limit = std::chrono::seconds(config.values.join_timeout);
+  order.is_coloured = plan.output.is_coloured;
+  order.folder = std::filesystem::current_path();
+  order.program = program;
+  order.variables = variables_to_pass_on(environ);
+  for (const Field& field : launch_fields()) {
+    const std::string name(field.name);
+    if (config.kind_of(name) != SourceKind::kDefault) {
+      order.options[name] = format_field(config.values, field);
+    }
+  }
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string ssh = system_env("ACCELERATE_SSH_COMMAND").value_or("");
+  std::vector<RemoteLauncher> launchers;
+  for (size_t i = 1; i < hosts.size(); ++i) {
+    order.machine_rank = static_cast<int>(i);
+    order.num_local = hosts[i].slots;
+    launchers.push_back(
+        {hosts[i].name,
+         ssh_command(hosts[i], ssh, self),
+         encode_join_order(order)});
+  }
+  return launchers;
+}
+
+/// The launcher of another machine, told over ssh what to do.
+int join_from_stdin() {
+  std::string line;
+  std::getline(std::cin, line);
+  const JoinOrder order = decode_join_order(line);
+  ResolvedConfig config;
+  for (const auto& [name, text] : order.options) {
+    if (const Field* field = find_field(name)) {
+      assign_field(config.values, *field, {text, "--" + name});
+      config.sources[name] = {SourceKind::kFlag, "--" + name};
+    }
+  }
+  std::error_code error;
+  std::filesystem::current_path(order.folder, error);
+  if (error) {
+    throw ConfigError(str_cat(
+        "[launch] the folder ",
+        order.folder,
+        " is not on this host (",
+        error.message(),
+        "); share it, or launch from one that is"));
+  }
+  Placement placement;
+  placement.num_machines = order.num_machines;
+  placement.machine_rank = order.machine_rank;
+  placement.meeting_point = order.meeting_point;
+  LaunchPlan plan = make_plan(
+      config,
+      order.program,
+      placement,
+      read_machine_facts(config.values, system_env));
+  plan.command.variables.insert(order.variables.begin(), order.variables.end());
+  plan.num_local = order.num_local.value_or(plan.num_local);
+  plan.output.is_coloured = order.is_coloured;
+  plan.output.is_input_shared = false;
+  SessionOptions options;
+  options.token = order.token;
+  options.join_limit = order.join_limit;
+  options.is_remote_controlled = true;
+  return run_plan(plan, options);
+}
+
+} // namespace
+
+int launch(const ConfigLayer& flags, const std::vector<std::string>& program) {
+  check_program(program);
+  const ResolvedConfig config = resolve_launch_config(flags, system_env);
+  check_launchable(config);
+  const LaunchConfig& values = config.values;
+  const auto hosts = find_hosts(values);
+  const bool is_mpirun = !values.mpirun_hostfile.empty();
+  Placement placement;
+  if (!hosts.empty()) {
+    placement = place_hosts(hosts, values);
+  } else if (!is_mpirun) {
+    placement = find_placement(config, system_env);
+  }
+  LaunchPlan plan = make_plan(
+      config, program, placement, read_machine_facts(values, system_env));
+  plan.output.is_coloured = isatty(STDOUT_FILENO) == 1 &&
+                            isatty(STDERR_FILENO) == 1 &&
+                            !system_env("NO_COLOR");
+  if (!hosts.empty()) {
+    plan.num_local = hosts[0].slots.value_or(plan.num_local);
+  } else if (is_mpirun) {
+    plan.command = under_mpirun(values, plan.command, mpirun_version());
+    plan.num_local = 1;
+    plan.is_ranked = false;
+    plan.output.is_inherited = values.log_dir.empty();
+  }
+  if (values.dry_run) {
+    print_dry_run(plan);
+    return 0;
+  }
+  for (const auto& note : config.notes) {
+    std::cerr << "[launch] " << note << '\n';
+  }
+  if (placement.is_in_place) {
+    become(command_in_place(plan));
+  }
+  SessionOptions options;
+  options.join_limit = std::chrono::seconds(values.join_timeout);
+  options.token = hosts.size() > 1 ? random_token() : find_token(system_env);
+  options.remote_launchers =
+      remote_launchers(hosts, config, plan, program, options.token);
+  return run_plan(plan, options);
+}
 
 void add_launch_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("launch", "Starts a program on several processes");
-  auto options = std::make_shared<LaunchOptions>();
-  command
-      ->add_option(
-          "--num_processes,--num-processes",
-          options->num_processes,
-          "How many processes to start")
-      ->capture_default_str()
-      ->check(CLI::Range(1, kMaxProcesses));
+  const auto flags = add_launch_flags(*command);
+  const auto is_joining = std::make_shared<bool>(false);
+  constexpr const char* kHidden = "";
+  command->add_flag("--join_from_stdin", *is_joining)->group(kHidden);
   command->footer(
       "The program (or .py script) and its arguments follow the options:\n"
       "  accelerate launch --num_processes 2 ./train --epochs 3");
   // Everything from the program on belongs to the program.
   command->prefix_command();
-  command->callback([command, options, &exit_code] {
-    options->command = command->remaining();
-    if (options->command.empty() || options->command[0].starts_with('-')) {
-      throw ConfigError(str_cat(
-          "[launch] got ",
-          options->command.empty() ? "no program"
-                                   : "'" + options->command[0] + "'",
-          " where a program or a .py script was expected; see `accelerate "
-          "launch --help`"));
-    }
-    Supervisor supervisor(std::cerr);
-    exit_code = supervisor.run(plan_workers(*options, system_env));
+  command->callback([command, flags, is_joining, &exit_code] {
+    exit_code =
+        *is_joining ? join_from_stdin() : launch(*flags, command->remaining());
   });
 }
 

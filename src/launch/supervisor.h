@@ -5,52 +5,99 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
-#include <ostream>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "accelerate/export.h"
-#include "launch/plan.h"
+#include "launch/child_process.h"
+#include "launch/event_loop.h"
+#include "launch/job.h"
+#include "launch/output_router.h"
 
 namespace accelerate {
 
-/// Starts workers, waits for them, and ends all of them when one fails or when
-/// this process gets SIGINT or SIGTERM. Each worker leads a process group of
-/// its own, so that what it started goes with it; a worker dies with the
-/// launcher. Workers share the launcher's standard streams.
+/// One process to start.
+struct WorkerSpec {
+  int rank = 0;
+  ChildCommand command = {};
+};
+
+enum class WorkersState {
+  kDone, // Nothing runs: before the start, and after the end.
+  kStarting,
+  kRunning,
+  kFailed, // A worker failed; the others run until `stop` is called.
+  kStopping,
+  kRestarting, // As stopping; the job will start again.
+};
+
+/// Starts the workers, tells how they end, and stops them with everything
+/// below them: the process must have called `adopt_orphans`, so that no
+/// descendant escapes.
 ///
-/// `run` takes over SIGINT, SIGTERM and SIGCHLD while it runs: call it from the
-/// only thread that waits for children.
+/// One thread: the loop's. Callbacks come from the loop, and from `start` and
+/// `stop` themselves.
 class ACCELERATE_API Supervisor {
  public:
-  /// Reports go to `log`, one line each.
-  explicit Supervisor(std::ostream& log) : log_(log) {}
-
-  /// Returns 0 when every worker returned 0; else the exit code of the first
-  /// that failed, 128 + n where signal n ended it, or 128 + n where this
-  /// process got signal n. Throws `SystemError` where a worker cannot start.
-  int run(const std::vector<WorkerSpec>& workers);
-
- private:
-  struct Child {
-    pid_t pid = 0;
-    int rank = 0;
-    std::optional<int> wait_status;
+  struct Callbacks {
+    /// The first worker that failed; once per start.
+    std::function<void(const FailureReport&)> failed = {};
+    /// All workers returned 0 and nothing that they started is left.
+    std::function<void()> finished = {};
+    /// After `stop`: nothing is left.
+    std::function<void()> stopped = {};
   };
 
-  void start(const WorkerSpec& worker);
-  /// Waits for a signal; SIGKILLs stragglers once the grace period is over.
-  void wait_for_event(int signals);
-  void collect_children();
-  void report_failure(const Child& child);
-  void stop_all(int signal);
-  void signal_running(int signal);
-  bool any_running() const;
+  Supervisor(
+      EventLoop& loop,
+      ChildReaper& reaper,
+      OutputRouter& output,
+      Callbacks callbacks);
 
-  std::ostream& log_;
-  std::vector<Child> children_;
-  std::optional<int> exit_code_;
-  std::optional<std::chrono::steady_clock::time_point> kill_at_;
+  WorkersState state() const { return state_; }
+  /// Starts all workers or none: throws `SystemError` where one cannot start,
+  /// with the others gone.
+  void start(const std::vector<WorkerSpec>& workers, int attempt);
+  /// Sends `signal` to all workers and all below them, SIGKILL after 3 s to
+  /// those who are left. SIGKILL kills at once.
+  void stop(int signal, bool is_to_restart = false);
+  /// Children of this process that `stop` leaves alone (ssh).
+  void spare(pid_t pid) { spared_.insert(pid); }
+  /// Call it after each `ChildReaper::collect`: orphans may be gone.
+  void look_again();
+
+ private:
+  struct Worker {
+    pid_t pid = 0;
+    int rank = 0;
+    std::optional<int> wait_status = {};
+  };
+
+  std::string who_left_before() const;
+  void worker_ended(size_t index, int wait_status);
+  void signal_everything(int signal);
+  bool any_running() const;
+  bool is_stopping() const {
+    return state_ == WorkersState::kStopping ||
+           state_ == WorkersState::kRestarting;
+  }
+
+  EventLoop& loop_;
+  ChildReaper& reaper_;
+  OutputRouter& output_;
+  Callbacks callbacks_;
+  WorkersState state_ = WorkersState::kDone;
+  std::vector<Worker> workers_;
+  std::set<pid_t> spared_;
+  EventLoop::TimerId kill_timer_ = 0;
+  bool is_killing_ = false;
+  bool is_sweeping_ = false; // All returned 0; ending what they left.
 };
+
+/// The name of this machine.
+ACCELERATE_API std::string host_name();
 
 } // namespace accelerate

@@ -2,7 +2,10 @@
 // The program `accelerate launch` with real processes.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include "hardware/ports.h"
+#include "launch/sockets.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -10,6 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using namespace std::chrono_literals;
 
 const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
@@ -25,13 +29,6 @@ std::vector<std::string> launch_shell(
       "sh",
       "-c",
       script};
-}
-
-// A zombie that nobody has reaped yet counts as gone.
-bool is_alive(const std::string& pid) {
-  const std::string status =
-      read_file("/proc/" + pid.substr(0, pid.find('\n')) + "/status");
-  return !status.empty() && status.find("State:\tZ") == std::string::npos;
 }
 
 TEST(Launch, StartsEveryRankAndForwardsItsOutput) {
@@ -62,7 +59,7 @@ TEST(Launch, ReturnsTheCodeOfTheFirstRankThatFailsAndEndsTheOthers) {
   const auto result = run_process(
       launch_shell(3, "if [ $RANK = 1 ]; then exit 7; fi; exec sleep 60"));
   EXPECT_EQ(result.exit_code, 7);
-  EXPECT_THAT(result.err, HasSubstr("rank 1 (pid "));
+  EXPECT_THAT(result.err, HasSubstr("first failure: rank 1 on "));
   EXPECT_THAT(result.err, HasSubstr("ended with exit code 7"));
   EXPECT_LT(result.duration, 5s);
 }
@@ -83,52 +80,109 @@ TEST(Launch, SaysWhichRankHadLeftBeforeAnotherFailed) {
   EXPECT_THAT(result.err, HasSubstr("rank 1 had left before with exit code 0"));
 }
 
-TEST(Launch, KillsWorkersThatIgnoreTheRequestToEnd) {
+TEST(Launch, ShowsTheLastLinesOfTheFailingRanksStderr) {
   const auto result = run_process(launch_shell(
       2,
-      "if [ $RANK = 1 ]; then exit 5; fi; trap '' TERM; sleep 60; sleep 60"));
-  EXPECT_EQ(result.exit_code, 5);
-  EXPECT_LT(result.duration, 5s);
+      "if [ $RANK = 0 ]; then exec sleep 60; fi; echo out of memory >&2; "
+      "exit 9"));
+  EXPECT_EQ(result.exit_code, 9);
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("the last lines of its stderr:\n    out of memory\n"));
 }
 
-TEST(Launch, EndsWhatAWorkerStartedToo) {
+TEST(Launch, RestartsAllWorkersWithTorchrunsVariables) {
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--num_processes",
+       "2",
+       "--max_restarts",
+       "2",
+       "sh",
+       "-c",
+       "echo r$RANK c$TORCHELASTIC_RESTART_COUNT m$TORCHELASTIC_MAX_RESTARTS; "
+       "if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then exit 0; fi; "
+       "if [ $RANK = 1 ]; then exit 3; fi; exec sleep 60"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* line : {"r1 c0 m2", "r1 c1 m2", "r1 c2 m2", "r0 c2 m2"}) {
+    EXPECT_THAT(result.out, HasSubstr(line));
+  }
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 2"));
+}
+
+TEST(Launch, ReturnsTheLastFailureWhenNoRestartIsLeft) {
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--max_restarts",
+       "1",
+       "sh",
+       "-c",
+       "exit $((5 + TORCHELASTIC_RESTART_COUNT))"});
+  EXPECT_EQ(result.exit_code, 6);
+}
+
+TEST(Launch, ReplacesABusyPortOnOneMachineAndNamesItsOwner) {
+  const int port = find_free_port();
+  const auto listener = listen_on("127.0.0.1", port);
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--num_processes",
+       "2",
+       "--main_process_port",
+       std::to_string(port),
+       "sh",
+       "-c",
+       "echo port $MASTER_PORT"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.out, Not(HasSubstr("port " + std::to_string(port) + "\n")));
+  EXPECT_THAT(
+      result.err,
+      HasSubstr(
+          "is taken by pid " + std::to_string(getpid()) + " (launch_test)"));
+}
+
+TEST(Launch, PrintsTheWorkersInADryRunAndStartsNothing) {
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--num_processes",
+       "2",
+       "--mixed_precision",
+       "bf16",
+       "--dry_run",
+       "train.py",
+       "a b"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("# rank 1\n"));
+  EXPECT_THAT(result.out, HasSubstr("ACCELERATE_MIXED_PRECISION=bf16"));
+  EXPECT_THAT(result.out, HasSubstr("python3 -u train.py 'a b'\n"));
+}
+
+TEST(Launch, RunsModulesAndScriptsThroughPythonAndOthersAsTheyAre) {
   TempDir folder;
-  const std::string file = folder.path() / "pid";
-  const auto result =
-      run_process(launch_shell(1, "sleep 60 & echo $! > " + file + "; exit 4"));
-  EXPECT_EQ(result.exit_code, 4);
-  EXPECT_TRUE(eventually([&] { return !is_alive(read_file(file)); }));
+  const auto script =
+      folder.write("show.py", "import sys; print('python', sys.argv[1])\n");
+  const auto program = folder.write("tool.py", "#!/bin/sh\necho shell $1\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  EXPECT_EQ(run_process({kProgram, "launch", script, "x"}).out, "python x\n");
+  EXPECT_EQ(
+      run_process({kProgram, "launch", "--no_python", program, "x"}).out,
+      "shell x\n");
+  const auto result = run_process(
+      {kProgram, "launch", "-m", "show", "y"}, {{"PYTHONPATH", folder.path()}});
+  EXPECT_EQ(result.out, "python y\n") << result.err;
 }
-
-class LaunchInterrupted : public ::testing::TestWithParam<int> {};
-
-TEST_P(LaunchInterrupted, EndsEveryWorkerAndReturnsTheSignal) {
-  TempDir folder;
-  Subprocess launcher(launch_shell(
-      2, "echo $$ > " + folder.path().string() + "/$RANK; exec sleep 60"));
-  const auto pid = [&](const char* rank) {
-    return read_file(folder.path() / rank);
-  };
-  ASSERT_TRUE(
-      eventually([&] { return !pid("0").empty() && !pid("1").empty(); }));
-  launcher.send(GetParam());
-  const auto result = launcher.wait(10s);
-  EXPECT_EQ(result.exit_code, 128 + GetParam());
-  EXPECT_TRUE(eventually([&] { return !is_alive(pid("0")); }, 5s));
-  EXPECT_TRUE(eventually([&] { return !is_alive(pid("1")); }, 5s));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Signals,
-    LaunchInterrupted,
-    ::testing::Values(SIGINT, SIGTERM, SIGKILL));
 
 TEST(LaunchErrors, GetOneLineAndExitCode2) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{kProgram, "launch"}, "no program"},
       {{kProgram, "launch", "--num_processes", "0", "true"}, "num_processes"},
       {{kProgram, "launch", "--num_processes", "two", "true"}, "num_processes"},
-      {{kProgram, "launch", "--num_procs", "2", "true"}, "'--num_procs'"},
+      {{kProgram, "launch", "--num_procs", "2", "true"}, "--num_processes"},
       {{kProgram, "launch", "./no_such_program"}, "'./no_such_program'"},
       {{kProgram, "lunch"}, "lunch"},
   };

@@ -3,45 +3,123 @@
 
 #include <gmock/gmock.h>
 
+#include "accelerate/error.h"
+
 namespace accelerate {
 namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::Key;
-using ::testing::Not;
+using ::testing::HasSubstr;
 using ::testing::Pair;
+using ::testing::ThrowsMessage;
 
-std::optional<std::string> no_variables(const std::string&) {
-  return std::nullopt;
+LaunchPlan plan_of(
+    const LaunchConfig& values,
+    const MachineFacts& facts = {},
+    const Placement& placement = {}) {
+  ResolvedConfig config;
+  config.values = values;
+  return make_plan(config, {"./train", "-x"}, placement, facts);
 }
 
-TEST(PlanWorkers, GivesEachWorkerTorchrunsVariables) {
-  const auto workers = plan_workers(
-      {.num_processes = 2, .command = {"./train", "-x"}}, no_variables);
+MachineFacts two_gpus() {
+  MachineFacts facts;
+  facts.gpus = {
+      {.index = 0, .name = "H200", .numa_node = 1},
+      {.index = 1, .name = "H200", .numa_node = 0}};
+  facts.numa_nodes = {{0, 1, 2, 3}, {4, 5, 6, 7}};
+  return facts;
+}
+
+TEST(Plan, GivesEachWorkerTorchrunsVariables) {
+  const auto plan = plan_of({.num_processes = 2});
+  StartOrder order;
+  order.first_rank = 4;
+  order.world_size = 8;
+  order.master_port = 1234;
+  order.attempt = 1;
+  order.max_restarts = 3;
+  order.run_id = "abc";
+  const auto workers = workers_of(plan, order);
   ASSERT_EQ(workers.size(), 2U);
-  EXPECT_THAT(workers[1].command, ElementsAre("./train", "-x"));
-  const auto& variables = workers[1].variables;
-  EXPECT_THAT(variables, Contains(Pair("RANK", "1")));
-  EXPECT_THAT(variables, Contains(Pair("LOCAL_RANK", "1")));
-  EXPECT_THAT(variables, Contains(Pair("WORLD_SIZE", "2")));
-  EXPECT_THAT(variables, Contains(Pair("LOCAL_WORLD_SIZE", "2")));
-  EXPECT_THAT(variables, Contains(Pair("MASTER_ADDR", "127.0.0.1")));
-  EXPECT_THAT(variables, Contains(Key("OMP_NUM_THREADS")));
+  EXPECT_THAT(workers[1].command.command, ElementsAre("./train", "-x"));
+  const std::pair<const char*, const char*> expected[] = {
+      {"RANK", "5"},
+      {"LOCAL_RANK", "1"},
+      {"WORLD_SIZE", "8"},
+      {"LOCAL_WORLD_SIZE", "2"},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"ROLE_RANK", "5"},
+      {"ROLE_WORLD_SIZE", "8"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", "1234"},
+      {"TORCHELASTIC_RESTART_COUNT", "1"},
+      {"TORCHELASTIC_MAX_RESTARTS", "3"},
+      {"TORCHELASTIC_RUN_ID", "abc"},
+      {"ACCELERATE_MIXED_PRECISION", "no"},
+  };
+  for (const auto& [name, value] : expected) {
+    EXPECT_THAT(workers[1].command.variables, Contains(Pair(name, value)));
+  }
+}
+
+TEST(Plan, StartsOneProcessPerGpuAndOneWhereThereIsNone) {
+  EXPECT_EQ(plan_of({}).num_local, 1);
+  EXPECT_EQ(plan_of({}, two_gpus()).num_local, 2);
+  EXPECT_EQ(plan_of({.num_processes = 4}).num_local, 4);
+}
+
+TEST(Plan, SharesTheCoresOutUnlessTold) {
+  const auto threads = [](const LaunchPlan& plan) {
+    return plan.command.variables.at("OMP_NUM_THREADS");
+  };
+  EXPECT_EQ(threads(plan_of({}, two_gpus())), "4");
+  EXPECT_EQ(threads(plan_of({.num_processes = 3}, two_gpus())), "2");
   EXPECT_EQ(
-      variables.at("MASTER_PORT"), workers[0].variables.at("MASTER_PORT"));
+      threads(plan_of({.num_cpu_threads_per_process = 5}, two_gpus())), "5");
 }
 
-TEST(PlanWorkers, RunsScriptsThroughPython) {
-  const auto workers = plan_workers({.command = {"a.py", "1"}}, no_variables);
-  EXPECT_THAT(workers[0].command, ElementsAre("python3", "a.py", "1"));
+TEST(Plan, KeepsAWorkerOnTheCoresNearItsGpu) {
+  const auto plan = plan_of({.enable_cpu_affinity = true}, two_gpus());
+  const auto workers = workers_of(plan, {});
+  EXPECT_THAT(workers[0].command.cores, ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(workers[1].command.cores, ElementsAre(0, 1, 2, 3));
 }
 
-TEST(PlanWorkers, LeavesTheUsersThreadCountAlone) {
-  const auto workers = plan_workers({.command = {"x"}}, [](const auto&) {
-    return std::optional<std::string>("7");
-  });
-  EXPECT_THAT(workers[0].variables, Not(Contains(Key("OMP_NUM_THREADS"))));
+TEST(Plan, SpreadsCpuWorkersOverTheNumaNodes) {
+  MachineFacts facts;
+  facts.numa_nodes = {{0, 1}, {2, 3}};
+  const auto plan =
+      plan_of({.num_processes = 4, .enable_cpu_affinity = true}, facts);
+  EXPECT_THAT(
+      plan.cores,
+      ElementsAre(
+          ElementsAre(0, 1),
+          ElementsAre(0, 1),
+          ElementsAre(2, 3),
+          ElementsAre(2, 3)));
+}
+
+TEST(Plan, RefusesWhatTheMachineCannotGive) {
+  EXPECT_THAT(
+      [] { plan_of({.multi_gpu = true}); },
+      ThrowsMessage<ConfigError>(HasSubstr("no usable GPU")));
+  EXPECT_THAT(
+      [] { plan_of({.multi_gpu = true, .num_processes = 3}, two_gpus()); },
+      ThrowsMessage<ConfigError>(HasSubstr("2 usable GPUs")));
+  Placement placement;
+  placement.num_machines = 2;
+  EXPECT_THAT(
+      [&] { plan_of({.num_processes = 3}, {}, placement); },
+      ThrowsMessage<ConfigError>(HasSubstr("use a multiple of 2")));
+}
+
+TEST(Plan, LeavesTheTerminalToTheOnlyWorker) {
+  EXPECT_TRUE(plan_of({}).output.is_inherited);
+  EXPECT_FALSE(plan_of({.num_processes = 2}).output.is_inherited);
+  EXPECT_FALSE(plan_of({.log_dir = "logs"}).output.is_inherited);
 }
 
 } // namespace

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// `accelerate env`: what a bug report needs.
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+#include "accelerate/process.h"
+#include "accelerate/version.h"
+#include "base/str.h"
+#include "cli/commands.h"
+#include "config/flags.h"
+#include "config/resolve.h"
+#include "hardware/cores.h"
+#include "hardware/gpus.h"
+#include "hardware/memory.h"
+
+namespace accelerate {
+namespace {
+
+std::string first_line_of(const char* command) {
+  std::string line;
+  FILE* pipe = popen(command, "re");
+  if (pipe == nullptr) {
+    return line;
+  }
+  char buffer[256];
+  if (std::fgets(buffer, sizeof(buffer), pipe) != nullptr) {
+    line = buffer;
+  }
+  pclose(pipe);
+  return line.substr(0, line.find('\n'));
+}
+
+std::string or_none(const std::string& text) {
+  return text.empty() ? "not found" : text;
+}
+
+std::string gibibytes(int64_t bytes) {
+  return str_cat(bytes / (int64_t{1} << 20) * 10 / 1024 / 10, " GiB");
+}
+
+void print_system() {
+  utsname system{};
+  uname(&system);
+  const auto memory = read_memory();
+  std::cout << "- accelerate: " << ACCELERATE_VERSION
+            << "\n- platform: " << system.sysname << ' ' << system.release
+            << ' ' << system.machine
+            << "\n- processor: " << or_none(processor_name()) << ", "
+            << allowed_cores().size() << " cores, " << numa_nodes().size()
+            << " NUMA node(s)\n- memory: " << gibibytes(memory.total_bytes)
+            << ", " << gibibytes(memory.available_bytes) << " available";
+  if (memory.shared_total_bytes) {
+    std::cout << "; /dev/shm " << gibibytes(*memory.shared_total_bytes);
+  }
+  std::cout << '\n';
+}
+
+void print_gpus() {
+  const auto inventory = list_gpus();
+  if (inventory.gpus.empty()) {
+    std::cout << "- GPUs: none, " << inventory.problem << '\n';
+    return;
+  }
+  std::cout << "- NVIDIA driver: " << inventory.driver << '\n';
+  for (const auto& gpu : inventory.gpus) {
+    std::cout << "- GPU " << gpu.index << ": " << gpu.name << ", "
+              << gibibytes(gpu.memory_bytes) << ", "
+              << gibibytes(gpu.free_bytes) << " free, PCI " << gpu.pci_address
+              << '\n';
+  }
+}
+
+void print_software() {
+  // Asks for versions without importing: importing torch takes seconds.
+  const std::string packages = first_line_of(
+      "python3 -c 'import importlib.metadata as m\n"
+      "def v(n):\n"
+      "  try: return m.version(n)\n"
+      "  except Exception: return \"not installed\"\n"
+      "print(\", \".join(n + \" \" + v(n) for n in (\"torch\", \"numpy\", "
+      "\"transformers\", \"safetensors\")))' 2>/dev/null");
+  std::cout << "- Python: " << or_none(first_line_of("python3 --version 2>&1"))
+            << " (" << or_none(first_line_of("command -v python3"))
+            << ")\n- packages: " << or_none(packages) << "\n- mpirun: "
+            << or_none(first_line_of("mpirun --version 2>/dev/null"))
+            << "\n- Slurm: "
+            << or_none(first_line_of("srun --version 2>/dev/null")) << '\n';
+}
+
+void print_variables() {
+  constexpr const char* kPrefixes[] = {
+      "ACCELERATE_",
+      "NCCL_",
+      "GLOO_",
+      "CUDA_",
+      "OMP_",
+      "MASTER_",
+      "SLURM_JOB",
+      "OMPI_COMM",
+      "RANK=",
+      "WORLD",
+      "LOCAL_",
+      "HF_HOME"};
+  std::cout << "- variables:\n";
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    for (const char* prefix : kPrefixes) {
+      if (text.starts_with(prefix)) {
+        const bool is_secret = text.starts_with("ACCELERATE_JOB_TOKEN=");
+        std::cout << "    "
+                  << (is_secret ? "ACCELERATE_JOB_TOKEN=(hidden)" : text)
+                  << '\n';
+        break;
+      }
+    }
+  }
+}
+
+void print_config(const ConfigLayer& flags) {
+  const auto config = resolve_launch_config(flags, system_env);
+  if (config.file.empty()) {
+    std::cout << "- configuration: none; defaults are used\n";
+    return;
+  }
+  std::cout << "- configuration: " << config.file.string() << '\n';
+  std::ifstream file(config.file);
+  for (std::string line; std::getline(file, line);) {
+    std::cout << "    " << line << '\n';
+  }
+}
+
+} // namespace
+
+void add_env_command(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("env", "Prints what a bug report needs");
+  const auto flags = std::make_shared<ConfigLayer>();
+  command
+      ->add_option_function<std::string>(
+          flag_spellings("config_file", 0),
+          [flags](const std::string& text) {
+            (*flags)["config_file"] = {text, "--config_file"};
+          },
+          "Read this configuration instead of the default one")
+      ->type_name("FILE");
+  command->callback([flags] {
+    print_system();
+    print_gpus();
+    print_software();
+    print_variables();
+    print_config(*flags);
+  });
+}
+
+} // namespace accelerate

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// `accelerate test`: the self-check, run as a user's program would be.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "cli/commands.h"
+#include "config/flags.h"
+
+namespace accelerate {
+namespace {
+
+std::filesystem::path find_selftest() {
+  const auto self = std::filesystem::read_symlink("/proc/self/exe");
+  const auto program = self.parent_path() / "accelerate-selftest";
+  if (!std::filesystem::exists(program)) {
+    throw ConfigError(str_cat(
+        "[test] the self-check ",
+        program.string(),
+        " is not there; it comes with the training library: install a build "
+        "with ACCELERATE_WITH_TORCH=ON"));
+  }
+  return program;
+}
+
+} // namespace
+
+void add_test_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "test", "Checks that training works with your configuration");
+  const auto flags = add_launch_flags(*command);
+  command->callback([flags, &exit_code] {
+    exit_code = launch(*flags, {find_selftest()});
+    std::cout
+        << (exit_code == 0 ? "Everything works: you are ready to train.\n"
+                           : "The self-check failed; `accelerate doctor` "
+                             "may say why.\n");
+  });
+}
+
+} // namespace accelerate

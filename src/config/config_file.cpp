@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/config_file.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "config/fields.h"
+#include "config/foreign.h"
+#include "config/nearest.h"
+#include "config/yaml_tree.h"
+
+namespace accelerate {
+namespace {
+
+using nlohmann::json;
+
+const Field* find_field_by_key(const std::string& key) {
+  for (const Field& field : launch_fields()) {
+    if (!field.yaml_key.empty() && field.yaml_key == key) {
+      return &field;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> known_keys(const std::string& prefix) {
+  std::vector<std::string> keys;
+  for (const Field& field : launch_fields()) {
+    if (!field.yaml_key.empty() && field.yaml_key.starts_with(prefix)) {
+      keys.emplace_back(field.yaml_key.substr(prefix.size()));
+    }
+  }
+  if (prefix.empty()) {
+    keys.insert(keys.end(), {"compute_environment", "distributed_type"});
+  }
+  return keys;
+}
+
+/// Sorts the entries of a file into ours, kept ones and complaints.
+class FileReader {
+ public:
+  explicit FileReader(const std::filesystem::path& path) { file_.path = path; }
+
+  ConfigFile read(const std::vector<YamlEntry>& entries) {
+    for (const YamlEntry& entry : entries) {
+      if (!entry.value.is_null()) {
+        file_.document[entry.key] = entry.value;
+      }
+      read_top(entry);
+    }
+    return std::move(file_);
+  }
+
+ private:
+  std::string place(const YamlEntry& entry) const {
+    return str_cat(file_.path.string(), ":", entry.line);
+  }
+
+  [[noreturn]] void refuse(const YamlEntry& entry, const std::string& what) {
+    throw ConfigError(str_cat("[", place(entry), "] ", what));
+  }
+
+  void read_top(const YamlEntry& entry) {
+    if (const Field* field = find_field_by_key(entry.key)) {
+      read_field(*field, entry);
+    } else if (entry.key == "compute_environment") {
+      read_compute_environment(entry);
+    } else if (entry.key == "distributed_type") {
+      read_distributed_type(entry);
+    } else if (entry.key == "fp16") {
+      read_fp16(entry);
+    } else if (entry.key == "mpirun_config") {
+      read_mpirun(entry);
+    } else if (const ForeignKey* foreign = find_foreign_key(entry.key)) {
+      read_foreign(*foreign, entry);
+    } else {
+      refuse_unknown(entry, "");
+    }
+  }
+
+  [[noreturn]] void refuse_unknown(
+      const YamlEntry& entry,
+      const std::string& prefix) {
+    const std::string nearest = nearest_name(entry.key, known_keys(prefix));
+    refuse(
+        entry,
+        str_cat(
+            "unknown key '",
+            prefix,
+            entry.key,
+            "'; ",
+            nearest.empty()
+                ? "see `accelerate config options` for the known ones"
+                : "did you mean '" + nearest + "'?"));
+  }
+
+  // Written as null by the original where it was not asked for.
+  static bool is_unset(const Field& field, const YamlEntry& entry) {
+    const bool is_any_number =
+        field.name == "num_processes" && entry.value == -1;
+    return entry.value.is_null() || is_any_number ||
+           (entry.value.is_structured() && entry.value.empty());
+  }
+
+  void read_field(const Field& field, const YamlEntry& entry) {
+    if (is_unset(field, entry)) {
+      return;
+    }
+    if (field.name == "mixed_precision" && entry.text == "fp8") {
+      add_foreign(entry, find_foreign_key("fp8_config")->advice);
+      return;
+    }
+    LayerValue value{entry.text, place(entry)};
+    if (field.is_list() && entry.value.is_array()) {
+      value.text = join_list(field, entry);
+    } else {
+      check_type(field, entry);
+    }
+    LaunchConfig scratch;
+    assign_field(scratch, field, value);
+    file_.values[std::string(field.name)] = std::move(value);
+  }
+
+  std::string join_list(const Field& field, const YamlEntry& entry) {
+    std::string text;
+    for (const json& item : entry.value) {
+      if (item.is_structured() || item.is_null()) {
+        wrong_type(field, entry);
+      }
+      text += (text.empty() ? "" : ",") +
+              (item.is_string() ? item.get<std::string>() : item.dump());
+    }
+    return text;
+  }
+
+  void check_type(const Field& field, const YamlEntry& entry) {
+    const json& value = entry.value;
+    const bool fits = field.is_flag()     ? value.is_boolean()
+                      : field.is_number() ? value.is_number_integer()
+                                          : !value.is_structured();
+    if (!fits) {
+      wrong_type(field, entry);
+    }
+  }
+
+  [[noreturn]] void wrong_type(const Field& field, const YamlEntry& entry) {
+    refuse(
+        entry,
+        str_cat(
+            entry.key,
+            " is ",
+            entry.value.dump(),
+            " where ",
+            expectation(field),
+            entry.value.is_string() && expectation(field) != "a text"
+                ? " (without quotes)"
+                : "",
+            " was expected; correct it"));
+  }
+
+  void read_compute_environment(const YamlEntry& entry) {
+    if (entry.text == "AMAZON_SAGEMAKER") {
+      add_foreign(entry, find_foreign_key("ec2_instance_type")->advice);
+    } else if (entry.text != "LOCAL_MACHINE") {
+      refuse(
+          entry,
+          str_cat(
+              "compute_environment is ",
+              entry.value.dump(),
+              " where LOCAL_MACHINE was expected; correct it"));
+    }
+  }
+
+  void read_distributed_type(const YamlEntry& entry) {
+    const auto& type = entry.text;
+    const LayerValue yes{"true", place(entry)};
+    if (type == "MULTI_GPU") {
+      file_.values["multi_gpu"] = yes;
+    } else if (type == "MULTI_CPU") {
+      file_.values["cpu"] = yes;
+    } else if (const auto advice = foreign_distributed_type(type);
+               !advice.empty()) {
+      add_foreign(entry, advice);
+    } else if (type != "NO") {
+      refuse(
+          entry,
+          str_cat(
+              "distributed_type is ",
+              entry.value.dump(),
+              " where NO, MULTI_GPU or MULTI_CPU was expected; correct it"));
+    }
+  }
+
+  // Files of versions before mixed_precision.
+  void read_fp16(const YamlEntry& entry) {
+    if (!entry.value.is_boolean()) {
+      refuse(entry, "fp16 is not true or false; use mixed_precision instead");
+    }
+    file_.document.erase("fp16");
+    if (entry.value.get<bool>() && !file_.values.contains("mixed_precision")) {
+      file_.values["mixed_precision"] = {"fp16", place(entry)};
+      file_.document.emplace("mixed_precision", "fp16");
+    }
+  }
+
+  void read_mpirun(const YamlEntry& entry) {
+    if (entry.value.is_null()) {
+      return;
+    }
+    if (!entry.value.is_object()) {
+      refuse(entry, "mpirun_config is not a mapping; indent its keys under it");
+    }
+    for (const YamlEntry& inner : entry.entries) {
+      const Field* field = find_field_by_key("mpirun_config." + inner.key);
+      if (field != nullptr) {
+        read_field(*field, inner);
+      } else if (inner.key == "mpirun_ccl") { // Gone with oneCCL's bindings.
+        file_.document["mpirun_config"].erase(inner.key);
+      } else {
+        refuse_unknown(inner, "mpirun_config.");
+      }
+    }
+  }
+
+  void read_foreign(const ForeignKey& foreign, const YamlEntry& entry) {
+    const json& value = entry.value;
+    const bool is_set =
+        value.is_structured() ? asks(entry) : !is_off(entry.text);
+    if (foreign.is_gone) {
+      file_.document.erase(entry.key);
+    }
+    if (entry.key == "dynamo_backend" && is_set) {
+      file_.document["dynamo_config"] = {{"dynamo_backend", value}};
+    }
+    if (!is_set) {
+      return;
+    }
+    if (foreign.kind == ForeignKind::kNote) {
+      file_.notes.push_back(str_cat(
+          entry.key, " (", place(entry), ") is not used: ", foreign.advice));
+    } else if (foreign.kind == ForeignKind::kAsks) {
+      add_foreign(entry, foreign.advice);
+    }
+  }
+
+  // A section whose values are all off (`ipex: false`) asks for nothing.
+  static bool asks(const YamlEntry& entry) {
+    if (entry.value.is_array()) {
+      return !entry.value.empty();
+    }
+    for (const YamlEntry& inner : entry.entries) {
+      if (inner.value.is_structured() ? !inner.value.empty()
+                                      : !is_off(inner.text)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void add_foreign(const YamlEntry& entry, std::string_view advice) {
+    file_.foreign.push_back(
+        {entry.key, entry.text, place(entry), std::string(advice)});
+  }
+
+  ConfigFile file_;
+};
+
+} // namespace
+
+ConfigFile parse_config(
+    std::string_view text,
+    const std::filesystem::path& path) {
+  return FileReader(path).read(parse_yaml_mapping(text, path));
+}
+
+ConfigFile read_config_file(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::error_code ignored;
+  if (!in || std::filesystem::is_directory(path, ignored)) {
+    throw ConfigError(str_cat(
+        "[config] cannot read the configuration file '",
+        path.string(),
+        "'; check the path, or write one with `accelerate config "
+        "--config_file ",
+        path.string(),
+        "`"));
+  }
+  std::ostringstream text;
+  text << in.rdbuf();
+  return parse_config(text.str(), path);
+}
+
+} // namespace accelerate

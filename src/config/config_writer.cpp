@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// From values to a file that Hugging Face's loader takes.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "config/config_file.h"
+#include "config/fields.h"
+#include "config/yaml_tree.h"
+
+namespace accelerate {
+namespace {
+
+using nlohmann::json;
+
+std::string distributed_type(const LaunchConfig& config) {
+  if (config.multi_gpu) {
+    return "MULTI_GPU";
+  }
+  const bool is_several =
+      config.num_machines > 1 || config.num_processes.value_or(1) > 1;
+  return config.cpu && is_several ? "MULTI_CPU" : "NO";
+}
+
+json typed_value(const LaunchConfig& config, const Field& field) {
+  const std::string text = format_field(config, field);
+  if (field.is_flag()) {
+    return text == "true";
+  }
+  return field.is_number() ? json::parse(text) : json(text);
+}
+
+// The original leaves these out, or writes null, where they were not given.
+bool is_given(const LaunchConfig& config, const Field& field) {
+  const std::string text = format_field(config, field);
+  if (field.name == "gpu_ids") {
+    return !config.cpu;
+  }
+  const bool is_default = text == format_field(LaunchConfig{}, field);
+  const bool may_be_unset = text.empty() || text == field.unset_word;
+  return field.is_shared_key ? !may_be_unset : !is_default;
+}
+
+json::json_pointer pointer_of(const Field& field) {
+  std::string path = "/" + std::string(field.yaml_key);
+  for (char& c : path) {
+    c = c == '.' ? '/' : c;
+  }
+  return json::json_pointer(path);
+}
+
+[[noreturn]] void cannot_write(const std::filesystem::path& path, int cause) {
+  throw SystemError(str_cat(
+      "[config] cannot write '",
+      path.string(),
+      "' (",
+      std::strerror(cause),
+      "); give another place with --config_file"));
+}
+
+/// A file beside its final place; removed unless `commit` was called.
+class PendingFile {
+ public:
+  explicit PendingFile(const std::filesystem::path& path)
+      : path_(path), pending_(path.string() + ".XXXXXX") {
+    descriptor_ = mkostemp(pending_.data(), O_CLOEXEC);
+    if (descriptor_ < 0) {
+      cannot_write(path_, errno);
+    }
+  }
+  ~PendingFile() {
+    close(descriptor_);
+    if (!is_committed_) {
+      unlink(pending_.c_str());
+    }
+  }
+  PendingFile(const PendingFile&) = delete;
+  PendingFile& operator=(const PendingFile&) = delete;
+
+  void write_all(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t count = ::write(descriptor_, text.data(), text.size());
+      if (count < 0 && errno != EINTR) {
+        cannot_write(path_, errno);
+      }
+      text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(0, count)));
+    }
+  }
+
+  void commit(mode_t mode) {
+    if (fchmod(descriptor_, mode) != 0 || fsync(descriptor_) != 0 ||
+        rename(pending_.c_str(), path_.c_str()) != 0) {
+      cannot_write(path_, errno);
+    }
+    is_committed_ = true;
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::string pending_;
+  int descriptor_ = -1;
+  bool is_committed_ = false;
+};
+
+// As a plain `open` would have left it: an old file keeps its mode.
+mode_t mode_for(const std::filesystem::path& path) {
+  struct stat old {};
+  if (stat(path.c_str(), &old) == 0) {
+    return old.st_mode & 07777;
+  }
+  const mode_t mask = umask(0);
+  umask(mask);
+  return 0666 & ~mask;
+}
+
+} // namespace
+
+json to_document(const LaunchConfig& config) {
+  // Constants that the original writes for every machine of its own.
+  json document = {
+      {"compute_environment", "LOCAL_MACHINE"},
+      {"distributed_type", distributed_type(config)},
+      {"downcast_bf16", "no"},
+      {"main_training_function", "main"},
+      {"rdzv_backend", "static"},
+      {"same_network", true},
+      {"tpu_env", json::array()},
+      {"tpu_use_cluster", false},
+      {"tpu_use_sudo", false},
+  };
+  for (const Field& field : launch_fields()) {
+    if (!field.yaml_key.empty() && is_given(config, field)) {
+      document[pointer_of(field)] = typed_value(config, field);
+    }
+  }
+  return document;
+}
+
+json complete_document(const ConfigFile& file) {
+  json document = file.document;
+  for (const auto& [key, value] : file.document.items()) {
+    if (value.is_object() && value.empty()) {
+      document.erase(key);
+    }
+  }
+  if (document.value("compute_environment", "") == "AMAZON_SAGEMAKER") {
+    return document; // Its keys are others, and none of ours.
+  }
+  LaunchConfig values;
+  for (const Field& field : launch_fields()) {
+    const auto found = file.values.find(std::string(field.name));
+    if (found != file.values.end()) {
+      assign_field(values, field, found->second);
+    }
+  }
+  json defaults = to_document(values);
+  defaults.erase("gpu_ids"); // Left out, it means all of them as well.
+  for (const auto& [key, value] : defaults.items()) {
+    document.emplace(key, value);
+  }
+  return document;
+}
+
+void write_config_file(
+    const std::filesystem::path& path,
+    const json& document) {
+  std::error_code error;
+  // Through a link, the file that it names is replaced, not the link.
+  auto target = std::filesystem::weakly_canonical(path, error);
+  if (error) {
+    target = path;
+  }
+  std::filesystem::create_directories(target.parent_path(), error);
+  if (error) {
+    cannot_write(path, error.value());
+  }
+  const bool is_json = path.extension() == ".json";
+  PendingFile file(target);
+  file.write_all(is_json ? document.dump(2) + "\n" : to_yaml(document));
+  file.commit(mode_for(target));
+}
+
+} // namespace accelerate

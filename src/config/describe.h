@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of options as documents: for people to read.
+#pragma once
+
+#include <string>
+
+#include "config/launch_config.h"
+
+namespace accelerate {
+
+/// `docs/options.md`: every option by group, with its default, its key in the
+/// file, its variable and its meaning.
+ACCELERATE_API std::string options_markdown();
+
+/// One line per option: name, value, source.
+ACCELERATE_API std::string describe_sources(const ResolvedConfig& config);
+
+} // namespace accelerate

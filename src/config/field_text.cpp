@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between a field's value and its text.
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <sstream>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "config/fields.h"
+
+namespace accelerate {
+namespace {
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+std::optional<int> parse_number(const std::string& text) {
+  int number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) {
+    text += (text.empty() ? "" : ",") + part;
+  }
+  return text;
+}
+
+[[noreturn]] void refuse(
+    const Field& field,
+    const LayerValue& value,
+    const std::string& expected) {
+  throw ConfigError(str_cat(
+      "[config] ",
+      field.name,
+      " is '",
+      value.text,
+      "' (",
+      value.place,
+      ") where ",
+      expected,
+      " was expected; correct or remove it"));
+}
+
+int number_in_range(const Field& field, const LayerValue& value) {
+  const auto number = parse_number(value.text);
+  if (!number || *number < field.least || *number > field.most) {
+    refuse(field, value, expectation(field));
+  }
+  return *number;
+}
+
+void check_text(const Field& field, const LayerValue& value) {
+  if (field.check != nullptr) {
+    const std::string expected = field.check(value.text);
+    if (!expected.empty()) {
+      refuse(field, value, expected);
+    }
+  }
+  const auto& choices = field.choices;
+  if (!choices.empty() &&
+      std::find(choices.begin(), choices.end(), value.text) == choices.end()) {
+    refuse(field, value, expectation(field));
+  }
+}
+
+} // namespace
+
+std::optional<bool> parse_bool(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  for (const char* yes : {"true", "yes", "on", "1", "y"}) {
+    if (lower == yes) {
+      return true;
+    }
+  }
+  for (const char* no : {"false", "no", "off", "0", "n"}) {
+    if (lower == no) {
+      return false;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string expectation(const Field& field) {
+  if (field.is_flag()) {
+    return "true or false";
+  }
+  if (field.is_number()) {
+    std::string text = str_cat("a whole number of at least ", field.least);
+    if (field.most != Field{}.most) {
+      text += str_cat(" and at most ", field.most);
+    }
+    return text;
+  }
+  if (!field.choices.empty()) {
+    std::string text;
+    for (size_t i = 0; i < field.choices.size(); ++i) {
+      const bool is_last = i + 1 == field.choices.size();
+      text +=
+          str_cat(i == 0 ? "" : (is_last ? " or " : ", "), field.choices[i]);
+    }
+    return text;
+  }
+  return "a text";
+}
+
+void assign_field(
+    LaunchConfig& config,
+    const Field& field,
+    const LayerValue& value) {
+  const bool is_unset =
+      !field.unset_word.empty() && value.text == field.unset_word;
+  std::visit(
+      Overloaded{
+          [&](bool LaunchConfig::*member) {
+            const auto parsed = parse_bool(value.text);
+            if (!parsed) {
+              refuse(field, value, expectation(field));
+            }
+            config.*member = *parsed;
+          },
+          [&](int LaunchConfig::*member) {
+            config.*member = number_in_range(field, value);
+          },
+          [&](std::optional<int> LaunchConfig::*member) {
+            config.*member = is_unset
+                                 ? std::nullopt
+                                 : std::optional(number_in_range(field, value));
+          },
+          [&](std::vector<std::string> LaunchConfig::*member) {
+            if (!is_unset) {
+              check_text(field, value);
+            }
+            config.*member =
+                is_unset ? std::vector<std::string>() : split(value.text);
+          },
+          [&](auto member) { // Texts and paths.
+            check_text(field, value);
+            config.*member = value.text;
+          },
+      },
+      field.member);
+}
+
+std::string format_field(const LaunchConfig& config, const Field& field) {
+  const std::string unset(field.unset_word);
+  return std::visit(
+      Overloaded{
+          [&](bool LaunchConfig::*member) {
+            return std::string(config.*member ? "true" : "false");
+          },
+          [&](int LaunchConfig::*member) {
+            return std::to_string(config.*member);
+          },
+          [&](std::optional<int> LaunchConfig::*member) {
+            const auto& number = config.*member;
+            return number ? std::to_string(*number) : unset;
+          },
+          [&](std::string LaunchConfig::*member) { return config.*member; },
+          [&](std::filesystem::path LaunchConfig::*member) {
+            return (config.*member).string();
+          },
+          [&](std::vector<std::string> LaunchConfig::*member) {
+            const auto& parts = config.*member;
+            return parts.empty() ? unset : join(parts);
+          },
+      },
+      field.member);
+}
+
+} // namespace accelerate

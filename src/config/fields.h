@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one list of launch options. Flags, files, environment, questions,
+// `docs/options.md`, completion and `config show` are visitors of it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/launch_config.h"
+
+namespace accelerate {
+
+/// Which member of `LaunchConfig` a field fills; its type decides what a text
+/// must look like.
+using FieldMember = std::variant<
+    bool LaunchConfig::*,
+    int LaunchConfig::*,
+    std::optional<int> LaunchConfig::*,
+    std::string LaunchConfig::*,
+    std::filesystem::path LaunchConfig::*,
+    std::vector<std::string> LaunchConfig::*>;
+
+/// Whether a text suits a field beyond its type: returns what was expected
+/// where it does not, empty where it does.
+using FieldCheck = std::string (*)(const std::string& text);
+
+struct Field {
+  /// The long flag without dashes; also the name in messages and sources.
+  std::string_view name = {};
+  FieldMember member = {};
+  /// Heading in `--help` and in `docs/options.md`.
+  std::string_view group = {};
+  std::string_view help = {};
+  /// What stands for the value in `--help`: "N", "FILE".
+  std::string_view value_name = {};
+  std::vector<std::string_view> choices = {};
+  /// Bounds of whole numbers.
+  int least = 0;
+  int most = 2147483647;
+  FieldCheck check = nullptr;
+  /// The word for "not set", accepted everywhere: "all", "auto".
+  std::string_view unset_word = {};
+  /// One-letter flag, or 0.
+  char letter = 0;
+  /// Path in the file, parts joined by a dot; empty: not kept in files.
+  std::string_view yaml_key = {};
+  /// Whether Hugging Face's loader knows the key too.
+  bool is_shared_key = false;
+  /// The environment variable that sets it.
+  std::string_view variable = {};
+  /// How the questionnaire asks for it; empty: it does not.
+  std::string_view question = {};
+
+  bool is_flag() const {
+    return std::holds_alternative<bool LaunchConfig::*>(member);
+  }
+  bool is_number() const {
+    return std::holds_alternative<int LaunchConfig::*>(member) ||
+           std::holds_alternative<std::optional<int> LaunchConfig::*>(member);
+  }
+  bool is_list() const {
+    return std::holds_alternative<std::vector<std::string> LaunchConfig::*>(
+        member);
+  }
+};
+
+/// Every field, in the order of the help.
+ACCELERATE_API std::span<const Field> launch_fields();
+/// Null where no field has this name.
+ACCELERATE_API const Field* find_field(std::string_view name);
+
+/// Sets the field of `config` from `text`. Throws `ConfigError` that names
+/// `place` and says what was expected.
+ACCELERATE_API void
+assign_field(LaunchConfig& config, const Field& field, const LayerValue& value);
+/// The value as a text that `assign_field` takes back.
+ACCELERATE_API std::string format_field(
+    const LaunchConfig& config,
+    const Field& field);
+/// "a whole number of at least 1", "no, fp16 or bf16", "yes or no".
+ACCELERATE_API std::string expectation(const Field& field);
+
+/// yes, true, on, 1 and their opposites in any case; nothing for other texts.
+ACCELERATE_API std::optional<bool> parse_bool(std::string_view text);
+
+} // namespace accelerate

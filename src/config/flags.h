@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launch options as flags of a command.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "config/launch_config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace accelerate {
+
+/// Adds `--config_file`, one flag per field and, hidden, those of the original
+/// that change nothing, each spelt with `_` and with `-`. Parsing `command`
+/// fills the layer; texts are checked by `resolve_launch_config`. A switch is
+/// also taken as `--debug=false`.
+ACCELERATE_API std::shared_ptr<ConfigLayer> add_launch_flags(CLI::App& command);
+
+/// One sentence on a flag that `launch` does not have: what it was in the
+/// original and what to use instead, or the nearest name.
+ACCELERATE_API std::string explain_unknown_flag(const std::string& flag);
+
+/// "--num_processes,--num-processes": all spellings of a name, for CLI11.
+ACCELERATE_API std::string flag_spellings(const std::string& name, char letter);
+
+} // namespace accelerate

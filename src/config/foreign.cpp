@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/foreign.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+namespace accelerate {
+namespace {
+
+constexpr std::string_view kDeepSpeed =
+    "DeepSpeed is not part of this program; data parallel training "
+    "(distributed_type MULTI_GPU, flag --multi_gpu) is the nearest";
+constexpr std::string_view kFsdp =
+    "fully sharded training (FSDP) is not part of this program; data parallel "
+    "training (distributed_type MULTI_GPU, flag --multi_gpu) is the nearest";
+constexpr std::string_view kMegatron =
+    "Megatron-LM is not part of this program; data parallel training "
+    "(distributed_type MULTI_GPU, flag --multi_gpu) is the nearest";
+constexpr std::string_view kParallelism =
+    "tensor, context and sequence parallel training are not part of this "
+    "program; data parallel training (distributed_type MULTI_GPU, flag "
+    "--multi_gpu) is the nearest";
+constexpr std::string_view kTpu =
+    "TPUs are not supported; distributed_type MULTI_GPU or MULTI_CPU (flags "
+    "--multi_gpu, --cpu) is the nearest";
+constexpr std::string_view kDevice =
+    "only NVIDIA GPUs and CPUs are supported; distributed_type MULTI_GPU or "
+    "MULTI_CPU (flags --multi_gpu, --cpu) is the nearest";
+constexpr std::string_view kSageMaker =
+    "jobs are not submitted to SageMaker; run `accelerate launch` on the "
+    "instances themselves, with compute_environment LOCAL_MACHINE";
+constexpr std::string_view kDynamo =
+    "torch.compile (dynamo) is not part of this program; leave it out, models "
+    "run as they are";
+constexpr std::string_view kFp8 =
+    "fp8 is not part of this program; mixed_precision bf16 is the nearest";
+constexpr std::string_view kIpex =
+    "Intel's extension for PyTorch is not used; leave it out";
+constexpr std::string_view kRendezvous =
+    "machines meet at main_process_ip and main_process_port, in the order of "
+    "machine_rank";
+
+constexpr ForeignKey kKeys[] = {
+    {"deepspeed_config", ForeignKind::kNote, kDeepSpeed},
+    {"fsdp_config", ForeignKind::kNote, kFsdp},
+    {"megatron_lm_config", ForeignKind::kNote, kMegatron},
+    {"parallelism_config", ForeignKind::kAsks, kParallelism},
+    {"tp_config", ForeignKind::kNote, kParallelism, true},
+    {"dynamo_config", ForeignKind::kAsks, kDynamo},
+    {"dynamo_backend", ForeignKind::kAsks, kDynamo, true},
+    {"fp8_config", ForeignKind::kSilent, kFp8},
+    {"ipex_config", ForeignKind::kNote, kIpex, true},
+    {"xpu_config", ForeignKind::kNote, kIpex, true},
+    {"rdzv_backend", ForeignKind::kNote, kRendezvous},
+    {"same_network", ForeignKind::kSilent, kRendezvous},
+    {"main_training_function", ForeignKind::kSilent, kTpu},
+    {"downcast_bf16", ForeignKind::kSilent, kTpu},
+    {"tpu_name", ForeignKind::kSilent, kTpu},
+    {"tpu_zone", ForeignKind::kSilent, kTpu},
+    {"tpu_use_cluster", ForeignKind::kSilent, kTpu},
+    {"tpu_cluster", ForeignKind::kSilent, kTpu, true},
+    {"tpu_use_sudo", ForeignKind::kSilent, kTpu},
+    {"tpu_vm", ForeignKind::kSilent, kTpu},
+    {"tpu_env", ForeignKind::kSilent, kTpu},
+    {"command_file", ForeignKind::kSilent, kTpu},
+    {"command", ForeignKind::kSilent, kTpu, true},
+    {"commands", ForeignKind::kSilent, kTpu},
+    {"ec2_instance_type", ForeignKind::kSilent, kSageMaker},
+    {"iam_role_name", ForeignKind::kSilent, kSageMaker},
+    {"image_uri", ForeignKind::kSilent, kSageMaker},
+    {"profile", ForeignKind::kSilent, kSageMaker},
+    {"region", ForeignKind::kSilent, kSageMaker},
+    {"base_job_name", ForeignKind::kSilent, kSageMaker},
+    {"pytorch_version", ForeignKind::kSilent, kSageMaker},
+    {"transformers_version", ForeignKind::kSilent, kSageMaker},
+    {"py_version", ForeignKind::kSilent, kSageMaker},
+    {"sagemaker_inputs_file", ForeignKind::kSilent, kSageMaker},
+    {"sagemaker_metrics_file", ForeignKind::kSilent, kSageMaker},
+    {"additional_args", ForeignKind::kSilent, kSageMaker},
+};
+
+struct NamedAdvice {
+  std::string_view name;
+  std::string_view advice;
+};
+
+constexpr NamedAdvice kDistributedTypes[] = {
+    {"DEEPSPEED", kDeepSpeed},
+    {"FSDP", kFsdp},
+    {"MEGATRON_LM", kMegatron},
+    {"TP", kParallelism},
+    {"XLA", kTpu},
+    {"TPU", kTpu},
+    {"MPS", kDevice},
+    {"MULTI_XPU", kDevice},
+    {"MULTI_HPU", kDevice},
+    {"MULTI_NPU", kDevice},
+    {"MULTI_MLU", kDevice},
+    {"MULTI_SDAA", kDevice},
+    {"MULTI_MUSA", kDevice},
+    {"MULTI_NEURON", kDevice},
+    {"DATA_PARALLEL", kSageMaker},
+    {"MODEL_PARALLEL", kSageMaker},
+};
+
+// A name that ends in `_` stands for every flag that starts with it.
+constexpr NamedAdvice kFlags[] = {
+    {"use_deepspeed", kDeepSpeed},
+    {"deepspeed_", kDeepSpeed},
+    {"zero_stage", kDeepSpeed},
+    {"zero3_", kDeepSpeed},
+    {"offload_", kDeepSpeed},
+    {"gradient_clipping", kDeepSpeed},
+    {"use_fsdp", kFsdp},
+    {"fsdp_", kFsdp},
+    {"use_megatron_lm", kMegatron},
+    {"megatron_lm_", kMegatron},
+    {"use_parallelism_config", kParallelism},
+    {"parallelism_config_", kParallelism},
+    {"tpu", kTpu},
+    {"tpu_", kTpu},
+    {"no_tpu_cluster", kTpu},
+    {"vm", kTpu},
+    {"env", kTpu},
+    {"main_training_function", kTpu},
+    {"downcast_bf16", kTpu},
+    {"fp8_", kFp8},
+    {"dynamo_", kDynamo},
+    {"aws_", kSageMaker},
+    {"ipex", kIpex},
+    {"use_xpu", kDevice},
+    {"mps", kDevice},
+    {"fp16", "this flag is gone; use --mixed_precision fp16"},
+    {"num_gpus", "this flag is gone; use --num_processes"},
+};
+
+} // namespace
+
+std::span<const IgnoredFlag> ignored_flags() {
+  static constexpr IgnoredFlag kIgnored[] = {
+      {"same_network", false, "true", kRendezvous},
+      {"rdzv_backend", true, "static", kRendezvous},
+      {"rdzv_conf", true, "", kRendezvous},
+      {"role", true, "default", "processes have no roles here"},
+      {"monitor_interval",
+       true,
+       "",
+       "the launcher hears at once when a process ends"},
+  };
+  return kIgnored;
+}
+
+const ForeignKey* find_foreign_key(std::string_view key) {
+  const auto* found = std::find_if(
+      std::begin(kKeys), std::end(kKeys), [&](const ForeignKey& candidate) {
+        return candidate.key == key;
+      });
+  return found == std::end(kKeys) ? nullptr : found;
+}
+
+bool is_off(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return lower.empty() || lower == "no" || lower == "none" ||
+         lower == "false" || lower == "null" || lower == "~" ||
+         lower == "static";
+}
+
+std::string_view foreign_distributed_type(std::string_view text) {
+  for (const NamedAdvice& type : kDistributedTypes) {
+    if (type.name == text) {
+      return type.advice;
+    }
+  }
+  return {};
+}
+
+std::string_view foreign_flag(std::string_view name) {
+  for (const NamedAdvice& flag : kFlags) {
+    if (flag.name == name ||
+        (flag.name.ends_with('_') && name.starts_with(flag.name))) {
+      return flag.advice;
+    }
+  }
+  return {};
+}
+
+} // namespace accelerate

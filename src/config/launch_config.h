@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a launch needs to know, and where each value came from.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// Every option of `accelerate launch`, after flags, environment, file and
+/// defaults were put together. The member initialisers are the defaults. The
+/// meaning of each is its help text in `fields.cpp`.
+struct LaunchConfig {
+  // The program.
+  bool module = false;
+  bool no_python = false;
+
+  // Hardware.
+  bool cpu = false;
+  bool multi_gpu = false;
+  /// "no", "fp16" or "bf16".
+  std::string mixed_precision = "no";
+  /// Over all machines; unset: as many as there are devices (one on a CPU).
+  std::optional<int> num_processes = {};
+  /// Indices or UUIDs; empty: all.
+  std::vector<std::string> gpu_ids = {};
+  std::optional<int> num_cpu_threads_per_process = {};
+  bool enable_cpu_affinity = false;
+
+  // Several machines.
+  int num_machines = 1;
+  int machine_rank = 0;
+  std::string main_process_ip = {};
+  /// Unset or 0: any free one on one machine, 29500 on several.
+  std::optional<int> main_process_port = {};
+  std::vector<std::string> hosts = {};
+  std::filesystem::path hostfile = {};
+  std::filesystem::path mpirun_hostfile = {};
+  /// How long launchers wait for each other, in seconds.
+  int join_timeout = 60;
+
+  // The life of the job.
+  int max_restarts = 0;
+  std::filesystem::path log_dir = {};
+  /// Streams shown beside the files of `log_dir`: 0 none, 1 out, 2 err, 3 both.
+  int tee = 3;
+  bool quiet = false;
+  bool debug = false;
+  bool dry_run = false;
+
+  // Training.
+  /// Unset: the program decides.
+  std::optional<int> gradient_accumulation_steps = {};
+
+  bool operator==(const LaunchConfig&) const = default;
+};
+
+/// Where a value came from, weakest first: a later one wins.
+enum class SourceKind { kDefault, kFile, kEnvironment, kFlag };
+
+struct Source {
+  SourceKind kind = SourceKind::kDefault;
+  /// "--num_processes", "ACCELERATE_NUM_PROCESSES", "FILE:3", or empty.
+  std::string place = {};
+
+  bool operator==(const Source&) const = default;
+};
+
+/// One layer of texts by field name, each with the place it was found at.
+struct LayerValue {
+  std::string text = {};
+  std::string place = {};
+};
+using ConfigLayer = std::map<std::string, LayerValue>;
+
+/// A key of the file that belongs to an engine that this program does not
+/// have, with a value that asks for that engine.
+struct ForeignSetting {
+  std::string key = {};
+  /// Empty for a section.
+  std::string text = {};
+  std::string place = {};
+  /// One sentence: what it is, and what to use instead.
+  std::string advice = {};
+};
+
+struct ResolvedConfig {
+  LaunchConfig values = {};
+  /// By field name; every field has one.
+  std::map<std::string, Source> sources = {};
+  /// The file that was read; empty where there was none.
+  std::filesystem::path file = {};
+  std::vector<ForeignSetting> foreign = {};
+  /// Lines for the user: settings that were understood but change nothing.
+  std::vector<std::string> notes = {};
+
+  SourceKind kind_of(const std::string& field) const {
+    const auto found = sources.find(field);
+    return found == sources.end() ? SourceKind::kDefault : found->second.kind;
+  }
+};
+
+} // namespace accelerate

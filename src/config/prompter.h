@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a questionnaire speaks with a person.
+#pragma once
+
+#include <istream>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "accelerate/error.h"
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// The person pressed Ctrl-C: nothing was decided, nothing may be written.
+class ACCELERATE_API Interrupted : public Error {
+ public:
+  Interrupted() : Error("[config] interrupted; nothing was written") {}
+};
+
+/// Asks one question at a time. Throws `ConfigError` where the input ends and
+/// `Interrupted` on Ctrl-C.
+class ACCELERATE_API Prompter {
+ public:
+  virtual ~Prompter() = default;
+  /// The index of the chosen option.
+  virtual size_t choose(
+      const std::string& question,
+      const std::vector<std::string>& options,
+      size_t preset) = 0;
+  /// The typed line without surrounding blanks; `preset` for an empty one.
+  virtual std::string ask(
+      const std::string& question,
+      const std::string& preset) = 0;
+  /// A line for the person, such as why an answer does not do.
+  virtual void say(const std::string& line) = 0;
+};
+
+/// Questions and answers as plain lines: for pipes. A menu is answered with an
+/// index or with the text of an option. Borrows both streams.
+ACCELERATE_API std::unique_ptr<Prompter> make_plain_prompter(
+    std::istream& in,
+    std::ostream& out);
+
+/// Menus with arrow keys, j, k and digits on the terminal behind these two
+/// descriptors. The terminal is in raw mode only while a menu is open and is
+/// put back on return, on an exception and on SIGINT, SIGTERM, SIGHUP and
+/// SIGQUIT. One at a time in a process: the handlers are the process's.
+ACCELERATE_API std::unique_ptr<Prompter> make_terminal_prompter(
+    int in,
+    int out);
+
+} // namespace accelerate

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/resolve.h"
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "config/config_file.h"
+#include "config/fields.h"
+#include "config/foreign.h"
+
+namespace accelerate {
+namespace {
+
+std::optional<ConfigFile> find_file(
+    const ConfigLayer& flags,
+    const EnvLookup& env) {
+  if (const auto flag = flags.find("config_file"); flag != flags.end()) {
+    return read_config_file(flag->second.text);
+  }
+  if (const auto path = env("ACCELERATE_CONFIG_FILE"); path && !path->empty()) {
+    return read_config_file(*path);
+  }
+  const auto path = default_config_path(env);
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) {
+    return read_config_file(path);
+  }
+  return std::nullopt;
+}
+
+// `--cpu` on a file for GPUs, or the other way round: the stronger source
+// decides; only equals contradict each other.
+void settle_device(ResolvedConfig& config) {
+  LaunchConfig& values = config.values;
+  if (!values.cpu || !values.multi_gpu) {
+    return;
+  }
+  const SourceKind cpu = config.kind_of("cpu");
+  const SourceKind gpu = config.kind_of("multi_gpu");
+  if (cpu > gpu) {
+    values.multi_gpu = false;
+    config.sources["multi_gpu"] = config.sources["cpu"];
+  } else if (gpu > cpu) {
+    values.cpu = false;
+    config.sources["cpu"] = config.sources["multi_gpu"];
+  }
+}
+
+// What the file asks for is not asked for where a flag or a variable says
+// otherwise: `--multi_gpu` on a file for another engine.
+void drop_overridden(ResolvedConfig& config) {
+  const auto is_overridden = [&](const char* field) {
+    return config.kind_of(field) > SourceKind::kFile;
+  };
+  const bool has_device =
+      (config.values.cpu && is_overridden("cpu")) ||
+      (config.values.multi_gpu && is_overridden("multi_gpu"));
+  const bool has_precision = is_overridden("mixed_precision");
+  std::erase_if(config.foreign, [&](const ForeignSetting& setting) {
+    return (has_device && setting.key == "distributed_type") ||
+           (has_precision && setting.key == "mixed_precision");
+  });
+}
+
+std::string place_of(const ResolvedConfig& config, const char* field) {
+  const auto found = config.sources.find(field);
+  return found == config.sources.end() || found->second.place.empty()
+             ? std::string(field)
+             : str_cat(field, " (", found->second.place, ")");
+}
+
+[[noreturn]] void contradiction(
+    const ResolvedConfig& config,
+    const char* one,
+    const char* other,
+    const char* advice) {
+  throw ConfigError(str_cat(
+      "[config] ",
+      place_of(config, one),
+      " and ",
+      place_of(config, other),
+      " contradict each other; ",
+      advice));
+}
+
+void check_pairs(const ResolvedConfig& config) {
+  const LaunchConfig& values = config.values;
+  if (values.cpu && values.multi_gpu) {
+    contradiction(config, "cpu", "multi_gpu", "give one of them");
+  }
+  if (values.module && values.no_python) {
+    contradiction(config, "module", "no_python", "give one of them");
+  }
+  if (!values.hosts.empty() && !values.hostfile.empty()) {
+    contradiction(config, "hosts", "hostfile", "give one of them");
+  }
+  if (values.cpu && values.mixed_precision == "fp16") {
+    contradiction(
+        config, "cpu", "mixed_precision", "use bf16 or no on the CPU");
+  }
+  if (values.multi_gpu && values.num_processes == 1 &&
+      config.kind_of("multi_gpu") == config.kind_of("num_processes")) {
+    contradiction(
+        config,
+        "multi_gpu",
+        "num_processes",
+        "use at least 2 processes, or leave multi_gpu out");
+  }
+}
+
+void check_machines(const ResolvedConfig& config) {
+  const LaunchConfig& values = config.values;
+  const auto hosts = static_cast<int>(values.hosts.size());
+  if (hosts > 0 && config.kind_of("num_machines") != SourceKind::kDefault &&
+      values.num_machines != hosts) {
+    contradiction(
+        config,
+        "hosts",
+        "num_machines",
+        "leave num_machines out: it is the number of hosts");
+  }
+  if (hosts == 0 && values.hostfile.empty() &&
+      values.machine_rank >= values.num_machines) {
+    contradiction(
+        config,
+        "machine_rank",
+        "num_machines",
+        "machines count from 0 to num_machines - 1");
+  }
+}
+
+} // namespace
+
+ResolvedConfig resolve_launch_config(
+    const ConfigLayer& flags,
+    const EnvLookup& env) {
+  ResolvedConfig config;
+  ConfigLayer from_file;
+  if (auto file = find_file(flags, env)) {
+    config.file = file->path;
+    config.foreign = std::move(file->foreign);
+    config.notes = std::move(file->notes);
+    from_file = std::move(file->values);
+  }
+  const ConfigLayer from_env = read_environment(env);
+  const std::pair<SourceKind, const ConfigLayer*> layers[] = {
+      {SourceKind::kFlag, &flags},
+      {SourceKind::kEnvironment, &from_env},
+      {SourceKind::kFile, &from_file},
+  };
+  for (const Field& field : launch_fields()) {
+    const std::string name(field.name);
+    Source& source = config.sources[name];
+    for (const auto& [kind, layer] : layers) {
+      if (const auto found = layer->find(name); found != layer->end()) {
+        assign_field(config.values, field, found->second);
+        source = {kind, found->second.place};
+        break;
+      }
+    }
+  }
+  settle_device(config);
+  drop_overridden(config);
+  for (const IgnoredFlag& flag : ignored_flags()) {
+    const auto found = flags.find(std::string(flag.name));
+    if (found != flags.end() && found->second.text != flag.usual) {
+      config.notes.push_back(
+          str_cat("--", flag.name, " changes nothing: ", flag.reason));
+    }
+  }
+  return config;
+}
+
+void check_launchable(const ResolvedConfig& config) {
+  if (!config.foreign.empty()) {
+    const ForeignSetting& first = config.foreign.front();
+    throw ConfigError(str_cat(
+        "[launch] ",
+        first.key,
+        first.text.empty() ? "" : " " + first.text,
+        " (",
+        first.place,
+        ") cannot be launched: ",
+        first.advice));
+  }
+  check_pairs(config);
+  check_machines(config);
+}
+
+} // namespace accelerate

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/yaml_tree.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <sstream>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxBytes = 1 << 20;
+constexpr int kMaxDepth = 32;
+constexpr int kMaxNodes = 20000;
+
+[[noreturn]] void
+refuse(const std::filesystem::path& path, int line, const std::string& what) {
+  throw ConfigError(str_cat("[", path.string(), ":", line, "] ", what));
+}
+
+// Booleans and nulls of YAML 1.1, which Python's loader reads.
+json type_plain(const std::string& text) {
+  for (const char* word : {"", "~", "null", "Null", "NULL"}) {
+    if (text == word) {
+      return nullptr;
+    }
+  }
+  for (const char* word :
+       {"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"}) {
+    if (text == word) {
+      return true;
+    }
+  }
+  for (const char* word :
+       {"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"}) {
+    if (text == word) {
+      return false;
+    }
+  }
+  const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
+  const char* end = text.data() + text.size();
+  int64_t whole = 0;
+  const auto [whole_stop, whole_error] = std::from_chars(begin, end, whole);
+  if (whole_error == std::errc() && whole_stop == end) {
+    return whole;
+  }
+  double real = 0;
+  const auto [stop, error] = std::from_chars(begin, end, real);
+  // Without a dot Python's loader sees a string: 1e8.
+  if (error == std::errc() && stop == end &&
+      text.find('.') != std::string::npos) {
+    return real;
+  }
+  return text;
+}
+
+/// Turns nodes into entries; the budget bounds what aliases can blow up.
+class TreeReader {
+ public:
+  explicit TreeReader(const std::filesystem::path& path) : path_(path) {}
+
+  std::vector<YamlEntry> mapping(const YAML::Node& node, int depth) {
+    std::vector<YamlEntry> entries;
+    std::set<std::string> seen;
+    for (const auto& pair : node) {
+      const YAML::Node& key = pair.first;
+      const int line = std::max(0, key.Mark().line) + 1;
+      if (!key.IsScalar()) {
+        refuse(path_, line, "a key is not a plain text; write `name: value`");
+      }
+      if (!seen.insert(key.Scalar()).second) {
+        refuse(
+            path_,
+            line,
+            "key '" + key.Scalar() + "' is there twice; keep one of them");
+      }
+      YamlEntry entry{.key = key.Scalar(), .line = line};
+      fill(pair.second, entry, depth + 1);
+      entries.push_back(std::move(entry));
+    }
+    return entries;
+  }
+
+ private:
+  void fill(const YAML::Node& node, YamlEntry& entry, int depth) {
+    if (depth > kMaxDepth || ++num_nodes_ > kMaxNodes) {
+      refuse(
+          path_,
+          entry.line,
+          "the file is nested too deeply or too large for a configuration");
+    }
+    if (node.IsMap()) {
+      entry.entries = mapping(node, depth);
+      entry.value = json::object();
+      for (const YamlEntry& inner : entry.entries) {
+        entry.value[inner.key] = inner.value;
+      }
+    } else if (node.IsSequence()) {
+      entry.value = json::array();
+      for (const auto& item : node) {
+        YamlEntry inner{.line = entry.line};
+        fill(item, inner, depth + 1);
+        entry.value.push_back(std::move(inner.value));
+      }
+    } else if (node.IsScalar()) {
+      const bool is_quoted = node.Tag() != "?";
+      entry.text = node.Scalar();
+      entry.value = is_quoted ? json(entry.text) : type_plain(entry.text);
+    }
+  }
+
+  const std::filesystem::path& path_;
+  int num_nodes_ = 0;
+};
+
+/// Sees a document pass without keeping it.
+class IgnoreEvents : public YAML::EventHandler {
+ public:
+  using Mark = YAML::Mark;
+  using Anchor = YAML::anchor_t;
+  using Style = YAML::EmitterStyle::value;
+  void OnDocumentStart(const Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const Mark&, Anchor) override {}
+  void OnAlias(const Mark&, Anchor) override {}
+  void OnScalar(const Mark&, const std::string&, Anchor, const std::string&)
+      override {}
+  void OnSequenceStart(const Mark&, const std::string&, Anchor, Style)
+      override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const Mark&, const std::string&, Anchor, Style) override {}
+  void OnMapEnd() override {}
+};
+
+// `YAML::LoadAll` never returns on some texts with something behind the end of
+// the first document, so that has to be seen before.
+bool has_one_document(const std::string& text) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  IgnoreEvents ignore;
+  return parser.HandleNextDocument(ignore) && !parser;
+}
+
+bool is_utf8_text(std::string_view text) {
+  if (text.find('\0') != std::string_view::npos) {
+    return false;
+  }
+  // nlohmann's serialiser checks UTF-8 strictly.
+  try {
+    json(text).dump();
+  } catch (const json::exception&) {
+    return false;
+  }
+  return true;
+}
+
+std::string quote_scalar(const std::string& text) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '/' || c == '.' || c == '-';
+  };
+  const bool is_word = !text.empty() &&
+                       (std::isalpha(static_cast<unsigned char>(text[0])) ||
+                        text[0] == '/' || text[0] == '_') &&
+                       std::all_of(text.begin(), text.end(), is_plain) &&
+                       type_plain(text).is_string();
+  if (is_word) {
+    return text;
+  }
+  const bool needs_escapes = std::any_of(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20; });
+  if (needs_escapes) {
+    return json(text).dump(); // JSON strings are YAML's double-quoted ones.
+  }
+  std::string quoted = "'";
+  for (const char c : text) {
+    quoted += c == '\'' ? "''" : std::string(1, c);
+  }
+  return quoted + "'";
+}
+
+bool has_structures(const json& list) {
+  return std::any_of(list.begin(), list.end(), [](const json& item) {
+    return item.is_structured();
+  });
+}
+
+/// What follows `key:`, with the end of the line.
+std::string dump_value(const json& value, const std::string& indent) {
+  if (value.is_string()) {
+    return " " + quote_scalar(value.get<std::string>()) + "\n";
+  }
+  if (!value.is_structured() || value.empty() ||
+      (value.is_array() && has_structures(value))) {
+    return " " + value.dump() + "\n"; // JSON is YAML's flow style.
+  }
+  std::string out = "\n";
+  if (value.is_array()) {
+    for (const json& item : value) {
+      out += indent + "-" + dump_value(item, indent);
+    }
+    return out;
+  }
+  const std::string inner = indent + "  ";
+  for (const auto& [key, item] : value.items()) {
+    out += inner + quote_scalar(key) + ":" + dump_value(item, inner);
+  }
+  return out;
+}
+
+} // namespace
+
+std::vector<YamlEntry> parse_yaml_mapping(
+    std::string_view text,
+    const std::filesystem::path& path) {
+  if (text.size() > kMaxBytes) {
+    refuse(path, 1, "the file is larger than 1 MiB; is it a configuration?");
+  }
+  if (!is_utf8_text(text)) {
+    refuse(path, 1, "the file is not UTF-8 text; is it a configuration?");
+  }
+  try {
+    const std::string whole(text);
+    if (!has_one_document(whole)) {
+      refuse(
+          path,
+          1,
+          "the file is not one list of `key: value` lines; run `accelerate "
+          "config` to write one");
+    }
+    const YAML::Node document = YAML::Load(whole);
+    if (!document.IsMap()) {
+      refuse(
+          path,
+          1,
+          "no `key: value` lines were found; run `accelerate config` to write "
+          "them");
+    }
+    return TreeReader(path).mapping(document, 0);
+  } catch (const YAML::Exception& error) {
+    refuse(
+        path,
+        std::max(0, error.mark.line) + 1,
+        str_cat("this is not YAML (", error.msg, "); correct this line"));
+  }
+}
+
+std::string to_yaml(const json& value) {
+  std::string out;
+  for (const auto& [key, item] : value.items()) {
+    out += quote_scalar(key) + ":" + dump_value(item, "");
+  }
+  return out;
+}
+
+} // namespace accelerate

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory and limits of this machine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+struct MemoryFigures {
+  int64_t total_bytes = 0;
+  int64_t available_bytes = 0;
+  /// Of /dev/shm; unset where it is not mounted.
+  std::optional<int64_t> shared_total_bytes = {};
+  std::optional<int64_t> shared_free_bytes = {};
+};
+
+ACCELERATE_API MemoryFigures read_memory();
+
+/// How many files this process may have open (the soft limit), and how far it
+/// may raise that itself (the hard one). -1: without limit.
+struct FileLimits {
+  int64_t soft = 0;
+  int64_t hard = 0;
+};
+ACCELERATE_API FileLimits read_file_limits();
+
+} // namespace accelerate

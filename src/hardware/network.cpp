@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hardware/network.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+std::string text_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    inet_ntop(AF_INET, &v4->sin_addr, text, sizeof(text));
+  } else if (address->sa_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+    inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof(text));
+  }
+  return text;
+}
+
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+AddressList look_up(const std::string& host, int& error) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  error = getaddrinfo(host.c_str(), nullptr, &wanted, &found);
+  return {found, freeaddrinfo};
+}
+
+} // namespace
+
+std::vector<NetworkInterface> list_interfaces() {
+  std::vector<NetworkInterface> result;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) {
+    return result;
+  }
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) {
+      continue;
+    }
+    const std::string address = text_of(entry->ifa_addr);
+    if (!address.empty()) {
+      result.push_back(
+          {entry->ifa_name,
+           address,
+           (entry->ifa_flags & IFF_LOOPBACK) != 0,
+           (entry->ifa_flags & IFF_UP) != 0});
+    }
+  }
+  freeifaddrs(list);
+  return result;
+}
+
+std::vector<std::string> resolve_host(const std::string& host) {
+  int error = 0;
+  const AddressList list = look_up(host, error);
+  if (error != 0) {
+    throw CommError(str_cat(
+        "[launch] the name '",
+        host,
+        "' has no address (",
+        gai_strerror(error),
+        "); correct it, or add it to DNS or /etc/hosts"));
+  }
+  std::vector<std::string> addresses;
+  for (const auto* entry = list.get(); entry != nullptr;
+       entry = entry->ai_next) {
+    addresses.push_back(text_of(entry->ai_addr));
+  }
+  std::stable_partition(
+      addresses.begin(), addresses.end(), [](const std::string& address) {
+        return address.find(':') == std::string::npos;
+      });
+  return addresses;
+}
+
+bool is_this_machine(const std::string& host) {
+  const auto own = list_interfaces();
+  const auto addresses = resolve_host(host);
+  return std::any_of(
+      addresses.begin(), addresses.end(), [&](const std::string& address) {
+        return address.starts_with("127.") ||
+               std::any_of(own.begin(), own.end(), [&](const auto& entry) {
+                 return entry.address == address;
+               });
+      });
+}
+
+std::string own_address_towards(const std::string& address) {
+  const bool is_v6 = address.find(':') != std::string::npos;
+  sockaddr_storage target{};
+  socklen_t size = 0;
+  if (is_v6) {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&target);
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(9);
+    size = sizeof(sockaddr_in6);
+    inet_pton(AF_INET6, address.c_str(), &v6->sin6_addr);
+  } else {
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&target);
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(9);
+    size = sizeof(sockaddr_in);
+    inet_pton(AF_INET, address.c_str(), &v4->sin_addr);
+  }
+  // Connecting a datagram socket sends nothing: it only asks for the route.
+  const int probe =
+      socket(is_v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  std::string own;
+  if (probe >= 0 &&
+      connect(probe, reinterpret_cast<sockaddr*>(&target), size) == 0) {
+    sockaddr_storage local{};
+    socklen_t local_size = sizeof(local);
+    getsockname(probe, reinterpret_cast<sockaddr*>(&local), &local_size);
+    own = text_of(reinterpret_cast<sockaddr*>(&local));
+  }
+  if (probe >= 0) {
+    close(probe);
+  }
+  return own;
+}
+
+std::string interface_towards(const std::string& address) {
+  const std::string own = own_address_towards(address);
+  for (const auto& entry : list_interfaces()) {
+    if (entry.address == own) {
+      return entry.name;
+    }
+  }
+  return {};
+}
+
+} // namespace accelerate

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hardware/ports.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The bound port, or nothing but errno.
+int bind_port(const std::string& address, int port) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
+  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_port = htons(static_cast<uint16_t>(port));
+  place.sin_addr.s_addr = htonl(INADDR_ANY);
+  if (!address.empty()) {
+    inet_pton(AF_INET, address.c_str(), &place.sin_addr);
+  }
+  socklen_t size = sizeof(place);
+  auto* generic = reinterpret_cast<sockaddr*>(&place);
+  const bool is_bound = listener >= 0 && bind(listener, generic, size) == 0 &&
+                        listen(listener, 1) == 0 &&
+                        getsockname(listener, generic, &size) == 0;
+  const int cause = errno;
+  if (listener >= 0) {
+    close(listener);
+  }
+  errno = cause;
+  return is_bound ? ntohs(place.sin_port) : -1;
+}
+
+// Columns of /proc/net/tcp: number, local address, remote address, state, two
+// pairs, retransmissions, user, timeout, inode.
+std::set<std::string> listening_inodes(int port) {
+  constexpr const char* kListening = "0A";
+  std::set<std::string> inodes;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      std::istringstream in(line);
+      std::string skip;
+      std::string local;
+      std::string state;
+      std::string inode;
+      in >> skip >> local >> skip >> state;
+      for (int i = 0; i < 6; ++i) {
+        in >> inode;
+      }
+      const size_t colon = local.find(':');
+      if (state == kListening && colon != std::string::npos &&
+          std::stoi(local.substr(colon + 1), nullptr, 16) == port) {
+        inodes.insert("socket:[" + inode + "]");
+      }
+    }
+  }
+  return inodes;
+}
+
+bool holds_one_of(const fs::path& process, const std::set<std::string>& files) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(process / "fd", error)) {
+    const auto target = fs::read_symlink(entry.path(), error);
+    if (!error && files.contains(target.string())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+} // namespace
+
+int find_free_port(const std::string& address) {
+  const int port = bind_port(address, 0);
+  if (port < 0) {
+    throw SystemError(str_cat(
+        "[launch] no free TCP port on ",
+        address.empty() ? "this machine" : address,
+        " (",
+        std::strerror(errno),
+        "); is the network interface up?"));
+  }
+  return port;
+}
+
+bool is_port_free(int port) {
+  return bind_port("", port) >= 0;
+}
+
+std::string port_owner(int port) {
+  const auto inodes = listening_inodes(port);
+  if (inodes.empty()) {
+    return {};
+  }
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") == std::string::npos &&
+        holds_one_of(entry.path(), inodes)) {
+      std::string program;
+      std::getline(std::ifstream(entry.path() / "comm"), program);
+      return str_cat("pid ", name, " (", program, ")");
+    }
+  }
+  return "another program";
+}
+
+} // namespace accelerate

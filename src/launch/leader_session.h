@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launcher of machine 0, or of the only machine.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "launch/control_server.h"
+#include "launch/job.h"
+#include "launch/session.h"
+
+namespace accelerate {
+
+/// Takes the roll of the other machines, if there are any, and leads the job.
+class LeaderSession : public LaunchSession {
+ public:
+  LeaderSession(const LaunchPlan& plan, const SessionOptions& options);
+  ~LeaderSession() override;
+
+ protected:
+  void begin() override;
+  void workers_failed(const FailureReport& report) override;
+  void workers_finished() override;
+  void workers_stopped() override;
+  void workers_cannot_start(const std::string& reason) override;
+  void interrupted(int signal) override;
+
+ private:
+  class LocalMachine;
+  class RemoteMachine;
+
+  void listen();
+  void start_remote_launchers();
+  void roll_complete();
+  void join_time_over();
+  void received(size_t machine, const Message& message);
+  void lost(size_t machine, const std::string& why);
+  void begin_job();
+  StartOrder order_for(size_t machine, int attempt);
+  void send_away(const std::string& reason, int exit_code);
+  void end(const JobEnding& ending);
+  void leave(int exit_code);
+
+  std::unique_ptr<ControlServer> server_;
+  RemoteLaunchers remotes_{loop_, reaper_, output_};
+  std::vector<std::unique_ptr<Machine>> machines_;
+  std::unique_ptr<Job> job_;
+  std::string run_id_;
+  std::string roll_;
+  EventLoop::TimerId join_timer_ = 0;
+  bool is_sent_away_ = false;
+  int port_attempt_ = -1;
+  int port_ = 0;
+};
+
+} // namespace accelerate

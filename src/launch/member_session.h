@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launcher of a machine that is not machine 0.
+#pragma once
+
+#include <optional>
+
+#include "launch/control_client.h"
+#include "launch/session.h"
+
+namespace accelerate {
+
+/// Joins machine 0 and does what it says.
+class MemberSession : public LaunchSession {
+ public:
+  MemberSession(const LaunchPlan& plan, const SessionOptions& options);
+
+ protected:
+  void begin() override {}
+  void workers_failed(const FailureReport& report) override;
+  void workers_finished() override;
+  void workers_stopped() override;
+  void workers_cannot_start(const std::string& reason) override;
+  void interrupted(int signal) override;
+
+ private:
+  void received(const Message& message);
+  void lost(const std::string& why, bool was_accepted);
+  void end(const JobEnding& ending);
+
+  ControlClient client_;
+  bool has_started_ = false;
+  /// Set once nobody can be asked any more: leave when the workers are gone.
+  std::optional<JobEnding> leaving_;
+};
+
+} // namespace accelerate

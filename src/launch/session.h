@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// One launcher at work on its machine.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "launch/child_process.h"
+#include "launch/event_loop.h"
+#include "launch/job.h"
+#include "launch/output_router.h"
+#include "launch/plan.h"
+#include "launch/protocol.h"
+#include "launch/remote_launchers.h"
+#include "launch/signal_file.h"
+#include "launch/supervisor.h"
+
+namespace accelerate {
+
+struct SessionOptions {
+  /// Shared by the launchers of the job; empty: anybody may try to join.
+  std::string token = {};
+  /// How long launchers wait for each other.
+  std::chrono::seconds join_limit{60};
+  /// A file whose end means that everything here must end at once.
+  int lifeline = -1;
+  /// Started by the launcher of machine 0, which does the talking: where stdin
+  /// ends, that launcher is gone.
+  bool is_remote_controlled = false;
+  /// Launchers of other machines that machine 0 has to start.
+  std::vector<RemoteLauncher> remote_launchers = {};
+};
+
+/// What the launcher of machine 0 and those of the others have in common:
+/// the workers of this machine, their output, and signals. Everything happens
+/// in the one thread that calls `run`.
+class LaunchSession {
+ public:
+  LaunchSession(const LaunchPlan& plan, const SessionOptions& options);
+  virtual ~LaunchSession() = default;
+  LaunchSession(const LaunchSession&) = delete;
+  LaunchSession& operator=(const LaunchSession&) = delete;
+
+  /// Returns the exit code of the job.
+  int run();
+
+ protected:
+  virtual void begin() = 0;
+  virtual void workers_failed(const FailureReport& report) = 0;
+  virtual void workers_finished() = 0;
+  virtual void workers_stopped() = 0;
+  virtual void workers_cannot_start(const std::string& reason) = 0;
+  virtual void interrupted(int signal) = 0;
+
+  void start_workers(const StartOrder& order);
+  /// A worker that the terminal has interrupted already is not told twice.
+  void stop_workers(int signal, bool is_to_restart);
+  void finish(int exit_code);
+  void say(const std::string& line);
+  HelloMessage introduction() const;
+
+  const LaunchPlan& plan_;
+  const SessionOptions& options_;
+  EventLoop loop_;
+  ChildReaper reaper_;
+  OutputRouter output_;
+  Supervisor supervisor_;
+
+ private:
+  void take_signals();
+  void request_to_end(const SignalFileGuard::Signal& signal);
+  void guardian_gone();
+
+  SignalFileGuard signals_;
+  std::optional<SignalFileGuard::Signal> first_request_;
+  int exit_code_ = 0;
+};
+
+/// Runs the plan as machine 0 or as one of the others. Throws `ConfigError` or
+/// `SystemError` where it cannot even begin.
+ACCELERATE_API int run_session(
+    const LaunchPlan& plan,
+    const SessionOptions& options);
+
+} // namespace accelerate

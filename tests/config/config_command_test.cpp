@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program `accelerate config` and its sub-commands.
+#include <gmock/gmock.h>
+
+#include "support/subprocess.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
+
+class ConfigCommand : public ::testing::Test {
+ protected:
+  ProcessResult run(
+      std::vector<std::string> arguments,
+      std::map<std::string, std::string> variables = {}) {
+    arguments.insert(arguments.begin(), {kProgram, "config"});
+    variables.emplace("HF_HOME", folder_.path().string());
+    return run_process(arguments, variables);
+  }
+  std::filesystem::path file() const {
+    return folder_.path() / "accelerate" / "default_config.yaml";
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(ConfigCommand, DefaultWritesOnceAndNeverOverwrites) {
+  const auto first = run({"default", "--mixed-precision", "bf16"});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(
+      first.out, "accelerate configuration saved at " + file().string() + "\n");
+  EXPECT_THAT(read_file(file()), HasSubstr("mixed_precision: bf16\n"));
+  const std::string before = read_file(file());
+  const auto second = run({"default"});
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_THAT(second.err, HasSubstr("is there already"));
+  EXPECT_EQ(read_file(file()), before);
+}
+
+TEST_F(ConfigCommand, DefaultRefusesAPrecisionThatWeDoNotHave) {
+  const auto result = run({"default", "--mixed_precision", "fp8"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("bf16 is the nearest"));
+  EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
+TEST_F(ConfigCommand, UpdateBringsAnOldFileUpToDate) {
+  const auto path = folder_.write(
+      "old.yaml",
+      "distributed_type: FSDP\nfp16: true\nfsdp_config:\n  x: 'no'\n");
+  const auto result = run({"update", "--config_file", path});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const std::string text = read_file(path);
+  EXPECT_THAT(text, HasSubstr("distributed_type: FSDP\n"));
+  EXPECT_THAT(text, HasSubstr("fsdp_config:\n  x: 'no'\n"));
+  EXPECT_THAT(text, HasSubstr("mixed_precision: fp16\n"));
+  EXPECT_THAT(text, HasSubstr("num_machines: 1\n"));
+  run({"update", "--config_file", path});
+  EXPECT_EQ(read_file(path), text);
+}
+
+TEST_F(ConfigCommand, UpdateNeedsAFile) {
+  const auto result = run({"update"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("cannot read"));
+}
+
+TEST_F(ConfigCommand, ShowPrintsEachValueWithItsSource) {
+  const auto path = folder_.write(
+      "c.yaml", "num_machines: 2\nnum_processes: 4\ndebug: true\n");
+  const auto result =
+      run({"show", "--config_file", path, "--num-processes", "6"},
+          {{"ACCELERATE_DEBUG_MODE", "0"}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("file: " + path.string()));
+  EXPECT_THAT(
+      result.out, ContainsRegex("num_processes +6 +flag --num_processes\n"));
+  EXPECT_THAT(
+      result.out,
+      ContainsRegex("debug +false +environment ACCELERATE_DEBUG_MODE\n"));
+  EXPECT_THAT(result.out, ContainsRegex("num_machines +2 +file .*c.yaml:1\n"));
+  EXPECT_THAT(result.out, ContainsRegex("max_restarts +0 +default\n"));
+  EXPECT_THAT(result.err, IsEmpty());
+}
+
+TEST_F(ConfigCommand, ShowSaysWhereNoFileIs) {
+  const auto result = run({"show"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("file: none (" + file().string()));
+}
+
+TEST_F(ConfigCommand, ShowNamesWhatCannotBeLaunched) {
+  const auto path = folder_.write("c.yaml", "distributed_type: DEEPSPEED\n");
+  const auto result = run({"show", "--config_file", path});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("DEEPSPEED"));
+  EXPECT_THAT(result.err, HasSubstr("cannot be launched"));
+}
+
+TEST_F(ConfigCommand, AsksThroughAPipeToo) {
+  const auto path = folder_.path() / "piped.json";
+  const auto result = run_process(
+      {"/bin/sh",
+       "-c",
+       "printf '1\\n\\n\\n\\n4\\n1\\n' | " + kProgram +
+           " config --config_file " + path.string()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(read_file(path), HasSubstr("\"num_processes\": 4"));
+  EXPECT_THAT(result.err, HasSubstr("Which kind of run?"));
+}
+
+TEST_F(ConfigCommand, BadFilesGetOneLineAndExitCode2) {
+  const auto path = folder_.write("c.yaml", "\nnum_proceses: 2\n");
+  const auto result = run({"show", "--config_file", path});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(
+      result.err,
+      "accelerate: [" + path.string() +
+          ":2] unknown key 'num_proceses'; did you mean 'num_processes'?\n");
+}
+
+TEST_F(ConfigCommand, HelpFitsATerminalAndShowsOneSpelling) {
+  const auto result = run({"show", "--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("Several machines:\n"));
+  EXPECT_THAT(result.out, HasSubstr("--num_processes N"));
+  EXPECT_THAT(result.out, ::testing::Not(HasSubstr("--num-processes")));
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 80U) << line;
+  }
+}
+
+TEST_F(ConfigCommand, TheListOfOptionsInTheDocsIsUpToDate) {
+  const auto result = run({"options-markdown"});
+  EXPECT_EQ(result.out, read_file(std::string(TEST_DOCS_DIR) + "/options.md"))
+      << "run: accelerate config options-markdown > docs/options.md";
+}
+
+} // namespace
+} // namespace accelerate::testing

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/config_file.h"
+
+#include <gmock/gmock.h>
+
+#include "accelerate/error.h"
+#include "support/temp_dir.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+ConfigFile parse(const std::string& text) {
+  return parse_config(text, "f");
+}
+
+std::map<std::string, std::string> texts(const ConfigFile& file) {
+  std::map<std::string, std::string> result;
+  for (const auto& [name, value] : file.values) {
+    result[name] = value.text;
+  }
+  return result;
+}
+
+using Texts = std::map<std::string, std::string>;
+
+TEST(ConfigFile, TakesTheKeysOfVersion011) {
+  const auto file = parse(
+      "compute_environment: LOCAL_MACHINE\ndeepspeed_config: {}\n"
+      "distributed_type: MULTI_GPU\nfsdp_config: {}\nmachine_rank: 0\n"
+      "main_process_ip: null\nmain_process_port: null\n"
+      "main_training_function: main\nmixed_precision: fp16\n"
+      "num_machines: 1\nnum_processes: 4\nuse_cpu: false\n");
+  EXPECT_EQ(
+      texts(file),
+      (Texts{
+          {"cpu", "false"},
+          {"machine_rank", "0"},
+          {"mixed_precision", "fp16"},
+          {"multi_gpu", "true"},
+          {"num_machines", "1"},
+          {"num_processes", "4"}}));
+  EXPECT_EQ(file.values.at("num_processes").place, "f:11");
+  EXPECT_THAT(file.foreign, IsEmpty());
+  EXPECT_THAT(file.notes, IsEmpty());
+}
+
+TEST(ConfigFile, MigratesOldKeys) {
+  EXPECT_EQ(texts(parse("fp16: true\n")), (Texts{{"mixed_precision", "fp16"}}));
+  EXPECT_EQ(texts(parse("fp16: false\n")), Texts{});
+  EXPECT_EQ(
+      texts(parse("fp16: true\nmixed_precision: bf16\n")),
+      (Texts{{"mixed_precision", "bf16"}}));
+  EXPECT_THAT(parse("dynamo_backend: 'NO'\n").foreign, IsEmpty());
+  const auto dynamo = parse("dynamo_backend: INDUCTOR\n");
+  EXPECT_THAT(dynamo.foreign, SizeIs(1));
+  EXPECT_EQ(
+      dynamo.document.dump(),
+      R"({"dynamo_config":{"dynamo_backend":"INDUCTOR"}})");
+  EXPECT_THAT(
+      parse("ipex_config:\n  ipex: false\n  use_xpu: false\n").notes,
+      IsEmpty());
+  EXPECT_THAT(parse("ipex_config: {ipex: true}\n").notes, SizeIs(1));
+}
+
+TEST(ConfigFile, TakesNestedKeysAndLists) {
+  EXPECT_EQ(
+      texts(parse("mpirun_config:\n  mpirun_ccl: '1'\n  mpirun_hostfile: /h\n"
+                  "hosts: [a, b]\ngpu_ids: 0,1\n")),
+      (Texts{{"gpu_ids", "0,1"}, {"hosts", "a,b"}, {"mpirun_hostfile", "/h"}}));
+  EXPECT_EQ(texts(parse("gpu_ids: 1\n")), (Texts{{"gpu_ids", "1"}}));
+  EXPECT_EQ(texts(parse("mpirun_config: {}\n")), Texts{});
+}
+
+TEST(ConfigFile, TakesJson) {
+  EXPECT_EQ(
+      texts(
+          parse("{\n  \"distributed_type\": \"NO\",\n  \"mixed_precision\": "
+                "\"no\",\n  \"num_processes\": 1,\n  \"use_cpu\": true\n}\n")),
+      (Texts{
+          {"cpu", "true"}, {"mixed_precision", "no"}, {"num_processes", "1"}}));
+}
+
+TEST(ConfigFile, NamesTheEngineThatIsMissing) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"distributed_type: DEEPSPEED\n", "DeepSpeed"},
+      {"distributed_type: FSDP\n", "FSDP"},
+      {"distributed_type: MEGATRON_LM\n", "Megatron"},
+      {"distributed_type: TPU\n", "TPU"},
+      {"distributed_type: XLA\n", "TPU"},
+      {"distributed_type: MULTI_NPU\n", "NVIDIA"},
+      {"distributed_type: MPS\n", "NVIDIA"},
+      {"compute_environment: AMAZON_SAGEMAKER\n", "SageMaker"},
+      {"mixed_precision: fp8\n", "bf16"},
+      {"dynamo_config: {dynamo_backend: EAGER}\n", "torch.compile"},
+      {"parallelism_config: {parallelism_config_tp_size: 2}\n", "tensor"},
+  };
+  for (const auto& [text, part] : cases) {
+    const auto file = parse(text);
+    ASSERT_THAT(file.foreign, SizeIs(1)) << text;
+    EXPECT_THAT(file.foreign[0].advice, HasSubstr(part));
+    EXPECT_EQ(file.foreign[0].place, "f:1");
+  }
+}
+
+TEST(ConfigFile, TakesSectionsOfEnginesThatAreNotAskedFor) {
+  const auto file = parse(
+      "distributed_type: MULTI_GPU\nfsdp_config:\n  fsdp_version: 2\n"
+      "tpu_name: t\ndowncast_bf16: 'no'\n");
+  EXPECT_THAT(file.foreign, IsEmpty());
+  ASSERT_THAT(file.notes, SizeIs(1));
+  EXPECT_THAT(file.notes[0], HasSubstr("fsdp_config (f:2) is not used"));
+}
+
+TEST(ConfigFile, RefusesWhatItDoesNotUnderstandInOneLine) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"num_proceses: 2\n",
+       "[f:1] unknown key 'num_proceses'; did you mean 'num_processes'?"},
+      {"\n\nuse_gpu: 2\n",
+       "[f:3] unknown key 'use_gpu'; did you mean 'use_cpu'"},
+      {"banana: 1\n", "unknown key 'banana'; see"},
+      {"mpirun_config: {mpirun_hostfil: x}\n",
+       "did you mean 'mpirun_hostfile'"},
+      {"mpirun_config: 3\n", "not a mapping"},
+      {"num_processes: two\n", "[f:1] num_processes is \"two\" where a whole"},
+      {"num_processes: '2'\n", "(without quotes)"},
+      {"num_processes: 2.0\n", "a whole number"},
+      {"num_processes: true\n", "a whole number"},
+      {"num_processes: [2]\n", "a whole number"},
+      {"debug: 1\n", "true or false"},
+      {"debug: 'true'\n", "true or false (without quotes)"},
+      {"use_cpu: {a: b}\n", "true or false"},
+      {"mixed_precision: fp32\n", "no, fp16 or bf16"},
+      {"main_process_ip: [a]\n", "a text"},
+      {"main_process_port: 70000\n", "at most 65535"},
+      {"hosts: [[a]]\n", "hosts"},
+      {"distributed_type: MULTI\n", "NO, MULTI_GPU or MULTI_CPU"},
+      {"compute_environment: CLOUD\n", "LOCAL_MACHINE"},
+      {"fp16: maybe\n", "mixed_precision"},
+  };
+  for (const auto& [text, part] : cases) {
+    try {
+      parse(text);
+      ADD_FAILURE() << "taken: " << text;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+      EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
+      EXPECT_THAT(error.what(), HasSubstr("f:"));
+    }
+  }
+}
+
+TEST(ConfigFile, MustBeReadable) {
+  const testing::TempDir folder;
+  for (const auto& path : {folder.path() / "missing.yaml", folder.path()}) {
+    try {
+      read_config_file(path);
+      ADD_FAILURE() << path;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(path.string()));
+      EXPECT_THAT(error.what(), HasSubstr("accelerate config"));
+    }
+  }
+}
+
+} // namespace
+} // namespace accelerate

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/env_bridge.h"
+
+#include <gmock/gmock.h>
+
+#include "support/temp_dir.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Key;
+using ::testing::Pair;
+
+EnvLookup variables(std::map<std::string, std::string> values) {
+  return [values](const std::string& name) -> std::optional<std::string> {
+    const auto found = values.find(name);
+    return found == values.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+TEST(ReadEnvironment, TakesTheNamesOfTheOriginal) {
+  const auto layer = read_environment(variables({
+      {"ACCELERATE_MIXED_PRECISION", "bf16"},
+      {"ACCELERATE_USE_CPU", "True"},
+      {"CUDA_VISIBLE_DEVICES", "2,3"},
+      {"MASTER_ADDR", "node0"},
+      {"ACCELERATE_DEBUG_MODE", ""},
+      {"OMP_NUM_THREADS", "4,2"},
+  }));
+  EXPECT_THAT(
+      layer,
+      ElementsAre(
+          Key("cpu"),
+          Key("gpu_ids"),
+          Key("main_process_ip"),
+          Key("mixed_precision")));
+  EXPECT_EQ(layer.at("cpu").place, "ACCELERATE_USE_CPU");
+}
+
+TEST(WorkerVariables, AreOnlyWhatTheConfigurationDecides) {
+  EXPECT_THAT(
+      worker_variables({}),
+      ElementsAre(
+          Pair("ACCELERATE_MIXED_PRECISION", "no"),
+          Pair("ACCELERATE_USE_CPU", "False")));
+}
+
+TEST(WorkerVariables, HaveTheOriginalsNamesAndValues) {
+  EXPECT_THAT(
+      worker_variables({
+          .cpu = true,
+          .mixed_precision = "bf16",
+          .gpu_ids = {"0", "GPU-1"},
+          .num_cpu_threads_per_process = 3,
+          .enable_cpu_affinity = true,
+          .debug = true,
+          .gradient_accumulation_steps = 8,
+      }),
+      ElementsAre(
+          Pair("ACCELERATE_CPU_AFFINITY", "1"),
+          Pair("ACCELERATE_DEBUG_MODE", "1"),
+          Pair("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"),
+          Pair("ACCELERATE_MIXED_PRECISION", "bf16"),
+          Pair("ACCELERATE_USE_CPU", "True"),
+          Pair("CUDA_VISIBLE_DEVICES", "0,GPU-1"),
+          Pair("OMP_NUM_THREADS", "3")));
+}
+
+TEST(DefaultConfigPath, FollowsTheOriginalsFolders) {
+  const auto path = [](std::map<std::string, std::string> values) {
+    return default_config_path(variables(std::move(values))).string();
+  };
+  const std::string file = "/accelerate/default_config.yaml";
+  EXPECT_EQ(path({{"HOME", "/h"}}), "/h/.cache/huggingface" + file);
+  EXPECT_EQ(
+      path({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}}),
+      "/x/huggingface" + file);
+  EXPECT_EQ(
+      path({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}, {"HF_HOME", "/f"}}),
+      "/f" + file);
+  EXPECT_EQ(path({{"HOME", "/h"}, {"HF_HOME", "~/f"}}), "/h/f" + file);
+  EXPECT_EQ(
+      path({{"HOME", "/h"}, {"HF_HOME", ""}}), "/h/.cache/huggingface" + file);
+}
+
+TEST(DefaultConfigPath, IsTheJsonFileWhereOnlyThatExists) {
+  const testing::TempDir folder;
+  std::filesystem::create_directories(folder.path() / "accelerate");
+  const auto env = variables({{"HF_HOME", folder.path().string()}});
+  folder.write("accelerate/default_config.json", "{}");
+  EXPECT_EQ(default_config_path(env).filename(), "default_config.json");
+  folder.write("accelerate/default_config.yaml", "");
+  EXPECT_EQ(default_config_path(env).filename(), "default_config.yaml");
+}
+
+} // namespace
+} // namespace accelerate

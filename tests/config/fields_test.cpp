@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/fields.h"
+
+#include <gmock/gmock.h>
+
+#include <CLI/CLI.hpp>
+#include <set>
+
+#include "accelerate/error.h"
+#include "config/flags.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A flag is a promise: change this list only on purpose, with the guide.
+TEST(LaunchFlags, AreExactlyThese) {
+  CLI::App app;
+  add_launch_flags(app);
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    // CLI11 has no names for an option that the help does not show.
+    const bool is_hidden = option->get_group().empty();
+    names.push_back(
+        is_hidden ? "hidden --" + option->get_lnames().at(0)
+                  : option->get_name(false, true));
+  }
+  EXPECT_THAT(
+      names,
+      ElementsAre(
+          "-h,--help",
+          "--config_file,--config-file",
+          "-m,--module",
+          "--no_python,--no-python",
+          "--cpu",
+          "--multi_gpu,--multi-gpu",
+          "--mixed_precision,--mixed-precision",
+          "--num_processes,--num-processes",
+          "--gpu_ids,--gpu-ids",
+          "--num_cpu_threads_per_process,--num-cpu-threads-per-process",
+          "--enable_cpu_affinity,--enable-cpu-affinity",
+          "--num_machines,--num-machines",
+          "--machine_rank,--machine-rank",
+          "--main_process_ip,--main-process-ip",
+          "--main_process_port,--main-process-port",
+          "--hosts",
+          "--hostfile",
+          "--mpirun_hostfile,--mpirun-hostfile",
+          "--join_timeout,--join-timeout",
+          "--max_restarts,--max-restarts",
+          "--log_dir,--log-dir",
+          "-t,--tee",
+          "-q,--quiet",
+          "--debug",
+          "--dry_run,--dry-run",
+          "--gradient_accumulation_steps,--gradient-accumulation-steps",
+          // These change nothing.
+          "hidden --same_network",
+          "hidden --rdzv_backend",
+          "hidden --rdzv_conf",
+          "hidden --role",
+          "hidden --monitor_interval"));
+}
+
+TEST(LaunchFlags, FillTheLayerInBothSpellings) {
+  CLI::App app;
+  const auto layer = add_launch_flags(app);
+  app.parse("--num-processes 3 --gpu_ids=0,1 -q --debug=false --tee 1 -t 2");
+  EXPECT_EQ(layer->at("num_processes").text, "3");
+  EXPECT_EQ(layer->at("num_processes").place, "--num_processes");
+  EXPECT_EQ(layer->at("gpu_ids").text, "0,1");
+  EXPECT_EQ(layer->at("quiet").text, "true");
+  EXPECT_EQ(layer->at("debug").text, "false");
+  EXPECT_EQ(layer->at("tee").text, "2");
+  EXPECT_EQ(layer->size(), 5U);
+}
+
+TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--use_deepspeed", "DeepSpeed"},
+      {"--zero-stage", "DeepSpeed"},
+      {"--fsdp_sharding_strategy=1", "FSDP"},
+      {"--use_megatron_lm", "Megatron"},
+      {"--megatron_lm_tp_degree", "Megatron"},
+      {"--parallelism-config-tp-size", "tensor"},
+      {"--tpu", "TPU"},
+      {"--dynamo_backend", "torch.compile"},
+      {"--fp8_backend", "bf16"},
+      {"--aws_access_key_id", "SageMaker"},
+  };
+  for (const auto& [flag, part] : cases) {
+    EXPECT_THAT(explain_unknown_flag(flag), HasSubstr(part)) << flag;
+  }
+}
+
+TEST(LaunchFlags, ProposeTheNearestName) {
+  EXPECT_EQ(
+      explain_unknown_flag("--num_proceses=3"),
+      "[launch] unknown option '--num_proceses=3'; did you mean "
+      "'--num_processes'?");
+  EXPECT_THAT(
+      explain_unknown_flag("--main-proces-ip"), HasSubstr("main_process_ip"));
+  EXPECT_THAT(explain_unknown_flag("--banana"), HasSubstr("--help"));
+}
+
+TEST(Fields, HaveNamesKeysAndVariablesOfTheirOwn) {
+  std::set<std::string_view> names;
+  for (const Field& field : launch_fields()) {
+    for (const auto part : {field.name, field.yaml_key, field.variable}) {
+      EXPECT_TRUE(
+          part.empty() || names.insert(part).second || part == field.name)
+          << part;
+    }
+    EXPECT_FALSE(field.help.empty()) << field.name;
+    EXPECT_TRUE(
+        field.is_flag() || !field.value_name.empty() || !field.choices.empty())
+        << field.name;
+  }
+}
+
+TEST(Fields, TakeBackTheTextOfTheirDefault) {
+  for (const Field& field : launch_fields()) {
+    const std::string text = format_field(LaunchConfig{}, field);
+    if (text.empty()) {
+      continue; // Unset texts have no word.
+    }
+    LaunchConfig config;
+    assign_field(config, field, {text, "test"});
+    EXPECT_EQ(config, LaunchConfig{}) << field.name;
+  }
+}
+
+TEST(Fields, RefuseTextsThatDoNotSuitThem) {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"num_processes", "two", "a whole number of at least 1"},
+      {"num_processes", "0", "at least 1"},
+      {"num_processes", "5000", "at most 4096"},
+      {"num_processes", "99999999999999999999", "at least 1"},
+      {"num_processes", "", "at least 1"},
+      {"num_processes", "2 ", "at least 1"},
+      {"main_process_port", "70000", "at most 65535"},
+      {"machine_rank", "-1", "at least 0"},
+      {"cpu", "maybe", "true or false"},
+      {"mixed_precision", "half", "no, fp16 or bf16"},
+      {"mixed_precision", "fp8", "bf16 is the nearest"},
+      {"gpu_ids", "0,,1", "0,1"},
+      {"gpu_ids", "first", "0,1"},
+      {"hosts", "a,,b", "node0,node1"},
+      {"hosts", "a b", "node0,node1"},
+      {"tee", "4", "at most 3"},
+  };
+  for (const auto& [name, text, expected] : cases) {
+    LaunchConfig config;
+    try {
+      assign_field(config, *find_field(name), {text, "--flag"});
+      ADD_FAILURE() << name << " took '" << text << "'";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("[config]")) << name;
+      EXPECT_THAT(error.what(), HasSubstr("(--flag)")) << name;
+      EXPECT_THAT(error.what(), HasSubstr(expected)) << name;
+    }
+    EXPECT_EQ(config, LaunchConfig{}) << name;
+  }
+}
+
+TEST(Fields, ReadEveryWordForYesAndNo) {
+  for (const char* yes : {"true", "True", "yes", "ON", "1", "y"}) {
+    EXPECT_EQ(parse_bool(yes), true) << yes;
+  }
+  for (const char* no : {"false", "False", "no", "OFF", "0", "n"}) {
+    EXPECT_EQ(parse_bool(no), false) << no;
+  }
+  EXPECT_EQ(parse_bool("2"), std::nullopt);
+  EXPECT_EQ(parse_bool(""), std::nullopt);
+}
+
+} // namespace
+} // namespace accelerate

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The questions through plain prompts: one line per answer.
+#include "config/questionnaire.h"
+
+#include <gmock/gmock.h>
+
+#include <sstream>
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Session {
+  LaunchConfig config;
+  std::string shown;
+};
+
+Session answer(
+    const std::string& lines,
+    const QuestionnaireOptions& options = {.num_gpus = 0, .home = "/home/x"}) {
+  std::istringstream in(lines);
+  std::ostringstream out;
+  const auto prompter = make_plain_prompter(in, out);
+  const LaunchConfig config = ask_for_config(*prompter, options);
+  std::string rest;
+  EXPECT_FALSE(std::getline(in, rest)) << "not asked for: " << rest;
+  return {config, out.str()};
+}
+
+TEST(Questionnaire, TakesEveryDefault) {
+  const auto session = answer("\n\n\n\n\n");
+  EXPECT_EQ(session.config, (LaunchConfig{.num_processes = 1}));
+}
+
+TEST(Questionnaire, OneProcessOnTheCpuIsNotAskedForGpus) {
+  const auto session = answer("One process\nyes\n1\n");
+  EXPECT_EQ(
+      session.config,
+      (LaunchConfig{
+          .cpu = true, .mixed_precision = "bf16", .num_processes = 1}));
+  EXPECT_THAT(session.shown, Not(HasSubstr("GPUs of this machine")));
+  EXPECT_THAT(session.shown, Not(HasSubstr("fp16")));
+}
+
+TEST(Questionnaire, SeveralProcessesOnTheCpu) {
+  const auto session = answer("1\n\nyes\nno\n4\n0\n");
+  EXPECT_EQ(
+      session.config,
+      (LaunchConfig{.cpu = true, .num_processes = 4, .debug = true}));
+}
+
+TEST(Questionnaire, MpirunWithItsHostFile) {
+  EXPECT_EQ(
+      answer("1\n\n\nyes\n\n2\n0\n").config.mpirun_hostfile,
+      "/home/x/hostfile");
+  EXPECT_EQ(answer("1\n\n\nyes\n/h\n2\n0\n").config.mpirun_hostfile, "/h");
+}
+
+TEST(Questionnaire, SeveralGpusOfOneMachine) {
+  const auto session = answer("2\n1\nno\n\n0,2\nyes\n2\n", {.num_gpus = 4});
+  EXPECT_EQ(
+      session.config,
+      (LaunchConfig{
+          .multi_gpu = true,
+          .mixed_precision = "bf16",
+          .num_processes = 4,
+          .gpu_ids = {"0", "2"},
+          .enable_cpu_affinity = true}));
+}
+
+TEST(Questionnaire, SeveralMachines) {
+  const auto session =
+      answer("2\n2\n1\n10.0.0.1\n29501\n\n\n\n\n0\n", {.num_gpus = 8});
+  EXPECT_EQ(
+      session.config,
+      (LaunchConfig{
+          .multi_gpu = true,
+          .num_processes = 16,
+          .num_machines = 2,
+          .machine_rank = 1,
+          .main_process_ip = "10.0.0.1",
+          .main_process_port = 29501}));
+}
+
+TEST(Questionnaire, AsksForTheRankAsANumberWhereAMenuWouldBeLong) {
+  const auto session = answer("1\n64\n64\n63\nnode0\n\n\n\n\n0\n").config;
+  EXPECT_EQ(session.machine_rank, 63);
+  EXPECT_EQ(session.num_processes, 64);
+}
+
+TEST(Questionnaire, ProposesTheGpusThatAreThere) {
+  EXPECT_TRUE(answer("\n\n\n\n\n\n\n", {.num_gpus = 2}).config.multi_gpu);
+  EXPECT_FALSE(answer("\n\n\n\n\n", {.num_gpus = 1}).config.multi_gpu);
+}
+
+TEST(Questionnaire, AsksAgainWhereAnAnswerDoesNotDo) {
+  const auto session =
+      answer("seven\n2\nmany\n1\nperhaps\nno\n1\n2\nfirst\n0,1\nno\n3\n2\n");
+  EXPECT_EQ(session.config.num_processes, 2);
+  for (const char* part :
+       {"Please enter a number from 0 to 2.",
+        "Please enter a whole number of at least 1 and at most 4096.",
+        "Please enter yes or no.",
+        "Please enter a number of at least 2.",
+        "Please enter 'all', or device indices"}) {
+    EXPECT_THAT(session.shown, HasSubstr(part));
+  }
+}
+
+TEST(Questionnaire, NeedsAllItsAnswers) {
+  EXPECT_THROW(answer("2\n1\n"), ConfigError);
+  EXPECT_THROW(answer(""), ConfigError);
+}
+
+TEST(DefaultConfig, UsesEveryGpuElseTheCpu) {
+  EXPECT_EQ(
+      default_config(0, "no"), (LaunchConfig{.cpu = true, .num_processes = 1}));
+  EXPECT_EQ(
+      default_config(1, "fp16"),
+      (LaunchConfig{.mixed_precision = "fp16", .num_processes = 1}));
+  EXPECT_EQ(
+      default_config(8, "bf16"),
+      (LaunchConfig{
+          .multi_gpu = true, .mixed_precision = "bf16", .num_processes = 8}));
+  EXPECT_THROW(default_config(0, "fp8"), ConfigError);
+}
+
+} // namespace
+} // namespace accelerate

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/resolve.h"
+
+#include <gmock/gmock.h>
+
+#include "accelerate/error.h"
+#include "config/fields.h"
+#include "support/temp_dir.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+using Variables = std::map<std::string, std::string>;
+
+EnvLookup lookup(Variables values) {
+  // Nothing of the person who runs the tests may leak in.
+  values.emplace("HF_HOME", "/nonexistent");
+  return [values](const std::string& name) -> std::optional<std::string> {
+    const auto found = values.find(name);
+    return found == values.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+ConfigLayer flag(const std::string& name, const std::string& text) {
+  return {{name, {text, "--" + name}}};
+}
+
+/// Three texts that differ from each other and from the default.
+struct Row {
+  const char* field;
+  const char* in_file;
+  const char* in_env;
+  const char* as_flag;
+};
+
+// Written by hand; a field that is missing here fails the test below.
+const Row kRows[] = {
+    {"mixed_precision", "fp16", "bf16", "no"},
+    {"num_processes", "2", "3", "4"},
+    {"gpu_ids", "0,1", "2,3", "GPU-7"},
+    {"num_cpu_threads_per_process", "2", "3", "4"},
+    {"num_machines", "2", "3", "4"},
+    {"machine_rank", "1", "2", "3"},
+    {"main_process_ip", "10.0.0.1", "node1", "node2"},
+    {"main_process_port", "1001", "1002", "0"},
+    {"hosts", "a,b", "c,d", "e"},
+    {"hostfile", "/a", "/b", "/c"},
+    {"mpirun_hostfile", "/a", "/b", "/c"},
+    {"join_timeout", "5", "6", "7"},
+    {"max_restarts", "1", "2", "3"},
+    {"log_dir", "/a", "/b", "/c"},
+    {"tee", "0", "1", "2"},
+    {"gradient_accumulation_steps", "2", "4", "8"},
+    {"cpu", "true", "false", "true"},
+    {"enable_cpu_affinity", "true", "false", "true"},
+    {"debug", "true", "false", "true"},
+    {"quiet", nullptr, "true", "false"},
+    {"module", nullptr, nullptr, "true"},
+    {"no_python", nullptr, nullptr, "true"},
+    {"multi_gpu", nullptr, nullptr, "true"},
+    {"dry_run", nullptr, nullptr, "true"},
+};
+
+class Precedence : public ::testing::TestWithParam<Row> {
+ protected:
+  void expect(
+      const ResolvedConfig& config,
+      SourceKind kind,
+      const std::string& text) const {
+    const Field& field = *find_field(GetParam().field);
+    EXPECT_EQ(format_field(config.values, field), text);
+    EXPECT_EQ(config.kind_of(GetParam().field), kind);
+  }
+
+  testing::TempDir folder_;
+};
+
+TEST_P(Precedence, IsFlagThenEnvironmentThenFileThenDefault) {
+  const Row& row = GetParam();
+  const Field& field = *find_field(row.field);
+  EXPECT_EQ(row.in_file == nullptr, field.yaml_key.empty());
+  EXPECT_EQ(row.in_env == nullptr, field.variable.empty());
+  Variables variables;
+  expect(
+      resolve_launch_config({}, lookup(variables)),
+      SourceKind::kDefault,
+      format_field(LaunchConfig{}, field));
+  if (row.in_file != nullptr) {
+    std::string key(field.yaml_key);
+    const size_t dot = key.find('.');
+    if (dot != std::string::npos) {
+      key.replace(dot, 1, ":\n  ");
+    }
+    variables["ACCELERATE_CONFIG_FILE"] =
+        folder_.write("c.yaml", "\n" + key + ": " + row.in_file + "\n");
+    const auto config = resolve_launch_config({}, lookup(variables));
+    expect(config, SourceKind::kFile, row.in_file);
+    EXPECT_THAT(config.sources.at(row.field).place, HasSubstr("c.yaml:"));
+  }
+  if (row.in_env != nullptr) {
+    variables[std::string(field.variable)] = row.in_env;
+    const auto config = resolve_launch_config({}, lookup(variables));
+    expect(config, SourceKind::kEnvironment, row.in_env);
+    EXPECT_EQ(config.sources.at(row.field).place, field.variable);
+  }
+  const auto config =
+      resolve_launch_config(flag(row.field, row.as_flag), lookup(variables));
+  expect(config, SourceKind::kFlag, row.as_flag);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryField,
+    Precedence,
+    ::testing::ValuesIn(kRows),
+    [](const auto& row) { return std::string(row.param.field); });
+
+TEST(PrecedenceTable, HasEveryField) {
+  EXPECT_EQ(std::size(kRows), launch_fields().size());
+}
+
+class Resolve : public ::testing::Test {
+ protected:
+  ResolvedConfig with_file(
+      const std::string& text,
+      const ConfigLayer& flags = {}) {
+    return resolve_launch_config(
+        flags,
+        lookup({{"ACCELERATE_CONFIG_FILE", folder_.write("c.yaml", text)}}));
+  }
+
+  std::string complaint(const ResolvedConfig& config) {
+    try {
+      check_launchable(config);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+  testing::TempDir folder_;
+};
+
+TEST_F(Resolve, ReadsTheFileOfTheFlagBeforeTheOneOfTheEnvironment) {
+  const auto path = folder_.write("flag.yaml", "num_processes: 7\n");
+  const auto config =
+      with_file("num_processes: 6\n", flag("config_file", path.string()));
+  EXPECT_EQ(config.values.num_processes, 7);
+  EXPECT_EQ(config.file, path);
+}
+
+TEST_F(Resolve, ReadsTheDefaultFileWhereItExists) {
+  std::filesystem::create_directories(folder_.path() / "accelerate");
+  folder_.write("accelerate/default_config.yaml", "num_processes: 5\n");
+  const auto config =
+      resolve_launch_config({}, lookup({{"HF_HOME", folder_.path().string()}}));
+  EXPECT_EQ(config.values.num_processes, 5);
+}
+
+TEST_F(Resolve, RefusesAFileThatWasAskedForAndIsMissing) {
+  EXPECT_THROW(
+      resolve_launch_config(flag("config_file", "/nonexistent"), lookup({})),
+      ConfigError);
+}
+
+// The original drops this key of the file.
+TEST_F(Resolve, LetsTheFileDecideTheAffinity) {
+  EXPECT_TRUE(
+      with_file("enable_cpu_affinity: true\n").values.enable_cpu_affinity);
+}
+
+TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
+  EXPECT_THAT(
+      with_file(
+          "rdzv_backend: static\nsame_network: false\n",
+          {{"rdzv_backend", {"static", "--rdzv_backend"}},
+           {"same_network", {"true", "--same_network"}}})
+          .notes,
+      IsEmpty());
+  const auto in_file = with_file("rdzv_backend: c10d\n");
+  ASSERT_THAT(in_file.notes, SizeIs(1));
+  EXPECT_THAT(in_file.notes[0], HasSubstr("main_process_ip"));
+  EXPECT_EQ(complaint(in_file), "");
+  const auto as_flags = with_file(
+      "debug: false\n",
+      {{"rdzv_backend", {"etcd", "--rdzv_backend"}},
+       {"monitor_interval", {"5", "--monitor_interval"}}});
+  ASSERT_THAT(as_flags.notes, SizeIs(2));
+  EXPECT_THAT(as_flags.notes[0], HasSubstr("--rdzv_backend changes nothing"));
+  EXPECT_THAT(as_flags.notes[1], HasSubstr("at once"));
+}
+
+// The original starts one process here.
+TEST_F(Resolve, KeepsTheNumberOfProcessesOnTheCpu) {
+  const auto config =
+      with_file("distributed_type: MULTI_CPU\nnum_processes: 4\n");
+  EXPECT_TRUE(config.values.cpu);
+  EXPECT_EQ(config.values.num_processes, 4);
+  EXPECT_EQ(complaint(config), "");
+}
+
+TEST_F(Resolve, NeverResolvesToZeroProcesses) {
+  EXPECT_EQ(
+      with_file("num_processes: -1\n").values.num_processes, std::nullopt);
+  EXPECT_THROW(with_file("num_processes: 0\n"), ConfigError);
+}
+
+TEST_F(Resolve, ReadsSwitchesThatAreTurnedOff) {
+  EXPECT_FALSE(with_file("debug: true\n", flag("debug", "False")).values.debug);
+}
+
+TEST_F(Resolve, LetsTheStrongerSourceChooseTheDevice) {
+  const auto on_cpu =
+      with_file("distributed_type: MULTI_GPU\n", flag("cpu", "true"));
+  EXPECT_TRUE(on_cpu.values.cpu);
+  EXPECT_FALSE(on_cpu.values.multi_gpu);
+  EXPECT_EQ(on_cpu.kind_of("multi_gpu"), SourceKind::kFlag);
+  const auto on_gpus = with_file("use_cpu: true\n", flag("multi_gpu", "true"));
+  EXPECT_FALSE(on_gpus.values.cpu);
+  EXPECT_TRUE(on_gpus.values.multi_gpu);
+}
+
+TEST_F(Resolve, FindsValuesThatContradictEachOther) {
+  const std::pair<ConfigLayer, const char*> cases[] = {
+      {{{"cpu", {"1", "--cpu"}}, {"multi_gpu", {"1", "--multi_gpu"}}},
+       "cpu (--cpu) and multi_gpu (--multi_gpu)"},
+      {{{"module", {"1", "-m"}}, {"no_python", {"1", "-n"}}}, "no_python"},
+      {{{"hosts", {"a,b", "x"}}, {"hostfile", {"f", "y"}}}, "hostfile"},
+      {{{"cpu", {"1", "x"}}, {"mixed_precision", {"fp16", "y"}}}, "bf16"},
+      {{{"multi_gpu", {"1", "x"}}, {"num_processes", {"1", "y"}}},
+       "at least 2 processes"},
+      {{{"hosts", {"a,b", "x"}}, {"num_machines", {"3", "y"}}},
+       "number of hosts"},
+      {{{"machine_rank", {"2", "x"}}, {"num_machines", {"2", "y"}}},
+       "from 0 to num_machines - 1"},
+  };
+  for (const auto& [flags, part] : cases) {
+    EXPECT_THAT(
+        complaint(resolve_launch_config(flags, lookup({}))), HasSubstr(part));
+  }
+}
+
+TEST_F(Resolve, AllowsOneProcessOnAFileForSeveralGpus) {
+  EXPECT_EQ(
+      complaint(with_file(
+          "distributed_type: MULTI_GPU\nnum_processes: 8\n",
+          flag("num_processes", "1"))),
+      "");
+}
+
+TEST_F(Resolve, ShowsForeignEnginesButDoesNotLaunchThem) {
+  const auto config =
+      with_file("\ndistributed_type: FSDP\nfsdp_config: {a: 1}\n");
+  EXPECT_THAT(complaint(config), HasSubstr("distributed_type FSDP"));
+  EXPECT_THAT(complaint(config), HasSubstr("c.yaml:2"));
+  EXPECT_THAT(complaint(config), HasSubstr("MULTI_GPU"));
+}
+
+TEST_F(Resolve, LetsAFlagReplaceAForeignEngine) {
+  const std::string file =
+      "distributed_type: DEEPSPEED\nmixed_precision: fp8\n";
+  EXPECT_THAT(complaint(with_file(file)), HasSubstr("DeepSpeed"));
+  EXPECT_THAT(
+      complaint(with_file(file, flag("multi_gpu", "true"))), HasSubstr("fp8"));
+  EXPECT_EQ(
+      complaint(with_file(
+          file,
+          {{"multi_gpu", {"true", "--multi_gpu"}},
+           {"mixed_precision", {"bf16", "--mixed_precision"}}})),
+      "");
+}
+
+} // namespace
+} // namespace accelerate

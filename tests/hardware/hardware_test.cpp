@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// This machine as the operating system's own tools see it.
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "accelerate/error.h"
+#include "hardware/cores.h"
+#include "hardware/gpus.h"
+#include "hardware/memory.h"
+#include "hardware/network.h"
+#include "hardware/ports.h"
+#include "support/subprocess.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
+
+TEST(Cores, AreAsManyAsNprocSays) {
+  const auto result = testing::run_process({"nproc"});
+  // OMP_NUM_THREADS changes what nproc says.
+  const auto plain =
+      testing::run_process({"env", "-u", "OMP_NUM_THREADS", "nproc"});
+  EXPECT_EQ(std::to_string(allowed_cores().size()) + "\n", plain.out)
+      << result.out;
+}
+
+TEST(Cores, ListsAreReadAsTheKernelWritesThem) {
+  EXPECT_THAT(parse_core_list("0-2,5,7-8"), ElementsAre(0, 1, 2, 5, 7, 8));
+  EXPECT_THAT(parse_core_list("3"), ElementsAre(3));
+  EXPECT_THAT(parse_core_list(""), IsEmpty());
+  EXPECT_THAT(parse_core_list("x-1"), IsEmpty());
+}
+
+TEST(Cores, EachBelongsToOneNumaNode) {
+  size_t total = 0;
+  for (const auto& node : numa_nodes()) {
+    total += node.size();
+  }
+  EXPECT_EQ(total, allowed_cores().size());
+}
+
+std::vector<Gpu> three_gpus() {
+  std::vector<Gpu> gpus(3);
+  for (int i = 0; i < 3; ++i) {
+    gpus[static_cast<size_t>(i)].index = i;
+    gpus[static_cast<size_t>(i)].name = "H200";
+    gpus[static_cast<size_t>(i)].uuid = "GPU-" + std::to_string(i) + "abc";
+  }
+  return gpus;
+}
+
+std::vector<int> indices(const std::optional<std::string>& ids) {
+  std::vector<int> result;
+  for (const auto& gpu : choose_gpus(three_gpus(), ids)) {
+    result.push_back(gpu.index);
+  }
+  return result;
+}
+
+TEST(Gpus, AreChosenAsCudaReadsItsVariable) {
+  EXPECT_THAT(indices(std::nullopt), ElementsAre(0, 1, 2));
+  EXPECT_THAT(indices("2,0"), ElementsAre(2, 0));
+  EXPECT_THAT(indices("GPU-1a"), ElementsAre(1));
+  EXPECT_THAT(indices(""), IsEmpty());
+  EXPECT_THAT(indices("0,7,1"), ElementsAre(0)); // Ends at the unknown one.
+  EXPECT_THAT(indices("-1"), IsEmpty());
+  EXPECT_EQ(describe_gpus(three_gpus()), "3 x H200");
+  EXPECT_EQ(describe_gpus({}), "CPU");
+}
+
+TEST(Gpus, AreListedOrTheReasonIsGiven) {
+  const auto inventory = list_gpus();
+  const auto smi = testing::run_process({"nvidia-smi", "-L"});
+  if (smi.exit_code != 0) {
+    EXPECT_THAT(inventory.gpus, IsEmpty());
+    EXPECT_THAT(inventory.problem, HasSubstr("NVIDIA driver"));
+    return;
+  }
+  std::istringstream lines(smi.out);
+  size_t count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("UUID: GPU-") != std::string::npos) {
+      ASSERT_LT(count, inventory.gpus.size());
+      EXPECT_THAT(line, HasSubstr(inventory.gpus[count].uuid));
+      EXPECT_THAT(line, HasSubstr(inventory.gpus[count].name));
+      ++count;
+    }
+  }
+  EXPECT_THAT(inventory.gpus, SizeIs(count));
+}
+
+TEST(Memory, IsWhatTheKernelSays) {
+  struct sysinfo facts {};
+  sysinfo(&facts);
+  const auto total = static_cast<int64_t>(facts.totalram) * facts.mem_unit;
+  EXPECT_EQ(read_memory().total_bytes, total);
+}
+
+TEST(FileLimits, AreTheShells) {
+  const auto result = testing::run_process({"sh", "-c", "ulimit -n"});
+  const auto soft = read_file_limits().soft;
+  EXPECT_EQ(result.out, soft < 0 ? "unlimited\n" : std::to_string(soft) + "\n");
+}
+
+TEST(Network, KnowsItsOwnAddressesAndNames) {
+  EXPECT_THAT(resolve_host("127.0.0.1"), ElementsAre("127.0.0.1"));
+  EXPECT_TRUE(is_this_machine("localhost"));
+  EXPECT_FALSE(is_this_machine("192.0.2.1")); // Reserved for documentation.
+  EXPECT_EQ(interface_towards("127.0.0.1"), "lo");
+  EXPECT_THAT(
+      [] { resolve_host("no.such.host.invalid"); },
+      ThrowsMessage<CommError>(HasSubstr("'no.such.host.invalid'")));
+}
+
+TEST(Ports, AreFreeUntilSomebodyListens) {
+  const int port = find_free_port();
+  EXPECT_TRUE(is_port_free(port));
+  EXPECT_EQ(port_owner(port), "");
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_port = htons(static_cast<uint16_t>(port));
+  ASSERT_EQ(
+      bind(listener, reinterpret_cast<sockaddr*>(&place), sizeof(place)), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  EXPECT_FALSE(is_port_free(port));
+  EXPECT_EQ(
+      port_owner(port), "pid " + std::to_string(getpid()) + " (hardware_test)");
+  close(listener);
+}
+
+} // namespace
+} // namespace accelerate

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decisions of a job, without processes.
+#include "launch/job.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "launch/diagnosis.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Writes down what it is asked to do.
+class RecordingMachine : public Machine {
+ public:
+  void start(int attempt) override {
+    log.push_back("start " + std::to_string(attempt));
+  }
+  void stop(int signal, bool is_to_restart) override {
+    log.push_back(
+        (is_to_restart ? "restart " : "stop ") + std::to_string(signal));
+  }
+  void end(const JobEnding& ending) override {
+    log.push_back("end " + std::to_string(ending.exit_code));
+    summary = ending.summary;
+  }
+  std::vector<std::string> log;
+  std::string summary;
+};
+
+struct TwoMachines {
+  explicit TwoMachines(int max_restarts = 0)
+      : job({&first, &second}, max_restarts, [](const std::string&) {}) {
+    job.start();
+  }
+  RecordingMachine first;
+  RecordingMachine second;
+  Job job;
+};
+
+TEST(Job, EndsWithZeroWhenAllHaveFinished) {
+  TwoMachines two;
+  two.job.machine_finished(1);
+  EXPECT_THAT(two.second.log, ElementsAre("start 0"));
+  two.job.machine_finished(0);
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "end 0"));
+  EXPECT_THAT(two.second.log, ElementsAre("start 0", "end 0"));
+}
+
+TEST(Job, TellsTheFirstFailureAndNotItsConsequences) {
+  TwoMachines two;
+  two.job.machine_failed(1, {3, "node1", 7, "exit code 7", {"why"}});
+  two.job.machine_failed(0, {0, "node0", 134, "signal 6 (Aborted)", {}});
+  two.job.machine_stopped(0);
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "stop 15"));
+  two.job.machine_stopped(1);
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "stop 15", "end 7"));
+  EXPECT_EQ(
+      two.first.summary,
+      "[launch] first failure: rank 3 on node1 ended with exit code 7; the "
+      "last lines of its stderr:\n    why");
+}
+
+TEST(Job, RestartsEverybodyOnlyWhenAllHaveStopped) {
+  TwoMachines two(1);
+  two.job.machine_finished(0);
+  two.job.machine_failed(1, {3, "node1", 7, "exit code 7", {}});
+  two.job.machine_stopped(1);
+  EXPECT_THAT(two.second.log, ElementsAre("start 0", "restart 15"));
+  two.job.machine_stopped(0);
+  EXPECT_THAT(two.second.log, ElementsAre("start 0", "restart 15", "start 1"));
+  two.job.machine_failed(0, {0, "node0", 9, "exit code 9", {}});
+  two.job.machine_stopped(0);
+  two.job.machine_stopped(1);
+  EXPECT_EQ(two.first.log.back(), "end 9");
+}
+
+TEST(Job, EndsWithoutTheMachineThatWasLost) {
+  TwoMachines two(5);
+  two.job.machine_lost(1, "node1", "was lost: silence");
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "stop 15"));
+  two.job.machine_stopped(0);
+  EXPECT_EQ(two.first.log.back(), "end 1");
+  EXPECT_THAT(two.first.summary, HasSubstr("machine 1 (node1) was lost"));
+  EXPECT_THAT(two.second.log, ElementsAre("start 0"));
+}
+
+TEST(Job, GoesOnWhenAMachineIsLostWhileStopping) {
+  TwoMachines two;
+  two.job.machine_failed(0, {0, "node0", 9, "exit code 9", {}});
+  two.job.machine_stopped(0);
+  two.job.machine_lost(1, "node1", "was lost");
+  EXPECT_EQ(two.first.log.back(), "end 9");
+}
+
+TEST(Job, IsInterruptedOnce) {
+  TwoMachines two(3);
+  two.job.interrupt(SIGINT, "node0");
+  two.job.interrupt(SIGTERM, "node1");
+  two.job.machine_failed(0, {0, "node0", 130, "signal 2", {}});
+  two.job.machine_stopped(0);
+  two.job.machine_stopped(1);
+  EXPECT_THAT(two.second.log, ElementsAre("start 0", "stop 2", "end 130"));
+}
+
+TEST(Job, ReportsAProgramThatCannotStartAsACommandThatWasWrong) {
+  TwoMachines two(3);
+  two.job.machine_cannot_start(1, "[launch] no such program");
+  two.job.machine_stopped(0);
+  two.job.machine_stopped(1);
+  EXPECT_EQ(two.first.log.back(), "end 2");
+}
+
+TEST(Diagnosis, JudgesFiguresAndNamesTheRemedy) {
+  MemoryFigures memory;
+  EXPECT_EQ(judge_shared_memory(memory).verdict, Verdict::kBad);
+  memory.shared_free_bytes = 64 << 20;
+  EXPECT_THAT(judge_shared_memory(memory).remedy, HasSubstr("--shm-size"));
+  memory.shared_free_bytes = int64_t{8} << 30;
+  EXPECT_EQ(judge_shared_memory(memory).verdict, Verdict::kGood);
+  EXPECT_THAT(judge_file_limits({1024, 524288}).remedy, HasSubstr("524288"));
+  EXPECT_EQ(judge_file_limits({-1, -1}).verdict, Verdict::kGood);
+  EXPECT_EQ(judge_clock("b", 0.4).verdict, Verdict::kGood);
+  EXPECT_EQ(judge_clock("b", -3.0).verdict, Verdict::kDoubtful);
+  EXPECT_EQ(judge_connection("b", 22, ECONNREFUSED).verdict, Verdict::kBad);
+  EXPECT_EQ(judge_connection("b", 29500, ECONNREFUSED).verdict, Verdict::kGood);
+  EXPECT_EQ(judge_connection("b", 29500, ETIMEDOUT).verdict, Verdict::kBad);
+}
+
+} // namespace
+} // namespace accelerate

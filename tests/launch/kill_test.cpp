@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever is killed, nothing is left: processes are looked up afterwards by
+// a variable that everything below the launcher inherits.
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "launch/process_tree.h"
+#include "support/subprocess.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using namespace std::chrono_literals;
+
+const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
+
+/// A launcher whose processes all carry one mark in their environment.
+class MarkedLaunch {
+ public:
+  explicit MarkedLaunch(
+      int processes,
+      const std::string& script,
+      std::vector<std::string> flags = {})
+      : mark_("mark-" + folder_.path().filename().string()) {
+    std::vector<std::string> command = {
+        kProgram, "launch", "--num_processes", std::to_string(processes)};
+    command.insert(command.end(), flags.begin(), flags.end());
+    command.insert(
+        command.end(),
+        {"sh", "-c", "touch " + folder_.path().string() + "/$RANK; " + script});
+    launcher_ = std::make_unique<Subprocess>(
+        command, std::map<std::string, std::string>{{"TEST_MARK", mark_}});
+    is_ready_ = eventually([&] {
+      for (int rank = 0; rank < processes; ++rank) {
+        if (!std::filesystem::exists(folder_.path() / std::to_string(rank))) {
+          return false;
+        }
+      }
+      return true;
+    });
+  }
+
+  bool is_ready() const { return is_ready_; }
+  Subprocess& launcher() { return *launcher_; }
+
+  /// Living processes of the job whose command line contains `part`.
+  std::vector<pid_t> processes(const std::string& part = "") const {
+    std::vector<pid_t> found;
+    DIR* folder = opendir("/proc");
+    while (const dirent* entry = readdir(folder)) {
+      const std::string process = std::string("/proc/") + entry->d_name;
+      if (read_file(process + "/environ").find("TEST_MARK=" + mark_) !=
+              std::string::npos &&
+          read_file(process + "/status").find("State:\tZ") ==
+              std::string::npos &&
+          read_file(process + "/cmdline").find(part) != std::string::npos) {
+        found.push_back(std::stoi(entry->d_name));
+      }
+    }
+    closedir(folder);
+    return found;
+  }
+
+  /// Waits for the launcher's end and returns what is left 5 s later at most.
+  std::vector<pid_t> left() {
+    eventually([&] { return processes().empty(); }, 5s);
+    return processes();
+  }
+
+ private:
+  TempDir folder_;
+  std::string mark_;
+  std::unique_ptr<Subprocess> launcher_;
+  bool is_ready_ = false;
+};
+
+// A child in the worker's session, and one that left it twice over.
+constexpr const char* kFamily =
+    "sleep 62 & setsid sleep 63 & (setsid sh -c 'sleep 64 & sleep 65' &); "
+    "sleep 61; true";
+constexpr const char* kDeaf = "trap '' TERM INT HUP; sleep 61; sleep 62; true";
+
+class Interrupted : public ::testing::TestWithParam<int> {};
+
+TEST_P(Interrupted, LauncherEndsEverythingAndReturnsTheSignal) {
+  MarkedLaunch job(2, kFamily);
+  ASSERT_TRUE(job.is_ready());
+  ASSERT_TRUE(
+      eventually([&] { return !job.processes("sleep\00065").empty(); }));
+  job.launcher().send(GetParam());
+  const auto result = job.launcher().wait(10s);
+  EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.err;
+  EXPECT_THAT(job.left(), IsEmpty());
+}
+
+TEST_P(Interrupted, LauncherKillsWorkersThatDoNotListen) {
+  MarkedLaunch job(2, kDeaf);
+  ASSERT_TRUE(job.is_ready());
+  const auto start = std::chrono::steady_clock::now();
+  job.launcher().send(GetParam());
+  const auto result = job.launcher().wait(10s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+  EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.err;
+  EXPECT_THAT(job.left(), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Signals,
+    Interrupted,
+    ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGKILL));
+
+TEST(Kill, OfTheSupervisorProcessEndsGrandchildrenToo) {
+  MarkedLaunch job(2, kFamily);
+  ASSERT_TRUE(job.is_ready());
+  const auto below = descendants_of(job.launcher().pid());
+  ASSERT_FALSE(below.empty());
+  kill(below[0], SIGKILL);
+  const auto result = job.launcher().wait(10s);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(result.err, HasSubstr("every worker was killed"));
+  EXPECT_THAT(job.left(), IsEmpty());
+}
+
+TEST(Kill, OfAnyRankEndsTheOthersAndNamesIt) {
+  for (const int victim : {0, 1, 2}) {
+    MarkedLaunch job(3, kFamily);
+    ASSERT_TRUE(job.is_ready());
+    const std::string rank = "RANK=" + std::to_string(victim);
+    for (const pid_t pid : job.processes("sh")) {
+      const std::string environment =
+          read_file("/proc/" + std::to_string(pid) + "/environ");
+      if (environment.find('\0' + rank + '\0') != std::string::npos &&
+          read_file("/proc/" + std::to_string(pid) + "/cmdline")
+                  .find("touch") != std::string::npos) {
+        kill(pid, SIGKILL);
+      }
+    }
+    const auto result = job.launcher().wait(10s);
+    EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+    EXPECT_THAT(
+        result.err, HasSubstr("first failure: rank " + std::to_string(victim)));
+    EXPECT_THAT(job.left(), IsEmpty());
+  }
+}
+
+TEST(Kill, AWorkerThatFailsTakesWhatItStartedWithIt) {
+  MarkedLaunch job(
+      2, "setsid sleep 63 & [ $RANK = 0 ] || { sleep 0.3; exit 4; }; sleep 61");
+  const auto result = job.launcher().wait(10s);
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(job.left(), IsEmpty());
+}
+
+TEST(Kill, AWorkerThatSucceedsLeavesNothingBehindEither) {
+  MarkedLaunch job(2, "setsid sh -c \"trap '' TERM; sleep 63; sleep 64\" &");
+  const auto result = job.launcher().wait(10s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(job.left(), IsEmpty());
+}
+
+TEST(Kill, ASecondRequestDoesNotWaitForTheGracePeriod) {
+  MarkedLaunch job(2, kDeaf);
+  ASSERT_TRUE(job.is_ready());
+  const auto start = std::chrono::steady_clock::now();
+  job.launcher().send(SIGTERM);
+  ASSERT_TRUE(eventually([&] {
+    job.launcher().send(SIGTERM);
+    return job.processes("sleep").empty();
+  }));
+  job.launcher().wait(10s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 2500ms);
+  EXPECT_THAT(job.left(), IsEmpty());
+}
+
+TEST(Kill, ALauncherWhoseReaderSleepsStillEndsEverything) {
+  // `yes` fills the pipe; nobody reads it.
+  TempDir folder;
+  const std::string pid_file = folder.path() / "pid";
+  Subprocess shell(
+      {"sh",
+       "-c",
+       "(echo $$ > /dev/null; exec " + kProgram +
+           " launch --num_processes 2 sh -c 'echo $PPID > " + pid_file +
+           "; exec yes') | sleep 30"});
+  ASSERT_TRUE(eventually([&] { return !read_file(pid_file).empty(); }));
+  const pid_t supervisor = std::stoi(read_file(pid_file));
+  const auto workers = descendants_of(supervisor);
+  ASSERT_EQ(workers.size(), 2U);
+  kill(supervisor, SIGTERM);
+  const auto is_gone = [](pid_t pid) {
+    const auto status = read_file("/proc/" + std::to_string(pid) + "/status");
+    return status.empty() || status.find("State:\tZ") != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(
+      [&] { return is_gone(workers[0]) && is_gone(workers[1]); }, 5s));
+  EXPECT_TRUE(eventually([&] { return is_gone(supervisor); }, 5s));
+}
+
+} // namespace
+} // namespace accelerate::testing

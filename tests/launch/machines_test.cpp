@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launchers on several hosts, each a network namespace with its own name.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "launch/process_tree.h"
+#include "support/cluster.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using namespace std::chrono_literals;
+
+const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
+
+class Machines : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = Cluster::why_not();
+    if (!reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+  }
+
+  void make_hosts(int count) { cluster_ = std::make_unique<Cluster>(count); }
+
+  /// The launcher of machine `rank` on host `rank`, two workers per machine.
+  std::unique_ptr<Subprocess> launch(
+      int machines,
+      int rank,
+      const std::string& script,
+      std::vector<std::string> flags = {},
+      std::map<std::string, std::string> variables = {}) {
+    std::vector<std::string> command = {
+        kProgram,
+        "launch",
+        "--num_machines",
+        std::to_string(machines),
+        "--machine_rank",
+        std::to_string(rank),
+        "--main_process_ip",
+        cluster_->address(0),
+        "--num_processes",
+        std::to_string(2 * machines)};
+    command.insert(command.end(), flags.begin(), flags.end());
+    command.insert(command.end(), {"sh", "-c", script});
+    variables["TEST_MARK"] = mark();
+    return cluster_->start(rank, command, variables);
+  }
+
+  std::string mark() const { return folder_.path().filename().string(); }
+  std::string file(const std::string& name) const {
+    return folder_.path() / name;
+  }
+  std::vector<pid_t> left() const {
+    const std::string variable = "TEST_MARK=" + mark();
+    eventually([&] { return processes_with(variable).empty(); }, 5s);
+    return processes_with(variable);
+  }
+  /// A script whose workers report that they run, then wait.
+  std::string waiting_script() const {
+    return "touch " + folder_.path().string() + "/$RANK; sleep 61; true";
+  }
+  bool wait_for_ranks(int count) const {
+    return eventually([&] {
+      for (int rank = 0; rank < count; ++rank) {
+        if (!std::filesystem::exists(file(std::to_string(rank)))) {
+          return false;
+        }
+      }
+      return true;
+    });
+  }
+
+  TempDir folder_;
+  std::unique_ptr<Cluster> cluster_;
+};
+
+TEST_F(Machines, TwoTakeTheRollAndRunEveryRank) {
+  make_hosts(2);
+  const std::string script =
+      "echo rank $RANK/$WORLD_SIZE local $LOCAL_RANK group $GROUP_RANK at "
+      "$MASTER_ADDR on $(hostname)";
+  auto first = launch(2, 0, script);
+  auto second = launch(2, 1, script);
+  const auto result = first->wait(20s);
+  const auto other = second->wait(20s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(
+      result.out,
+      AllOf(
+          HasSubstr("rank 0/4 local 0 group 0 at 10.77.0.1 on node0"),
+          HasSubstr("rank 1/4 local 1 group 0")));
+  EXPECT_THAT(
+      other.out,
+      AllOf(
+          HasSubstr("[rank 2] rank 2/4 local 0 group 1 at 10.77.0.1 on node1"),
+          HasSubstr("rank 3/4 local 1 group 1")));
+  for (const auto& err : {result.err, other.err}) {
+    EXPECT_THAT(err, HasSubstr("machine  host   ranks      devices"));
+    EXPECT_THAT(err, HasSubstr("      0  node0  0-1        CPU"));
+    EXPECT_THAT(err, HasSubstr("      1  node1  2-3        CPU"));
+  }
+  EXPECT_THAT(result.err, HasSubstr("is open to the network without a token"));
+}
+
+TEST_F(Machines, AFailureOnOneOfThreeEndsEverybodyEverywhere) {
+  make_hosts(3);
+  const std::string script =
+      "if [ $RANK = 3 ]; then sleep 0.3; echo no memory >&2; exit 7; fi; "
+      "setsid sleep 61 & sleep 61";
+  std::vector<std::unique_ptr<Subprocess>> launchers;
+  for (int rank = 0; rank < 3; ++rank) {
+    launchers.push_back(launch(3, rank, script));
+  }
+  for (auto& launcher : launchers) {
+    const auto result = launcher->wait(15s);
+    EXPECT_EQ(result.exit_code, 7) << result.err;
+    EXPECT_THAT(
+        result.err,
+        HasSubstr("first failure: rank 3 on node1 ended with exit code 7; the "
+                  "last lines of its stderr:\n    no memory"));
+  }
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(Machines, RestartTogether) {
+  make_hosts(2);
+  const std::string script =
+      "echo r$RANK c$TORCHELASTIC_RESTART_COUNT; "
+      "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exit 0; fi; "
+      "if [ $RANK = 2 ]; then sleep 0.2; exit 3; fi; sleep 61";
+  auto first = launch(2, 0, script, {"--max_restarts", "1"});
+  auto second = launch(2, 1, script, {"--max_restarts", "1"});
+  const auto result = first->wait(20s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(second->wait(20s).exit_code, 0) << second->err();
+  EXPECT_THAT(result.out, AllOf(HasSubstr("r0 c0"), HasSubstr("r0 c1")));
+}
+
+TEST_F(Machines, NoticeACutLink) {
+  make_hosts(2);
+  auto first = launch(2, 0, waiting_script());
+  auto second = launch(2, 1, waiting_script());
+  ASSERT_TRUE(wait_for_ranks(4));
+  cluster_->cut(1);
+  const auto result = first->wait(15s);
+  const auto other = second->wait(15s);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("machine 1 (node1) was lost"));
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, HasSubstr("is lost"));
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(Machines, NoticeADroppedHostAmongThree) {
+  make_hosts(3);
+  std::vector<std::unique_ptr<Subprocess>> launchers;
+  for (int rank = 0; rank < 3; ++rank) {
+    launchers.push_back(launch(3, rank, waiting_script()));
+  }
+  ASSERT_TRUE(wait_for_ranks(6));
+  // A machine without power says no farewell: first the cable, then the rest.
+  cluster_->cut(2);
+  launchers[2]->send(SIGKILL);
+  for (const size_t i : {0U, 1U}) {
+    const auto result = launchers[i]->wait(15s);
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, HasSubstr("machine 2 (node2) was lost"));
+  }
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(Machines, WaitForALateHostWhicheverItIs) {
+  make_hosts(2);
+  for (const int late : {0, 1}) {
+    auto early_one = launch(2, 1 - late, "exit 0");
+    std::this_thread::sleep_for(1500ms);
+    auto late_one = launch(2, late, "exit 0");
+    EXPECT_EQ(late_one->wait(10s).exit_code, 0) << late_one->err();
+    EXPECT_EQ(early_one->wait(10s).exit_code, 0) << early_one->err();
+  }
+}
+
+TEST_F(Machines, GiveUpOnOneThatDoesNotCome) {
+  make_hosts(3);
+  auto first = launch(3, 0, "exit 0", {"--join_timeout", "2"});
+  auto second = launch(3, 1, "exit 0", {"--join_timeout", "20"});
+  const auto result = first->wait(10s);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("machine 2 did not come within 2 s; here: 0 (node0), 1 "
+                "(node1)"));
+  EXPECT_EQ(second->wait(10s).exit_code, 1);
+  EXPECT_THAT(second->err(), HasSubstr("machine 2 did not come"));
+}
+
+TEST_F(Machines, ReportAWrongPortOnBothSides) {
+  make_hosts(2);
+  const std::vector<std::string> wrong = {
+      "--join_timeout", "2", "--main_process_port", "29999"};
+  auto first = launch(2, 0, "exit 0", {"--join_timeout", "2"});
+  auto second = launch(2, 1, "exit 0", wrong);
+  EXPECT_EQ(first->wait(10s).exit_code, 1);
+  EXPECT_THAT(first->err(), HasSubstr("machine 1 did not come"));
+  EXPECT_EQ(second->wait(10s).exit_code, 1);
+  EXPECT_THAT(
+      second->err(),
+      HasSubstr("cannot be reached at 10.77.0.1 port 29999 within 2 s "
+                "(Connection refused)"));
+}
+
+TEST_F(Machines, RefuseAWrongRank) {
+  make_hosts(2);
+  auto lonely = launch(1, 1, "exit 0");
+  EXPECT_EQ(lonely->wait(10s).exit_code, 2);
+  EXPECT_THAT(lonely->err(), HasSubstr("machine_rank"));
+}
+
+TEST_F(Machines, RefuseADuplicateRankAndGoOn) {
+  make_hosts(3);
+  auto first = launch(3, 0, "exit 0");
+  auto second = launch(3, 1, "exit 0");
+  ASSERT_TRUE(eventually([&] {
+    return first->err().find("open to the network") != std::string::npos;
+  }));
+  std::this_thread::sleep_for(500ms);
+  auto twin = cluster_->start(
+      2,
+      {kProgram,
+       "launch",
+       "--num_machines",
+       "3",
+       "--machine_rank",
+       "1",
+       "--main_process_ip",
+       "10.77.0.1",
+       "--num_processes",
+       "6",
+       "sh",
+       "-c",
+       "exit 0"});
+  EXPECT_EQ(twin->wait(10s).exit_code, 2);
+  EXPECT_THAT(
+      twin->err(), HasSubstr("machine_rank 1 is taken by node1; give each"));
+  auto third = launch(3, 2, "exit 0");
+  for (auto* launcher : {first.get(), second.get(), third.get()}) {
+    EXPECT_EQ(launcher->wait(10s).exit_code, 0) << launcher->err();
+  }
+  EXPECT_THAT(first->err(), HasSubstr("refused a machine at 10.77.0.3"));
+}
+
+TEST_F(Machines, RefuseADifferentConfiguration) {
+  make_hosts(2);
+  auto first = launch(2, 0, "exit 0", {"--join_timeout", "3"});
+  auto second = launch(2, 1, "exit 0", {"--mixed_precision", "bf16"});
+  EXPECT_EQ(second->wait(10s).exit_code, 2);
+  EXPECT_THAT(
+      second->err(),
+      HasSubstr("it has mixed_precision=bf16, machine 0 has "
+                "mixed_precision=no"));
+  EXPECT_EQ(first->wait(10s).exit_code, 1);
+}
+
+TEST_F(Machines, ShareATokenAndRefuseAnother) {
+  make_hosts(2);
+  auto first =
+      launch(2, 0, "exit 0", {}, {{"ACCELERATE_JOB_TOKEN", "open sesame"}});
+  auto thief =
+      launch(2, 1, "exit 0", {}, {{"ACCELERATE_JOB_TOKEN", "open barley"}});
+  EXPECT_EQ(thief->wait(10s).exit_code, 2);
+  EXPECT_THAT(thief->err(), HasSubstr("the job token is wrong"));
+  const auto token = folder_.write("token", "open sesame\n");
+  std::filesystem::permissions(token, std::filesystem::perms::owner_read);
+  auto second = launch(
+      2,
+      1,
+      "echo token=$ACCELERATE_JOB_TOKEN.",
+      {},
+      {{"ACCELERATE_JOB_TOKEN_FILE", token}});
+  // The programs differ, so that the script above could be another one.
+  EXPECT_EQ(second->wait(10s).exit_code, 2);
+  auto third =
+      launch(2, 1, "exit 0", {}, {{"ACCELERATE_JOB_TOKEN_FILE", token}});
+  EXPECT_EQ(third->wait(10s).exit_code, 0) << third->err();
+  EXPECT_EQ(first->wait(10s).exit_code, 0) << first->err();
+  EXPECT_THAT(first->err(), Not(HasSubstr("without a token")));
+}
+
+TEST_F(Machines, NameTheOwnerOfABusyPort) {
+  make_hosts(2);
+  auto owner = launch(2, 0, "exit 0");
+  ASSERT_TRUE(eventually([&] {
+    return owner->err().find("open to the network") != std::string::npos;
+  }));
+  auto second = launch(2, 0, "exit 0");
+  EXPECT_EQ(second->wait(10s).exit_code, 2);
+  EXPECT_THAT(
+      second->err(),
+      AllOf(
+          HasSubstr("port 29500 of this machine is taken by pid "),
+          HasSubstr("(accelerate)")));
+}
+
+struct Blow {
+  int machine;
+  int signal;
+  int own_code;
+  int other_code;
+};
+
+class MachinesStruck : public Machines,
+                       public ::testing::WithParamInterface<Blow> {};
+
+TEST_P(MachinesStruck, EndTogether) {
+  const Blow blow = GetParam();
+  make_hosts(2);
+  std::unique_ptr<Subprocess> launchers[] = {
+      launch(2, 0, waiting_script()), launch(2, 1, waiting_script())};
+  ASSERT_TRUE(wait_for_ranks(4));
+  const auto start = std::chrono::steady_clock::now();
+  launchers[blow.machine]->send(blow.signal);
+  EXPECT_EQ(launchers[blow.machine]->wait(10s).exit_code, blow.own_code);
+  EXPECT_EQ(launchers[1 - blow.machine]->wait(10s).exit_code, blow.other_code)
+      << launchers[1 - blow.machine]->err();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Blows,
+    MachinesStruck,
+    ::testing::Values(
+        Blow{0, SIGINT, 130, 130},
+        Blow{1, SIGINT, 130, 130},
+        Blow{0, SIGTERM, 143, 143},
+        Blow{1, SIGTERM, 143, 143},
+        Blow{0, SIGKILL, 137, 1},
+        Blow{1, SIGKILL, 137, 1}));
+
+} // namespace
+} // namespace accelerate::testing

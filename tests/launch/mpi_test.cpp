@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Under a real Open MPI, on one machine and through `--mpirun_hostfile`.
+#include <gmock/gmock.h>
+
+#include "launch/mpirun.h"
+#include "support/subprocess.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
+const std::map<std::string, std::string> kAsRoot = {
+    {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+    {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+    {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
+
+class Mpi : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (mpirun_version().find("Open") == std::string::npos) {
+      GTEST_SKIP() << "Open MPI (openmpi-bin) is not installed";
+    }
+  }
+};
+
+TEST_F(Mpi, OneTaskPerRankRunsTheProgramInPlace) {
+  const auto result = run_process(
+      {"mpirun",
+       "-n",
+       "2",
+       kProgram,
+       "launch",
+       "--mixed_precision",
+       "bf16",
+       "sh",
+       "-c",
+       "echo rank $RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at "
+       "$MASTER_ADDR $ACCELERATE_MIXED_PRECISION; "
+       "grep -q accelerate /proc/$PPID/comm && echo has a launcher above it"},
+      kAsRoot);
+  EXPECT_EQ(result.exit_code, 1) << result.err; // The last grep fails.
+  EXPECT_THAT(
+      result.out,
+      AllOf(
+          HasSubstr("rank 0/2 local 0/2 at 127.0.0.1 bf16"),
+          HasSubstr("rank 1/2 local 1/2 at 127.0.0.1 bf16"),
+          ::testing::Not(HasSubstr("launcher above"))));
+}
+
+TEST_F(Mpi, OneTaskOnOneMachineStartsTheLocalWorkers) {
+  const auto result = run_process(
+      {"mpirun",
+       "-n",
+       "1",
+       kProgram,
+       "launch",
+       "--num_processes",
+       "3",
+       "sh",
+       "-c",
+       "echo rank $RANK/$WORLD_SIZE"},
+      kAsRoot);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("rank 0/3"), HasSubstr("rank 2/3")));
+}
+
+TEST_F(Mpi, IsStartedOnRequest) {
+  TempDir folder;
+  const auto file = folder.write("hosts", "localhost slots=2\n");
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--cpu",
+       "--mpirun_hostfile",
+       file,
+       "--num_processes",
+       "2",
+       "sh",
+       "-c",
+       "echo mpi rank $OMPI_COMM_WORLD_RANK at $MASTER_ADDR:$MASTER_PORT cpu "
+       "$ACCELERATE_USE_CPU, no rank of ours: $RANK."},
+      kAsRoot);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.out,
+      AllOf(
+          HasSubstr("mpi rank 0 at localhost:"),
+          HasSubstr("mpi rank 1 at localhost:"),
+          HasSubstr("cpu True, no rank of ours: .")));
+}
+
+} // namespace
+} // namespace accelerate::testing

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/placement.h"
+
+#include <gmock/gmock.h>
+
+#include "accelerate/error.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+using Variables = std::map<std::string, std::string>;
+
+Placement place(const Variables& variables, ResolvedConfig config = {}) {
+  return find_placement(
+      config, [&](const std::string& name) -> std::optional<std::string> {
+        const auto found = variables.find(name);
+        return found == variables.end() ? std::nullopt
+                                        : std::optional(found->second);
+      });
+}
+
+const Variables kOneTaskPerNode = {
+    {"SLURM_PROCID", "1"},
+    {"SLURM_NTASKS", "2"},
+    {"SLURM_LOCALID", "0"},
+    {"SLURM_NODEID", "1"},
+    {"SLURM_STEP_ID", "0"},
+    {"SLURM_JOB_ID", "7"},
+    {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+    {"SLURM_STEP_NODELIST", "gpu[3-4]"}};
+
+TEST(Placement, IsOneMachineWhereNobodySaysMore) {
+  const auto placement = place({});
+  EXPECT_FALSE(placement.is_in_place);
+  EXPECT_EQ(placement.num_machines, 1);
+}
+
+TEST(Placement, IsTheLauncherOfItsMachineWithOneSlurmTaskPerNode) {
+  const auto placement = place(kOneTaskPerNode);
+  EXPECT_FALSE(placement.is_in_place);
+  EXPECT_EQ(placement.num_machines, 2);
+  EXPECT_EQ(placement.machine_rank, 1);
+  EXPECT_EQ(placement.meeting_point.address, "gpu3");
+}
+
+TEST(Placement, IsInPlaceWithSeveralTasksOnANode) {
+  const auto placement = place(
+      {{"OMPI_COMM_WORLD_RANK", "1"},
+       {"OMPI_COMM_WORLD_SIZE", "2"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_TRUE(placement.is_in_place);
+  EXPECT_EQ(placement.environment.topology.rank, 1);
+}
+
+TEST(Placement, TakesAPyTorchJobsRankAsTheMachine) {
+  const auto placement = place(
+      {{"RANK", "1"},
+       {"WORLD_SIZE", "3"},
+       {"MASTER_ADDR", "job-master-0"},
+       {"MASTER_PORT", "23456"}});
+  EXPECT_FALSE(placement.is_in_place);
+  EXPECT_EQ(placement.num_machines, 3);
+  EXPECT_EQ(placement.machine_rank, 1);
+  EXPECT_EQ(placement.meeting_point, (Rendezvous{"job-master-0", 23456}));
+  EXPECT_TRUE(placement.listens_everywhere);
+}
+
+TEST(Placement, PrefersTheOperatorsNodeVariables) {
+  const auto placement = place(
+      {{"RANK", "1"},
+       {"WORLD_SIZE", "8"},
+       {"PET_NNODES", "2"},
+       {"PET_NODE_RANK", "1"},
+       {"PET_MASTER_ADDR", "job-master-0"},
+       {"PET_MASTER_PORT", "23456"}});
+  EXPECT_EQ(placement.num_machines, 2);
+  EXPECT_EQ(placement.machine_rank, 1);
+  EXPECT_EQ(placement.meeting_point, (Rendezvous{"job-master-0", 23456}));
+}
+
+TEST(Placement, IsInPlaceUnderTorchrun) {
+  EXPECT_TRUE(place({{"RANK", "1"},
+                     {"WORLD_SIZE", "2"},
+                     {"LOCAL_RANK", "1"},
+                     {"LOCAL_WORLD_SIZE", "2"}})
+                  .is_in_place);
+}
+
+TEST(Placement, LetsFlagsWinOverTheCluster) {
+  ResolvedConfig config;
+  config.values.num_machines = 4;
+  config.values.machine_rank = 3;
+  config.values.main_process_ip = "10.0.0.1";
+  config.sources["num_machines"] = {SourceKind::kFlag, "--num_machines"};
+  const auto placement = place(kOneTaskPerNode, config);
+  EXPECT_EQ(placement.num_machines, 4);
+  EXPECT_EQ(placement.machine_rank, 3);
+  EXPECT_EQ(
+      placement.meeting_point, (Rendezvous{"10.0.0.1", kDefaultMachinesPort}));
+}
+
+TEST(Placement, RefusesContradictionsAndMissingAddresses) {
+  ResolvedConfig config;
+  config.values.num_processes = 4;
+  config.sources["num_processes"] = {SourceKind::kFlag, "--num_processes"};
+  EXPECT_THAT(
+      [&] {
+        place(
+            {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}}, config);
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("has started 2 tasks")));
+  ResolvedConfig no_address;
+  no_address.values.num_machines = 2;
+  EXPECT_THAT(
+      [&] { place({}, no_address); },
+      ThrowsMessage<ConfigError>(HasSubstr("--main_process_ip")));
+}
+
+} // namespace
+} // namespace accelerate

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/protocol.h"
+
+#include <gmock/gmock.h>
+
+#include "accelerate/error.h"
+#include "launch/control_server.h"
+#include "launch/hosts.h"
+#include "launch/job_token.h"
+#include "support/temp_dir.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+
+Message round_trip(const Message& message) {
+  FrameReader reader;
+  reader.add(encode_frame(message));
+  return decode_payload(reader.next().value());
+}
+
+TEST(Protocol, EveryMessageComesBackAsItWas) {
+  StartMessage start;
+  start.order.attempt = 2;
+  start.order.first_rank = 4;
+  start.order.world_size = 8;
+  start.order.master_port = 29501;
+  start.order.run_id = "abc";
+  start.roll = "the roll";
+  const Message messages[] = {
+      HelloMessage{
+          .version = "0.1.0",
+          .token = "secret",
+          .machine_rank = 3,
+          .host = "node3",
+          .num_local = 8,
+          .devices = "8 x H200",
+          .agreement = {{"num_machines", "4"}}},
+      AcceptedMessage{},
+      RefusedMessage{"because"},
+      start,
+      StopMessage{2, true},
+      EndMessage{{7, "rank 1 failed"}},
+      FailedMessage{{1, "node1", 137, "signal 9 (Killed)", {"a", "b"}}},
+      CannotStartMessage{"no such file"},
+      FinishedMessage{},
+      StoppedMessage{},
+      InterruptedMessage{15},
+      AliveMessage{}};
+  for (const auto& message : messages) {
+    EXPECT_EQ(round_trip(message), message) << encode_frame(message);
+  }
+}
+
+TEST(Protocol, FramesAreALengthAndJson) {
+  // Written by hand from docs/launch_protocol.md.
+  EXPECT_EQ(
+      encode_frame(AliveMessage{}),
+      std::string("\0\0\0\x10{\"type\":\"alive\"}", 20));
+}
+
+TEST(Protocol, FramesMayArriveByteByByte) {
+  FrameReader reader;
+  for (const char byte : encode_frame(StopMessage{2, true})) {
+    EXPECT_FALSE(reader.next());
+    reader.add({&byte, 1});
+  }
+  EXPECT_EQ(
+      decode_payload(reader.next().value()), Message(StopMessage{2, true}));
+}
+
+TEST(Protocol, RefusesFramesThatAreTooLongBeforeTheyArrive) {
+  FrameReader reader;
+  reader.set_limit(1000);
+  reader.add(std::string("\0\0\x03\xE9", 4));
+  EXPECT_THAT(
+      [&] { reader.next(); },
+      ThrowsMessage<CommError>(HasSubstr("1001 bytes, at most 1000")));
+}
+
+TEST(Protocol, RefusesWhatIsNoMessage) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "not a JSON object"},
+      {"[1]", "not a JSON object"},
+      {"GET / HTTP/1.1", "not a JSON object"},
+      {"{}", "'type' is missing"},
+      {R"({"type":"dance"})", "unknown type 'dance'"},
+      {R"({"type":7})", "'type' is not a text"},
+      {R"({"type":"stop","signal":0,"is_to_restart":true})", "'signal'"},
+      {R"({"type":"stop","signal":1e9,"is_to_restart":true})", "'signal'"},
+      {R"({"type":"stop","signal":15,"is_to_restart":1})", "'is_to_restart'"},
+      {R"({"type":"end","exit_code":-1,"summary":""})", "'exit_code'"},
+      {R"({"type":"interrupted","signal":18446744073709551615})", "'signal'"},
+  };
+  for (const auto& [payload, part] : cases) {
+    EXPECT_THAT(
+        [&] { decode_payload(payload); },
+        ThrowsMessage<CommError>(HasSubstr(part)));
+  }
+}
+
+TEST(Protocol, ShortensWhatAWorkerWroteUntilItFits) {
+  FailureReport report{1, "node1", 1, "exit code 1", {}};
+  for (int i = 0; i < 20; ++i) {
+    report.last_lines.emplace_back(100000, '\x01'); // Six bytes each in JSON.
+  }
+  report.last_lines.emplace_back("\xFF the last line");
+  EXPECT_LE(encode_frame(FailedMessage{report}).size(), kMaxFrameBytes + 4);
+  const auto message =
+      std::get<FailedMessage>(round_trip(FailedMessage{report}));
+  EXPECT_THAT(message.report.last_lines.back(), HasSubstr("the last line"));
+  const auto end = std::get<EndMessage>(
+      round_trip(EndMessage{{1, std::string(1 << 20, 'x')}}));
+  EXPECT_LE(end.ending.summary.size(), kMaxFrameBytes);
+}
+
+HelloMessage hello() {
+  return {
+      .version = "0.1.0",
+      .token = "secret",
+      .machine_rank = 1,
+      .host = "node1",
+      .agreement = {{"num_machines", "2"}, {"mixed_precision", "no"}}};
+}
+
+TEST(RollCall, RefusesEachDifferenceByName) {
+  const auto own = hello();
+  EXPECT_EQ(reason_to_refuse(own, hello(), 2), "");
+  const auto reason = [&](auto change) {
+    HelloMessage other = hello();
+    change(other);
+    return reason_to_refuse(own, other, 2);
+  };
+  for (const char* token : {"", "secre", "secret1", "Secret"}) {
+    EXPECT_THAT(reason([&](auto& m) { m.token = token; }), HasSubstr("token"));
+  }
+  EXPECT_THAT(
+      reason([](auto& m) { m.version = "9.9.9"; }),
+      HasSubstr("it runs accelerate 9.9.9 (protocol 1), machine 0 runs 0.1.0"));
+  EXPECT_THAT(
+      reason([](auto& m) { m.protocol = 2; }), HasSubstr("(protocol 2)"));
+  EXPECT_THAT(
+      reason([](auto& m) { m.agreement["mixed_precision"] = "bf16"; }),
+      HasSubstr("mixed_precision=bf16, machine 0 has mixed_precision=no"));
+  EXPECT_THAT(
+      reason([](auto& m) { m.agreement.erase("num_machines"); }),
+      HasSubstr("num_machines=nothing"));
+  EXPECT_THAT(
+      reason([](auto& m) { m.machine_rank = 2; }),
+      HasSubstr("--machine_rank is 2"));
+  EXPECT_THAT(
+      reason([](auto& m) { m.machine_rank = 0; }),
+      HasSubstr("--machine_rank is 0"));
+}
+
+TEST(JobToken, IsRandomAndComesFromAPrivateFile) {
+  EXPECT_THAT(random_token(), SizeIs(64));
+  EXPECT_NE(random_token(), random_token());
+  testing::TempDir folder;
+  const auto file = folder.write("token", "first line\nsecond\n");
+  const auto env = [&](const std::string& name) -> std::optional<std::string> {
+    return name == "ACCELERATE_JOB_TOKEN_FILE"
+               ? std::optional<std::string>(file.string())
+               : std::nullopt;
+  };
+  std::filesystem::permissions(file, std::filesystem::perms(0644));
+  EXPECT_THAT(
+      [&] { find_token(env); },
+      ThrowsMessage<ConfigError>(HasSubstr("can be read by others")));
+  std::filesystem::permissions(file, std::filesystem::perms(0600));
+  EXPECT_EQ(find_token(env), "first line");
+  folder.write("token", "");
+  EXPECT_THAT(
+      [&] { find_token(env); },
+      ThrowsMessage<ConfigError>(HasSubstr("has no token")));
+}
+
+TEST(Hosts, AreReadFromAFileLineByLine) {
+  testing::TempDir folder;
+  LaunchConfig config;
+  config.hostfile = folder.write(
+      "hosts", "# machines\nnode0 slots=2\n\n  me@node1   # the other\n");
+  EXPECT_THAT(
+      find_hosts(config),
+      ElementsAre(HostEntry{"node0", 2}, HostEntry{"me@node1", std::nullopt}));
+  EXPECT_EQ(find_hosts(config)[1].address(), "node1");
+  config.hostfile = folder.write("bad", "node0\nnode1 slots=two\n");
+  EXPECT_THAT(
+      [&] { find_hosts(config); },
+      ThrowsMessage<ConfigError>(HasSubstr("bad:2: 'slots=two'")));
+  config.hostfile = folder.path() / "none";
+  EXPECT_THAT(
+      [&] { find_hosts(config); },
+      ThrowsMessage<ConfigError>(HasSubstr("cannot read the host file")));
+}
+
+TEST(Hosts, OrdersTravelWholeAndVariablesWithoutTheToken) {
+  JoinOrder order;
+  order.token = "secret";
+  order.machine_rank = 2;
+  order.num_machines = 3;
+  order.meeting_point = {"10.0.0.1", 29500};
+  order.num_local = 4;
+  order.folder = "/some where";
+  order.options = {{"mixed_precision", "bf16"}};
+  order.program = {"./train", "line\nbreak", "quote'"};
+  order.variables = {{"PATH", "/bin"}};
+  const std::string line = encode_join_order(order);
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  EXPECT_EQ(decode_join_order(line), order);
+  EXPECT_THROW(decode_join_order("{}"), ConfigError);
+  const char* environment[] = {
+      "PATH=/bin",
+      "ACCELERATE_JOB_TOKEN=secret",
+      "NCCL_DEBUG=INFO",
+      "HOME=/root",
+      nullptr};
+  EXPECT_EQ(
+      variables_to_pass_on(environment),
+      (std::map<std::string, std::string>{
+          {"NCCL_DEBUG", "INFO"}, {"PATH", "/bin"}}));
+}
+
+} // namespace
+} // namespace accelerate
