@@ -7,7 +7,7 @@
 
 #include "accelerate/error.h"
 #include "accelerate/process_group.h"
-#include "launch/plan.h"
+#include "hardware/ports.h"
 #include "support/rank_bodies.h"
 
 namespace accelerate {
