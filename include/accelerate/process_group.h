@@ -79,6 +79,10 @@ class ACCELERATE_API ProcessGroup {
   /// Everybody's bytes, of any lengths, in rank order.
   std::vector<std::string> all_gather_bytes(const std::string& bytes) const;
 
+  /// Runs `work` that speaks to the other ranks by itself, and gives what goes
+  /// wrong there the same exceptions, under the name `operation`.
+  void guard(const char* operation, const std::function<void()>& work) const;
+
   /// Leaves the group; later collectives throw `UsageError`. Waits for nobody.
   void shutdown();
 

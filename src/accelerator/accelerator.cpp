@@ -111,7 +111,8 @@ void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {
         ", expected one number computed from a prepared model with gradients "
         "enabled"));
   }
-  loss.backward({}, options.retain_graph);
+  process_group().guard(
+      "backward", [&] { loss.backward({}, options.retain_graph); });
 }
 
 void Accelerator::print_line(const std::string& line) const {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "accelerate/c10d.h"
 #include "accelerate/error.h"
@@ -25,6 +26,20 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
       break;
   }
   return c10d::ReduceOp::SUM;
+}
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kVictimDelay{300};
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+bool is_about_communication(const std::exception& error) {
+  const std::string message = error.what();
+  return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
+         message.find("/gloo/") != std::string::npos ||
+         message.find("NCCL") != std::string::npos;
 }
 
 // c10d's messages go on with a C++ stack: one line is what a person wants.
@@ -90,36 +105,58 @@ void ProcessGroup::Impl::run(
         "end_training()"));
   }
   ++num_operations_;
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   try {
     start(*group_)->wait();
   } catch (const std::exception& error) {
-    const std::string cause = first_line(error.what());
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
-            .count();
-    const std::string message = str_cat(
-        "[",
-        operation,
-        "] operation ",
-        num_operations_,
-        " of rank ",
-        rank_,
-        " of ",
-        world_size_,
-        " failed after ",
-        seconds,
-        " s: ",
-        cause);
-    if (is_timeout(cause)) {
-      throw TimeoutError(str_cat(
-          message,
-          "; some rank did not call it: see that all ranks run the same "
-          "collectives, or raise the timeout"));
-    }
-    throw CommError(str_cat(
-        message, "; a rank has most likely ended: see its own messages"));
+    fail(operation, error.what(), seconds_since(begin));
   }
+}
+
+void ProcessGroup::Impl::guard(
+    const char* operation,
+    const std::function<void()>& work) {
+  const auto begin = Clock::now();
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (!group_ || !is_about_communication(error)) {
+      throw;
+    }
+    fail(operation, error.what(), seconds_since(begin));
+  }
+}
+
+void ProcessGroup::Impl::fail(
+    const char* operation,
+    const std::string& cause,
+    double seconds) const {
+  const std::string message = str_cat(
+      "[",
+      operation,
+      "] operation ",
+      num_operations_,
+      " of rank ",
+      rank_,
+      " of ",
+      world_size_,
+      " failed after ",
+      seconds,
+      " s: ",
+      first_line(cause));
+  if (is_timeout(cause)) {
+    throw TimeoutError(str_cat(
+        message,
+        "; some rank did not call it: see that all ranks run the same "
+        "collectives, or raise the timeout"));
+  }
+  // Whoever starts the processes takes the first that ends for the culprit:
+  // the rank that really failed gets the time to be it.
+  if (!ranks_are_threads_) {
+    std::this_thread::sleep_for(kVictimDelay);
+  }
+  throw CommError(
+      str_cat(message, "; a rank has most likely ended: see its own messages"));
 }
 
 ProcessGroup::ProcessGroup() : impl_(std::make_shared<Impl>()) {}
@@ -140,6 +177,12 @@ bool ProcessGroup::ranks_are_threads() const {
 }
 void ProcessGroup::shutdown() {
   impl_->shutdown();
+}
+
+void ProcessGroup::guard(
+    const char* operation,
+    const std::function<void()>& work) const {
+  impl_->guard(operation, work);
 }
 
 void ProcessGroup::barrier() const {

@@ -29,6 +29,9 @@ class ProcessGroup::Impl {
       const char* operation,
       const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
           start);
+  /// The same for `work` that speaks to the other ranks by itself, as autograd
+  /// does with DDP. Exceptions that have nothing to do with it pass.
+  void guard(const char* operation, const std::function<void()>& work);
   void shutdown();
 
   const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
@@ -39,6 +42,9 @@ class ProcessGroup::Impl {
   int world_size() const { return world_size_; }
 
  private:
+  [[noreturn]] void
+  fail(const char* operation, const std::string& cause, double seconds) const;
+
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::string backend_ = "solo";
   int rank_ = 0;

@@ -65,7 +65,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
       const ProcessGroup& group,
       const ParameterSet& model,
       const DdpOptions& options)
-      : group_(to_c10d(group)), options_(options), buffers_(model.buffers) {
+      : group_(group), options_(options), buffers_(model.buffers) {
     share_initial_values(model);
     make_reducer(model);
   }
@@ -77,7 +77,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
       reducer_->rebuild_buckets();
     }
     if (options_.broadcast_buffers && sync_ && !buffers_.empty()) {
-      c10d::broadcast_coalesced(group_, buffers_, kBroadcastBytes);
+      share("broadcast of buffers", buffers_);
     }
   }
 
@@ -114,7 +114,13 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
       everything.push_back(parameter.detach());
     }
     everything.insert(everything.end(), buffers_.begin(), buffers_.end());
-    c10d::broadcast_coalesced(group_, everything, kBroadcastBytes);
+    share("broadcast of parameters", everything);
+  }
+
+  void share(const char* what, const std::vector<at::Tensor>& tensors) {
+    group_.guard(what, [&] {
+      c10d::broadcast_coalesced(to_c10d(group_), tensors, kBroadcastBytes);
+    });
   }
 
   void make_reducer(const ParameterSet& model) {
@@ -137,7 +143,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     reducer_ = std::make_shared<c10d::Reducer>(
         parameters,
         buckets,
-        group_,
+        to_c10d(group_),
         sparse,
         cap,
         options_.find_unused_parameters,
@@ -175,7 +181,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     }
   }
 
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  ProcessGroup group_;
   DdpOptions options_;
   std::vector<at::Tensor> buffers_;
   std::shared_ptr<c10d::Reducer> reducer_;

@@ -70,11 +70,15 @@ TEST_P(RankThat, EndsTheRunWithinSeconds) {
 }
 
 const Fault kFaults[] = {
-    {"throws", 1, {"no more data", "[launch] rank"}},
-    {"is killed", 128 + SIGKILL, {"[launch] rank 1", "signal 9 (Killed)"}},
+    {"throws", 1, {"first failure: rank 1", "no more data"}},
+    {"is killed",
+     128 + SIGKILL,
+     {"first failure: rank 1", "signal 9 (Killed)"}},
     {"exits",
      1,
-     {"[launch] rank 0", "rank 1 had left before with exit code 0"}},
+     {"[backward] operation",
+      "first failure: rank 0",
+      "rank 1 had left before with exit code 0"}},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, RankThat, ::testing::ValuesIn(kFaults));
 
