@@ -2,6 +2,8 @@
 // Under a real Open MPI, on one machine and through `--mpirun_hostfile`.
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "launch/mpirun.h"
 #include "support/subprocess.h"
 
@@ -12,6 +14,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
+// Trains on all ranks, and compares with training on one.
+const std::string kTraining = kProgram + "-selftest";
 const std::map<std::string, std::string> kAsRoot = {
     {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
     {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
@@ -90,6 +94,20 @@ TEST_F(Mpi, IsStartedOnRequest) {
           HasSubstr("mpi rank 0 at localhost:"),
           HasSubstr("mpi rank 1 at localhost:"),
           HasSubstr("cpu True, no rank of ours: .")));
+}
+
+TEST_F(Mpi, TrainsWithAndWithoutOurLauncherAndWithoutFlags) {
+  if (!std::filesystem::exists(kTraining)) {
+    GTEST_SKIP() << "this build has no training library";
+  }
+  const std::vector<std::string> commands[] = {
+      {"mpirun", "-n", "2", kTraining},
+      {"mpirun", "-n", "2", kProgram, "launch", kTraining}};
+  for (const auto& command : commands) {
+    const auto result = run_process(command, kAsRoot);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("training on 2 process(es)"));
+  }
 }
 
 } // namespace

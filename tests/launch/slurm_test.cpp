@@ -16,6 +16,8 @@ using ::testing::IsEmpty;
 using namespace std::chrono_literals;
 
 const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
+// Trains on all ranks, and compares with training on one.
+const std::string kTraining = kProgram + "-selftest";
 
 bool is_installed() {
   for (const char* program :
@@ -209,6 +211,25 @@ TEST_F(Slurm, RefusesANumberThatContradictsTheTasks) {
       srun({"-N1", "-n2", kProgram, "launch", "--num_processes", "4", "true"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("Slurm has started 2 tasks"));
+}
+
+TEST_F(Slurm, TrainsWithAndWithoutOurLauncherAndWithoutFlags) {
+  if (!std::filesystem::exists(kTraining)) {
+    GTEST_SKIP() << "this build has no training library";
+  }
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"-N1", "-n2", kTraining}, "training on 2 process(es)"},
+      {{"-N2", "-n2", kTraining}, "training on 2 process(es)"},
+      {{"-N1", "-n2", kProgram, "launch", kTraining},
+       "training on 2 process(es)"},
+      {{"-N2", "-n2", kProgram, "launch", "--num_processes", "4", kTraining},
+       "training on 4 process(es)"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const auto result = srun(arguments, 60s);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr(expected));
+  }
 }
 
 } // namespace
