@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,6 +67,13 @@ AtomicFile::AtomicFile(std::filesystem::path target)
       open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file_ < 0) {
     fail("be made");
+  }
+  struct stat old {};
+  if (stat(target_.c_str(), &old) == 0 &&
+      fchmod(file_, old.st_mode & 07777) != 0) {
+    close(file_);
+    unlink(temporary_.c_str());
+    fail("keep its rights");
   }
 }
 

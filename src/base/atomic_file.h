@@ -15,7 +15,8 @@ namespace accelerate {
 
 /// Writes to a temporary sibling; `commit` gives it the final name. Without
 /// `commit` the sibling goes with the object, and an old file stays as it was.
-/// A link of that name is replaced, not followed. Throws `SystemError`.
+/// A link of that name is replaced, not followed; a file that was there before
+/// hands its rights on. Throws `SystemError`.
 class ACCELERATE_API AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);

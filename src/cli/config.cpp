@@ -16,6 +16,7 @@
 #include "config/flags.h"
 #include "config/questionnaire.h"
 #include "config/resolve.h"
+#include "hardware/gpus.h"
 
 namespace accelerate {
 namespace {
@@ -23,9 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 int count_gpus() {
-  std::error_code error;
-  const fs::directory_iterator gpus("/proc/driver/nvidia/gpus", error);
-  return error ? 0 : static_cast<int>(std::distance(begin(gpus), end(gpus)));
+  return static_cast<int>(list_gpus().gpus.size());
 }
 
 std::shared_ptr<std::string> add_file_option(

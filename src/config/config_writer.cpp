@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From values to a file that Hugging Face's loader takes.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "accelerate/error.h"
+#include "base/atomic_file.h"
 #include "base/str.h"
 #include "config/config_file.h"
 #include "config/fields.h"
@@ -52,70 +46,6 @@ json::json_pointer pointer_of(const Field& field) {
     c = c == '.' ? '/' : c;
   }
   return json::json_pointer(path);
-}
-
-[[noreturn]] void cannot_write(const std::filesystem::path& path, int cause) {
-  throw SystemError(str_cat(
-      "[config] cannot write '",
-      path.string(),
-      "' (",
-      std::strerror(cause),
-      "); give another place with --config_file"));
-}
-
-/// A file beside its final place; removed unless `commit` was called.
-class PendingFile {
- public:
-  explicit PendingFile(const std::filesystem::path& path)
-      : path_(path), pending_(path.string() + ".XXXXXX") {
-    descriptor_ = mkostemp(pending_.data(), O_CLOEXEC);
-    if (descriptor_ < 0) {
-      cannot_write(path_, errno);
-    }
-  }
-  ~PendingFile() {
-    close(descriptor_);
-    if (!is_committed_) {
-      unlink(pending_.c_str());
-    }
-  }
-  PendingFile(const PendingFile&) = delete;
-  PendingFile& operator=(const PendingFile&) = delete;
-
-  void write_all(std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t count = ::write(descriptor_, text.data(), text.size());
-      if (count < 0 && errno != EINTR) {
-        cannot_write(path_, errno);
-      }
-      text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(0, count)));
-    }
-  }
-
-  void commit(mode_t mode) {
-    if (fchmod(descriptor_, mode) != 0 || fsync(descriptor_) != 0 ||
-        rename(pending_.c_str(), path_.c_str()) != 0) {
-      cannot_write(path_, errno);
-    }
-    is_committed_ = true;
-  }
-
- private:
-  std::filesystem::path path_;
-  std::string pending_;
-  int descriptor_ = -1;
-  bool is_committed_ = false;
-};
-
-// As a plain `open` would have left it: an old file keeps its mode.
-mode_t mode_for(const std::filesystem::path& path) {
-  struct stat old {};
-  if (stat(path.c_str(), &old) == 0) {
-    return old.st_mode & 07777;
-  }
-  const mode_t mask = umask(0);
-  umask(mask);
-  return 0666 & ~mask;
 }
 
 } // namespace
@@ -175,14 +105,17 @@ void write_config_file(
   if (error) {
     target = path;
   }
+  // Where this fails, the file says why it cannot be made.
   std::filesystem::create_directories(target.parent_path(), error);
-  if (error) {
-    cannot_write(path, error.value());
-  }
   const bool is_json = path.extension() == ".json";
-  PendingFile file(target);
-  file.write_all(is_json ? document.dump(2) + "\n" : to_yaml(document));
-  file.commit(mode_for(target));
+  try {
+    AtomicFile file(target);
+    file.write(is_json ? document.dump(2) + "\n" : to_yaml(document));
+    file.commit();
+  } catch (const SystemError& refused) {
+    throw SystemError(
+        str_cat(refused.what(), ", or give another place with --config_file"));
+  }
 }
 
 } // namespace accelerate
