@@ -75,9 +75,30 @@ void warn_where_gpus_are_shared(const Assembly& assembly) {
   }
 }
 
+// What the launcher was asked for and this library cannot do must not be
+// dropped without a word.
+void refuse_what_is_not_there(const EnvLookup& env) {
+  const std::pair<const char*, const char*> neutral[] = {
+      {"ACCELERATE_MIXED_PRECISION", "no"},
+      {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1"}};
+  for (const auto& [name, value] : neutral) {
+    const std::string given = env(name).value_or(value);
+    if (given != value) {
+      throw ConfigError(str_cat(
+          "[Accelerator] ",
+          name,
+          "=",
+          given,
+          " asks for what this version cannot do yet; set it to ",
+          value));
+    }
+  }
+}
+
 } // namespace
 
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
+  refuse_what_is_not_there(env);
   Assembly assembly;
   ProcessGroupOptions connection = options.connection;
   const bool cpu = wants_cpu(options, env);
