@@ -11,6 +11,7 @@ find_package(nlohmann_json REQUIRED)
 if(ACCELERATE_DEPS)
   # Its own minimum is a CMake whose option() forgets variables set before it.
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+  set(CMAKE_POLICY_VERSION_MINIMUM 3.5) # CMake 4 refuses older ones.
   set(YAML_CPP_BUILD_TOOLS OFF)
   set(YAML_CPP_BUILD_CONTRIB OFF)
   set(YAML_CPP_INSTALL OFF)
