@@ -104,6 +104,32 @@ Gpu read_gpu(const Nvml& nvml, unsigned index, NvmlDevice device) {
   return gpu;
 }
 
+bool can_read(const Nvml& nvml, NvmlDevice reader, NvmlDevice owner) {
+  constexpr int kRead = 0; // NVML_P2P_CAPS_INDEX_READ
+  int status = -1;
+  const int error =
+      nvml.call("nvmlDeviceGetP2PStatus", reader, owner, kRead, &status);
+  return error == 0 && status == 0;
+}
+
+// Numbers as `0,2`, or `-` where there are none.
+std::string to_list(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) {
+    text += str_cat(text.empty() ? "" : ",", number);
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::vector<int> from_list(const std::string& text) {
+  std::vector<int> numbers;
+  std::istringstream in(text);
+  for (int number = 0; in >> number; in.ignore()) {
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
 GpuInventory ask_nvml() {
   GpuInventory found;
   const Nvml nvml;
@@ -117,10 +143,19 @@ GpuInventory ask_nvml() {
   }
   unsigned count = 0;
   nvml.call("nvmlDeviceGetCount_v2", &count);
+  std::vector<NvmlDevice> devices;
   for (unsigned index = 0; index < count; ++index) {
     NvmlDevice device = nullptr;
     if (nvml.call("nvmlDeviceGetHandleByIndex_v2", index, &device) == 0) {
       found.gpus.push_back(read_gpu(nvml, index, device));
+      devices.push_back(device);
+    }
+  }
+  for (size_t i = 0; i < devices.size(); ++i) {
+    for (size_t j = 0; j < devices.size(); ++j) {
+      if (i != j && can_read(nvml, devices[i], devices[j])) {
+        found.gpus[i].peers.push_back(found.gpus[j].index);
+      }
     }
   }
   if (found.gpus.empty()) {
@@ -146,6 +181,8 @@ std::string to_text(const GpuInventory& found) {
         '\t',
         gpu.pci_address,
         '\t',
+        to_list(gpu.peers),
+        '\t',
         gpu.name,
         '\n');
   }
@@ -161,9 +198,11 @@ GpuInventory from_text(const std::string& text) {
     std::istringstream in(line);
     Gpu gpu;
     int node = -1;
+    std::string peers;
     in >> gpu.index >> gpu.memory_bytes >> gpu.free_bytes >> node >> gpu.uuid >>
-        gpu.pci_address >> std::ws;
+        gpu.pci_address >> peers >> std::ws;
     std::getline(in, gpu.name);
+    gpu.peers = from_list(peers);
     if (node >= 0) {
       gpu.numa_node = node;
     }

@@ -22,6 +22,8 @@ struct Gpu {
   std::string pci_address = {};
   /// Unset where the machine does not say.
   std::optional<int> numa_node = {};
+  /// Indices of the GPUs whose memory this one reads without the CPU.
+  std::vector<int> peers = {};
 };
 
 struct GpuInventory {

@@ -85,8 +85,7 @@ Finding look_at_interface(const std::string& address, const EnvLookup& env) {
   return {Verdict::kGood, str_cat("interface ", chosen, " leads to ", address)};
 }
 
-Finding look_at_gpus(const LaunchConfig& config, const EnvLookup& env) {
-  const auto facts = read_machine_facts(config, env);
+Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
   if (!facts.gpus.empty()) {
     return {Verdict::kGood, "GPUs: " + describe_gpus(facts.gpus)};
   }
@@ -187,6 +186,28 @@ Finding judge_file_limits(const FileLimits& limits) {
   return {Verdict::kGood, "open files: " + shown};
 }
 
+Finding judge_peer_access(const std::vector<Gpu>& gpus) {
+  for (const auto& gpu : gpus) {
+    for (const auto& other : gpus) {
+      const auto& peers = gpu.peers;
+      if (gpu.index != other.index &&
+          std::find(peers.begin(), peers.end(), other.index) == peers.end()) {
+        return {
+            Verdict::kDoubtful,
+            str_cat(
+                "GPU ",
+                gpu.index,
+                " cannot read the memory of GPU ",
+                other.index,
+                ": what they exchange goes through the CPU"),
+            "see `nvidia-smi topo -p2p r`; where a driver claims access that "
+            "hangs, set NCCL_P2P_DISABLE=1"};
+      }
+    }
+  }
+  return {Verdict::kGood, "every GPU reads every other's memory"};
+}
+
 Finding judge_clock(const std::string& host, double seconds) {
   constexpr double kTolerable = 1.0;
   const auto rounded = std::round(seconds * 10) / 10;
@@ -254,7 +275,11 @@ std::vector<Finding> diagnose(
         look_at_interface(resolve_host(hosts[i].address())[0], env));
     findings.push_back(look_at_clock_of(hosts[i], ssh));
   }
-  findings.push_back(look_at_gpus(values, env));
+  const auto facts = read_machine_facts(values, env);
+  findings.push_back(look_at_gpus(values, facts));
+  if (facts.gpus.size() > 1) {
+    findings.push_back(judge_peer_access(facts.gpus));
+  }
   findings.push_back(judge_shared_memory(read_memory()));
   findings.push_back(judge_file_limits(read_file_limits()));
   findings.push_back(look_at_own_clock());
