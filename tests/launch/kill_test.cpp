@@ -190,8 +190,9 @@ TEST(Kill, ALauncherWhoseReaderSleepsStillEndsEverything) {
            "; exec yes') | sleep 30"});
   ASSERT_TRUE(eventually([&] { return !read_file(pid_file).empty(); }));
   const pid_t supervisor = std::stoi(read_file(pid_file));
+  ASSERT_TRUE(
+      eventually([&] { return descendants_of(supervisor).size() == 2; }));
   const auto workers = descendants_of(supervisor);
-  ASSERT_EQ(workers.size(), 2U);
   kill(supervisor, SIGTERM);
   const auto is_gone = [](pid_t pid) {
     const auto status = read_file("/proc/" + std::to_string(pid) + "/status");
