@@ -6,6 +6,7 @@
 #include <map>
 
 #include "accelerate/error.h"
+#include "base/stable_hash.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -15,14 +16,6 @@ namespace {
 // number of tensors, and the free sizes of the first tensors.
 constexpr int64_t kHeaderSize = 16;
 constexpr int64_t kSizesInHeader = kHeaderSize - 2;
-
-int64_t hash_of(const std::string& text) {
-  uint64_t hash = 0xCBF29CE484222325ULL; // FNV-1a: the same on every machine.
-  for (const unsigned char c : text) {
-    hash = (hash ^ c) * 0x100000001B3ULL;
-  }
-  return static_cast<int64_t>(hash);
-}
 
 bool has_dim(const at::Tensor& tensor, FreeDim free) {
   return free.dim >= 0 && free.dim < tensor.dim();
@@ -103,7 +96,7 @@ Agreement agree(
   const auto num_tensors = static_cast<int64_t>(sizes.size());
   auto header = at::zeros({kHeaderSize}, at::kLong);
   auto* words = header.data_ptr<int64_t>();
-  words[0] = hash_of(description);
+  words[0] = static_cast<int64_t>(stable_hash(description));
   words[1] = num_tensors;
   std::copy_n(sizes.begin(), std::min(num_tensors, kSizesInHeader), words + 2);
   const auto headers = group.all_gather(header);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Open MPI, MVAPICH, and PMI (MPICH, Intel MPI).
+#include "base/stable_hash.h"
 #include "process/cluster_environment.h"
 
 namespace accelerate {
@@ -26,14 +27,6 @@ constexpr const char* kJobNames[] = {
     "PMI_JOBID",
     "MPIRUN_ID"};
 
-uint64_t hash_of(const std::string& text) {
-  uint64_t hash = 0xCBF29CE484222325ULL; // FNV-1a: the same on every machine.
-  for (const unsigned char c : text) {
-    hash = (hash ^ c) * 0x100000001B3ULL;
-  }
-  return hash;
-}
-
 } // namespace
 
 std::optional<ProcessEnvironment> detect_mpi(const EnvReader& env) {
@@ -51,7 +44,7 @@ std::optional<ProcessEnvironment> detect_mpi(const EnvReader& env) {
     const auto& topology = found->topology;
     const bool one_machine = topology.local_world_size == topology.world_size;
     found->rendezvous = read_rendezvous(
-        env, {one_machine ? "127.0.0.1" : "", port_of_job(hash_of(job))});
+        env, {one_machine ? "127.0.0.1" : "", port_of_job(stable_hash(job))});
     return found;
   }
   return std::nullopt;
