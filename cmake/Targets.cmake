@@ -28,9 +28,17 @@ function(accelerate_library name)
   set_property(GLOBAL APPEND PROPERTY ACCELERATE_LIBRARIES ${name})
 endfunction()
 
-# Files that include torch share one precompiled header.
+# accelerate_torch_pch(NAME headers...): a precompiled header that targets reuse.
+function(accelerate_torch_pch name)
+  file(WRITE ${PROJECT_BINARY_DIR}/${name}.cpp "")
+  add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/${name}.cpp)
+  target_link_libraries(${name} PUBLIC accelerate::torch)
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+endfunction()
+
+# Programs and tests that include <torch/torch.h>.
 function(accelerate_use_torch_pch target)
-  target_precompile_headers(${target} REUSE_FROM accelerate_torch_pch)
+  target_precompile_headers(${target} REUSE_FROM accelerate_program_pch)
 endfunction()
 
 # accelerate_test(NAME SOURCES files... [NEEDS libs...] [LABELS labels...]

@@ -13,5 +13,6 @@
 #include "accelerate/process_group.h"
 #include "accelerate/progress_bar.h"
 #include "accelerate/random.h"
+#include "accelerate/state_dict.h"
 #include "accelerate/tree.h"
 #include "accelerate/version.h"

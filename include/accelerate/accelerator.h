@@ -248,7 +248,7 @@ class ACCELERATE_API Accelerator {
       static_assert(
           std::is_lvalue_reference_v<Object>,
           "prepare borrows the optimizer: pass a variable that stays alive");
-      return PreparedOptimizer(object);
+      return PreparedOptimizer(object, step_state());
     } else if constexpr (detail::IsDataLoader<Kind>) {
       return object.is_prepared() ? Kind(object)
                                   : object.prepared(
@@ -265,6 +265,7 @@ class ACCELERATE_API Accelerator {
   std::shared_ptr<ParallelEngine> prepare_module(
       const std::shared_ptr<torch::nn::Module>& module);
   std::optional<c10::Device> placement() const;
+  std::shared_ptr<StepState> step_state() const;
   uint64_t agree_on_seed(uint64_t seed) const;
   void print_line(const std::string& line) const;
   std::vector<int64_t> part_of(int64_t size, bool apply_padding) const;

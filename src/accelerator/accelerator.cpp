@@ -10,12 +10,14 @@
 #include "accelerator/assemble.h"
 #include "accelerator/module_adapter.h"
 #include "base/str.h"
+#include "state/step_state.h"
 
 namespace accelerate {
 
 struct Accelerator::State {
   AcceleratorOptions options;
   Assembly assembly;
+  std::shared_ptr<StepState> step_state = std::make_shared<StepState>();
   bool trigger = false;
   /// Engines of the modules prepared so far, so that a second `prepare` of one
   /// finds its engine again.
@@ -93,6 +95,10 @@ std::optional<c10::Device> Accelerator::placement() const {
     return std::nullopt;
   }
   return device();
+}
+
+std::shared_ptr<StepState> Accelerator::step_state() const {
+  return state_->step_state;
 }
 
 uint64_t Accelerator::agree_on_seed(uint64_t seed) const {

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must be saved to go on later: named tensors, numbers and texts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+using StateValue = std::variant<bool, int64_t, double, std::string, at::Tensor>;
+
+/// The state of one object (optimizer, scheduler, scaler, loader). A plain
+/// value, ordered by name. Tensors are shared, not copied. Parts of a name are
+/// joined by dots.
+///
+///     StateDict state = scheduler.state_dict();
+///     const double rate = state.get<double>("last_lr.0");
+class ACCELERATE_API StateDict {
+ public:
+  void set(const std::string& name, bool value);
+  template <std::integral Number>
+  void set(const std::string& name, Number value) {
+    put(name, static_cast<int64_t>(value));
+  }
+  void set(const std::string& name, double value);
+  void set(const std::string& name, const char* value);
+  void set(const std::string& name, std::string value);
+  void set(const std::string& name, at::Tensor value);
+  /// Everything of `part`, each name after `prefix` and a dot.
+  void set(const std::string& prefix, const StateDict& part);
+
+  /// Throws `UsageError` where the name is missing or has another type; `T` is
+  /// one of the types of `StateValue`.
+  template <class T>
+  const T& get(const std::string& name) const;
+  /// What `set(prefix, part)` put in; empty where there is none.
+  StateDict part(const std::string& prefix) const;
+  bool contains(const std::string& name) const;
+
+  bool empty() const { return values_.empty(); }
+  size_t size() const { return values_.size(); }
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
+
+ private:
+  void put(const std::string& name, StateValue value);
+
+  std::map<std::string, StateValue> values_;
+};
+
+extern template ACCELERATE_API const bool& StateDict::get(
+    const std::string&) const;
+extern template ACCELERATE_API const int64_t& StateDict::get(
+    const std::string&) const;
+extern template ACCELERATE_API const double& StateDict::get(
+    const std::string&) const;
+extern template ACCELERATE_API const std::string& StateDict::get(
+    const std::string&) const;
+extern template ACCELERATE_API const at::Tensor& StateDict::get(
+    const std::string&) const;
+
+} // namespace accelerate

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/state_dict.h"
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+const char* type_name(const StateValue& value) {
+  constexpr const char* kNames[] = {
+      "a switch", "a whole number", "a number", "a text", "a tensor"};
+  return kNames[value.index()];
+}
+
+} // namespace
+
+void StateDict::put(const std::string& name, StateValue value) {
+  values_.insert_or_assign(name, std::move(value));
+}
+void StateDict::set(const std::string& name, bool value) {
+  put(name, value);
+}
+void StateDict::set(const std::string& name, double value) {
+  put(name, value);
+}
+void StateDict::set(const std::string& name, const char* value) {
+  put(name, std::string(value));
+}
+void StateDict::set(const std::string& name, std::string value) {
+  put(name, std::move(value));
+}
+void StateDict::set(const std::string& name, at::Tensor value) {
+  put(name, std::move(value));
+}
+void StateDict::set(const std::string& prefix, const StateDict& part) {
+  for (const auto& [name, value] : part) {
+    put(str_cat(prefix, '.', name), value);
+  }
+}
+
+template <class T>
+const T& StateDict::get(const std::string& name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end()) {
+    throw UsageError(str_cat(
+        "[load_state_dict] '",
+        name,
+        "' is missing; was the state saved by another kind of object?"));
+  }
+  if (const T* value = std::get_if<T>(&found->second)) {
+    return *value;
+  }
+  throw UsageError(str_cat(
+      "[load_state_dict] '",
+      name,
+      "' is ",
+      type_name(found->second),
+      ", expected ",
+      type_name(StateValue(T())),
+      "; was the state saved by another kind of object?"));
+}
+template const bool& StateDict::get(const std::string&) const;
+template const int64_t& StateDict::get(const std::string&) const;
+template const double& StateDict::get(const std::string&) const;
+template const std::string& StateDict::get(const std::string&) const;
+template const at::Tensor& StateDict::get(const std::string&) const;
+
+StateDict StateDict::part(const std::string& prefix) const {
+  const std::string start = prefix + '.';
+  StateDict part;
+  for (auto it = values_.lower_bound(start);
+       it != values_.end() && it->first.starts_with(start);
+       ++it) {
+    part.put(it->first.substr(start.size()), it->second);
+  }
+  return part;
+}
+
+bool StateDict::contains(const std::string& name) const {
+  return values_.contains(name);
+}
+
+} // namespace accelerate

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state/step_state.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace accelerate {
+
+/// Running loops, the one that handed out a batch last at the end. Shared with
+/// the loops, which may outlive the state.
+struct StepState::Feeds {
+  struct Entry {
+    const Feed* feed;
+    BatchFacts facts;
+  };
+  std::vector<Entry> running;
+
+  void remove(const Feed* feed) {
+    std::erase_if(running, [&](const Entry& e) { return e.feed == feed; });
+  }
+};
+
+StepState::StepState() : feeds_(std::make_shared<Feeds>()) {}
+
+std::shared_ptr<StepState::Feed> StepState::open_feed() {
+  class ListedFeed final : public Feed {
+   public:
+    explicit ListedFeed(std::shared_ptr<Feeds> feeds)
+        : feeds_(std::move(feeds)) {}
+    ~ListedFeed() override { feeds_->remove(this); }
+    void hand_out(const BatchFacts& facts) override {
+      feeds_->remove(this);
+      feeds_->running.push_back({this, facts});
+    }
+
+   private:
+    std::shared_ptr<Feeds> feeds_;
+  };
+  return std::make_shared<ListedFeed>(feeds_);
+}
+
+std::optional<BatchFacts> StepState::batch() const {
+  if (feeds_->running.empty()) {
+    return std::nullopt;
+  }
+  return feeds_->running.back().facts;
+}
+
+} // namespace accelerate

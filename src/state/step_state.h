@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What loaders, models and optimizers of one Accelerator know of the current
+// step. It is lent to each of them; none of them knows the others.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// What a loader says about a batch before it hands it out.
+struct BatchFacts {
+  /// No batch follows in this epoch.
+  bool is_last = false;
+  /// Samples of this rank's batch, and how many of them are no repetition that
+  /// fills up.
+  int64_t num_samples = 0;
+  int64_t num_real = 0;
+};
+
+/// Used by the thread that runs the loop.
+class ACCELERATE_API StepState {
+ public:
+  /// One running loop over a loader. The loop's iterator keeps it; when it
+  /// goes, by the end or by a `break`, the loop leaves no trace.
+  class Feed {
+   public:
+    virtual ~Feed() = default;
+    /// Makes this loop the one that feeds the step.
+    virtual void hand_out(const BatchFacts& facts) = 0;
+  };
+  StepState();
+  std::shared_ptr<Feed> open_feed();
+  /// The batch handed out last among the loops that still run; nothing outside
+  /// of loops.
+  std::optional<BatchFacts> batch() const;
+
+  /// Whether the step under way ends in an update of the weights.
+  bool sync_gradients() const { return sync_gradients_; }
+  void set_sync_gradients(bool sync) { sync_gradients_ = sync; }
+
+ private:
+  struct Feeds;
+  std::shared_ptr<Feeds> feeds_;
+  bool sync_gradients_ = true;
+};
+
+} // namespace accelerate
