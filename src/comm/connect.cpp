@@ -236,6 +236,49 @@ ProcessGroup make_group(
       ranks_are_threads));
 }
 
+/// Calls `work(rank)`, then `after(rank)` whatever happened, on a thread for
+/// each rank; throws the first exception when all have ended.
+void on_threads(
+    int num_ranks,
+    const std::function<void(int)>& work,
+    const std::function<void(int)>& after) {
+  std::mutex mutex;
+  std::exception_ptr first_error;
+  const auto run_one = [&](int rank) {
+    try {
+      work(rank);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!first_error) {
+        first_error = std::current_exception();
+      }
+    }
+    after(rank);
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    threads.emplace_back(run_one, rank);
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  if (first_error) {
+    std::rethrow_exception(first_error);
+  }
+}
+
+// c10d's flight recorder lists a group at its first collective without a lock:
+// one thread starts the first collective of all groups.
+void enlist(const std::vector<ProcessGroup>& groups) {
+  std::vector<c10::intrusive_ptr<c10d::Work>> barriers;
+  for (const auto& group : groups) {
+    barriers.push_back(group.impl()->group()->getBackend(c10::kCPU)->barrier());
+  }
+  for (const auto& barrier : barriers) {
+    barrier->wait();
+  }
+}
+
 } // namespace
 
 ProcessGroup ProcessGroup::connect(
@@ -271,35 +314,24 @@ void run_ranks(
     const ProcessGroupOptions& options) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   store->setTimeout(options.connect_timeout);
-  std::mutex mutex;
-  std::exception_ptr first_error;
   const ProcessTopology everybody{0, num_ranks, 0, num_ranks, 0};
-  const auto run_one = [&](int rank) {
-    ProcessGroup group;
-    try {
-      group = make_group(
-          {store, rank, num_ranks, options.timeout, "", "127.0.0.1"},
-          choose_nccl(options.backend, everybody),
-          /*ranks_are_threads=*/true);
-      function(group);
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (!first_error) {
-        first_error = std::current_exception();
-      }
-    }
-    group.shutdown();
+  std::vector<ProcessGroup> groups(static_cast<size_t>(num_ranks));
+  const auto group_of = [&](int rank) -> ProcessGroup& {
+    return groups[static_cast<size_t>(rank)];
   };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    threads.emplace_back(run_one, rank);
-  }
-  for (auto& thread : threads) {
-    thread.join();
-  }
-  if (first_error) {
-    std::rethrow_exception(first_error);
-  }
+  const auto connect = [&](int rank) {
+    group_of(rank) = make_group(
+        {store, rank, num_ranks, options.timeout, "", "127.0.0.1"},
+        choose_nccl(options.backend, everybody),
+        /*ranks_are_threads=*/true);
+  };
+  on_threads(num_ranks, connect, [](int) {});
+  enlist(groups);
+  // A rank that ends shuts its group down, so that the others do not wait.
+  on_threads(
+      num_ranks,
+      [&](int rank) { function(group_of(rank)); },
+      [&](int rank) { group_of(rank).shutdown(); });
 }
 
 } // namespace accelerate
