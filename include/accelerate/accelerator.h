@@ -17,11 +17,14 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/accumulate.h"
 #include "accelerate/collectives.h"
 #include "accelerate/data_loader.h"
 #include "accelerate/ddp.h"
 #include "accelerate/export.h"
+#include "accelerate/grad_scaler.h"
 #include "accelerate/optimizer.h"
+#include "accelerate/precision.h"
 #include "accelerate/preparable.h"
 #include "accelerate/prepared_model.h"
 #include "accelerate/process.h"
@@ -37,6 +40,20 @@ struct ACCELERATE_API AcceleratorOptions {
   bool cpu = false;
   /// Move prepared models and the batches of prepared loaders to `device()`.
   bool device_placement = true;
+  /// What operators of prepared models compute in. Where it is not given,
+  /// ACCELERATE_MIXED_PRECISION says it.
+  std::optional<Precision> mixed_precision = {};
+  /// Hand out what prepared models compute in reduced precision as fp32.
+  bool outputs_to_fp32 = true;
+  /// How the loss is scaled with fp16.
+  GradScalerOptions scaler = {};
+  /// Micro-batches per update: see `accumulate`.
+  /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS, where it is set, wins.
+  int64_t gradient_accumulation_steps = 1;
+  /// The last batch of the loader that feeds the step ends the window.
+  bool sync_with_dataloader = true;
+  /// Average gradients after every micro-batch, not once per window.
+  bool sync_each_batch = false;
   DdpOptions ddp = {};
   /// How to connect where no `process_group` is given.
   ProcessGroupOptions connection = {};
@@ -47,11 +64,9 @@ struct ACCELERATE_API AcceleratorOptions {
   std::optional<ProcessGroup> process_group = {};
 };
 
-enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
+class StepState;
 
-struct ACCELERATE_API BackwardOptions {
-  bool retain_graph = false;
-};
+enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
 
 /// Connects this process to the others of the run, prepares models, optimizers
 /// and loaders, and offers the collectives that loops need. No device is named
@@ -111,13 +126,61 @@ class ACCELERATE_API Accelerator {
 
   // --- gradients ------------------------------------------------------------
   /// Runs autograd; gradients of prepared models are averaged over ranks on the
-  /// way. Throws `UsageError` where `loss` is no scalar with a graph.
+  /// way. The loss is divided by `gradient_accumulation_steps`, or weighed (see
+  /// `BackwardOptions`), and scaled with fp16. Throws `UsageError` where `loss`
+  /// is no scalar with a graph, or comes from no prepared model.
   void backward(const at::Tensor& loss, BackwardOptions options = {});
+
+  /// Around one micro-batch of these models. Gradients meet and optimizers step
+  /// in every `gradient_accumulation_steps`-th, and in the last batch of the
+  /// loader that feeds the step: the one that handed out a batch last and whose
+  /// loop still runs, so that a validation loop inside changes nothing.
+  template <class... Modules>
+  [[nodiscard]] AccumulateGuard accumulate(PreparedModel<Modules>&... models) {
+    return begin_micro_batch({models.context()...});
+  }
+  /// Whether the micro-batch under way ends in an update of the weights.
+  bool sync_gradients() const;
   /// Gradients of `model` stay local while the guard lives.
   template <class Module>
   [[nodiscard]] NoSyncGuard no_sync(PreparedModel<Module>& model) {
     return NoSyncGuard(model.engine());
   }
+  /// Makes the next backward average all gradients of `model`, although its
+  /// forward ran under `no_sync`.
+  template <class Module>
+  void trigger_sync_in_backward(PreparedModel<Module>& model) {
+    trigger_sync(model.engine());
+  }
+
+  /// Divides fp16 gradients by the scale, so that they can be looked at. Done
+  /// once per step; `step` and the clips below do it by themselves.
+  void unscale_gradients(PreparedOptimizer& optimizer);
+  /// The same for all prepared optimizers.
+  void unscale_gradients();
+  /// Shrinks all gradients alike so that their norm is at most `max_norm`.
+  /// Returns the norm before as a tensor that nobody has waited for. While
+  /// gradients are accumulated it leaves them alone and returns NaN.
+  at::Tensor clip_grad_norm_(
+      const std::vector<at::Tensor>& parameters,
+      double max_norm,
+      double norm_type = 2.0);
+  /// Cuts each number of the gradients to `[-limit, limit]`; nothing while
+  /// gradients are accumulated.
+  void clip_grad_value_(
+      const std::vector<at::Tensor>& parameters,
+      double limit);
+  /// Whether the latest step of any prepared optimizer was left out because of
+  /// an overflow.
+  bool optimizer_step_was_skipped() const;
+  /// Empty without fp16.
+  const std::shared_ptr<GradScaler>& scaler() const;
+
+  // --- precision ------------------------------------------------------------
+  Precision mixed_precision() const;
+  /// The precision of the run for code outside of a prepared model; with
+  /// `enabled` false, full precision inside of it.
+  [[nodiscard]] AutocastGuard autocast(bool enabled = true) const;
 
   // --- process control ------------------------------------------------------
   /// Prints the values in one line, once per machine.
@@ -248,7 +311,7 @@ class ACCELERATE_API Accelerator {
       static_assert(
           std::is_lvalue_reference_v<Object>,
           "prepare borrows the optimizer: pass a variable that stays alive");
-      return PreparedOptimizer(object, step_state());
+      return PreparedOptimizer(object, prepare_optimizer(object));
     } else if constexpr (detail::IsDataLoader<Kind>) {
       return object.is_prepared() ? Kind(object)
                                   : object.prepared(
@@ -262,8 +325,14 @@ class ACCELERATE_API Accelerator {
     }
   }
 
-  std::shared_ptr<ParallelEngine> prepare_module(
+  std::shared_ptr<ModelContext> prepare_module(
       const std::shared_ptr<torch::nn::Module>& module);
+  std::shared_ptr<OptimizerStep> prepare_optimizer(
+      torch::optim::Optimizer& optimizer);
+  AccumulateGuard begin_micro_batch(
+      std::vector<std::shared_ptr<ModelContext>> models);
+  void trigger_sync(ParallelEngine& engine);
+  void unscale_owners_of(const std::vector<at::Tensor>& parameters);
   std::optional<c10::Device> placement() const;
   std::shared_ptr<StepState> step_state() const;
   uint64_t agree_on_seed(uint64_t seed) const;

@@ -10,34 +10,38 @@
 
 namespace accelerate {
 
-class StepState;
+class OptimizerStep;
 
 /// What `prepare` makes of a `torch::optim` optimizer: the same steps, fit for
-/// the gradients that the engine lays out. Borrows the optimizer, which must
-/// outlive it. Converts to `torch::optim::Optimizer&`, so that torch's
-/// schedulers take it. Copies share everything.
+/// the gradients that the engine lays out, left out while gradients are
+/// accumulated and after an overflow. Borrows the optimizer, which must outlive
+/// it. Converts to `torch::optim::Optimizer&`, so that torch's schedulers take
+/// it. Copies share everything.
 class ACCELERATE_API PreparedOptimizer {
  public:
-  /// `step_state` says whether a step is under way that only adds up gradients.
   PreparedOptimizer(
       torch::optim::Optimizer& optimizer,
-      std::shared_ptr<const StepState> step_state);
+      std::shared_ptr<OptimizerStep> step);
 
-  /// Updates the parameters; nothing while gradients are accumulated. Throws
-  /// `UsageError` where no parameter has a gradient: `backward` was not called.
+  /// Updates the parameters; nothing while gradients are accumulated, or where
+  /// fp16 gradients of any rank are not finite. Throws `UsageError` where no
+  /// parameter has a gradient: `backward` was not called.
   void step();
   /// Whether the latest `step` updated the parameters.
   bool did_step() const;
+  /// Whether the latest `step` was left out because of an overflow.
+  bool step_was_skipped() const;
   /// Forgets all gradients, so that the next backward starts from nothing;
   /// nothing while gradients are accumulated.
   void zero_grad();
 
-  torch::optim::Optimizer& optimizer();
-  operator torch::optim::Optimizer&() { return optimizer(); }
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  operator torch::optim::Optimizer&() { return *optimizer_; }
+  const std::shared_ptr<OptimizerStep>& shared_step() const { return step_; }
 
  private:
-  struct State;
-  std::shared_ptr<State> state_;
+  torch::optim::Optimizer* optimizer_;
+  std::shared_ptr<OptimizerStep> step_;
 };
 
 } // namespace accelerate

@@ -6,24 +6,37 @@
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "accelerate/export.h"
+#include "accelerate/precision.h"
 #include "accelerate/tree.h"
 
 namespace accelerate {
 
 class ParallelEngine;
+struct ModelContext;
 
 namespace detail {
 
-ACCELERATE_API void before_forward(ParallelEngine& engine);
-ACCELERATE_API bool wants_outputs(const ParallelEngine& engine);
-ACCELERATE_API void after_forward(
-    ParallelEngine& engine,
-    std::span<at::Tensor* const> outputs);
+/// One forward of a prepared model: the seams of its engine and its precision
+/// around the user's code.
+class ACCELERATE_API ForwardScope {
+ public:
+  explicit ForwardScope(ModelContext& context);
+  bool wants_outputs() const;
+  /// May replace the tensors.
+  void finish(std::span<at::Tensor* const> outputs);
+
+ private:
+  ModelContext& context_;
+  std::optional<AutocastGuard> autocast_;
+};
+
+ACCELERATE_API ParallelEngine& engine_of(ModelContext& context);
 
 } // namespace detail
 
@@ -35,32 +48,33 @@ class PreparedModel {
  public:
   PreparedModel(
       std::shared_ptr<Module> module,
-      std::shared_ptr<ParallelEngine> engine)
-      : module_(std::move(module)), engine_(std::move(engine)) {}
+      std::shared_ptr<ModelContext> context)
+      : module_(std::move(module)), context_(std::move(context)) {}
 
-  /// Runs `forward` between the seams of the engine. The backward of a training
-  /// forward is where gradients are averaged: each such forward must be
-  /// followed by its backward on all ranks.
+  /// Runs `forward` between the seams of the engine, in the precision of the
+  /// run. The backward of a training forward is where gradients are averaged:
+  /// each such forward must be followed by its backward on all ranks.
   template <class... Args>
   auto operator()(Args&&... args) {
-    detail::before_forward(*engine_);
+    detail::ForwardScope scope(*context_);
     auto output = module_->forward(std::forward<Args>(args)...);
     std::vector<at::Tensor*> tensors;
-    if (detail::wants_outputs(*engine_)) {
+    if (scope.wants_outputs()) {
       tree::for_each(output, [&](at::Tensor& t) { tensors.push_back(&t); });
     }
-    detail::after_forward(*engine_, tensors);
+    scope.finish(tensors);
     return output;
   }
 
   Module* operator->() { return module_.get(); }
   Module& operator*() { return *module_; }
   const std::shared_ptr<Module>& module() const { return module_; }
-  ParallelEngine& engine() { return *engine_; }
+  ParallelEngine& engine() { return detail::engine_of(*context_); }
+  const std::shared_ptr<ModelContext>& context() const { return context_; }
 
  private:
   std::shared_ptr<Module> module_;
-  std::shared_ptr<ParallelEngine> engine_;
+  std::shared_ptr<ModelContext> context_;
 };
 
 /// While it lives, backward of the model adds up local gradients and sends

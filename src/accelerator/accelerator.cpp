@@ -3,33 +3,68 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <exception>
 #include <iostream>
+#include <unordered_set>
 
 #include "accelerate/error.h"
+#include "accelerator/accumulation.h"
 #include "accelerator/assemble.h"
 #include "accelerator/module_adapter.h"
 #include "base/str.h"
-#include "state/step_state.h"
+#include "optim/torch_optimizer.h"
+#include "parallel/gradient_norm.h"
 
 namespace accelerate {
+namespace {
+
+// Scaled gradients in fp16 could not be divided again without loss.
+void check_precision(const ParameterSet& model, Precision precision) {
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    const auto& parameter = model.parameters[i];
+    if (precision == Precision::kFp16 && parameter.requires_grad() &&
+        parameter.scalar_type() == at::kHalf) {
+      throw UsageError(str_cat(
+          "[prepare] parameter '",
+          model.names[i],
+          "' is fp16 and would get fp16 gradients, expected fp32 with mixed "
+          "precision fp16; call model->to(torch::kFloat) first"));
+    }
+  }
+}
+
+} // namespace
 
 struct Accelerator::State {
   AcceleratorOptions options;
   Assembly assembly;
   std::shared_ptr<StepState> step_state = std::make_shared<StepState>();
+  std::unique_ptr<Accumulation> accumulation;
+  std::shared_ptr<GradScaler> scaler;
   bool trigger = false;
-  /// Engines of the modules prepared so far, so that a second `prepare` of one
-  /// finds its engine again.
+  /// What was prepared so far, so that a second `prepare` finds it again.
   std::vector<std::pair<
       std::weak_ptr<torch::nn::Module>,
-      std::shared_ptr<ParallelEngine>>>
-      engines;
+      std::shared_ptr<ModelContext>>>
+      models;
+  std::vector<std::pair<torch::optim::Optimizer*, std::weak_ptr<OptimizerStep>>>
+      optimizers;
 };
 
 Accelerator::Accelerator(AcceleratorOptions options)
     : state_(std::make_unique<State>()) {
   state_->assembly = assemble(options, system_env);
+  state_->accumulation = std::make_unique<Accumulation>(AccumulationOptions{
+      state_->assembly.gradient_accumulation_steps,
+      options.sync_with_dataloader,
+      options.sync_each_batch});
+  if (state_->assembly.precision == Precision::kFp16) {
+    state_->scaler = std::make_shared<GradScaler>(
+        options.scaler, [group = state_->assembly.group](at::Tensor& flag) {
+          group.all_reduce(flag, ReduceOp::kMax);
+        });
+  }
   state_->options = std::move(options);
 }
 
@@ -68,26 +103,51 @@ DistributedType Accelerator::distributed_type() const {
                             : DistributedType::kMultiCpu;
 }
 
-std::shared_ptr<ParallelEngine> Accelerator::prepare_module(
+std::shared_ptr<ModelContext> Accelerator::prepare_module(
     const std::shared_ptr<torch::nn::Module>& module) {
   if (!module) {
     throw UsageError("[prepare] got an empty module pointer");
   }
-  auto& engines = state_->engines;
+  auto& models = state_->models;
   std::erase_if(
-      engines, [](const auto& entry) { return entry.first.expired(); });
-  for (const auto& [known, engine] : engines) {
+      models, [](const auto& entry) { return entry.first.expired(); });
+  for (const auto& [known, context] : models) {
     if (known.lock() == module) {
-      return engine;
+      return context;
     }
   }
   if (state_->options.device_placement) {
     module->to(device());
   }
-  std::shared_ptr<ParallelEngine> engine =
-      make_engine(state_->assembly, parameters_of(*module), state_->options);
-  engines.emplace_back(module, engine);
-  return engine;
+  auto context = std::make_shared<ModelContext>();
+  context->model = parameters_of(*module);
+  check_precision(context->model, mixed_precision());
+  context->engine =
+      make_engine(state_->assembly, context->model, state_->options);
+  context->step_state = state_->step_state;
+  context->device = device().type();
+  context->precision = mixed_precision();
+  context->outputs_to_fp32 = state_->options.outputs_to_fp32;
+  models.emplace_back(module, context);
+  return context;
+}
+
+std::shared_ptr<OptimizerStep> Accelerator::prepare_optimizer(
+    torch::optim::Optimizer& optimizer) {
+  auto& optimizers = state_->optimizers;
+  std::erase_if(
+      optimizers, [](const auto& entry) { return entry.second.expired(); });
+  for (const auto& [known, step] : optimizers) {
+    if (known == &optimizer) {
+      return step.lock();
+    }
+  }
+  auto step = std::make_shared<OptimizerStep>(
+      std::make_unique<TorchOptimizer>(optimizer),
+      state_->step_state,
+      state_->scaler);
+  optimizers.emplace_back(&optimizer, step);
+  return step;
 }
 
 std::optional<c10::Device> Accelerator::placement() const {
@@ -117,8 +177,114 @@ void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {
         ", expected one number computed from a prepared model with gradients "
         "enabled"));
   }
+  if (!state_->models.empty() && !state_->step_state->has_forward()) {
+    throw UsageError(
+        "[backward] no prepared model was called since the last step; compute "
+        "the loss with the model that prepare() gave back, or its gradients "
+        "do not meet those of the other processes");
+  }
+  at::Tensor weighed = state_->accumulation->weigh(
+      loss, options.weight, *state_->step_state, process_group());
+  if (state_->scaler) {
+    // Not after each optimizer's step: another may still hold gradients of the
+    // old scale.
+    state_->scaler->update();
+    weighed = state_->scaler->scale(weighed);
+  }
   process_group().guard(
-      "backward", [&] { loss.backward({}, options.retain_graph); });
+      "backward", [&] { weighed.backward({}, options.retain_graph); });
+}
+
+AccumulateGuard Accelerator::begin_micro_batch(
+    std::vector<std::shared_ptr<ModelContext>> models) {
+  AccumulateGuard guard;
+  state_->accumulation->begin(*state_->step_state, std::move(models), guard);
+  return guard;
+}
+
+bool Accelerator::sync_gradients() const {
+  return state_->step_state->sync_gradients();
+}
+
+void Accelerator::trigger_sync(ParallelEngine& engine) {
+  engine.sync_next_backward();
+}
+
+void Accelerator::unscale_gradients(PreparedOptimizer& optimizer) {
+  optimizer.shared_step()->unscale();
+}
+
+void Accelerator::unscale_gradients() {
+  for (const auto& [raw, step] : state_->optimizers) {
+    if (const auto alive = step.lock()) {
+      alive->unscale();
+    }
+  }
+}
+
+void Accelerator::unscale_owners_of(const std::vector<at::Tensor>& parameters) {
+  if (!state_->scaler) {
+    return;
+  }
+  std::unordered_set<const c10::TensorImpl*> wanted;
+  for (const auto& parameter : parameters) {
+    wanted.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const auto& [raw, step] : state_->optimizers) {
+    const auto alive = step.lock();
+    if (!alive) {
+      continue;
+    }
+    const auto own = alive->optimizer().parameters();
+    if (std::any_of(own.begin(), own.end(), [&](const auto& p) {
+          return wanted.contains(p.unsafeGetTensorImpl());
+        })) {
+      alive->unscale();
+    }
+  }
+}
+
+at::Tensor Accelerator::clip_grad_norm_(
+    const std::vector<at::Tensor>& parameters,
+    double max_norm,
+    double norm_type) {
+  if (!sync_gradients()) {
+    return at::full({}, std::nan(""));
+  }
+  unscale_owners_of(parameters);
+  return clip_gradient_norm(parameters, max_norm, norm_type);
+}
+
+void Accelerator::clip_grad_value_(
+    const std::vector<at::Tensor>& parameters,
+    double limit) {
+  if (sync_gradients()) {
+    unscale_owners_of(parameters);
+    clip_gradient_values(parameters, limit);
+  }
+}
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return std::any_of(
+      state_->optimizers.begin(),
+      state_->optimizers.end(),
+      [](const auto& entry) {
+        const auto alive = entry.second.lock();
+        return alive && alive->was_skipped();
+      });
+}
+
+const std::shared_ptr<GradScaler>& Accelerator::scaler() const {
+  return state_->scaler;
+}
+
+Precision Accelerator::mixed_precision() const {
+  return state_->assembly.precision;
+}
+
+AutocastGuard Accelerator::autocast(bool enabled) const {
+  return AutocastGuard(
+      device().type(), enabled ? mixed_precision() : Precision::kNo);
 }
 
 void Accelerator::print_line(const std::string& line) const {
@@ -208,18 +374,6 @@ void Accelerator::synchronize_rng_states() {
 
 namespace detail {
 
-void before_forward(ParallelEngine& engine) {
-  engine.before_forward();
-}
-bool wants_outputs(const ParallelEngine& engine) {
-  return engine.wants_outputs();
-}
-void after_forward(
-    ParallelEngine& engine,
-    std::span<at::Tensor* const> outputs) {
-  engine.after_forward(outputs);
-}
-
 int64_t length_of(const at::Tensor& values) {
   if (values.dim() == 0) {
     throw UsageError(
@@ -248,13 +402,5 @@ void check_same_length(
 }
 
 } // namespace detail
-
-NoSyncGuard::NoSyncGuard(ParallelEngine& engine)
-    : engine_(engine), was_syncing_(engine.sync()) {
-  engine_.set_sync(false);
-}
-NoSyncGuard::~NoSyncGuard() {
-  engine_.set_sync(was_syncing_);
-}
 
 } // namespace accelerate

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerator/assemble.h"
 
+#include <charconv>
 #include <iostream>
 
 #include "accelerate/error.h"
@@ -75,30 +76,47 @@ void warn_where_gpus_are_shared(const Assembly& assembly) {
   }
 }
 
-// What the launcher was asked for and this library cannot do must not be
-// dropped without a word.
-void refuse_what_is_not_there(const EnvLookup& env) {
-  const std::pair<const char*, const char*> neutral[] = {
-      {"ACCELERATE_MIXED_PRECISION", "no"},
-      {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1"}};
-  for (const auto& [name, value] : neutral) {
-    const std::string given = env(name).value_or(value);
-    if (given != value) {
-      throw ConfigError(str_cat(
-          "[Accelerator] ",
-          name,
-          "=",
-          given,
-          " asks for what this version cannot do yet; set it to ",
-          value));
-    }
+Precision choose_precision(
+    const AcceleratorOptions& options,
+    const EnvLookup& env,
+    c10::Device device) {
+  const Precision precision =
+      options.mixed_precision
+          ? *options.mixed_precision
+          : parse_precision(env("ACCELERATE_MIXED_PRECISION").value_or("no"));
+  if (precision == Precision::kFp16 && device.is_cpu()) {
+    throw ConfigError(
+        "[Accelerator] mixed precision fp16 needs a GPU, and this process "
+        "trains on the CPU; use bf16");
   }
+  return precision;
+}
+
+int64_t choose_accumulation(
+    const AcceleratorOptions& options,
+    const EnvLookup& env) {
+  const char* name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+  const auto given = env(name);
+  if (!given) {
+    return options.gradient_accumulation_steps;
+  }
+  int64_t steps = 0;
+  const char* end = given->data() + given->size();
+  const auto result = std::from_chars(given->data(), end, steps);
+  if (result.ec != std::errc() || result.ptr != end || steps < 1) {
+    throw ConfigError(str_cat(
+        "[Accelerator] ",
+        name,
+        "=",
+        *given,
+        ", expected a number of at least 1"));
+  }
+  return steps;
 }
 
 } // namespace
 
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
-  refuse_what_is_not_there(env);
   Assembly assembly;
   ProcessGroupOptions connection = options.connection;
   const bool cpu = wants_cpu(options, env);
@@ -122,6 +140,8 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   }
   assembly.device = select_device(assembly.topology.local_rank, cpu);
   refuse_threads_on_one_gpu(assembly);
+  assembly.precision = choose_precision(options, env, assembly.device);
+  assembly.gradient_accumulation_steps = choose_accumulation(options, env);
   warn_where_gpus_are_shared(assembly);
   return assembly;
 }

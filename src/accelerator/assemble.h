@@ -14,6 +14,8 @@ struct Assembly {
   ProcessTopology topology;
   ProcessGroup group;
   c10::Device device{c10::kCPU};
+  Precision precision = Precision::kNo;
+  int64_t gradient_accumulation_steps = 1;
 };
 
 /// From options and the process's variables to group and device.

@@ -106,6 +106,10 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
 
   void set_sync(bool sync) override { sync_ = sync; }
   bool sync() const override { return sync_; }
+  void sync_next_backward() override {
+    reducer_->prepare_for_forward();
+    reducer_->prepare_for_backward({});
+  }
 
  private:
   void share_initial_values(const ParameterSet& model) {

@@ -27,6 +27,9 @@ class ParallelEngine {
   /// While false, backward adds up local gradients and sends nothing.
   virtual void set_sync(bool /*sync*/) {}
   virtual bool sync() const { return true; }
+  /// Makes the next backward average all gradients, although the forward ran
+  /// while `sync` was false.
+  virtual void sync_next_backward() {}
 };
 
 std::unique_ptr<ParallelEngine> make_single_device_engine();

@@ -42,10 +42,17 @@ class ACCELERATE_API StepState {
   bool sync_gradients() const { return sync_gradients_; }
   void set_sync_gradients(bool sync) { sync_gradients_ = sync; }
 
+  /// Whether a prepared model was called for training in this step.
+  bool has_forward() const { return has_forward_; }
+  void note_forward() { has_forward_ = true; }
+  /// Weights were updated (or an update was left out): a new step begins.
+  void end_step() { has_forward_ = false; }
+
  private:
   struct Feeds;
   std::shared_ptr<Feeds> feeds_;
   bool sync_gradients_ = true;
+  bool has_forward_ = false;
 };
 
 } // namespace accelerate

@@ -52,14 +52,6 @@ TEST(Accelerator, RefusesAnEnvironmentOfAnotherRank) {
   });
 }
 
-TEST(Accelerator, RefusesWhatItCannotDoYet) {
-  setenv("ACCELERATE_MIXED_PRECISION", "bf16", 1);
-  EXPECT_THAT(
-      [] { Accelerator(); },
-      ThrowsMessage<ConfigError>(HasSubstr("ACCELERATE_MIXED_PRECISION=bf16")));
-  unsetenv("ACCELERATE_MIXED_PRECISION");
-}
-
 TEST(Accelerator, PrintsOncePerMachine) {
   ::testing::internal::CaptureStdout();
   run_ranks(3, [](ProcessGroup group) {

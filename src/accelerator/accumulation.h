@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where windows of micro-batches end, and how their losses are weighed.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "accelerate/accumulate.h"
+#include "accelerate/process_group.h"
+#include "accelerator/model_context.h"
+
+namespace accelerate {
+
+struct AccumulationOptions {
+  int64_t num_steps = 1;
+  /// The last batch of a loader ends the window.
+  bool sync_with_dataloader = true;
+  /// Gradients travel after every micro-batch: more traffic, less memory in
+  /// engines that shard.
+  bool sync_each_batch = false;
+};
+
+class Accumulation {
+ public:
+  /// Throws `ConfigError` on less than one step.
+  explicit Accumulation(AccumulationOptions options);
+
+  /// Begins a micro-batch of these models; holds their gradients back in
+  /// `guard` where more follow.
+  void begin(
+      StepState& step_state,
+      std::vector<std::shared_ptr<ModelContext>> models,
+      AccumulateGuard& guard);
+  int64_t num_steps() const { return options_.num_steps; }
+
+  /// The loss to run backward from. Where it is weighed and the window ends,
+  /// gradients that were added up so far are brought to the same scale.
+  at::Tensor weigh(
+      const at::Tensor& loss,
+      const std::optional<LossWeight>& weight,
+      const StepState& step_state,
+      const ProcessGroup& group);
+
+ private:
+  void check_same_kind(bool is_weighed);
+
+  AccumulationOptions options_;
+  std::vector<std::shared_ptr<ModelContext>> models_;
+  int64_t num_begun_ = 0;
+  int64_t num_backwards_ = 0;
+  bool is_weighed_ = false;
+  /// Of this rank: the sum of weights of the window, and what its losses were
+  /// divided by until the sum is known.
+  at::Tensor total_;
+  at::Tensor divisor_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared_model.h"
+
+#include <ATen/ATen.h>
+
+#include "accelerator/model_context.h"
+
+namespace accelerate {
+namespace detail {
+
+ForwardScope::ForwardScope(ModelContext& context) : context_(context) {
+  context_.engine->before_forward();
+  if (at::GradMode::is_enabled()) {
+    context_.step_state->note_forward();
+  }
+  if (context_.precision != Precision::kNo) {
+    autocast_.emplace(context_.device, context_.precision);
+  }
+}
+
+bool ForwardScope::wants_outputs() const {
+  return context_.engine->wants_outputs() ||
+         (context_.precision != Precision::kNo && context_.outputs_to_fp32);
+}
+
+void ForwardScope::finish(std::span<at::Tensor* const> outputs) {
+  autocast_.reset();
+  if (context_.precision != Precision::kNo && context_.outputs_to_fp32) {
+    for (at::Tensor* output : outputs) {
+      if (output->defined() && (output->scalar_type() == at::kHalf ||
+                                output->scalar_type() == at::kBFloat16)) {
+        *output = output->to(at::kFloat);
+      }
+    }
+  }
+  context_.engine->after_forward(outputs);
+}
+
+ParallelEngine& engine_of(ModelContext& context) {
+  return *context.engine;
+}
+
+} // namespace detail
+
+NoSyncGuard::NoSyncGuard(ParallelEngine& engine)
+    : engine_(engine), was_syncing_(engine.sync()) {
+  engine_.set_sync(false);
+}
+NoSyncGuard::~NoSyncGuard() {
+  engine_.set_sync(was_syncing_);
+}
+
+} // namespace accelerate

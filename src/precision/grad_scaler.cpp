@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/grad_scaler.h"
+
+#include <ATen/ATen.h>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+void check(const GradScalerOptions& o) {
+  if (!(o.init_scale > 0) || !(o.growth_factor > 1) ||
+      !(o.backoff_factor > 0 && o.backoff_factor < 1) ||
+      o.growth_interval < 1) {
+    throw UsageError(str_cat(
+        "[GradScaler] got init_scale ",
+        o.init_scale,
+        ", growth_factor ",
+        o.growth_factor,
+        ", backoff_factor ",
+        o.backoff_factor,
+        ", growth_interval ",
+        o.growth_interval,
+        "; expected a positive scale, a growth above 1, a back-off between 0 "
+        "and 1 and at least 1 step"));
+  }
+}
+
+/// Gradients that one call of the operator takes.
+using Batches =
+    std::map<std::pair<int, at::ScalarType>, std::vector<at::Tensor>>;
+
+Batches gradients_of(const std::vector<at::Tensor>& parameters) {
+  Batches batches;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto& gradient = parameters[i].grad();
+    if (!gradient.defined()) {
+      continue;
+    }
+    if (gradient.scalar_type() == at::kHalf) {
+      throw UsageError(str_cat(
+          "[unscale] parameter ",
+          i,
+          " of the optimizer, of shape ",
+          gradient.sizes(),
+          ", has fp16 gradients, expected fp32; keep the weights in fp32 and "
+          "let mixed precision cast them"));
+    }
+    batches[{gradient.device().index(), gradient.scalar_type()}].push_back(
+        gradient);
+  }
+  return batches;
+}
+
+std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
+
+} // namespace
+
+GradScaler::GradScaler(GradScalerOptions options, Agreement agree)
+    : options_(options),
+      agree_(std::move(agree)),
+      scale_(at::full({}, options.init_scale, at::kFloat)),
+      growth_tracker_(at::zeros({}, at::kInt)) {
+  check(options_);
+}
+
+void GradScaler::put_on(c10::Device device) {
+  if (scale_.device() != device) {
+    scale_ = scale_.to(device);
+    growth_tracker_ = growth_tracker_.to(device);
+  }
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) {
+  put_on(loss.device());
+  return loss * scale_;
+}
+
+void GradScaler::unscale(
+    const void* owner,
+    const std::vector<at::Tensor>& parameters) {
+  if (found_infs_.contains(owner)) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  auto batches = gradients_of(parameters);
+  // In double, as 1 / scale may not be a float.
+  const auto inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+  auto found = at::zeros({1}, scale_.options());
+  for (auto& [kind, gradients] : batches) {
+    auto here = found.to(gradients[0].device());
+    at::_amp_foreach_non_finite_check_and_unscale_(
+        gradients, here, inverse.to(here.device()));
+    found = at::max(found, here.to(found.device()));
+  }
+  if (agree_) {
+    agree_(found);
+  }
+  found_infs_.emplace(owner, std::move(found));
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  unscale(&optimizer, parameters_of(optimizer));
+}
+
+bool GradScaler::found_inf(const void* owner) const {
+  const auto found = found_infs_.find(owner);
+  return found != found_infs_.end() && found->second.item<float>() > 0;
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  unscale_(optimizer);
+  if (found_inf(&optimizer)) {
+    return false;
+  }
+  optimizer.step();
+  return true;
+}
+
+void GradScaler::update() {
+  if (found_infs_.empty()) {
+    return;
+  }
+  auto found = at::zeros({1}, scale_.options());
+  for (const auto& [owner, flag] : found_infs_) {
+    found = at::max(found, flag);
+  }
+  at::_amp_update_scale_(
+      scale_,
+      growth_tracker_,
+      found,
+      options_.growth_factor,
+      options_.backoff_factor,
+      options_.growth_interval);
+  found_infs_.clear();
+}
+
+double GradScaler::current_scale() const {
+  return scale_.item<double>();
+}
+
+StateDict GradScaler::state_dict() const {
+  StateDict state;
+  state.set("scale", current_scale());
+  state.set("growth_factor", options_.growth_factor);
+  state.set("backoff_factor", options_.backoff_factor);
+  state.set("growth_interval", options_.growth_interval);
+  state.set("_growth_tracker", growth_tracker_.item<int64_t>());
+  return state;
+}
+
+void GradScaler::load_state_dict(const StateDict& state) {
+  GradScalerOptions options;
+  options.init_scale = state.get<double>("scale");
+  options.growth_factor = state.get<double>("growth_factor");
+  options.backoff_factor = state.get<double>("backoff_factor");
+  options.growth_interval = state.get<int64_t>("growth_interval");
+  check(options);
+  options_ = options;
+  scale_.fill_(options.init_scale);
+  growth_tracker_.fill_(state.get<int64_t>("_growth_tracker"));
+  found_infs_.clear();
+}
+
+} // namespace accelerate
