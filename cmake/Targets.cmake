@@ -28,17 +28,22 @@ function(accelerate_library name)
   set_property(GLOBAL APPEND PROPERTY ACCELERATE_LIBRARIES ${name})
 endfunction()
 
-# accelerate_torch_pch(NAME headers...): a precompiled header that targets reuse.
+# accelerate_torch_pch(NAME headers... [OPTIONS flags...]): a precompiled header
+# that targets compiled with the same flags reuse.
 function(accelerate_torch_pch name)
+  cmake_parse_arguments(ARG "" "" "OPTIONS" ${ARGN})
   file(WRITE ${PROJECT_BINARY_DIR}/${name}.cpp "")
   add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/${name}.cpp)
   target_link_libraries(${name} PUBLIC accelerate::torch)
-  target_precompile_headers(${name} PRIVATE ${ARGN})
+  target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
+  target_precompile_headers(${name} PRIVATE ${ARG_UNPARSED_ARGUMENTS})
 endfunction()
 
-# Programs and tests that include <torch/torch.h>.
-function(accelerate_use_torch_pch target)
-  target_precompile_headers(${target} REUSE_FROM accelerate_program_pch)
+# Tests are compiled often and run once.
+set(ACCELERATE_TEST_OPTIONS -O0)
+function(accelerate_test_options target)
+  accelerate_warnings(${target})
+  target_compile_options(${target} PRIVATE ${ACCELERATE_TEST_OPTIONS})
 endfunction()
 
 # accelerate_test(NAME SOURCES files... [NEEDS libs...] [LABELS labels...]
@@ -51,7 +56,7 @@ function(accelerate_test name)
     set(ARG_TIMEOUT 300)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  accelerate_warnings(${name})
+  accelerate_test_options(${name})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src
                                              ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE accelerate_core test_support ${ARG_NEEDS}
@@ -64,7 +69,7 @@ function(accelerate_test name)
                                            ${PROJECT_BINARY_DIR}/tests)
   if(ARG_TORCH)
     target_link_libraries(${name} PRIVATE accelerate test_torch_support)
-    accelerate_use_torch_pch(${name})
+    target_precompile_headers(${name} REUSE_FROM accelerate_test_pch)
     list(APPEND ARG_LABELS torch)
   else()
     target_link_libraries(${name} PRIVATE GTest::gtest_main)
@@ -83,5 +88,5 @@ function(accelerate_program name)
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   accelerate_warnings(${name})
   target_link_libraries(${name} PRIVATE accelerate ${ARG_NEEDS})
-  accelerate_use_torch_pch(${name})
+  target_precompile_headers(${name} REUSE_FROM accelerate_program_pch)
 endfunction()

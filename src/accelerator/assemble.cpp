@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerator/assemble.h"
 
-#include <charconv>
 #include <iostream>
 
 #include "accelerate/error.h"
+#include "base/parse.h"
 #include "base/str.h"
 #include "device/device.h"
 
@@ -37,13 +37,17 @@ void check_fit(const ProcessTopology& topology, const ProcessGroup& group) {
 }
 
 bool wants_cpu(const AcceleratorOptions& options, const EnvLookup& env) {
-  const std::string value = env("ACCELERATE_USE_CPU").value_or("");
-  for (const char* yes : {"1", "true", "True", "TRUE", "yes", "on", "y", "t"}) {
-    if (value == yes) {
-      return true;
-    }
+  const std::string name = "ACCELERATE_USE_CPU";
+  const auto value = env(name);
+  if (!value || value->empty()) {
+    return options.cpu;
   }
-  return options.cpu;
+  const auto is_wanted = parse_bool(*value);
+  if (!is_wanted) {
+    throw ConfigError(str_cat(
+        "[Accelerator] ", name, "=", *value, ", expected true or false"));
+  }
+  return *is_wanted || options.cpu;
 }
 
 // One autograd thread serves a GPU: thread ranks that share it would wait for
@@ -100,10 +104,8 @@ int64_t choose_accumulation(
   if (!given) {
     return options.gradient_accumulation_steps;
   }
-  int64_t steps = 0;
-  const char* end = given->data() + given->size();
-  const auto result = std::from_chars(given->data(), end, steps);
-  if (result.ec != std::errc() || result.ptr != end || steps < 1) {
+  const auto steps = parse_number<int64_t>(*given);
+  if (!steps || *steps < 1) {
     throw ConfigError(str_cat(
         "[Accelerator] ",
         name,
@@ -111,7 +113,7 @@ int64_t choose_accumulation(
         *given,
         ", expected a number of at least 1"));
   }
-  return steps;
+  return *steps;
 }
 
 } // namespace

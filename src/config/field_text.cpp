@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between a field's value and its text.
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 #include <sstream>
 
 #include "accelerate/error.h"
+#include "base/parse.h"
 #include "base/str.h"
 #include "config/fields.h"
 
@@ -18,16 +17,6 @@ struct Overloaded : Cases... {
 };
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
-
-std::optional<int> parse_number(const std::string& text) {
-  int number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end) {
-    return std::nullopt;
-  }
-  return number;
-}
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
@@ -63,7 +52,7 @@ std::string join(const std::vector<std::string>& parts) {
 }
 
 int number_in_range(const Field& field, const LayerValue& value) {
-  const auto number = parse_number(value.text);
+  const auto number = parse_number<int>(value.text);
   if (!number || *number < field.least || *number > field.most) {
     refuse(field, value, expectation(field));
   }
@@ -85,24 +74,6 @@ void check_text(const Field& field, const LayerValue& value) {
 }
 
 } // namespace
-
-std::optional<bool> parse_bool(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  for (const char* yes : {"true", "yes", "on", "1", "y"}) {
-    if (lower == yes) {
-      return true;
-    }
-  }
-  for (const char* no : {"false", "no", "off", "0", "n"}) {
-    if (lower == no) {
-      return false;
-    }
-  }
-  return std::nullopt;
-}
 
 std::string expectation(const Field& field) {
   if (field.is_flag()) {

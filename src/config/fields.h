@@ -83,7 +83,4 @@ ACCELERATE_API std::string format_field(
 /// "a whole number of at least 1", "no, fp16 or bf16", "yes or no".
 ACCELERATE_API std::string expectation(const Field& field);
 
-/// yes, true, on, 1 and their opposites in any case; nothing for other texts.
-ACCELERATE_API std::optional<bool> parse_bool(std::string_view text);
-
 } // namespace accelerate

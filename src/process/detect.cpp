@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <charconv>
 #include <cstdlib>
 
 #include "accelerate/error.h"
 #include "accelerate/process.h"
+#include "base/parse.h"
 #include "base/str.h"
 #include "process/cluster_environment.h"
 
@@ -30,10 +30,8 @@ std::optional<int> EnvReader::number(const std::string& name, int least) const {
   if (!value) {
     return std::nullopt;
   }
-  int result = 0;
-  const char* end = value->data() + value->size();
-  const auto [stop, error] = std::from_chars(value->data(), end, result);
-  if (error != std::errc() || stop != end || result < least) {
+  const auto number = parse_number<int>(*value);
+  if (!number || *number < least) {
     throw ConfigError(str_cat(
         "[detect_environment] ",
         name,
@@ -43,7 +41,7 @@ std::optional<int> EnvReader::number(const std::string& name, int least) const {
         least,
         "; correct or unset it"));
   }
-  return result;
+  return number;
 }
 
 int EnvReader::required(

@@ -282,7 +282,7 @@ const RankBodyRegistration kOverflow("overflow", [](const auto& given) {
     const auto held = accelerator.no_sync(net);
     const bool overflows = step == 1 && accelerator.process_index() == 1;
     accelerator.backward(
-        net(x).sum() *
+        net(x).mean() *
         (overflows ? std::numeric_limits<double>::infinity() : 1.0));
     accelerator.clip_grad_norm_(model->parameters(), 1.0);
     optimizer.step();

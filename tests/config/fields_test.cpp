@@ -7,6 +7,7 @@
 #include <set>
 
 #include "accelerate/error.h"
+#include "base/parse.h"
 #include "config/flags.h"
 
 namespace accelerate {
