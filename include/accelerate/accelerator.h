@@ -29,6 +29,7 @@
 #include "accelerate/prepared_model.h"
 #include "accelerate/process.h"
 #include "accelerate/process_group.h"
+#include "accelerate/schedulers.h"
 
 namespace accelerate {
 
@@ -55,6 +56,8 @@ struct ACCELERATE_API AcceleratorOptions {
   /// Average gradients after every micro-batch, not once per window.
   bool sync_each_batch = false;
   DdpOptions ddp = {};
+  /// How often prepared schedulers move on.
+  SchedulerStepping scheduler_stepping = SchedulerStepping::kPerOptimizerStep;
   /// How to connect where no `process_group` is given.
   ProcessGroupOptions connection = {};
   /// Where this process sits; read from the process's variables by default.
@@ -104,10 +107,10 @@ class ACCELERATE_API Accelerator {
   const ProcessGroup& process_group() const;
 
   // --- prepare --------------------------------------------------------------
-  /// Models (`std::shared_ptr` or TORCH_MODULE holders), optimizers and
-  /// `accelerate::DataLoader`s, in any number and order; what comes back stands
-  /// in the same order, a single object bare. Other objects pass through;
-  /// preparing again is harmless. Rank 0's weights go to all ranks.
+  /// Models (`std::shared_ptr` or TORCH_MODULE holders), optimizers, schedulers
+  /// and `accelerate::DataLoader`s, in any number and order; what comes back
+  /// stands in the same order, a single object bare. Other objects pass
+  /// through; preparing again is harmless. Rank 0's weights go to all ranks.
   template <class... Objects>
   auto prepare(Objects&&... objects) {
     if constexpr (sizeof...(Objects) == 1) {
@@ -312,6 +315,8 @@ class ACCELERATE_API Accelerator {
           std::is_lvalue_reference_v<Object>,
           "prepare borrows the optimizer: pass a variable that stays alive");
       return PreparedOptimizer(object, prepare_optimizer(object));
+    } else if constexpr (std::is_same_v<Kind, Scheduler>) {
+      return prepare_scheduler(object);
     } else if constexpr (detail::IsDataLoader<Kind>) {
       return object.is_prepared() ? Kind(object)
                                   : object.prepared(
@@ -333,6 +338,7 @@ class ACCELERATE_API Accelerator {
       std::vector<std::shared_ptr<ModelContext>> models);
   void trigger_sync(ParallelEngine& engine);
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
+  Scheduler prepare_scheduler(Scheduler scheduler);
   std::optional<c10::Device> placement() const;
   std::shared_ptr<StepState> step_state() const;
   uint64_t agree_on_seed(uint64_t seed) const;

@@ -13,6 +13,7 @@
 #include "accelerator/assemble.h"
 #include "accelerator/module_adapter.h"
 #include "base/str.h"
+#include "optim/prepared_optimizers.h"
 #include "optim/torch_optimizer.h"
 #include "parallel/gradient_norm.h"
 
@@ -48,8 +49,8 @@ struct Accelerator::State {
       std::weak_ptr<torch::nn::Module>,
       std::shared_ptr<ModelContext>>>
       models;
-  std::vector<std::pair<torch::optim::Optimizer*, std::weak_ptr<OptimizerStep>>>
-      optimizers;
+  std::shared_ptr<PreparedOptimizers> optimizers =
+      std::make_shared<PreparedOptimizers>();
 };
 
 Accelerator::Accelerator(AcceleratorOptions options)
@@ -134,7 +135,7 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
 
 std::shared_ptr<OptimizerStep> Accelerator::prepare_optimizer(
     torch::optim::Optimizer& optimizer) {
-  auto& optimizers = state_->optimizers;
+  auto& optimizers = state_->optimizers->entries;
   std::erase_if(
       optimizers, [](const auto& entry) { return entry.second.expired(); });
   for (const auto& [known, step] : optimizers) {
@@ -148,6 +149,12 @@ std::shared_ptr<OptimizerStep> Accelerator::prepare_optimizer(
       state_->scaler);
   optimizers.emplace_back(&optimizer, step);
   return step;
+}
+
+Scheduler Accelerator::prepare_scheduler(Scheduler scheduler) {
+  scheduler.prepare(
+      state_->optimizers, state_->options.scheduler_stepping, num_processes());
+  return scheduler;
 }
 
 std::optional<c10::Device> Accelerator::placement() const {
@@ -215,7 +222,7 @@ void Accelerator::unscale_gradients(PreparedOptimizer& optimizer) {
 }
 
 void Accelerator::unscale_gradients() {
-  for (const auto& [raw, step] : state_->optimizers) {
+  for (const auto& [raw, step] : state_->optimizers->entries) {
     if (const auto alive = step.lock()) {
       alive->unscale();
     }
@@ -230,7 +237,7 @@ void Accelerator::unscale_owners_of(const std::vector<at::Tensor>& parameters) {
   for (const auto& parameter : parameters) {
     wanted.insert(parameter.unsafeGetTensorImpl());
   }
-  for (const auto& [raw, step] : state_->optimizers) {
+  for (const auto& [raw, step] : state_->optimizers->entries) {
     const auto alive = step.lock();
     if (!alive) {
       continue;
@@ -266,8 +273,8 @@ void Accelerator::clip_grad_value_(
 
 bool Accelerator::optimizer_step_was_skipped() const {
   return std::any_of(
-      state_->optimizers.begin(),
-      state_->optimizers.end(),
+      state_->optimizers->entries.begin(),
+      state_->optimizers->entries.end(),
       [](const auto& entry) {
         const auto alive = entry.second.lock();
         return alive && alive->was_skipped();

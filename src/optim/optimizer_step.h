@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "accelerate/export.h"
 #include "accelerate/grad_scaler.h"
 #include "state/step_state.h"
 
@@ -21,7 +22,7 @@ class OptimizerAdapter {
 };
 
 /// Decides whether a call of `step` updates weights.
-class OptimizerStep {
+class ACCELERATE_API OptimizerStep {
  public:
   /// `scaler` may be empty.
   OptimizerStep(

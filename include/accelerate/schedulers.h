@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Schedules of learning rates: those of transformers by name, those of torch.
+//
+//     auto scheduler = accelerate::get_scheduler("linear", optimizer,
+//         {.num_warmup_steps = 100, .num_training_steps = 1000});
+//     accelerate::Scheduler other(optimizer, accelerate::StepLR{.step_size =
+//     30});
+//
+// A schedule (`StepLR{...}`) is a plain value; a `Scheduler` runs one on an
+// optimizer. All numbers are computed as transformers and torch compute them.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/optimizer.h"
+#include "accelerate/state_dict.h"
+
+namespace accelerate {
+
+class ScheduleRule;
+struct PreparedOptimizers;
+struct LambdaLR;
+struct StepLR;
+struct MultiStepLR;
+struct ExponentialLR;
+struct OneCycleLR;
+struct ReduceLROnPlateau;
+struct GreedyLR;
+struct ChainedScheduler;
+struct SequentialLR;
+
+/// Any schedule. Conversions from the structs below throw `UsageError` where a
+/// value is out of its range.
+class ACCELERATE_API Schedule {
+ public:
+  using Maker = std::function<std::unique_ptr<ScheduleRule>()>;
+  explicit Schedule(Maker make) : make_(std::move(make)) {}
+  Schedule(const LambdaLR& schedule);
+  Schedule(const StepLR& schedule);
+  Schedule(const MultiStepLR& schedule);
+  Schedule(const ExponentialLR& schedule);
+  Schedule(const OneCycleLR& schedule);
+  Schedule(const ReduceLROnPlateau& schedule);
+  Schedule(const GreedyLR& schedule);
+  Schedule(const ChainedScheduler& schedule);
+  Schedule(const SequentialLR& schedule);
+
+  std::unique_ptr<ScheduleRule> make_rule() const;
+
+ private:
+  Maker make_;
+};
+
+/// The rate at the start times a function of the number of steps.
+struct LambdaLR {
+  using Factor = std::function<double(int64_t step)>;
+  Factor factor = {};
+  /// One for each group, in place of `factor`.
+  std::vector<Factor> factors = {};
+};
+
+/// The rate times `gamma` every `step_size` steps.
+struct StepLR {
+  int64_t step_size = 0;
+  double gamma = 0.1;
+};
+
+/// The rate times `gamma` at each milestone.
+struct MultiStepLR {
+  std::vector<int64_t> milestones = {};
+  double gamma = 0.1;
+};
+
+/// The rate times `gamma` at every step.
+struct ExponentialLR {
+  double gamma = 0;
+};
+
+/// Up from `max_lr / div_factor` to `max_lr`, then down to
+/// `max_lr / div_factor / final_div_factor`; the momentum, or the first of the
+/// betas, goes the other way. Stepping beyond `total_steps` throws.
+struct OneCycleLR {
+  /// One for all groups, or one for each.
+  std::vector<double> max_lr = {};
+  int64_t total_steps = 0;
+  double pct_start = 0.3;
+  /// "cos" or "linear".
+  std::string anneal_strategy = "cos";
+  /// Needs an optimizer with `momentum` or `betas` whose state can be read
+  /// (see optimizer_state.h).
+  bool cycle_momentum = true;
+  double base_momentum = 0.85;
+  double max_momentum = 0.95;
+  double div_factor = 25;
+  double final_div_factor = 1e4;
+  bool three_phase = false;
+};
+
+/// The rate times `factor` when a metric has not improved for more than
+/// `patience` steps. Driven by `step(metric)`.
+struct ReduceLROnPlateau {
+  /// "min": less is better; "max".
+  std::string mode = "min";
+  double factor = 0.1;
+  int64_t patience = 10;
+  double threshold = 1e-4;
+  /// "rel": the best times (1 -+ threshold) must be passed; "abs".
+  std::string threshold_mode = "rel";
+  int64_t cooldown = 0;
+  double min_lr = 0;
+  /// Smaller changes of the rate are left out.
+  double eps = 1e-8;
+};
+
+/// transformers' GreedyLR: the rate divided by `factor` while a metric
+/// improves, times `factor` while it does not. Driven by `step(metric)`.
+struct GreedyLR {
+  std::string mode = "min";
+  double factor = 0.95;
+  int64_t patience = 10;
+  double threshold = 1e-6;
+  std::string threshold_mode = "abs";
+  int64_t cooldown = 0;
+  int64_t warmup = 0;
+  double min_lr = 1e-3;
+  double max_lr = 1;
+  double eps = 1e-8;
+  /// Smooth the metric over the last `window_size` values.
+  bool smooth = false;
+  int64_t window_size = 50;
+  /// Start again after so many reductions at `min_lr`.
+  int64_t reset_start = 500;
+};
+
+/// All of them at every step, one after the other (torch's ChainedScheduler).
+struct ChainedScheduler {
+  std::vector<Schedule> schedules = {};
+};
+
+/// The first until the first milestone, where the next one starts from the
+/// rates at the start, and so on (torch's SequentialLR).
+struct SequentialLR {
+  std::vector<Schedule> schedules = {};
+  std::vector<int64_t> milestones = {};
+};
+
+/// How often a prepared scheduler moves on.
+enum class SchedulerStepping {
+  /// Once per update of the weights.
+  kPerOptimizerStep,
+  /// `num_processes` times per update, as Hugging Face Accelerate does: for
+  /// schedules whose lengths count the batches of one process.
+  kPerProcess,
+};
+
+/// An optimizer, prepared or not, to be scheduled. Null pointers throw.
+class ACCELERATE_API OptimizerToSchedule {
+ public:
+  OptimizerToSchedule(torch::optim::Optimizer& optimizer);
+  OptimizerToSchedule(torch::optim::Optimizer* optimizer);
+  OptimizerToSchedule(PreparedOptimizer optimizer);
+
+  torch::optim::Optimizer& optimizer() const { return *optimizer_; }
+  const std::optional<PreparedOptimizer>& prepared() const { return prepared_; }
+
+ private:
+  torch::optim::Optimizer* optimizer_;
+  std::optional<PreparedOptimizer> prepared_;
+};
+
+/// Runs a schedule on an optimizer, which must outlive it. Making one sets the
+/// rates of step 0; it takes the rates of that moment as those of the start.
+/// Copies share everything.
+///
+/// With a prepared optimizer `step` does nothing unless the latest
+/// `optimizer.step()` updated the weights: nothing while gradients are
+/// accumulated, nothing after a skipped step.
+class ACCELERATE_API Scheduler {
+ public:
+  /// Throws `UsageError` where the optimizer has no groups.
+  Scheduler(const OptimizerToSchedule& optimizer, const Schedule& schedule);
+
+  /// After `optimizer.step()`.
+  void step();
+  /// For ReduceLROnPlateau and GreedyLR, which cannot do without; the others
+  /// take none.
+  void step(double metric);
+  /// The rates set last, one per group.
+  const std::vector<double>& last_lr() const;
+
+  /// The position and all that was gathered; loading also sets the optimizer's
+  /// rates. The schedule itself is code: make the same one before loading.
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
+
+  /// What `Accelerator::prepare` does: from now on this scheduler and its
+  /// copies follow the prepared optimizer.
+  void prepare(
+      std::shared_ptr<const PreparedOptimizers> prepared,
+      SchedulerStepping stepping,
+      int num_processes);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// What the schedules of transformers take. `num_warmup_steps` is 0 where left
+/// out (there it must be given).
+struct ACCELERATE_API SchedulerOptions {
+  int64_t num_warmup_steps = 0;
+  /// Needed by linear, cosine*, polynomial, and by warmup_stable_decay without
+  /// `num_stable_steps`.
+  std::optional<int64_t> num_training_steps = {};
+  /// Cosine: waves, 0.5 by default; cosine_with_restarts: restarts, 1.
+  std::optional<double> num_cycles = {};
+  /// polynomial.
+  double lr_end = 1e-7;
+  double power = 1;
+  /// inverse_sqrt: `num_warmup_steps`, or 10,000 without a warm-up, by default.
+  std::optional<int64_t> timescale = {};
+  /// The two cosines with a least rate: as a rate or as a part of the rate at
+  /// the start; one of them.
+  std::optional<double> min_lr = {};
+  std::optional<double> min_lr_rate = {};
+  /// cosine_warmup_with_min_lr.
+  std::optional<double> warmup_lr_rate = {};
+  /// warmup_stable_decay, which needs `num_decay_steps`. Types: "linear",
+  /// "cosine", "1-sqrt".
+  std::optional<int64_t> num_decay_steps = {};
+  std::optional<int64_t> num_stable_steps = {};
+  std::string warmup_type = "linear";
+  std::string decay_type = "cosine";
+  double min_lr_ratio = 0;
+  /// reduce_lr_on_plateau.
+  ReduceLROnPlateau plateau = {};
+  /// greedy.
+  GreedyLR greedy = {};
+};
+
+/// A schedule of transformers: linear, cosine, cosine_with_restarts,
+/// polynomial, constant, constant_with_warmup, inverse_sqrt,
+/// reduce_lr_on_plateau, cosine_with_min_lr, cosine_warmup_with_min_lr,
+/// warmup_stable_decay, greedy. Throws `UsageError` on another name, on a
+/// missing or a negative number.
+ACCELERATE_API Schedule
+named_schedule(const std::string& name, const SchedulerOptions& options = {});
+ACCELERATE_API Scheduler get_scheduler(
+    const std::string& name,
+    const OptimizerToSchedule& optimizer,
+    const SchedulerOptions& options = {});
+
+} // namespace accelerate

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of options and of states by name: each struct is described once,
+// writing and reading are visitors of that description.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "accelerate/error.h"
+#include "accelerate/state_dict.h"
+#include "base/str.h"
+
+namespace accelerate::optim {
+
+/// Specialised per struct: `visit(self, visitor)` calls the visitor with the
+/// name of each field and the field.
+template <class T>
+struct Fields;
+
+/// The shape of a tensor that is kept for a parameter.
+enum class StateShape { kParameter, kScalar, kRow, kColumn };
+/// Whether a state may lack the tensor.
+enum class Presence { kAlways, kSometimes };
+
+std::vector<int64_t> shape_for(StateShape shape, const at::Tensor& parameter);
+
+class FieldWriter {
+ public:
+  template <class T>
+  void operator()(const std::string& name, const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      state_.set(name, static_cast<int64_t>(value));
+    } else {
+      state_.set(name, value);
+    }
+  }
+  template <class T>
+  void operator()(const std::string& name, const std::optional<T>& value) {
+    if (value) {
+      (*this)(name, *value);
+    }
+  }
+  template <class A, class B>
+  void operator()(const std::string& name, const std::pair<A, B>& value) {
+    (*this)(name + ".0", value.first);
+    (*this)(name + ".1", value.second);
+  }
+  template <class A, class B>
+  void operator()(const std::string& name, const std::tuple<A, B>& value) {
+    (*this)(name, std::pair<A, B>(std::get<0>(value), std::get<1>(value)));
+  }
+  void operator()(const std::string& name, const std::array<double, 3>& value) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      (*this)(str_cat(name, '.', i), value[i]);
+    }
+  }
+  void operator()(
+      const std::string& name,
+      const at::Tensor& value,
+      StateShape /*shape*/,
+      Presence /*presence*/ = Presence::kAlways) {
+    if (value.defined()) {
+      state_.set(name, value);
+    }
+  }
+  const StateDict& state() const { return state_; }
+
+ private:
+  StateDict state_;
+};
+
+class FieldReader {
+ public:
+  /// `parameter` may be undefined where there are no tensors to read.
+  FieldReader(const StateDict& state, at::Tensor parameter)
+      : state_(state), parameter_(std::move(parameter)) {}
+
+  template <class T>
+  void operator()(const std::string& name, T& value) const {
+    if constexpr (std::is_enum_v<T>) {
+      value = static_cast<T>(state_.get<int64_t>(name));
+    } else {
+      value = state_.get<T>(name);
+    }
+  }
+  template <class T>
+  void operator()(const std::string& name, std::optional<T>& value) const {
+    value = state_.contains(name) ? std::optional<T>(state_.get<T>(name))
+                                  : std::nullopt;
+  }
+  template <class A, class B>
+  void operator()(const std::string& name, std::pair<A, B>& value) const {
+    (*this)(name + ".0", value.first);
+    (*this)(name + ".1", value.second);
+  }
+  template <class A, class B>
+  void operator()(const std::string& name, std::tuple<A, B>& value) const {
+    (*this)(name + ".0", std::get<0>(value));
+    (*this)(name + ".1", std::get<1>(value));
+  }
+  void operator()(const std::string& name, std::array<double, 3>& value) const {
+    for (size_t i = 0; i < value.size(); ++i) {
+      (*this)(str_cat(name, '.', i), value[i]);
+    }
+  }
+  /// A copy on the parameter's device, in its memory layout.
+  void operator()(
+      const std::string& name,
+      at::Tensor& value,
+      StateShape shape,
+      Presence presence = Presence::kAlways) const;
+
+ private:
+  const StateDict& state_;
+  at::Tensor parameter_;
+};
+
+template <class T>
+StateDict write_fields(const T& object) {
+  FieldWriter writer;
+  Fields<T>::visit(object, writer);
+  return writer.state();
+}
+
+template <class T>
+void read_fields(
+    T& object,
+    const StateDict& state,
+    const at::Tensor& parameter = {}) {
+  Fields<T>::visit(object, FieldReader(state, parameter));
+}
+
+} // namespace accelerate::optim

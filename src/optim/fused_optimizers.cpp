@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW, Adam and SGD: one fused operator per group.
+#include "optim/optimizer_of.h"
+
+namespace accelerate::optim {
+
+struct AdamState : torch::optim::OptimizerCloneableParamState<AdamState> {
+  /// A float on the parameter's device, as the operator wants it.
+  at::Tensor step;
+  at::Tensor exp_avg, exp_avg_sq;
+  /// With AMSGrad only.
+  at::Tensor max_exp_avg_sq;
+};
+
+template <>
+struct Fields<AdamState> {
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit("step", self.step, StateShape::kScalar);
+    visit("exp_avg", self.exp_avg, StateShape::kParameter);
+    visit("exp_avg_sq", self.exp_avg_sq, StateShape::kParameter);
+    visit(
+        "max_exp_avg_sq",
+        self.max_exp_avg_sq,
+        StateShape::kParameter,
+        Presence::kSometimes);
+  }
+};
+
+template <class Options>
+struct AdamFields {
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit("lr", self.lr);
+    visit("betas", self.betas);
+    visit("eps", self.eps);
+    visit("weight_decay", self.weight_decay);
+    visit("amsgrad", self.amsgrad);
+    visit("maximize", self.maximize);
+  }
+};
+template <>
+struct Fields<AdamWOptions> : AdamFields<AdamWOptions> {};
+template <>
+struct Fields<AdamOptions> : AdamFields<AdamOptions> {};
+
+template <>
+struct Fields<SGDOptions> {
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit("lr", self.lr);
+    visit("momentum", self.momentum);
+    visit("dampening", self.dampening);
+    visit("weight_decay", self.weight_decay);
+    visit("nesterov", self.nesterov);
+    visit("maximize", self.maximize);
+  }
+};
+
+namespace {
+
+template <class Options>
+void check_adam(const Options& options) {
+  check_lr_and_decay(options);
+  check_betas(options);
+  check_option(
+      options.eps >= 0, Options::kName, "eps", options.eps, "0 or more");
+}
+
+/// The parallel lists that the Adam operators take.
+struct AdamLists {
+  explicit AdamLists(size_t size) {
+    for (auto* list :
+         {&gradients, &exp_avgs, &exp_avg_sqs, &max_exp_avg_sqs, &steps}) {
+      list->reserve(size);
+    }
+  }
+  void add(const at::Tensor& parameter, AdamState& state, bool amsgrad) {
+    if (!state.step.defined()) {
+      state.exp_avg = zeros_for(parameter);
+      state.exp_avg_sq = zeros_for(parameter);
+      state.step = at::zeros(
+          {}, at::TensorOptions(at::kFloat).device(parameter.device()));
+    }
+    if (amsgrad && !state.max_exp_avg_sq.defined()) {
+      state.max_exp_avg_sq = zeros_for(parameter);
+    }
+    gradients.push_back(aligned_gradient(parameter));
+    exp_avgs.push_back(state.exp_avg);
+    exp_avg_sqs.push_back(state.exp_avg_sq);
+    steps.push_back(state.step);
+    if (amsgrad) {
+      max_exp_avg_sqs.push_back(state.max_exp_avg_sq);
+    }
+  }
+  void count_step() {
+    if (!steps[0].is_cpu()) {
+      at::_foreach_add_(steps, 1);
+      return;
+    }
+    for (const auto& step : steps) {
+      *step.mutable_data_ptr<float>() += 1;
+    }
+  }
+  std::vector<at::Tensor> gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs;
+  std::vector<at::Tensor> steps;
+};
+
+/// `function` is one of the two Adam operators, which share a signature.
+template <class Function, class Options>
+void call_adam(
+    Function function,
+    const Options& options,
+    const std::vector<at::Tensor>& parameters,
+    AdamLists& lists) {
+  lists.count_step();
+  function(
+      parameters,
+      lists.gradients,
+      lists.exp_avgs,
+      lists.exp_avg_sqs,
+      lists.max_exp_avg_sqs,
+      lists.steps,
+      options.lr,
+      options.betas.first,
+      options.betas.second,
+      options.weight_decay,
+      options.eps,
+      options.amsgrad,
+      options.maximize);
+}
+
+void call_sgd(
+    const SGDOptions& options,
+    const std::vector<at::Tensor>& parameters,
+    const std::vector<at::Tensor>& gradients,
+    const std::vector<at::Tensor>& buffers,
+    bool is_first_step) {
+  if (!parameters.empty()) {
+    at::_fused_sgd_(
+        parameters,
+        gradients,
+        buffers,
+        options.weight_decay,
+        options.momentum,
+        options.lr,
+        options.dampening,
+        options.nesterov,
+        options.maximize,
+        is_first_step);
+  }
+}
+
+} // namespace
+
+template <>
+void check_options(const AdamWOptions& options) {
+  check_adam(options);
+}
+template <>
+void check_options(const AdamOptions& options) {
+  check_adam(options);
+}
+template <>
+void check_options(const SGDOptions& options) {
+  check_lr_and_decay(options);
+  check_option(
+      options.momentum >= 0, "SGD", "momentum", options.momentum, "0 or more");
+  check_option(
+      !options.nesterov || options.momentum > 0,
+      "SGD",
+      "momentum",
+      options.momentum,
+      "more than 0 with nesterov");
+  check_option(
+      !options.nesterov || options.dampening == 0,
+      "SGD",
+      "dampening",
+      options.dampening,
+      "0 with nesterov");
+}
+
+template class OptimizerOf<AdamWOptions, AdamState>;
+template class OptimizerOf<AdamOptions, AdamState>;
+template class OptimizerOf<SGDOptions, MomentumState>;
+
+void AdamW::update(
+    const AdamWOptions& options,
+    const std::vector<at::Tensor>& parameters) {
+  AdamLists lists(parameters.size());
+  for (const auto& parameter : parameters) {
+    lists.add(parameter, state_of(parameter), options.amsgrad);
+  }
+  call_adam(
+      [](const auto&... arguments) { at::_fused_adamw_(arguments...); },
+      options,
+      parameters,
+      lists);
+}
+
+void Adam::update(
+    const AdamOptions& options,
+    const std::vector<at::Tensor>& parameters) {
+  AdamLists lists(parameters.size());
+  for (const auto& parameter : parameters) {
+    lists.add(parameter, state_of(parameter), options.amsgrad);
+  }
+  call_adam(
+      [](const auto&... arguments) { at::_fused_adam_(arguments...); },
+      options,
+      parameters,
+      lists);
+}
+
+void SGD::update(
+    const SGDOptions& options,
+    const std::vector<at::Tensor>& parameters) {
+  // [0]: parameters that have a buffer already; [1]: those that start, whose
+  // buffer the operator fills.
+  std::vector<at::Tensor> chosen[2], gradients[2], buffers[2];
+  for (const auto& parameter : parameters) {
+    bool starts = false;
+    if (options.momentum != 0) {
+      at::Tensor& buffer = state_of(parameter).momentum_buffer;
+      starts = !buffer.defined();
+      if (starts) {
+        buffer = zeros_for(parameter);
+      }
+      buffers[starts].push_back(buffer);
+    }
+    chosen[starts].push_back(parameter);
+    gradients[starts].push_back(aligned_gradient(parameter));
+  }
+  for (const bool starts : {false, true}) {
+    call_sgd(
+        options, chosen[starts], gradients[starts], buffers[starts], starts);
+  }
+}
+
+} // namespace accelerate::optim

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/optimizer_of.h"
+
+#include <algorithm>
+
+namespace accelerate::optim {
+
+std::vector<int64_t> shape_for(StateShape shape, const at::Tensor& parameter) {
+  std::vector<int64_t> sizes = parameter.sizes().vec();
+  switch (shape) {
+    case StateShape::kParameter:
+      break;
+    case StateShape::kScalar:
+      sizes.clear();
+      break;
+    case StateShape::kRow:
+      sizes.back() = 1;
+      break;
+    case StateShape::kColumn:
+      sizes[sizes.size() - 2] = 1;
+      break;
+  }
+  return sizes;
+}
+
+void FieldReader::operator()(
+    const std::string& name,
+    at::Tensor& value,
+    StateShape shape,
+    Presence presence) const {
+  if (presence == Presence::kSometimes && !state_.contains(name)) {
+    return;
+  }
+  const at::Tensor& saved = state_.get<at::Tensor>(name);
+  const std::vector<int64_t> expected = shape_for(shape, parameter_);
+  if (saved.sizes() != at::IntArrayRef(expected)) {
+    throw UsageError(str_cat(
+        "[load_optimizer_state] '",
+        name,
+        "' has shape ",
+        saved.sizes(),
+        ", expected ",
+        at::IntArrayRef(expected)));
+  }
+  const at::NoGradGuard no_grad;
+  if (shape == StateShape::kScalar) {
+    value = saved.detach().to(
+        saved.options().device(parameter_.device()), false, /*copy=*/true);
+  } else if (shape == StateShape::kParameter) {
+    value = zeros_for(parameter_).copy_(saved);
+  } else {
+    value = at::empty(expected, parameter_.options().requires_grad(false))
+                .copy_(saved);
+  }
+}
+
+void check_option(
+    bool is_right,
+    const char* optimizer,
+    const char* option,
+    double got,
+    const char* expected) {
+  if (!is_right) {
+    throw UsageError(str_cat(
+        '[', optimizer, "] ", option, " is ", got, ", expected ", expected));
+  }
+}
+
+std::vector<std::vector<at::Tensor>> with_gradients(
+    const std::vector<at::Tensor>& parameters,
+    const char* optimizer) {
+  std::vector<std::vector<at::Tensor>> lists;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i];
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) {
+      continue;
+    }
+    if (gradient.layout() != at::kStrided) {
+      throw UsageError(str_cat(
+          '[',
+          optimizer,
+          "] the gradient of parameter ",
+          i,
+          " of shape ",
+          parameter.sizes(),
+          " is sparse, expected a dense one; make its Embedding with "
+          "sparse(false)"));
+    }
+    const auto same = std::find_if(
+        lists.begin(), lists.end(), [&](const std::vector<at::Tensor>& list) {
+          return list[0].device() == parameter.device() &&
+                 list[0].scalar_type() == parameter.scalar_type();
+        });
+    if (same != lists.end()) {
+      same->push_back(parameter);
+    } else {
+      lists.emplace_back().reserve(parameters.size());
+      lists.back().push_back(parameter);
+    }
+  }
+  return lists;
+}
+
+at::Tensor aligned_gradient(const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (gradient.strides() == parameter.strides()) {
+    return gradient;
+  }
+  return at::empty_like(parameter).copy_(gradient);
+}
+
+at::Tensor zeros_for(const at::Tensor& parameter) {
+  if (!parameter.is_non_overlapping_and_dense()) {
+    throw UsageError(str_cat(
+        "[step] a parameter of shape ",
+        parameter.sizes(),
+        " and strides ",
+        parameter.strides(),
+        " has gaps in memory; make it with .clone()"));
+  }
+  return at::zeros_like(parameter, parameter.options().requires_grad(false));
+}
+
+void throw_no_archive(const char* optimizer) {
+  throw UsageError(str_cat(
+      '[',
+      optimizer,
+      "] has no torch archive; save optimizer_state(optimizer, "
+      "named_parameters(*model)) instead"));
+}
+
+void throw_foreign_options(const char* optimizer, size_t group) {
+  throw UsageError(str_cat(
+      '[',
+      optimizer,
+      "] group ",
+      group,
+      " has the options of another optimizer; add groups with add_group"));
+}
+
+} // namespace accelerate::optim

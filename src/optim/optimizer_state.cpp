@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/optimizer_state.h"
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "optim/savable.h"
+
+namespace accelerate {
+namespace {
+
+std::shared_ptr<SavableOptimizer> savable_or_throw(
+    torch::optim::Optimizer& optimizer,
+    const char* where) {
+  if (auto found = savable(optimizer)) {
+    return found;
+  }
+  throw UsageError(str_cat(
+      '[',
+      where,
+      "] got an optimizer whose state cannot be read by name (LBFGS, or a "
+      "class of your own), expected one of accelerate::optim, or "
+      "torch::optim's Adam, AdamW, SGD, RMSprop or Adagrad; derive your class "
+      "from accelerate::SavableOptimizer too"));
+}
+
+/// The names of each group's parameters, in the group's order.
+std::vector<std::vector<std::string>> names_of_groups(
+    const torch::optim::Optimizer& optimizer,
+    const NamedParameters& names,
+    const char* where) {
+  std::unordered_map<void*, const std::string*> name_of;
+  for (const auto& [name, parameter] : names) {
+    name_of.emplace(parameter.unsafeGetTensorImpl(), &name);
+  }
+  std::vector<std::vector<std::string>> groups;
+  for (const auto& group : optimizer.param_groups()) {
+    auto& list = groups.emplace_back();
+    for (const auto& parameter : group.params()) {
+      const auto found = name_of.find(parameter.unsafeGetTensorImpl());
+      if (found == name_of.end()) {
+        throw UsageError(str_cat(
+            '[',
+            where,
+            "] parameter ",
+            list.size(),
+            " of group ",
+            groups.size() - 1,
+            ", of shape ",
+            parameter.sizes(),
+            ", has no name in the list; pass the named_parameters of the "
+            "model that it belongs to"));
+      }
+      list.push_back(*found->second);
+    }
+  }
+  return groups;
+}
+
+std::string group_key(size_t group) {
+  return str_cat("groups.", group);
+}
+
+size_t num_groups(const StateDict& state) {
+  size_t count = 0;
+  while (!state.part(group_key(count)).empty()) {
+    ++count;
+  }
+  return count;
+}
+
+[[noreturn]] void refuse(const std::string& reason) {
+  throw UsageError("[load_optimizer_state] " + reason);
+}
+
+void check_names(
+    size_t group,
+    const StateDict& saved_group,
+    const std::vector<std::string>& names) {
+  std::set<std::string> saved;
+  for (const auto& [key, name] : saved_group.part("parameters")) {
+    saved.insert(std::get<std::string>(name));
+  }
+  for (const auto& name : names) {
+    if (saved.erase(name) == 0) {
+      refuse(str_cat(
+          "parameter '",
+          name,
+          "' of group ",
+          group,
+          " is not in the saved group; was it saved for another model?"));
+    }
+  }
+  if (!saved.empty()) {
+    refuse(str_cat(
+        "the saved group ",
+        group,
+        " has a parameter '",
+        *saved.begin(),
+        "' that the optimizer's lacks; was it saved for another model?"));
+  }
+}
+
+void check_fits(
+    const SavableOptimizer& optimizer,
+    const std::vector<std::vector<std::string>>& names,
+    const StateDict& state) {
+  const auto& kind = state.get<std::string>("kind");
+  if (kind != optimizer.kind()) {
+    refuse(str_cat(
+        "got the state of ",
+        kind,
+        ", expected that of ",
+        optimizer.kind(),
+        "; load it into the kind of optimizer that saved it"));
+  }
+  if (num_groups(state) != names.size()) {
+    refuse(str_cat(
+        "the state has ",
+        num_groups(state),
+        " groups, the optimizer ",
+        names.size(),
+        "; make the same groups before loading"));
+  }
+  for (size_t group = 0; group < names.size(); ++group) {
+    check_names(group, state.part(group_key(group)), names[group]);
+  }
+}
+
+/// Of the keys after `state.name.`, those of this parameter and not of one
+/// whose name begins with this one's.
+StateDict own_part(const StateDict& state, const std::string& name) {
+  StateDict own;
+  for (const auto& [key, value] : state.part("state." + name)) {
+    if (key.find('.') == std::string::npos) {
+      std::visit([&](const auto& held) { own.set(key, held); }, value);
+    }
+  }
+  return own;
+}
+
+} // namespace
+
+NamedParameters named_parameters(const torch::nn::Module& model) {
+  NamedParameters named;
+  std::set<void*> seen;
+  for (const auto& item : model.named_parameters()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      named.emplace_back(item.key(), item.value());
+    }
+  }
+  return named;
+}
+
+NamedParameters named_parameters(const ParameterSet& set) {
+  NamedParameters named;
+  for (size_t i = 0; i < set.names.size(); ++i) {
+    named.emplace_back(set.names[i], set.parameters[i]);
+  }
+  return named;
+}
+
+StateDict optimizer_state(
+    const torch::optim::Optimizer& optimizer,
+    const NamedParameters& names) {
+  // The adapters of torch's optimizers both read and write.
+  const std::shared_ptr<const SavableOptimizer> source = savable_or_throw(
+      const_cast<torch::optim::Optimizer&>(optimizer), "optimizer_state");
+  const auto groups = names_of_groups(optimizer, names, "optimizer_state");
+  StateDict state;
+  state.set("kind", source->kind());
+  for (size_t group = 0; group < groups.size(); ++group) {
+    state.set(group_key(group), source->group_state(group));
+    for (size_t i = 0; i < groups[group].size(); ++i) {
+      const std::string& name = groups[group][i];
+      state.set(str_cat(group_key(group), ".parameters.", i), name);
+      state.set(
+          "state." + name,
+          source->parameter_state(optimizer.param_groups()[group].params()[i]));
+    }
+  }
+  return state;
+}
+
+void load_optimizer_state(
+    torch::optim::Optimizer& optimizer,
+    const NamedParameters& names,
+    const StateDict& state) {
+  const auto target = savable_or_throw(optimizer, "load_optimizer_state");
+  const auto groups = names_of_groups(optimizer, names, "load_optimizer_state");
+  check_fits(*target, groups, state);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    target->load_group_state(group, state.part(group_key(group)));
+    for (size_t i = 0; i < groups[group].size(); ++i) {
+      const std::string& name = groups[group][i];
+      const at::Tensor& parameter = optimizer.param_groups()[group].params()[i];
+      const StateDict own = own_part(state, name);
+      if (own.empty()) {
+        optimizer.state().erase(parameter.unsafeGetTensorImpl());
+        continue;
+      }
+      try {
+        target->load_parameter_state(parameter, own);
+      } catch (const UsageError& error) {
+        throw UsageError(str_cat(error.what(), " (parameter '", name, "')"));
+      }
+    }
+  }
+}
+
+} // namespace accelerate

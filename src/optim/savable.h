@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// One way to the state of every optimizer that can be saved.
+#pragma once
+
+#include <memory>
+
+#include "accelerate/optimizer_state.h"
+#include "state/parameter_set.h"
+
+namespace accelerate {
+
+/// The optimizer itself where it is a `SavableOptimizer`, an adapter for
+/// torch::optim's, null for others. Must not outlive the optimizer.
+std::shared_ptr<SavableOptimizer> savable(torch::optim::Optimizer& optimizer);
+
+/// The names that an engine knows.
+ACCELERATE_API NamedParameters named_parameters(const ParameterSet& set);
+
+} // namespace accelerate

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a schedule computes rates. Rules know numbers only, no optimizer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/error.h"
+#include "accelerate/schedulers.h"
+#include "accelerate/state_dict.h"
+#include "base/str.h"
+
+namespace accelerate {
+
+struct GroupRate {
+  /// At the start.
+  double base_lr = 0;
+  double lr = 0;
+  /// Set by rules that cycle the momentum.
+  std::optional<double> momentum = {};
+};
+
+struct Rates {
+  std::vector<GroupRate> groups = {};
+  /// What the optimizer was made with, apart from its groups.
+  double default_lr = 0;
+};
+
+class ScheduleRule {
+ public:
+  virtual ~ScheduleRule() = default;
+  /// As the user calls it, for messages and to tell saved states apart.
+  virtual std::string name() const = 0;
+  /// Step 0, from the rates as they are.
+  virtual void start(Rates& rates) = 0;
+  virtual void advance(Rates& rates) = 0;
+  virtual void advance(Rates& rates, double metric);
+  virtual bool needs_metric() const { return false; }
+  /// Whether momenta are set as well.
+  virtual bool cycles_momentum() const { return false; }
+  /// Puts the momenta of the present step in, after loading.
+  virtual void restore_momentum(Rates& /*rates*/) const {}
+  /// The most steps that it can make.
+  virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
+  virtual StateDict state() const = 0;
+  virtual void load(const StateDict& state) = 0;
+};
+
+/// Rules that know nothing but the number of steps made.
+class CountingRule : public ScheduleRule {
+ public:
+  void start(Rates& rates) override;
+  void advance(Rates& rates) override;
+  using ScheduleRule::advance;
+  StateDict state() const override;
+  void load(const StateDict& state) override;
+
+ protected:
+  /// The rate of one group after `step` steps.
+  virtual double rate(int64_t step, size_t group, const GroupRate& now) = 0;
+  virtual void set_all(Rates& rates);
+  int64_t step_ = 0;
+};
+
+/// The rate at the start times a function.
+class LambdaRule final : public CountingRule {
+ public:
+  using Factors = std::vector<LambdaLR::Factor>;
+  /// `make` gets the rates of step 0; one function for all groups, or one each.
+  LambdaRule(std::string name, std::function<Factors(const Rates&)> make)
+      : name_(std::move(name)), make_(std::move(make)) {}
+  std::string name() const override { return name_; }
+  void start(Rates& rates) override;
+
+ protected:
+  double rate(int64_t step, size_t group, const GroupRate& now) override;
+
+ private:
+  std::string name_;
+  std::function<Factors(const Rates&)> make_;
+  Factors factors_;
+};
+
+/// Throws `UsageError` unless `is_right`.
+inline void check_schedule(
+    bool is_right,
+    const std::string& schedule,
+    const std::string& problem) {
+  if (!is_right) {
+    throw UsageError(str_cat('[', schedule, "] ", problem));
+  }
+}
+
+} // namespace accelerate

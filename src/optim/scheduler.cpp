@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/prepared_optimizers.h"
+#include "optim/savable.h"
+#include "optim/schedule_rule.h"
+
+namespace accelerate {
+namespace {
+
+constexpr const char* kMomentumNames[] = {"betas.0", "momentum"};
+
+void set_momentum(SavableOptimizer& optimizer, size_t group, double momentum) {
+  StateDict options = optimizer.group_state(group);
+  for (const char* name : kMomentumNames) {
+    if (options.contains(name)) {
+      options.set(name, momentum);
+      optimizer.load_group_state(group, options);
+      return;
+    }
+  }
+  throw UsageError(
+      "[OneCycleLR] cycle_momentum needs an optimizer with momentum or betas; "
+      "set cycle_momentum to false");
+}
+
+} // namespace
+
+std::unique_ptr<ScheduleRule> Schedule::make_rule() const {
+  return make_();
+}
+
+OptimizerToSchedule::OptimizerToSchedule(torch::optim::Optimizer& optimizer)
+    : optimizer_(&optimizer) {}
+OptimizerToSchedule::OptimizerToSchedule(torch::optim::Optimizer* optimizer)
+    : optimizer_(optimizer) {
+  if (optimizer == nullptr) {
+    throw UsageError(
+        "[Scheduler] got a null optimizer, expected the one whose rates it is "
+        "to set");
+  }
+}
+OptimizerToSchedule::OptimizerToSchedule(PreparedOptimizer optimizer)
+    : optimizer_(&optimizer.optimizer()), prepared_(std::move(optimizer)) {}
+
+struct Scheduler::State {
+  torch::optim::Optimizer& optimizer;
+  std::optional<PreparedOptimizer> prepared;
+  std::shared_ptr<const PreparedOptimizers> registry;
+  std::unique_ptr<ScheduleRule> rule;
+  std::vector<double> base_lrs;
+  std::vector<double> last_lr;
+  int64_t num_steps = 0;
+  int steps_at_once = 1;
+
+  /// The optimizer's rates as they are now.
+  Rates rates() const {
+    const auto& groups = optimizer.param_groups();
+    if (groups.size() != base_lrs.size()) {
+      throw UsageError(str_cat(
+          "[Scheduler] the optimizer has ",
+          groups.size(),
+          " groups, but had ",
+          base_lrs.size(),
+          " when the scheduler was made; add groups before"));
+    }
+    Rates rates{.groups = {}, .default_lr = optimizer.defaults().get_lr()};
+    for (size_t i = 0; i < groups.size(); ++i) {
+      rates.groups.push_back({base_lrs[i], groups[i].options().get_lr()});
+    }
+    return rates;
+  }
+
+  void apply(const Rates& rates) {
+    const auto momenta = rule->cycles_momentum() ? savable(optimizer) : nullptr;
+    last_lr.clear();
+    for (size_t i = 0; i < rates.groups.size(); ++i) {
+      const GroupRate& group = rates.groups[i];
+      optimizer.param_groups()[i].options().set_lr(group.lr);
+      last_lr.push_back(group.lr);
+      if (group.momentum && !momenta) {
+        throw UsageError(
+            "[OneCycleLR] cycle_momentum needs an optimizer whose options can "
+            "be set by name (see optimizer_state.h); set cycle_momentum to "
+            "false");
+      }
+      if (group.momentum) {
+        set_momentum(*momenta, i, *group.momentum);
+      }
+    }
+  }
+
+  /// Whether the optimizer's latest step was a real one.
+  bool is_due() const {
+    if (prepared) {
+      return prepared->did_step();
+    }
+    if (!registry) {
+      return true;
+    }
+    const auto found = registry->find(optimizer);
+    if (!found) {
+      throw UsageError(
+          "[Scheduler] the scheduler was prepared, its optimizer was not; pass "
+          "the optimizer to prepare as well and keep what comes back");
+    }
+    return found->did_step();
+  }
+
+  template <class... Metric>
+  void step(Metric... metric) {
+    if (!is_due()) {
+      return;
+    }
+    for (int i = 0; i < steps_at_once; ++i) {
+      // The original stops a schedule of known length at its end when it steps
+      // several times at once.
+      if (steps_at_once > 1 && rule->total_steps() &&
+          num_steps >= *rule->total_steps()) {
+        return;
+      }
+      Rates now = rates();
+      rule->advance(now, metric...);
+      ++num_steps;
+      apply(now);
+    }
+  }
+};
+
+Scheduler::Scheduler(
+    const OptimizerToSchedule& optimizer,
+    const Schedule& schedule)
+    : state_(std::make_shared<State>(State{
+          .optimizer = optimizer.optimizer(),
+          .prepared = optimizer.prepared(),
+          .registry = {},
+          .rule = schedule.make_rule(),
+          .base_lrs = {},
+          .last_lr = {}})) {
+  for (const auto& group : state_->optimizer.param_groups()) {
+    state_->base_lrs.push_back(group.options().get_lr());
+  }
+  if (state_->base_lrs.empty()) {
+    throw UsageError(
+        "[Scheduler] the optimizer has no groups of parameters, so there is no "
+        "rate to set; give it parameters before");
+  }
+  Rates rates = state_->rates();
+  state_->rule->start(rates);
+  state_->apply(rates);
+}
+
+void Scheduler::step() {
+  if (state_->rule->needs_metric()) {
+    throw UsageError(str_cat(
+        "[step] ",
+        state_->rule->name(),
+        " decides by a metric; call step(metric)"));
+  }
+  state_->step();
+}
+
+void Scheduler::step(double metric) {
+  state_->step(metric);
+}
+
+const std::vector<double>& Scheduler::last_lr() const {
+  return state_->last_lr;
+}
+
+StateDict Scheduler::state_dict() const {
+  StateDict state;
+  state.set("kind", state_->rule->name());
+  state.set("num_steps", state_->num_steps);
+  for (size_t i = 0; i < state_->base_lrs.size(); ++i) {
+    state.set(str_cat("base_lr.", i), state_->base_lrs[i]);
+    state.set(str_cat("last_lr.", i), state_->last_lr[i]);
+  }
+  state.set("schedule", state_->rule->state());
+  return state;
+}
+
+void Scheduler::load_state_dict(const StateDict& state) {
+  const auto& kind = state.get<std::string>("kind");
+  const size_t num_groups = state_->base_lrs.size();
+  if (kind != state_->rule->name()) {
+    throw UsageError(str_cat(
+        "[load_state_dict] got the state of the schedule ",
+        kind,
+        ", expected ",
+        state_->rule->name(),
+        "; make the same schedule before loading"));
+  }
+  if (state.part("base_lr").size() != num_groups) {
+    throw UsageError(str_cat(
+        "[load_state_dict] the state has ",
+        state.part("base_lr").size(),
+        " groups, the optimizer ",
+        num_groups,
+        "; make the same groups before loading"));
+  }
+  state_->rule->load(state.part("schedule"));
+  state_->num_steps = state.get<int64_t>("num_steps");
+  for (size_t i = 0; i < num_groups; ++i) {
+    state_->base_lrs[i] = state.get<double>(str_cat("base_lr.", i));
+  }
+  Rates rates = state_->rates();
+  for (size_t i = 0; i < num_groups; ++i) {
+    rates.groups[i].lr = state.get<double>(str_cat("last_lr.", i));
+  }
+  state_->rule->restore_momentum(rates);
+  state_->apply(rates);
+}
+
+void Scheduler::prepare(
+    std::shared_ptr<const PreparedOptimizers> prepared,
+    SchedulerStepping stepping,
+    int num_processes) {
+  if (!state_->prepared) {
+    state_->registry = std::move(prepared);
+  }
+  state_->steps_at_once =
+      stepping == SchedulerStepping::kPerProcess ? num_processes : 1;
+}
+
+Scheduler get_scheduler(
+    const std::string& name,
+    const OptimizerToSchedule& optimizer,
+    const SchedulerOptions& options) {
+  return Scheduler(optimizer, named_schedule(name, options));
+}
+
+} // namespace accelerate
