@@ -17,7 +17,7 @@
 namespace {
 
 constexpr int kWarmUp = 3;
-constexpr int kBlocks = 7;
+constexpr int kBlocks = 12;
 
 /// The same list as in optimizer_step_peer.py.
 std::vector<std::vector<int64_t>> bert_base_shapes() {

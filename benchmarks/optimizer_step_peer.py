@@ -5,7 +5,7 @@ import time
 
 import torch
 
-WARM_UP, BLOCKS = 3, 7
+WARM_UP, BLOCKS = 3, 12
 
 
 def bert_base_shapes():

@@ -24,7 +24,7 @@ int main() {
   const auto inputs = torch::randn({64, 8}, accelerator.device());
   const auto targets = inputs.sum(1, /*keepdim=*/true).sin();
   for (int step = 0; step < 200; ++step) {
-    auto loss = torch::mse_loss(net->forward(inputs), targets);
+    auto loss = torch::mse_loss(net(inputs), targets);
     accelerator.backward(loss);
     opt.step();
     scheduler.step();

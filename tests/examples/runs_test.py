@@ -31,3 +31,7 @@ with tempfile.TemporaryDirectory() as folder:
     ranks = [pathlib.Path(f"{file}.{rank}").read_bytes() for rank in (0, 1)]
     assert ranks[0] == ranks[1] and len(ranks[0]) > 10000
 print("losses on two processes:", both)
+
+by_feature = losses(bin_dir / "example_optimizers")
+assert by_feature[-1] < by_feature[0], f"the loss does not fall: {by_feature}"
+losses(bin_dir / "example_schedules")
