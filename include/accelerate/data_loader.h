@@ -13,38 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/datasets.h"
 #include "accelerate/export.h"
+#include "accelerate/samplers.h"
 #include "accelerate/tree.h"
 
 namespace accelerate {
-
-/// Something with a size and samples by index. Samples are trees (`tree.h`).
-template <class D>
-concept Dataset = requires(D& data, int64_t index) {
-  { data.size() } -> std::convertible_to<size_t>;
-  data.get(index);
-};
-
-/// A data set that makes whole batches faster than sample by sample.
-template <class D>
-concept BatchDataset = requires(D& data, std::span<const int64_t> indices) {
-  { data.size() } -> std::convertible_to<size_t>;
-  data.get_batch(indices);
-};
-
-/// Columns of equal length in memory; a sample is one row of each, a batch one
-/// gather per column.
-class ACCELERATE_API TensorDataset {
- public:
-  /// Throws `UsageError` where there is no column or lengths differ.
-  explicit TensorDataset(std::vector<at::Tensor> columns);
-
-  size_t size() const;
-  std::vector<at::Tensor> get_batch(std::span<const int64_t> indices) const;
-
- private:
-  std::vector<at::Tensor> columns_;
-};
 
 struct ACCELERATE_API DataLoaderOptions {
   /// Samples per batch and rank.
@@ -58,12 +32,6 @@ struct ACCELERATE_API DataLoaderOptions {
   bool even_batches = true;
   /// Drawn from torch's default generator where not given.
   std::optional<uint64_t> seed = {};
-};
-
-/// Which batches of an epoch belong to one rank.
-struct ACCELERATE_API ShardOptions {
-  int rank = 0;
-  int world_size = 1;
 };
 
 /// The indices of one epoch: `size` numbers, shuffled where asked.
