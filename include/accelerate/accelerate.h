@@ -4,6 +4,7 @@
 
 #include "accelerate/accelerator.h"
 #include "accelerate/accumulate.h"
+#include "accelerate/collate.h"
 #include "accelerate/collectives.h"
 #include "accelerate/data_loader.h"
 #include "accelerate/datasets.h"

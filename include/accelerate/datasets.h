@@ -1,44 +1,196 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where samples come from.
+// Where samples come from: data in memory, a user's own class, torch's data
+// sets, streams.
+//
+// Files of tokens are in `token_file.h`, CSV and JSON lines in `text_files.h`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "accelerate/export.h"
 
 namespace accelerate {
 
-/// Something with a size and samples by index. Samples are trees (`tree.h`).
+/// Something with a size and samples by index. Samples are what `collate.h`
+/// makes batches of. A loader with worker threads calls `get` from several
+/// threads at once: it must not change what the data set shares between calls.
+///
+///     struct Squares {
+///       size_t size() const { return 100; }
+///       std::pair<torch::Tensor, int64_t> get(int64_t i) const {
+///         return {torch::full({2}, i), i * i};
+///       }
+///     };
 template <class D>
 concept Dataset = requires(D& data, int64_t index) {
   { data.size() } -> std::convertible_to<size_t>;
   data.get(index);
 };
 
-/// A data set that makes whole batches faster than sample by sample.
+/// A data set that makes whole batches faster than sample by sample. Where a
+/// data set has both, loaders call `get_batch`.
 template <class D>
 concept BatchDataset = requires(D& data, std::span<const int64_t> indices) {
   { data.size() } -> std::convertible_to<size_t>;
   data.get_batch(indices);
 };
 
+/// A stream of samples. `reset(epoch)` starts an epoch at its first sample and
+/// is called before the first `next` of every epoch, the first one too; `next`
+/// gives nothing at the end, and nothing again after that. For one epoch every
+/// rank must see the same samples in the same order, unless it shards by
+/// itself. One thread at a time uses it.
+///
+///     struct Lines {
+///       std::ifstream file;
+///       void reset(int64_t) { file = std::ifstream("data.txt"); }
+///       std::optional<std::string> next() {
+///         std::string line;
+///         return std::getline(file, line) ? std::optional(line) :
+///         std::nullopt;
+///       }
+///     };
+template <class S>
+concept IterableSource = requires(S& source, int64_t epoch) {
+  source.reset(epoch);
+  // What `next` gives is an optional of something.
+  { source.next().has_value() } -> std::convertible_to<bool>;
+  *source.next();
+};
+
+/// The data set's own sample type.
+template <Dataset D>
+using SampleOf = std::decay_t<decltype(std::declval<D&>().get(int64_t{}))>;
+/// The type of a stream's elements.
+template <IterableSource S>
+using ElementOf = std::decay_t<decltype(*std::declval<S&>().next())>;
+
 /// Columns of equal length in memory; a sample is one row of each, a batch one
-/// gather per column.
+/// copy of rows per column.
 class ACCELERATE_API TensorDataset {
  public:
-  /// Throws `UsageError` where there is no column or lengths differ.
+  /// Columns that are not contiguous are copied once. Throws `UsageError` where
+  /// there is no column or lengths differ.
   explicit TensorDataset(std::vector<at::Tensor> columns);
 
   size_t size() const;
+  /// The rows, as views of the columns. Throws `UsageError` outside of `size`.
+  std::vector<at::Tensor> get(int64_t index) const;
+  /// New tensors of `indices.size()` rows. Throws as `get`.
   std::vector<at::Tensor> get_batch(std::span<const int64_t> indices) const;
 
  private:
   std::vector<at::Tensor> columns_;
+};
+
+/// The elements of a vector.
+template <class T>
+class VectorDataset {
+ public:
+  explicit VectorDataset(std::vector<T> samples)
+      : samples_(std::move(samples)) {}
+
+  size_t size() const { return samples_.size(); }
+  const T& get(int64_t index) const {
+    return samples_.at(static_cast<size_t>(index));
+  }
+
+ private:
+  std::vector<T> samples_;
+};
+
+/// The samples `indices` of another data set, for example one part of a split.
+template <Dataset D>
+class SubsetDataset {
+ public:
+  SubsetDataset(D data, std::vector<int64_t> indices)
+      : data_(std::move(data)), indices_(std::move(indices)) {}
+
+  size_t size() const { return indices_.size(); }
+  decltype(auto) get(int64_t index) {
+    return data_.get(indices_.at(static_cast<size_t>(index)));
+  }
+
+ private:
+  D data_;
+  std::vector<int64_t> indices_;
+};
+
+namespace detail {
+
+ACCELERATE_API size_t torch_size(std::optional<size_t> size);
+
+template <class D>
+concept HasTorchGet = requires(D& data, size_t index) {
+  data.get(index);
+};
+
+} // namespace detail
+
+/// A map data set of `torch::data`: one with `get(size_t)`, whose samples are
+/// then collated here, or a mapped one that collates by itself
+/// (`map(Stack<>())`).
+///
+///     TorchDataset mnist(torch::data::datasets::MNIST(folder));
+///
+/// `size` throws `UsageError` where the data set does not know its own.
+template <class D>
+class TorchDataset {
+ public:
+  explicit TorchDataset(D data) : data_(std::move(data)) {}
+
+  size_t size() const { return detail::torch_size(data_.size()); }
+  auto get(int64_t index) requires detail::HasTorchGet<D> {
+    return data_.get(static_cast<size_t>(index));
+  }
+  auto get_batch(std::span<const int64_t> indices) requires(
+      !detail::HasTorchGet<D>) {
+    const std::vector<size_t> request(indices.begin(), indices.end());
+    return data_.get_batch(request);
+  }
+
+ private:
+  D data_;
+};
+
+/// A stream out of a function: `start(epoch)` returns the function that gives
+/// one sample after the other.
+///
+///     GeneratorSource numbers([](int64_t epoch) {
+///       return [i = 0]() mutable {
+///         return i < 10 ? std::optional(torch::tensor(i++)) : std::nullopt;
+///       };
+///     });
+template <class Start>
+class GeneratorSource {
+ public:
+  using Next = std::invoke_result_t<Start&, int64_t>;
+
+  explicit GeneratorSource(Start start) : start_(std::move(start)) {}
+
+  void reset(int64_t epoch) { next_.emplace(start_(epoch)); }
+  std::invoke_result_t<Next&> next() {
+    if (!next_) {
+      return std::nullopt;
+    }
+    auto sample = (*next_)();
+    if (!sample) {
+      next_.reset();
+    }
+    return sample;
+  }
+
+ private:
+  Start start_;
+  std::optional<Next> next_;
 };
 
 } // namespace accelerate

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+// How samples are joined part by part: the machinery of `collate.h`, where the
+// rules stand.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/tree.h"
+
+namespace accelerate {
+
+struct PaddingOptions; // collate.h
+
+namespace detail {
+
+/// What joins the leaves of samples; knows the padding where there is one.
+class ACCELERATE_API LeafJoiner {
+ public:
+  explicit LeafJoiner(const PaddingOptions* padding = nullptr)
+      : padding_(padding) {}
+
+  /// `name`: the field's; `path`: where it is, for messages.
+  at::Tensor join(
+      const std::vector<at::Tensor>& parts,
+      const std::string& name,
+      const std::string& path);
+  at::Tensor join(const std::vector<bool>& parts);
+  at::Tensor join(const std::vector<int64_t>& parts);
+  at::Tensor join(const std::vector<float>& parts);
+  at::Tensor join(const std::vector<double>& parts);
+
+  /// The mask of the field joined under the name `mask_of`; undefined where
+  /// there was none or `name` is not the mask's.
+  at::Tensor mask(const std::string& name) const;
+  /// The name under which a mask is to be added; empty where no padding is.
+  std::string mask_name() const;
+
+  /// A struct or map, whose mask is its own.
+  class MaskScope {
+   public:
+    explicit MaskScope(LeafJoiner& leaves)
+        : leaves_(leaves), outer_(std::exchange(leaves.mask_, {})) {}
+    ~MaskScope() { leaves_.mask_ = std::move(outer_); }
+    MaskScope(const MaskScope&) = delete;
+    MaskScope& operator=(const MaskScope&) = delete;
+
+   private:
+    LeafJoiner& leaves_;
+    at::Tensor outer_;
+  };
+
+ private:
+  void make_mask(const std::vector<at::Tensor>& parts, int64_t length);
+
+  const PaddingOptions* padding_;
+  at::Tensor mask_;
+};
+
+[[noreturn]] ACCELERATE_API void throw_uneven(
+    const std::string& path,
+    size_t sample,
+    const std::string& got,
+    const std::string& expected);
+ACCELERATE_API void check_samples(size_t num_samples);
+ACCELERATE_API std::string part_path(
+    const std::string& path,
+    const std::string& name);
+
+template <class T>
+concept Number = std::is_arithmetic_v<T>;
+template <class T>
+concept Text = std::is_convertible_v<const T&, std::string_view>;
+template <class T>
+concept Numbers = tree::detail::Sequence<T> && Number<typename T::value_type>;
+template <class T>
+concept NamesItsBatch = requires {
+  typename T::Batch;
+};
+template <class T>
+concept NamesItsFields = requires(const T& value) {
+  field_names(value);
+};
+template <class>
+inline constexpr bool cannot_be_collated = false;
+
+/// What numbers are kept as until they are a tensor.
+template <Number T>
+using Kept = std::conditional_t<
+    std::is_same_v<T, bool> || std::is_floating_point_v<T>,
+    std::conditional_t<std::is_same_v<T, long double>, double, T>,
+    int64_t>;
+
+template <class T>
+constexpr auto collated_type();
+
+} // namespace detail
+
+/// What `collate` makes of samples of type `T`.
+template <class T>
+using Collated =
+    typename decltype(detail::collated_type<std::remove_cv_t<T>>())::type;
+
+namespace detail {
+
+template <class T>
+struct CollatedParts;
+template <class... Ts>
+struct CollatedParts<std::tuple<Ts...>> {
+  using type = std::tuple<Collated<std::remove_reference_t<Ts>>...>;
+};
+template <class A, class B>
+struct CollatedParts<std::pair<A, B>> {
+  using type = std::pair<Collated<A>, Collated<B>>;
+};
+template <class T>
+struct CollatedExample;
+template <template <class, class> class E, class A, class B>
+struct CollatedExample<E<A, B>> {
+  using type = E<Collated<A>, Collated<B>>;
+};
+template <class T>
+struct Unreferenced;
+template <class... Ts>
+struct Unreferenced<std::tuple<Ts...>> {
+  using type = std::tuple<std::remove_cvref_t<Ts>...>;
+};
+
+template <class T>
+constexpr auto collated_fields() {
+  using Fields = decltype(tensor_fields(std::declval<T&>()));
+  using Joined = typename CollatedParts<Fields>::type;
+  if constexpr (NamesItsBatch<T>) {
+    return std::type_identity<typename T::Batch>{};
+  } else if constexpr (std::is_same_v<
+                           Joined,
+                           typename Unreferenced<Fields>::type>) {
+    return std::type_identity<T>{};
+  } else {
+    return std::type_identity<Joined>{};
+  }
+}
+
+template <class T>
+constexpr auto collated_type() {
+  namespace kinds = tree::detail;
+  if constexpr (std::is_same_v<T, at::Tensor> || Number<T> || Numbers<T>) {
+    return std::type_identity<at::Tensor>{};
+  } else if constexpr (Text<T>) {
+    return std::type_identity<std::vector<std::string>>{};
+  } else if constexpr (HasTensorFields<T>) {
+    return collated_fields<T>();
+  } else if constexpr (kinds::is_optional<T>) {
+    return std::type_identity<
+        std::optional<Collated<typename T::value_type>>>{};
+  } else if constexpr (kinds::Map<T>) {
+    return std::type_identity<
+        std::map<typename T::key_type, Collated<typename T::mapped_type>>>{};
+  } else if constexpr (kinds::Sequence<T>) {
+    return std::type_identity<std::vector<Collated<typename T::value_type>>>{};
+  } else if constexpr (kinds::ExampleLike<T>) {
+    return std::type_identity<typename CollatedExample<T>::type>{};
+  } else if constexpr (kinds::TupleLike<T>) {
+    return std::type_identity<typename CollatedParts<T>::type>{};
+  } else {
+    static_assert(
+        cannot_be_collated<T>,
+        "samples of this type cannot be collated: write `tensor_fields` for it "
+        "(accelerate/collate.h), or give the loader your own function");
+  }
+}
+
+template <class T>
+Collated<T> join(
+    const std::vector<const T*>& parts,
+    LeafJoiner& leaves,
+    const std::string& name,
+    const std::string& path);
+
+/// Joins one part of every sample, found by `part_of(sample)`.
+template <class T, class F>
+auto join_part(
+    const std::vector<const T*>& samples,
+    LeafJoiner& leaves,
+    const std::string& name,
+    const std::string& path,
+    F&& part_of) {
+  using Part = std::remove_cvref_t<decltype(part_of(*samples[0]))>;
+  std::vector<const Part*> parts;
+  parts.reserve(samples.size());
+  for (const T* sample : samples) {
+    parts.push_back(&part_of(*sample));
+  }
+  return join(parts, leaves, name, part_path(path, name));
+}
+
+template <class T>
+std::string field_name(const T& value, size_t position) {
+  if constexpr (NamesItsFields<T>) {
+    return std::string(field_names(value)[position]);
+  } else {
+    return std::to_string(position);
+  }
+}
+
+template <class T>
+Collated<T> join_fields(
+    const std::vector<const T*>& samples,
+    LeafJoiner& leaves,
+    const std::string& path) {
+  // The list of fields asks for a value that may change; nothing changes it.
+  const auto fields = [](const T& value) {
+    return tensor_fields(const_cast<T&>(value));
+  };
+  using Fields = decltype(fields(*samples[0]));
+  const LeafJoiner::MaskScope scope(leaves);
+  constexpr size_t kSize = std::tuple_size_v<Fields>;
+  Collated<T> batch{};
+  if constexpr (std::is_same_v<Collated<T>, T>) {
+    batch = *samples[0];
+  }
+  const auto fill = [&]<class Into, size_t... I>(
+                        Into&& into, std::index_sequence<I...>) {
+    static_assert(
+        std::tuple_size_v<std::remove_cvref_t<Into>> == kSize,
+        "`Batch` must list as many fields as the sample");
+    ((std::get<I>(into) = join_part(
+          samples,
+          leaves,
+          field_name(*samples[0], I),
+          path,
+          [&](const T& s) -> const auto& { return std::get<I>(fields(s)); })),
+     ...);
+    const auto add_mask = [&](auto& field, size_t position) {
+      if constexpr (std::is_same_v<
+                        std::remove_reference_t<decltype(field)>,
+                        at::Tensor>) {
+        if (!field.defined()) {
+          field = leaves.mask(field_name(*samples[0], position));
+        }
+      }
+    };
+    (add_mask(std::get<I>(into), I), ...);
+  };
+  if constexpr (HasTensorFields<Collated<T>>) {
+    fill(tensor_fields(batch), std::make_index_sequence<kSize>());
+  } else {
+    fill(batch, std::make_index_sequence<kSize>());
+  }
+  return batch;
+}
+
+template <class T>
+Collated<T> join_map(
+    const std::vector<const T*>& samples,
+    LeafJoiner& leaves,
+    const std::string& path) {
+  using Key = typename T::key_type;
+  const auto name = [](const Key& key) {
+    if constexpr (Text<Key>) {
+      return std::string(std::string_view(key));
+    } else {
+      return std::to_string(key);
+    }
+  };
+  for (size_t i = 1; i < samples.size(); ++i) {
+    for (const auto& [key, value] : *samples[0]) {
+      if (samples[i]->find(key) == samples[i]->end()) {
+        throw_uneven(path, i, "no key " + name(key), "it");
+      }
+    }
+    if (samples[i]->size() != samples[0]->size()) {
+      throw_uneven(
+          path,
+          i,
+          std::to_string(samples[i]->size()) + " keys",
+          std::to_string(samples[0]->size()));
+    }
+  }
+  const LeafJoiner::MaskScope scope(leaves);
+  Collated<T> batch;
+  for (const auto& [key, value] : *samples[0]) {
+    batch.emplace(
+        key,
+        join_part(
+            samples, leaves, name(key), path, [&](const T& s) -> const auto& {
+              return s.find(key)->second;
+            }));
+  }
+  if constexpr (
+      Text<Key> &&
+      std::is_same_v<typename Collated<T>::mapped_type, at::Tensor>) {
+    auto mask = leaves.mask(leaves.mask_name());
+    if (mask.defined()) {
+      batch.emplace(leaves.mask_name(), mask); // keeps one that was given
+    }
+  }
+  return batch;
+}
+
+template <class T>
+Collated<T> join_sequence(
+    const std::vector<const T*>& samples,
+    LeafJoiner& leaves,
+    const std::string& path) {
+  for (size_t i = 1; i < samples.size(); ++i) {
+    if (samples[i]->size() != samples[0]->size()) {
+      throw_uneven(
+          path,
+          i,
+          std::to_string(samples[i]->size()) + " elements",
+          std::to_string(samples[0]->size()));
+    }
+  }
+  Collated<T> batch;
+  batch.reserve(samples[0]->size());
+  for (size_t e = 0; e < samples[0]->size(); ++e) {
+    batch.push_back(join_part(
+        samples,
+        leaves,
+        std::to_string(e),
+        path,
+        [&](const T& s) -> const auto& { return s[e]; }));
+  }
+  return batch;
+}
+
+template <class T>
+Collated<T> join_tuple(
+    const std::vector<const T*>& samples,
+    LeafJoiner& leaves,
+    const std::string& path) {
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    // Braces: joined from the first part to the last.
+    return Collated<T>{join_part(
+        samples, leaves, std::to_string(I), path, [
+        ](const T& s) -> const auto& { return std::get<I>(s); })...};
+  }
+  (std::make_index_sequence<std::tuple_size_v<T>>());
+}
+
+template <class T>
+Collated<T> join_optional(
+    const std::vector<const T*>& samples,
+    LeafJoiner& leaves,
+    const std::string& name,
+    const std::string& path) {
+  std::vector<const typename T::value_type*> parts;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (samples[i]->has_value() != samples[0]->has_value()) {
+      throw_uneven(
+          path,
+          i,
+          samples[i]->has_value() ? "a value" : "no value",
+          samples[0]->has_value() ? "one" : "none");
+    }
+    if (samples[i]->has_value()) {
+      parts.push_back(&**samples[i]);
+    }
+  }
+  return parts.empty() ? Collated<T>{} : join(parts, leaves, name, path);
+}
+
+template <class T>
+at::Tensor join_numbers(
+    const std::vector<const T*>& samples,
+    LeafJoiner& leaves,
+    const std::string& name,
+    const std::string& path) {
+  std::vector<at::Tensor> rows;
+  rows.reserve(samples.size());
+  for (const T* sample : samples) {
+    rows.push_back(leaves.join(std::vector<Kept<typename T::value_type>>(
+        sample->begin(), sample->end())));
+  }
+  return leaves.join(rows, name, path);
+}
+
+template <class T, class Into>
+std::vector<Into> copies(const std::vector<const T*>& samples) {
+  std::vector<Into> result;
+  result.reserve(samples.size());
+  for (const T* sample : samples) {
+    result.push_back(static_cast<Into>(*sample));
+  }
+  return result;
+}
+
+template <class T>
+Collated<T> join(
+    const std::vector<const T*>& parts,
+    LeafJoiner& leaves,
+    const std::string& name,
+    const std::string& path) {
+  namespace kinds = tree::detail;
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    return leaves.join(copies<T, at::Tensor>(parts), name, path);
+  } else if constexpr (Number<T>) {
+    return leaves.join(copies<T, Kept<T>>(parts));
+  } else if constexpr (Numbers<T>) {
+    return join_numbers(parts, leaves, name, path);
+  } else if constexpr (Text<T>) {
+    return copies<T, std::string>(parts);
+  } else if constexpr (HasTensorFields<T>) {
+    return join_fields(parts, leaves, path);
+  } else if constexpr (kinds::is_optional<T>) {
+    return join_optional(parts, leaves, name, path);
+  } else if constexpr (kinds::Map<T>) {
+    return join_map(parts, leaves, path);
+  } else if constexpr (kinds::Sequence<T>) {
+    return join_sequence(parts, leaves, path);
+  } else if constexpr (kinds::ExampleLike<T>) {
+    auto data = join_part(
+        parts, leaves, "data", path, [](const T& s) -> const auto& {
+          return s.data;
+        });
+    return {
+        std::move(data),
+        join_part(
+            parts, leaves, "target", path, [](const T& s) -> const auto& {
+              return s.target;
+            })};
+  } else {
+    return join_tuple(parts, leaves, path);
+  }
+}
+
+template <class T>
+Collated<T> join_samples(
+    const std::vector<T>& samples,
+    const PaddingOptions* padding) {
+  check_samples(samples.size());
+  LeafJoiner leaves(padding);
+  if constexpr (std::is_same_v<T, bool>) {
+    return leaves.join(samples); // such a vector has no elements to point to
+  } else {
+    std::vector<const T*> parts;
+    parts.reserve(samples.size());
+    for (const T& sample : samples) {
+      parts.push_back(&sample);
+    }
+    return join(parts, leaves, "", "");
+  }
+}
+
+} // namespace detail
+
+} // namespace accelerate
