@@ -24,5 +24,7 @@
 #include "accelerate/samplers.h"
 #include "accelerate/schedulers.h"
 #include "accelerate/state_dict.h"
+#include "accelerate/text_files.h"
+#include "accelerate/token_file.h"
 #include "accelerate/tree.h"
 #include "accelerate/version.h"

@@ -30,6 +30,14 @@ class ACCELERATE_API UsageError : public Error {
   using Error::Error;
 };
 
+/// A data file that is malformed, or a data set or collate function that
+/// failed; the message names the file and line, or the samples. What such a
+/// function threw is nested (`std::rethrow_if_nested`).
+class ACCELERATE_API DataError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A request that the operating system refused.
 class ACCELERATE_API SystemError : public Error {
  public:

@@ -2,8 +2,8 @@
 #include <unordered_map>
 
 #include "accelerate/safetensors.h"
+#include "base/mapped_file.h"
 #include "base/str.h"
-#include "safetensors/mapped_file.h"
 #include "safetensors/shown.h"
 
 namespace accelerate::safetensors {
@@ -11,7 +11,7 @@ namespace accelerate::safetensors {
 struct File::Impl {
   explicit Impl(const std::filesystem::path& file)
       : path(file),
-        mapping(file),
+        mapping(file, "safetensors", "safetensors file"),
         contents(parse(mapping.bytes(), file.string())) {
     places.reserve(contents.tensors.size());
     for (std::size_t i = 0; i < contents.tensors.size(); ++i) {

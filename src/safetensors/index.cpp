@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "accelerate/safetensors_index.h"
+#include "base/mapped_file.h"
 #include "base/str.h"
 #include "safetensors/json_events.h"
-#include "safetensors/mapped_file.h"
 #include "safetensors/shown.h"
 #include "safetensors/utf8.h"
 
@@ -149,7 +149,7 @@ ShardIndex parse_index(std::string_view text, const std::string& source) {
 }
 
 ShardIndex read_index(const std::filesystem::path& path) {
-  const MappedFile file(path);
+  const MappedFile file(path, "safetensors", "safetensors file");
   return parse_index(
       {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
       path.string());

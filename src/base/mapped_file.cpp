@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "safetensors/mapped_file.h"
+#include "base/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 
-namespace accelerate::safetensors {
+namespace accelerate {
 namespace {
 
 class Descriptor {
@@ -31,28 +31,31 @@ class Descriptor {
   int value_;
 };
 
-[[noreturn]] void fail(
-    const std::filesystem::path& path,
-    const std::string& why) {
-  throw SystemError(str_cat(
-      "[safetensors] '",
-      path.string(),
-      "' cannot be read: ",
-      why,
-      "; give a readable safetensors file"));
-}
-
 } // namespace
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
+MappedFile::MappedFile(
+    const std::filesystem::path& path,
+    std::string_view where,
+    std::string_view kind) {
+  const auto fail = [&](const char* why) {
+    throw SystemError(str_cat(
+        "[",
+        where,
+        "] '",
+        path.string(),
+        "' cannot be read: ",
+        why,
+        "; give a readable ",
+        kind));
+  };
   // Without O_NONBLOCK a pipe of that name would wait for a writer.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat status = {};
   if (file.value() < 0 || fstat(file.value(), &status) != 0) {
-    fail(path, std::strerror(errno));
+    fail(std::strerror(errno));
   }
   if (!S_ISREG(status.st_mode)) {
-    fail(path, S_ISDIR(status.st_mode) ? "it is a folder" : "it is no file");
+    fail(S_ISDIR(status.st_mode) ? "it is a folder" : "it is no file");
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) {
@@ -60,7 +63,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   }
   void* begin = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value(), 0);
   if (begin == MAP_FAILED) {
-    fail(path, std::strerror(errno));
+    fail(std::strerror(errno));
   }
   bytes_ = {static_cast<const std::byte*>(begin), size};
 }
@@ -71,4 +74,4 @@ MappedFile::~MappedFile() {
   }
 }
 
-} // namespace accelerate::safetensors
+} // namespace accelerate

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file as memory.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// Maps a regular file read-only. Throws `SystemError`, with `where` and `kind`
+/// ("safetensors file") in its text.
+class ACCELERATE_API MappedFile {
+ public:
+  MappedFile(
+      const std::filesystem::path& path,
+      std::string_view where,
+      std::string_view kind);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "data/text_dataset.h"
+
+namespace accelerate {
+namespace {
+
+// Reads records one after the other.
+class CsvReader {
+ public:
+  CsvReader(
+      const MappedText& file,
+      char separator,
+      size_t offset = 0,
+      size_t line = 1)
+      : file_(file),
+        text_(file.text()),
+        separator_(separator),
+        at_(offset),
+        line_(line) {}
+
+  /// Moves behind empty lines; false at the end of the file.
+  bool find_record() {
+    while (at_ < text_.size() && skip_line_end()) {
+    }
+    return at_ < text_.size();
+  }
+  size_t offset() const { return at_; }
+  size_t line() const { return line_; }
+
+  /// The fields of the record that begins here.
+  const std::vector<std::string>& read_record() {
+    first_line_ = line_;
+    size_t count = 0;
+    do {
+      if (count == fields_.size()) {
+        fields_.emplace_back();
+      }
+      fields_[count].clear();
+      read_field(fields_[count++]);
+    } while (skip(separator_));
+    fields_.resize(count);
+    if (at_ < text_.size() && !skip_line_end()) {
+      fail(str_cat(
+          "got '",
+          text_[at_],
+          "' behind a field in quotes, expected a separator or the end of the "
+          "line; double a quote that belongs to the field"));
+    }
+    return fields_;
+  }
+
+ private:
+  void read_field(std::string& field) {
+    if (skip('"')) {
+      read_quoted(field);
+      return;
+    }
+    const size_t first = at_;
+    while (at_ < text_.size() && text_[at_] != separator_ && !at_line_end()) {
+      if (text_[at_] == '"') {
+        fail(
+            "got a quote within a field that does not begin with one, expected "
+            "the whole field in quotes");
+      }
+      ++at_;
+    }
+    field.assign(text_.substr(first, at_ - first));
+  }
+
+  void read_quoted(std::string& field) {
+    for (;;) {
+      const size_t quote = text_.find('"', at_);
+      if (quote == std::string_view::npos) {
+        line_ = first_line_;
+        fail(
+            "got a record that begins here with a quote that never ends, "
+            "expected a closing quote");
+      }
+      const auto part = text_.substr(at_, quote - at_);
+      line_ += static_cast<size_t>(std::count(part.begin(), part.end(), '\n'));
+      field.append(part);
+      at_ = quote + 1;
+      if (!skip('"')) {
+        return;
+      }
+      field.push_back('"');
+    }
+  }
+
+  bool skip(char expected) {
+    if (at_ == text_.size() || text_[at_] != expected) {
+      return false;
+    }
+    ++at_;
+    return true;
+  }
+  // A carriage return alone is part of a field.
+  bool at_line_end() const {
+    return text_[at_] == '\n' || text_.substr(at_, 2) == "\r\n";
+  }
+  bool skip_line_end() {
+    if (!at_line_end()) {
+      return false;
+    }
+    at_ += text_[at_] == '\n' ? 1 : 2;
+    ++line_;
+    return true;
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    file_.fail(line_, what);
+  }
+
+  const MappedText& file_;
+  std::string_view text_;
+  char separator_;
+  size_t at_;
+  size_t line_;
+  size_t first_line_ = 1;
+  std::vector<std::string> fields_;
+};
+
+class CsvRows final : public TextDataset::Impl {
+ public:
+  explicit CsvRows(CsvOptions options) : options_(options) {}
+
+  void add(const std::filesystem::path& path) {
+    files.push_back(std::make_unique<MappedText>(path, "read_csv"));
+    const MappedText& file = *files.back();
+    CsvReader reader(file, options_.separator);
+    bool at_header = options_.has_header;
+    if (at_header && !reader.find_record()) {
+      file.fail(1, "the file is empty, expected a row with column names");
+    }
+    while (reader.find_record()) {
+      const Place place{&file, reader.offset(), reader.line()};
+      const auto& fields = reader.read_record();
+      if (at_header) {
+        read_header(place, fields);
+        at_header = false;
+        continue;
+      }
+      for (size_t i = 0;
+           rows.empty() && i < fields.size() && !options_.has_header;
+           ++i) {
+        columns.push_back(std::to_string(i));
+      }
+      if (fields.size() != columns.size()) {
+        file.fail(
+            place.line,
+            str_cat(
+                "got ",
+                fields.size(),
+                " fields, expected ",
+                columns.size(),
+                " as in the first row"));
+      }
+      rows.push_back(place);
+    }
+  }
+
+  TextRow read(const Place& place) const override {
+    CsvReader reader(*place.file, options_.separator, place.offset, place.line);
+    const auto& fields = reader.read_record();
+    TextRow row;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      row.emplace(columns[i], fields[i]);
+    }
+    return row;
+  }
+
+ private:
+  void read_header(const Place& place, const std::vector<std::string>& names) {
+    if (files.size() > 1 && names != columns) {
+      place.file->fail(
+          place.line, "the column names are not those of the first file");
+    }
+    columns = names;
+    for (auto name = names.begin(); name != names.end(); ++name) {
+      if (std::find(names.begin(), name, *name) != name) {
+        place.file->fail(
+            place.line, str_cat("two columns are named '", *name, "'"));
+      }
+    }
+  }
+
+  CsvOptions options_;
+};
+
+} // namespace
+
+TextDataset read_csv(
+    const std::vector<std::filesystem::path>& files,
+    CsvOptions options) {
+  const char separator = options.separator;
+  if (files.empty() || separator == '"' || separator == '\n' ||
+      separator == '\r') {
+    throw UsageError(str_cat(
+        "[read_csv] got ",
+        files.size(),
+        " files and the separator ",
+        static_cast<int>(separator),
+        " (as a number), expected at least one file and a separator that is no "
+        "quote and no line end"));
+  }
+  auto rows = std::make_shared<CsvRows>(options);
+  for (const auto& file : files) {
+    rows->add(file);
+  }
+  return TextDataset(std::move(rows));
+}
+
+} // namespace accelerate

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/text_dataset.h"
+
+#include <charconv>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) {
+    return {};
+  }
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+// The value of `column` in every row, as `convert(text, place)` makes it.
+template <class T, class F>
+std::vector<T> column_of(
+    const TextDataset::Impl& data,
+    const std::string& column,
+    F&& convert) {
+  std::vector<T> values;
+  values.reserve(data.rows.size());
+  for (const auto& place : data.rows) {
+    TextRow row = data.read(place);
+    const auto found = row.find(column);
+    if (found == row.end()) {
+      place.file->fail(
+          place.line,
+          str_cat("the row has no value for column '", column, "'"));
+    }
+    values.push_back(convert(found->second, place));
+  }
+  return values;
+}
+
+template <class T>
+std::vector<T> number_column(
+    const TextDataset::Impl& data,
+    const std::string& column,
+    const char* kind) {
+  return column_of<T>(data, column, [&](const auto& text, const auto& place) {
+    const auto digits = trimmed(text);
+    T value{};
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size()) {
+      place.file->fail(
+          place.line,
+          str_cat(
+              "column '",
+              column,
+              "' is '",
+              text.substr(0, 60),
+              "', expected ",
+              kind));
+    }
+    return value;
+  });
+}
+
+} // namespace
+
+MappedText::MappedText(const std::filesystem::path& path, const char* where)
+    : path_(path), where_(where), mapping_(path, where, "text file") {
+  text_ = {
+      reinterpret_cast<const char*>(mapping_.bytes().data()),
+      mapping_.bytes().size()};
+  if (text_.starts_with(kByteOrderMark)) {
+    text_.remove_prefix(kByteOrderMark.size());
+  }
+}
+
+void MappedText::fail(size_t line, const std::string& what) const {
+  throw DataError(
+      str_cat("[", where_, "] ", path_.string(), ":", line, ": ", what));
+}
+
+TextDataset::TextDataset(std::shared_ptr<const Impl> impl)
+    : impl_(std::move(impl)) {}
+
+size_t TextDataset::size() const {
+  return impl_->rows.size();
+}
+
+TextRow TextDataset::get(int64_t index) const {
+  if (index < 0 || index >= static_cast<int64_t>(size())) {
+    throw UsageError(str_cat(
+        "[TextDataset] got row ", index, ", expected one of the ", size()));
+  }
+  return impl_->read(impl_->rows[static_cast<size_t>(index)]);
+}
+
+const std::vector<std::string>& TextDataset::columns() const {
+  return impl_->columns;
+}
+
+std::vector<std::string> TextDataset::texts(const std::string& column) const {
+  return column_of<std::string>(
+      *impl_, column, [](std::string& text, const auto&) {
+        return std::move(text);
+      });
+}
+
+std::vector<int64_t> TextDataset::integers(const std::string& column) const {
+  return number_column<int64_t>(*impl_, column, "a whole number");
+}
+
+std::vector<double> TextDataset::numbers(const std::string& column) const {
+  return number_column<double>(*impl_, column, "a number");
+}
+
+} // namespace accelerate
