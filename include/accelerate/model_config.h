@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `config.json` of a Hugging Face folder says.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/export.h"
+
+namespace accelerate::models {
+
+/// A configuration: named values, read and written as JSON. Keys that nobody
+/// here reads are kept and written back. A value: copies are independent.
+///
+///     auto config = ModelConfig::parse(R"({"model_type": "bert",
+///         "hidden_size": 256, "num_hidden_layers": 4,
+///         "num_attention_heads": 4, "intermediate_size": 1024})");
+///     auto model = AutoModel::from_config(config);
+///
+/// Getters take a key that is null for one that is missing, and throw
+/// `ConfigError` naming file, key and value where the value has another type.
+class ACCELERATE_API ModelConfig {
+ public:
+  /// Reads `config.json` of a folder. Throws `ConfigError` where there is no
+  /// such folder or file, or where it is not a JSON object.
+  static ModelConfig read(const std::filesystem::path& folder);
+  /// `source` names the text in messages.
+  static ModelConfig parse(
+      std::string_view text,
+      std::string source = "the configuration");
+
+  ModelConfig(const ModelConfig& other);
+  ModelConfig(ModelConfig&& other) noexcept;
+  ModelConfig& operator=(ModelConfig other) noexcept;
+  ~ModelConfig();
+
+  /// "bert", "gpt2", ...; throws `ConfigError` where there is none.
+  std::string model_type() const;
+  bool has(const char* key) const;
+  /// A whole number above 0; `fallback` where the key is missing.
+  int64_t size(const char* key, int64_t fallback) const;
+  std::optional<int64_t> integer(const char* key) const;
+  /// One number or a list of them; empty where the key is missing.
+  std::vector<int64_t> integers(const char* key) const;
+  double number(const char* key, double fallback) const;
+  bool boolean(const char* key, bool fallback) const;
+  std::string text(const char* key, const std::string& fallback) const;
+  /// The object under a key, as a configuration of its own (empty where the
+  /// key is missing).
+  ModelConfig part(const char* key) const;
+
+  /// Classes of a classifier: as many as `id2label` has, else `num_labels`,
+  /// else 2.
+  int64_t num_labels() const;
+  /// Their names by class: those of `id2label`, else "LABEL_0", "LABEL_1", ...
+  std::vector<std::string> labels() const;
+  /// Writes `id2label` and `label2id`.
+  void set_labels(const std::vector<std::string>& labels);
+
+  void set(const char* key, const std::string& value);
+  void set(const char* key, const char* value) { set(key, std::string(value)); }
+  template <std::integral Number>
+  void set(const char* key, Number value) {
+    set_integer(key, static_cast<int64_t>(value));
+  }
+  void set(const char* key, double value);
+  void set(const char* key, bool value);
+  void set(const char* key, const std::vector<std::string>& values);
+
+  /// The text of `config.json`: sorted keys, indented by 2.
+  std::string json() const;
+  /// The file that it came from, for messages.
+  const std::string& source() const;
+  /// Throws `ConfigError`: "[ModelConfig] SOURCE: " and `what`.
+  [[noreturn]] void refuse(const std::string& what) const;
+
+ private:
+  struct Impl;
+  explicit ModelConfig(std::unique_ptr<Impl> impl);
+  void set_integer(const char* key, int64_t value);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+} // namespace accelerate::models

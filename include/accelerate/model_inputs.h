@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What models are given and what they answer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <initializer_list>
+#include <tuple>
+#include <vector>
+
+#include "accelerate/export.h"
+
+namespace accelerate::models {
+
+/// Those of some tensors that are defined, for `tensor_fields`: members that
+/// were left out are no part of the tree.
+class DefinedTensors {
+ public:
+  class Iterator {
+   public:
+    explicit Iterator(at::Tensor* const* place) : place_(place) {}
+    at::Tensor& operator*() const { return **place_; }
+    Iterator& operator++() {
+      ++place_;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    at::Tensor* const* place_;
+  };
+  DefinedTensors(std::initializer_list<at::Tensor*> tensors) {
+    for (auto* tensor : tensors) {
+      if (tensor->defined()) {
+        tensors_.push_back(tensor);
+      }
+    }
+  }
+  size_t size() const { return tensors_.size(); }
+  Iterator begin() const { return Iterator(tensors_.data()); }
+  Iterator end() const { return Iterator(tensors_.data() + size()); }
+
+ private:
+  std::vector<at::Tensor*> tensors_;
+};
+
+/// What a model is given. Shapes: B sequences of T tokens. All but `input_ids`
+/// may be left out.
+struct ACCELERATE_API ModelInputs {
+  /// B x T token ids.
+  at::Tensor input_ids = {};
+  /// B x T, 0 where a token is padding. On a CPU a mask of ones costs nothing;
+  /// on a GPU leave it out where nothing is padded (looking would wait for the
+  /// device).
+  at::Tensor attention_mask = {};
+  /// B x T, which sentence of a pair; zeros where left out.
+  at::Tensor token_type_ids = {};
+  /// B x T; counted from the first token where left out.
+  at::Tensor position_ids = {};
+  /// Makes the model compute `loss`. A classifier: B class numbers, or B (x L)
+  /// numbers of a regression, or B x L of zeros and ones for several labels at
+  /// once. A language model: B x T token ids, -100 where none counts; a causal
+  /// one shifts them by itself.
+  at::Tensor labels = {};
+};
+inline DefinedTensors tensor_fields(ModelInputs& inputs) {
+  return {
+      &inputs.input_ids,
+      &inputs.attention_mask,
+      &inputs.token_type_ids,
+      &inputs.position_ids,
+      &inputs.labels};
+}
+
+/// What a model answers. Members that the model or the call does not have are
+/// undefined tensors or empty.
+struct ACCELERATE_API ModelOutput {
+  /// A number, where labels were given.
+  at::Tensor loss = {};
+  /// B x L of a classifier, B x T x V of a language model.
+  at::Tensor logits = {};
+  /// B x T x C, of `AutoModel`.
+  at::Tensor last_hidden_state = {};
+  /// B x C, of `AutoModel` where the architecture pools (bert, roberta).
+  at::Tensor pooler_output = {};
+  /// B x T x C: the input of every block, and the last hidden state.
+  std::vector<at::Tensor> hidden_states = {};
+  /// B x H x T x T of every block, after softmax.
+  std::vector<at::Tensor> attentions = {};
+};
+inline auto tensor_fields(ModelOutput& output) {
+  return std::
+      tuple<DefinedTensors, std::vector<at::Tensor>&, std::vector<at::Tensor>&>(
+          {&output.loss,
+           &output.logits,
+           &output.last_hidden_state,
+           &output.pooler_output},
+          output.hidden_states,
+          output.attentions);
+}
+
+struct ForwardOptions {
+  bool output_hidden_states = false;
+  /// Attention is then computed step by step instead of by the fused operator.
+  bool output_attentions = false;
+};
+
+} // namespace accelerate::models

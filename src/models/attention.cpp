@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/attention.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+namespace accelerate::models {
+namespace {
+
+at::Tensor repeat_heads(const at::Tensor& x_BHSD, int64_t times) {
+  const auto B = x_BHSD.size(0);
+  const auto H = x_BHSD.size(1);
+  const auto S = x_BHSD.size(2);
+  const auto D = x_BHSD.size(3);
+  return x_BHSD.unsqueeze(2)
+      .expand({B, H, times, S, D})
+      .reshape({B, H * times, S, D});
+}
+
+// Whether it is known without waiting that nothing is padded.
+bool is_known_full(const at::Tensor& padding) {
+  return !padding.defined() ||
+         (padding.is_cpu() && padding.ne(0).all().item<bool>());
+}
+
+} // namespace
+
+AttentionMask make_mask(
+    const at::Tensor& padding,
+    const MaskShape& shape,
+    const at::TensorOptions& options) {
+  const int64_t T = shape.num_queries;
+  const int64_t S = shape.num_past + T;
+  const bool is_full = is_known_full(padding);
+  // A single new token may look at everything before it.
+  const bool is_causal = shape.is_causal && T > 1;
+  if (is_full && !is_causal) {
+    return {};
+  }
+  if (is_full && shape.num_past == 0 && !shape.as_bias) {
+    return {.bias = {}, .is_causal = true};
+  }
+  at::Tensor hidden; // Where a token may not look.
+  if (!is_full) {
+    hidden = padding.eq(0).view({padding.size(0), 1, 1, S});
+  }
+  if (is_causal) {
+    const auto flags = options.dtype(at::kBool);
+    const auto future =
+        at::ones({T, S}, flags).triu(shape.num_past + 1).view({1, 1, T, S});
+    hidden = hidden.defined() ? hidden.logical_or(future) : future;
+  }
+  // The fused operator gives a token that sees nobody a context of zeros; the
+  // steps of `attend` would give it NaN, hence a number there (float16's last).
+  const double closed =
+      shape.as_bias ? -65504.0 : -std::numeric_limits<double>::infinity();
+  return {
+      .bias = at::zeros(hidden.sizes(), options).masked_fill_(hidden, closed),
+      .is_causal = false};
+}
+
+KeyValueCache::KeyValueCache(int64_t num_layers, int64_t capacity)
+    : capacity_(capacity),
+      keys_(static_cast<size_t>(num_layers)),
+      values_(static_cast<size_t>(num_layers)),
+      lengths_(static_cast<size_t>(num_layers)) {}
+
+std::pair<at::Tensor, at::Tensor> KeyValueCache::append(
+    int64_t layer,
+    const at::Tensor& keys,
+    const at::Tensor& values) {
+  const auto index = static_cast<size_t>(layer);
+  if (!keys_[index].defined()) {
+    auto sizes = keys.sizes().vec();
+    sizes[2] = capacity_;
+    keys_[index] = at::empty(sizes, keys.options());
+    values_[index] = at::empty(sizes, values.options());
+  }
+  const int64_t begin = lengths_[index];
+  const int64_t count = keys.size(2);
+  keys_[index].narrow(2, begin, count).copy_(keys);
+  values_[index].narrow(2, begin, count).copy_(values);
+  lengths_[index] = begin + count;
+  return {
+      keys_[index].narrow(2, 0, begin + count),
+      values_[index].narrow(2, 0, begin + count)};
+}
+
+at::Tensor attend(
+    const at::Tensor& queries_BHTD,
+    at::Tensor keys_BHSD,
+    at::Tensor values_BHSD,
+    const AttentionMask& mask,
+    const AttentionOptions& options) {
+  const int64_t group = queries_BHTD.size(1) / keys_BHSD.size(1);
+  if (group > 1) {
+    keys_BHSD = repeat_heads(keys_BHSD, group);
+    values_BHSD = repeat_heads(values_BHSD, group);
+  }
+  at::Tensor context_BHTD;
+  if (options.weights == nullptr) {
+    context_BHTD = at::scaled_dot_product_attention(
+        queries_BHTD,
+        keys_BHSD,
+        values_BHSD,
+        mask.bias.defined() ? std::optional(mask.bias) : std::nullopt,
+        options.dropout,
+        mask.is_causal,
+        options.scale);
+  } else {
+    auto scores =
+        at::matmul(queries_BHTD, keys_BHSD.transpose(2, 3)) * options.scale;
+    if (mask.bias.defined()) {
+      scores = scores + mask.bias;
+    }
+    auto weights =
+        at::softmax(scores, -1, at::kFloat).to(queries_BHTD.scalar_type());
+    if (options.dropout > 0) {
+      weights = at::dropout(weights, options.dropout, true);
+    }
+    *options.weights = weights;
+    context_BHTD = at::matmul(weights, values_BHSD);
+  }
+  const auto context_BTHD = context_BHTD.transpose(1, 2);
+  return context_BTHD.reshape({context_BTHD.size(0), context_BTHD.size(1), -1});
+}
+
+at::Tensor split_heads(const at::Tensor& x_BTC, int64_t head_channels) {
+  return x_BTC.view({x_BTC.size(0), x_BTC.size(1), -1, head_channels})
+      .transpose(1, 2);
+}
+
+} // namespace accelerate::models

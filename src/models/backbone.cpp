@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/backbone.h"
+
+#include <ATen/ATen.h>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "models/losses.h"
+
+namespace accelerate::models {
+namespace {
+
+// What all answers share.
+ModelOutput answer(BackboneOutput&& output) {
+  ModelOutput result;
+  result.hidden_states = std::move(output.hidden_states);
+  result.attentions = std::move(output.attentions);
+  return result;
+}
+
+} // namespace
+
+PretrainedModel::PretrainedModel(ModelConfig config)
+    : config_(std::move(config)) {}
+
+ModelOutput PretrainedModel::forward(
+    const ModelInputs& inputs,
+    const ForwardOptions& options) {
+  return run(inputs, options);
+}
+
+ModelOutput PretrainedModel::forward(
+    const std::map<std::string, at::Tensor>& batch,
+    const ForwardOptions& options) {
+  ModelInputs inputs;
+  const std::map<std::string, at::Tensor*> fields = {
+      {"input_ids", &inputs.input_ids},
+      {"attention_mask", &inputs.attention_mask},
+      {"token_type_ids", &inputs.token_type_ids},
+      {"position_ids", &inputs.position_ids},
+      {"labels", &inputs.labels}};
+  for (const auto& [name, tensor] : batch) {
+    const auto field = fields.find(name);
+    if (field == fields.end()) {
+      throw UsageError(str_cat(
+          "[forward] the batch has '",
+          name,
+          "', expected input_ids, attention_mask, token_type_ids, "
+          "position_ids or labels; take it out or rename it"));
+    }
+    *field->second = tensor;
+  }
+  return run(inputs, options);
+}
+
+void Backbone::add_block(
+    const std::string& path,
+    std::shared_ptr<Block> block) {
+  add_at(*this, path, block);
+  blocks_.push_back(std::move(block));
+}
+
+at::Tensor Backbone::positions(const ModelInputs& inputs, const Pass& pass) {
+  if (inputs.position_ids.defined()) {
+    return inputs.position_ids;
+  }
+  const int64_t begin = pass.num_past;
+  return at::arange(
+             begin,
+             begin + inputs.input_ids.size(1),
+             inputs.input_ids.options())
+      .unsqueeze(0);
+}
+
+void Backbone::check(const ModelInputs& inputs, int64_t num_past) const {
+  const auto& ids = inputs.input_ids;
+  if (!ids.defined() || ids.dim() != 2 ||
+      !at::isIntegralType(ids.scalar_type(), /*includeBool=*/false)) {
+    throw UsageError(str_cat(
+        "[forward] input_ids is ",
+        ids.defined() ? str_cat(ids.scalar_type(), " of shape ", ids.sizes())
+                      : "missing",
+        ", expected whole numbers of shape [batch, tokens]"));
+  }
+  const int64_t num_tokens = num_past + ids.size(1);
+  if (limits_.max_tokens && num_tokens > *limits_.max_tokens) {
+    throw UsageError(str_cat(
+        "[forward] ",
+        num_tokens,
+        " tokens, but the model has ",
+        *limits_.max_tokens,
+        " positions; truncate the texts"));
+  }
+  const auto& mask = inputs.attention_mask;
+  if (mask.defined() && (mask.dim() != 2 || mask.size(0) != ids.size(0) ||
+                         mask.size(1) != num_tokens)) {
+    throw UsageError(str_cat(
+        "[forward] attention_mask is of shape ",
+        mask.sizes(),
+        ", expected [",
+        ids.size(0),
+        ", ",
+        num_tokens,
+        "]: one number per token"));
+  }
+  if (ids.is_cpu() && ids.numel() > 0) {
+    const auto [low, high] = at::aminmax(ids);
+    if (low.item<int64_t>() < 0 || high.item<int64_t>() >= limits_.vocab_size) {
+      throw UsageError(str_cat(
+          "[forward] input_ids goes from ",
+          low.item<int64_t>(),
+          " to ",
+          high.item<int64_t>(),
+          ", expected 0 to ",
+          limits_.vocab_size - 1,
+          "; does the tokenizer belong to this model?"));
+    }
+  }
+}
+
+BackboneOutput Backbone::encode(
+    const ModelInputs& inputs,
+    const ForwardOptions& options,
+    KeyValueCache* cache) {
+  Pass pass;
+  pass.cache = cache;
+  pass.num_past = cache != nullptr ? cache->length() : 0;
+  check(inputs, pass.num_past);
+  BackboneOutput output;
+  auto x_BTC = embed(inputs, pass);
+  pass.mask = make_mask(
+      inputs.attention_mask,
+      {.num_queries = x_BTC.size(1),
+       .num_past = pass.num_past,
+       .is_causal = limits_.is_causal,
+       .as_bias = options.output_attentions},
+      x_BTC.options());
+  for (const auto& block : blocks_) {
+    if (options.output_hidden_states) {
+      output.hidden_states.push_back(x_BTC);
+    }
+    at::Tensor weights;
+    x_BTC = block->forward(
+        x_BTC, pass, options.output_attentions ? &weights : nullptr);
+    if (options.output_attentions) {
+      output.attentions.push_back(weights);
+    }
+  }
+  output.hidden_BTC = finish(x_BTC);
+  if (options.output_hidden_states) {
+    output.hidden_states.push_back(output.hidden_BTC);
+  }
+  output.pooled_BC = pool(output.hidden_BTC);
+  return output;
+}
+
+ModelOutput Backbone::run(
+    const ModelInputs& inputs,
+    const ForwardOptions& options) {
+  auto output = encode(inputs, options);
+  const auto hidden_BTC = output.hidden_BTC;
+  const auto pooled_BC = output.pooled_BC;
+  ModelOutput result = answer(std::move(output));
+  result.last_hidden_state = hidden_BTC;
+  result.pooler_output = pooled_BC;
+  return result;
+}
+
+SequenceClassifier::SequenceClassifier(
+    const ModelConfig& config,
+    const std::string& prefix,
+    std::shared_ptr<Backbone> backbone)
+    : PretrainedModel(config), backbone_(std::move(backbone)) {
+  register_module(prefix, backbone_);
+}
+
+ModelOutput SequenceClassifier::run(
+    const ModelInputs& inputs,
+    const ForwardOptions& options) {
+  auto output = backbone_->encode(inputs, options);
+  const auto logits_BL = classify(output, inputs);
+  ModelOutput result = answer(std::move(output));
+  result.logits = logits_BL;
+  if (inputs.labels.defined()) {
+    result.loss = classification_loss(
+        logits_BL, inputs.labels, config().text("problem_type", ""));
+  }
+  return result;
+}
+
+LastTokenClassifier::LastTokenClassifier(
+    const ModelConfig& config,
+    const std::string& prefix,
+    std::shared_ptr<Backbone> backbone)
+    : SequenceClassifier(config, prefix, backbone),
+      score_(register_module(
+          "score",
+          std::make_shared<Linear>(
+              backbone->word_embeddings().size(1),
+              config.num_labels(),
+              /*with_bias=*/false))),
+      padding_id_(config.integer("pad_token_id")) {}
+
+at::Tensor LastTokenClassifier::classify(
+    const BackboneOutput& output,
+    const ModelInputs& inputs) {
+  const auto logits_BTL = (*score_)(output.hidden_BTC);
+  const int64_t B = logits_BTL.size(0);
+  if (!padding_id_) {
+    if (B > 1) {
+      throw UsageError(str_cat(
+          "[forward] a batch of ",
+          B,
+          " sequences, but the configuration has no pad_token_id, by which the "
+          "last token of each is found; set it"));
+    }
+    return logits_BTL.select(1, -1);
+  }
+  const auto& ids_BT = inputs.input_ids;
+  const auto places = at::arange(ids_BT.size(1), ids_BT.options());
+  const auto last_B = (ids_BT.ne(*padding_id_) * places).argmax(-1);
+  return logits_BTL.index({at::arange(B, ids_BT.options()), last_B});
+}
+
+MaskedLanguageModel::MaskedLanguageModel(
+    const ModelConfig& config,
+    std::shared_ptr<Backbone> backbone,
+    const Paths& paths,
+    const Options& options)
+    : PretrainedModel(config),
+      backbone_(std::move(backbone)),
+      activation_(options.activation) {
+  register_module(paths.backbone, backbone_);
+  const int64_t V = backbone_->word_embeddings().size(0);
+  const int64_t C = backbone_->word_embeddings().size(1);
+  const std::string bias = paths.bias;
+  if (options.is_tied || bias != paths.decoder) {
+    bias_ = make_at<Bias>(*this, bias, V);
+  }
+  dense_ = make_at<Linear>(*this, paths.dense, C, C);
+  norm_ = make_at<LayerNorm>(*this, paths.norm, C, options.layer_norm_eps);
+  if (!options.is_tied) {
+    decoder_ = make_at<Linear>(*this, paths.decoder, C, V);
+  }
+}
+
+at::Tensor MaskedLanguageModel::predict(const at::Tensor& hidden_BTC) const {
+  const auto x_BTC = (*norm_)(activation_((*dense_)(hidden_BTC)));
+  return decoder_
+             ? (*decoder_)(x_BTC)
+             : at::linear(x_BTC, backbone_->word_embeddings(), bias_->value);
+}
+
+ModelOutput MaskedLanguageModel::run(
+    const ModelInputs& inputs,
+    const ForwardOptions& options) {
+  auto output = backbone_->encode(inputs, options);
+  const auto logits_BTV = predict(output.hidden_BTC);
+  ModelOutput result = answer(std::move(output));
+  result.logits = logits_BTV;
+  if (inputs.labels.defined()) {
+    result.loss = token_loss(logits_BTV, inputs.labels);
+  }
+  return result;
+}
+
+CausalModel::CausalModel(
+    const ModelConfig& config,
+    const std::string& prefix,
+    std::shared_ptr<Backbone> backbone,
+    bool is_tied)
+    : CausalLanguageModel(config), backbone_(std::move(backbone)) {
+  register_module(prefix, backbone_);
+  if (!is_tied) {
+    const auto& words_VC = backbone_->word_embeddings();
+    head_ = register_module(
+        "lm_head",
+        std::make_shared<Linear>(
+            words_VC.size(1), words_VC.size(0), /*with_bias=*/false));
+  }
+}
+
+at::Tensor CausalModel::predict(const at::Tensor& hidden_BTC) const {
+  return head_ ? (*head_)(hidden_BTC)
+               : at::linear(hidden_BTC, backbone_->word_embeddings());
+}
+
+ModelOutput CausalModel::run(
+    const ModelInputs& inputs,
+    const ForwardOptions& options) {
+  auto output = backbone_->encode(inputs, options);
+  const auto logits_BTV = predict(output.hidden_BTC);
+  ModelOutput result = answer(std::move(output));
+  result.logits = logits_BTV;
+  if (inputs.labels.defined()) {
+    result.loss = next_token_loss(logits_BTV, inputs.labels);
+  }
+  return result;
+}
+
+at::Tensor CausalModel::next_logits(
+    const ModelInputs& inputs,
+    KeyValueCache* cache) {
+  const auto output = backbone_->encode(inputs, {}, cache);
+  // Of the last token only: a prompt's other logits would be thrown away.
+  return predict(output.hidden_BTC.narrow(1, -1, 1)).select(1, 0);
+}
+
+} // namespace accelerate::models

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// What architectures fill in: a backbone of equal blocks, and heads on it.
+//
+// Shapes: B batch, T tokens, C channels, V vocabulary, L labels.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/models.h"
+#include "models/attention.h"
+#include "models/layers.h"
+
+namespace accelerate::models {
+
+/// What all blocks of one forward pass share. Tensors are shared by copies.
+struct Pass {
+  AttentionMask mask;
+  /// Where set, keys and values of earlier calls.
+  KeyValueCache* cache = nullptr;
+  /// Tokens before the first one of this pass.
+  int64_t num_past = 0;
+  /// Rotary tables (B or 1) x 1 x T x D, where the architecture has them.
+  at::Tensor cos;
+  at::Tensor sin;
+};
+
+/// One of the equal layers that a model is a stack of.
+class Block : public torch::nn::Module {
+ public:
+  /// B x T x C to the same. `weights`, where set, receives the attention.
+  virtual at::Tensor
+  forward(const at::Tensor& x_BTC, const Pass& pass, at::Tensor* weights) = 0;
+};
+
+struct BackboneOutput {
+  at::Tensor hidden_BTC;
+  /// Undefined where the architecture does not pool.
+  at::Tensor pooled_BC;
+  std::vector<at::Tensor> hidden_states;
+  std::vector<at::Tensor> attentions;
+};
+
+/// Limits that a backbone checks before it runs.
+struct BackboneLimits {
+  int64_t vocab_size = 0;
+  /// None where any number of tokens will do.
+  std::optional<int64_t> max_tokens = {};
+  bool is_causal = false;
+};
+
+/// The model without a head: `AutoModel` by itself, or a part of one with a
+/// head.
+class Backbone : public PretrainedModel {
+ public:
+  Backbone(const ModelConfig& config, BackboneLimits limits)
+      : PretrainedModel(config), limits_(limits) {}
+
+  BackboneOutput encode(
+      const ModelInputs& inputs,
+      const ForwardOptions& options,
+      KeyValueCache* cache = nullptr);
+  /// V x C, which language model heads share.
+  virtual const at::Tensor& word_embeddings() const = 0;
+  int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()); }
+  const BackboneLimits& limits() const { return limits_; }
+
+ protected:
+  void add_block(const std::string& path, std::shared_ptr<Block> block);
+  /// 1 x T: the places of the tokens of this pass, counted from 0.
+  static at::Tensor positions(const ModelInputs& inputs, const Pass& pass);
+
+ private:
+  virtual at::Tensor embed(const ModelInputs& inputs, Pass& pass) = 0;
+  /// After the last block.
+  virtual at::Tensor finish(const at::Tensor& x_BTC) { return x_BTC; }
+  virtual at::Tensor pool(const at::Tensor& /*hidden_BTC*/) { return {}; }
+  ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
+      override;
+  void check(const ModelInputs& inputs, int64_t num_past) const;
+
+  BackboneLimits limits_;
+  std::vector<std::shared_ptr<Block>> blocks_;
+};
+
+/// A classifier of whole sequences; derived classes are its head.
+class SequenceClassifier : public PretrainedModel {
+ public:
+  /// Registers the backbone as `prefix`.
+  SequenceClassifier(
+      const ModelConfig& config,
+      const std::string& prefix,
+      std::shared_ptr<Backbone> backbone);
+
+ private:
+  /// B x L.
+  virtual at::Tensor classify(
+      const BackboneOutput& output,
+      const ModelInputs& inputs) = 0;
+  ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
+      final;
+
+  std::shared_ptr<Backbone> backbone_;
+};
+
+/// Classifies by the last token that is not padding: causal models.
+class LastTokenClassifier final : public SequenceClassifier {
+ public:
+  /// The head is `score`, without bias.
+  LastTokenClassifier(
+      const ModelConfig& config,
+      const std::string& prefix,
+      std::shared_ptr<Backbone> backbone);
+
+ private:
+  at::Tensor classify(const BackboneOutput& output, const ModelInputs& inputs)
+      override;
+
+  std::shared_ptr<Linear> score_;
+  std::optional<int64_t> padding_id_;
+};
+
+/// Guesses hidden tokens: a transform of the hidden states, then a product with
+/// the embeddings (or with weights of its own) and a bias.
+class MaskedLanguageModel final : public PretrainedModel {
+ public:
+  /// Where its parts are registered.
+  struct Paths {
+    const char* backbone;
+    const char* dense;
+    const char* norm;
+    /// The module that owns the bias.
+    const char* bias;
+    /// The module that owns the weights where they are not the embeddings.
+    const char* decoder;
+  };
+  struct Options {
+    Activation activation;
+    double layer_norm_eps;
+    bool is_tied;
+  };
+  MaskedLanguageModel(
+      const ModelConfig& config,
+      std::shared_ptr<Backbone> backbone,
+      const Paths& paths,
+      const Options& options);
+
+ private:
+  at::Tensor predict(const at::Tensor& hidden_BTC) const;
+  ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
+      override;
+
+  std::shared_ptr<Backbone> backbone_;
+  Activation activation_;
+  std::shared_ptr<Bias> bias_;
+  std::shared_ptr<Linear> dense_;
+  std::shared_ptr<LayerNorm> norm_;
+  /// Null where the weights are the embeddings.
+  std::shared_ptr<Linear> decoder_;
+};
+
+/// Guesses the next token by `lm_head`, without bias, whose weight may be that
+/// of the embeddings.
+class CausalModel final : public CausalLanguageModel {
+ public:
+  CausalModel(
+      const ModelConfig& config,
+      const std::string& prefix,
+      std::shared_ptr<Backbone> backbone,
+      bool is_tied);
+
+ private:
+  at::Tensor predict(const at::Tensor& hidden_BTC) const;
+  ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
+      override;
+  at::Tensor next_logits(const ModelInputs& inputs, KeyValueCache* cache)
+      override;
+  int64_t num_layers() const override { return backbone_->num_blocks(); }
+  std::optional<int64_t> max_tokens() const override {
+    return backbone_->limits().max_tokens;
+  }
+
+  std::shared_ptr<Backbone> backbone_;
+  /// Null where the weight is that of the embeddings.
+  std::shared_ptr<Linear> head_;
+};
+
+} // namespace accelerate::models

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+
+#include "base/str.h"
+
+namespace accelerate::models {
+namespace {
+
+void draw_normal(
+    const at::Tensor& tensor,
+    double stddev,
+    const FreshTensors& fresh) {
+  if (fresh.contains(tensor.unsafeGetTensorImpl())) {
+    tensor.detach().normal_(0.0, stddev);
+  }
+}
+
+void draw_constant(
+    const at::Tensor& tensor,
+    double value,
+    const FreshTensors& fresh) {
+  if (tensor.defined() && fresh.contains(tensor.unsafeGetTensorImpl())) {
+    tensor.detach().fill_(value);
+  }
+}
+
+at::Tensor tanh_gelu(const at::Tensor& x) {
+  return at::gelu(x, "tanh");
+}
+at::Tensor exact_gelu(const at::Tensor& x) {
+  return at::gelu(x);
+}
+at::Tensor silu(const at::Tensor& x) {
+  return at::silu(x);
+}
+at::Tensor relu(const at::Tensor& x) {
+  return at::relu(x);
+}
+at::Tensor tanh(const at::Tensor& x) {
+  return at::tanh(x);
+}
+
+} // namespace
+
+Linear::Linear(int64_t num_inputs, int64_t num_outputs, bool with_bias)
+    : weight(
+          register_parameter("weight", at::empty({num_outputs, num_inputs}))) {
+  if (with_bias) {
+    bias = register_parameter("bias", at::empty({num_outputs}));
+  }
+}
+at::Tensor Linear::operator()(const at::Tensor& x) const {
+  return at::linear(x, weight, bias);
+}
+void Linear::draw(double stddev, const FreshTensors& fresh) {
+  draw_normal(weight, stddev, fresh);
+  draw_constant(bias, 0.0, fresh);
+}
+
+Conv1D::Conv1D(int64_t num_inputs, int64_t num_outputs, double stddev_scale)
+    : weight(
+          register_parameter("weight", at::empty({num_inputs, num_outputs}))),
+      bias(register_parameter("bias", at::empty({num_outputs}))),
+      stddev_scale_(stddev_scale) {}
+at::Tensor Conv1D::operator()(const at::Tensor& x_BTI) const {
+  const auto flat = x_BTI.reshape({-1, x_BTI.size(-1)});
+  return at::addmm(bias, flat, weight)
+      .view({x_BTI.size(0), x_BTI.size(1), weight.size(1)});
+}
+void Conv1D::draw(double stddev, const FreshTensors& fresh) {
+  draw_normal(weight, stddev * stddev_scale_, fresh);
+  draw_constant(bias, 0.0, fresh);
+}
+
+Embedding::Embedding(
+    int64_t num_rows,
+    int64_t num_channels,
+    std::optional<int64_t> padding_id)
+    : weight(register_parameter("weight", at::empty({num_rows, num_channels}))),
+      padding_id_(padding_id) {
+  if (padding_id_ && *padding_id_ < 0) {
+    padding_id_ = *padding_id_ + num_rows;
+  }
+}
+at::Tensor Embedding::operator()(const at::Tensor& ids) const {
+  return at::embedding(weight, ids, padding_id_.value_or(-1));
+}
+void Embedding::draw(double stddev, const FreshTensors& fresh) {
+  draw_normal(weight, stddev, fresh);
+  if (padding_id_ && fresh.contains(weight.unsafeGetTensorImpl())) {
+    weight.detach().select(0, *padding_id_).zero_();
+  }
+}
+
+LayerNorm::LayerNorm(int64_t num_channels, double epsilon)
+    : weight(register_parameter("weight", at::empty({num_channels}))),
+      bias(register_parameter("bias", at::empty({num_channels}))),
+      epsilon_(epsilon) {}
+at::Tensor LayerNorm::operator()(const at::Tensor& x) const {
+  return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon_);
+}
+void LayerNorm::draw(double /*stddev*/, const FreshTensors& fresh) {
+  draw_constant(weight, 1.0, fresh);
+  draw_constant(bias, 0.0, fresh);
+}
+
+RmsNorm::RmsNorm(int64_t num_channels, double epsilon)
+    : weight(register_parameter("weight", at::empty({num_channels}))),
+      epsilon_(epsilon) {}
+at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
+  const auto exact = x.to(at::kFloat);
+  const auto variance = exact.pow(2).mean(-1, /*keepdim=*/true);
+  return weight * (exact * at::rsqrt(variance + epsilon_)).to(x.scalar_type());
+}
+void RmsNorm::draw(double /*stddev*/, const FreshTensors& fresh) {
+  draw_constant(weight, 1.0, fresh);
+}
+
+Bias::Bias(int64_t num_channels, std::string name)
+    : value(register_parameter(std::move(name), at::empty({num_channels}))) {}
+void Bias::draw(double /*stddev*/, const FreshTensors& fresh) {
+  draw_constant(value, 0.0, fresh);
+}
+
+void add_at(
+    torch::nn::Module& root,
+    std::string_view path,
+    std::shared_ptr<torch::nn::Module> part) {
+  const size_t dot = path.find('.');
+  const std::string name(path.substr(0, dot));
+  if (dot == std::string_view::npos) {
+    root.register_module(name, std::move(part));
+    return;
+  }
+  const auto children = root.named_children();
+  const auto* found = children.find(name);
+  const auto step =
+      found != nullptr
+          ? *found
+          : root.register_module(name, std::make_shared<torch::nn::Module>());
+  add_at(*step, path.substr(dot + 1), std::move(part));
+}
+
+Activation read_activation(
+    const ModelConfig& config,
+    const char* key,
+    const char* fallback) {
+  // Transformers has several spellings of one function.
+  static const std::map<std::string, Activation> table = {
+      {"gelu", exact_gelu},
+      {"gelu_fast", tanh_gelu},
+      {"gelu_new", tanh_gelu},
+      {"gelu_python", exact_gelu},
+      {"gelu_pytorch_tanh", tanh_gelu},
+      {"relu", relu},
+      {"silu", silu},
+      {"swish", silu},
+      {"tanh", tanh},
+  };
+  const std::string name = config.text(key, fallback);
+  if (const auto found = table.find(name); found != table.end()) {
+    return found->second;
+  }
+  std::string known;
+  for (const auto& [other, function] : table) {
+    known += known.empty() ? other : ", " + other;
+  }
+  config.refuse(str_cat(
+      "'", key, "' is '", name, "', which is not known; known are ", known));
+}
+
+void check_heads(
+    const ModelConfig& config,
+    int64_t num_channels,
+    int64_t num_heads) {
+  if (num_channels % num_heads != 0) {
+    config.refuse(str_cat(
+        "the hidden size is ",
+        num_channels,
+        ", expected a multiple of the number of attention heads, ",
+        num_heads));
+  }
+}
+
+at::Tensor
+apply_dropout(const at::Tensor& x, double probability, bool is_training) {
+  return is_training && probability > 0 ? at::dropout(x, probability, true) : x;
+}
+
+} // namespace accelerate::models

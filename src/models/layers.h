@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts with parameters that architectures are made of.
+//
+// Not torch::nn's: those draw random values as soon as they are made, which
+// costs time and the generator's state, and a file replaces the values anyway.
+// Shapes: B batch, T tokens, C channels, I inputs, O outputs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "accelerate/model_config.h"
+
+namespace accelerate::models {
+
+/// Tensors whose values are to be drawn: those that no file had.
+using FreshTensors = std::unordered_set<const c10::TensorImpl*>;
+
+/// A part that owns parameters. They have no values before they are loaded or
+/// drawn.
+class Layer : public torch::nn::Module {
+ public:
+  /// Gives those of its parameters that are `fresh` their first values, as
+  /// transformers does. `stddev` is the configuration's `initializer_range`.
+  virtual void draw(double stddev, const FreshTensors& fresh) = 0;
+};
+
+/// x W^T + b, with W of O x I.
+class Linear final : public Layer {
+ public:
+  Linear(int64_t num_inputs, int64_t num_outputs, bool with_bias = true);
+  at::Tensor operator()(const at::Tensor& x) const;
+  void draw(double stddev, const FreshTensors& fresh) override;
+
+  at::Tensor weight;
+  /// Undefined where there is none.
+  at::Tensor bias;
+};
+
+/// x W + b, with W of I x O: GPT-2's way to store a linear layer.
+class Conv1D final : public Layer {
+ public:
+  /// `stddev_scale` multiplies the spread of fresh weights.
+  Conv1D(int64_t num_inputs, int64_t num_outputs, double stddev_scale = 1.0);
+  at::Tensor operator()(const at::Tensor& x_BTI) const;
+  void draw(double stddev, const FreshTensors& fresh) override;
+
+  at::Tensor weight;
+  at::Tensor bias;
+
+ private:
+  double stddev_scale_;
+};
+
+class Embedding final : public Layer {
+ public:
+  /// The row `padding_id` is zero when drawn and gets no gradient.
+  Embedding(
+      int64_t num_rows,
+      int64_t num_channels,
+      std::optional<int64_t> padding_id = {});
+  at::Tensor operator()(const at::Tensor& ids) const;
+  void draw(double stddev, const FreshTensors& fresh) override;
+
+  at::Tensor weight;
+
+ private:
+  std::optional<int64_t> padding_id_;
+};
+
+class LayerNorm final : public Layer {
+ public:
+  LayerNorm(int64_t num_channels, double epsilon);
+  at::Tensor operator()(const at::Tensor& x) const;
+  void draw(double stddev, const FreshTensors& fresh) override;
+
+  at::Tensor weight;
+  at::Tensor bias;
+
+ private:
+  double epsilon_;
+};
+
+/// Divides by the root of the mean square; computed in float32.
+class RmsNorm final : public Layer {
+ public:
+  RmsNorm(int64_t num_channels, double epsilon);
+  at::Tensor operator()(const at::Tensor& x) const;
+  void draw(double stddev, const FreshTensors& fresh) override;
+
+  at::Tensor weight;
+
+ private:
+  double epsilon_;
+};
+
+/// A parameter that is no layer's: a bias of a head. Zero when drawn.
+class Bias final : public Layer {
+ public:
+  explicit Bias(int64_t num_channels, std::string name = "bias");
+  void draw(double stddev, const FreshTensors& fresh) override;
+
+  at::Tensor value;
+};
+
+/// Registers `part` under a path such as "attention.self.query", with plain
+/// modules for the steps in between.
+void add_at(
+    torch::nn::Module& root,
+    std::string_view path,
+    std::shared_ptr<torch::nn::Module> part);
+
+template <class Part, class... Args>
+std::shared_ptr<Part>
+make_at(torch::nn::Module& root, std::string_view path, Args&&... args) {
+  auto part = std::make_shared<Part>(std::forward<Args>(args)...);
+  add_at(root, path, part);
+  return part;
+}
+
+using Activation = at::Tensor (*)(const at::Tensor&);
+/// By transformers' name under `key`; throws `ConfigError` listing the names.
+Activation read_activation(
+    const ModelConfig& config,
+    const char* key,
+    const char* fallback);
+
+/// Throws `ConfigError` unless heads divide channels.
+void check_heads(
+    const ModelConfig& config,
+    int64_t num_channels,
+    int64_t num_heads);
+
+/// Dropout where `is_training`; otherwise `x` itself.
+at::Tensor
+apply_dropout(const at::Tensor& x, double probability, bool is_training);
+
+} // namespace accelerate::models

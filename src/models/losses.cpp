@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/losses.h"
+
+#include <ATen/ATen.h>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate::models {
+namespace {
+
+constexpr int64_t kIgnored = -100;
+
+void check_range(const at::Tensor& labels, int64_t num_classes) {
+  if (!labels.is_cpu() || labels.numel() == 0) {
+    return;
+  }
+  const auto is_wrong =
+      labels.ge(num_classes)
+          .logical_or(labels.lt(0).logical_and(labels.ne(kIgnored)));
+  if (is_wrong.any().item<bool>()) {
+    throw UsageError(str_cat(
+        "[forward] the label ",
+        labels.masked_select(is_wrong)[0].item<int64_t>(),
+        " is outside of the range, expected 0 to ",
+        num_classes - 1,
+        " (or -100, which does not count); give from_pretrained the number of "
+        "classes, or correct the labels"));
+  }
+}
+
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels) {
+  const auto classes = labels.reshape({-1}).to(at::kLong);
+  const auto flat = logits.reshape({-1, logits.size(-1)});
+  if (flat.size(0) != classes.size(0)) {
+    throw UsageError(str_cat(
+        "[forward] labels is of shape ",
+        labels.sizes(),
+        ", expected one for each of the ",
+        flat.size(0),
+        " rows of logits"));
+  }
+  check_range(classes, logits.size(-1));
+  return at::cross_entropy_loss(
+      flat, classes, {}, at::Reduction::Mean, kIgnored);
+}
+
+} // namespace
+
+at::Tensor classification_loss(
+    const at::Tensor& logits_BL,
+    const at::Tensor& labels,
+    const std::string& problem_type) {
+  const bool is_whole =
+      labels.scalar_type() == at::kLong || labels.scalar_type() == at::kInt;
+  const std::string type = !problem_type.empty()     ? problem_type
+                           : logits_BL.size(-1) == 1 ? "regression"
+                           : is_whole ? "single_label_classification"
+                                      : "multi_label_classification";
+  if (type == "single_label_classification") {
+    return cross_entropy(logits_BL, labels);
+  }
+  if (labels.numel() != logits_BL.numel()) {
+    throw UsageError(str_cat(
+        "[forward] labels is of shape ",
+        labels.sizes(),
+        ", expected ",
+        logits_BL.sizes(),
+        " as the logits, for ",
+        type));
+  }
+  const auto targets = labels.to(logits_BL.scalar_type()).view_as(logits_BL);
+  return type == "regression"
+             ? at::mse_loss(logits_BL, targets)
+             : at::binary_cross_entropy_with_logits(logits_BL, targets);
+}
+
+at::Tensor token_loss(
+    const at::Tensor& logits_BTV,
+    const at::Tensor& labels_BT) {
+  return cross_entropy(logits_BTV, labels_BT);
+}
+
+at::Tensor next_token_loss(
+    const at::Tensor& logits_BTV,
+    const at::Tensor& labels_BT) {
+  // Labels move instead of logits, which are larger by the vocabulary.
+  const auto shifted_BT = at::constant_pad_nd(labels_BT, {0, 1}, kIgnored)
+                              .narrow(1, 1, labels_BT.size(1));
+  return cross_entropy(logits_BTV.to(at::kFloat), shifted_BT);
+}
+
+} // namespace accelerate::models
