@@ -3,9 +3,9 @@
 //
 //     auto model = AutoModelForSequenceClassification::from_pretrained(
 //         "minilm", {.num_labels = 2});
-//     auto outputs = model->forward(batch); // a ModelInputs, a map, or a
-//     struct outputs.loss.backward();              // with members of those
-//     names model->save_pretrained("finetuned");  // transformers reads it
+//     auto outputs = model->forward(batch);
+//     outputs.loss.backward();
+//     model->save_pretrained("finetuned"); // transformers reads it
 //
 // Architectures (`model_type`): bert, distilbert, gpt2, llama, roberta.
 // `named_parameters()` has the names of transformers' `state_dict()`; a weight

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folders, good and bad; new weights; batches of all kinds; generation.
+#include <ATen/CPUGeneratorImpl.h>
 #include <accelerate/accelerate.h>
 #include <accelerate/models.h>
 #include <accelerate/safetensors_index.h>
@@ -416,7 +417,7 @@ TEST(Batch, ThePreparedLoopOfTheSeedPageLearns) {
     ModelInputs get(int64_t i) const {
       // The class is the first token.
       return {
-          .input_ids = torch::tensor({4 + i % 2, 7, 8}),
+          .input_ids = torch::tensor({4 + i % 2, int64_t{7}, int64_t{8}}),
           .attention_mask = torch::ones({3}, torch::kLong),
           .labels = torch::tensor(i % 2)};
     }
