@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/ordered_workers.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace accelerate {
+
+OrderedWorkers::OrderedWorkers(
+    int num_threads,
+    std::function<void()> prepare_thread)
+    : prepare_thread_(std::move(prepare_thread)) {
+  for (int i = 0; i < num_threads; ++i) {
+    threads_.emplace_back([this] { work(); });
+  }
+}
+
+OrderedWorkers::~OrderedWorkers() {
+  stop();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_ending_ = true;
+  }
+  task_is_there_.notify_all();
+  for (auto& thread : threads_) {
+    thread.join();
+  }
+}
+
+void OrderedWorkers::start(Run run, Task task) {
+  stop();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    run_ = run;
+    run_.capacity = std::max<int64_t>(run.capacity, 1);
+    task_ = std::move(task);
+    slots_ = std::vector<Slot>(static_cast<size_t>(run_.capacity));
+    claimed_ = 0;
+    taken_ = 0;
+  }
+  task_is_there_.notify_all();
+}
+
+OrderedWorkers::Value OrderedWorkers::next() {
+  Slot done;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    Slot& slot = slot_of(taken_);
+    value_is_there_.wait(lock, [&] { return slot.is_ready; });
+    done = std::exchange(slot, Slot{});
+    ++taken_;
+  }
+  task_is_there_.notify_one();
+  if (done.error) {
+    std::rethrow_exception(done.error);
+  }
+  return std::move(done.value);
+}
+
+void OrderedWorkers::stop() {
+  // What is dropped is destroyed outside of the lock: it may be large, or end
+  // in code of the user.
+  std::vector<Slot> dropped;
+  Task task;
+  std::unique_lock<std::mutex> lock(mutex_);
+  run_.num_tasks = 0;
+  value_is_there_.wait(lock, [&] { return num_busy_ == 0; });
+  dropped.swap(slots_);
+  task = std::exchange(task_, nullptr);
+  lock.unlock();
+}
+
+void OrderedWorkers::work() {
+  if (prepare_thread_) {
+    prepare_thread_();
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    task_is_there_.wait(lock, [&] { return is_ending_ || has_task(); });
+    if (is_ending_) {
+      return;
+    }
+    const int64_t index = claimed_++;
+    ++num_busy_;
+    lock.unlock();
+    Slot done;
+    done.is_ready = true;
+    try {
+      // `task_` stays as it is while somebody is busy.
+      done.value = task_(index);
+    } catch (...) {
+      done.error = std::current_exception();
+    }
+    lock.lock();
+    slot_of(index) = std::move(done);
+    --num_busy_;
+    // Only the reader waits for it, for one value or for the last busy one.
+    if (index == taken_ || run_.num_tasks == 0) {
+      value_is_there_.notify_one();
+    }
+  }
+}
+
+} // namespace accelerate

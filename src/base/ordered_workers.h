@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads that work ahead of a reader, in order and within bounds.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// Computes the values of task 0, 1, 2, ... on threads of its own and hands
+/// them out in that order. The threads live as long as the object and serve
+/// any number of runs, one after the other.
+///
+/// Who calls what: one thread (the reader) calls `start`, `next` and `stop`;
+/// the task is called by the workers, several at once when there are several.
+/// What a task throws is thrown by the `next` that would have given its value.
+///
+///     OrderedWorkers workers(2);
+///     workers.start({.num_tasks = 100, .capacity = 4}, task);
+///     for (int i = 0; i < 100; ++i) use(workers.next());
+class ACCELERATE_API OrderedWorkers {
+ public:
+  using Value = std::shared_ptr<void>;
+  using Task = std::function<Value(int64_t index)>;
+  struct Run {
+    int64_t num_tasks = 0;
+    /// Values at most that are under way or wait to be taken.
+    int64_t capacity = 1;
+  };
+
+  /// `prepare_thread` is called once by each thread, before its first task.
+  explicit OrderedWorkers(
+      int num_threads,
+      std::function<void()> prepare_thread = {});
+  /// Ends the run and joins; waits for tasks that are under way.
+  ~OrderedWorkers();
+  OrderedWorkers(const OrderedWorkers&) = delete;
+  OrderedWorkers& operator=(const OrderedWorkers&) = delete;
+
+  /// Begins a run, after the end of the run before.
+  void start(Run run, Task task);
+  /// The value of the next task of the run. Must not be called more often than
+  /// there are tasks.
+  Value next();
+  /// Ends the run: no task is under way when it returns, values that were not
+  /// taken are gone.
+  void stop();
+
+  int num_threads() const { return static_cast<int>(threads_.size()); }
+
+ private:
+  struct Slot {
+    bool is_ready = false;
+    Value value;
+    std::exception_ptr error;
+  };
+  void work();
+  bool has_task() const {
+    return claimed_ < run_.num_tasks && claimed_ < taken_ + run_.capacity;
+  }
+  Slot& slot_of(int64_t index) {
+    return slots_[static_cast<size_t>(index % run_.capacity)];
+  }
+
+  std::mutex mutex_;
+  std::condition_variable task_is_there_;
+  std::condition_variable value_is_there_;
+  Run run_;
+  Task task_;
+  std::vector<Slot> slots_;
+  int64_t claimed_ = 0;
+  int64_t taken_ = 0;
+  int num_busy_ = 0;
+  bool is_ending_ = false;
+  std::function<void()> prepare_thread_;
+  std::vector<std::thread> threads_;
+};
+
+} // namespace accelerate
