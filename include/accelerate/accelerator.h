@@ -56,6 +56,8 @@ struct ACCELERATE_API AcceleratorOptions {
   /// Average gradients after every micro-batch, not once per window.
   bool sync_each_batch = false;
   DdpOptions ddp = {};
+  /// What all prepared loaders do, whatever their own options say.
+  DataLoaderConfiguration data_loader = {};
   /// How often prepared schedulers move on.
   SchedulerStepping scheduler_stepping = SchedulerStepping::kPerOptimizerStep;
   /// How to connect where no `process_group` is given.
@@ -120,6 +122,13 @@ class ACCELERATE_API Accelerator {
       return std::tuple<decltype(prepare_one(std::forward<Objects>(
           objects)))...>{prepare_one(std::forward<Objects>(objects))...};
     }
+  }
+  /// See `data_loader.h`.
+  template <class D, class Collate>
+  DataLoader<D, Collate> skip_first_batches(
+      const DataLoader<D, Collate>& loader,
+      int64_t num_batches) const {
+    return accelerate::skip_first_batches(loader, num_batches);
   }
   /// The module that was prepared.
   template <class Module>
@@ -281,6 +290,47 @@ class ACCELERATE_API Accelerator {
   T gather(const T& value) const {
     return accelerate::all_gather(process_group(), value);
   }
+  /// As `gather`, without the samples that a loader repeated to fill up the
+  /// last batch: what is gathered over an epoch is each sample exactly once.
+  /// Called in the loop over a prepared loader, with values that have one row
+  /// per sample of the batch. Tensors with another number of rows and scalars
+  /// are gathered whole. Outside of loops nothing is left out.
+  ///
+  ///     for (auto& batch : eval_loader) {
+  ///       auto [p, y] = accelerator.gather_for_metrics(
+  ///           std::make_pair(net(batch.x).argmax(1), batch.y));
+  ///       num_right += p.eq(y).sum().item<int64_t>();
+  ///     }
+  ///
+  /// A vector of objects (numbers, strings, containers and structs of them, one
+  /// for each sample) gives everybody's objects in rank order.
+  template <class T>
+  T gather_for_metrics(const T& value) const {
+    return tree::unflatten(value, gather_real(detail::take_apart(value)));
+  }
+  template <tree::PlainObject T>
+  std::vector<T> gather_for_metrics(const std::vector<T>& objects) const {
+    return gather_for_metrics(objects, tree::to_bytes<T>, tree::from_bytes<T>);
+  }
+  /// For other objects: `to_bytes` gives a `std::string` of one, from which
+  /// `from_bytes` makes it again.
+  template <class T, class ToBytes, class FromBytes>
+  std::vector<T> gather_for_metrics(
+      const std::vector<T>& objects,
+      ToBytes&& to_bytes,
+      FromBytes&& from_bytes) const {
+    std::vector<std::string> own;
+    for (size_t i = 0; i < num_real(objects.size()); ++i) {
+      own.push_back(to_bytes(objects[i]));
+    }
+    std::vector<T> all;
+    for (const auto& part : gather_object(tree::to_bytes(own))) {
+      for (auto& bytes : tree::from_bytes<std::vector<std::string>>(part)) {
+        all.push_back(from_bytes(bytes));
+      }
+    }
+    return all;
+  }
   template <class T>
   T reduce(const T& value, ReduceOp op = ReduceOp::kSum) const {
     return accelerate::reduce(process_group(), value, op);
@@ -319,10 +369,7 @@ class ACCELERATE_API Accelerator {
       return prepare_scheduler(object);
     } else if constexpr (detail::IsDataLoader<Kind>) {
       return object.is_prepared() ? Kind(object)
-                                  : object.prepared(
-                                        {process_index(), num_processes()},
-                                        placement(),
-                                        agree_on_seed(object.seed()));
+                                  : object.prepared(loader_place());
     } else if constexpr (detail::IsPrepared<Kind>) {
       return Kind(object);
     } else {
@@ -341,7 +388,10 @@ class ACCELERATE_API Accelerator {
   Scheduler prepare_scheduler(Scheduler scheduler);
   std::optional<c10::Device> placement() const;
   std::shared_ptr<StepState> step_state() const;
-  uint64_t agree_on_seed(uint64_t seed) const;
+  detail::LoaderPlace loader_place() const;
+  std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
+  /// How many of `size` objects count, were they one for each sample.
+  size_t num_real(size_t size) const;
   void print_line(const std::string& line) const;
   std::vector<int64_t> part_of(int64_t size, bool apply_padding) const;
 

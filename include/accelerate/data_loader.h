@@ -9,19 +9,41 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "accelerate/batch_source.h"
 #include "accelerate/datasets.h"
 #include "accelerate/export.h"
+#include "accelerate/process_group.h"
 #include "accelerate/samplers.h"
+#include "accelerate/state_dict.h"
 #include "accelerate/tree.h"
 
 namespace accelerate {
 
+class StepState;
+
+/// How ranks share an iterable source.
+enum class IterableSharding {
+  /// Every rank reads all elements and keeps its own: all ranks see the same
+  /// end, nobody has to talk, and the state fits any number of ranks.
+  kElement,
+  /// The source's own `shard(int64_t index, int64_t count)`, called before
+  /// `reset` in every epoch, gives each worker of each rank its part; several
+  /// workers read
+  /// copies of the source. Each element is read once. As the parts may have
+  /// different lengths,
+  /// ranks tell each other 8 bytes per batch whether they go on. With
+  /// `even_batches`, all go on until the last part ends, and a rank that has
+  /// run out repeats its first batch, of which no sample counts as real; with
+  /// `drop_last`, all stop when one has no full batch left. With neither,
+  /// nobody talks and a rank stops alone: for loops without collectives.
+  kSource,
+};
+
 struct ACCELERATE_API DataLoaderOptions {
-  /// Samples per batch and rank.
+  /// Samples per batch and rank; of all ranks together with `split_batches`.
   int64_t batch_size = 1;
   /// A new order every epoch. It depends on `seed` and the epoch alone.
   bool shuffle = false;
@@ -30,47 +52,120 @@ struct ACCELERATE_API DataLoaderOptions {
   /// Where the ranks cannot have equally many full batches, begin the data set
   /// again to fill up. Otherwise some ranks get fewer or shorter batches.
   bool even_batches = true;
-  /// Drawn from torch's default generator where not given.
+  /// Drawn from torch's default generator where not given; rank 0's counts.
   std::optional<uint64_t> seed = {};
+  /// Cut batches of `batch_size` into one part per rank.
+  bool split_batches = false;
+  /// Another order than in sequence or shuffled.
+  std::shared_ptr<const Sampler> sampler = {};
+  /// Batches of varying size; `batch_size` is not used.
+  std::shared_ptr<const BatchSampler> batch_sampler = {};
+  /// Threads that make batches ahead of the loop. With 0 the loop makes them.
+  /// An iterable source is read by one thread at most, with
+  /// `IterableSharding::kSource` by each on a part of its own.
+  int num_workers = 0;
+  /// Batches per worker that are under way or wait. They are what bounds the
+  /// memory that a loader takes.
+  int64_t prefetch_factor = 2;
+  /// Put batches into pinned memory where they go to a GPU, so that the copy
+  /// runs beside the computation.
+  bool pin_memory = true;
+  /// Rank 0 reads for all ranks and sends each its own batch: for sources that
+  /// only one process can read. The batches are those of the other modes.
+  bool dispatch_batches = false;
+  IterableSharding iterable_sharding = IterableSharding::kElement;
 };
 
-/// The indices of one epoch: `size` numbers, shuffled where asked.
-ACCELERATE_API std::vector<int64_t> epoch_order(
-    int64_t size,
-    const DataLoaderOptions& options,
-    uint64_t seed,
-    int64_t epoch);
-
-/// Number of batches that a rank gets of `size` samples.
-ACCELERATE_API int64_t
-num_batches(int64_t size, const DataLoaderOptions& options, ShardOptions shard);
-
-/// Batch `index` of a rank: whole batches are dealt out to ranks in turn.
-ACCELERATE_API std::vector<int64_t> batch_indices(
-    const std::vector<int64_t>& order,
-    const DataLoaderOptions& options,
-    ShardOptions shard,
-    int64_t index);
+/// What an Accelerator asks of all its loaders; nothing leaves them as they
+/// are.
+struct ACCELERATE_API DataLoaderConfiguration {
+  std::optional<bool> split_batches = {};
+  std::optional<bool> dispatch_batches = {};
+  std::optional<bool> even_batches = {};
+};
 
 namespace detail {
 
-ACCELERATE_API void check(const DataLoaderOptions& options);
-ACCELERATE_API uint64_t draw_seed();
-ACCELERATE_API at::Tensor to_loader_device(
-    const at::Tensor& tensor,
-    const std::optional<c10::Device>& device);
+/// What `Accelerator::prepare` gives a loader.
+struct LoaderPlace {
+  ProcessGroup group = {};
+  ShardOptions shard = {};
+  /// Where batches go; they stay where they are without it.
+  std::optional<c10::Device> device = {};
+  DataLoaderConfiguration configuration = {};
+  std::shared_ptr<StepState> step_state = {};
+};
+
+/// One loop over a loader.
+class ACCELERATE_API BatchCursor {
+ public:
+  virtual ~BatchCursor();
+  /// Goes to the next batch. Throws what reading it threw.
+  virtual void advance() = 0;
+  /// The batch, null after the last.
+  virtual void* batch() const = 0;
+};
+
+} // namespace detail
+
+/// All of a loader that does not depend on the type of its batches. Copies
+/// share the data set and the position.
+class ACCELERATE_API AnyDataLoader {
+ public:
+  /// Batches of an epoch for this rank (of the next epoch, where a
+  /// `batch_sampler` varies them). Throws `UsageError` for iterable sources.
+  int64_t size() const;
+  /// Samples in the data set. Throws `UsageError` for iterable sources.
+  int64_t num_samples() const;
+  /// Samples that all ranks together take per step. Throws `UsageError` where a
+  /// `batch_sampler` varies them.
+  int64_t total_batch_size() const;
+  /// The epoch that the next loop runs. Counts from 0 by itself.
+  void set_epoch(int64_t epoch);
+
+  /// Where the current epoch stands: what was handed out counts, what workers
+  /// have read ahead does not. The same on all ranks that are at the same
+  /// batch. Between epochs, the start of the next.
+  StateDict state_dict() const;
+  /// The next loop goes on behind the last batch that was handed out before the
+  /// state was taken. The number of ranks may differ from then, the batch size
+  /// too: every other sample of the epoch comes exactly once. (Parts of
+  /// `IterableSharding::kSource` need the same number of ranks and workers.)
+  /// Map data sets read nothing that is skipped; iterable sources read and drop
+  /// it. Throws `UsageError` where the state is of another data set or order.
+  void load_state_dict(const StateDict& state);
+
+  const DataLoaderOptions& options() const;
+  uint64_t seed() const;
+  bool is_prepared() const;
+
+ protected:
+  AnyDataLoader(
+      std::shared_ptr<const detail::BatchSource> source,
+      DataLoaderOptions options);
+  AnyDataLoader placed(detail::LoaderPlace place) const;
+  AnyDataLoader skipping(int64_t num_batches) const;
+  std::unique_ptr<detail::BatchCursor> open();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+  int64_t num_skipped_ = 0;
+};
+
+namespace detail {
 
 template <class D>
-auto make_batch(D& data, const std::vector<int64_t>& indices) {
-  if constexpr (BatchDataset<D>) {
-    return data.get_batch(std::span<const int64_t>(indices));
+concept Loadable = Dataset<D> || BatchDataset<D> || IterableSource<D>;
+
+template <class D, class Collate>
+std::shared_ptr<const BatchSource> make_source(D data, Collate collate) {
+  if constexpr (IterableSource<D>) {
+    return std::make_shared<StreamSource<D, Collate>>(
+        std::move(data), std::move(collate));
   } else {
-    std::vector<std::decay_t<decltype(data.get(int64_t{}))>> samples;
-    samples.reserve(indices.size());
-    for (const int64_t index : indices) {
-      samples.push_back(data.get(index));
-    }
-    return tree::stack(samples);
+    return std::make_shared<MapSource<D, Collate>>(
+        std::move(data), std::move(collate));
   }
 }
 
@@ -78,117 +173,106 @@ auto make_batch(D& data, const std::vector<int64_t>& indices) {
 
 /// Iterates over a data set in batches. Prepared by an `Accelerator`, it gives
 /// each rank its share, on its device; by itself, everything on the CPU.
-/// Copies share the data set.
 ///
-///     accelerate::DataLoader loader(train_set, {.batch_size = 8, .shuffle =
-///     true}); for (auto& batch : loader) { ... }
-template <class D>
-requires Dataset<D> || BatchDataset<D>
-class DataLoader {
+///     accelerate::DataLoader loader(
+///         train_set, {.batch_size = 8, .shuffle = true, .num_workers = 2});
+///     for (auto& batch : loader) { ... }
+///
+/// A data set is a `Dataset`, `BatchDataset`, `IterableSource` or `std::vector`
+/// of samples. Workers call `get` or `get_batch` at the same time: reading must
+/// be safe for several threads. A third argument makes a batch of a
+/// `std::vector` of samples; `collate.h` says what happens without it.
+///
+/// What a data set throws is thrown where its batch would have come, as a
+/// `DataError` that names the sample. Leaving the loop early ends the workers'
+/// work and leaves no trace. With `dispatch_batches` all ranks must leave at
+/// the same batch.
+template <detail::Loadable D, class Collate = detail::DefaultCollate>
+class DataLoader : public AnyDataLoader {
  public:
-  using Batch = decltype(detail::make_batch(
-      std::declval<D&>(),
-      std::declval<const std::vector<int64_t>&>()));
+  using Batch = typename detail::BatchType<D, Collate>::Type;
 
   explicit DataLoader(D data, DataLoaderOptions options = {})
-      : data_(std::make_shared<D>(std::move(data))),
-        options_(options),
-        seed_(options.seed ? *options.seed : detail::draw_seed()) {
-    detail::check(options_);
-  }
+      : DataLoader(std::move(data), std::move(options), Collate{}) {}
+  DataLoader(D data, DataLoaderOptions options, Collate collate)
+      : AnyDataLoader(
+            detail::make_source(std::move(data), std::move(collate)),
+            std::move(options)) {}
+
+  /// Of the elements of a vector.
+  template <class T>
+  requires std::same_as<D, VectorDataset<T>>
+  explicit DataLoader(std::vector<T> samples, DataLoaderOptions options = {})
+      : DataLoader(D(std::move(samples)), std::move(options)) {}
+  template <class T>
+  requires std::same_as<D, VectorDataset<T>>
+  DataLoader(std::vector<T> samples, DataLoaderOptions options, Collate collate)
+      : DataLoader(
+            D(std::move(samples)),
+            std::move(options),
+            std::move(collate)) {}
 
   class Iterator;
   /// Starts the next epoch.
-  Iterator begin() { return Iterator(*this, epoch_++); }
+  Iterator begin() { return Iterator(open()); }
   std::default_sentinel_t end() const { return {}; }
 
-  /// Batches of an epoch for this rank.
-  int64_t size() const { return num_batches(num_samples(), options_, shard_); }
-  /// Samples in the data set.
-  int64_t num_samples() const { return static_cast<int64_t>(data_->size()); }
-  /// Samples that all ranks together take per step.
-  int64_t total_batch_size() const {
-    return options_.batch_size * shard_.world_size;
+  /// The same loader for one rank; `Accelerator::prepare` calls it.
+  DataLoader prepared(detail::LoaderPlace place) const {
+    return DataLoader(placed(std::move(place)));
   }
-  /// The epoch that the next `begin` starts. Counts from 0 by itself.
-  void set_epoch(int64_t epoch) { epoch_ = epoch; }
 
-  const DataLoaderOptions& options() const { return options_; }
-  uint64_t seed() const { return seed_; }
-  bool is_prepared() const { return is_prepared_; }
-
-  /// The same loader for one rank; batches go to `device` where it is given.
-  /// `Accelerator::prepare` calls it.
-  DataLoader prepared(
-      ShardOptions shard,
-      std::optional<c10::Device> device,
-      uint64_t seed) const {
-    DataLoader loader = *this;
-    loader.shard_ = shard;
-    loader.device_ = device;
-    loader.seed_ = seed;
-    loader.is_prepared_ = true;
-    return loader;
-  }
+  template <detail::Loadable D2, class C2>
+  friend DataLoader<D2, C2> skip_first_batches(
+      const DataLoader<D2, C2>& loader,
+      int64_t num_batches);
 
  private:
-  std::shared_ptr<D> data_;
-  DataLoaderOptions options_;
-  uint64_t seed_;
-  ShardOptions shard_;
-  std::optional<c10::Device> device_;
-  int64_t epoch_ = 0;
-  bool is_prepared_ = false;
+  explicit DataLoader(AnyDataLoader loader)
+      : AnyDataLoader(std::move(loader)) {}
 };
 
-/// A single pass over one epoch. Valid while its loader lives.
-template <class D>
-requires Dataset<D> || BatchDataset<D>
-class DataLoader<D>::Iterator {
+template <class T>
+explicit DataLoader(std::vector<T>, DataLoaderOptions = {})
+    -> DataLoader<VectorDataset<T>>;
+template <class T, class Collate>
+DataLoader(std::vector<T>, DataLoaderOptions, Collate)
+    -> DataLoader<VectorDataset<T>, Collate>;
+
+/// A single pass over one epoch.
+template <detail::Loadable D, class Collate>
+class DataLoader<D, Collate>::Iterator {
  public:
   using iterator_category = std::input_iterator_tag;
   using value_type = Batch;
   using difference_type = std::ptrdiff_t;
 
-  Iterator(const DataLoader& loader, int64_t epoch)
-      : loader_(&loader),
-        order_(epoch_order(
-            loader.num_samples(),
-            loader.options_,
-            loader.seed_,
-            epoch)),
-        size_(loader.size()) {
-    load();
-  }
+  explicit Iterator(std::unique_ptr<detail::BatchCursor> cursor)
+      : cursor_(std::move(cursor)) {}
 
-  Batch& operator*() { return *batch_; }
-  Batch* operator->() { return &*batch_; }
+  Batch& operator*() { return *static_cast<Batch*>(cursor_->batch()); }
+  Batch* operator->() { return &**this; }
   Iterator& operator++() {
-    ++index_;
-    load();
+    cursor_->advance();
     return *this;
   }
   void operator++(int) { ++*this; }
-  bool operator==(std::default_sentinel_t) const { return index_ >= size_; }
-
- private:
-  void load() {
-    batch_.reset();
-    if (index_ < size_) {
-      const auto indices =
-          batch_indices(order_, loader_->options_, loader_->shard_, index_);
-      batch_ = detail::make_batch(*loader_->data_, indices);
-      tree::for_each(*batch_, [this](at::Tensor& t) {
-        t = detail::to_loader_device(t, loader_->device_);
-      });
-    }
+  bool operator==(std::default_sentinel_t) const {
+    return cursor_->batch() == nullptr;
   }
 
-  const DataLoader* loader_;
-  std::vector<int64_t> order_;
-  int64_t size_;
-  int64_t index_ = 0;
-  std::optional<Batch> batch_;
+ private:
+  std::unique_ptr<detail::BatchCursor> cursor_;
 };
+
+/// The loader without the first batches (of this rank) of every epoch. It
+/// shares the count of epochs with `loader`, so that one epoch can be run with
+/// either. Skipped samples of map data sets are not read.
+template <detail::Loadable D, class Collate>
+DataLoader<D, Collate> skip_first_batches(
+    const DataLoader<D, Collate>& loader,
+    int64_t num_batches) {
+  return DataLoader<D, Collate>(loader.skipping(num_batches));
+}
 
 } // namespace accelerate

@@ -57,8 +57,8 @@ std::shared_ptr<ModuleOf<T>> module_of(const T& object) {
 
 template <class T>
 inline constexpr bool IsDataLoader = false;
-template <class D>
-inline constexpr bool IsDataLoader<DataLoader<D>> = true;
+template <class D, class Collate>
+inline constexpr bool IsDataLoader<DataLoader<D, Collate>> = true;
 
 template <class T>
 inline constexpr bool IsPrepared = std::is_same_v<T, PreparedOptimizer>;

@@ -74,6 +74,30 @@ class ACCELERATE_API ProcessGroup {
   /// `output`, which gives shape and dtype; `rows` is ignored elsewhere.
   void scatter(at::Tensor output, const at::Tensor& rows, int root) const;
 
+  /// A message between two ranks that is under way. Waits in its destructor
+  /// too, where what goes wrong is dropped.
+  class ACCELERATE_API Transfer {
+   public:
+    Transfer();
+    ~Transfer();
+    Transfer(Transfer&&) noexcept;
+    Transfer& operator=(Transfer&&) noexcept;
+    /// Until the tensor may be used again; at once when called again.
+    void wait();
+
+   private:
+    friend class ProcessGroup;
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+  /// Sends or receives the contiguous CPU tensor beside what else goes on.
+  /// Messages of one channel between two ranks arrive in order.
+  Transfer start_send(const at::Tensor& tensor, int to, int channel) const;
+  Transfer start_receive(at::Tensor tensor, int from, int channel) const;
+  /// A number for the two functions above that no other caller has. All ranks
+  /// must ask for their channels in the same order.
+  int open_channel() const;
+
   /// `root`'s bytes on every rank; others' argument is ignored.
   std::string broadcast_bytes(const std::string& bytes, int root) const;
   /// Everybody's bytes, of any lengths, in rank order.

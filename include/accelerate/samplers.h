@@ -214,6 +214,9 @@ class ACCELERATE_API BatchShard {
       ShardOptions shard,
       int64_t num_done_batches = 0);
 
+  /// The batches of another rank of the same epoch; both share the order.
+  BatchShard for_rank(int rank) const;
+
   /// Batches of this rank.
   int64_t size() const;
   /// Throws `UsageError` where `index` is not within `size()`.
@@ -225,8 +228,8 @@ class ACCELERATE_API BatchShard {
  private:
   int64_t num_units() const;
 
-  std::vector<int64_t> order_;
-  std::vector<std::vector<int64_t>> batches_;
+  std::shared_ptr<const std::vector<int64_t>> order_;
+  std::shared_ptr<const std::vector<std::vector<int64_t>>> batches_;
   bool varying_;
   detail::Rounds rounds_;
 };

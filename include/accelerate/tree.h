@@ -191,22 +191,5 @@ std::string structure(const T& value) {
   return writer.text();
 }
 
-/// Stacks the corresponding tensors of samples along a new first dimension;
-/// numbers and strings are the first sample's. Throws `UsageError` where there
-/// is no sample or where samples differ in structure.
-ACCELERATE_API std::vector<at::Tensor> stack_leaves(
-    const std::vector<std::vector<at::Tensor>>& samples);
-
-template <class T>
-T stack(const std::vector<T>& samples) {
-  std::vector<std::vector<at::Tensor>> leaves;
-  leaves.reserve(samples.size());
-  for (const auto& sample : samples) {
-    leaves.push_back(flatten(sample));
-  }
-  auto stacked = stack_leaves(leaves);
-  return unflatten(samples.front(), stacked);
-}
-
 } // namespace tree
 } // namespace accelerate

@@ -168,10 +168,13 @@ std::shared_ptr<StepState> Accelerator::step_state() const {
   return state_->step_state;
 }
 
-uint64_t Accelerator::agree_on_seed(uint64_t seed) const {
-  auto shared = at::full({1}, static_cast<int64_t>(seed), at::kLong);
-  process_group().broadcast(shared, 0);
-  return static_cast<uint64_t>(shared.item<int64_t>());
+detail::LoaderPlace Accelerator::loader_place() const {
+  return {
+      .group = process_group(),
+      .shard = {process_index(), num_processes()},
+      .device = placement(),
+      .configuration = state_->options.data_loader,
+      .step_state = state_->step_state};
 }
 
 void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {

@@ -97,6 +97,13 @@ void ProcessGroup::Impl::run(
     const char* operation,
     const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
         start) {
+  finish(operation, *this->start(operation, start));
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroup::Impl::start(
+    const char* operation,
+    const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
+        start) {
   if (!group_) {
     throw UsageError(str_cat(
         "[",
@@ -107,7 +114,16 @@ void ProcessGroup::Impl::run(
   ++num_operations_;
   const auto begin = Clock::now();
   try {
-    start(*group_)->wait();
+    return start(*group_);
+  } catch (const std::exception& error) {
+    fail(operation, error.what(), seconds_since(begin));
+  }
+}
+
+void ProcessGroup::Impl::finish(const char* operation, c10d::Work& work) {
+  const auto begin = Clock::now();
+  try {
+    work.wait();
   } catch (const std::exception& error) {
     fail(operation, error.what(), seconds_since(begin));
   }
@@ -285,6 +301,57 @@ void ProcessGroup::scatter(at::Tensor output, const at::Tensor& rows, int root)
   impl_->run("scatter", [&](auto& group) {
     return group.scatter(outputs, inputs, options);
   });
+}
+
+struct ProcessGroup::Transfer::State {
+  std::shared_ptr<Impl> impl;
+  const char* operation;
+  at::Tensor tensor;
+  c10::intrusive_ptr<c10d::Work> work;
+};
+ProcessGroup::Transfer::Transfer() = default;
+ProcessGroup::Transfer::Transfer(Transfer&&) noexcept = default;
+ProcessGroup::Transfer& ProcessGroup::Transfer::operator=(Transfer&&) noexcept =
+    default;
+ProcessGroup::Transfer::~Transfer() {
+  try {
+    wait();
+  } catch (const std::exception&) {
+    // The peer is gone; whoever waits for it hears of it.
+  }
+}
+
+void ProcessGroup::Transfer::wait() {
+  if (const auto state = std::move(state_)) {
+    state->impl->finish(state->operation, *state->work);
+  }
+}
+
+ProcessGroup::Transfer
+ProcessGroup::start_send(const at::Tensor& tensor, int to, int channel) const {
+  Transfer transfer;
+  std::vector<at::Tensor> tensors = {tensor};
+  auto work = impl_->start(
+      "send", [&](auto& group) { return group.send(tensors, to, channel); });
+  transfer.state_.reset(
+      new Transfer::State{impl_, "send", tensor, std::move(work)});
+  return transfer;
+}
+
+ProcessGroup::Transfer
+ProcessGroup::start_receive(at::Tensor tensor, int from, int channel) const {
+  Transfer transfer;
+  std::vector<at::Tensor> tensors = {tensor};
+  auto work = impl_->start("receive", [&](auto& group) {
+    return group.recv(tensors, from, channel);
+  });
+  transfer.state_.reset(
+      new Transfer::State{impl_, "receive", tensor, std::move(work)});
+  return transfer;
+}
+
+int ProcessGroup::open_channel() const {
+  return impl_->open_channel();
 }
 
 std::string ProcessGroup::broadcast_bytes(const std::string& bytes, int root)

@@ -29,6 +29,14 @@ class ProcessGroup::Impl {
       const char* operation,
       const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
           start);
+  /// The first half of `run`: the operation is waited for later, by
+  /// `finish`.
+  c10::intrusive_ptr<c10d::Work> start(
+      const char* operation,
+      const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
+          start);
+  void finish(const char* operation, c10d::Work& work);
+  int open_channel() { return num_channels_++; }
   /// The same for `work` that speaks to the other ranks by itself, as autograd
   /// does with DDP. Exceptions that have nothing to do with it pass.
   void guard(const char* operation, const std::function<void()>& work);
@@ -53,6 +61,7 @@ class ProcessGroup::Impl {
   bool owns_ = false;
   bool ranks_are_threads_ = false;
   uint64_t num_operations_ = 0;
+  int num_channels_ = 0;
 };
 
 } // namespace accelerate

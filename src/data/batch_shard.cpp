@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which samples make up which batch of which rank: index logic, no data.
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/randperm.h>
+#include <algorithm>
 
-#include <numeric>
-
-#include "accelerate/data_loader.h"
 #include "accelerate/error.h"
+#include "accelerate/samplers.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -111,7 +108,7 @@ BatchShard::BatchShard(
     BatchOptions options,
     ShardOptions shard,
     int64_t num_done)
-    : order_(std::move(order)),
+    : order_(std::make_shared<const std::vector<int64_t>>(std::move(order))),
       varying_(false),
       rounds_(rounds_of("BatchShard", options, shard, num_done)) {
   check_done("BatchShard", num_done, num_units());
@@ -122,7 +119,8 @@ BatchShard::BatchShard(
     BatchOptions options,
     ShardOptions shard,
     int64_t num_done_batches)
-    : batches_(std::move(batches)),
+    : batches_(std::make_shared<const std::vector<std::vector<int64_t>>>(
+          std::move(batches))),
       varying_(true),
       rounds_{
           .per_rank = 1,
@@ -138,16 +136,23 @@ BatchShard::BatchShard(
         "batches of one size to split; deal out whole ones (split_batches = "
         "false)");
   }
-  for (size_t i = 0; i < batches_.size(); ++i) {
-    if (batches_[i].empty()) {
+  for (size_t i = 0; i < batches_->size(); ++i) {
+    if ((*batches_)[i].empty()) {
       throw UsageError(str_cat(
           "[BatchShard] batch ", i, " is empty, expected at least one sample"));
     }
   }
 }
 
+BatchShard BatchShard::for_rank(int rank) const {
+  BatchShard other = *this;
+  other.rounds_.shard.rank = rank;
+  check("BatchShard", other.rounds_.shard);
+  return other;
+}
+
 int64_t BatchShard::num_units() const {
-  return static_cast<int64_t>(varying_ ? batches_.size() : order_.size());
+  return static_cast<int64_t>(varying_ ? batches_->size() : order_->size());
 }
 
 int64_t BatchShard::size() const {
@@ -162,7 +167,7 @@ BatchShard::Batch BatchShard::batch(int64_t index) const {
   const int64_t first = rounds_.first(index);
   if (varying_) {
     const auto& indices =
-        batches_[static_cast<size_t>(rounds_.unit(first, num_units()))];
+        (*batches_)[static_cast<size_t>(rounds_.unit(first, num_units()))];
     return {
         indices,
         first < num_units() ? static_cast<int64_t>(indices.size()) : 0};
@@ -172,7 +177,7 @@ BatchShard::Batch BatchShard::batch(int64_t index) const {
   batch.indices.reserve(static_cast<size_t>(last - first));
   for (int64_t at = first; at < last; ++at) {
     batch.indices.push_back(
-        order_[static_cast<size_t>(rounds_.unit(at, num_units()))]);
+        (*order_)[static_cast<size_t>(rounds_.unit(at, num_units()))]);
   }
   batch.num_real = std::clamp<int64_t>(num_units() - first, 0, last - first);
   return batch;
@@ -186,7 +191,8 @@ int64_t BatchShard::num_real_of_round(int64_t index) const {
   }
   int64_t num_real = 0;
   for (int64_t at = first; at < last; ++at) {
-    num_real += static_cast<int64_t>(batches_[static_cast<size_t>(at)].size());
+    num_real +=
+        static_cast<int64_t>((*batches_)[static_cast<size_t>(at)].size());
   }
   return num_real;
 }
@@ -239,75 +245,4 @@ int64_t IterableShard::size(int64_t num_elements) const {
   return rounds_.num_batches(std::max(num_elements, rounds_.num_done));
 }
 
-std::vector<int64_t> epoch_order(
-    int64_t size,
-    const DataLoaderOptions& options,
-    uint64_t seed,
-    int64_t epoch) {
-  std::vector<int64_t> order(static_cast<size_t>(size));
-  if (!options.shuffle) {
-    std::iota(order.begin(), order.end(), 0);
-    return order;
-  }
-  auto generator =
-      at::detail::createCPUGenerator(seed + static_cast<uint64_t>(epoch));
-  const auto permutation = at::randperm(size, generator, at::kLong);
-  std::copy_n(permutation.data_ptr<int64_t>(), size, order.begin());
-  return order;
-}
-
-int64_t num_batches(
-    int64_t size,
-    const DataLoaderOptions& options,
-    ShardOptions shard) {
-  const int64_t round = options.batch_size * shard.world_size;
-  if (options.drop_last) {
-    return size / round;
-  }
-  if (options.even_batches) {
-    return divide_up(size, round);
-  }
-  const int64_t all = divide_up(size, options.batch_size);
-  return divide_up(all - shard.rank, shard.world_size);
-}
-
-std::vector<int64_t> batch_indices(
-    const std::vector<int64_t>& order,
-    const DataLoaderOptions& options,
-    ShardOptions shard,
-    int64_t index) {
-  const auto size = static_cast<int64_t>(order.size());
-  const int64_t first =
-      (index * shard.world_size + shard.rank) * options.batch_size;
-  const int64_t round = options.batch_size * shard.world_size;
-  const bool fills_up = options.even_batches && shard.world_size > 1;
-  const int64_t last = fills_up ? first + options.batch_size
-                                : std::min(first + options.batch_size, size);
-  std::vector<int64_t> indices;
-  for (int64_t at = first; at < last; ++at) {
-    // Past the end, the first round of the epoch is dealt out again.
-    const int64_t source = at < size ? at : (at - size) % std::min(round, size);
-    indices.push_back(order[static_cast<size_t>(source)]);
-  }
-  return indices;
-}
-
-namespace detail {
-
-void check(const DataLoaderOptions& options) {
-  if (options.batch_size < 1) {
-    throw UsageError(str_cat(
-        "[DataLoader] got batch_size ",
-        options.batch_size,
-        ", expected at least 1"));
-  }
-}
-
-uint64_t draw_seed() {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
-}
-
-} // namespace detail
 } // namespace accelerate

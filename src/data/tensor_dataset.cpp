@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "accelerate/data_loader.h"
+#include "accelerate/datasets.h"
 #include "accelerate/error.h"
 #include "base/str.h"
-#include "device/device.h"
 
 namespace accelerate {
 namespace {
@@ -114,12 +113,6 @@ size_t torch_size(std::optional<size_t> size) {
         "random access; make a source with `reset` and `next` of it instead");
   }
   return *size;
-}
-
-at::Tensor to_loader_device(
-    const at::Tensor& tensor,
-    const std::optional<c10::Device>& device) {
-  return device ? to_device(tensor, *device) : tensor;
 }
 
 } // namespace detail

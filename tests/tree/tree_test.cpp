@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "accelerate/error.h"
+#include "accelerate/tree_bytes.h"
 
 namespace accelerate {
 namespace {
@@ -76,21 +77,49 @@ TEST(Tree, StructureTellsTreesApartThatDoNotFit) {
       tree::structure(std::optional<Tensor>()));
 }
 
-TEST(Tree, StackJoinsSamplesAlongANewFirstDimension) {
-  const std::vector<Sample> samples = {
-      {torch::tensor({1, 2}), number(1)}, {torch::tensor({3, 4}), number(2)}};
-  const Sample batch = tree::stack(samples);
-  EXPECT_TRUE(batch.input.equal(torch::tensor({{1, 2}, {3, 4}})));
-  EXPECT_TRUE(batch.target.equal(torch::tensor({1., 2.})));
+struct Note {
+  std::string text;
+  std::map<std::string, Tensor> tensors;
+  std::optional<std::vector<std::pair<int, double>>> pairs;
+};
+auto tensor_fields(Note& note) {
+  return std::tie(note.text, note.tensors, note.pairs);
 }
 
-TEST(Tree, StackNamesTheSampleThatDoesNotFit) {
-  const std::vector<Sample> samples = {
-      {torch::zeros(2), number(1)}, {torch::zeros(3), number(2)}};
+TEST(TreeBytes, BringBackTheSameTree) {
+  const Note note{
+      "some text",
+      {{"half", torch::arange(3, torch::kHalf)},
+       {"empty", torch::zeros({0, 2})},
+       {"turned", torch::arange(6).view({2, 3}).t()},
+       {"undefined", Tensor()}},
+      {{{1, 0.5}, {2, -1}}}};
+  const auto back = tree::from_bytes<Note>(tree::to_bytes(note));
+  EXPECT_EQ(back.text, note.text);
+  EXPECT_EQ(back.pairs, note.pairs);
+  for (const char* name : {"half", "empty", "turned"}) {
+    EXPECT_TRUE(back.tensors.at(name).equal(note.tensors.at(name))) << name;
+    EXPECT_EQ(
+        back.tensors.at(name).scalar_type(),
+        note.tensors.at(name).scalar_type());
+  }
+  EXPECT_FALSE(back.tensors.at("undefined").defined());
+}
+
+TEST(TreeBytes, RefuseWhatWasCutOrIsOfAnotherType) {
+  const auto bytes = tree::to_bytes(std::make_pair(1, torch::arange(4)));
   EXPECT_THAT(
-      [&] { tree::stack(samples); },
-      ::testing::ThrowsMessage<UsageError>(HasSubstr("sample 1")));
-  EXPECT_THROW(tree::stack(std::vector<Sample>{}), UsageError);
+      ([&] {
+        tree::from_bytes<std::pair<int, Tensor>>(
+            bytes.substr(0, bytes.size() - 1));
+      }),
+      ::testing::ThrowsMessage<CommError>(HasSubstr("the message was cut")));
+  EXPECT_THAT(
+      [&] { tree::from_bytes<std::string>(bytes); },
+      ::testing::ThrowsMessage<CommError>(HasSubstr("the same type")));
+  EXPECT_THAT(
+      [&] { tree::from_bytes<int>(std::string(16, '\x7f')); },
+      ::testing::ThrowsMessage<CommError>(HasSubstr("not made by")));
 }
 
 } // namespace

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data sets as the compiled part of the loader sees them: batches whose type it
+// does not know. Programs use `data_loader.h`.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerate/collate.h"
+#include "accelerate/datasets.h"
+#include "accelerate/error.h"
+#include "accelerate/export.h"
+#include "accelerate/tree.h"
+#include "accelerate/tree_bytes.h"
+
+namespace accelerate::detail {
+
+/// A batch or a sample of a type that only a `BatchSource` knows.
+using Any = std::shared_ptr<void>;
+
+/// One pass over an iterable source.
+class ACCELERATE_API ElementStream {
+ public:
+  virtual ~ElementStream();
+  /// Null at the end.
+  virtual Any next() = 0;
+};
+
+class ACCELERATE_API BatchSource {
+ public:
+  static constexpr int64_t kUnknown = -1;
+
+  virtual ~BatchSource();
+  /// Samples, or `kUnknown` for an iterable source.
+  virtual int64_t size() const = 0;
+  /// A batch of a map data set. Called by several threads at once.
+  virtual Any read(std::span<const int64_t> indices) const;
+  /// Part `index` of `count` of an iterable source.
+  virtual std::unique_ptr<ElementStream>
+  open(int64_t epoch, int64_t index, int64_t count) const;
+  /// A batch of elements that stand at `positions` of the stream.
+  virtual Any collate(
+      const std::vector<Any>& elements,
+      std::span<const int64_t> positions) const;
+
+  virtual void visit(const Any& batch, tree::Visitor& visitor) const = 0;
+  /// A copy with tensors of its own.
+  virtual Any clone(const Any& batch) const = 0;
+  virtual void write(const Any& batch, tree::ByteWriter& out) const = 0;
+  virtual Any read_bytes(tree::ByteReader& in) const = 0;
+};
+
+/// In a catch block: throws `DataError` that names the samples, with the cause
+/// nested.
+[[noreturn]] ACCELERATE_API void throw_data_error(
+    const char* doing,
+    std::span<const int64_t> samples);
+[[noreturn]] ACCELERATE_API void throw_not_portable();
+[[noreturn]] ACCELERATE_API void throw_not_copyable();
+[[noreturn]] ACCELERATE_API void throw_no_shards();
+[[noreturn]] ACCELERATE_API void throw_not_shared();
+ACCELERATE_API at::Tensor clone_tensor(const at::Tensor& tensor);
+
+/// What does not depend on where batches come from.
+template <class Batch>
+class TypedSource : public BatchSource {
+ public:
+  void visit(const Any& batch, tree::Visitor& visitor) const override {
+    tree::walk(*static_cast<Batch*>(batch.get()), visitor);
+  }
+  Any clone(const Any& batch) const override {
+    if constexpr (std::copy_constructible<Batch>) {
+      return std::make_shared<Batch>(
+          tree::map(*static_cast<const Batch*>(batch.get()), clone_tensor));
+    } else {
+      throw_not_copyable();
+    }
+  }
+  void write(const Any& batch, tree::ByteWriter& out) const override {
+    if constexpr (tree::Portable<Batch>) {
+      tree::write(*static_cast<const Batch*>(batch.get()), out);
+    } else {
+      throw_not_portable();
+    }
+  }
+  Any read_bytes(tree::ByteReader& in) const override {
+    if constexpr (tree::Portable<Batch>) {
+      auto batch = std::make_shared<Batch>();
+      tree::read(*batch, in);
+      return batch;
+    } else {
+      throw_not_portable();
+    }
+  }
+};
+
+/// `collate`, as an object.
+struct DefaultCollate {
+  template <class Sample>
+  auto operator()(const std::vector<Sample>& samples) const {
+    return collate(samples);
+  }
+};
+
+template <class D>
+struct SampleType {
+  using Type = SampleOf<D>;
+};
+template <IterableSource S>
+struct SampleType<S> {
+  using Type = ElementOf<S>;
+};
+
+template <class D, class Collate>
+struct BatchType {
+  using Type = std::remove_cvref_t<std::invoke_result_t<
+      const Collate&,
+      std::vector<typename SampleType<D>::Type>>>;
+};
+template <BatchDataset D>
+struct BatchType<D, DefaultCollate> {
+  using Type = std::remove_cvref_t<decltype(std::declval<D&>().get_batch(
+      std::span<const int64_t>()))>;
+};
+
+template <class D, class Collate>
+class MapSource final
+    : public TypedSource<typename BatchType<D, Collate>::Type> {
+ public:
+  using Batch = typename BatchType<D, Collate>::Type;
+
+  MapSource(D data, Collate collate)
+      : data_(std::move(data)), collate_(std::move(collate)) {}
+
+  int64_t size() const override { return static_cast<int64_t>(data_.size()); }
+
+  Any read(std::span<const int64_t> indices) const override {
+    if constexpr (BatchDataset<D> && std::is_same_v<Collate, DefaultCollate>) {
+      try {
+        return std::make_shared<Batch>(data_.get_batch(indices));
+      } catch (...) {
+        throw_data_error("reading", indices);
+      }
+    } else {
+      std::vector<SampleOf<D>> samples;
+      samples.reserve(indices.size());
+      for (const int64_t& index : indices) {
+        try {
+          samples.push_back(data_.get(index));
+        } catch (...) {
+          throw_data_error("reading", {&index, 1});
+        }
+      }
+      try {
+        return std::make_shared<Batch>(collate_(std::move(samples)));
+      } catch (...) {
+        throw_data_error("collating", indices);
+      }
+    }
+  }
+
+ private:
+  // Not const: `get` of torch::data is not.
+  mutable D data_;
+  const Collate collate_;
+};
+
+template <class S, class Collate>
+class StreamSource final
+    : public TypedSource<typename BatchType<S, Collate>::Type> {
+ public:
+  using Batch = typename BatchType<S, Collate>::Type;
+  using Sample = ElementOf<S>;
+
+  StreamSource(S source, Collate collate)
+      : source_(std::make_shared<S>(std::move(source))),
+        collate_(std::move(collate)) {}
+
+  int64_t size() const override { return BatchSource::kUnknown; }
+
+  std::unique_ptr<ElementStream>
+  open(int64_t epoch, int64_t index, int64_t count) const override {
+    std::shared_ptr<S> source = source_;
+    // Somebody reads it already: another worker, or a loop that still runs.
+    if (source_.use_count() > 2) {
+      if constexpr (std::copy_constructible<S>) {
+        source = std::make_shared<S>(*source_);
+      } else {
+        throw_not_shared();
+      }
+    }
+    if constexpr (requires { source->shard(index, count); }) {
+      source->shard(index, count);
+    } else if (count > 1) {
+      throw_no_shards();
+    }
+    source->reset(epoch);
+    return std::make_unique<Stream>(std::move(source));
+  }
+
+  Any collate(
+      const std::vector<Any>& elements,
+      std::span<const int64_t> positions) const override {
+    std::vector<Sample> samples;
+    samples.reserve(elements.size());
+    for (const auto& element : elements) {
+      samples.push_back(*static_cast<const Sample*>(element.get()));
+    }
+    try {
+      return std::make_shared<Batch>(collate_(std::move(samples)));
+    } catch (...) {
+      throw_data_error("collating", positions);
+    }
+  }
+
+ private:
+  class Stream final : public ElementStream {
+   public:
+    explicit Stream(std::shared_ptr<S> source) : source_(std::move(source)) {}
+    Any next() override {
+      try {
+        auto value = source_->next();
+        if (!value.has_value()) {
+          return nullptr;
+        }
+        ++position_;
+        return std::make_shared<Sample>(std::move(*value));
+      } catch (...) {
+        throw_data_error("reading", {&position_, 1});
+      }
+    }
+
+   private:
+    std::shared_ptr<S> source_;
+    int64_t position_ = 0;
+  };
+
+  std::shared_ptr<S> source_;
+  const Collate collate_;
+};
+
+} // namespace accelerate::detail

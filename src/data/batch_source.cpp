@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/batch_source.h"
+
+#include <ATen/ATen.h>
+
+#include <exception>
+#include <string>
+
+#include "base/str.h"
+
+namespace accelerate::detail {
+namespace {
+
+constexpr size_t kMostNamed = 8;
+
+std::string names(std::span<const int64_t> samples) {
+  std::string text = samples.size() == 1 ? "sample " : "samples ";
+  for (size_t i = 0; i < std::min(samples.size(), kMostNamed); ++i) {
+    text += str_cat(i > 0 ? ", " : "", samples[i]);
+  }
+  return samples.size() > kMostNamed
+             ? str_cat(text, ", ... (", samples.size(), " samples)")
+             : text;
+}
+
+std::string current_message() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "something that is no std::exception";
+  }
+}
+
+} // namespace
+
+ElementStream::~ElementStream() = default;
+BatchSource::~BatchSource() = default;
+
+Any BatchSource::read(std::span<const int64_t> /*indices*/) const {
+  throw UsageError("[DataLoader] an iterable source has no samples by index");
+}
+
+std::unique_ptr<ElementStream> BatchSource::open(
+    int64_t /*epoch*/,
+    int64_t /*index*/,
+    int64_t /*count*/) const {
+  throw UsageError("[DataLoader] a map data set is not read as a stream");
+}
+
+Any BatchSource::collate(
+    const std::vector<Any>& /*elements*/,
+    std::span<const int64_t> /*positions*/) const {
+  throw UsageError("[DataLoader] a map data set collates what it reads");
+}
+
+void throw_data_error(const char* doing, std::span<const int64_t> samples) {
+  std::throw_with_nested(DataError(str_cat(
+      "[DataLoader] ", doing, " ", names(samples), ": ", current_message())));
+}
+
+void throw_not_portable() {
+  throw UsageError(
+      "[DataLoader] dispatch_batches cannot send batches of this type, "
+      "expected tensors, numbers, strings, containers of them or a struct that "
+      "lists its members in tensor_fields; return such a type from the collate "
+      "function, or let every rank read (dispatch_batches = false)");
+}
+
+void throw_not_copyable() {
+  throw UsageError(
+      "[DataLoader] a batch that cannot be copied cannot be repeated to fill "
+      "up; set even_batches = false or drop_last = true");
+}
+
+void throw_no_shards() {
+  throw UsageError(
+      "[DataLoader] IterableSharding::kSource needs a source with "
+      "shard(index, count); add it, or use IterableSharding::kElement");
+}
+
+void throw_not_shared() {
+  throw UsageError(
+      "[DataLoader] an iterable source that cannot be copied is read by one "
+      "worker and one loop at a time; end the other loop first, or make the "
+      "source copyable");
+}
+
+at::Tensor clone_tensor(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.clone() : tensor;
+}
+
+} // namespace accelerate::detail

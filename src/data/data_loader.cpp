@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/data_loader.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "data/batch_stream.h"
+
+namespace accelerate {
+namespace {
+
+uint64_t draw_seed() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+}
+
+void require(bool is_met, const std::string& message) {
+  if (!is_met) {
+    throw UsageError("[DataLoader] " + message);
+  }
+}
+
+void check(const DataLoaderOptions& options, bool is_stream) {
+  require(
+      options.batch_size >= 1,
+      str_cat("got batch_size ", options.batch_size, ", expected at least 1"));
+  require(
+      options.num_workers >= 0,
+      str_cat("got num_workers ", options.num_workers, ", expected 0 or more"));
+  require(
+      options.prefetch_factor >= 1,
+      str_cat(
+          "got prefetch_factor ",
+          options.prefetch_factor,
+          ", expected at least 1"));
+  require(
+      !(options.sampler && options.batch_sampler),
+      "got a sampler and a batch_sampler, expected one of them");
+  const bool has_sampler = options.sampler || options.batch_sampler;
+  require(
+      !(has_sampler && options.shuffle),
+      "got a sampler and shuffle, expected one of them: use a RandomSampler");
+  require(
+      !(options.batch_sampler && options.split_batches),
+      "got a batch_sampler and split_batches, expected one of them: batches of "
+      "varying size are dealt out whole");
+  require(
+      !(is_stream && (has_sampler || options.shuffle)),
+      "got an iterable source and shuffle or a sampler, expected a data set "
+      "with samples by index; shuffle inside of the source");
+}
+
+} // namespace
+
+/// Shared by the copies of a loader.
+struct AnyDataLoader::State {
+  std::shared_ptr<const detail::BatchSource> source;
+  DataLoaderOptions options;
+  detail::LoaderPlace place;
+  uint64_t seed = 0;
+  /// Rank 0's where rank 0 reads.
+  int64_t num_samples = 0;
+  bool is_prepared = false;
+  std::shared_ptr<detail::WorkerShelf> shelf =
+      std::make_shared<detail::WorkerShelf>();
+
+  /// What the next loop runs.
+  int64_t next_epoch = 0;
+  int64_t next_num_done = 0;
+  /// The loop begun last, while it is not at its end.
+  const void* running = nullptr;
+  int64_t epoch = 0;
+  int64_t num_done = 0;
+
+  detail::EpochPlan plan(int64_t epoch, int64_t num_done) const {
+    return {
+        .source = source,
+        .options = options,
+        .place = place,
+        .seed = seed,
+        .epoch = epoch,
+        .num_done = num_done};
+  }
+  bool is_stream() const {
+    return source->size() == detail::BatchSource::kUnknown;
+  }
+  /// Units (see `EpochPlan::num_done`) of an epoch, nothing where unknown.
+  std::optional<int64_t> num_units(int64_t epoch) const {
+    if (is_stream()) {
+      return std::nullopt;
+    }
+    if (options.batch_sampler) {
+      return static_cast<int64_t>(
+          options.batch_sampler->batches(seed, epoch).size());
+    }
+    return options.sampler ? options.sampler->size() : num_samples;
+  }
+  int64_t units_per_round() const {
+    const auto plan = this->plan(0, 0);
+    if (plan.shards_itself()) {
+      return 1;
+    }
+    return place.shard.world_size *
+           (options.batch_sampler ? 1 : plan.per_rank());
+  }
+  const char* unit() const {
+    return plan(0, 0).shards_itself() ? "batches of each rank"
+           : options.batch_sampler    ? "batches"
+                                      : "samples";
+  }
+};
+
+namespace {
+
+/// `num_done` behind `num_rounds` more.
+int64_t
+advanced(int64_t num_done, int64_t by, const std::optional<int64_t>& most) {
+  return most ? std::min(num_done + by, *most) : num_done + by;
+}
+
+} // namespace
+
+namespace detail {
+
+BatchCursor::~BatchCursor() = default;
+
+namespace {
+
+std::unique_ptr<BatchStream> make_stream(
+    const EpochPlan& plan,
+    WorkerShelf& shelf) {
+  return make_placing_stream(
+      plan,
+      plan.is_dispatched() ? make_dispatch_stream(plan, shelf)
+                           : make_local_stream(plan, shelf));
+}
+
+class Cursor final : public BatchCursor {
+ public:
+  using HandedOut = std::function<void(bool is_end)>;
+
+  Cursor(
+      std::unique_ptr<BatchStream> stream,
+      std::shared_ptr<StepState::Feed> feed)
+      : stream_(std::move(stream)), feed_(std::move(feed)) {}
+
+  void set_listener(HandedOut handed_out) {
+    handed_out_ = std::move(handed_out);
+  }
+  void advance() override {
+    // Before the next is made, so that one batch less is alive.
+    batch_.reset();
+    auto item = stream_->next();
+    handed_out_(!item);
+    if (!item) {
+      feed_.reset();
+      return;
+    }
+    if (feed_) {
+      feed_->hand_out(item->facts);
+    }
+    batch_ = std::move(item->batch);
+  }
+  void* batch() const override { return batch_.get(); }
+
+ private:
+  std::unique_ptr<BatchStream> stream_;
+  std::shared_ptr<StepState::Feed> feed_;
+  HandedOut handed_out_;
+  Any batch_;
+};
+
+} // namespace
+} // namespace detail
+
+AnyDataLoader::AnyDataLoader(
+    std::shared_ptr<const detail::BatchSource> source,
+    DataLoaderOptions options)
+    : state_(std::make_shared<State>()) {
+  state_->source = std::move(source);
+  state_->num_samples = state_->source->size();
+  check(options, state_->is_stream());
+  state_->seed = options.seed ? *options.seed : draw_seed();
+  state_->options = std::move(options);
+}
+
+AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
+  AnyDataLoader loader = *this;
+  loader.state_ = std::make_shared<State>();
+  State& state = *loader.state_;
+  state.source = state_->source;
+  state.options = state_->options;
+  const auto& asked = place.configuration;
+  state.options.split_batches =
+      asked.split_batches.value_or(state.options.split_batches);
+  state.options.dispatch_batches =
+      asked.dispatch_batches.value_or(state.options.dispatch_batches);
+  state.options.even_batches =
+      asked.even_batches.value_or(state.options.even_batches);
+  check(state.options, state.is_stream());
+  const int world_size = place.shard.world_size;
+  require(
+      !state.options.split_batches ||
+          state.options.batch_size % world_size == 0,
+      str_cat(
+          "got batch_size ",
+          state.options.batch_size,
+          " for ",
+          world_size,
+          " ranks, expected a multiple with split_batches; change the batch "
+          "size or deal out whole batches (split_batches = false)"));
+  const auto all =
+      place.group
+          .all_gather(at::tensor(
+              {static_cast<int64_t>(state_->seed), state_->num_samples},
+              at::kLong))
+          .contiguous();
+  const auto* words = all.data_ptr<int64_t>();
+  state.seed = static_cast<uint64_t>(words[0]);
+  state.num_samples = words[1];
+  for (int rank = 0; rank < place.group.world_size(); ++rank) {
+    if (!state.options.dispatch_batches && words[2 * rank + 1] != words[1]) {
+      throw MismatchError(str_cat(
+          "[DataLoader] rank ",
+          rank,
+          " has a data set of ",
+          words[2 * rank + 1],
+          " samples, rank 0 of ",
+          words[1],
+          ", expected the same on all ranks, which take their shares of it; "
+          "let rank 0 read alone (dispatch_batches = true) or give all the "
+          "same data"));
+    }
+  }
+  state.place = std::move(place);
+  state.next_epoch = state_->next_epoch;
+  state.next_num_done = state_->next_num_done;
+  state.is_prepared = true;
+  return loader;
+}
+
+AnyDataLoader AnyDataLoader::skipping(int64_t num_batches) const {
+  require(
+      num_batches >= 0,
+      str_cat("got ", num_batches, " batches to skip, expected 0 or more"));
+  AnyDataLoader loader = *this;
+  loader.num_skipped_ += num_batches;
+  return loader;
+}
+
+std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
+  State& state = *state_;
+  const int64_t epoch = state.next_epoch++;
+  const auto num_units = state.num_units(epoch);
+  const int64_t per_round = state.units_per_round();
+  const int64_t first = advanced(
+      std::exchange(state.next_num_done, 0),
+      num_skipped_ * per_round,
+      num_units);
+  auto cursor = std::make_unique<detail::Cursor>(
+      detail::make_stream(state.plan(epoch, first), *state.shelf),
+      state.place.step_state ? state.place.step_state->open_feed() : nullptr);
+  state.running = cursor.get();
+  state.epoch = epoch;
+  state.num_done = first;
+  // Weak: threads on the shelf end with the loader, not with its last loop.
+  cursor->set_listener([weak = std::weak_ptr<State>(state_),
+                        self = cursor.get(),
+                        num_units,
+                        per_round](bool is_end) {
+    const auto state = weak.lock();
+    if (!state || state->running != self) {
+      return;
+    }
+    if (is_end) {
+      state->running = nullptr;
+    } else {
+      state->num_done = advanced(state->num_done, per_round, num_units);
+    }
+  });
+  cursor->advance();
+  return cursor;
+}
+
+int64_t AnyDataLoader::size() const {
+  const State& state = *state_;
+  const auto num_units = state.num_units(state.next_epoch);
+  require(
+      num_units.has_value(),
+      "the number of batches of an iterable source is not known before its end "
+      "is reached; count them in the loop");
+  const auto options = state.plan(0, 0).batch_options();
+  const detail::Rounds rounds{
+      .per_rank = state.units_per_round() / state.place.shard.world_size,
+      .drop_last = options.drop_last,
+      .even = options.even_batches,
+      .shard = state.place.shard};
+  return std::max<int64_t>(0, rounds.num_batches(*num_units) - num_skipped_);
+}
+
+int64_t AnyDataLoader::num_samples() const {
+  require(
+      !state_->is_stream(),
+      "the number of samples of an iterable source is not known before its end "
+      "is reached; count them in the loop");
+  return state_->num_samples;
+}
+
+int64_t AnyDataLoader::total_batch_size() const {
+  require(
+      !state_->options.batch_sampler,
+      "a batch_sampler gives batches of varying size; there is no one total "
+      "batch size");
+  return state_->plan(0, 0).per_rank() * state_->place.shard.world_size;
+}
+
+void AnyDataLoader::set_epoch(int64_t epoch) {
+  state_->next_epoch = epoch;
+  state_->next_num_done = 0;
+}
+
+const DataLoaderOptions& AnyDataLoader::options() const {
+  return state_->options;
+}
+uint64_t AnyDataLoader::seed() const {
+  return state_->seed;
+}
+bool AnyDataLoader::is_prepared() const {
+  return state_->is_prepared;
+}
+
+StateDict AnyDataLoader::state_dict() const {
+  const State& state = *state_;
+  StateDict dict;
+  const bool is_running = state.running != nullptr;
+  dict.set("epoch", is_running ? state.epoch : state.next_epoch);
+  dict.set("num_done", is_running ? state.num_done : state.next_num_done);
+  dict.set("unit", state.unit());
+  dict.set("seed", static_cast<int64_t>(state.seed));
+  dict.set("shuffle", state.options.shuffle);
+  dict.set("num_samples", state.num_samples);
+  dict.set("world_size", state.place.shard.world_size);
+  dict.set("num_workers", state.options.num_workers);
+  return dict;
+}
+
+void AnyDataLoader::load_state_dict(const StateDict& dict) {
+  const StateDict own = state_dict();
+  std::vector<const char*> must_agree = {"unit", "shuffle", "num_samples"};
+  if (state_->plan(0, 0).shards_itself()) {
+    must_agree.push_back("world_size");
+    must_agree.push_back("num_workers");
+  }
+  const auto shown = [](const StateDict& from, const char* name) {
+    for (const auto& [key, value] : from) {
+      if (key == name) {
+        return std::visit(
+            [](const auto& v) { return str_cat(std::boolalpha, v); }, value);
+      }
+    }
+    return std::string("none");
+  };
+  for (const char* name : must_agree) {
+    const std::string got = shown(dict, name);
+    const std::string expected = shown(own, name);
+    require(
+        got == expected,
+        str_cat(
+            "got a state with ",
+            name,
+            " = ",
+            got,
+            ", expected ",
+            expected,
+            " as this loader has; load it into a loader over the same data"));
+  }
+  state_->next_epoch = dict.get<int64_t>("epoch");
+  state_->next_num_done = dict.get<int64_t>("num_done");
+  state_->seed = static_cast<uint64_t>(dict.get<int64_t>("seed"));
+  state_->running = nullptr;
+}
+
+} // namespace accelerate

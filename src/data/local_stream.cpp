@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank that reads for itself.
+#include <ATen/ATen.h>
+
+#include "base/str.h"
+#include "data/batch_stream.h"
+
+namespace accelerate::detail {
+
+std::optional<Item> Peeked::take() {
+  if (error) {
+    std::rethrow_exception(std::exchange(error, nullptr));
+  }
+  return std::exchange(item, std::nullopt);
+}
+
+Peeked peek(BatchStream& stream) {
+  Peeked peeked;
+  try {
+    peeked.item = stream.next();
+  } catch (...) {
+    peeked.error = std::current_exception();
+  }
+  return peeked;
+}
+
+namespace {
+
+/// One queue after the other in turn; those that ended are passed over.
+class TurnStream final : public BatchStream {
+ public:
+  explicit TurnStream(std::vector<std::unique_ptr<RoundQueue>> queues)
+      : queues_(std::move(queues)) {}
+
+  std::optional<Item> next() override {
+    while (!queues_.empty()) {
+      turn_ %= queues_.size();
+      Round round = queues_[turn_]->next();
+      if (!round.empty()) {
+        ++turn_;
+        return std::move(round[0]);
+      }
+      queues_.erase(queues_.begin() + static_cast<std::ptrdiff_t>(turn_));
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::vector<std::unique_ptr<RoundQueue>> queues_;
+  size_t turn_ = 0;
+};
+
+/// Reads one batch ahead to say which is the last.
+class LastMarkingStream final : public BatchStream {
+ public:
+  explicit LastMarkingStream(std::unique_ptr<BatchStream> inner)
+      : inner_(std::move(inner)) {}
+
+  std::optional<Item> next() override {
+    if (!ahead_) {
+      ahead_ = peek(*inner_);
+    }
+    auto item = ahead_->take();
+    if (item) {
+      ahead_ = peek(*inner_);
+      item->facts.is_last = ahead_->is_end();
+    }
+    return item;
+  }
+
+ private:
+  std::unique_ptr<BatchStream> inner_;
+  std::optional<Peeked> ahead_;
+};
+
+/// Ranks whose parts may differ in length end together: before a batch is
+/// handed out, all have said whether they have another.
+class AgreedStream final : public BatchStream {
+ public:
+  AgreedStream(const EpochPlan& plan, std::unique_ptr<BatchStream> inner)
+      : plan_(plan), inner_(std::move(inner)) {}
+
+  std::optional<Item> next() override {
+    if (!is_begun_) {
+      is_begun_ = true;
+      look_ahead();
+    }
+    if (!error_.empty()) {
+      ahead_.take();
+      throw DataError(error_);
+    }
+    if (!goes_on_) {
+      return std::nullopt;
+    }
+    Item item = ahead_.item ? *ahead_.take() : repeated();
+    look_ahead();
+    item.facts.is_last = !goes_on_ && error_.empty();
+    return item;
+  }
+
+  /// Drops batches that were handed out before. What fills up is still the
+  /// first.
+  void skip(int64_t num_batches) {
+    for (int64_t i = 0; i < num_batches; ++i) {
+      const auto item = inner_->next();
+      if (!item) {
+        break;
+      }
+      keep_if_first(*item);
+    }
+  }
+
+ private:
+  enum Status : int64_t { kNone, kBatch, kFailed };
+
+  void look_ahead() {
+    ahead_ = peek(*inner_);
+    if (ahead_.item) {
+      keep_if_first(*ahead_.item);
+    }
+    const int64_t own[2] = {
+        ahead_.error ? kFailed : (ahead_.item ? kBatch : kNone),
+        first_ ? 1 : 0};
+    const auto mine = at::tensor({own[0] * 2 + own[1]}, at::kLong);
+    const auto all = plan_.place.group.all_gather(mine).contiguous();
+    const auto* words = all.data_ptr<int64_t>();
+    const bool needs_all = plan_.options.drop_last;
+    goes_on_ = needs_all;
+    int empty = -1;
+    for (int rank = 0; rank < plan_.place.shard.world_size; ++rank) {
+      const int64_t status = words[rank] / 2;
+      if (status == kFailed && error_.empty()) {
+        error_ = str_cat(
+            "[DataLoader] rank ", rank, " failed to read its next batch");
+      }
+      goes_on_ = needs_all ? goes_on_ && status == kBatch
+                           : goes_on_ || status == kBatch;
+      empty = words[rank] % 2 == 0 ? rank : empty;
+    }
+    if (goes_on_ && empty >= 0 && error_.empty()) {
+      error_ = str_cat(
+          "[DataLoader] the part of rank ",
+          empty,
+          " has no sample to fill up with, expected at least one; use fewer "
+          "ranks and workers, or IterableSharding::kElement");
+    }
+  }
+
+  void keep_if_first(const Item& item) {
+    if (!first_) {
+      first_ = plan_.options.drop_last ? item.batch
+                                       : plan_.source->clone(item.batch);
+      first_facts_ = item.facts;
+    }
+  }
+
+  Item repeated() const {
+    Item item{.batch = plan_.source->clone(first_), .message = {}, .facts = {}};
+    item.facts = first_facts_;
+    item.facts.num_real = 0;
+    return item;
+  }
+
+  EpochPlan plan_;
+  std::unique_ptr<BatchStream> inner_;
+  Peeked ahead_;
+  bool is_begun_ = false;
+  bool goes_on_ = false;
+  std::string error_;
+  Any first_;
+  BatchFacts first_facts_;
+};
+
+std::unique_ptr<BatchStream> make_part_stream(
+    const EpochPlan& plan,
+    WorkerShelf& shelf,
+    const RoundQueue::Finish& finish) {
+  const int64_t per_rank = std::max(plan.options.num_workers, 1);
+  const int64_t count = per_rank * plan.place.shard.world_size;
+  std::vector<std::unique_ptr<RoundQueue>> queues;
+  for (int64_t i = 0; i < per_rank; ++i) {
+    queues.push_back(make_queue(
+        plan,
+        shelf,
+        make_part_rounds(plan, plan.place.shard.rank * per_rank + i, count),
+        finish));
+  }
+  auto stream = std::make_unique<TurnStream>(std::move(queues));
+  const bool agrees = plan.place.shard.world_size > 1 &&
+                      (plan.options.even_batches || plan.options.drop_last);
+  if (agrees) {
+    auto agreed = std::make_unique<AgreedStream>(plan, std::move(stream));
+    agreed->skip(plan.num_done);
+    return agreed;
+  }
+  for (int64_t i = 0; i < plan.num_done; ++i) {
+    stream->next();
+  }
+  return std::make_unique<LastMarkingStream>(std::move(stream));
+}
+
+} // namespace
+
+std::unique_ptr<BatchStream> make_local_stream(
+    const EpochPlan& plan,
+    WorkerShelf& shelf) {
+  const auto finish = [plan](Item& item, size_t) {
+    pin_for_device(plan, item);
+  };
+  if (plan.shards_itself()) {
+    return make_part_stream(plan, shelf, finish);
+  }
+  const std::vector<int> ranks = {plan.place.shard.rank};
+  std::vector<std::unique_ptr<RoundQueue>> queues;
+  queues.push_back(make_queue(
+      plan,
+      shelf,
+      plan.is_stream() ? make_stream_rounds(plan, ranks)
+                       : make_map_rounds(plan, ranks),
+      finish));
+  const bool knows_last = queues[0]->knows_last();
+  auto stream = std::make_unique<TurnStream>(std::move(queues));
+  if (knows_last) {
+    return stream;
+  }
+  return std::make_unique<LastMarkingStream>(std::move(stream));
+}
+
+} // namespace accelerate::detail

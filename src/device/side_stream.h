@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies to a GPU that run beside the computation.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <vector>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// A stream of a GPU that is used for copies only. Used by one thread. Nothing
+/// here makes the CPU wait for the GPU.
+class ACCELERATE_API SideStream {
+ public:
+  explicit SideStream(c10::Device device);
+  ~SideStream();
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+
+  /// The state of the copies at one moment.
+  class Mark;
+
+  /// The tensor on the device; itself where it is there already. The copy
+  /// overlaps with the computation where the tensor is pinned.
+  at::Tensor copy(const at::Tensor& tensor);
+  /// After the copies so far.
+  std::shared_ptr<Mark> mark();
+  /// What the calling thread's current stream does from here on comes after
+  /// `mark`; `tensors` made by `copy` may be used there.
+  void hand_over(const Mark& mark, const std::vector<at::Tensor>& tensors);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The tensor in pinned memory; itself where it is pinned, on a GPU or
+/// undefined.
+at::Tensor pinned(const at::Tensor& tensor);
+
+} // namespace accelerate
