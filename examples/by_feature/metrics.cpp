@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A metric over several processes that is exactly the metric of one, although
+// the last batches are filled up with samples from the front.
+//
+//     accelerate launch --num_processes 3 ./example_metrics
+#include <accelerate/accelerate.h>
+#include <torch/torch.h>
+
+int main() {
+  accelerate::Accelerator accelerator;
+
+  // 100 numbers; a "model" that takes those above 60 for large is right for
+  // all but 51 to 60.
+  const auto x = torch::arange(100);
+  const auto is_large = x.gt(50);
+  auto loader = accelerator.prepare(accelerate::DataLoader(
+      accelerate::TensorDataset({x, is_large}), {.batch_size = 8}));
+
+  int64_t num_right = 0;
+  int64_t num_seen = 0;
+  std::vector<std::string> mistakes;
+  for (auto& batch : loader) {
+    const auto guess = batch[0].gt(60);
+    auto [guesses, labels] =
+        accelerator.gather_for_metrics(std::make_pair(guess, batch[1]));
+    num_right += guesses.eq(labels).sum().item<int64_t>();
+    num_seen += labels.size(0);
+
+    // Objects too: one for each sample of the batch.
+    std::vector<std::string> names;
+    for (int64_t i = 0; i < guess.size(0); ++i) {
+      const bool is_right = guess[i].equal(batch[1][i]);
+      names.push_back(
+          is_right ? "" : std::to_string(batch[0][i].item<int64_t>()));
+    }
+    for (const auto& name : accelerator.gather_for_metrics(names)) {
+      if (!name.empty()) {
+        mistakes.push_back(name);
+      }
+    }
+  }
+  accelerator.print(
+      num_right,
+      " of ",
+      num_seen,
+      " right; wrong from ",
+      mistakes.front(),
+      " to ",
+      mistakes.back());
+}
