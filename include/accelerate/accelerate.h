@@ -4,6 +4,7 @@
 
 #include "accelerate/accelerator.h"
 #include "accelerate/accumulate.h"
+#include "accelerate/checkpoint.h"
 #include "accelerate/collate.h"
 #include "accelerate/collectives.h"
 #include "accelerate/data_loader.h"
@@ -11,6 +12,7 @@
 #include "accelerate/ddp.h"
 #include "accelerate/error.h"
 #include "accelerate/grad_scaler.h"
+#include "accelerate/memory.h"
 #include "accelerate/optimizer.h"
 #include "accelerate/optimizer_state.h"
 #include "accelerate/optimizers.h"

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activation checkpointing: less memory for more computing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/tree.h"
+
+namespace accelerate {
+
+namespace detail {
+
+/// Tensors in, tensors out; called once in forward and once in backward.
+using Segment =
+    std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+ACCELERATE_API std::vector<at::Tensor> checkpoint(
+    Segment segment,
+    const std::vector<at::Tensor>& inputs);
+
+} // namespace detail
+
+/// `function(inputs...)`, which keeps its inputs but no activations: backward
+/// runs `function` again to get them. Inputs and output are trees (`tree.h`);
+/// other values are copied. Parameters that `function` uses get their gradients
+/// as ever, also where no input requires one.
+///
+///     auto h = accelerate::checkpoint(block1, x);      // a module holder
+///     h = accelerate::checkpoint([&](auto h) { return block2(h); }, h);
+///
+/// n layers of equal activations A need n A plain, and about (s + n/s) A in s
+/// segments: least for s = sqrt(n).
+///
+/// The second run sees the random numbers (of the CPU and of the inputs'
+/// devices), the autocast state and the values of the first, so gradients are
+/// those of the plain call bit for bit. Weights are cast anew by both runs:
+/// autocast's cache is off inside. `function` and what it refers to must live
+/// until backward; it must compute the same both times, and must not depend on
+/// what it changes itself (running statistics are updated twice, by batch
+/// normalisation, say). Segments may be nested. The output always requires
+/// gradients where gradients are recorded; where they are not, this is a plain
+/// call.
+///
+/// Backward must be `backward()`: `torch::autograd::grad` and a list of inputs
+/// throw `UsageError`. Under DDP, a parameter may be used in one segment only,
+/// and by no other part of the model; `find_unused_parameters` does not see
+/// into segments and must be off (`static_graph` is fine).
+template <class Function, class... Inputs>
+auto checkpoint(Function function, Inputs... inputs) {
+  using Output = std::decay_t<std::invoke_result_t<Function&, Inputs&...>>;
+  std::tuple<Inputs...> arguments(std::move(inputs)...);
+  const auto tensors = tree::flatten(arguments);
+  // The shape of the arguments without their tensors, which autograd keeps.
+  arguments = tree::map(
+      std::move(arguments), [](const at::Tensor&) { return at::Tensor(); });
+  auto output = std::make_shared<std::optional<Output>>();
+  auto results = detail::checkpoint(
+      [function = std::move(function),
+       arguments = std::move(arguments),
+       weak_output = std::weak_ptr(output)](
+          const std::vector<at::Tensor>& values) mutable {
+        auto filled = tree::unflatten(arguments, values);
+        Output result = std::apply(function, filled);
+        auto leaves = tree::flatten(result);
+        // Only the first run has a caller who wants more than tensors.
+        if (const auto wanted = weak_output.lock()) {
+          wanted->emplace(std::move(result));
+        }
+        return leaves;
+      },
+      tensors);
+  return tree::unflatten(std::move(**output), results);
+}
+
+} // namespace accelerate

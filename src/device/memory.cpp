@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/memory.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <new>
+#include <string>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "device/device.h"
+
+namespace accelerate {
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+      dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+    return true;
+  }
+  const std::string message = error.what();
+  for (const char* sign :
+       {" out of memory",
+        "DefaultCPUAllocator: can't allocate memory",
+        "DefaultCPUAllocator: not enough memory",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"}) {
+    if (message.find(sign) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void clear_device_cache() {
+  // Not before CUDA is in use: the allocator would be made only to be emptied.
+  if (num_gpus() > 0) {
+    auto* allocator =
+        dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::kCUDA));
+    if (allocator != nullptr && allocator->initialized()) {
+      allocator->emptyCache();
+    }
+  }
+}
+
+namespace detail {
+
+void check_batch_size(int64_t batch_size) {
+  if (batch_size < 1) {
+    throw UsageError(str_cat(
+        "[find_executable_batch_size] got the batch size ",
+        batch_size,
+        ", expected at least 1"));
+  }
+}
+
+int64_t next_batch_size(
+    int64_t batch_size,
+    const BatchSizeSearchOptions& options) {
+  const int64_t next = options.reduce_batch_size
+                           ? options.reduce_batch_size(batch_size)
+                           : batch_size * 9 / 10;
+  if (next >= batch_size) {
+    throw UsageError(str_cat(
+        "[find_executable_batch_size] reduce_batch_size made ",
+        next,
+        " of ",
+        batch_size,
+        ", expected less"));
+  }
+  if (next < 1) {
+    throw UsageError(
+        "[find_executable_batch_size] No executable batch size found, reached "
+        "zero; the model alone may be too large for the memory");
+  }
+  return next;
+}
+
+} // namespace detail
+} // namespace accelerate
