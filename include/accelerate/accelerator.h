@@ -23,6 +23,7 @@
 #include "accelerate/ddp.h"
 #include "accelerate/export.h"
 #include "accelerate/grad_scaler.h"
+#include "accelerate/join.h"
 #include "accelerate/optimizer.h"
 #include "accelerate/precision.h"
 #include "accelerate/preparable.h"
@@ -157,6 +158,19 @@ class ACCELERATE_API Accelerator {
   template <class Module>
   [[nodiscard]] NoSyncGuard no_sync(PreparedModel<Module>& model) {
     return NoSyncGuard(model.engine());
+  }
+  /// Around a loop in which ranks may have different numbers of batches: see
+  /// `join.h`. Give all models that the loop trains.
+  template <class... Modules>
+  [[nodiscard]] JoinGuard join_uneven_inputs(
+      PreparedModel<Modules>&... models) {
+    return join_uneven_inputs(JoinOptions{}, models...);
+  }
+  template <class... Modules>
+  [[nodiscard]] JoinGuard join_uneven_inputs(
+      JoinOptions options,
+      PreparedModel<Modules>&... models) {
+    return JoinGuard(process_group(), {&models.engine()...}, options);
   }
   /// Makes the next backward average all gradients of `model`, although its
   /// forward ran under `no_sync`.

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "accelerate/error.h"
+#include "accelerate/sync_batch_norm.h"
 #include "accelerator/accumulation.h"
 #include "accelerator/assemble.h"
 #include "accelerator/module_adapter.h"
@@ -114,14 +115,17 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
       models, [](const auto& entry) { return entry.first.expired(); });
   for (const auto& [known, context] : models) {
     if (known.lock() == module) {
+      context->as_prepared.check_unchanged(parameters_of(*module));
       return context;
     }
   }
   if (state_->options.device_placement) {
     module->to(device());
   }
+  detail::give_process_group(*module, process_group());
   auto context = std::make_shared<ModelContext>();
   context->model = parameters_of(*module);
+  context->as_prepared = ParameterSnapshot(context->model);
   check_precision(context->model, mixed_precision());
   context->engine =
       make_engine(state_->assembly, context->model, state_->options);

@@ -7,6 +7,7 @@
 #include "accelerate/precision.h"
 #include "parallel/engine.h"
 #include "state/parameter_set.h"
+#include "state/parameter_snapshot.h"
 #include "state/step_state.h"
 
 namespace accelerate {
@@ -14,6 +15,7 @@ namespace accelerate {
 struct ModelContext {
   std::unique_ptr<ParallelEngine> engine;
   ParameterSet model;
+  ParameterSnapshot as_prepared;
   std::shared_ptr<StepState> step_state;
   c10::DeviceType device = c10::kCPU;
   Precision precision = Precision::kNo;

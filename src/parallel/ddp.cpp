@@ -12,7 +12,10 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/agreement.h"
+#include "parallel/compression.h"
 #include "parallel/engine.h"
+#include "parallel/join.h"
+#include "parallel/unused_parameters.h"
 
 namespace accelerate {
 namespace {
@@ -44,6 +47,24 @@ struct NotifyingIdentity : torch::autograd::Function<NotifyingIdentity> {
   }
 };
 
+/// A finished piece of work whose result is a number: by how many ranks the
+/// reducer divides.
+class KnownCount final : public c10d::Work {
+ public:
+  explicit KnownCount(int64_t count)
+      : future_(c10::make_intrusive<c10::ivalue::Future>(
+            c10::ListType::ofTensors())) {
+    future_->markCompleted(std::vector<at::Tensor>{at::full({1}, count)});
+  }
+  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    return future_;
+  }
+
+ private:
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
 std::string describe(const ParameterSet& model) {
   std::string text;
   for (size_t i = 0; i < model.parameters.size(); ++i) {
@@ -66,24 +87,36 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
       const ParameterSet& model,
       const DdpOptions& options)
       : group_(group), options_(options), buffers_(model.buffers) {
-    share_initial_values(model);
+    for (const auto& parameter : model.parameters) {
+      parameters_.push_back(parameter.detach());
+    }
+    share("broadcast of parameters", parameters_, 0);
+    share("broadcast of buffers", buffers_, 0);
     make_reducer(model);
   }
 
   void before_forward() override {
-    if (at::GradMode::is_enabled() && sync_) {
-      reducer_->prepare_for_forward();
-      // Buckets are laid out anew once, in the order gradients arrived in.
-      reducer_->rebuild_buckets();
+    const bool records = at::GradMode::is_enabled();
+    int root = 0;
+    if (join_) {
+      const auto news =
+          join_->announce(JoinEvent::kForward, join_index_, records, sync_);
+      root = news.last_active;
+      set_divisor(news);
     }
-    if (options_.broadcast_buffers && sync_ && !buffers_.empty()) {
-      share("broadcast of buffers", buffers_);
+    if (records && sync_) {
+      name_unused_parameters(names_, [&] {
+        reducer_->prepare_for_forward();
+        // Buckets are laid out anew once, in the order gradients arrived in.
+        reducer_->rebuild_buckets();
+      });
     }
+    share_buffers(root);
   }
 
   bool wants_outputs() const override {
     return at::GradMode::is_enabled() && sync_ &&
-           (options_.find_unused_parameters ||
+           (join_ || options_.find_unused_parameters ||
             (options_.static_graph && !has_seen_graph_));
   }
 
@@ -98,33 +131,112 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
       }
     }
     reducer_->prepare_for_backward(roots);
-    if (options_.static_graph && !has_seen_graph_) {
+    has_announced_backward_ = false;
+    if (join_ || (options_.static_graph && !has_seen_graph_)) {
       has_seen_graph_ = true;
-      watch_first_pass(outputs);
+      watch_backward(outputs);
     }
   }
 
   void set_sync(bool sync) override { sync_ = sync; }
   bool sync() const override { return sync_; }
   void sync_next_backward() override {
+    if (join_) {
+      throw UsageError(
+          "[trigger_sync_in_backward] got a model inside of "
+          "join_uneven_inputs, where ranks that are done would not hear of "
+          "it; run its forward outside of no_sync instead");
+    }
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({});
   }
 
- private:
-  void share_initial_values(const ParameterSet& model) {
-    std::vector<at::Tensor> everything;
-    for (const auto& parameter : model.parameters) {
-      everything.push_back(parameter.detach());
+  void begin_join(std::shared_ptr<JoinChannel> channel, int64_t index)
+      override {
+    if (options_.static_graph) {
+      throw UsageError(
+          "[join_uneven_inputs] got a model with .ddp = {.static_graph = "
+          "true}, whose first backward other ranks cannot match; prepare it "
+          "without");
     }
-    everything.insert(everything.end(), buffers_.begin(), buffers_.end());
-    share("broadcast of parameters", everything);
+    join_ = std::move(channel);
+    join_index_ = index;
   }
 
-  void share(const char* what, const std::vector<at::Tensor>& tensors) {
-    group_.guard(what, [&] {
-      c10d::broadcast_coalesced(to_c10d(group_), tensors, kBroadcastBytes);
+  void end_join() override {
+    join_.reset();
+    compression_->divisor = group_.world_size();
+  }
+
+  void match(const JoinNews& news) override {
+    group_.guard("join_uneven_inputs", [&] {
+      if (news.event == JoinEvent::kForward) {
+        match_forward(news);
+      } else {
+        match_backward();
+      }
     });
+  }
+
+  void share_all(int root) override {
+    share("broadcast of parameters", parameters_, root);
+    if (options_.broadcast_buffers) {
+      share("broadcast of buffers", buffers_, root);
+    }
+  }
+
+ private:
+  void
+  share(const char* what, const std::vector<at::Tensor>& tensors, int root) {
+    if (tensors.empty()) {
+      return;
+    }
+    group_.guard(what, [&] {
+      c10d::broadcast_coalesced(
+          to_c10d(group_), tensors, kBroadcastBytes, root);
+    });
+  }
+
+  void share_buffers(int root) {
+    if (options_.broadcast_buffers && sync_) {
+      share("broadcast of buffers", buffers_, root);
+    }
+  }
+
+  void set_divisor(const JoinNews& news) {
+    compression_->divisor = join_->divisor(news);
+    if (news.records && news.syncs && join_->divides_by_active()) {
+      reducer_->set_forward_pass_work_handle(
+          c10::make_intrusive<KnownCount>(news.num_active),
+          /*useStaticWorldSize=*/false);
+    }
+  }
+
+  void match_forward(const JoinNews& news) {
+    compression_->divisor = join_->divisor(news);
+    if (news.records && news.syncs) {
+      name_unused_parameters(names_, [&] { reducer_->rebuild_buckets(); });
+    }
+    if (news.syncs) {
+      share_buffers(news.last_active);
+    }
+  }
+
+  void match_backward() {
+    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> sums;
+    for (auto& bucket : reducer_->get_grad_buckets()) {
+      sums.push_back(reducer_->run_comm_hook(bucket));
+    }
+    for (const auto& sum : sums) {
+      sum->waitAndThrow();
+    }
+    if (options_.find_unused_parameters) {
+      std::vector<at::Tensor> used = {
+          at::zeros_like(reducer_->get_local_used_map_on_device())};
+      to_c10d(group_)->allreduce(used)->wait();
+    }
+    // A rank without any batch has no order of its own to lay buckets out by.
+    reducer_->push_rebuilt_params_for_all_indices();
   }
 
   void make_reducer(const ParameterSet& model) {
@@ -133,6 +245,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     for (size_t i = 0; i < model.parameters.size(); ++i) {
       if (model.parameters[i].requires_grad()) {
         names[parameters.size()] = model.names[i];
+        names_.push_back(model.names[i]);
         parameters.push_back(model.parameters[i]);
       }
     }
@@ -163,11 +276,14 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     if (options_.static_graph) {
       reducer_->set_static_graph();
     }
+    compression_->group = to_c10d(group_);
+    compression_->divisor = group_.world_size();
+    if (auto hook = make_compression_hook(options_, compression_)) {
+      reducer_->register_comm_hook(std::move(hook));
+    }
   }
 
-  // The reducer of a static graph learns the graph from the first pass and
-  // reduces when that pass has ended.
-  void watch_first_pass(std::span<at::Tensor* const> outputs) {
+  void watch_backward(std::span<at::Tensor* const> outputs) {
     for (auto* output : outputs) {
       if (output->requires_grad()) {
         *output = NotifyingIdentity::apply(
@@ -178,7 +294,13 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
   }
 
   void on_backward() override {
-    if (!has_queued_first_reduction_) {
+    if (join_ && !has_announced_backward_) {
+      has_announced_backward_ = true;
+      join_->announce(JoinEvent::kBackward, join_index_, true, true);
+    }
+    // The reducer of a static graph learns the graph from the first pass and
+    // reduces when that pass has ended.
+    if (options_.static_graph && !has_queued_first_reduction_) {
       has_queued_first_reduction_ = true;
       torch::autograd::Engine::get_default_engine().queue_callback(
           [this] { reducer_->delay_all_reduce(); });
@@ -188,11 +310,20 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
   ProcessGroup group_;
   DdpOptions options_;
   std::vector<at::Tensor> buffers_;
+  /// All of them, frozen ones too, without their graph.
+  std::vector<at::Tensor> parameters_;
+  /// Of the parameters that the reducer knows.
+  std::vector<std::string> names_;
+  std::shared_ptr<CompressionState> compression_ =
+      std::make_shared<CompressionState>();
+  std::shared_ptr<JoinChannel> join_;
+  int64_t join_index_ = 0;
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;
   bool sync_ = true;
   bool has_seen_graph_ = false;
   bool has_queued_first_reduction_ = false;
+  bool has_announced_backward_ = false;
 };
 
 bool is_trained(const ParameterSet& model) {
@@ -214,6 +345,7 @@ std::unique_ptr<ParallelEngine> make_ddp_engine(
         options.bucket_cap_mb,
         ", expected at least 1"));
   }
+  refuse_second_engine(model);
   agree_on_text(group, "prepare", describe(model));
   // A frozen model has no gradients to average.
   if (!is_trained(model)) {

@@ -11,6 +11,9 @@
 
 namespace accelerate {
 
+class JoinChannel;
+struct JoinNews;
+
 /// One engine per prepared model. Every method is one seam of the training
 /// step; the base class does what a single device needs: nothing.
 class ParallelEngine {
@@ -30,6 +33,17 @@ class ParallelEngine {
   /// Makes the next backward average all gradients, although the forward ran
   /// while `sync` was false.
   virtual void sync_next_backward() {}
+
+  /// From here to `end_join`, forwards and backwards are announced on `channel`
+  /// as those of its model number `index`.
+  virtual void begin_join(
+      std::shared_ptr<JoinChannel> /*channel*/,
+      int64_t /*index*/) {}
+  virtual void end_join() {}
+  /// On a rank that has no batches left: the collectives of what the others do.
+  virtual void match(const JoinNews& /*news*/) {}
+  /// Gives all ranks the parameters and buffers of `root`.
+  virtual void share_all(int /*root*/) {}
 };
 
 std::unique_ptr<ParallelEngine> make_single_device_engine();

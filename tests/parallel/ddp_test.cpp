@@ -118,6 +118,64 @@ TEST(Ddp, HandlesParametersThatGetNoGradient) {
   });
 }
 
+TEST(Ddp, NamesTheParametersThatGotNoGradient) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    accelerator.backward(net(1.0, /*use_b=*/false));
+    EXPECT_THAT(
+        [&] { net(1.0); },
+        ThrowsMessage<UsageError>(AllOf(
+            HasSubstr("[forward] got no gradient in the last backward for "
+                      "'b', expected"),
+            HasSubstr(".ddp = {.find_unused_parameters = true}"))));
+  });
+}
+
+TEST(Ddp, RefusesAModuleThatAnotherAcceleratorPrepared) {
+  run_ranks(2, [](ProcessGroup group) {
+    TwoWeights model;
+    Accelerator second({.process_group = group});
+    {
+      Accelerator first({.process_group = group});
+      auto net = first.prepare(model);
+      EXPECT_THAT(
+          [&] { second.prepare(model); },
+          ThrowsMessage<UsageError>(
+              HasSubstr("parameter 'a' is averaged over ranks already")));
+    }
+    auto net = second.prepare(model);
+    step(second, net);
+    EXPECT_TRUE(net->a.grad().equal(torch::full({3}, mean_of_ranks(group))));
+  });
+}
+
+TEST(Ddp, SaysWhatChangedBetweenTwoPrepares) {
+  const std::pair<std::function<void(TwoWeightsImpl&)>, const char*> changes[] =
+      {{[](auto& m) { m.to(torch::kDouble); },
+        "'a' changed from (Float[3] on cpu, trained) to (Double[3] on cpu, "
+        "trained)"},
+       {[](auto& m) { m.b.requires_grad_(false); },
+        "'b' changed from (Float[2] on cpu, trained) to (Float[2] on cpu)"},
+       {[](auto& m) { m.register_parameter("c", torch::ones(1)); },
+        "'c' was added"},
+       {[](auto& m) { m.unregister_module("part"); },
+        "'part.weight' was removed"}};
+  for (const auto& [change, text] : changes) {
+    run_ranks(2, [&, change = change, text = text](ProcessGroup group) {
+      Accelerator accelerator({.cpu = true, .process_group = group});
+      TwoWeights model;
+      model->register_module("part", torch::nn::Linear(2, 1));
+      accelerator.prepare(model);
+      accelerator.prepare(model);
+      change(*model);
+      EXPECT_THAT(
+          [&] { accelerator.prepare(model); },
+          ThrowsMessage<UsageError>(HasSubstr(text)));
+    });
+  }
+}
+
 TEST(Ddp, KeepsGradientsLocalInsideOfNoSync) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});

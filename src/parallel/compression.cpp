@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/compression.h"
+
+#include <ATen/ATen.h>
+
+namespace accelerate {
+namespace {
+
+class CastHook final : public c10d::CommHookInterface {
+ public:
+  CastHook(at::ScalarType dtype, std::shared_ptr<CompressionState> state)
+      : dtype_(dtype), state_(std::move(state)) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(
+      c10d::GradBucket& bucket) override {
+    auto buffer = bucket.getBuffer();
+    // Divided before the sum, which could overflow otherwise.
+    const auto small = buffer.to(dtype_).div_(state_->divisor);
+    auto sum = start_sum(*state_, small)->getFuture();
+    return sum->then(
+        [buffer, small](c10::ivalue::Future&) {
+          buffer.copy_(small);
+          return c10::IValue(buffer);
+        },
+        c10::TensorType::get());
+  }
+
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return c10d::detail::parseCppCommHookResult(result);
+  }
+
+ private:
+  at::ScalarType dtype_;
+  std::shared_ptr<CompressionState> state_;
+};
+
+} // namespace
+
+std::unique_ptr<c10d::CommHookInterface> make_cast_hook(
+    at::ScalarType dtype,
+    std::shared_ptr<CompressionState> state) {
+  return std::make_unique<CastHook>(dtype, std::move(state));
+}
+
+std::unique_ptr<c10d::CommHookInterface> make_compression_hook(
+    const DdpOptions& options,
+    std::shared_ptr<CompressionState> state) {
+  switch (options.compression) {
+    case Compression::kFp16:
+      return make_cast_hook(at::kHalf, std::move(state));
+    case Compression::kBf16:
+      return make_cast_hook(at::kBFloat16, std::move(state));
+    case Compression::kPowerSgd:
+      return make_power_sgd_hook(options.power_sgd, std::move(state));
+    case Compression::kNone:
+      break;
+  }
+  return nullptr;
+}
+
+c10::intrusive_ptr<c10d::Work> start_sum(
+    CompressionState& state,
+    const at::Tensor& tensor) {
+  state.bytes_sent += static_cast<int64_t>(tensor.nbytes());
+  std::vector<at::Tensor> tensors = {tensor};
+  return state.group->allreduce(tensors);
+}
+
+} // namespace accelerate

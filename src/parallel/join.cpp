@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/join.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <set>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "parallel/engine.h"
+
+namespace accelerate {
+namespace {
+
+constexpr size_t kNumFacts = 4;
+constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
+
+} // namespace
+
+JoinChannel::JoinChannel(ProcessGroup group, JoinOptions options)
+    : group_(std::move(group)), options_(options) {}
+
+JoinNews JoinChannel::announce(
+    JoinEvent event,
+    int64_t model,
+    bool records,
+    bool syncs) {
+  return *exchange({static_cast<int64_t>(event), model, records, syncs});
+}
+
+std::optional<JoinNews> JoinChannel::listen() {
+  return exchange({});
+}
+
+int64_t JoinChannel::divisor(const JoinNews& news) const {
+  return divides_by_active() ? news.num_active : group_.world_size();
+}
+
+// Every fact travels with its negative: the maximum of both is the same number
+// only where all ranks say the same. Behind them, one flag for each rank.
+std::optional<JoinNews> JoinChannel::exchange(
+    const std::vector<int64_t>& facts) {
+  const auto world_size = static_cast<size_t>(group_.world_size());
+  std::vector<int64_t> message(2 * kNumFacts + world_size, kNothing);
+  for (size_t i = 0; i < facts.size(); ++i) {
+    message[2 * i] = facts[i];
+    message[2 * i + 1] = -facts[i];
+  }
+  if (!facts.empty()) {
+    message[2 * kNumFacts + static_cast<size_t>(group_.rank())] = 1;
+  }
+  auto shared = at::tensor(message, at::kLong);
+  group_.all_reduce(shared, ReduceOp::kMax);
+  const auto* seen = shared.const_data_ptr<int64_t>();
+
+  JoinNews news;
+  for (size_t rank = 0; rank < world_size; ++rank) {
+    if (seen[2 * kNumFacts + rank] == 1) {
+      ++news.num_active;
+      news.last_active = static_cast<int>(rank);
+    }
+  }
+  if (news.num_active == 0) {
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < kNumFacts; ++i) {
+    if (seen[2 * i] != -seen[2 * i + 1]) {
+      const char* what[] = {
+          "some run forward and some backward",
+          "they call different models",
+          "some record gradients and some do not",
+          "some accumulate gradients and some send them"};
+      throw MismatchError(str_cat(
+          "[join_uneven_inputs] ranks that still have batches do different "
+          "things: ",
+          what[i],
+          "; inside of the guard all ranks must use the models alike"));
+    }
+  }
+  news.event = static_cast<JoinEvent>(seen[0]);
+  news.model = seen[2];
+  news.records = seen[4] != 0;
+  news.syncs = seen[6] != 0;
+  last_trained_ = news.last_active;
+  return news;
+}
+
+JoinGuard::JoinGuard(
+    const ProcessGroup& group,
+    std::vector<ParallelEngine*> engines,
+    JoinOptions options)
+    : group_(group),
+      engines_(std::move(engines)),
+      channel_(std::make_shared<JoinChannel>(group, options)),
+      num_exceptions_(std::uncaught_exceptions()) {
+  const std::set<ParallelEngine*> distinct(engines_.begin(), engines_.end());
+  if (engines_.empty() || distinct.size() != engines_.size()) {
+    throw UsageError(str_cat(
+        "[join_uneven_inputs] got ",
+        engines_.empty() ? "no model" : "one model twice",
+        ", expected every prepared model that the loop trains, once"));
+  }
+  try {
+    for (size_t i = 0; i < engines_.size(); ++i) {
+      engines_[i]->begin_join(channel_, static_cast<int64_t>(i));
+    }
+  } catch (...) {
+    leave();
+    throw;
+  }
+}
+
+void JoinGuard::leave() {
+  for (auto* engine : engines_) {
+    engine->end_join();
+  }
+}
+
+JoinGuard::~JoinGuard() noexcept(false) {
+  if (std::uncaught_exceptions() != num_exceptions_) {
+    leave();
+    return;
+  }
+  try {
+    match_the_others();
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+}
+
+void JoinGuard::match_the_others() {
+  while (const auto news = channel_->listen()) {
+    engines_[static_cast<size_t>(news->model)]->match(*news);
+  }
+  if (const auto root = channel_->last_trained()) {
+    for (auto* engine : engines_) {
+      engine->share_all(*root);
+    }
+  }
+}
+
+} // namespace accelerate

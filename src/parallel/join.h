@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks that still train tell those that are done what comes next.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "accelerate/join.h"
+#include "accelerate/process_group.h"
+
+namespace accelerate {
+
+enum class JoinEvent : int64_t { kForward, kBackward };
+
+/// What all ranks that train do next.
+struct JoinNews {
+  JoinEvent event = JoinEvent::kForward;
+  /// Which of the guard's models.
+  int64_t model = 0;
+  /// Whether gradients are recorded, and whether they meet those of the others.
+  bool records = false;
+  bool syncs = false;
+  /// Ranks that train, and the highest of them, whose buffers count.
+  int64_t num_active = 0;
+  int last_active = 0;
+};
+
+/// One small collective per event: each rank that trains announces, each rank
+/// that is done listens.
+class JoinChannel {
+ public:
+  JoinChannel(ProcessGroup group, JoinOptions options);
+
+  /// Throws `MismatchError` where ranks announce different things.
+  JoinNews announce(JoinEvent event, int64_t model, bool records, bool syncs);
+  /// Nothing when no rank trains any more.
+  std::optional<JoinNews> listen();
+
+  /// The rank whose parameters all get in the end; nothing where no rank had a
+  /// batch.
+  std::optional<int> last_trained() const { return last_trained_; }
+  /// By what gradients are divided.
+  int64_t divisor(const JoinNews& news) const;
+  bool divides_by_active() const {
+    return !options_.divide_by_initial_world_size;
+  }
+
+ private:
+  std::optional<JoinNews> exchange(const std::vector<int64_t>& facts);
+
+  ProcessGroup group_;
+  JoinOptions options_;
+  std::optional<int> last_trained_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// PowerSGD: a gradient matrix M as P Q^T, where P = M Q is made orthogonal and
+// Q = M^T P. Only P and Q are summed over ranks.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <random>
+#include <unordered_map>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "parallel/compression.h"
+
+namespace accelerate {
+namespace {
+
+/// The matrices of one bucket, with views of where their factors lie.
+struct Factors {
+  std::vector<at::Tensor> matrices, ps, qs;
+  std::vector<at::Tensor> uncompressed;
+};
+
+/// What is kept between steps for one bucket: all P and all Q, each in one
+/// piece, and what the last approximation left out.
+struct BucketMemory {
+  at::Tensor p, q, error;
+};
+
+// The stream of seeds of NumPy's RandomState(seed).randint(10**9), so that
+// runs begin from the factors that PyTorch begins from.
+class SeedStream {
+ public:
+  explicit SeedStream(uint32_t seed) : engine_(seed) {}
+  uint64_t next() {
+    constexpr uint32_t kBelow = 1'000'000'000;
+    constexpr uint32_t kMask = (1u << 30) - 1;
+    uint32_t value = kBelow;
+    while (value >= kBelow) {
+      value = static_cast<uint32_t>(engine_()) & kMask;
+    }
+    return value;
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+void gram_schmidt(at::Tensor matrix, double epsilon) {
+  const int64_t num_cols = matrix.size(1);
+  for (int64_t i = 0; i < num_cols; ++i) {
+    auto col = matrix.narrow(1, i, 1);
+    auto norm = col.norm(2, at::IntArrayRef{0}, /*keepdim=*/true);
+    col.div_(epsilon == 0 ? norm : norm + epsilon);
+    if (i + 1 < num_cols) {
+      auto rest = matrix.narrow(1, i + 1, num_cols - i - 1);
+      rest.sub_((col * rest).sum(0, /*keepdim=*/true) * col);
+    }
+  }
+}
+
+void orthogonalize(at::Tensor matrix, double epsilon) {
+  const auto dtype = matrix.scalar_type();
+  // QR is faster for more columns, but knows no 16 bit numbers.
+  if (matrix.size(1) <= 2 || dtype == at::kHalf || dtype == at::kBFloat16) {
+    gram_schmidt(matrix, epsilon);
+  } else {
+    matrix.copy_(std::get<0>(at::linalg_qr(matrix)));
+  }
+}
+
+class PowerSgdHook final : public c10d::CommHookInterface {
+ public:
+  PowerSgdHook(
+      const PowerSgdOptions& options,
+      std::shared_ptr<CompressionState> state)
+      : options_(options),
+        state_(std::move(state)),
+        seeds_(options.random_seed) {}
+
+  // Everything is done when it returns: were the second and third sum started
+  // from callbacks, ranks with several buckets could start them in different
+  // orders.
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(
+      c10d::GradBucket& bucket) override {
+    auto& buffer = bucket.getBufferRef();
+    if (iteration_ < options_.start_powerSGD_iter) {
+      sum_of(buffer.div_(state_->divisor));
+    } else {
+      compress(bucket);
+    }
+    if (bucket.isLast()) {
+      ++iteration_;
+    }
+    auto done = c10::make_intrusive<c10::ivalue::Future>(
+        c10::TensorType::get(),
+        buffer.is_cpu() ? std::vector<c10::Device>{}
+                        : std::vector<c10::Device>{buffer.device()});
+    done->markCompleted(buffer);
+    return done;
+  }
+
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return c10d::detail::parseCppCommHookResult(result);
+  }
+
+ private:
+  void sum_of(const at::Tensor& tensor) {
+    if (tensor.numel() > 0) {
+      start_sum(*state_, tensor)->wait();
+    }
+  }
+
+  void compress(c10d::GradBucket& bucket) {
+    auto& buffer = bucket.getBufferRef();
+    auto& memory = memory_[bucket.getIndex()];
+    at::Tensor wanted;
+    if (options_.use_error_feedback) {
+      if (memory.error.defined()) {
+        buffer.add_(memory.error);
+      }
+      wanted = buffer.clone();
+    }
+    auto factors = split(bucket.getGradients(), memory);
+    sum_uncompressed(factors.uncompressed);
+    for (size_t i = 0; i < factors.matrices.size(); ++i) {
+      at::mm_out(factors.ps[i], factors.matrices[i], factors.qs[i]);
+    }
+    sum_of(memory.p);
+    for (size_t i = 0; i < factors.matrices.size(); ++i) {
+      orthogonalize(factors.ps[i], options_.orthogonalization_epsilon);
+      at::mm_out(factors.qs[i], factors.matrices[i].t(), factors.ps[i]);
+    }
+    sum_of(memory.q);
+    memory.q.div_(state_->divisor);
+    for (size_t i = 0; i < factors.matrices.size(); ++i) {
+      at::mm_out(factors.matrices[i], factors.ps[i], factors.qs[i].t());
+    }
+    if (options_.use_error_feedback) {
+      memory.error = wanted.sub_(buffer);
+    }
+    if (!options_.warm_start) {
+      memory.p = memory.q = at::Tensor();
+    }
+  }
+
+  int64_t rank_for(int64_t n, int64_t m) const {
+    return std::min({n, m, options_.matrix_approximation_rank});
+  }
+
+  // Which gradients are compressed, and where their factors lie.
+  Factors split(
+      const std::vector<at::Tensor>& gradients,
+      BucketMemory& memory) {
+    Factors factors;
+    int64_t p_size = 0;
+    int64_t q_size = 0;
+    for (const auto& gradient : gradients) {
+      const int64_t n = gradient.dim() == 0 ? 1 : gradient.size(0);
+      const auto matrix = gradient.view({n, -1});
+      const int64_t m = matrix.size(1);
+      const int64_t rank = rank_for(n, m);
+      const auto small = static_cast<double>((n + m) * rank);
+      if (small * options_.min_compression_rate < static_cast<double>(n * m)) {
+        factors.matrices.push_back(matrix);
+        p_size += n * rank;
+        q_size += m * rank;
+      } else {
+        factors.uncompressed.push_back(gradient);
+      }
+    }
+    const bool is_new = !memory.p.defined();
+    if (is_new) {
+      memory.p = at::empty({p_size}, gradients[0].options());
+      memory.q = at::empty({q_size}, gradients[0].options());
+    }
+    place(factors, memory);
+    begin_qs(factors.qs, is_new);
+    return factors;
+  }
+
+  void place(Factors& factors, const BucketMemory& memory) const {
+    // PyTorch's order: matrices of one shape follow each other.
+    const auto& all = factors.matrices;
+    const auto first_alike = [](const auto& list, const at::Tensor& matrix) {
+      return std::find_if(list.begin(), list.end(), [&](const auto& other) {
+        return other.sizes() == matrix.sizes();
+      });
+    };
+    auto sorted = all;
+    std::stable_sort(
+        sorted.begin(), sorted.end(), [&](const auto& a, const auto& b) {
+          return first_alike(all, a) < first_alike(all, b);
+        });
+    factors.matrices = std::move(sorted);
+    int64_t p_begin = 0;
+    int64_t q_begin = 0;
+    for (const auto& matrix : factors.matrices) {
+      const int64_t n = matrix.size(0);
+      const int64_t m = matrix.size(1);
+      const int64_t rank = rank_for(n, m);
+      factors.ps.push_back(
+          memory.p.narrow(0, p_begin, n * rank).view({n, rank}));
+      factors.qs.push_back(
+          memory.q.narrow(0, q_begin, m * rank).view({m, rank}));
+      p_begin += n * rank;
+      q_begin += m * rank;
+    }
+  }
+
+  void begin_qs(const std::vector<at::Tensor>& qs, bool is_new) {
+    if (is_new) {
+      auto generator = at::detail::createCPUGenerator(seeds_.next());
+      for (const auto& q : qs) {
+        q.copy_(at::randn(
+            q.sizes(), generator, at::TensorOptions(q.scalar_type())));
+      }
+    }
+    for (const auto& q : qs) {
+      orthogonalize(q, options_.orthogonalization_epsilon);
+    }
+  }
+
+  void sum_uncompressed(const std::vector<at::Tensor>& gradients) {
+    if (gradients.empty()) {
+      return;
+    }
+    std::vector<at::Tensor> flat;
+    std::vector<int64_t> sizes;
+    for (const auto& gradient : gradients) {
+      flat.push_back(gradient.flatten());
+      sizes.push_back(gradient.numel());
+    }
+    auto joined = at::cat(flat);
+    sum_of(joined);
+    joined.div_(state_->divisor);
+    const auto parts = joined.split_with_sizes(sizes);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      gradients[i].copy_(parts[i].view_as(gradients[i]));
+    }
+  }
+
+  PowerSgdOptions options_;
+  std::shared_ptr<CompressionState> state_;
+  SeedStream seeds_;
+  int64_t iteration_ = 0;
+  std::unordered_map<size_t, BucketMemory> memory_;
+};
+
+} // namespace
+
+std::unique_ptr<c10d::CommHookInterface> make_power_sgd_hook(
+    const PowerSgdOptions& options,
+    std::shared_ptr<CompressionState> state) {
+  if (options.matrix_approximation_rank < 1) {
+    throw UsageError(str_cat(
+        "[prepare] got matrix_approximation_rank ",
+        options.matrix_approximation_rank,
+        ", expected at least 1"));
+  }
+  if ((options.use_error_feedback || options.warm_start) &&
+      options.start_powerSGD_iter <= 1) {
+    throw UsageError(str_cat(
+        "[prepare] got start_powerSGD_iter ",
+        options.start_powerSGD_iter,
+        ", expected at least 2 with use_error_feedback or warm_start: buckets "
+        "are laid out anew after the first step"));
+  }
+  return std::make_unique<PowerSgdHook>(options, std::move(state));
+}
+
+} // namespace accelerate

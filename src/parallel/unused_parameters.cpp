@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/unused_parameters.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <sstream>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+// The reducer keeps which parameters it waits for to itself; its text ends in
+// their numbers.
+std::string names_in(
+    const std::string& text,
+    const std::vector<std::string>& names) {
+  const std::string marker = "did not receive grad for rank ";
+  const auto found = text.find("indices which " + marker);
+  if (found == std::string::npos) {
+    return {};
+  }
+  std::istringstream rest(text.substr(text.find(':', found) + 1));
+  std::string list;
+  for (size_t index = 0; rest >> index && index < names.size();) {
+    list += str_cat(list.empty() ? "'" : ", '", names[index], "'");
+  }
+  return list;
+}
+
+} // namespace
+
+void name_unused_parameters(
+    const std::vector<std::string>& names,
+    const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    if (text.find("Expected to have finished reduction") == std::string::npos) {
+      throw;
+    }
+    const std::string list = names_in(text, names);
+    throw UsageError(str_cat(
+        "[forward] got no gradient in the last backward for ",
+        list.empty() ? "some parameter" : list,
+        ", expected one for every parameter of the prepared model; use it in "
+        "the loss, freeze it before prepare, or set .ddp = "
+        "{.find_unused_parameters = true}"));
+  }
+}
+
+void refuse_second_engine(const ParameterSet& model) {
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    const auto accumulator =
+        torch::autograd::impl::try_get_grad_accumulator(model.parameters[i]);
+    if (accumulator && !accumulator->post_hooks().empty()) {
+      throw UsageError(str_cat(
+          "[prepare] got a module whose parameter '",
+          model.names[i],
+          "' is averaged over ranks already, expected one that no living "
+          "PreparedModel or Accelerator has prepared; prepare it once, by one "
+          "Accelerator, and use what that gave"));
+    }
+  }
+}
+
+} // namespace accelerate

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state/parameter_snapshot.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+std::string describe(const at::Tensor& tensor) {
+  return str_cat(
+      c10::toString(tensor.scalar_type()),
+      tensor.sizes(),
+      " on ",
+      tensor.device(),
+      tensor.requires_grad() ? ", trained" : "");
+}
+
+template <class Entries>
+auto find(const Entries& entries, const std::string& name) {
+  return std::find_if(entries.begin(), entries.end(), [&](const auto& entry) {
+    return entry.name == name;
+  });
+}
+
+[[noreturn]] void refuse(const std::string& name, const std::string& change) {
+  throw UsageError(str_cat(
+      "[prepare] got a module that was prepared before, but '",
+      name,
+      "' ",
+      change,
+      " since, expected the module as it was; change modules before the first "
+      "prepare, or prepare with a new Accelerator"));
+}
+
+} // namespace
+
+std::vector<ParameterSnapshot::Entry> ParameterSnapshot::entries_of(
+    const ParameterSet& model) {
+  std::vector<Entry> entries;
+  const auto add = [&](const auto& names, const auto& tensors) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      entries.push_back(
+          {names[i], describe(tensors[i]), tensors[i].unsafeGetTensorImpl()});
+    }
+  };
+  add(model.names, model.parameters);
+  add(model.buffer_names, model.buffers);
+  return entries;
+}
+
+ParameterSnapshot::ParameterSnapshot(const ParameterSet& model)
+    : entries_(entries_of(model)) {}
+
+void ParameterSnapshot::check_unchanged(const ParameterSet& now) const {
+  const auto current = entries_of(now);
+  for (const auto& before : entries_) {
+    const auto found = find(current, before.name);
+    if (found == current.end()) {
+      refuse(before.name, "was removed");
+    }
+    if (found->description != before.description) {
+      refuse(
+          before.name,
+          str_cat(
+              "changed from (",
+              before.description,
+              ") to (",
+              found->description,
+              ")"));
+    }
+    if (found->identity != before.identity) {
+      refuse(before.name, "was replaced by another tensor");
+    }
+  }
+  for (const auto& entry : current) {
+    if (find(entries_, entry.name) == entries_.end()) {
+      refuse(entry.name, "was added");
+    }
+  }
+}
+
+} // namespace accelerate

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model's tensors were like at one moment.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "state/parameter_set.h"
+
+namespace accelerate {
+
+/// Names, shapes, dtypes, devices and identities of parameters and buffers, and
+/// which parameters are trained. Keeps no tensor alive.
+class ParameterSnapshot {
+ public:
+  ParameterSnapshot() = default;
+  explicit ParameterSnapshot(const ParameterSet& model);
+
+  /// Throws `UsageError` naming the first tensor that came, went or changed.
+  void check_unchanged(const ParameterSet& now) const;
+
+ private:
+  struct Entry {
+    std::string name;
+    std::string description;
+    const void* identity;
+  };
+  static std::vector<Entry> entries_of(const ParameterSet& model);
+
+  std::vector<Entry> entries_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks with different numbers of batches, against PyTorch's Join. A rank that
+// nobody answers fails by the group's timeout, so nothing here can hang.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <sstream>
+
+#include "parallel/reference.h"
+#include "support/rank_bodies.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+
+const ProcessGroupOptions kImpatient{.timeout = std::chrono::seconds(20)};
+
+std::vector<int64_t> counts_in(const std::string& text) {
+  std::istringstream words(text);
+  std::vector<int64_t> counts;
+  for (std::string word; std::getline(words, word, ',');) {
+    counts.push_back(std::stoll(word));
+  }
+  return counts;
+}
+
+/// Parameters and buffers after a loop of `counts[rank]` batches.
+Tensor train(
+    const AcceleratorOptions& options,
+    const std::vector<int64_t>& counts,
+    JoinOptions join_options = {}) {
+  ReferenceTraining training(options);
+  {
+    const auto join =
+        training.accelerator.join_uneven_inputs(join_options, training.net);
+    const auto rank = static_cast<size_t>(training.accelerator.process_index());
+    for (int64_t step = 0; step < counts[rank]; ++step) {
+      training.step(step);
+    }
+  }
+  const auto trained =
+      values_of(*training.model, options.ddp.broadcast_buffers);
+  EXPECT_TRUE(same_on_all(training.accelerator.process_group(), trained));
+  return trained;
+}
+
+const RankBodyRegistration kUneven("uneven", [](AcceleratorOptions options) {
+  options.cpu = true;
+  return to_text(train(options, {1, 3, 0, 2}));
+});
+
+double distance(const Tensor& a, const Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+// Float32, a handful of steps, gradients divided before or after the sum.
+constexpr double kTolerance = 2e-6;
+
+TEST(JoinUnevenInputs, TrainsAsPyTorchsJoinDoes) {
+  int num_cases = 0;
+  for (const auto& [key, expected] : reference()["results"].items()) {
+    std::istringstream words(key);
+    std::string kind, counts_text, division;
+    words >> kind >> counts_text >> division;
+    if (kind != "join") {
+      continue;
+    }
+    ++num_cases;
+    const auto counts = counts_in(counts_text);
+    const JoinOptions options{
+        .divide_by_initial_world_size = division == "all"};
+    run_ranks(
+        static_cast<int>(counts.size()),
+        [&, expected = tensor_of(expected)](ProcessGroup group) {
+          const auto trained = train({.process_group = group}, counts, options);
+          EXPECT_LT(distance(trained, expected), kTolerance) << key;
+        },
+        kImpatient);
+  }
+  EXPECT_EQ(num_cases, 12);
+}
+
+TEST(JoinUnevenInputs, WorksBetweenProcesses) {
+  const auto expected = tensor_of(reference()["results"]["join 1,3,0,2 all"]);
+  for (const auto& text : run_body(RankKind::kProcesses, 4, "uneven")) {
+    EXPECT_LT(
+        distance(from_text(text).to(torch::kFloat), expected), kTolerance);
+  }
+}
+
+TEST(JoinUnevenInputs, WorksWithCompressedGradientsAndUnusedParameters) {
+  const DdpOptions cases[] = {
+      {.compression = Compression::kBf16},
+      {.compression = Compression::kPowerSgd,
+       .power_sgd = {.start_powerSGD_iter = 2, .min_compression_rate = 0.1}},
+      {.find_unused_parameters = true},
+      {.broadcast_buffers = false, .gradient_as_bucket_view = false}};
+  for (const auto& ddp : cases) {
+    run_ranks(
+        3,
+        [&](ProcessGroup group) {
+          train({.ddp = ddp, .process_group = group}, {5, 0, 2});
+        },
+        kImpatient);
+  }
+}
+
+TEST(JoinUnevenInputs, LeavesOneRankAndRanksWithoutBatchesAlone) {
+  ReferenceTraining plain({.cpu = true});
+  for (int64_t step = 0; step < 3; ++step) {
+    plain.step(step);
+  }
+  EXPECT_TRUE(train({.cpu = true}, {3}).equal(values_of(*plain.model, true)));
+  run_ranks(
+      2,
+      [](ProcessGroup group) {
+        const auto untouched = train({.process_group = group}, {0, 0});
+        ReferenceNet fresh;
+        EXPECT_TRUE(untouched.equal(values_of(*fresh, true)));
+      },
+      kImpatient);
+}
+
+struct WeightImpl : torch::nn::Module {
+  WeightImpl() { w = register_parameter("w", torch::zeros(1)); }
+  Tensor forward(const Tensor& x) { return w * x; }
+  Tensor w;
+};
+TORCH_MODULE(Weight);
+
+/// The gradient of w * x is x; rank r feeds x = r + 1.
+TEST(JoinUnevenInputs, MatchesSeveralModelsInAnyOrder) {
+  run_ranks(
+      2,
+      [](ProcessGroup group) {
+        Accelerator accelerator({.process_group = group});
+        auto a = accelerator.prepare(Weight());
+        auto b = accelerator.prepare(Weight());
+        torch::optim::SGD sgd_a(a->parameters(), 1.0);
+        torch::optim::SGD sgd_b(b->parameters(), 1.0);
+        const auto x = torch::full({1}, group.rank() + 1.0);
+        {
+          const auto join = accelerator.join_uneven_inputs(a, b);
+          const int num_batches = group.rank() == 0 ? 1 : 3;
+          for (int i = 0; i < num_batches; ++i) {
+            // One backward through both, then b alone, without gradients too.
+            accelerator.backward((a(x) + b(x)).sum());
+            sgd_a.step();
+            a->w.mutable_grad() = Tensor();
+            b->w.mutable_grad() = Tensor();
+            accelerator.backward(b(x).sum());
+            sgd_b.step();
+            b->w.mutable_grad() = Tensor();
+            torch::NoGradGuard no_grad;
+            a(x);
+          }
+        }
+        // (1 + 2) / 2 once, then 2 / 2 twice.
+        EXPECT_EQ(a->w.item<double>(), -3.5);
+        EXPECT_EQ(b->w.item<double>(), -3.5);
+        // And even steps go on as before.
+        accelerator.backward(a(x).sum());
+        EXPECT_EQ(a->w.grad().item<double>(), 1.5);
+      },
+      kImpatient);
+}
+
+TEST(JoinUnevenInputs, SaysWhereRanksUseModelsDifferently) {
+  EXPECT_THAT(
+      [] {
+        run_ranks(
+            3,
+            [](ProcessGroup group) {
+              ReferenceTraining training({.process_group = group});
+              const auto join =
+                  training.accelerator.join_uneven_inputs(training.net);
+              if (group.rank() == 0) {
+                return;
+              }
+              std::optional<NoSyncGuard> accumulate;
+              if (group.rank() == 1) {
+                accumulate.emplace(training.net.engine());
+              }
+              training.step(0);
+            },
+            kImpatient);
+      },
+      ThrowsMessage<MismatchError>(
+          HasSubstr("some accumulate gradients and some send them")));
+}
+
+TEST(JoinUnevenInputs, RefusesWhatCannotBeMatched) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.ddp = {.static_graph = true}, .process_group = group});
+    auto fixed = accelerator.prepare(Weight());
+    EXPECT_THAT(
+        [&] { auto join = accelerator.join_uneven_inputs(fixed); },
+        ThrowsMessage<UsageError>(HasSubstr("static_graph")));
+    Accelerator plain({.process_group = group});
+    auto net = plain.prepare(Weight());
+    EXPECT_THAT(
+        [&] { auto join = plain.join_uneven_inputs(net, net); },
+        ThrowsMessage<UsageError>(HasSubstr("one model twice")));
+    EXPECT_THAT(
+        [&] { auto join = plain.join_uneven_inputs(); },
+        ThrowsMessage<UsageError>(HasSubstr("no model")));
+  });
+}
+
+} // namespace
+} // namespace accelerate::testing
