@@ -4,6 +4,7 @@
 //
 //     model_step FOLDER BATCH TOKENS STEPS
 #include <accelerate/models.h>
+#include <accelerate/optimizers.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ int main(int argc, char** argv) {
       accelerate::models::AutoModelForSequenceClassification::from_pretrained(
           argv[1], {.num_labels = 2, .warn = false});
   model->train();
-  torch::optim::AdamW optimizer(model->parameters(), 3e-5);
+  accelerate::optim::AdamW optimizer(model->parameters(), {.lr = 3e-5});
   accelerate::models::ModelInputs inputs{
       .input_ids = torch::randint(1000, 30000, {batch, tokens}, torch::kLong),
       .attention_mask = torch::ones({batch, tokens}, torch::kLong),

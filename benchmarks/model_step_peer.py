@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 
+sys.path.pop(0)  # This folder has a safetensors.py, which is not the package.
 import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, BertConfig

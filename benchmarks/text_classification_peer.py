@@ -2,7 +2,9 @@
 """The peer of text_classification.py: transformers and Hugging Face Accelerate."""
 import argparse
 import pathlib
+import sys
 
+sys.path.pop(0)  # This folder has a safetensors.py, which is not the package.
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import set_seed
