@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <initializer_list>
 #include <tuple>
 #include <vector>
@@ -12,8 +13,8 @@
 
 namespace accelerate::models {
 
-/// Those of some tensors that are defined, for `tensor_fields`: members that
-/// were left out are no part of the tree.
+/// Those of some tensors that are defined, for `tensor_fields`: answers that a
+/// model does not give are no part of the tree.
 class DefinedTensors {
  public:
   class Iterator {
@@ -63,13 +64,21 @@ struct ACCELERATE_API ModelInputs {
   /// one shifts them by itself.
   at::Tensor labels = {};
 };
-inline DefinedTensors tensor_fields(ModelInputs& inputs) {
-  return {
-      &inputs.input_ids,
-      &inputs.attention_mask,
-      &inputs.token_type_ids,
-      &inputs.position_ids,
-      &inputs.labels};
+inline auto tensor_fields(ModelInputs& inputs) {
+  return std::tie(
+      inputs.input_ids,
+      inputs.attention_mask,
+      inputs.token_type_ids,
+      inputs.position_ids,
+      inputs.labels);
+}
+inline auto field_names(const ModelInputs&) {
+  return std::array{
+      "input_ids",
+      "attention_mask",
+      "token_type_ids",
+      "position_ids",
+      "labels"};
 }
 
 /// What a model answers. Members that the model or the call does not have are

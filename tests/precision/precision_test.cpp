@@ -257,7 +257,7 @@ double train_on_gpu(Precision precision) {
 }
 
 TEST(MixedPrecisionOnAGpu, LossesOfBf16AndFp16FollowThoseOfFp32) {
-  if (!torch::cuda::is_available()) {
+  if (Accelerator().device().is_cpu()) {
     GTEST_SKIP() << "needs a GPU";
   }
   const double full = train_on_gpu(Precision::kNo);
