@@ -47,22 +47,29 @@ void run_epoch(
   }
 }
 
-/// One case: runs it on threads, once for each number of ranks.
+/// Runs `make_loader(c)` for each case c on 1 to 4 threads: all epochs of all
+/// cases. Cases share the ranks, whose meeting takes longer than an epoch.
 template <class MakeLoader>
-std::vector<Epoch> run_on_ranks(bool gathers, const MakeLoader& make_loader) {
-  std::vector<Epoch> epochs;
+std::vector<std::vector<Epoch>>
+run_on_ranks(bool gathers, size_t num_cases, const MakeLoader& make_loader) {
+  std::vector<std::vector<Epoch>> epochs(num_cases);
   for (int ranks = 1; ranks <= 4; ++ranks) {
-    Epoch epoch;
-    epoch.handed_out.resize(static_cast<size_t>(ranks));
-    epoch.gathered.resize(static_cast<size_t>(ranks));
+    for (auto& of_case : epochs) {
+      const std::vector<Indices> nothing(static_cast<size_t>(ranks));
+      of_case.push_back({.handed_out = nothing, .gathered = nothing});
+    }
     run_ranks(ranks, [&](ProcessGroup group) {
-      Accelerator accelerator({.cpu = true, .process_group = group});
-      run_epoch(accelerator, make_loader(), gathers, epoch);
+      for (size_t c = 0; c < num_cases; ++c) {
+        Accelerator accelerator({.cpu = true, .process_group = group});
+        run_epoch(accelerator, make_loader(c), gathers, epochs[c].back());
+      }
     });
-    epochs.push_back(std::move(epoch));
   }
   return epochs;
 }
+
+// Empty, smaller than the ranks, uneven, even for all numbers of ranks.
+constexpr int64_t kSizes[] = {0, 3, 29, 48};
 
 struct ModeCase {
   const char* name;
@@ -103,16 +110,17 @@ int64_t total_batch(const DataLoaderOptions& options, size_t ranks) {
 }
 
 TEST_P(Modes, MetricsAreThoseOfOneProcessAndOnlyTheEndIsRepeated) {
-  // Empty, smaller than the ranks, uneven, even for all numbers of ranks.
-  for (const int64_t size : {0, 3, 29, 48}) {
-    auto options = GetParam().options;
-    options.shuffle = true;
-    options.seed = 7;
+  auto options = GetParam().options;
+  options.shuffle = true;
+  options.seed = 7;
+  const auto epochs = run_on_ranks(true, std::size(kSizes), [&](size_t c) {
+    return DataLoader(numbers(kSizes[c]), options);
+  });
+  for (size_t c = 0; c < std::size(kSizes); ++c) {
+    const int64_t size = kSizes[c];
     // The metric of one process: each sample once, in the order of the epoch.
     const Indices expected = RandomSampler(size).order(7, 0);
-    const auto epochs =
-        run_on_ranks(true, [&] { return DataLoader(numbers(size), options); });
-    for (const auto& epoch : epochs) {
+    for (const auto& epoch : epochs[c]) {
       const size_t ranks = epoch.gathered.size();
       for (const auto& gathered : epoch.gathered) {
         EXPECT_EQ(gathered, expected) << ranks << " ranks, size " << size;
@@ -130,62 +138,62 @@ TEST_P(Modes, MetricsAreThoseOfOneProcessAndOnlyTheEndIsRepeated) {
 }
 
 TEST_P(Modes, WithoutFillingUpEachSampleComesOnceOrTheEndIsDropped) {
-  for (const bool drop_last : {false, true}) {
-    auto options = GetParam().options;
-    options.even_batches = false;
-    options.drop_last = drop_last;
-    const auto epochs =
-        run_on_ranks(false, [&] { return DataLoader(numbers(29), options); });
-    for (const auto& epoch : epochs) {
+  auto options = GetParam().options;
+  options.even_batches = false;
+  const auto epochs = run_on_ranks(false, 2, [&](size_t drops) {
+    auto own = options;
+    own.drop_last = drops == 1;
+    return DataLoader(numbers(29), own);
+  });
+  for (size_t drops = 0; drops < 2; ++drops) {
+    for (const auto& epoch : epochs[drops]) {
       const int64_t total = total_batch(options, epoch.handed_out.size());
-      const int64_t count = drop_last ? 29 / total * total : 29;
+      const int64_t count = drops == 1 ? 29 / total * total : 29;
       EXPECT_EQ(sorted(epoch.handed_out), to_vector(torch::arange(count)));
     }
   }
 }
 
 TEST_P(Modes, StreamsGiveTheMetricsOfOneProcess) {
-  for (const int64_t size : {0, 3, 29, 48}) {
-    const auto epochs = run_on_ranks(true, [&] {
-      return DataLoader(Counter{.size = size}, GetParam().options);
-    });
-    for (const auto& epoch : epochs) {
+  const auto epochs = run_on_ranks(true, std::size(kSizes), [&](size_t c) {
+    return DataLoader(Counter{.size = kSizes[c]}, GetParam().options);
+  });
+  for (size_t c = 0; c < std::size(kSizes); ++c) {
+    for (const auto& epoch : epochs[c]) {
       for (const auto& gathered : epoch.gathered) {
-        EXPECT_EQ(gathered, to_vector(torch::arange(size)))
-            << epoch.gathered.size() << " ranks, size " << size;
+        EXPECT_EQ(gathered, to_vector(torch::arange(kSizes[c])))
+            << epoch.gathered.size() << " ranks, size " << kSizes[c];
       }
     }
   }
 }
 
 TEST(SourceSharding, PartsOfUnequalLengthEndTogether) {
-  for (const int num_workers : {0, 2}) {
-    for (const bool drop_last : {false, true}) {
-      const auto epochs = run_on_ranks(true, [&] {
-        return DataLoader(
-            Counter{.size = 50},
-            {.batch_size = 2,
-             .drop_last = drop_last,
-             .num_workers = num_workers,
-             .iterable_sharding = IterableSharding::kSource});
-      });
-      for (const auto& epoch : epochs) {
-        const auto all = sorted(epoch.handed_out);
-        for (const auto& gathered : epoch.gathered) {
-          auto real = gathered;
-          std::sort(real.begin(), real.end());
-          if (drop_last) {
-            // A part of what is there, nothing twice.
-            EXPECT_EQ(std::unique(real.begin(), real.end()), real.end());
-            EXPECT_GE(real.size(), 20U);
-          } else {
-            EXPECT_EQ(real, to_vector(torch::arange(50)));
-          }
+  // Without and with two workers, filled up and dropped.
+  const auto epochs = run_on_ranks(true, 4, [](size_t c) {
+    return DataLoader(
+        Counter{.size = 50},
+        {.batch_size = 2,
+         .drop_last = c % 2 == 1,
+         .num_workers = static_cast<int>(c / 2 * 2),
+         .iterable_sharding = IterableSharding::kSource});
+  });
+  for (size_t c = 0; c < epochs.size(); ++c) {
+    const bool drops = c % 2 == 1;
+    for (const auto& epoch : epochs[c]) {
+      for (auto real : epoch.gathered) {
+        std::sort(real.begin(), real.end());
+        if (drops) {
+          // A part of what is there, nothing twice.
+          EXPECT_EQ(std::unique(real.begin(), real.end()), real.end());
+          EXPECT_GE(real.size(), 20U);
+        } else {
+          EXPECT_EQ(real, to_vector(torch::arange(50)));
         }
-        for (const auto& handed_out : epoch.handed_out) {
-          if (drop_last) {
-            EXPECT_EQ(handed_out.size(), epoch.handed_out[0].size());
-          }
+      }
+      for (const auto& handed_out : epoch.handed_out) {
+        if (drops) {
+          EXPECT_EQ(handed_out.size(), epoch.handed_out[0].size());
         }
       }
     }
