@@ -4,8 +4,6 @@
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
-#include <iostream>
-
 /// A sample. `Batch` is what many of them become: a number is then a tensor.
 struct Review {
   std::vector<int64_t> input_ids;
@@ -58,21 +56,23 @@ Packed pack(const std::vector<Review>& reviews) {
 }
 
 int main() {
-  const Reviews reviews;
-  const accelerate::PaddingCollator pad({.multiple_of = 4});
-  const accelerate::BatchShard shard(
-      accelerate::RandomSampler(6).order(/*seed=*/42, /*epoch=*/0),
-      {.batch_size = 3},
-      {});
-  for (int64_t i = 0; i < shard.size(); ++i) {
-    std::vector<Review> samples;
-    for (const int64_t index : shard.batch(i).indices) {
-      samples.push_back(reviews.get(index));
-    }
-    const Review::Batch batch = pad(samples);
-    std::cout << "padded " << batch.input_ids.sizes() << ", "
-              << batch.attention_mask.sum().item<int64_t>() << " words, stars "
-              << batch.stars.sum().item<int64_t>() << "; packed "
-              << pack(samples).words.sizes() << "\n";
+  accelerate::Accelerator accelerator;
+  const accelerate::DataLoaderOptions options{
+      .batch_size = 3, .shuffle = true, .seed = 42};
+  accelerate::DataLoader padded(
+      Reviews{}, options, accelerate::PaddingCollator({.multiple_of = 4}));
+  accelerate::DataLoader packed(Reviews{}, options, pack);
+  auto [padded_loader, packed_loader] = accelerator.prepare(padded, packed);
+  for (auto& batch : padded_loader) {
+    accelerator.print(
+        "padded ",
+        batch.input_ids.sizes(),
+        ", ",
+        batch.attention_mask.sum().item<int64_t>(),
+        " words, stars ",
+        batch.stars.sum().item<int64_t>());
+  }
+  for (auto& batch : packed_loader) {
+    accelerator.print("packed ", batch.words.sizes());
   }
 }

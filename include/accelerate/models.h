@@ -114,6 +114,11 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
     return forward(inputs, options);
   }
 
+  /// Keep only the inputs of blocks while training and compute the rest again
+  /// in backward (`checkpoint.h`): less memory for a second forward. Off at
+  /// first.
+  void gradient_checkpointing_enable(bool enabled = true);
+
   const ModelConfig& config() const { return config_; }
   /// transformers' name of the class, such as "BertForSequenceClassification".
   const std::string& class_name() const { return class_name_; }
@@ -129,6 +134,7 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
 
  protected:
   explicit PretrainedModel(ModelConfig config);
+  bool checkpoints_gradients() const { return checkpoints_gradients_; }
 
  private:
   friend struct ModelLoader;
@@ -139,6 +145,7 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
   ModelConfig config_;
   std::string class_name_;
   LoadReport report_;
+  bool checkpoints_gradients_ = false;
 };
 
 struct GenerateOptions {

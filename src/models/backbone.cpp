@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "accelerate/checkpoint.h"
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "models/losses.h"
@@ -51,6 +52,15 @@ ModelOutput PretrainedModel::forward(
     *field->second = tensor;
   }
   return run(inputs, options);
+}
+
+void PretrainedModel::gradient_checkpointing_enable(bool enabled) {
+  // The backbone inside of a model with a head reads it.
+  apply([&](torch::nn::Module& module) {
+    if (auto* model = dynamic_cast<PretrainedModel*>(&module)) {
+      model->checkpoints_gradients_ = enabled;
+    }
+  });
 }
 
 void Backbone::add_block(
@@ -135,11 +145,22 @@ BackboneOutput Backbone::encode(
        .is_causal = limits_.is_causal,
        .as_bias = options.output_attentions},
       x_BTC.options());
+  // Attention weights and the cache leave a block by the side.
+  const bool checkpoints = checkpoints_gradients() && is_training() &&
+                           cache == nullptr && !options.output_attentions;
   for (const auto& block : blocks_) {
     if (options.output_hidden_states) {
       output.hidden_states.push_back(x_BTC);
     }
     at::Tensor weights;
+    if (checkpoints) {
+      x_BTC = checkpoint(
+          [block, pass](const at::Tensor& x) {
+            return block->forward(x, pass, nullptr);
+          },
+          x_BTC);
+      continue;
+    }
     x_BTC = block->forward(
         x_BTC, pass, options.output_attentions ? &weights : nullptr);
     if (options.output_attentions) {
