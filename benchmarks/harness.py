@@ -37,7 +37,7 @@ def run(*command, **variables):
     """The standard output of a command that must succeed."""
     answer = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True,
-        timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1", **variables})
+        timeout=900, env={**os.environ, "OMP_NUM_THREADS": "1", **variables})
     if answer.returncode != 0:
         raise SystemExit(f"{command[0]} failed:\n{answer.stdout}{answer.stderr}")
     return answer.stdout
