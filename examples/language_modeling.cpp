@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t kEnd = 256; // After the 256 bytes.
 constexpr int64_t kSequence = 64;
+constexpr int kEpochs = 6;
 
 accelerate::models::ModelConfig small_gpt2() {
   auto config =
@@ -72,27 +73,23 @@ void train(int num_files, char** files) {
       accelerate::models::AutoModelForCausalLM::from_config(small_gpt2());
   accelerate::optim::AdamW optimizer(model->parameters(), {.lr = 2e-3});
   auto [loader, net, opt] = accelerator.prepare(dataloader, model, optimizer);
+  const int64_t num_training_steps = kEpochs * loader.size();
   auto scheduler = accelerate::get_scheduler(
       "cosine",
       opt,
-      {.num_warmup_steps = 20, .num_training_steps = loader.size()});
-  int64_t step = 0;
-  for (auto& batch : loader) {
-    const auto outputs = net(batch);
-    accelerator.backward(outputs.loss);
-    accelerator.clip_grad_norm_(model->parameters(), 1.0);
-    opt.step();
-    scheduler.step();
-    opt.zero_grad();
-    if (++step % 50 == 0 || step == loader.size()) {
-      accelerator.print(
-          "step ",
-          step,
-          " of ",
-          loader.size(),
-          ": loss ",
-          outputs.loss.item<float>());
+      {.num_warmup_steps = 20, .num_training_steps = num_training_steps});
+  for (int epoch = 0; epoch < kEpochs; ++epoch) {
+    torch::Tensor loss;
+    for (auto& batch : loader) {
+      loss = net(batch).loss;
+      accelerator.backward(loss);
+      accelerator.clip_grad_norm_(model->parameters(), 1.0);
+      opt.step();
+      scheduler.step();
+      opt.zero_grad();
     }
+    accelerator.print(
+        "epoch ", epoch + 1, " of ", kEpochs, ": loss ", loss.item<float>());
   }
   accelerator.on_main_process([&, &net = net] {
     std::filesystem::remove(file);

@@ -39,7 +39,8 @@ struct ACCELERATE_API BackwardOptions {
   ///
   /// Without it, the loss is divided by `gradient_accumulation_steps` and
   /// gradients are averaged over ranks: a mean of means. All backwards of a
-  /// window and all ranks must give it, or none.
+  /// window and all ranks must give it, or none; there must be one backward per
+  /// micro-batch (add several losses first).
   std::optional<LossWeight> weight = {};
 };
 
