@@ -180,7 +180,8 @@ class ACCELERATE_API Accelerator {
   }
 
   /// Divides fp16 gradients by the scale, so that they can be looked at. Done
-  /// once per step; `step` and the clips below do it by themselves.
+  /// once per step; `step` and the clips below do it by themselves. Nothing
+  /// while gradients are accumulated.
   void unscale_gradients(PreparedOptimizer& optimizer);
   /// The same for all prepared optimizers.
   void unscale_gradients();

@@ -186,14 +186,15 @@ class StreamSource final
 
   std::unique_ptr<ElementStream>
   open(int64_t epoch, int64_t index, int64_t count) const override {
-    std::shared_ptr<S> source = source_;
-    // Somebody reads it already: another worker, or a loop that still runs.
-    if (source_.use_count() > 2) {
-      if constexpr (std::copy_constructible<S>) {
-        source = std::make_shared<S>(*source_);
-      } else {
+    // A copy for each loop and worker, which may run at the same time.
+    std::shared_ptr<S> source;
+    if constexpr (std::copy_constructible<S>) {
+      source = std::make_shared<S>(*source_);
+    } else {
+      if (source_.use_count() > 1) {
         throw_not_shared();
       }
+      source = source_;
     }
     if constexpr (requires { source->shard(index, count); }) {
       source->shard(index, count);

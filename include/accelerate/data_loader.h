@@ -130,7 +130,7 @@ class ACCELERATE_API AnyDataLoader {
   /// The next loop goes on behind the last batch that was handed out before the
   /// state was taken. The number of ranks may differ from then, the batch size
   /// too: every other sample of the epoch comes exactly once. (Parts of
-  /// `IterableSharding::kSource` need the same number of ranks and workers.)
+  /// `IterableSharding::kSource` need the same ranks, workers and batch size.)
   /// Map data sets read nothing that is skipped; iterable sources read and drop
   /// it. Throws `UsageError` where the state is of another data set or order.
   void load_state_dict(const StateDict& state);

@@ -54,6 +54,11 @@ class ACCELERATE_API GradScaler {
   /// Whether a gradient of `owner` was not finite, on any rank.
   bool found_inf(const void* owner) const;
 
+  /// The gradients of `owner` were used, or dropped.
+  void finish(const void* owner);
+  /// Whether that is so for all that were unscaled since the last `update`.
+  bool is_finished() const;
+
   /// Unscales where that was not done, and steps where all gradients are
   /// finite. Returns whether it did.
   bool step(torch::optim::Optimizer& optimizer);
@@ -62,19 +67,26 @@ class ACCELERATE_API GradScaler {
   void update();
 
   double current_scale() const;
-  /// The names are PyTorch's.
+  /// With what `update` would do now. The names are PyTorch's.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 
  private:
+  /// Of one optimizer whose gradients were unscaled.
+  struct Unscaled {
+    /// 1 where a gradient was not finite.
+    at::Tensor found_inf;
+    bool is_finished = false;
+  };
+
   void put_on(c10::Device device);
+  void update(at::Tensor& scale, at::Tensor& growth_tracker) const;
 
   GradScalerOptions options_;
   Agreement agree_;
   at::Tensor scale_;
   at::Tensor growth_tracker_;
-  /// By owner: 1 where a gradient was not finite.
-  std::map<const void*, at::Tensor> found_infs_;
+  std::map<const void*, Unscaled> unscaled_;
 };
 
 } // namespace accelerate

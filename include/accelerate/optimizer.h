@@ -27,7 +27,8 @@ class ACCELERATE_API PreparedOptimizer {
   /// fp16 gradients of any rank are not finite. Throws `UsageError` where no
   /// parameter has a gradient: `backward` was not called.
   void step();
-  /// Whether the latest `step` updated the parameters.
+  /// Whether the latest `step` updated the parameters; no longer when a
+  /// micro-batch has begun that only adds up gradients.
   bool did_step() const;
   /// Whether the latest `step` was left out because of an overflow.
   bool step_was_skipped() const;

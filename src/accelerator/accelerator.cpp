@@ -46,9 +46,8 @@ struct Accelerator::State {
   std::shared_ptr<GradScaler> scaler;
   bool trigger = false;
   /// What was prepared so far, so that a second `prepare` finds it again.
-  std::vector<std::pair<
-      std::weak_ptr<torch::nn::Module>,
-      std::shared_ptr<ModelContext>>>
+  std::vector<
+      std::pair<std::weak_ptr<torch::nn::Module>, std::weak_ptr<ModelContext>>>
       models;
   std::shared_ptr<PreparedOptimizers> optimizers =
       std::make_shared<PreparedOptimizers>();
@@ -111,10 +110,12 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
     throw UsageError("[prepare] got an empty module pointer");
   }
   auto& models = state_->models;
-  std::erase_if(
-      models, [](const auto& entry) { return entry.first.expired(); });
-  for (const auto& [known, context] : models) {
+  std::erase_if(models, [](const auto& entry) {
+    return entry.first.expired() || entry.second.expired();
+  });
+  for (const auto& [known, prepared] : models) {
     if (known.lock() == module) {
+      auto context = prepared.lock();
       context->as_prepared.check_unchanged(parameters_of(*module));
       return context;
     }
@@ -202,11 +203,14 @@ void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {
   if (state_->scaler) {
     // Not after each optimizer's step: another may still hold gradients of the
     // old scale.
-    state_->scaler->update();
+    if (state_->scaler->is_finished()) {
+      state_->scaler->update();
+    }
     weighed = state_->scaler->scale(weighed);
   }
   process_group().guard(
       "backward", [&] { weighed.backward({}, options.retain_graph); });
+  state_->step_state->note_backward();
 }
 
 AccumulateGuard Accelerator::begin_micro_batch(
@@ -225,10 +229,15 @@ void Accelerator::trigger_sync(ParallelEngine& engine) {
 }
 
 void Accelerator::unscale_gradients(PreparedOptimizer& optimizer) {
-  optimizer.shared_step()->unscale();
+  if (sync_gradients()) {
+    optimizer.shared_step()->unscale();
+  }
 }
 
 void Accelerator::unscale_gradients() {
+  if (!sync_gradients()) {
+    return;
+  }
   for (const auto& [raw, step] : state_->optimizers->entries) {
     if (const auto alive = step.lock()) {
       alive->unscale();

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "parallel/gradient_norm.h"
@@ -28,7 +30,8 @@ LossWeight::LossWeight(at::Tensor count) {
   count_ = count.detach().reshape({}).to(at::kDouble);
 }
 
-Accumulation::Accumulation(AccumulationOptions options) : options_(options) {
+Accumulation::Accumulation(AccumulationOptions options)
+    : options_(options), current_(&windows_[{}]) {
   if (options_.num_steps < 1) {
     throw ConfigError(str_cat(
         "[Accelerator] got gradient_accumulation_steps ",
@@ -37,33 +40,41 @@ Accumulation::Accumulation(AccumulationOptions options) : options_(options) {
   }
 }
 
+void Accumulation::drop_dead_windows() {
+  std::erase_if(windows_, [](const auto& entry) {
+    const auto& models = entry.second.models;
+    return std::any_of(models.begin(), models.end(), [](const auto& model) {
+      return model.expired();
+    });
+  });
+}
+
 void Accumulation::begin(
     StepState& step_state,
     std::vector<std::shared_ptr<ModelContext>> models,
     AccumulateGuard& guard) {
-  ++num_begun_;
+  drop_dead_windows();
+  std::vector<const ModelContext*> key;
+  for (const auto& model : models) {
+    key.push_back(model.get());
+  }
+  std::sort(key.begin(), key.end());
+  Window& window = windows_[key];
+  current_ = &window;
+  window.models.assign(models.begin(), models.end());
+  ++window.num_begun;
   const auto batch = step_state.batch();
   const bool is_last = options_.sync_with_dataloader && batch && batch->is_last;
-  const bool sync = is_last || num_begun_ % options_.num_steps == 0;
+  const bool sync = is_last || window.num_begun == options_.num_steps;
   if (sync) {
-    num_begun_ = 0;
+    window.num_begun = 0;
   }
   step_state.set_sync_gradients(sync);
-  models_ = std::move(models);
   if (!sync && !options_.sync_each_batch) {
-    for (const auto& model : models_) {
+    for (const auto& model : models) {
       guard.hold_back(*model->engine);
     }
   }
-}
-
-void Accumulation::check_same_kind(bool is_weighed) {
-  if (num_backwards_ > 0 && is_weighed != is_weighed_) {
-    throw UsageError(
-        "[backward] some losses of the window have a weight and some have "
-        "none; give it to all of them, or to none");
-  }
-  is_weighed_ = is_weighed;
 }
 
 at::Tensor Accumulation::weigh(
@@ -71,35 +82,43 @@ at::Tensor Accumulation::weigh(
     const std::optional<LossWeight>& weight,
     const StepState& step_state,
     const ProcessGroup& group) {
-  check_same_kind(weight.has_value());
+  Window& window = *current_;
+  const bool is_first = window.num_backwards == 0;
+  if (!is_first && weight.has_value() != window.is_weighed) {
+    throw UsageError(
+        "[backward] some losses of the window have a weight and some have "
+        "none; give it to all of them, or to none");
+  }
+  window.is_weighed = weight.has_value();
   const bool ends = step_state.sync_gradients();
-  const bool is_first = num_backwards_ == 0;
-  num_backwards_ = ends ? 0 : num_backwards_ + 1;
+  window.num_backwards = ends ? 0 : window.num_backwards + 1;
   if (!weight) {
     return options_.num_steps == 1
                ? loss
                : loss / static_cast<double>(options_.num_steps);
   }
   const auto count = weight->count().to(loss.device());
-  total_ = is_first ? count.clone() : total_ + count;
+  window.total = is_first ? count.clone() : window.total + count;
   if (!ends) {
     if (is_first) {
       // Near the right size, so that fp16 gradients keep their range; one for
       // all ranks where gradients meet before the sum is known.
-      divisor_ = options_.sync_each_batch
-                     ? at::ones_like(count)
-                     : at::clamp_min(count, 1.0) *
-                           static_cast<double>(options_.num_steps);
+      window.divisor = options_.sync_each_batch
+                           ? at::ones_like(count)
+                           : at::clamp_min(count, 1.0) *
+                                 static_cast<double>(options_.num_steps);
     }
-    return loss * (count / divisor_).to(loss.scalar_type());
+    return loss * (count / window.divisor).to(loss.scalar_type());
   }
-  group.all_reduce(total_, ReduceOp::kSum);
+  group.all_reduce(window.total, ReduceOp::kSum);
   // Gradients are averaged over ranks on their way: undo the division.
-  const auto unit = group.world_size() / at::clamp_min(total_, 1e-12);
+  const auto unit = group.world_size() / at::clamp_min(window.total, 1e-12);
   if (!is_first) {
-    const auto correction = (divisor_ * unit).to(at::kFloat);
-    for (const auto& model : models_) {
-      scale_gradients(model->model.parameters, correction);
+    const auto correction = (window.divisor * unit).to(at::kFloat);
+    for (const auto& model : window.models) {
+      if (const auto alive = model.lock()) {
+        scale_gradients(alive->model.parameters, correction);
+      }
     }
   }
   return loss * (count * unit).to(loss.scalar_type());

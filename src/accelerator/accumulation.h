@@ -2,6 +2,7 @@
 // Where windows of micro-batches end, and how their losses are weighed.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -26,7 +27,8 @@ class Accumulation {
   explicit Accumulation(AccumulationOptions options);
 
   /// Begins a micro-batch of these models; holds their gradients back in
-  /// `guard` where more follow.
+  /// `guard` where more follow. Each set of models has a window of its own, so
+  /// that models that take turns do not end each other's.
   void begin(
       StepState& step_state,
       std::vector<std::shared_ptr<ModelContext>> models,
@@ -42,17 +44,22 @@ class Accumulation {
       const ProcessGroup& group);
 
  private:
-  void check_same_kind(bool is_weighed);
+  struct Window {
+    std::vector<std::weak_ptr<ModelContext>> models;
+    int64_t num_begun = 0;
+    int64_t num_backwards = 0;
+    bool is_weighed = false;
+    /// Of this rank: the sum of weights of the window, and what its losses were
+    /// divided by until the sum is known.
+    at::Tensor total;
+    at::Tensor divisor;
+  };
+  void drop_dead_windows();
 
   AccumulationOptions options_;
-  std::vector<std::shared_ptr<ModelContext>> models_;
-  int64_t num_begun_ = 0;
-  int64_t num_backwards_ = 0;
-  bool is_weighed_ = false;
-  /// Of this rank: the sum of weights of the window, and what its losses were
-  /// divided by until the sum is known.
-  at::Tensor total_;
-  at::Tensor divisor_;
+  /// By the models of `begin`, in the order of their addresses.
+  std::map<std::vector<const ModelContext*>, Window> windows_;
+  Window* current_;
 };
 
 } // namespace accelerate

@@ -96,6 +96,21 @@ Precision choose_precision(
   return precision;
 }
 
+// What PowerSGD keeps of one step would meet gradients of another scale, or an
+// infinity would stay for ever.
+void refuse_memory_of_scaled_gradients(
+    const Assembly& assembly,
+    const DdpOptions& ddp) {
+  if (assembly.precision == Precision::kFp16 &&
+      ddp.compression == Compression::kPowerSgd &&
+      (ddp.power_sgd.use_error_feedback || ddp.power_sgd.warm_start)) {
+    throw ConfigError(
+        "[Accelerator] got PowerSGD with error feedback or warm start, which "
+        "keep gradients over steps, and fp16, whose scale changes; use bf16, "
+        "or switch both off");
+  }
+}
+
 int64_t choose_accumulation(
     const AcceleratorOptions& options,
     const EnvLookup& env) {
@@ -144,6 +159,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   refuse_threads_on_one_gpu(assembly);
   assembly.precision = choose_precision(options, env, assembly.device);
   assembly.gradient_accumulation_steps = choose_accumulation(options, env);
+  refuse_memory_of_scaled_gradients(assembly, options.ddp);
   warn_where_gpus_are_shared(assembly);
   return assembly;
 }

@@ -155,7 +155,14 @@ class Cursor final : public BatchCursor {
   void advance() override {
     // Before the next is made, so that one batch less is alive.
     batch_.reset();
-    auto item = stream_->next();
+    std::optional<Item> item;
+    try {
+      item = stream_->next();
+    } catch (...) {
+      // The loop may go on behind it: the batch counts as passed.
+      handed_out_(false);
+      throw;
+    }
     handed_out_(!item);
     if (!item) {
       feed_.reset();
@@ -255,16 +262,18 @@ AnyDataLoader AnyDataLoader::skipping(int64_t num_batches) const {
 
 std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   State& state = *state_;
-  const int64_t epoch = state.next_epoch++;
+  const int64_t epoch = state.next_epoch;
   const auto num_units = state.num_units(epoch);
   const int64_t per_round = state.units_per_round();
+  // A state that was taken behind what is skipped has it in its count.
   const int64_t first = advanced(
-      std::exchange(state.next_num_done, 0),
-      num_skipped_ * per_round,
-      num_units);
+      0, std::max(state.next_num_done, num_skipped_ * per_round), num_units);
   auto cursor = std::make_unique<detail::Cursor>(
       detail::make_stream(state.plan(epoch, first), *state.shelf),
       state.place.step_state ? state.place.step_state->open_feed() : nullptr);
+  // Only now: where opening fails, the next loop tries the same again.
+  state.next_epoch = epoch + 1;
+  state.next_num_done = 0;
   state.running = cursor.get();
   state.epoch = epoch;
   state.num_done = first;
@@ -346,6 +355,7 @@ StateDict AnyDataLoader::state_dict() const {
   dict.set("num_samples", state.num_samples);
   dict.set("world_size", state.place.shard.world_size);
   dict.set("num_workers", state.options.num_workers);
+  dict.set("batch_size", state.options.batch_size);
   return dict;
 }
 
@@ -355,6 +365,7 @@ void AnyDataLoader::load_state_dict(const StateDict& dict) {
   if (state_->plan(0, 0).shards_itself()) {
     must_agree.push_back("world_size");
     must_agree.push_back("num_workers");
+    must_agree.push_back("batch_size");
   }
   const auto shown = [](const StateDict& from, const char* name) {
     for (const auto& [key, value] : from) {

@@ -203,9 +203,7 @@ class RootStream final : public BatchStream {
 class PeerStream final : public BatchStream {
  public:
   explicit PeerStream(const EpochPlan& plan)
-      : group_(plan.place.group),
-        channel_(group_.open_channel()),
-        source_(plan.source) {
+      : group_(plan.place.group), channel_(group_.open_channel()), plan_(plan) {
     const auto first = at::empty({kHeadBytes * int64_t{kAhead}}, at::kByte);
     group_.start_receive(first, 0, channel_).wait();
     for (size_t i = 0; i < kAhead; ++i) {
@@ -234,13 +232,15 @@ class PeerStream final : public BatchStream {
         std::make_shared<at::Tensor>(message),
         content(message),
         message.numel() - kHeadBytes);
-    return Item{
-        .batch = source_->read_bytes(reader),
+    Item item{
+        .batch = plan_.source->read_bytes(reader),
         .message = {},
         .facts = {
             .is_last = expected_.front().head.kind == Head::kEnd,
             .num_samples = head.num_samples,
             .num_real = head.num_real}};
+    pin_for_device(plan_, item);
+    return item;
   }
 
  private:
@@ -262,7 +262,7 @@ class PeerStream final : public BatchStream {
 
   ProcessGroup group_;
   int channel_;
-  std::shared_ptr<const BatchSource> source_;
+  EpochPlan plan_;
   std::deque<Expected> expected_;
 };
 

@@ -55,6 +55,12 @@ class AheadStream final : public BatchStream {
       start_copy();
     }
     const auto mark = mark_;
+    if (ahead_->error) {
+      // The loop may go on behind it.
+      const auto error = ahead_->error;
+      ahead_.reset();
+      std::rethrow_exception(error);
+    }
     auto item = ahead_->take();
     if (item) {
       start_copy();
@@ -70,11 +76,18 @@ class AheadStream final : public BatchStream {
  private:
   void start_copy() {
     ahead_ = peek(*inner_);
-    if (ahead_->item) {
+    if (!ahead_->item) {
+      return;
+    }
+    try {
       for_each_tensor(*source_, ahead_->item->batch, [this](at::Tensor& t) {
         t = side_.copy(t);
       });
       mark_ = side_.mark();
+    } catch (...) {
+      // Thrown where the batch would have come.
+      ahead_->item.reset();
+      ahead_->error = std::current_exception();
     }
   }
 

@@ -126,7 +126,14 @@ class StreamRounds final : public RoundMaker {
 
  private:
   bool read_element() {
-    Any element = stream_->next();
+    Any element;
+    try {
+      element = stream_->next();
+    } catch (...) {
+      // What the source says after that would stand at the wrong place.
+      is_over_ = true;
+      throw;
+    }
     if (!element) {
       is_over_ = true;
       return false;

@@ -6,9 +6,31 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <map>
+#include <mutex>
+
 #include "device/device.h"
 
 namespace accelerate {
+namespace {
+
+// One for each GPU: freed memory is kept for the stream it was made on, and
+// every loop would leave its share behind.
+c10::Stream copy_stream(c10::Device device) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, c10::Stream> streams;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto found = streams.find(device.index());
+  if (found == streams.end()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    found =
+        streams.emplace(device.index(), guard.getStreamFromGlobalPool(device))
+            .first;
+  }
+  return found->second;
+}
+
+} // namespace
 
 struct SideStream::State {
   c10::Device device;
@@ -16,9 +38,7 @@ struct SideStream::State {
   c10::Stream stream;
 
   explicit State(c10::Device device)
-      : device(device),
-        guard(device.type()),
-        stream(guard.getStreamFromGlobalPool(device)) {}
+      : device(device), guard(device.type()), stream(copy_stream(device)) {}
 };
 
 class SideStream::Mark {

@@ -39,6 +39,7 @@ void OptimizerStep::step() {
   if (scaler_) {
     scaler_->unscale(this, parameters);
     was_skipped_ = scaler_->found_inf(this);
+    scaler_->finish(this);
   }
   if (!was_skipped_) {
     optimizer_->step();
@@ -53,6 +54,9 @@ void OptimizerStep::zero_grad() {
   // Dropped, not zeroed or detached in place: gradients may live in a bucket.
   for (auto& parameter : optimizer_->parameters()) {
     parameter.mutable_grad() = at::Tensor();
+  }
+  if (scaler_) {
+    scaler_->finish(this);
   }
 }
 

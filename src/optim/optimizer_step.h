@@ -36,7 +36,8 @@ class ACCELERATE_API OptimizerStep {
   void zero_grad();
   void unscale();
 
-  bool did_step() const { return did_step_; }
+  /// Not any more when a micro-batch has begun that only adds up gradients.
+  bool did_step() const { return did_step_ && step_state_->sync_gradients(); }
   /// Whether the latest `step` was left out because of an overflow.
   bool was_skipped() const { return was_skipped_; }
   OptimizerAdapter& optimizer() { return *optimizer_; }

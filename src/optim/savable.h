@@ -11,7 +11,8 @@ namespace accelerate {
 
 /// The optimizer itself where it is a `SavableOptimizer`, an adapter for
 /// torch::optim's, null for others. Must not outlive the optimizer.
-std::shared_ptr<SavableOptimizer> savable(torch::optim::Optimizer& optimizer);
+ACCELERATE_API std::shared_ptr<SavableOptimizer> savable(
+    torch::optim::Optimizer& optimizer);
 
 /// The names that an engine knows.
 ACCELERATE_API NamedParameters named_parameters(const ParameterSet& set);

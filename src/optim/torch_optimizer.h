@@ -4,7 +4,10 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <utility>
+
 #include "optim/optimizer_step.h"
+#include "optim/savable.h"
 
 namespace accelerate {
 
@@ -21,10 +24,29 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
     return all;
   }
-  void step() override { optimizer_.step(); }
+  void step() override {
+    place_state();
+    optimizer_.step();
+  }
 
  private:
+  // State that was made or loaded before the model moved to its device.
+  void place_state() {
+    if (std::exchange(is_placed_, true)) {
+      return;
+    }
+    if (const auto state = savable(optimizer_)) {
+      for (const auto& parameter : parameters()) {
+        const auto kept = state->parameter_state(parameter);
+        if (!parameter.is_cpu() && !kept.empty()) {
+          state->load_parameter_state(parameter, kept);
+        }
+      }
+    }
+  }
+
   torch::optim::Optimizer& optimizer_;
+  bool is_placed_ = false;
 };
 
 } // namespace accelerate

@@ -97,6 +97,16 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
 
   void before_forward() override {
     const bool records = at::GradMode::is_enabled();
+    if (records && !sync_ && options_.static_graph && !has_seen_graph_) {
+      // The reducer would learn the graph from several backwards, and wait for
+      // as many ever after.
+      throw UsageError(
+          "[forward] got a model with .ddp = {.static_graph = true} whose "
+          "first "
+          "backward does not average gradients (accumulate, no_sync or "
+          "LocalSGD); run one step that does, set .sync_each_batch = true, or "
+          "leave static_graph off");
+    }
     int root = 0;
     if (join_) {
       const auto news =
@@ -111,7 +121,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
         reducer_->rebuild_buckets();
       });
     }
-    share_buffers(root);
+    share_buffers(root, records && sync_);
   }
 
   bool wants_outputs() const override {
@@ -166,6 +176,8 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
   void end_join() override {
     join_.reset();
     compression_->divisor = group_.world_size();
+    reducer_->set_forward_pass_work_handle(
+        nullptr, /*useStaticWorldSize=*/true);
   }
 
   void match(const JoinNews& news) override {
@@ -197,10 +209,13 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     });
   }
 
-  void share_buffers(int root) {
-    if (options_.broadcast_buffers && sync_) {
+  // As PyTorch: once after a forward that changed them, so that ranks may
+  // validate with different numbers of batches.
+  void share_buffers(int root, bool trains) {
+    if (options_.broadcast_buffers && buffers_may_differ_) {
       share("broadcast of buffers", buffers_, root);
     }
+    buffers_may_differ_ = trains;
   }
 
   void set_divisor(const JoinNews& news) {
@@ -217,9 +232,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     if (news.records && news.syncs) {
       name_unused_parameters(names_, [&] { reducer_->rebuild_buckets(); });
     }
-    if (news.syncs) {
-      share_buffers(news.last_active);
-    }
+    share_buffers(news.last_active, news.records && news.syncs);
   }
 
   void match_backward() {
@@ -322,6 +335,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
   std::shared_ptr<c10d::Logger> logger_;
   bool sync_ = true;
   bool has_seen_graph_ = false;
+  bool buffers_may_differ_ = true;
   bool has_queued_first_reduction_ = false;
   bool has_announced_backward_ = false;
 };

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "accelerate/error.h"
 #include "base/str.h"
 
@@ -86,7 +88,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
 void GradScaler::unscale(
     const void* owner,
     const std::vector<at::Tensor>& parameters) {
-  if (found_infs_.contains(owner)) {
+  if (unscaled_.contains(owner)) {
     return;
   }
   const at::NoGradGuard no_grad;
@@ -103,7 +105,7 @@ void GradScaler::unscale(
   if (agree_) {
     agree_(found);
   }
-  found_infs_.emplace(owner, std::move(found));
+  unscaled_.emplace(owner, Unscaled{std::move(found)});
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
@@ -111,12 +113,26 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 }
 
 bool GradScaler::found_inf(const void* owner) const {
-  const auto found = found_infs_.find(owner);
-  return found != found_infs_.end() && found->second.item<float>() > 0;
+  const auto found = unscaled_.find(owner);
+  return found != unscaled_.end() && found->second.found_inf.item<float>() > 0;
+}
+
+void GradScaler::finish(const void* owner) {
+  const auto found = unscaled_.find(owner);
+  if (found != unscaled_.end()) {
+    found->second.is_finished = true;
+  }
+}
+
+bool GradScaler::is_finished() const {
+  return std::all_of(unscaled_.begin(), unscaled_.end(), [](const auto& entry) {
+    return entry.second.is_finished;
+  });
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   unscale_(optimizer);
+  finish(&optimizer);
   if (found_inf(&optimizer)) {
     return false;
   }
@@ -124,22 +140,26 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   return true;
 }
 
-void GradScaler::update() {
-  if (found_infs_.empty()) {
+void GradScaler::update(at::Tensor& scale, at::Tensor& growth_tracker) const {
+  if (unscaled_.empty()) {
     return;
   }
-  auto found = at::zeros({1}, scale_.options());
-  for (const auto& [owner, flag] : found_infs_) {
-    found = at::max(found, flag);
+  auto found = at::zeros({1}, scale.options());
+  for (const auto& [owner, unscaled] : unscaled_) {
+    found = at::max(found, unscaled.found_inf);
   }
   at::_amp_update_scale_(
-      scale_,
-      growth_tracker_,
+      scale,
+      growth_tracker,
       found,
       options_.growth_factor,
       options_.backoff_factor,
       options_.growth_interval);
-  found_infs_.clear();
+}
+
+void GradScaler::update() {
+  update(scale_, growth_tracker_);
+  unscaled_.clear();
 }
 
 double GradScaler::current_scale() const {
@@ -147,12 +167,15 @@ double GradScaler::current_scale() const {
 }
 
 StateDict GradScaler::state_dict() const {
+  auto scale = scale_.clone();
+  auto growth_tracker = growth_tracker_.clone();
+  update(scale, growth_tracker);
   StateDict state;
-  state.set("scale", current_scale());
+  state.set("scale", scale.item<double>());
   state.set("growth_factor", options_.growth_factor);
   state.set("backoff_factor", options_.backoff_factor);
   state.set("growth_interval", options_.growth_interval);
-  state.set("_growth_tracker", growth_tracker_.item<int64_t>());
+  state.set("_growth_tracker", growth_tracker.item<int64_t>());
   return state;
 }
 
@@ -166,7 +189,7 @@ void GradScaler::load_state_dict(const StateDict& state) {
   options_ = options;
   scale_.fill_(options.init_scale);
   growth_tracker_.fill_(state.get<int64_t>("_growth_tracker"));
-  found_infs_.clear();
+  unscaled_.clear();
 }
 
 } // namespace accelerate

@@ -3,6 +3,7 @@
 // step. It is lent to each of them; none of them knows the others.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,17 +43,23 @@ class ACCELERATE_API StepState {
   bool sync_gradients() const { return sync_gradients_; }
   void set_sync_gradients(bool sync) { sync_gradients_ = sync; }
 
-  /// Whether a prepared model was called for training in this step.
-  bool has_forward() const { return has_forward_; }
-  void note_forward() { has_forward_ = true; }
-  /// Weights were updated (or an update was left out): a new step begins.
-  void end_step() { has_forward_ = false; }
+  /// Whether a prepared model was called for training and has not been stepped
+  /// for yet.
+  bool has_forward() const { return num_forwards_ > 0; }
+  void note_forward() { ++num_forwards_; }
+  void note_backward() { ++num_backwards_; }
+  /// Weights were updated, or an update was left out.
+  void end_step() {
+    num_forwards_ = std::max<int64_t>(0, num_forwards_ - num_backwards_);
+    num_backwards_ = 0;
+  }
 
  private:
   struct Feeds;
   std::shared_ptr<Feeds> feeds_;
   bool sync_gradients_ = true;
-  bool has_forward_ = false;
+  int64_t num_forwards_ = 0;
+  int64_t num_backwards_ = 0;
 };
 
 } // namespace accelerate

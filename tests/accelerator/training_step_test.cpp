@@ -224,6 +224,59 @@ TEST(Accumulate, GradientsStayLocalUntilTheWindowEnds) {
   });
 }
 
+TEST(Accumulate, ModelsThatTakeTurnsHaveWindowsOfTheirOwn) {
+  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  torch::nn::Linear first(1, 1);
+  torch::nn::Linear second(1, 1);
+  auto [a, b] = accelerator.prepare(first, second);
+  std::string syncs;
+  for (int batch = 0; batch < 4; ++batch) {
+    for (auto* net : {&a, &b}) {
+      const auto window = accelerator.accumulate(*net);
+      accelerator.backward((*net)(torch::ones({1, 1})).sum(), {.weight = 1});
+      syncs += accelerator.sync_gradients() ? '1' : '0';
+    }
+  }
+  EXPECT_EQ(syncs, "00110011");
+  EXPECT_EQ(first->weight.grad().item<float>(), 2) << "the mean of each window";
+}
+
+TEST(Backward, TwoModelsMayBeCalledBeforeEitherIsStepped) {
+  Accelerator accelerator;
+  torch::nn::Linear first(1, 1);
+  torch::nn::Linear second(1, 1);
+  torch::optim::SGD sgd1(first->parameters(), 0.1);
+  torch::optim::SGD sgd2(second->parameters(), 0.1);
+  auto [a, b, opt1, opt2] = accelerator.prepare(first, second, sgd1, sgd2);
+  const auto x = torch::ones({1, 1});
+  const auto loss1 = a(x).sum();
+  const auto loss2 = b(x).sum();
+  accelerator.backward(loss1);
+  opt1.step();
+  accelerator.backward(loss2);
+  opt2.step();
+  EXPECT_THAT(
+      [&] { accelerator.backward(first->forward(x).sum()); },
+      ThrowsMessage<UsageError>(HasSubstr("no prepared model was called")));
+}
+
+TEST(Accumulate, RefusesAStaticGraphThatStartsInsideOfAWindow) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.gradient_accumulation_steps = 2,
+         .ddp = {.static_graph = true},
+         .process_group = group});
+    torch::nn::Linear model(1, 1);
+    auto net = accelerator.prepare(model);
+    const auto window = accelerator.accumulate(net);
+    EXPECT_THAT(
+        [&] {
+          net(torch::ones({1, 1}));
+        },
+        ThrowsMessage<UsageError>(HasSubstr("leave static_graph off")));
+  });
+}
+
 TEST(Accelerator, TriggerSyncAveragesWhatWasHeldBack) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});

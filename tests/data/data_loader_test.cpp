@@ -446,5 +446,50 @@ TEST(DataLoaderGpu, TheNextBatchIsOnTheDeviceAndPinnedOnTheWay) {
   }
 }
 
+/// 0 to 7, with one line that cannot be read before 2.
+struct Hiccup {
+  void reset(int64_t /*epoch*/) {
+    next_value = 0;
+    has_failed = false;
+  }
+  std::optional<int64_t> next() {
+    if (next_value == 2 && !std::exchange(has_failed, true)) {
+      throw std::runtime_error("line 3 is torn");
+    }
+    return next_value < 8 ? std::optional(next_value++) : std::nullopt;
+  }
+  int64_t next_value = 0;
+  bool has_failed = false;
+};
+
+TEST(DataLoaderFaults, AStreamEndsWhereItsSourceThrew) {
+  for (const int workers : {0, 1}) {
+    DataLoader loader(Hiccup{}, {.batch_size = 4, .num_workers = workers});
+    EXPECT_THAT(
+        [&] {
+          for (auto& batch : loader) {
+            batch.sum();
+          }
+        },
+        ThrowsMessage<std::exception>(HasSubstr("line 3 is torn")));
+  }
+}
+
+TEST(Resume, OfALoaderThatSkipsCountsTheSkippedOnce) {
+  DataLoader loader(numbers(12), {.batch_size = 2});
+  auto rest = skip_first_batches(loader, 2);
+  StateDict state;
+  for (auto& batch : rest) {
+    EXPECT_EQ(to_vector(batch[0])[0], 4);
+    state = rest.state_dict();
+    break;
+  }
+  auto again =
+      skip_first_batches(DataLoader(numbers(12), {.batch_size = 2}), 2);
+  again.load_state_dict(state);
+  auto first = again.begin();
+  EXPECT_EQ(to_vector((*first)[0])[0], 6);
+}
+
 } // namespace
 } // namespace accelerate

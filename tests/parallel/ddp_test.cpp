@@ -166,7 +166,7 @@ TEST(Ddp, SaysWhatChangedBetweenTwoPrepares) {
       Accelerator accelerator({.cpu = true, .process_group = group});
       TwoWeights model;
       model->register_module("part", torch::nn::Linear(2, 1));
-      accelerator.prepare(model);
+      const auto net = accelerator.prepare(model);
       accelerator.prepare(model);
       change(*model);
       EXPECT_THAT(

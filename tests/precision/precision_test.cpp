@@ -139,6 +139,27 @@ TEST(GradScaler, UnscalesOncePerUpdateAndAsksTheOtherRanks) {
   EXPECT_EQ(scaler.current_scale(), 2);
 }
 
+TEST(GradScaler, KeepsItsScaleUntilAllUnscaledGradientsWereUsed) {
+  GradScaler scaler({.init_scale = 4, .growth_interval = 1});
+  auto first = torch::ones({1}, torch::requires_grad());
+  auto second = torch::ones({1}, torch::requires_grad());
+  torch::optim::SGD sgd1({first}, 0.1);
+  torch::optim::SGD sgd2({second}, 0.1);
+  scaler.scale(first.sum() + second.sum()).backward();
+  scaler.unscale_(sgd1);
+  scaler.unscale_(sgd2);
+  EXPECT_FALSE(scaler.is_finished());
+  scaler.step(sgd1);
+  EXPECT_FALSE(scaler.is_finished());
+  scaler.step(sgd2);
+  EXPECT_TRUE(scaler.is_finished());
+  EXPECT_EQ(scaler.current_scale(), 4);
+  EXPECT_EQ(scaler.state_dict().get<double>("scale"), 8)
+      << "what is saved goes on as this one does";
+  scaler.update();
+  EXPECT_EQ(scaler.current_scale(), 8);
+}
+
 TEST(GradScaler, OverflowOnOneRankSkipsTheStepOnAll) {
   run_ranks(2, [](ProcessGroup group) {
     GradScaler scaler({.init_scale = 4}, [&](Tensor& flag) {
