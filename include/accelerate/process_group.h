@@ -49,7 +49,9 @@ class ACCELERATE_API ProcessGroup {
   ProcessGroup();
 
   /// Meets the other ranks. Throws `ConfigError` where the meeting point is
-  /// unknown, `TimeoutError` naming the ranks that did not arrive.
+  /// unknown, `TimeoutError` naming the ranks that did not arrive. From then on
+  /// the process ignores SIGPIPE, unless it has a handler of its own, so that a
+  /// peer that is gone is an exception.
   static ProcessGroup connect(
       const ProcessEnvironment& environment,
       const ProcessGroupOptions& options = {});

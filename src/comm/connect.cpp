@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <torch/cuda.h>
+#include <csignal>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -267,6 +268,17 @@ void on_threads(
   }
 }
 
+// A peer that is gone shall be an exception. c10d writes to sockets without
+// asking for that, as Python ignores the signal.
+void ignore_broken_pipes() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 &&
+      action.sa_handler == SIG_DFL) {
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &action, nullptr);
+  }
+}
+
 // c10d's flight recorder lists a group at its first collective without a lock:
 // one thread starts the first collective of all groups.
 void enlist(const std::vector<ProcessGroup>& groups) {
@@ -302,10 +314,14 @@ ProcessGroup ProcessGroup::connect(
       rendezvous.interface.empty()
           ? own_address_towards(rendezvous.address, rendezvous.port)
           : ""};
-  return make_group(
+  ignore_broken_pipes();
+  auto group = make_group(
       arguments,
       choose_nccl(options.backend, topology),
       /*ranks_are_threads=*/false);
+  // Rank 0 holds the store: it must not end before the others are connected.
+  group.guard("connect", [&] { enlist({group}); });
+  return group;
 }
 
 void run_ranks(
