@@ -143,10 +143,8 @@ std::shared_ptr<OptimizerStep> Accelerator::prepare_optimizer(
   auto& optimizers = state_->optimizers->entries;
   std::erase_if(
       optimizers, [](const auto& entry) { return entry.second.expired(); });
-  for (const auto& [known, step] : optimizers) {
-    if (known == &optimizer) {
-      return step.lock();
-    }
+  if (auto known = state_->optimizers->find(optimizer)) {
+    return known;
   }
   auto step = std::make_shared<OptimizerStep>(
       std::make_unique<TorchOptimizer>(optimizer),
