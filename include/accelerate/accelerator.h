@@ -399,7 +399,6 @@ class ACCELERATE_API Accelerator {
   AccumulateGuard begin_micro_batch(
       std::vector<std::shared_ptr<ModelContext>> models);
   void trigger_sync(ParallelEngine& engine);
-  void unscale_owners_of(const std::vector<at::Tensor>& parameters);
   Scheduler prepare_scheduler(Scheduler scheduler);
   std::optional<c10::Device> placement() const;
   std::shared_ptr<StepState> step_state() const;

@@ -3,48 +3,24 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <exception>
 #include <iostream>
-#include <unordered_set>
 
 #include "accelerate/error.h"
 #include "accelerate/sync_batch_norm.h"
-#include "accelerator/accumulation.h"
-#include "accelerator/assemble.h"
 #include "accelerator/module_adapter.h"
+#include "accelerator/training_run.h"
 #include "base/str.h"
+#include "data/even_part.h"
 #include "optim/prepared_optimizers.h"
 #include "optim/torch_optimizer.h"
-#include "parallel/gradient_norm.h"
 
 namespace accelerate {
-namespace {
-
-// Scaled gradients in fp16 could not be divided again without loss.
-void check_precision(const ParameterSet& model, Precision precision) {
-  for (size_t i = 0; i < model.parameters.size(); ++i) {
-    const auto& parameter = model.parameters[i];
-    if (precision == Precision::kFp16 && parameter.requires_grad() &&
-        parameter.scalar_type() == at::kHalf) {
-      throw UsageError(str_cat(
-          "[prepare] parameter '",
-          model.names[i],
-          "' is fp16 and would get fp16 gradients, expected fp32 with mixed "
-          "precision fp16; call model->to(torch::kFloat) first"));
-    }
-  }
-}
-
-} // namespace
-
 struct Accelerator::State {
-  AcceleratorOptions options;
-  Assembly assembly;
-  std::shared_ptr<StepState> step_state = std::make_shared<StepState>();
-  std::unique_ptr<Accumulation> accumulation;
-  std::shared_ptr<GradScaler> scaler;
-  bool trigger = false;
+  explicit State(AcceleratorOptions options)
+      : run(std::move(options), system_env) {}
+
+  TrainingRun run;
   /// What was prepared so far, so that a second `prepare` finds it again.
   std::vector<
       std::pair<std::weak_ptr<torch::nn::Module>, std::weak_ptr<ModelContext>>>
@@ -54,54 +30,37 @@ struct Accelerator::State {
 };
 
 Accelerator::Accelerator(AcceleratorOptions options)
-    : state_(std::make_unique<State>()) {
-  state_->assembly = assemble(options, system_env);
-  state_->accumulation = std::make_unique<Accumulation>(AccumulationOptions{
-      state_->assembly.gradient_accumulation_steps,
-      options.sync_with_dataloader,
-      options.sync_each_batch});
-  if (state_->assembly.precision == Precision::kFp16) {
-    state_->scaler = std::make_shared<GradScaler>(
-        options.scaler, [group = state_->assembly.group](at::Tensor& flag) {
-          group.all_reduce(flag, ReduceOp::kMax);
-        });
-  }
-  state_->options = std::move(options);
-}
+    : state_(std::make_unique<State>(std::move(options))) {}
 
 Accelerator::~Accelerator() = default;
 
 c10::Device Accelerator::device() const {
-  return state_->assembly.device;
+  return state_->run.device();
 }
 int Accelerator::num_processes() const {
-  return state_->assembly.topology.world_size;
+  return state_->run.topology().world_size;
 }
 int Accelerator::process_index() const {
-  return state_->assembly.topology.rank;
+  return state_->run.topology().rank;
 }
 int Accelerator::local_process_index() const {
-  return state_->assembly.topology.local_rank;
+  return state_->run.topology().local_rank;
 }
 bool Accelerator::is_main_process() const {
-  return state_->assembly.topology.is_main();
+  return state_->run.topology().is_main();
 }
 bool Accelerator::is_local_main_process() const {
-  return state_->assembly.topology.is_local_main();
+  return state_->run.topology().is_local_main();
 }
 bool Accelerator::is_last_process() const {
-  return state_->assembly.topology.is_last();
+  return state_->run.topology().is_last();
 }
 const ProcessGroup& Accelerator::process_group() const {
-  return state_->assembly.group;
+  return state_->run.group();
 }
 
 DistributedType Accelerator::distributed_type() const {
-  if (process_group().backend() == "solo") {
-    return DistributedType::kNo;
-  }
-  return device().is_cuda() ? DistributedType::kMultiGpu
-                            : DistributedType::kMultiCpu;
+  return state_->run.distributed_type();
 }
 
 std::shared_ptr<ModelContext> Accelerator::prepare_module(
@@ -120,20 +79,11 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
       return context;
     }
   }
-  if (state_->options.device_placement) {
+  if (state_->run.options().device_placement) {
     module->to(device());
   }
   detail::give_process_group(*module, process_group());
-  auto context = std::make_shared<ModelContext>();
-  context->model = parameters_of(*module);
-  context->as_prepared = ParameterSnapshot(context->model);
-  check_precision(context->model, mixed_precision());
-  context->engine =
-      make_engine(state_->assembly, context->model, state_->options);
-  context->step_state = state_->step_state;
-  context->device = device().type();
-  context->precision = mixed_precision();
-  context->outputs_to_fp32 = state_->options.outputs_to_fp32;
+  auto context = state_->run.prepare_model(parameters_of(*module));
   models.emplace_back(module, context);
   return context;
 }
@@ -146,29 +96,29 @@ std::shared_ptr<OptimizerStep> Accelerator::prepare_optimizer(
   if (auto known = state_->optimizers->find(optimizer)) {
     return known;
   }
-  auto step = std::make_shared<OptimizerStep>(
-      std::make_unique<TorchOptimizer>(optimizer),
-      state_->step_state,
-      state_->scaler);
+  auto step = state_->run.prepare_optimizer(
+      std::make_unique<TorchOptimizer>(optimizer));
   optimizers.emplace_back(&optimizer, step);
   return step;
 }
 
 Scheduler Accelerator::prepare_scheduler(Scheduler scheduler) {
   scheduler.prepare(
-      state_->optimizers, state_->options.scheduler_stepping, num_processes());
+      state_->optimizers,
+      state_->run.options().scheduler_stepping,
+      num_processes());
   return scheduler;
 }
 
 std::optional<c10::Device> Accelerator::placement() const {
-  if (!state_->options.device_placement) {
+  if (!state_->run.options().device_placement) {
     return std::nullopt;
   }
   return device();
 }
 
 std::shared_ptr<StepState> Accelerator::step_state() const {
-  return state_->step_state;
+  return state_->run.step_state();
 }
 
 detail::LoaderPlace Accelerator::loader_place() const {
@@ -176,8 +126,8 @@ detail::LoaderPlace Accelerator::loader_place() const {
       .group = process_group(),
       .shard = {process_index(), num_processes()},
       .device = placement(),
-      .configuration = state_->options.data_loader,
-      .step_state = state_->step_state};
+      .configuration = state_->run.options().data_loader,
+      .step_state = step_state()};
 }
 
 void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {
@@ -190,36 +140,18 @@ void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {
         ", expected one number computed from a prepared model with gradients "
         "enabled"));
   }
-  if (!state_->models.empty() && !state_->step_state->has_forward()) {
-    throw UsageError(
-        "[backward] no prepared model was called since the last step; compute "
-        "the loss with the model that prepare() gave back, or its gradients "
-        "do not meet those of the other processes");
-  }
-  at::Tensor weighed = state_->accumulation->weigh(
-      loss, options.weight, *state_->step_state, process_group());
-  if (state_->scaler) {
-    // Not after each optimizer's step: another may still hold gradients of the
-    // old scale.
-    if (state_->scaler->is_finished()) {
-      state_->scaler->update();
-    }
-    weighed = state_->scaler->scale(weighed);
-  }
-  process_group().guard(
-      "backward", [&] { weighed.backward({}, options.retain_graph); });
-  state_->step_state->note_backward();
+  state_->run.backward(loss, options.weight, [&](const at::Tensor& weighed) {
+    weighed.backward({}, options.retain_graph);
+  });
 }
 
 AccumulateGuard Accelerator::begin_micro_batch(
     std::vector<std::shared_ptr<ModelContext>> models) {
-  AccumulateGuard guard;
-  state_->accumulation->begin(*state_->step_state, std::move(models), guard);
-  return guard;
+  return state_->run.begin_micro_batch(std::move(models));
 }
 
 bool Accelerator::sync_gradients() const {
-  return state_->step_state->sync_gradients();
+  return step_state()->sync_gradients();
 }
 
 void Accelerator::trigger_sync(ParallelEngine& engine) {
@@ -233,74 +165,32 @@ void Accelerator::unscale_gradients(PreparedOptimizer& optimizer) {
 }
 
 void Accelerator::unscale_gradients() {
-  if (!sync_gradients()) {
-    return;
-  }
-  for (const auto& [raw, step] : state_->optimizers->entries) {
-    if (const auto alive = step.lock()) {
-      alive->unscale();
-    }
-  }
-}
-
-void Accelerator::unscale_owners_of(const std::vector<at::Tensor>& parameters) {
-  if (!state_->scaler) {
-    return;
-  }
-  std::unordered_set<const c10::TensorImpl*> wanted;
-  for (const auto& parameter : parameters) {
-    wanted.insert(parameter.unsafeGetTensorImpl());
-  }
-  for (const auto& [raw, step] : state_->optimizers->entries) {
-    const auto alive = step.lock();
-    if (!alive) {
-      continue;
-    }
-    const auto own = alive->optimizer().parameters();
-    if (std::any_of(own.begin(), own.end(), [&](const auto& p) {
-          return wanted.contains(p.unsafeGetTensorImpl());
-        })) {
-      alive->unscale();
-    }
-  }
+  state_->run.unscale_gradients();
 }
 
 at::Tensor Accelerator::clip_grad_norm_(
     const std::vector<at::Tensor>& parameters,
     double max_norm,
     double norm_type) {
-  if (!sync_gradients()) {
-    return at::full({}, std::nan(""));
-  }
-  unscale_owners_of(parameters);
-  return clip_gradient_norm(parameters, max_norm, norm_type);
+  return state_->run.clip_grad_norm(parameters, max_norm, norm_type);
 }
 
 void Accelerator::clip_grad_value_(
     const std::vector<at::Tensor>& parameters,
     double limit) {
-  if (sync_gradients()) {
-    unscale_owners_of(parameters);
-    clip_gradient_values(parameters, limit);
-  }
+  state_->run.clip_grad_value(parameters, limit);
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {
-  return std::any_of(
-      state_->optimizers->entries.begin(),
-      state_->optimizers->entries.end(),
-      [](const auto& entry) {
-        const auto alive = entry.second.lock();
-        return alive && alive->was_skipped();
-      });
+  return state_->run.optimizer_step_was_skipped();
 }
 
 const std::shared_ptr<GradScaler>& Accelerator::scaler() const {
-  return state_->scaler;
+  return state_->run.scaler();
 }
 
 Precision Accelerator::mixed_precision() const {
-  return state_->assembly.precision;
+  return state_->run.precision();
 }
 
 AutocastGuard Accelerator::autocast(bool enabled) const {
@@ -343,22 +233,7 @@ Accelerator::FirstGuard Accelerator::local_main_process_first() {
 
 std::vector<int64_t> Accelerator::part_of(int64_t size, bool apply_padding)
     const {
-  const int64_t parts = num_processes();
-  const int64_t rank = process_index();
-  const int64_t share = size / parts;
-  const int64_t extra = size % parts;
-  const int64_t first = rank * share + std::min(rank, extra);
-  const int64_t count = share + (rank < extra ? 1 : 0);
-  std::vector<int64_t> indices;
-  for (int64_t i = 0; i < count; ++i) {
-    indices.push_back(first + i);
-  }
-  const int64_t wanted = share + (extra > 0 ? 1 : 0);
-  while (apply_padding && size > 0 &&
-         static_cast<int64_t>(indices.size()) < wanted) {
-    indices.push_back(indices.empty() ? size - 1 : indices.back());
-  }
-  return indices;
+  return even_part(size, {process_index(), num_processes()}, apply_padding);
 }
 
 at::Tensor Accelerator::split_between_processes(
@@ -370,18 +245,24 @@ at::Tensor Accelerator::split_between_processes(
 }
 
 void Accelerator::set_trigger() {
-  state_->trigger = true;
+  state_->run.set_trigger();
 }
 
 bool Accelerator::check_trigger() {
-  auto flag = at::full({1}, state_->trigger ? 1 : 0, at::kLong);
-  process_group().all_reduce(flag, ReduceOp::kMax);
-  state_->trigger = false;
-  return flag.item<int64_t>() > 0;
+  return state_->run.check_trigger();
 }
 
 void Accelerator::end_training() {
-  state_->assembly.group.shutdown();
+  state_->run.shut_down();
+}
+
+std::vector<at::Tensor> Accelerator::gather_real(
+    const detail::Leaves& leaves) const {
+  return state_->run.gather_real(leaves);
+}
+
+size_t Accelerator::num_real(size_t size) const {
+  return static_cast<size_t>(state_->run.num_real(static_cast<int64_t>(size)));
 }
 
 std::vector<std::string> Accelerator::gather_object(

@@ -32,12 +32,17 @@ LossWeight::LossWeight(at::Tensor count) {
 
 Accumulation::Accumulation(AccumulationOptions options)
     : options_(options), current_(&windows_[{}]) {
-  if (options_.num_steps < 1) {
+  set_num_steps(options.num_steps);
+}
+
+void Accumulation::set_num_steps(int64_t num_steps) {
+  if (num_steps < 1) {
     throw ConfigError(str_cat(
         "[Accelerator] got gradient_accumulation_steps ",
-        options_.num_steps,
+        num_steps,
         ", expected at least 1"));
   }
+  options_.num_steps = num_steps;
 }
 
 void Accumulation::drop_dead_windows() {
@@ -65,7 +70,7 @@ void Accumulation::begin(
   ++window.num_begun;
   const auto batch = step_state.batch();
   const bool is_last = options_.sync_with_dataloader && batch && batch->is_last;
-  const bool sync = is_last || window.num_begun == options_.num_steps;
+  const bool sync = is_last || window.num_begun >= options_.num_steps;
   if (sync) {
     window.num_begun = 0;
   }

@@ -21,7 +21,7 @@ struct AccumulationOptions {
   bool sync_each_batch = false;
 };
 
-class Accumulation {
+class ACCELERATE_API Accumulation {
  public:
   /// Throws `ConfigError` on less than one step.
   explicit Accumulation(AccumulationOptions options);
@@ -34,6 +34,8 @@ class Accumulation {
       std::vector<std::shared_ptr<ModelContext>> models,
       AccumulateGuard& guard);
   int64_t num_steps() const { return options_.num_steps; }
+  /// Throws `ConfigError` on less than one step.
+  void set_num_steps(int64_t num_steps);
 
   /// The loss to run backward from. Where it is weighed and the window ends,
   /// gradients that were added up so far are brought to the same scale.

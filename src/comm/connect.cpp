@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // First contact: from a topology and a meeting point to a process group.
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@
 #include "accelerate/process_group.h"
 #include "base/str.h"
 #include "comm/backends/backends.h"
+#include "comm/connect.h"
 #include "comm/process_group_impl.h"
 
 namespace accelerate {
@@ -26,6 +29,19 @@ using std::chrono::milliseconds;
 
 double seconds(milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
+}
+
+// The address as digits; empty where it is none of the internet.
+std::string numeric_host(const sockaddr& address) {
+  const socklen_t size = address.sa_family == AF_INET    ? sizeof(sockaddr_in)
+                         : address.sa_family == AF_INET6 ? sizeof(sockaddr_in6)
+                                                         : 0;
+  char text[NI_MAXHOST];
+  const bool is_known =
+      size > 0 &&
+      getnameinfo(
+          &address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
+  return is_known ? text : "";
 }
 
 // The address of this machine on the way to `host`: the one that its peers can
@@ -51,19 +67,10 @@ std::string own_address_towards(const std::string& host, int port) {
     const int probe = socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     sockaddr_storage own{};
     socklen_t size = sizeof(own);
-    char text[NI_MAXHOST];
     if (probe >= 0 &&
         ::connect(probe, entry->ai_addr, entry->ai_addrlen) == 0 &&
-        getsockname(probe, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
-        getnameinfo(
-            reinterpret_cast<sockaddr*>(&own),
-            size,
-            text,
-            sizeof(text),
-            nullptr,
-            0,
-            NI_NUMERICHOST) == 0) {
-      result = text;
+        getsockname(probe, reinterpret_cast<sockaddr*>(&own), &size) == 0) {
+      result = numeric_host(*reinterpret_cast<const sockaddr*>(&own));
     }
     if (probe >= 0) {
       close(probe);
@@ -190,8 +197,7 @@ void roll_call(
 
 bool choose_nccl(Backend backend, const ProcessTopology& topology) {
   if (backend == Backend::kAuto) {
-    const auto gpus = static_cast<int>(torch::cuda::device_count());
-    return nccl_is_available() && gpus > 0 && topology.local_world_size <= gpus;
+    return nccl_is_available() && has_gpu_for_each_rank(topology);
   }
   return backend == Backend::kNccl;
 }
@@ -268,17 +274,6 @@ void on_threads(
   }
 }
 
-// A peer that is gone shall be an exception. c10d writes to sockets without
-// asking for that, as Python ignores the signal.
-void ignore_broken_pipes() {
-  struct sigaction action = {};
-  if (sigaction(SIGPIPE, nullptr, &action) == 0 &&
-      action.sa_handler == SIG_DFL) {
-    action.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &action, nullptr);
-  }
-}
-
 // c10d's flight recorder lists a group at its first collective without a lock:
 // one thread starts the first collective of all groups.
 void enlist(const std::vector<ProcessGroup>& groups) {
@@ -293,6 +288,51 @@ void enlist(const std::vector<ProcessGroup>& groups) {
 
 } // namespace
 
+bool has_gpu_for_each_rank(const ProcessTopology& topology) {
+  const auto gpus = static_cast<int>(torch::cuda::device_count());
+  return gpus > 0 && topology.local_world_size <= gpus;
+}
+
+// c10d writes to sockets without asking for an error instead of the signal, as
+// Python ignores it.
+void ignore_broken_pipes() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 &&
+      action.sa_handler == SIG_DFL) {
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &action, nullptr);
+  }
+}
+
+std::string interface_towards(const Rendezvous& rendezvous) {
+  if (!rendezvous.interface.empty()) {
+    return rendezvous.interface;
+  }
+  const auto own = own_address_towards(rendezvous.address, rendezvous.port);
+  ifaddrs* all = nullptr;
+  std::string name;
+  if (getifaddrs(&all) == 0) {
+    for (auto* entry = all; entry != nullptr && name.empty();
+         entry = entry->ifa_next) {
+      if (entry->ifa_addr != nullptr && numeric_host(*entry->ifa_addr) == own) {
+        name = entry->ifa_name;
+      }
+    }
+    freeifaddrs(all);
+  }
+  return name;
+}
+
+c10::intrusive_ptr<c10d::Store> meet(
+    const ProcessEnvironment& environment,
+    milliseconds timeout) {
+  auto store = open_store(environment, timeout);
+  const auto& topology = environment.topology;
+  roll_call(*store, topology.rank, topology.world_size, timeout);
+  store->setTimeout(timeout);
+  return store;
+}
+
 ProcessGroup ProcessGroup::connect(
     const ProcessEnvironment& environment,
     const ProcessGroupOptions& options) {
@@ -301,12 +341,8 @@ ProcessGroup ProcessGroup::connect(
     return {};
   }
   const auto& rendezvous = environment.rendezvous;
-  auto store = open_store(environment, options.connect_timeout);
-  roll_call(
-      *store, topology.rank, topology.world_size, options.connect_timeout);
-  store->setTimeout(options.connect_timeout);
   const BackendArguments arguments{
-      store,
+      meet(environment, options.connect_timeout),
       topology.rank,
       topology.world_size,
       options.timeout,

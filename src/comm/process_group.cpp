@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -76,7 +77,18 @@ ProcessGroup::Impl::Impl(
       world_size_(group_->getSize()),
       solo_(false),
       owns_(owns),
-      ranks_are_threads_(ranks_are_threads) {}
+      ranks_are_threads_(ranks_are_threads) {
+  const auto devices = group_->getDeviceTypes();
+  speaks_cpu_ = std::any_of(
+      devices.begin(), devices.end(), [](const c10::Device& device) {
+        return device.is_cpu();
+      });
+}
+
+at::Tensor ProcessGroup::Impl::carried(const at::Tensor& tensor) const {
+  return tensor.is_cpu() && !speaks_cpu_ ? tensor.to(at::kCUDA)
+                                         : tensor.contiguous();
+}
 
 ProcessGroup::Impl::~Impl() {
   shutdown();
@@ -213,14 +225,14 @@ void ProcessGroup::broadcast(at::Tensor tensor, int root) const {
   }
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  auto contiguous = tensor.contiguous();
-  std::vector<at::Tensor> tensors = {contiguous};
+  auto carried = impl_->carried(tensor);
+  std::vector<at::Tensor> tensors = {carried};
   impl_->run("broadcast", [&](auto& group) {
     return group.broadcast(tensors, options);
   });
-  if (!contiguous.is_same(tensor)) {
+  if (!carried.is_same(tensor)) {
     at::NoGradGuard no_grad;
-    tensor.copy_(contiguous);
+    tensor.copy_(carried);
   }
 }
 
@@ -230,14 +242,14 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
   }
   c10d::AllreduceOptions options;
   options.reduceOp = to_c10d(op);
-  auto contiguous = tensor.contiguous();
-  std::vector<at::Tensor> tensors = {contiguous};
+  auto carried = impl_->carried(tensor);
+  std::vector<at::Tensor> tensors = {carried};
   impl_->run("all_reduce", [&](auto& group) {
     return group.allreduce(tensors, options);
   });
   at::NoGradGuard no_grad;
-  if (!contiguous.is_same(tensor)) {
-    tensor.copy_(contiguous);
+  if (!carried.is_same(tensor)) {
+    tensor.copy_(carried);
   }
   if (op == ReduceOp::kMean) {
     // Gloo has no average; whole numbers are divided towards zero.
@@ -255,13 +267,13 @@ at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
   }
   auto shape = tensor.sizes().vec();
   shape.insert(shape.begin(), world_size());
-  auto rows = at::empty(shape, tensor.options().requires_grad(false));
-  std::vector<at::Tensor> inputs = {tensor.detach().contiguous()};
+  std::vector<at::Tensor> inputs = {impl_->carried(tensor.detach())};
+  auto rows = at::empty(shape, inputs[0].options());
   std::vector<std::vector<at::Tensor>> outputs = {rows.unbind(0)};
   impl_->run("all_gather", [&](auto& group) {
     return group.allgather(outputs, inputs);
   });
-  return rows;
+  return rows.to(tensor.device());
 }
 
 at::Tensor ProcessGroup::gather(const at::Tensor& tensor, int root) const {
@@ -384,6 +396,47 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(
     result.push_back(to_string(rows[rank], sizes[rank].item<int64_t>()));
   }
   return result;
+}
+
+std::string ProcessGroup::scatter_bytes(
+    const std::vector<std::string>& parts,
+    int root) const {
+  const auto count = static_cast<size_t>(world_size());
+  auto sizes = at::zeros({world_size()}, at::kLong);
+  if (rank() == root) {
+    if (parts.size() != count) {
+      throw UsageError(str_cat(
+          "[scatter_bytes] got ",
+          parts.size(),
+          " parts, expected one for each of ",
+          count,
+          " ranks"));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      sizes[static_cast<int64_t>(i)] = static_cast<int64_t>(parts[i].size());
+    }
+  }
+  broadcast(sizes, root);
+  const int channel = open_channel();
+  if (rank() == root) {
+    std::vector<Transfer> transfers;
+    for (int to = 0; to < world_size(); ++to) {
+      if (to != root) {
+        transfers.push_back(start_send(
+            impl_->carried(bytes_tensor(parts[static_cast<size_t>(to)])),
+            to,
+            channel));
+      }
+    }
+    for (auto& transfer : transfers) {
+      transfer.wait();
+    }
+    return parts[static_cast<size_t>(root)];
+  }
+  const auto length = sizes[rank()].item<int64_t>();
+  auto content = impl_->carried(at::empty({length}, at::kByte));
+  start_receive(content, root, channel).wait();
+  return to_string(content.cpu(), length);
 }
 
 ProcessGroup from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group) {

@@ -37,6 +37,8 @@ class ProcessGroup::Impl {
           start);
   void finish(const char* operation, c10d::Work& work);
   int open_channel() { return num_channels_++; }
+  /// The tensor, contiguous and on a device that the group has a backend for.
+  at::Tensor carried(const at::Tensor& tensor) const;
   /// The same for `work` that speaks to the other ranks by itself, as autograd
   /// does with DDP. Exceptions that have nothing to do with it pass.
   void guard(const char* operation, const std::function<void()>& work);
@@ -59,6 +61,7 @@ class ProcessGroup::Impl {
   int world_size_ = 1;
   bool solo_ = true;
   bool owns_ = false;
+  bool speaks_cpu_ = true;
   bool ranks_are_threads_ = false;
   uint64_t num_operations_ = 0;
   int num_channels_ = 0;

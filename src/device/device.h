@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "accelerate/export.h"
+
 namespace accelerate {
 
 /// GPUs that torch can use; 0 where there is no GPU, driver or CUDA build.
@@ -13,7 +15,7 @@ int num_gpus();
 /// The GPU of a local rank (ranks share GPUs where there are fewer of them), or
 /// the CPU where there is none or `cpu` is set. Makes the GPU the calling
 /// thread's current one, so that a rank never touches another rank's.
-c10::Device select_device(int local_rank, bool cpu);
+ACCELERATE_API c10::Device select_device(int local_rank, bool cpu);
 
 /// The tensor on `device`; itself where it is there already. Copies from pinned
 /// memory do not block.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/optimizer_step.h"
 
-#include <algorithm>
-
-#include "accelerate/error.h"
-
 namespace accelerate {
+
+void OptimizerAdapter::zero_grad() {
+  for (auto& parameter : parameters()) {
+    parameter.mutable_grad() = at::Tensor();
+  }
+}
 
 OptimizerStep::OptimizerStep(
     std::unique_ptr<OptimizerAdapter> optimizer,
@@ -27,17 +29,9 @@ void OptimizerStep::step() {
   if (!step_state_->sync_gradients()) {
     return;
   }
-  const auto parameters = optimizer_->parameters();
-  if (std::none_of(parameters.begin(), parameters.end(), [](const auto& p) {
-        return p.grad().defined();
-      })) {
-    throw UsageError(
-        "[step] no parameter of the optimizer has a gradient; call "
-        "accelerator.backward(loss) first, with a loss of these parameters");
-  }
   step_state_->end_step();
   if (scaler_) {
-    scaler_->unscale(this, parameters);
+    unscale();
     was_skipped_ = scaler_->found_inf(this);
     scaler_->finish(this);
   }
@@ -51,10 +45,7 @@ void OptimizerStep::zero_grad() {
   if (!step_state_->sync_gradients()) {
     return;
   }
-  // Dropped, not zeroed or detached in place: gradients may live in a bucket.
-  for (auto& parameter : optimizer_->parameters()) {
-    parameter.mutable_grad() = at::Tensor();
-  }
+  optimizer_->zero_grad();
   if (scaler_) {
     scaler_->finish(this);
   }

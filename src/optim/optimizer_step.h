@@ -14,11 +14,14 @@
 namespace accelerate {
 
 /// An optimizer as the training step sees it.
-class OptimizerAdapter {
+class ACCELERATE_API OptimizerAdapter {
  public:
   virtual ~OptimizerAdapter() = default;
   virtual std::vector<at::Tensor> parameters() = 0;
   virtual void step() = 0;
+  /// Drops the gradients, which may live in a bucket: neither zeroed nor
+  /// detached in place.
+  virtual void zero_grad();
 };
 
 /// Decides whether a call of `step` updates weights.

@@ -4,8 +4,10 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "accelerate/error.h"
 #include "optim/optimizer_step.h"
 #include "optim/savable.h"
 
@@ -25,11 +27,23 @@ class TorchOptimizer final : public OptimizerAdapter {
     return all;
   }
   void step() override {
+    check_gradients();
     place_state();
     optimizer_.step();
   }
 
  private:
+  void check_gradients() {
+    const auto all = parameters();
+    if (std::none_of(all.begin(), all.end(), [](const auto& p) {
+          return p.grad().defined();
+        })) {
+      throw UsageError(
+          "[step] no parameter of the optimizer has a gradient; call "
+          "accelerator.backward(loss) first, with a loss of these parameters");
+    }
+  }
+
   // State that was made or loaded before the model moved to its device.
   void place_state() {
     if (std::exchange(is_placed_, true)) {

@@ -148,6 +148,9 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     }
   }
 
+  void set_buffers(const std::vector<at::Tensor>& buffers) override {
+    buffers_ = buffers;
+  }
   void set_sync(bool sync) override { sync_ = sync; }
   bool sync() const override { return sync_; }
   void sync_next_backward() override {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "accelerate/ddp.h"
 #include "accelerate/process_group.h"
@@ -27,6 +28,8 @@ class ParallelEngine {
   /// After the user's forward, with the tensors of its output where
   /// `wants_outputs` said so. May replace them.
   virtual void after_forward(std::span<at::Tensor* const> /*outputs*/) {}
+  /// The model's buffers are other tensors from now on.
+  virtual void set_buffers(const std::vector<at::Tensor>& /*buffers*/) {}
   /// While false, backward adds up local gradients and sends nothing.
   virtual void set_sync(bool /*sync*/) {}
   virtual bool sync() const { return true; }

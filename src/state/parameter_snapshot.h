@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/export.h"
 #include "state/parameter_set.h"
 
 namespace accelerate {
 
 /// Names, shapes, dtypes, devices and identities of parameters and buffers, and
 /// which parameters are trained. Keeps no tensor alive.
-class ParameterSnapshot {
+class ACCELERATE_API ParameterSnapshot {
  public:
   ParameterSnapshot() = default;
   explicit ParameterSnapshot(const ParameterSet& model);

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/c10d.h"
+#include "accelerate/collectives.h"
+#include "accelerate/error.h"
+#include "python/src/binders.h"
+
+namespace accelerate::python {
+namespace {
+
+namespace py = pybind11;
+using Tensors = std::vector<at::Tensor>;
+
+ReduceOp parse_reduction(const std::string& name) {
+  if (name == "sum") {
+    return ReduceOp::kSum;
+  }
+  if (name == "mean") {
+    return ReduceOp::kMean;
+  }
+  if (name == "max") {
+    return ReduceOp::kMax;
+  }
+  throw UsageError(
+      "[reduce] got reduction '" + name + "', expected sum, mean or max");
+}
+
+} // namespace
+
+void bind_group(py::module_& module) {
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<ProcessGroup>(module, "ProcessGroup")
+      .def(py::init<>())
+      .def(py::init(&from_c10d), py::arg("group"))
+      .def_property_readonly("rank", &ProcessGroup::rank)
+      .def_property_readonly("world_size", &ProcessGroup::world_size)
+      .def_property_readonly("backend", &ProcessGroup::backend)
+      .def("barrier", &ProcessGroup::barrier, release)
+      .def("shutdown", &ProcessGroup::shutdown, release)
+      .def(
+          "all_gather",
+          [](const ProcessGroup& group,
+             const Tensors& tensors,
+             const std::string& structure) {
+            return detail::all_gather(group, {tensors, structure});
+          },
+          py::arg("tensors"),
+          py::arg("structure"),
+          release)
+      .def(
+          "reduce",
+          [](const ProcessGroup& group,
+             const Tensors& tensors,
+             const std::string& structure,
+             const std::string& reduction) {
+            return detail::reduce(
+                group, {tensors, structure}, parse_reduction(reduction));
+          },
+          py::arg("tensors"),
+          py::arg("structure"),
+          py::arg("reduction"),
+          release)
+      .def(
+          "broadcast",
+          [](const ProcessGroup& group,
+             const Tensors& tensors,
+             const std::string& structure,
+             int root) {
+            detail::broadcast(group, {tensors, structure}, root);
+          },
+          py::arg("tensors"),
+          py::arg("structure"),
+          py::arg("root"),
+          release)
+      .def(
+          "pad_across_processes",
+          [](const ProcessGroup& group,
+             const Tensors& tensors,
+             const std::string& structure,
+             int64_t dim,
+             double pad_index,
+             bool pad_first) {
+            return detail::pad_across_processes(
+                group, {tensors, structure}, dim, pad_index, pad_first);
+          },
+          py::arg("tensors"),
+          py::arg("structure"),
+          py::arg("dim"),
+          py::arg("pad_index"),
+          py::arg("pad_first"),
+          release)
+      .def(
+          "all_gather_bytes",
+          [](const ProcessGroup& group, const std::string& bytes) {
+            std::vector<std::string> all;
+            {
+              const py::gil_scoped_release no_gil;
+              all = group.all_gather_bytes(bytes);
+            }
+            return std::vector<py::bytes>(all.begin(), all.end());
+          },
+          py::arg("data"))
+      .def(
+          "broadcast_bytes",
+          [](const ProcessGroup& group, const std::string& bytes, int root) {
+            std::string all;
+            {
+              const py::gil_scoped_release no_gil;
+              all = group.broadcast_bytes(bytes, root);
+            }
+            return py::bytes(all);
+          },
+          py::arg("data"),
+          py::arg("root"))
+      .def(
+          "scatter_bytes",
+          [](const ProcessGroup& group,
+             const std::vector<std::string>& parts,
+             int root) {
+            std::string own;
+            {
+              const py::gil_scoped_release no_gil;
+              own = group.scatter_bytes(parts, root);
+            }
+            return py::bytes(own);
+          },
+          py::arg("parts"),
+          py::arg("root"));
+}
+
+} // namespace accelerate::python

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/accumulate.h"
+#include "accelerate/prepared_model.h"
+#include "accelerator/model_context.h"
+#include "python/src/binders.h"
+
+namespace accelerate::python {
+namespace {
+
+namespace py = pybind11;
+
+/// One forward under way: what C++ callers keep on the stack.
+class Forward {
+ public:
+  explicit Forward(std::shared_ptr<ModelContext> context)
+      : context_(std::move(context)),
+        scope_(std::make_unique<detail::ForwardScope>(*context_)) {}
+
+  bool wants_outputs() const { return scope_->wants_outputs(); }
+  std::vector<at::Tensor> finish(std::vector<at::Tensor> outputs) {
+    std::vector<at::Tensor*> pointers;
+    for (auto& output : outputs) {
+      pointers.push_back(&output);
+    }
+    scope_->finish(pointers);
+    scope_.reset();
+    return outputs;
+  }
+  /// The user's forward threw: leaves the precision of the run.
+  void abandon() { scope_.reset(); }
+
+ private:
+  std::shared_ptr<ModelContext> context_;
+  std::unique_ptr<detail::ForwardScope> scope_;
+};
+
+/// While entered, gradients of the model stay local.
+class NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<ModelContext> context)
+      : context_(std::move(context)) {}
+  void enter() { guard_ = std::make_unique<NoSyncGuard>(*context_->engine); }
+  void exit() { guard_.reset(); }
+
+ private:
+  std::shared_ptr<ModelContext> context_;
+  std::unique_ptr<NoSyncGuard> guard_;
+};
+
+} // namespace
+
+void bind_model(py::module_& module) {
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<ParameterSet>(module, "ParameterSet")
+      .def(
+          py::init([](std::vector<std::string> names,
+                      std::vector<at::Tensor> parameters,
+                      std::vector<std::string> buffer_names,
+                      std::vector<at::Tensor> buffers) {
+            return ParameterSet{
+                std::move(names),
+                std::move(parameters),
+                std::move(buffer_names),
+                std::move(buffers)};
+          }),
+          py::arg("names"),
+          py::arg("parameters"),
+          py::arg("buffer_names"),
+          py::arg("buffers"));
+  py::class_<Forward>(module, "Forward")
+      .def_property_readonly("wants_outputs", &Forward::wants_outputs)
+      .def("finish", &Forward::finish, py::arg("outputs"), release)
+      .def("abandon", &Forward::abandon);
+  py::class_<NoSync>(module, "NoSync")
+      .def("enter", &NoSync::enter)
+      .def("exit", &NoSync::exit);
+  py::class_<AccumulateGuard>(module, "AccumulateGuard");
+  py::class_<ModelContext, std::shared_ptr<ModelContext>>(
+      module, "ModelContext")
+      .def(
+          "begin_forward",
+          [](std::shared_ptr<ModelContext> context) {
+            return std::make_unique<Forward>(std::move(context));
+          },
+          release)
+      .def(
+          "set_buffers",
+          [](ModelContext& context, const std::vector<at::Tensor>& buffers) {
+            context.engine->set_buffers(buffers);
+          },
+          py::arg("buffers"))
+      .def(
+          "check_unchanged",
+          [](const ModelContext& context, const ParameterSet& now) {
+            context.as_prepared.check_unchanged(now);
+          },
+          py::arg("now"))
+      .def(
+          "no_sync",
+          [](std::shared_ptr<ModelContext> context) {
+            return std::make_unique<NoSync>(std::move(context));
+          })
+      .def("sync_next_backward", [](ModelContext& context) {
+        context.engine->sync_next_backward();
+      });
+}
+
+} // namespace accelerate::python

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "accelerate/process.h"
+#include "comm/connect.h"
+#include "device/device.h"
+#include "python/src/binders.h"
+
+namespace accelerate::python {
+namespace {
+
+namespace py = pybind11;
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+} // namespace
+
+void bind_process(py::module_& module) {
+  py::class_<ProcessEnvironment>(module, "ProcessEnvironment")
+      .def_property_readonly(
+          "rank", [](const ProcessEnvironment& e) { return e.topology.rank; })
+      .def_property_readonly(
+          "world_size",
+          [](const ProcessEnvironment& e) { return e.topology.world_size; })
+      .def_property_readonly(
+          "local_rank",
+          [](const ProcessEnvironment& e) { return e.topology.local_rank; })
+      .def_property_readonly(
+          "local_world_size",
+          [](const ProcessEnvironment& e) {
+            return e.topology.local_world_size;
+          })
+      .def_property_readonly(
+          "address",
+          [](const ProcessEnvironment& e) { return e.rendezvous.address; })
+      .def_property_readonly(
+          "port", [](const ProcessEnvironment& e) { return e.rendezvous.port; })
+      .def_readonly("source", &ProcessEnvironment::source)
+      .def(
+          "has_gpu_for_each_rank",
+          [](const ProcessEnvironment& e) {
+            return has_gpu_for_each_rank(e.topology);
+          })
+      .def(
+          "interface",
+          [](const ProcessEnvironment& e) {
+            return interface_towards(e.rendezvous);
+          })
+      .def(
+          "meet",
+          [](const ProcessEnvironment& e, double timeout_seconds) {
+            ignore_broken_pipes();
+            return meet(e, milliseconds(timeout_seconds));
+          },
+          py::arg("timeout_seconds"),
+          py::call_guard<py::gil_scoped_release>());
+
+  module.def("detect_environment", [] { return detect_environment(); });
+  // A process whose user made the group.
+  module.def(
+      "environment_of_group",
+      [](int rank, int world_size, int local_rank, int local_world_size) {
+        ProcessEnvironment environment;
+        environment.topology = {
+            .rank = rank,
+            .world_size = world_size,
+            .local_rank = local_rank,
+            .local_world_size = local_world_size};
+        return environment;
+      },
+      py::arg("rank"),
+      py::arg("world_size"),
+      py::arg("local_rank"),
+      py::arg("local_world_size"));
+  module.def(
+      "select_device", &select_device, py::arg("local_rank"), py::arg("cpu"));
+}
+
+} // namespace accelerate::python

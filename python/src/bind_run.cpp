@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerator/training_run.h"
+#include "python/src/binders.h"
+#include "python/src/python_optimizer.h"
+
+namespace accelerate::python {
+namespace {
+
+namespace py = pybind11;
+using Tensors = std::vector<at::Tensor>;
+
+void bind_options(py::module_& module) {
+  py::class_<PowerSgdOptions>(module, "PowerSgdOptions")
+      .def(py::init<>())
+      .def_readwrite(
+          "matrix_approximation_rank",
+          &PowerSgdOptions::matrix_approximation_rank)
+      .def_readwrite(
+          "start_powerSGD_iter", &PowerSgdOptions::start_powerSGD_iter)
+      .def_readwrite(
+          "min_compression_rate", &PowerSgdOptions::min_compression_rate)
+      .def_readwrite("use_error_feedback", &PowerSgdOptions::use_error_feedback)
+      .def_readwrite("warm_start", &PowerSgdOptions::warm_start)
+      .def_readwrite(
+          "orthogonalization_epsilon",
+          &PowerSgdOptions::orthogonalization_epsilon)
+      .def_readwrite("random_seed", &PowerSgdOptions::random_seed);
+  py::enum_<Compression>(module, "Compression")
+      .value("none", Compression::kNone)
+      .value("fp16", Compression::kFp16)
+      .value("bf16", Compression::kBf16)
+      .value("power_sgd", Compression::kPowerSgd);
+  py::class_<DdpOptions>(module, "DdpOptions")
+      .def(py::init<>())
+      .def_readwrite("broadcast_buffers", &DdpOptions::broadcast_buffers)
+      .def_readwrite("bucket_cap_mb", &DdpOptions::bucket_cap_mb)
+      .def_readwrite(
+          "find_unused_parameters", &DdpOptions::find_unused_parameters)
+      .def_readwrite(
+          "gradient_as_bucket_view", &DdpOptions::gradient_as_bucket_view)
+      .def_readwrite("static_graph", &DdpOptions::static_graph)
+      .def_readwrite("compression", &DdpOptions::compression)
+      .def_readwrite("power_sgd", &DdpOptions::power_sgd);
+  py::class_<GradScalerOptions>(module, "GradScalerOptions")
+      .def(py::init<>())
+      .def_readwrite("init_scale", &GradScalerOptions::init_scale)
+      .def_readwrite("growth_factor", &GradScalerOptions::growth_factor)
+      .def_readwrite("backoff_factor", &GradScalerOptions::backoff_factor)
+      .def_readwrite("growth_interval", &GradScalerOptions::growth_interval);
+  py::class_<AcceleratorOptions>(module, "AcceleratorOptions")
+      .def(py::init<>())
+      .def_readwrite("cpu", &AcceleratorOptions::cpu)
+      .def_readwrite(
+          "gradient_accumulation_steps",
+          &AcceleratorOptions::gradient_accumulation_steps)
+      .def_readwrite(
+          "sync_with_dataloader", &AcceleratorOptions::sync_with_dataloader)
+      .def_readwrite("sync_each_batch", &AcceleratorOptions::sync_each_batch)
+      .def_readwrite("ddp", &AcceleratorOptions::ddp)
+      .def_readwrite("scaler", &AcceleratorOptions::scaler)
+      .def_readwrite("environment", &AcceleratorOptions::environment)
+      .def_readwrite("process_group", &AcceleratorOptions::process_group)
+      .def(
+          "set_mixed_precision",
+          [](AcceleratorOptions& options, const std::string& name) {
+            options.mixed_precision = parse_precision(name);
+          },
+          py::arg("name"))
+      .def(
+          "step_schedulers_per_process",
+          [](AcceleratorOptions& options, bool per_process) {
+            options.scheduler_stepping =
+                per_process ? SchedulerStepping::kPerProcess
+                            : SchedulerStepping::kPerOptimizerStep;
+          },
+          py::arg("per_process"));
+}
+
+const char* name_of(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return "bf16";
+    case Precision::kFp16:
+      return "fp16";
+    case Precision::kNo:
+      break;
+  }
+  return "no";
+}
+
+/// What Python's `with accelerator.autocast()` enters and leaves.
+class Autocast {
+ public:
+  Autocast(c10::DeviceType device, Precision precision)
+      : device_(device), precision_(precision) {}
+  void enter() {
+    guard_ = std::make_unique<AutocastGuard>(device_, precision_);
+  }
+  void exit() { guard_.reset(); }
+
+ private:
+  c10::DeviceType device_;
+  Precision precision_;
+  std::unique_ptr<AutocastGuard> guard_;
+};
+
+} // namespace
+
+void bind_run(py::module_& module) {
+  bind_options(module);
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<Autocast>(module, "Autocast")
+      .def("enter", &Autocast::enter)
+      .def("exit", &Autocast::exit);
+  py::class_<TrainingRun>(module, "TrainingRun")
+      .def(
+          py::init([](AcceleratorOptions options,
+                      std::shared_ptr<StepState> step_state) {
+            auto run = std::make_unique<TrainingRun>(
+                std::move(options), system_env, std::move(step_state));
+            run->allow_raw_models_alone();
+            return run;
+          }),
+          py::arg("options"),
+          py::arg("step_state"))
+      .def_property_readonly("device", &TrainingRun::device)
+      .def_property_readonly(
+          "mixed_precision",
+          [](const TrainingRun& run) { return name_of(run.precision()); })
+      .def_property(
+          "num_accumulation_steps",
+          &TrainingRun::num_accumulation_steps,
+          &TrainingRun::set_num_accumulation_steps)
+      .def_property_readonly(
+          "current_scale",
+          [](const TrainingRun& run) -> std::optional<double> {
+            if (!run.scaler()) {
+              return std::nullopt;
+            }
+            return run.scaler()->current_scale();
+          })
+      .def(
+          "prepare_model",
+          &TrainingRun::prepare_model,
+          py::arg("model"),
+          release)
+      .def(
+          "prepare_optimizer",
+          [](TrainingRun& run, py::object adapter) {
+            return run.prepare_optimizer(
+                std::make_unique<PythonOptimizer>(std::move(adapter)));
+          },
+          py::arg("adapter"))
+      .def(
+          "backward",
+          [](TrainingRun& run, const at::Tensor& loss, const py::function& f) {
+            run.backward(loss, std::nullopt, [&](const at::Tensor& weighed) {
+              f(weighed);
+            });
+          },
+          py::arg("loss"),
+          py::arg("run"))
+      .def(
+          "begin_micro_batch",
+          [](TrainingRun& run,
+             std::vector<std::shared_ptr<ModelContext>> models) {
+            return std::make_unique<AccumulateGuard>(
+                run.begin_micro_batch(std::move(models)));
+          },
+          py::arg("models"))
+      .def(
+          "autocast",
+          [](const TrainingRun& run, bool enabled) {
+            return std::make_unique<Autocast>(
+                run.device().type(),
+                enabled ? run.precision() : Precision::kNo);
+          },
+          py::arg("enabled"))
+      .def("unscale_gradients", &TrainingRun::unscale_gradients)
+      .def(
+          "clip_grad_norm",
+          &TrainingRun::clip_grad_norm,
+          py::arg("parameters"),
+          py::arg("max_norm"),
+          py::arg("norm_type"))
+      .def(
+          "clip_grad_value",
+          &TrainingRun::clip_grad_value,
+          py::arg("parameters"),
+          py::arg("limit"))
+      .def_property_readonly(
+          "optimizer_step_was_skipped",
+          &TrainingRun::optimizer_step_was_skipped)
+      .def(
+          "num_scheduler_moves",
+          &TrainingRun::num_scheduler_moves,
+          py::arg("optimizers"))
+      .def("set_trigger", &TrainingRun::set_trigger)
+      .def("check_trigger", &TrainingRun::check_trigger, release)
+      .def(
+          "gather_real",
+          [](const TrainingRun& run,
+             const Tensors& tensors,
+             const std::string& structure) {
+            return run.gather_real({tensors, structure});
+          },
+          py::arg("tensors"),
+          py::arg("structure"),
+          release)
+      .def("num_real", &TrainingRun::num_real, py::arg("size"))
+      .def("shut_down", &TrainingRun::shut_down);
+}
+
+} // namespace accelerate::python

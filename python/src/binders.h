@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function for each header that the Python package reaches.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace accelerate::python {
+
+void bind_errors(pybind11::module_& module);
+void bind_process(pybind11::module_& module);
+void bind_group(pybind11::module_& module);
+void bind_step_state(pybind11::module_& module);
+void bind_data(pybind11::module_& module);
+void bind_model(pybind11::module_& module);
+void bind_optimizer(pybind11::module_& module);
+void bind_run(pybind11::module_& module);
+
+} // namespace accelerate::python

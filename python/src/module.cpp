@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/binders.h"
+
+PYBIND11_MODULE(_C, module) {
+  using namespace accelerate::python;
+  module.doc() = "The engine of accelerate; see docs/guide_python.md.";
+  bind_errors(module);
+  bind_process(module);
+  bind_group(module);
+  bind_step_state(module);
+  bind_data(module);
+  bind_model(module);
+  bind_optimizer(module);
+  bind_run(module);
+}

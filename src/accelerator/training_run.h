@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of an Accelerator that does not know which language models and
+// optimizers are written in. The C++ facade and the Python package are two
+// adapters of it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "accelerate/accelerator.h"
+#include "accelerator/accumulation.h"
+#include "accelerator/assemble.h"
+#include "optim/optimizer_step.h"
+
+namespace accelerate {
+
+class ACCELERATE_API TrainingRun {
+ public:
+  /// `step_state` may be shared with other runs of this process. Throws as
+  /// `Accelerator`.
+  TrainingRun(
+      AcceleratorOptions options,
+      const EnvLookup& env,
+      std::shared_ptr<StepState> step_state = std::make_shared<StepState>());
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  const AcceleratorOptions& options() const { return options_; }
+  const ProcessTopology& topology() const { return assembly_.topology; }
+  const ProcessGroup& group() const { return assembly_.group; }
+  c10::Device device() const { return assembly_.device; }
+  Precision precision() const { return assembly_.precision; }
+  DistributedType distributed_type() const;
+  const std::shared_ptr<StepState>& step_state() const { return step_state_; }
+  const std::shared_ptr<GradScaler>& scaler() const { return scaler_; }
+
+  /// A model that is on its device already. Throws `UsageError` on fp16
+  /// parameters with fp16.
+  std::shared_ptr<ModelContext> prepare_model(ParameterSet model);
+  std::shared_ptr<OptimizerStep> prepare_optimizer(
+      std::unique_ptr<OptimizerAdapter> optimizer);
+
+  /// A loss of a model that was called without its context is refused by
+  /// default. Allowed where there are no other ranks to meet, it trains.
+  void allow_raw_models_alone() { allows_raw_models_alone_ = true; }
+
+  using RunAutograd = std::function<void(const at::Tensor& loss)>;
+  /// Divides or weighs the loss, scales it, and has `run` compute gradients.
+  void backward(
+      const at::Tensor& loss,
+      const std::optional<LossWeight>& weight,
+      const RunAutograd& run);
+  AccumulateGuard begin_micro_batch(
+      std::vector<std::shared_ptr<ModelContext>> models);
+  int64_t num_accumulation_steps() const { return accumulation_.num_steps(); }
+  void set_num_accumulation_steps(int64_t num_steps) {
+    accumulation_.set_num_steps(num_steps);
+  }
+
+  /// Nothing while gradients are accumulated.
+  void unscale_gradients();
+  /// See `Accelerator`.
+  at::Tensor clip_grad_norm(
+      const std::vector<at::Tensor>& parameters,
+      double max_norm,
+      double norm_type);
+  void clip_grad_value(const std::vector<at::Tensor>& parameters, double limit);
+  bool optimizer_step_was_skipped() const;
+  /// How often a scheduler of these optimizers moves at one call of `step`, by
+  /// Hugging Face's rule: not while gradients are accumulated, not after a
+  /// skipped step, else as `scheduler_stepping` says.
+  int64_t num_scheduler_moves(
+      const std::vector<std::shared_ptr<OptimizerStep>>& optimizers) const;
+
+  void set_trigger() { trigger_ = true; }
+  bool check_trigger();
+  /// Everybody's rows that are no repetition (`gather_for_metrics`).
+  std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
+  /// How many of `size` objects count, were they one for each sample.
+  int64_t num_real(int64_t size) const;
+  /// Leaves the group.
+  void shut_down() { assembly_.group.shutdown(); }
+
+ private:
+  void unscale_owners_of(const std::vector<at::Tensor>& parameters);
+  std::vector<std::shared_ptr<OptimizerStep>> living_optimizers() const;
+
+  AcceleratorOptions options_;
+  Assembly assembly_;
+  std::shared_ptr<StepState> step_state_;
+  Accumulation accumulation_;
+  std::shared_ptr<GradScaler> scaler_;
+  std::vector<std::weak_ptr<OptimizerStep>> optimizers_;
+  bool has_models_ = false;
+  bool allows_raw_models_alone_ = false;
+  bool trigger_ = false;
+};
+
+} // namespace accelerate
