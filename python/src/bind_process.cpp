@@ -2,6 +2,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "accelerate/process.h"
+#include "accelerator/assemble.h"
 #include "comm/connect.h"
 #include "device/device.h"
 #include "python/src/binders.h"
@@ -74,6 +75,10 @@ void bind_process(py::module_& module) {
       py::arg("world_size"),
       py::arg("local_rank"),
       py::arg("local_world_size"));
+  module.def(
+      "wants_cpu",
+      [](bool cpu) { return wants_cpu(cpu, system_env); },
+      py::arg("cpu"));
   module.def(
       "select_device", &select_device, py::arg("local_rank"), py::arg("cpu"));
 }

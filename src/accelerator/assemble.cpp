@@ -36,20 +36,6 @@ void check_fit(const ProcessTopology& topology, const ProcessGroup& group) {
   }
 }
 
-bool wants_cpu(const AcceleratorOptions& options, const EnvLookup& env) {
-  const std::string name = "ACCELERATE_USE_CPU";
-  const auto value = env(name);
-  if (!value || value->empty()) {
-    return options.cpu;
-  }
-  const auto is_wanted = parse_bool(*value);
-  if (!is_wanted) {
-    throw ConfigError(str_cat(
-        "[Accelerator] ", name, "=", *value, ", expected true or false"));
-  }
-  return *is_wanted || options.cpu;
-}
-
 // One autograd thread serves a GPU: thread ranks that share it would wait for
 // each other in backward for ever.
 void refuse_threads_on_one_gpu(const Assembly& assembly) {
@@ -133,10 +119,24 @@ int64_t choose_accumulation(
 
 } // namespace
 
+bool wants_cpu(bool cpu, const EnvLookup& env) {
+  const std::string name = "ACCELERATE_USE_CPU";
+  const auto value = env(name);
+  if (!value || value->empty()) {
+    return cpu;
+  }
+  const auto is_wanted = parse_bool(*value);
+  if (!is_wanted) {
+    throw ConfigError(str_cat(
+        "[Accelerator] ", name, "=", *value, ", expected true or false"));
+  }
+  return *is_wanted || cpu;
+}
+
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   Assembly assembly;
   ProcessGroupOptions connection = options.connection;
-  const bool cpu = wants_cpu(options, env);
+  const bool cpu = wants_cpu(options.cpu, env);
   if (cpu && connection.backend == Backend::kAuto) {
     connection.backend = Backend::kGloo;
   }

@@ -19,7 +19,7 @@ even_part(int64_t size, ShardOptions shard, bool apply_padding) {
   const int64_t wanted = share + (extra > 0 ? 1 : 0);
   while (apply_padding && size > 0 &&
          static_cast<int64_t>(indices.size()) < wanted) {
-    indices.push_back(indices.empty() ? size - 1 : indices.back());
+    indices.push_back(size - 1);
   }
   return indices;
 }

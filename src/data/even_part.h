@@ -10,7 +10,7 @@
 namespace accelerate {
 
 /// The indices of this rank's part of `size` elements; the first ranks get one
-/// more where the size does not divide. With `apply_padding` the last index is
+/// more where the size does not divide. With `apply_padding` the last of all is
 /// repeated so that all parts are equally long.
 ACCELERATE_API std::vector<int64_t>
 even_part(int64_t size, ShardOptions shard, bool apply_padding);

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""First contact: from the process's variables to torch.distributed's group."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any
+
+import torch.distributed as dist
+
+from accelerate import _C
+from accelerate.errors import ConfigError
+
+CONNECT_TIMEOUT_SECONDS = 60.0
+# Below torch's own half hour: a process that does not come is heard of sooner.
+DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)
+
+
+def connect(cpu: bool, kwargs: dict[str, Any]) -> tuple[_C.ProcessEnvironment, _C.ProcessGroup]:
+    """The place of this process and the group of all; makes torch.distributed's group where the
+    user has not made one."""
+    if dist.is_available() and dist.is_initialized():
+        return _environment_of_user(), _C.ProcessGroup(dist.group.WORLD)
+    environment = _C.detect_environment()
+    if environment.world_size == 1:
+        return environment, _C.ProcessGroup()
+    _make_group(environment, cpu, dict(kwargs))
+    return environment, _C.ProcessGroup(dist.group.WORLD)
+
+
+def _environment_of_user() -> _C.ProcessEnvironment:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    environment = _C.detect_environment()
+    if (environment.rank, environment.world_size) == (rank, world_size):
+        return environment
+    # Nobody said where the processes are: on this machine.
+    return _C.environment_of_group(
+        rank=rank,
+        world_size=world_size,
+        local_rank=int(os.environ.get("LOCAL_RANK", rank)),
+        local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
+    )
+
+
+def _choose_backend(environment: _C.ProcessEnvironment, cpu: bool, wanted: str | None) -> str:
+    with_nccl = not cpu and dist.is_nccl_available() and environment.has_gpu_for_each_rank()
+    # CPU tensors travel too: gathered objects, flags.
+    chosen = "cpu:gloo,cuda:nccl" if with_nccl else "gloo"
+    if wanted is not None and wanted not in (chosen, "nccl" if with_nccl else "gloo"):
+        raise ConfigError(
+            f"[PartialState] got backend '{wanted}', but these processes can speak "
+            f"{'nccl' if with_nccl else 'gloo'}; leave the backend out"
+        )
+    return chosen
+
+
+def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str, Any]) -> None:
+    backend = _choose_backend(environment, cpu, kwargs.pop("backend", None))
+    timeout = kwargs.pop("timeout", None) or DEFAULT_TIMEOUT
+    if "init_method" in kwargs:
+        meeting_point = {"init_method": kwargs.pop("init_method")}
+    else:
+        meeting_point = {"store": environment.meet(CONNECT_TIMEOUT_SECONDS)}
+        # Gloo would take the address that this machine's own name leads to, which peers may not
+        # reach.
+        interface = environment.interface()
+        if interface:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    if kwargs:
+        raise ConfigError(
+            f"[PartialState] got the unknown argument '{next(iter(kwargs))}', expected backend, "
+            "timeout or init_method"
+        )
+    dist.init_process_group(
+        backend=backend,
+        rank=environment.rank,
+        world_size=environment.world_size,
+        timeout=timeout,
+        **meeting_point,
+    )
+    _tell_torchrun_variables(environment)
+
+
+def _tell_torchrun_variables(environment: _C.ProcessEnvironment) -> None:
+    # Scripts read these, and under MPI or Slurm nobody has set them.
+    for name, value in (
+        ("RANK", environment.rank),
+        ("WORLD_SIZE", environment.world_size),
+        ("LOCAL_RANK", environment.local_rank),
+        ("LOCAL_WORLD_SIZE", environment.local_world_size),
+        ("MASTER_ADDR", environment.address),
+        ("MASTER_PORT", environment.port),
+    ):
+        if value != "":
+            os.environ.setdefault(name, str(value))

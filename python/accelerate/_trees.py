@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nested Python values of tensors: lists, tuples, mappings and dataclasses."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from accelerate.errors import UsageError
+
+
+def is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def like(container: list | tuple, items: Any) -> Any:
+    """The items in a container of the same type."""
+    if is_named_tuple(container):
+        return type(container)(*items)
+    return type(container)(items)
+
+
+def _with_values(mapping: Mapping, values: dict) -> Mapping:
+    # A mapping that is also a dataclass (transformers' outputs) keeps attributes and items alike
+    # only when it is changed item by item.
+    if dataclasses.is_dataclass(mapping):
+        changed = copy.copy(mapping)
+        for key, value in values.items():
+            changed[key] = value
+        return changed
+    if type(mapping) is dict:
+        return values
+    return type(mapping)(values)
+
+
+def map_tensors(
+    value: Any,
+    function: Callable[[torch.Tensor], Any],
+    other: Callable[[Any], Any] = lambda leaf: leaf,
+) -> Any:
+    """The same structure with `function` of each tensor and `other` of each other leaf."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return like(value, (map_tensors(item, function, other) for item in value))
+    if isinstance(value, Mapping):
+        values = {key: map_tensors(item, function, other) for key, item in value.items()}
+        return _with_values(value, values)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = copy.copy(value)
+        for field in dataclasses.fields(value):
+            item = map_tensors(getattr(value, field.name), function, other)
+            object.__setattr__(changed, field.name, item)
+        return changed
+    return other(value)
+
+
+def tensors_of(value: Any, found: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+    """All tensors in `value`, in order; other leaves are left out."""
+    found = [] if found is None else found
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            tensors_of(item, found)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            tensors_of(item, found)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            tensors_of(getattr(value, field.name), found)
+    return found
+
+
+def with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """`value` with other tensors, in the order of `tensors_of`."""
+    remaining = iter(tensors)
+    return map_tensors(value, lambda _: next(remaining))
+
+
+def structure_of(value: Any, where: str) -> str:
+    """A text that ranks compare; raises `UsageError` on leaves that are no tensors."""
+    if isinstance(value, torch.Tensor):
+        return "*"
+    if isinstance(value, Mapping):
+        items = (f"{key!r}: {structure_of(item, where)}" for key, item in value.items())
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(structure_of(item, where) for item in value) + "]"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return structure_of(
+            {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, where
+        )
+    raise NotATensor(
+        f"[{where}] got a {type(value).__name__}, expected tensors, or lists, tuples and "
+        "dictionaries of them; gather_object takes other objects"
+    )
+
+
+class NotATensor(UsageError, TypeError):
+    """A value that a collective on tensors cannot carry."""
+
+
+def has_only_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(has_only_tensors(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(has_only_tensors(item) for item in value)
+    return isinstance(value, torch.Tensor)

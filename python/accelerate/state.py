@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where this process sits and what step is under way: one of each per Python process.
+
+See docs/guide_python.md."""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from accelerate import _C
+from accelerate.errors import UsageError
+from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPlugin
+
+
+class PartialState:
+    """Connects this process to the others of the run, once; every later `PartialState()` is the
+    same state. Extra arguments (`backend`, `timeout`, `init_method`) are torch.distributed's.
+
+    A group that the user has made before is used as it is."""
+
+    _shared_state: dict[str, Any] = {}
+    _attributes = (
+        "backend",
+        "debug",
+        "device",
+        "distributed_type",
+        "group",
+        "local_process_index",
+        "num_processes",
+        "process_index",
+    )
+
+    def __init__(self, cpu: bool = False, **kwargs: Any) -> None:
+        self.__dict__ = self._shared_state
+        if self.initialized:
+            return
+        from accelerate._connect import connect
+
+        cpu = _C.wants_cpu(cpu)
+        environment, group = connect(cpu, kwargs)
+        self.environment = environment
+        self.group = group
+        self._cpu = cpu
+        self.device = _C.select_device(environment.local_rank, cpu)
+        self.num_processes = environment.world_size
+        self.process_index = environment.rank
+        self.local_process_index = environment.local_rank
+        self.fork_launched = False
+        self.debug = False
+        if group.backend == "solo":
+            self.backend = None
+            self.distributed_type = DistributedType.NO
+        else:
+            self.backend = group.backend
+            self.distributed_type = (
+                DistributedType.MULTI_GPU if self.device.type == "cuda" else DistributedType.MULTI_CPU
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached where the shared state has no such entry.
+        if name in self._attributes:
+            raise AttributeError(
+                f"`PartialState` object has no attribute `{name}`. "
+                "This happens if `PartialState._reset_state()` was called and an `Accelerator` or "
+                "`PartialState` was not reinitialized."
+            )
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def __repr__(self) -> str:
+        return (
+            f"Distributed environment: {self.distributed_type}"
+            f"{('  Backend: ' + self.backend) if self.backend else ''}\n"
+            f"Num processes: {self.num_processes}\n"
+            f"Process index: {self.process_index}\n"
+            f"Local process index: {self.local_process_index}\n"
+            f"Device: {self.device}\n"
+        )
+
+    @staticmethod
+    def _reset_state() -> None:
+        """Forgets this process's place; torch.distributed's group lives on."""
+        PartialState._shared_state.clear()
+
+    @property
+    def initialized(self) -> bool:
+        return self._shared_state != {}
+
+    @property
+    def use_distributed(self) -> bool:
+        return self.distributed_type != DistributedType.NO and self.num_processes > 1
+
+    @property
+    def is_main_process(self) -> bool:
+        return self.process_index == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        return self.local_process_index == 0
+
+    @property
+    def is_last_process(self) -> bool:
+        return self.process_index == self.num_processes - 1
+
+    @property
+    def default_device(self) -> torch.device:
+        """The kind of device that a process on its own trains on."""
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def set_device(self) -> None:
+        """Makes this process's device the current one."""
+        self.device = _C.select_device(self.local_process_index, self._cpu)
+
+    def wait_for_everyone(self) -> None:
+        """Waits until every process has come here."""
+        self.group.barrier()
+
+    def _goes_first(self, is_first: bool) -> Iterator[None]:
+        if not is_first:
+            self.wait_for_everyone()
+        yield
+        # Not after an exception: the others must not go on as if the work was done.
+        if is_first:
+            self.wait_for_everyone()
+
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """The main process runs the block before the others."""
+        yield from self._goes_first(self.is_main_process)
+
+    @contextmanager
+    def local_main_process_first(self) -> Iterator[None]:
+        """The first process of each machine runs the block before the others of it."""
+        yield from self._goes_first(self.is_local_main_process)
+
+    @contextmanager
+    def split_between_processes(
+        self, inputs: Any, apply_padding: bool = False
+    ) -> Iterator[Any]:
+        """This process's contiguous part of a list, tuple, tensor, dictionary of those, or
+        `datasets.Dataset`. With `apply_padding` the last element is repeated so that all parts
+        have the same length."""
+        if self.num_processes == 1:
+            yield inputs
+            return
+        lengths = {len(value) for value in inputs.values()} if isinstance(inputs, dict) else {0}
+        if len(lengths) > 1:
+            raise UsageError(
+                f"[split_between_processes] got values of the lengths {sorted(lengths)}, expected "
+                "the same for all keys of the dictionary"
+            )
+        yield self._part_of(inputs, apply_padding)
+
+    def _part_of(self, inputs: Any, apply_padding: bool) -> Any:
+        if isinstance(inputs, dict):
+            return {key: self._part_of(value, apply_padding) for key, value in inputs.items()}
+        if not isinstance(inputs, (list, tuple, torch.Tensor)) and not hasattr(inputs, "select"):
+            return inputs
+        part = _C.even_part(
+            size=len(inputs),
+            rank=self.process_index,
+            world_size=self.num_processes,
+            apply_padding=apply_padding,
+        )
+        if isinstance(inputs, torch.Tensor):
+            return inputs[torch.tensor(part, dtype=torch.long, device=inputs.device)]
+        if isinstance(inputs, (list, tuple)):
+            return type(inputs)(inputs[index] for index in part)
+        return inputs.select(part)
+
+    def _only_where(self, condition: Callable[[], bool], function: Callable | None) -> Callable:
+        if function is None:
+            return functools.partial(self._only_where, condition)
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            # Asked when it runs: a decorated function may be defined before the state exists.
+            return function(*args, **kwargs) if condition() or not self.use_distributed else None
+
+        return wrapper
+
+    def on_main_process(self, function: Callable | None = None) -> Callable:
+        """The function runs on the main process only, and gives None elsewhere."""
+        return self._only_where(lambda: self.is_main_process, function)
+
+    def on_local_main_process(self, function: Callable | None = None) -> Callable:
+        """The function runs once per machine."""
+        return self._only_where(lambda: self.is_local_main_process, function)
+
+    def on_last_process(self, function: Callable) -> Callable:
+        """The function runs on the last process only."""
+        return self._only_where(lambda: self.is_last_process, function)
+
+    def on_process(
+        self, function: Callable | None = None, process_index: int | None = None
+    ) -> Callable:
+        """The function runs on the process of this index only."""
+        return self._only_where(lambda: self.process_index == process_index, function)
+
+    def on_local_process(
+        self, function: Callable | None = None, local_process_index: int | None = None
+    ) -> Callable:
+        """The function runs on the processes of this index on their machine only."""
+        return self._only_where(lambda: self.local_process_index == local_process_index, function)
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Prints once per machine."""
+        if self.is_local_main_process:
+            print(*args, **kwargs)
+
+    def destroy_process_group(self, group: Any = None) -> None:
+        """Leaves torch.distributed's group, or ends `group` alone."""
+        if group is None:
+            self.group.shutdown()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group(group)
+
+
+class GradientState:
+    """What step is under way: shared by all Accelerators of the process. The facts live in C++;
+    this is the view that the original offers."""
+
+    _shared_state: dict[str, Any] = {}
+
+    def __init__(
+        self, gradient_accumulation_plugin: GradientAccumulationPlugin | None = None
+    ) -> None:
+        self.__dict__ = self._shared_state
+        if not self.initialized:
+            self.step_state = _C.StepState()
+            self.plugin_kwargs: dict[str, Any] = {}
+            self._running: list[weakref.ref] = []
+        if gradient_accumulation_plugin is not None:
+            self.plugin_kwargs = gradient_accumulation_plugin.to_kwargs()
+
+    @staticmethod
+    def _reset_state() -> None:
+        GradientState._shared_state.clear()
+
+    @property
+    def initialized(self) -> bool:
+        return self._shared_state != {}
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the step under way ends in an update of the weights."""
+        return self.step_state.sync_gradients
+
+    @sync_gradients.setter
+    def sync_gradients(self, value: bool) -> None:
+        self.step_state.sync_gradients = value
+
+    def _set_sync_gradients(self, sync_gradients: bool) -> None:
+        self.step_state.sync_gradients = sync_gradients
+
+    @property
+    def num_steps(self) -> int:
+        """Micro-batches per update."""
+        return self.plugin_kwargs.get("num_steps", 1)
+
+    @property
+    def adjust_scheduler(self) -> bool:
+        return self.plugin_kwargs.get("adjust_scheduler", False)
+
+    @property
+    def sync_with_dataloader(self) -> bool:
+        return self.plugin_kwargs.get("sync_with_dataloader", True)
+
+    def _add_dataloader(self, dataloader: Any) -> None:
+        self._running.append(weakref.ref(dataloader))
+
+    def _remove_dataloader(self, dataloader: Any) -> None:
+        self._running = [ref for ref in self._running if ref() not in (None, dataloader)]
+
+    @property
+    def dataloader_references(self) -> list[Any]:
+        """None, then the loaders whose loops run, the innermost last."""
+        return [None, *(loader for ref in self._running if (loader := ref()) is not None)]
+
+    @property
+    def active_dataloader(self) -> Any:
+        return self.dataloader_references[-1]
+
+    @property
+    def in_dataloader(self) -> bool:
+        return self.active_dataloader is not None
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Whether the batch of the innermost loop is its last."""
+        return self.in_dataloader and self.active_dataloader.end_of_dataloader
+
+    @property
+    def remainder(self) -> int:
+        """Real samples of the innermost loop's last batch over all processes; -1 outside of
+        loops."""
+        return self.active_dataloader.remainder if self.in_dataloader else -1
+
+    def __repr__(self) -> str:
+        return (
+            f"Sync Gradients: {self.sync_gradients}\n"
+            f"At end of current dataloader: {self.end_of_dataloader}\n"
+            f"Extra samples added: {self.remainder}\n"
+            f"Gradient accumulation plugin: {self.plugin_kwargs}\n"
+        )
+
+
+class AcceleratorState:
+    """`PartialState` and what an `Accelerator` has added to it: its precision."""
+
+    _shared_state: dict[str, Any] = {}
+
+    def __init__(
+        self,
+        mixed_precision: str | None = None,
+        cpu: bool = False,
+        _from_accelerator: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.__dict__ = self._shared_state
+        if self.initialized:
+            self._check(mixed_precision, cpu)
+            return
+        if not _from_accelerator:
+            raise UsageError(
+                "[AcceleratorState] no Accelerator was made yet; make one first, or use "
+                "PartialState"
+            )
+        self._partial = PartialState(cpu, **kwargs)
+        self._mixed_precision = _precision_or_default(mixed_precision)
+        self._cpu = cpu
+
+    def _check(self, mixed_precision: str | None, cpu: bool) -> None:
+        if cpu and self.device.type != "cpu":
+            raise UsageError(
+                "[Accelerator] got cpu=True, but an Accelerator of this process trains on "
+                f"{self.device}; make all of them alike, or call "
+                "AcceleratorState._reset_state(True) first"
+            )
+        if mixed_precision is not None and mixed_precision != self._mixed_precision:
+            raise UsageError(
+                f"[Accelerator] got mixed_precision='{mixed_precision}', but an Accelerator of this "
+                f"process has '{self._mixed_precision}'; make all of them alike, or call "
+                "AcceleratorState._reset_state() first"
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "_partial" and self._shared_state:
+            return getattr(self._partial, name)
+        raise AttributeError(
+            f"'AcceleratorState' object has no attribute '{name}'. This happens if "
+            "`AcceleratorState._reset_state()` was called and an `Accelerator` was not "
+            "reinitialized."
+        )
+
+    @staticmethod
+    def _reset_state(reset_partial_state: bool = False) -> None:
+        AcceleratorState._shared_state.clear()
+        if reset_partial_state:
+            PartialState._reset_state()
+
+    @property
+    def initialized(self) -> bool:
+        return self._shared_state != {}
+
+    @property
+    def mixed_precision(self) -> str:
+        return self._mixed_precision
+
+    def __repr__(self) -> str:
+        return f"{self._partial!r}\nMixed precision type: {self.mixed_precision}\n"
+
+
+def _precision_or_default(mixed_precision: str | None) -> str:
+    if mixed_precision is None:
+        return os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    return str(mixed_precision).lower()
+
+
+def is_initialized() -> bool:
+    """Whether an `Accelerator` was made in this process."""
+    return AcceleratorState._shared_state != {}
