@@ -118,7 +118,7 @@ TEST(Accelerator, SplitsInputsIntoContiguousParts) {
     Accelerator accelerator({.process_group = group});
     const std::vector<int> inputs = {0, 1, 2, 3, 4, 5, 6};
     const std::vector<int> parts[] = {{0, 1, 2}, {3, 4}, {5, 6}};
-    const std::vector<int> padded[] = {{0, 1, 2}, {3, 4, 4}, {5, 6, 6}};
+    const std::vector<int> padded[] = {{0, 1, 2}, {3, 4, 6}, {5, 6, 6}};
     const auto rank = static_cast<size_t>(group.rank());
     EXPECT_EQ(accelerator.split_between_processes(inputs), parts[rank]);
     EXPECT_EQ(accelerator.split_between_processes(inputs, true), padded[rank]);
