@@ -1,1 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face Accelerate's names on one C++ engine. Start with `Accelerator`; the guide is
+docs/guide_python.md.
+
+Names are imported when they are first used, so that `import accelerate` costs next to nothing.
+"""
+
+from accelerate import _placeholders
+
 __version__ = "1.15.0+cpp.0.1.0"
+
+_placeholders.install_finder()
+__getattr__ = _placeholders.placeholders_for(__name__)
+
+
+def __dir__() -> list[str]:
+    return [*_placeholders.names_of(__name__), "__version__"]

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name of Hugging Face Accelerate can be imported; one that is not here yet is a
+placeholder that raises a sentence when it is used (docs/guide_python.md).
+
+The table `_original_names.txt` says what there is. Three parts read it:
+
+- `placeholders_for(__name__)` is the `__getattr__` of a module: it brings a name that the module
+  passes on from the module that defines it, and a placeholder for one that nobody defines.
+- The finder answers for modules of the table that have no file. It stands last in
+  `sys.meta_path`, so a module's file replaces its placeholders by being there.
+- `Placeholder` is what such a name is.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, NoReturn, Union
+
+_ROOT = __name__.partition(".")[0]
+_ERROR_BASES = {"error": Exception, "warning": UserWarning}
+
+
+class _Names:
+    """The names of one module: its own by kind, and where those it passes on are defined."""
+
+    def __init__(self) -> None:
+        self.own: dict[str, str] = {}
+        self.passed_on: dict[str, tuple[str, str]] = {}
+
+
+@functools.cache
+def _table() -> dict[str, _Names]:
+    modules: dict[str, _Names] = {}
+    path = os.path.join(os.path.dirname(__file__), "_original_names.txt")
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            kind, *words = line.split()
+            if kind.startswith("["):
+                names = modules[kind.strip("[]")] = _Names()
+            elif kind == "from":
+                for word in words[1:]:
+                    name, _, original = word.partition("=")
+                    names.passed_on[name] = (words[0], original or name)
+            elif kind != "#":
+                names.own.update(dict.fromkeys(words, kind))
+    return modules
+
+
+def names_of(module: str) -> list[str]:
+    """The names that the original's module of this name exports, sorted."""
+    names = _table()[module]
+    return sorted([*names.own, *names.passed_on])
+
+
+def placeholders_for(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of the module of this name; the last line of each module of the package
+    is `__getattr__ = placeholders_for(__name__)`. A name that neither the module nor the original
+    has is an AttributeError as ever.
+    """
+
+    def __getattr__(name: str) -> Any:
+        value = _resolve(module, name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return __getattr__
+
+
+def _resolve(module: str, name: str) -> Any:
+    names = _table().get(module)
+    if names is not None:
+        if name in names.passed_on:
+            origin, original = names.passed_on[name]
+            return getattr(importlib.import_module(origin), original)
+        if name in names.own:
+            return _placeholder(module, name, names.own[name])
+        if f"{module}.{name}" in _table():
+            return importlib.import_module(f"{module}.{name}")
+        if name == "__all__":
+            return names_of(module)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+
+
+@functools.cache
+def _placeholder(module: str, name: str, kind: str) -> Any:
+    if kind in _ERROR_BASES:
+        return _placeholder_error(module, name, _ERROR_BASES[kind])
+    return (_ValuePlaceholder if kind == "value" else Placeholder)(module, name)
+
+
+def _refuse(where: str, used: str) -> NoReturn:
+    version = sys.modules[_ROOT].__version__
+    raise NotImplementedError(
+        f"[{where}] was {used}, but is not part of accelerate {version} yet; docs/guide_python.md "
+        "lists what is, and Hugging Face's own package has the rest"
+    )
+
+
+def _placeholder_error(module: str, name: str, base: type) -> type:
+    """A real class, as `except` and warning filters take nothing else; nobody raises it."""
+    where = f"{module}.{name}"
+
+    def refuse_call(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse(where, "called")
+
+    def refuse_subclass(cls: type, **kwargs: Any) -> NoReturn:
+        _refuse(where, "subclassed")
+
+    return type(
+        name,
+        (base,),
+        {
+            "__module__": module,
+            "__new__": refuse_call,
+            "__init_subclass__": classmethod(refuse_subclass),
+        },
+    )
+
+
+class Placeholder:
+    """Stands for a class or a function that is not part of the package yet. It can be imported,
+    named in annotations, pickled and asked about by `isinstance`; any other use raises
+    NotImplementedError in one sentence.
+    """
+
+    def __init__(self, module: str, name: str) -> None:
+        self.__dict__.update(__module__=module, __name__=name, __qualname__=name)
+
+    def _refuse(self, used: str) -> NoReturn:
+        _refuse(f"{self.__module__}.{self.__name__}", used)
+
+    def __repr__(self) -> str:
+        return f"<placeholder for {self.__module__}.{self.__name__}>"
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Any], tuple[str, str]]:
+        # By name: where it is loaded, the real thing may be there.
+        return _load, (self.__module__, self.__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse("called")
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
+        self._refuse("subclassed")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # Protocols and `inspect` probe for special names: to be asked for one is not to be used.
+        if name.startswith("__") and name.endswith("__") or name == "_partialmethod":
+            raise AttributeError(f"{self!r} has no attribute {name!r}", name=name, obj=self)
+        self._refuse(f"read (its attribute {name!r})")
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        self._refuse(f"changed (its attribute {name!r})")
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        self._refuse("read")
+
+    def __iter__(self) -> NoReturn:
+        self._refuse("read")
+
+    def __contains__(self, item: Any) -> NoReturn:
+        self._refuse("read")
+
+    # No object can be of a class that is not there: False is the true answer, and libraries ask.
+    def __instancecheck__(self, instance: Any) -> bool:
+        return False
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return False
+
+    def __or__(self, other: Any) -> Any:
+        return Union[self, other]
+
+    def __ror__(self, other: Any) -> Any:
+        return Union[other, self]
+
+
+class _ValuePlaceholder(Placeholder):
+    """Stands for a constant: whatever depends on its value raises."""
+
+    __hash__ = Placeholder.__hash__
+
+    def _read(self, *args: Any) -> NoReturn:
+        self._refuse("read")
+
+    __bool__ = __len__ = __str__ = __format__ = __fspath__ = _read
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = _read
+
+    def __eq__(self, other: object) -> bool:
+        # `typing` compares what it is given with its own forms.
+        if isinstance(other, (str, bytes, int, float, tuple, list, dict, set)):
+            self._refuse("read")
+        return self is other
+
+
+def _load(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+class _PlaceholderLoader:
+    """Fills a module that has no file: all its names come from the table."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__doc__ = f"Placeholders for {module.__name__} (docs/guide_python.md)."
+        module.__getattr__ = placeholders_for(module.__name__)
+        module.__dir__ = functools.partial(names_of, module.__name__)
+
+    def get_code(self, name: str) -> NoReturn:
+        # `python -m` prints an ImportError as its one line.
+        try:
+            _refuse(name, "run")
+        except NotImplementedError as error:
+            raise ImportError(str(error), name=name) from None
+
+
+class _PlaceholderFinder:
+    """Finds the modules of the table; asked only when no file was found."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not name.startswith(f"{_ROOT}.") or name not in _table():
+            return None
+        is_package = any(other.startswith(f"{name}.") for other in _table())
+        return importlib.machinery.ModuleSpec(name, _PlaceholderLoader(), is_package=is_package)
+
+
+def install_finder() -> None:
+    """Lets modules without a file be imported. Once per process is enough; more does no harm."""
+    if _PlaceholderFinder not in sys.meta_path:
+        sys.meta_path.append(_PlaceholderFinder)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log messages of a run of several processes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import MutableMapping
+from typing import Any
+
+from accelerate._placeholders import placeholders_for
+
+
+class MultiProcessAdapter(logging.LoggerAdapter):
+    """A logger that writes `[RANK i]` before each message, and by default only on the main
+    process. Each call also takes `main_process_only` (True) and `in_order` (False; all processes
+    write, one after the other, so all must make the call).
+    """
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[str, MutableMapping[str, Any]]:
+        from accelerate.state import PartialState
+
+        msg, kwargs = super().process(msg, kwargs)
+        # The line that is reported is the user's, one frame above `log`.
+        kwargs.setdefault("stacklevel", 2)
+        return f"[RANK {PartialState().process_index}] {msg}", kwargs
+
+    def log(self, level: int, msg: Any, *args: Any, **kwargs: Any) -> None:
+        from accelerate.state import PartialState
+
+        if PartialState._shared_state == {}:
+            raise RuntimeError(
+                "[get_logger] a message came before the processes know each other: make "
+                "`Accelerator()` or `PartialState()` first"
+            )
+        main_process_only = kwargs.pop("main_process_only", True)
+        in_order = kwargs.pop("in_order", False)
+        if not self.isEnabledFor(level):
+            return
+        state = PartialState()
+        msg, kwargs = self.process(msg, kwargs)
+        if in_order:
+            for rank in range(state.num_processes):
+                if rank == state.process_index:
+                    self.logger.log(level, msg, *args, **kwargs)
+                state.wait_for_everyone()
+        elif state.is_main_process or not main_process_only:
+            self.logger.log(level, msg, *args, **kwargs)
+
+    @functools.cache
+    def warning_once(self, *args: Any, **kwargs: Any) -> None:
+        """`warning`, but only for the first call with these arguments."""
+        self.warning(*args, **{"stacklevel": 3, **kwargs})
+
+
+def get_logger(name: str, log_level: str | None = None) -> MultiProcessAdapter:
+    """The logger of this name for runs of several processes (docs/guide_python.md).
+
+    `log_level`, else the variable ACCELERATE_LOG_LEVEL, becomes the level of this logger and of
+    the root logger; with neither, levels stay as they are.
+    """
+    log_level = log_level or os.environ.get("ACCELERATE_LOG_LEVEL")
+    logger = logging.getLogger(name)
+    if log_level is not None:
+        logger.setLevel(log_level.upper())
+        logger.root.setLevel(log_level.upper())
+    return MultiProcessAdapter(logger, {})
+
+
+__getattr__ = placeholders_for(__name__)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading and changing environment variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from accelerate._placeholders import placeholders_for
+
+_TRUE = ("y", "yes", "t", "true", "on", "1")
+_FALSE = ("n", "no", "f", "false", "off", "0")
+
+
+def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
+    """1 for y, yes, t, true, on and 1; 0 for n, no, f, false, off and 0, in any case of letters.
+    With `to_bool`, True and False. Any other text is a ValueError.
+    """
+    text = value.lower()
+    if text not in _TRUE + _FALSE:
+        raise ValueError(
+            f"[str_to_bool] got {value!r}, expected one of {', '.join(_TRUE + _FALSE)}"
+        )
+    return text in _TRUE if to_bool else int(text in _TRUE)
+
+
+def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
+    """The first of these variables that is set to a number from 0 on, else `default`."""
+    for key in env_keys:
+        text = os.environ.get(key, "-1")
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(
+                f"[get_int_from_env] {key} is {text!r}, expected a whole number: set or unset it"
+            ) from None
+        if value >= 0:
+            return value
+    return default
+
+
+def parse_flag_from_env(key: str, default: bool = False) -> bool:
+    """The variable as a yes or no (see `str_to_bool`), else `default`."""
+    return bool(str_to_bool(os.environ.get(key, str(default))))
+
+
+def parse_choice_from_env(key: str, default: Any = "no") -> str:
+    """The variable's text, else `default` as text."""
+    return os.environ.get(key, str(default))
+
+
+@contextmanager
+def clear_environment() -> Iterator[None]:
+    """No variable is set inside; on the way out all are as they were before."""
+    saved = os.environ.copy()
+    os.environ.clear()
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(saved)
+
+
+@contextmanager
+def patch_environment(**kwargs: Any) -> Iterator[None]:
+    """Sets variables inside, names in upper case, values as text; restores them on the way out."""
+    values = {key.upper(): str(value) for key, value in kwargs.items()}
+    saved = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in saved.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+__getattr__ = placeholders_for(__name__)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freeing memory, and running a function with the largest batch that fits."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from accelerate._placeholders import placeholders_for
+
+# What allocators of CUDA, ROCm, XPU, MPS, CPU and HPU write, and cuDNN when a batch is too large.
+_TOO_LARGE = (
+    " out of memory.",
+    "MPS backend out of memory",
+    "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",
+    "DefaultCPUAllocator: can't allocate memory",
+    "FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed",
+)
+
+
+def clear_device_cache(garbage_collection: bool = False) -> None:
+    """Gives cached device memory back; with `garbage_collection`, first collects garbage (slow)."""
+    if garbage_collection:
+        gc.collect()
+    # A device that was never used has no cache, and asking it would start its driver.
+    for device in (torch.cuda, torch.xpu):
+        if device.is_initialized():
+            device.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def release_memory(*objects: Any) -> list[None]:
+    """As many `None` as there are objects, to assign to their names:
+    `model, optimizer = release_memory(model, optimizer)`. Frees what nothing else refers to.
+    """
+    released: list[None] = [None] * len(objects)
+    del objects
+    clear_device_cache(garbage_collection=True)
+    return released
+
+
+def should_reduce_batch_size(exception: Exception) -> bool:
+    """Whether this is a RuntimeError that says that memory was too small."""
+    if not isinstance(exception, RuntimeError) or len(exception.args) != 1:
+        return False
+    return any(text in str(exception.args[0]) for text in _TOO_LARGE)
+
+
+def find_executable_batch_size(
+    function: Callable[..., Any] | None = None,
+    starting_batch_size: int = 128,
+    reduce_batch_size_fn: Callable[[], int] | None = None,
+) -> Callable[..., Any]:
+    """A decorator for a function whose first parameter is the batch size; callers leave it out.
+
+    Where memory does not suffice, the function is called again with 0.9 times the size (rounded
+    down), or with what `reduce_batch_size_fn()` returns; at 0 it is a RuntimeError. The size that
+    worked is remembered between calls. Other errors pass.
+    """
+    if function is None:
+        return functools.partial(
+            find_executable_batch_size,
+            starting_batch_size=starting_batch_size,
+            reduce_batch_size_fn=reduce_batch_size_fn,
+        )
+    batch_size = starting_batch_size
+
+    def run_once(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any]:
+        try:
+            return True, function(batch_size, *args, **kwargs)
+        except Exception as error:
+            if not should_reduce_batch_size(error):
+                raise
+            return False, None
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        nonlocal batch_size
+        _check_no_batch_size(function, args)
+        while batch_size != 0:
+            # Only out here is the failed call's traceback gone, and with it its tensors.
+            clear_device_cache(garbage_collection=True)
+            finished, result = run_once(args, kwargs)
+            if finished:
+                return result
+            batch_size = reduce_batch_size_fn() if reduce_batch_size_fn else int(batch_size * 0.9)
+        raise RuntimeError(
+            "[find_executable_batch_size] No executable batch size found, reached zero: "
+            f"{_name(function)} fits into memory with none"
+        )
+
+    return wrapper
+
+
+def _check_no_batch_size(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(args) >= len(names):
+        called = _name(function)
+        raise TypeError(
+            f"[find_executable_batch_size] {called} got {len(args)} arguments, expected at most "
+            f"{len(names) - 1}, as the batch size is passed for you: call "
+            f"{called}({', '.join(names[1:])})"
+        )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", repr(function))
+
+
+__getattr__ = placeholders_for(__name__)

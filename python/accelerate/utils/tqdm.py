@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A progress bar that one process of each machine shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate._placeholders import placeholders_for
+
+
+def tqdm(*args: Any, main_process_only: bool = True, **kwargs: Any) -> Any:
+    """`tqdm.auto.tqdm(*args, **kwargs)`, silent on all but each machine's first process unless
+    `main_process_only` is False.
+    """
+    if args and isinstance(args[0], bool):
+        raise ValueError(
+            f"[tqdm] the first argument is {args[0]}, expected what to iterate over: pass "
+            "main_process_only by its name"
+        )
+    try:
+        from tqdm.auto import tqdm as progress_bar
+    except ImportError:
+        raise ImportError(
+            "[tqdm] found no package tqdm, expected it to be installed: pip install tqdm"
+        ) from None
+    if main_process_only and not kwargs.get("disable", False):
+        from accelerate.state import PartialState
+
+        kwargs["disable"] = PartialState().local_process_index != 0
+    return progress_bar(*args, **kwargs)
+
+
+__getattr__ = placeholders_for(__name__)

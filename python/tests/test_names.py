@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every module and name of the original can be imported; what is not there yet says so when it is
+used, and not before. The original itself says which names those are."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import typing
+import warnings
+from pathlib import Path
+
+import accelerate
+import pytest
+from accelerate._placeholders import Placeholder, _table, names_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "python" / "accelerate"
+VERSION = "1.15.0+cpp.0.1.0"
+SENTENCE = rf"^\[accelerate[\w.]+\] was .*not part of accelerate {re.escape(VERSION)} yet; [^\n]*$"
+
+# Run by the original's Python: its public names, as an import finds them. Scripts are left out,
+# as importing them runs them.
+LIST_ORIGINAL = """
+import importlib, json, pkgutil, types, warnings
+warnings.simplefilter("ignore")
+import accelerate
+names = {}
+for info in pkgutil.walk_packages(accelerate.__path__, "accelerate."):
+    if ".scripts." in info.name:
+        names[info.name] = []
+        continue
+    try:
+        module = importlib.import_module(info.name)
+    except ImportError:
+        names[info.name] = []
+        continue
+    names[info.name] = [
+        name for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+        and (getattr(value, "__module__", None) or "accelerate").split(".")[0] == "accelerate"
+        and (hasattr(value, "__module__") or name.isupper() and name != "TYPE_CHECKING")
+    ]
+names["accelerate"] = [n for n in vars(accelerate) if not n.startswith("_")]
+print(json.dumps(names))
+"""
+
+
+def originals_python() -> str:
+    python = os.environ.get("ACCELERATE_ORACLE_PYTHON", ROOT / ".venv-oracle" / "bin" / "python")
+    if not Path(python).exists():
+        pytest.skip(f"[originals_python] no {python}: set ACCELERATE_ORACLE_PYTHON")
+    return str(python)
+
+
+def run_python(code: str, *, python: str = sys.executable, path: str = "") -> str:
+    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        [python, "-c", code], env=environment, text=True, capture_output=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture
+def hook() -> typing.Any:
+    return Placeholder("accelerate.hooks", "ModelHook")
+
+
+# --- which names ------------------------------------------------------------------------------
+
+
+def test_every_name_that_an_import_of_the_original_gives_can_be_imported() -> None:
+    originals = json.loads(run_python(LIST_ORIGINAL, python=originals_python()))
+    assert len(originals) > 80 and len(originals["accelerate.utils"]) > 230
+    missing = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        for module, names in originals.items():
+            ours = importlib.import_module(module)
+            missing += [f"{module}.{name}" for name in names if not hasattr(ours, name)]
+    assert missing == []
+
+
+def test_every_name_of_the_table_can_be_imported() -> None:
+    missing = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        for module in _table():
+            ours = importlib.import_module(module)
+            missing += [f"{module}.{name}" for name in names_of(module) if not hasattr(ours, name)]
+    assert missing == []
+
+
+def test_the_table_is_what_the_tool_writes() -> None:
+    tool = ROOT / "tools" / "list_original_names.py"
+    written = run_python(f"import runpy; runpy.run_path({str(tool)!r}, run_name='__main__')",
+                         python=originals_python())
+    assert written == (PACKAGE / "_original_names.txt").read_text()
+
+
+def test_a_name_behind_an_optional_package_can_be_imported() -> None:
+    from accelerate.utils import DeepSpeedSchedulerWrapper, _filter_args, megatron_lm_initialize
+    from accelerate.utils.deepspeed import HfDeepSpeedConfig
+
+    assert megatron_lm_initialize.__module__ == "accelerate.utils.megatron_lm"
+    assert megatron_lm_initialize.__name__ == "initialize"
+    assert None not in (DeepSpeedSchedulerWrapper, _filter_args, HfDeepSpeedConfig)
+
+
+@pytest.mark.parametrize("module", ["accelerate", "accelerate.utils", "accelerate.commands.utils"])
+def test_a_name_that_the_original_does_not_have_is_an_ordinary_error(module: str) -> None:
+    with pytest.raises(ImportError, match="cannot import name 'gather_all_the_things'"):
+        exec(f"from {module} import gather_all_the_things")
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'nothing'"):
+        _ = importlib.import_module(module).nothing
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(f"{module}.nothing")
+
+
+def test_one_name_is_one_thing_wherever_it_is_imported_from() -> None:
+    import accelerate.big_modeling
+    import accelerate.hooks
+    import accelerate.tracking
+    import accelerate.utils.dataclasses
+
+    assert accelerate.big_modeling.add_hook_to_module is accelerate.hooks.add_hook_to_module
+    assert accelerate.tracking.LoggerType is accelerate.utils.dataclasses.LoggerType
+    assert accelerate.DistributedType is accelerate.utils.DistributedType
+
+
+def test_a_submodule_is_an_attribute_without_being_imported() -> None:
+    code = "import accelerate; print(accelerate.commands.config.default.write_basic_config)"
+    assert "accelerate.commands.config.default.write_basic_config" in run_python(
+        code, path=str(PACKAGE.parent)
+    )
+
+
+@pytest.mark.parametrize("first", ["from accelerate.utils.tqdm import tqdm", "pass"])
+def test_tqdm_is_the_function_although_a_module_has_its_name(first: str) -> None:
+    code = f"{first}\nimport accelerate.utils.tqdm, accelerate.utils as u; print(type(u.tqdm))"
+    assert run_python(code, path=str(PACKAGE.parent)) == "<class 'function'>\n"
+
+
+def test_a_star_import_brings_the_names_and_dir_lists_them() -> None:
+    scope: dict[str, typing.Any] = {}
+    exec("from accelerate import *", scope)
+    assert {"Accelerator", "dispatch_model", "DistributedType"} <= scope.keys()
+    assert {"Accelerator", "__version__"} <= set(dir(accelerate))
+    assert "gather_object" in dir(accelerate.utils)
+    assert "AlignDevicesHook" in dir(accelerate.hooks)
+
+
+def test_a_real_module_has_placeholders_for_the_names_that_it_lacks() -> None:
+    import accelerate.utils.environment as environment
+
+    assert environment.str_to_bool("yes") == 1
+    assert isinstance(environment.set_numa_affinity, Placeholder)
+
+
+def test_import_needs_no_torch() -> None:
+    code = "import sys, accelerate, accelerate.utils; print('torch' in sys.modules)"
+    assert run_python(code, path=str(PACKAGE.parent)) == "False\n"
+
+
+def test_the_version_is_one_literal_that_the_build_can_read() -> None:
+    text = (PACKAGE / "__init__.py").read_text()
+    assert re.findall(r'(?m)^__version__ = "([^"]+)"$', text) == [VERSION]
+    assert accelerate.__version__ == VERSION
+
+
+def test_stubs_name_only_what_the_original_has() -> None:
+    names = re.findall(r" as (\w+)", (PACKAGE / "__init__.pyi").read_text())
+    assert len(names) > 10
+    assert set(names) <= set(names_of("accelerate"))
+
+
+# --- what a placeholder does ------------------------------------------------------------------
+
+
+def test_a_call_raises_the_sentence(hook: typing.Any) -> None:
+    with pytest.raises(NotImplementedError, match=SENTENCE) as error:
+        hook(1, two=2)
+    assert str(error.value).startswith("[accelerate.hooks.ModelHook] was called")
+
+
+def test_a_subclass_raises_the_sentence_also_beside_other_bases(hook: typing.Any) -> None:
+    with pytest.raises(NotImplementedError, match=r"\[accelerate.hooks.ModelHook\] was subcl"):
+
+        class Mine(hook):
+            pass
+
+    with pytest.raises(NotImplementedError, match=SENTENCE):
+
+        class Other(abc.ABC, hook):
+            pass
+
+
+def test_reading_or_changing_an_attribute_raises_the_sentence(hook: typing.Any) -> None:
+    with pytest.raises(NotImplementedError, match="'_shared_state'.*not part of"):
+        _ = hook._shared_state
+    with pytest.raises(NotImplementedError, match=SENTENCE):
+        getattr(hook, "name", None)
+    with pytest.raises(NotImplementedError, match=SENTENCE):
+        hook.name = 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda value: os.path.join("folder", value),
+        lambda value: f"{value}.json",
+        lambda value: "x" in value,
+        lambda value: list(value),
+        lambda value: bool(value),
+        lambda value: value == "model.safetensors",
+        lambda value: value + ".json",
+        lambda value: "x" + value,
+        lambda value: value[0],
+        lambda value: value.upper(),
+        lambda value: len(value),
+    ],
+)
+def test_whatever_depends_on_a_missing_constant_raises_the_sentence(use: typing.Any) -> None:
+    from accelerate.commands.config.config_args import cache_dir
+
+    with pytest.raises(NotImplementedError, match=SENTENCE):
+        use(cache_dir)
+
+
+def test_questions_of_libraries_are_answered(hook: typing.Any) -> None:
+    assert not isinstance(1, hook)
+    assert isinstance(1, (hook, int))
+    assert not issubclass(int, hook)
+    assert not hasattr(hook, "__wrapped__")
+    assert not hasattr(hook, "__torch_function__")
+    assert callable(hook) and hook
+    assert hook == hook and hook in {hook}
+    assert inspect.unwrap(hook) is hook
+    assert str(inspect.signature(hook)) == "(*args: 'Any', **kwargs: 'Any') -> 'NoReturn'"
+    assert "ModelHook" in repr(hook) and "ModelHook" in f"{hook}"
+    assert inspect.getmodule(hook).__name__ == "accelerate.hooks"
+
+
+def test_annotations_may_name_a_placeholder(hook: typing.Any) -> None:
+    from accelerate.utils.dataclasses import ProfilerActivity
+
+    assert typing.Optional[hook] == typing.Union[hook, None] == (hook | None) == (None | hook)
+    assert typing.Optional[ProfilerActivity] is not None
+    assert list[hook].__args__ == (hook,)
+
+    def function(argument: hook | None = None) -> dict[str, hook]: ...
+
+    assert set(typing.get_type_hints(function, localns={"hook": hook})) == {"argument", "return"}
+
+
+def test_an_exception_that_is_not_there_can_be_named_in_except_and_in_filters() -> None:
+    from accelerate.test_utils.testing import SubprocessCallException
+
+    with pytest.raises(KeyError):
+        try:
+            raise KeyError
+        except SubprocessCallException:
+            pytest.fail("nobody raises it")
+    with pytest.raises(NotImplementedError, match=r"SubprocessCallException\] was called"):
+        SubprocessCallException("text")
+    with pytest.raises(NotImplementedError, match=r"SubprocessCallException\] was subclassed"):
+        type("Mine", (SubprocessCallException,), {})
+
+
+def test_pickles_and_copies_are_the_name_itself() -> None:
+    from accelerate.commands.tpu import tpu_command_parser
+
+    cloudpickle = pytest.importorskip("cloudpickle")
+    for pickled in (pickle.dumps(tpu_command_parser), cloudpickle.dumps(tpu_command_parser)):
+        assert pickle.loads(pickled) is tpu_command_parser
+    assert copy.deepcopy(tpu_command_parser) is tpu_command_parser
+
+
+def test_a_name_of_a_missing_module_can_be_replaced() -> None:
+    import accelerate.big_modeling
+
+    kept = accelerate.big_modeling.check_device_map
+    try:
+        accelerate.big_modeling.check_device_map = len
+        assert accelerate.big_modeling.check_device_map is len
+    finally:
+        accelerate.big_modeling.check_device_map = kept
+
+
+def test_python_dash_m_of_a_missing_module_prints_the_sentence() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.tpu"],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        text=True, capture_output=True, timeout=300,
+    )
+    assert result.returncode == 1
+    assert "[accelerate.commands.tpu] was run, but is not part" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_file_replaces_the_placeholders_of_its_module() -> None:
+    spec = importlib.util.find_spec("accelerate.utils.versions")
+    assert spec is not None and spec.origin == str(PACKAGE / "utils" / "versions.py")
+    assert not isinstance(accelerate.utils.compare_versions, Placeholder)
+
+
+# --- transformers -----------------------------------------------------------------------------
+
+USE_TRANSFORMERS = """
+import sys, torch
+from transformers.utils import is_accelerate_available
+assert is_accelerate_available("1.1.0")
+from transformers import (AutoModelForSequenceClassification, AutoTokenizer, BertConfig,
+    BertForSequenceClassification, BertModel, get_scheduler)
+torch.manual_seed(0)
+config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=32, max_position_embeddings=32, num_labels=2)
+model = BertForSequenceClassification(config).eval()
+model.save_pretrained(sys.argv[1])
+loaded = AutoModelForSequenceClassification.from_pretrained(sys.argv[1], num_labels=2).eval()
+ids = torch.arange(12).reshape(2, 6)
+with torch.no_grad():
+    torch.testing.assert_close(loaded(input_ids=ids).logits, model(input_ids=ids).logits,
+        rtol=0, atol=0)
+optimizer = torch.optim.AdamW(loaded.parameters(), lr=1.0)
+scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=4)
+loss = loaded(input_ids=ids, labels=torch.tensor([0, 1])).loss
+loss.backward(); optimizer.step(); scheduler.step()
+assert scheduler.get_last_lr() == [0.75], scheduler.get_last_lr()
+from transformers import Trainer, TrainingArguments
+assert "accelerate" in sys.modules and Trainer and TrainingArguments and BertModel
+import accelerate
+print(accelerate.__version__, accelerate.__file__)
+"""
+
+
+def test_transformers_finds_the_package_and_a_model_goes_to_disk_and_back(tmp_path: Path) -> None:
+    metadata = tmp_path / f"accelerate-{VERSION}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: accelerate\nVersion: {VERSION}\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
+    arguments = f"import sys; sys.argv.append({str(tmp_path / 'model')!r})"
+    result = run_python(f"{arguments}\n{USE_TRANSFORMERS}", path=path)
+    assert result.split() == [VERSION, str(PACKAGE / "__init__.py")]
