@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from accelerate import _C
+from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPlugin
 
@@ -386,3 +387,6 @@ def _precision_or_default(mixed_precision: str | None) -> str:
 def is_initialized() -> bool:
     """Whether an `Accelerator` was made in this process."""
     return AcceleratorState._shared_state != {}
+
+
+__getattr__ = placeholders_for(__name__)

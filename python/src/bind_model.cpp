@@ -74,7 +74,6 @@ void bind_model(py::module_& module) {
   py::class_<NoSync>(module, "NoSync")
       .def("enter", &NoSync::enter)
       .def("exit", &NoSync::exit);
-  py::class_<AccumulateGuard>(module, "AccumulateGuard");
   py::class_<ModelContext, std::shared_ptr<ModelContext>>(
       module, "ModelContext")
       .def(

@@ -88,6 +88,24 @@ const char* name_of(Precision precision) {
   return "no";
 }
 
+/// What Python's `with accelerator.accumulate(model)` enters and leaves.
+class MicroBatch {
+ public:
+  MicroBatch(
+      TrainingRun& run,
+      std::vector<std::shared_ptr<ModelContext>> models)
+      : run_(run), models_(std::move(models)) {}
+  void enter() {
+    guard_ = std::make_unique<AccumulateGuard>(run_.begin_micro_batch(models_));
+  }
+  void exit() { guard_.reset(); }
+
+ private:
+  TrainingRun& run_;
+  std::vector<std::shared_ptr<ModelContext>> models_;
+  std::unique_ptr<AccumulateGuard> guard_;
+};
+
 /// What Python's `with accelerator.autocast()` enters and leaves.
 class Autocast {
  public:
@@ -109,6 +127,9 @@ class Autocast {
 void bind_run(py::module_& module) {
   bind_options(module);
   const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<MicroBatch>(module, "MicroBatch")
+      .def("enter", &MicroBatch::enter)
+      .def("exit", &MicroBatch::exit);
   py::class_<Autocast>(module, "Autocast")
       .def("enter", &Autocast::enter)
       .def("exit", &Autocast::exit);
@@ -143,6 +164,7 @@ void bind_run(py::module_& module) {
           "prepare_model",
           &TrainingRun::prepare_model,
           py::arg("model"),
+          py::arg("evaluation_mode"),
           release)
       .def(
           "prepare_optimizer",
@@ -161,13 +183,13 @@ void bind_run(py::module_& module) {
           py::arg("loss"),
           py::arg("run"))
       .def(
-          "begin_micro_batch",
+          "micro_batch",
           [](TrainingRun& run,
              std::vector<std::shared_ptr<ModelContext>> models) {
-            return std::make_unique<AccumulateGuard>(
-                run.begin_micro_batch(std::move(models)));
+            return std::make_unique<MicroBatch>(run, std::move(models));
           },
-          py::arg("models"))
+          py::arg("models"),
+          py::keep_alive<0, 1>())
       .def(
           "autocast",
           [](const TrainingRun& run, bool enabled) {

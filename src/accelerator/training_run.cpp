@@ -64,17 +64,21 @@ DistributedType TrainingRun::distributed_type() const {
                             : DistributedType::kMultiCpu;
 }
 
-std::shared_ptr<ModelContext> TrainingRun::prepare_model(ParameterSet model) {
+std::shared_ptr<ModelContext> TrainingRun::prepare_model(
+    ParameterSet model,
+    bool evaluation_mode) {
   auto context = std::make_shared<ModelContext>();
   context->model = std::move(model);
   context->as_prepared = ParameterSnapshot(context->model);
   check_precision(context->model, precision());
-  context->engine = make_engine(assembly_, context->model, options_);
+  context->engine = evaluation_mode
+                        ? make_single_device_engine()
+                        : make_engine(assembly_, context->model, options_);
   context->step_state = step_state_;
   context->device = device().type();
   context->precision = precision();
   context->outputs_to_fp32 = options_.outputs_to_fp32;
-  has_models_ = true;
+  has_models_ = has_models_ || !evaluation_mode;
   return context;
 }
 

@@ -35,9 +35,12 @@ class ACCELERATE_API TrainingRun {
   const std::shared_ptr<StepState>& step_state() const { return step_state_; }
   const std::shared_ptr<GradScaler>& scaler() const { return scaler_; }
 
-  /// A model that is on its device already. Throws `UsageError` on fp16
-  /// parameters with fp16.
-  std::shared_ptr<ModelContext> prepare_model(ParameterSet model);
+  /// A model that is on its device already; in `evaluation_mode` its gradients
+  /// never meet those of other ranks. Throws `UsageError` on fp16 parameters
+  /// with fp16.
+  std::shared_ptr<ModelContext> prepare_model(
+      ParameterSet model,
+      bool evaluation_mode = false);
   std::shared_ptr<OptimizerStep> prepare_optimizer(
       std::unique_ptr<OptimizerAdapter> optimizer);
 

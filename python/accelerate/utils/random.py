@@ -8,6 +8,8 @@ import random
 import torch
 
 from accelerate._placeholders import placeholders_for
+from accelerate.errors import UsageError
+from accelerate.utils.dataclasses import RNGType
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
@@ -30,6 +32,43 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
     torch.manual_seed(seed)
     if deterministic:
         torch.use_deterministic_algorithms(True)
+
+
+def _broadcast_state(state: torch.Tensor) -> torch.Tensor:
+    from accelerate.state import PartialState
+
+    PartialState().group.broadcast([state], "state", 0)
+    return state
+
+
+def synchronize_rng_state(
+    rng_type: RNGType | str | None = None, generator: torch.Generator | None = None
+) -> None:
+    """Gives every process the state of process 0's generator of this kind: "torch", "cuda", or
+    "generator" for the one that is passed."""
+    kind = RNGType(rng_type)
+    if kind == RNGType.TORCH:
+        torch.set_rng_state(_broadcast_state(torch.get_rng_state()))
+    elif kind == RNGType.CUDA:
+        torch.cuda.set_rng_state(_broadcast_state(torch.cuda.get_rng_state()))
+    elif kind == RNGType.GENERATOR:
+        if generator is None:
+            raise UsageError(
+                "[synchronize_rng_state] got no generator, expected one with the type 'generator'"
+            )
+        generator.set_state(_broadcast_state(generator.get_state()))
+    else:
+        raise UsageError(
+            f"[synchronize_rng_state] got '{kind}', expected torch, cuda or generator"
+        )
+
+
+def synchronize_rng_states(
+    rng_types: list[str | RNGType], generator: torch.Generator | None = None
+) -> None:
+    """`synchronize_rng_state` of each of them."""
+    for rng_type in rng_types:
+        synchronize_rng_state(RNGType(rng_type), generator=generator)
 
 
 __getattr__ = placeholders_for(__name__)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the arguments of `Accelerator` to the options of the engine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from accelerate import _C
+from accelerate.errors import UsageError
+from accelerate.utils.dataclasses import (
+    AutocastKwargs,
+    DDPCommunicationHookType,
+    DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
+    GradScalerKwargs,
+    InitProcessGroupKwargs,
+    KwargsHandler,
+)
+from accelerate.utils.environment import str_to_bool
+
+_HANDLERS = (
+    AutocastKwargs,
+    DistributedDataParallelKwargs,
+    GradScalerKwargs,
+    InitProcessGroupKwargs,
+)
+# What a launcher asks for by a variable; None of it may be left out in silence.
+_SWITCHES = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism configuration",
+}
+
+
+def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
+    """Raises where an argument is given, or a variable set, that the package cannot follow yet."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise NotImplementedError(
+                f"[Accelerator] got the argument {name}, which this version does not have yet; "
+                "leave it out, or use Hugging Face's own package (docs/guide_python.md)"
+            )
+    for variable, what in _SWITCHES.items():
+        if str_to_bool(os.environ.get(variable) or "false"):
+            raise NotImplementedError(
+                f"[Accelerator] {variable}={os.environ[variable]} asks for {what}, which this "
+                "version does not have yet; unset it"
+            )
+    if os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() != "no":
+        raise NotImplementedError(
+            f"[Accelerator] ACCELERATE_DYNAMO_BACKEND={os.environ['ACCELERATE_DYNAMO_BACKEND']} "
+            "asks to compile the model, which this version does not do by itself yet; call "
+            "torch.compile(model) before prepare"
+        )
+
+
+def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHandler]:
+    """The handlers by class; raises where there are two of one, or one that nothing reads."""
+    found: dict[type, KwargsHandler] = {}
+    for handler in handlers or ():
+        if not isinstance(handler, _HANDLERS):
+            raise NotImplementedError(
+                f"[Accelerator] got the handler {type(handler).__name__}, expected one of "
+                f"{', '.join(kind.__name__ for kind in _HANDLERS)}"
+            )
+        if type(handler) in found:
+            raise UsageError(
+                f"[Accelerator] got two handlers of the class {type(handler).__name__}, expected "
+                "at most one"
+            )
+        found[type(handler)] = handler
+    return found
+
+
+def ddp_options(handler: DistributedDataParallelKwargs | None) -> _C.DdpOptions:
+    """torch's defaults, where no handler is given."""
+    handler = handler or DistributedDataParallelKwargs()
+    if handler.dim != 0 or handler.check_reduction:
+        raise UsageError(
+            "[DistributedDataParallelKwargs] got dim or check_reduction, which nothing reads; "
+            "leave them at their defaults"
+        )
+    options = _C.DdpOptions()
+    options.broadcast_buffers = handler.broadcast_buffers
+    options.bucket_cap_mb = handler.bucket_cap_mb
+    options.find_unused_parameters = handler.find_unused_parameters
+    options.gradient_as_bucket_view = handler.gradient_as_bucket_view
+    options.static_graph = handler.static_graph
+    options.compression = _compression(handler)
+    if options.compression == _C.Compression.power_sgd:
+        for name, value in handler.comm_state_option.items():
+            if not hasattr(options.power_sgd, name):
+                raise UsageError(
+                    f"[DistributedDataParallelKwargs] got the PowerSGD option '{name}', which "
+                    "there is not"
+                )
+            setattr(options.power_sgd, name, value)
+    return options
+
+
+def _compression(handler: DistributedDataParallelKwargs) -> _C.Compression:
+    known = {
+        DDPCommunicationHookType.NO: _C.Compression.none,
+        DDPCommunicationHookType.FP16: _C.Compression.fp16,
+        DDPCommunicationHookType.BF16: _C.Compression.bf16,
+        DDPCommunicationHookType.POWER_SGD: _C.Compression.power_sgd,
+    }
+    hook = DDPCommunicationHookType(handler.comm_hook)
+    wrapper = DDPCommunicationHookType(handler.comm_wrapper)
+    if hook not in known or wrapper != DDPCommunicationHookType.NO:
+        raise NotImplementedError(
+            f"[DistributedDataParallelKwargs] got comm_hook={hook}, comm_wrapper={wrapper}; this "
+            "version has the hooks no, fp16, bf16 and power_sgd, without a wrapper"
+        )
+    return known[hook]
+
+
+def scaler_options(handler: GradScalerKwargs | None) -> _C.GradScalerOptions:
+    handler = handler or GradScalerKwargs()
+    if not handler.enabled:
+        raise UsageError(
+            "[GradScalerKwargs] got enabled=False; fp16 without scaling loses small gradients, "
+            "use bf16"
+        )
+    options = _C.GradScalerOptions()
+    for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval"):
+        setattr(options, name, getattr(handler, name))
+    return options
+
+
+def accumulation_plugin(
+    steps: int, plugin: GradientAccumulationPlugin | None
+) -> GradientAccumulationPlugin:
+    """One description of gradient accumulation, from either argument."""
+    if plugin is None:
+        return GradientAccumulationPlugin(num_steps=steps)
+    if steps != 1:
+        raise UsageError(
+            f"[Accelerator] got gradient_accumulation_steps={steps} and a "
+            "gradient_accumulation_plugin; give one of them"
+        )
+    return plugin

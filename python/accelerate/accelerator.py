@@ -1,0 +1,597 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start here: the object that makes a training loop distributed (docs/guide_python.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from accelerate import _C, _options, _trees
+from accelerate._placeholders import placeholders_for
+from accelerate.errors import UsageError
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.prepared_module import attach, context_of, parameter_set
+from accelerate.scheduler import AcceleratedScheduler
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import operations
+from accelerate.utils.dataclasses import (
+    AutocastKwargs,
+    DataLoaderConfiguration,
+    DistributedDataParallelKwargs,
+    DistributedType,
+    GradientAccumulationPlugin,
+    GradScalerKwargs,
+    InitProcessGroupKwargs,
+    KwargsHandler,
+    PrecisionType,
+    RNGType,
+)
+
+# Methods and attributes of the original that come later.
+_NOT_THERE = frozenset(
+    """clear_trackers deepspeed_plugin deepspeed_ulysses_dl_adapter fp8_backend get_state_dict
+    get_tracker init_trackers is_fsdp2 join_uneven_inputs load_state log log_images log_table
+    logging_dir lomo_backward maybe_context_parallel parallelism_config profile project_configuration
+    project_dir register_for_checkpointing register_load_state_pre_hook
+    register_save_state_pre_hook save save_iteration save_model save_state scaler
+    should_save_model tensor_parallel_rank torch_device_mesh trackers
+    verify_device_map""".split()
+)
+
+
+class _NotThereYet(NotImplementedError, AttributeError):
+    """Also an AttributeError, so that `hasattr` answers no."""
+
+
+class _Scope(AbstractContextManager):
+    """`with` over an object of the engine that has `enter` and `exit`."""
+
+    def __init__(self, *inner: Any) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> None:
+        for inner in self._inner:
+            inner.enter()
+
+    def __exit__(self, *exception: Any) -> None:
+        for inner in reversed(self._inner):
+            inner.exit()
+
+
+class Accelerator:
+    """Connects this process to the others of the run, prepares models, optimizers, schedulers and
+    loaders, and offers the collectives that loops need. No device is named in the loop:
+
+        accelerator = Accelerator()
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        for batch in loader:
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    Arguments, defaults and behaviour are those of Hugging Face Accelerate 1.15; an argument that
+    is not there yet raises one sentence that names it. See docs/guide_python.md.
+    """
+
+    def __init__(
+        self,
+        device_placement: bool = True,
+        split_batches: Any = None,
+        mixed_precision: PrecisionType | str | None = None,
+        gradient_accumulation_steps: int = 1,
+        cpu: bool = False,
+        dataloader_config: DataLoaderConfiguration | None = None,
+        deepspeed_plugin: Any = None,
+        fsdp_plugin: Any = None,
+        torch_tp_plugin: Any = None,
+        megatron_lm_plugin: Any = None,
+        rng_types: list[str | RNGType] | None = None,
+        log_with: Any = None,
+        project_dir: Any = None,
+        project_config: Any = None,
+        gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
+        step_scheduler_with_optimizer: bool = True,
+        kwargs_handlers: list[KwargsHandler] | None = None,
+        dynamo_backend: Any = None,
+        dynamo_plugin: Any = None,
+        deepspeed_plugins: Any = None,
+        parallelism_config: Any = None,
+    ) -> None:
+        _options.refuse_what_is_not_there(
+            {
+                "split_batches (DataLoaderConfiguration has it)": split_batches,
+                "deepspeed_plugin": deepspeed_plugin,
+                "deepspeed_plugins": deepspeed_plugins,
+                "fsdp_plugin": fsdp_plugin,
+                "torch_tp_plugin": torch_tp_plugin,
+                "megatron_lm_plugin": megatron_lm_plugin,
+                "log_with": log_with,
+                "project_dir": project_dir,
+                "project_config": project_config,
+                "dynamo_backend": dynamo_backend,
+                "dynamo_plugin": dynamo_plugin,
+                "parallelism_config": parallelism_config,
+            }
+        )
+        handlers = _options.sort_handlers(kwargs_handlers)
+        self.ddp_handler = handlers.get(DistributedDataParallelKwargs)
+        self.scaler_handler = handlers.get(GradScalerKwargs)
+        self.init_handler = handlers.get(InitProcessGroupKwargs)
+        self.autocast_handler = handlers.get(AutocastKwargs)
+        _refuse_cache(self.autocast_handler)
+        self.dataloader_config = dataloader_config or DataLoaderConfiguration()
+        self.device_placement = device_placement
+        self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
+        self.rng_types = ["generator"] if rng_types is None else rng_types
+        plugin = _options.accumulation_plugin(
+            gradient_accumulation_steps, gradient_accumulation_plugin
+        )
+
+        options = _C.AcceleratorOptions()
+        precision = None if mixed_precision is None else str(PrecisionType(mixed_precision))
+        if precision is not None:
+            options.set_mixed_precision(precision)
+        options.ddp = _options.ddp_options(self.ddp_handler)
+        options.scaler = _options.scaler_options(self.scaler_handler)
+        options.gradient_accumulation_steps = plugin.num_steps or 1
+        options.sync_with_dataloader = plugin.sync_with_dataloader
+        options.sync_each_batch = plugin.sync_each_batch
+        options.step_schedulers_per_process(not self.dataloader_config.split_batches)
+
+        init = self.init_handler.to_kwargs() if self.init_handler else {}
+        self.state = AcceleratorState(precision, cpu, _from_accelerator=True, **init)
+        self.gradient_state = GradientState(plugin)
+        options.cpu = self.state.device.type == "cpu"
+        options.environment = self.state.environment
+        options.process_group = self.state.group
+        self._run = _C.TrainingRun(options, self.gradient_state.step_state)
+        self.gradient_accumulation_steps = self._run.num_accumulation_steps
+
+        # The user's modules; the original's name for them, which other libraries read.
+        self._models: list[torch.nn.Module] = []
+        self._prepared_models: list[torch.nn.Module] = []
+        self._optimizers: list[AcceleratedOptimizer] = []
+        self._schedulers: list[AcceleratedScheduler] = []
+        self._dataloaders: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NOT_THERE:
+            raise _NotThereYet(
+                f"[Accelerator.{name}] is not part of this version yet; Hugging Face's own package "
+                "has it (docs/guide_python.md)"
+            )
+        raise AttributeError(f"'Accelerator' object has no attribute '{name}'")
+
+    # --- who am I ---------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self.state.device
+
+    @property
+    def distributed_type(self) -> DistributedType:
+        return self.state.distributed_type
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes train together."""
+        return self.state.num_processes
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process among all, from 0."""
+        return self.state.process_index
+
+    @property
+    def local_process_index(self) -> int:
+        """The number of this process on its machine, from 0."""
+        return self.state.local_process_index
+
+    @property
+    def is_main_process(self) -> bool:
+        return self.state.is_main_process
+
+    @property
+    def is_local_main_process(self) -> bool:
+        return self.state.is_local_main_process
+
+    @property
+    def is_last_process(self) -> bool:
+        return self.state.is_last_process
+
+    @property
+    def use_distributed(self) -> bool:
+        return self.state.use_distributed
+
+    @property
+    def multi_device(self) -> bool:
+        """Whether several processes train on devices other than the CPU."""
+        return self.use_distributed and self.distributed_type != DistributedType.MULTI_CPU
+
+    @property
+    def mixed_precision(self) -> str:
+        return self._run.mixed_precision
+
+    @property
+    def native_amp(self) -> bool:
+        return self.mixed_precision != "no"
+
+    @property
+    def split_batches(self) -> bool:
+        return self.dataloader_config.split_batches
+
+    @property
+    def dispatch_batches(self) -> bool | None:
+        return self.dataloader_config.dispatch_batches
+
+    @property
+    def even_batches(self) -> bool:
+        return self.dataloader_config.even_batches
+
+    @even_batches.setter
+    def even_batches(self, value: bool) -> None:
+        self.dataloader_config.even_batches = value
+
+    @property
+    def use_seedable_sampler(self) -> bool:
+        return self.dataloader_config.use_seedable_sampler
+
+    @property
+    def non_blocking(self) -> bool:
+        return self.dataloader_config.non_blocking
+
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        return self.dataloader_config.use_stateful_dataloader
+
+    # --- process control --------------------------------------------------------------------
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Prints once per machine."""
+        self.state.print(*args, **kwargs)
+
+    def wait_for_everyone(self) -> None:
+        """Waits until every process has come here."""
+        self.state.wait_for_everyone()
+
+    def main_process_first(self) -> AbstractContextManager[None]:
+        """The main process runs the block before the others."""
+        return self.state.main_process_first()
+
+    def local_main_process_first(self) -> AbstractContextManager[None]:
+        """The first process of each machine runs the block before the others of it."""
+        return self.state.local_main_process_first()
+
+    def on_main_process(self, function: Callable | None = None) -> Callable:
+        """The function runs on the main process only, and gives None elsewhere."""
+        return PartialState().on_main_process(function)
+
+    def on_local_main_process(self, function: Callable | None = None) -> Callable:
+        """The function runs once per machine."""
+        return PartialState().on_local_main_process(function)
+
+    def on_last_process(self, function: Callable) -> Callable:
+        """The function runs on the last process only."""
+        return PartialState().on_last_process(function)
+
+    def on_process(
+        self, function: Callable | None = None, process_index: int | None = None
+    ) -> Callable:
+        """The function runs on the process of this index only."""
+        return PartialState().on_process(function, process_index)
+
+    def on_local_process(
+        self, function: Callable | None = None, local_process_index: int | None = None
+    ) -> Callable:
+        """The function runs on the processes of this index on their machine only."""
+        return PartialState().on_local_process(function, local_process_index)
+
+    def split_between_processes(
+        self, inputs: Any, apply_padding: bool = False
+    ) -> AbstractContextManager[Any]:
+        """See `PartialState.split_between_processes`."""
+        return PartialState().split_between_processes(inputs, apply_padding)
+
+    def set_trigger(self) -> None:
+        """Raises a flag that every process sees at its next `check_trigger`."""
+        self._run.set_trigger()
+
+    def check_trigger(self) -> bool:
+        """Whether any process has raised the flag since the last check; all must call it."""
+        return self._run.check_trigger()
+
+    def end_training(self) -> None:
+        """Leaves the group; collectives raise from then on."""
+        self.state.destroy_process_group()
+
+    # --- prepare ----------------------------------------------------------------------------
+
+    def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
+        """Models, optimizers, schedulers and data loaders in any number and order; what comes back
+        stands in the same order, a single object bare. Other objects pass through; preparing
+        again is harmless. Process 0's weights go to all."""
+        if device_placement is None:
+            placements: list[bool | None] = [None] * len(args)
+        elif len(device_placement) == len(args):
+            placements = list(device_placement)
+        else:
+            raise UsageError(
+                f"[prepare] got {len(args)} objects and {len(device_placement)} entries of "
+                "device_placement, expected one for each object"
+            )
+        first = [self._prepare_one(obj, placed) for obj, placed in zip(args, placements)]
+        # They look for the prepared optimizers.
+        result = [self.prepare_scheduler(obj) if _is_scheduler(obj) else obj for obj in first]
+        return result[0] if len(result) == 1 else tuple(result)
+
+    def _prepare_one(self, obj: Any, device_placement: bool | None) -> Any:
+        if isinstance(obj, torch.utils.data.DataLoader):
+            return self.prepare_data_loader(obj, device_placement)
+        if isinstance(obj, torch.nn.Module):
+            return self.prepare_model(obj, device_placement)
+        if isinstance(obj, torch.optim.Optimizer):
+            return self.prepare_optimizer(obj, device_placement)
+        return obj
+
+    def prepare_model(
+        self,
+        model: torch.nn.Module,
+        device_placement: bool | None = None,
+        evaluation_mode: bool = False,
+    ) -> torch.nn.Module:
+        """The module on its device, with gradients that meet those of the other processes unless
+        `evaluation_mode`. It keeps its class, attributes and names; the module itself is given
+        back by `unwrap_model`."""
+        if context_of(model) is not None:
+            return model
+        for module, prepared in zip(self._models, self._prepared_models):
+            if module is model:
+                context_of(prepared).check_unchanged(parameter_set(model))
+                return prepared
+        self._refuse_spread(model)
+        if self.device_placement if device_placement is None else device_placement:
+            model.to(self.device)
+        context = self._run.prepare_model(parameter_set(model), evaluation_mode)
+        prepared = attach(model, context)
+        self._models.append(model)
+        self._prepared_models.append(prepared)
+        return prepared
+
+    def _refuse_spread(self, model: torch.nn.Module) -> None:
+        devices = getattr(model, "hf_device_map", None) or {}
+        if self.use_distributed and len(set(devices.values())) > 1:
+            raise UsageError(
+                "[prepare] got a model that is spread over several devices (device_map) in a run "
+                "of several processes; load it without device_map, or start one process"
+            )
+
+    def prepare_optimizer(
+        self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None
+    ) -> AcceleratedOptimizer:
+        """The optimizer, whose steps wait for the end of an accumulation."""
+        if isinstance(optimizer, AcceleratedOptimizer):
+            return optimizer
+        for known in self._optimizers:
+            if known.optimizer is optimizer:
+                return known
+        placed = self.device_placement if device_placement is None else device_placement
+        prepared = AcceleratedOptimizer(optimizer, self._run, placed)
+        self._optimizers.append(prepared)
+        return prepared
+
+    def prepare_scheduler(self, scheduler: Any) -> AcceleratedScheduler:
+        """The scheduler, in step with the prepared optimizer that it drives, or with all."""
+        if isinstance(scheduler, AcceleratedScheduler):
+            return scheduler
+        for known in self._schedulers:
+            if known.scheduler is scheduler:
+                return known
+        driven = getattr(scheduler, "optimizer", None)
+        own = [opt for opt in self._optimizers if driven in (opt, opt.optimizer)]
+        prepared = AcceleratedScheduler(
+            scheduler, own or self._optimizers, self._run, self.step_scheduler_with_optimizer
+        )
+        self._schedulers.append(prepared)
+        return prepared
+
+    def prepare_data_loader(
+        self,
+        data_loader: torch.utils.data.DataLoader,
+        device_placement: bool | None = None,
+        slice_fn_for_dispatch: Callable | None = None,
+    ) -> torch.utils.data.DataLoader:
+        """The loader of this process's part of the data; which part is decided in C++."""
+        from accelerate.data_loader import prepare_data_loader
+
+        if getattr(data_loader, "_is_accelerate_prepared", False):
+            if all(data_loader is not known for known in self._dataloaders):
+                self._dataloaders.append(data_loader)
+            return data_loader
+        config = self.dataloader_config
+        prepared = prepare_data_loader(
+            data_loader,
+            self.device,
+            num_processes=self.num_processes,
+            process_index=self.process_index,
+            split_batches=config.split_batches,
+            put_on_device=self.device_placement if device_placement is None else device_placement,
+            rng_types=self.rng_types.copy(),
+            dispatch_batches=config.dispatch_batches,
+            even_batches=config.even_batches,
+            slice_fn_for_dispatch=slice_fn_for_dispatch,
+            use_seedable_sampler=config.use_seedable_sampler,
+            data_seed=config.data_seed,
+            non_blocking=config.non_blocking,
+            use_stateful_dataloader=config.use_stateful_dataloader,
+        )
+        self._dataloaders.append(prepared)
+        return prepared
+
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+        """A loader of the same data without its first batches."""
+        from accelerate.data_loader import skip_first_batches
+
+        return skip_first_batches(dataloader, num_batches)
+
+    def unwrap_model(
+        self, model: Any, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
+    ) -> Any:
+        """The module that was prepared: calling it runs on this process alone."""
+        from accelerate.utils.other import extract_model_from_parallel
+
+        return extract_model_from_parallel(model, keep_fp32_wrapper, keep_torch_compile)
+
+    def free_memory(self, *objects: Any) -> list[None]:
+        """Forgets what was prepared and empties caches; assign the result to the names that hold
+        the objects."""
+        from accelerate.utils.memory import release_memory
+
+        for kept in (
+            self._models,
+            self._prepared_models,
+            self._optimizers,
+            self._schedulers,
+            self._dataloaders,
+        ):
+            kept.clear()
+        return release_memory(*objects)
+
+    def clear(self, *objects: Any) -> list[None]:
+        """The same as `free_memory`."""
+        return self.free_memory(*objects)
+
+    # --- gradients --------------------------------------------------------------------------
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """In the place of `loss.backward(**kwargs)`: gradients of prepared models are averaged over
+        the processes on the way."""
+        if kwargs:
+            self._run.backward(loss, lambda weighed: weighed.backward(**kwargs))
+        else:
+            self._run.backward(loss, torch.Tensor.backward)
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the step under way ends in an update of the weights."""
+        return self.gradient_state.sync_gradients
+
+    @sync_gradients.setter
+    def sync_gradients(self, value: bool) -> None:
+        self.gradient_state.sync_gradients = value
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches per update of the weights."""
+        return self._run.num_accumulation_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value: int) -> None:
+        self._run.num_accumulation_steps = value
+        self.gradient_state.plugin_kwargs["num_steps"] = value
+
+    def accumulate(self, *models: Any) -> AbstractContextManager[None]:
+        """Around one micro-batch of these models: gradients meet and optimizers step in every
+        `gradient_accumulation_steps`-th, and in the last batch of the loader."""
+        return _Scope(self._run.micro_batch(_contexts(models)))
+
+    def no_sync(self, model: Any) -> AbstractContextManager[None]:
+        """Gradients of the model stay on this process inside of the block."""
+        return _Scope(*(context.no_sync() for context in _contexts([model])))
+
+    @staticmethod
+    def trigger_sync_in_backward(model: Any) -> AbstractContextManager[None]:
+        """Makes the next backward average gradients, although the forward ran in `no_sync`."""
+        for context in _contexts([model]):
+            context.sync_next_backward()
+        return nullcontext()
+
+    def unscale_gradients(self, optimizer: Any = None) -> None:
+        """Divides fp16 gradients by the scale, so that they can be looked at."""
+        if optimizer is None:
+            self._run.unscale_gradients()
+        elif self.sync_gradients:
+            for opt in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
+                opt._step.unscale()
+
+    def clip_grad_norm_(
+        self, parameters: Any, max_norm: float, norm_type: float = 2
+    ) -> torch.Tensor:
+        """Shrinks all gradients alike so that their norm is at most `max_norm`; returns the norm
+        before. While gradients are accumulated it leaves them alone and returns NaN."""
+        return self._run.clip_grad_norm(_listed(parameters), max_norm, norm_type)
+
+    def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
+        """Cuts each number of the gradients to `[-clip_value, clip_value]`; nothing while gradients
+        are accumulated."""
+        self._run.clip_grad_value(_listed(parameters), clip_value)
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether the latest step of any prepared optimizer was left out because of an overflow."""
+        return self._run.optimizer_step_was_skipped
+
+    def autocast(
+        self, autocast_handler: AutocastKwargs | None = None
+    ) -> AbstractContextManager[None]:
+        """The precision of the run for code outside of a prepared model."""
+        handler = autocast_handler or self.autocast_handler or AutocastKwargs()
+        _refuse_cache(handler)
+        return _Scope(self._run.autocast(handler.enabled))
+
+    # --- collectives ------------------------------------------------------------------------
+
+    def gather(self, tensor: Any) -> Any:
+        """Everybody's tensors, concatenated along the first dimension in the order of processes."""
+        return operations.gather(tensor)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """As `gather`, without the samples that a loader repeated to fill up the last batch: what
+        is gathered over an epoch is each sample exactly once. Values that are no tensors are
+        gathered as objects, from a list with one for each sample."""
+        if use_gather_object or not _trees.has_only_tensors(input_data):
+            if isinstance(input_data, (list, tuple)):
+                input_data = input_data[: self._run.num_real(len(input_data))]
+            return operations.gather_object(input_data)
+        tensors = _trees.tensors_of(input_data)
+        if self.state.group.backend == "solo":
+            return input_data
+        structure = _trees.structure_of(input_data, "gather_for_metrics")
+        return _trees.with_tensors(input_data, self._run.gather_real(tensors, structure))
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        """The sum, mean or maximum over all processes, in new tensors."""
+        return operations.reduce(tensor, reduction, scale)
+
+    def pad_across_processes(
+        self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
+    ) -> Any:
+        """Each tensor padded along `dim` to the longest of all processes."""
+        return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+
+def _is_scheduler(obj: Any) -> bool:
+    return isinstance(obj, torch.optim.lr_scheduler.LRScheduler)
+
+
+def _contexts(models: Iterable[Any]) -> list[_C.ModelContext]:
+    # Of modules that were not prepared there is nothing to hold back.
+    return [context for model in models if (context := context_of(model)) is not None]
+
+
+def _listed(parameters: Any) -> list[torch.Tensor]:
+    return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+
+
+def _refuse_cache(handler: AutocastKwargs | None) -> None:
+    if handler is not None and handler.cache_enabled is not None:
+        raise NotImplementedError(
+            "[AutocastKwargs] got cache_enabled, which this version does not have; leave it out"
+        )
+
+
+__getattr__ = placeholders_for(__name__)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prepared optimizer: whether a call of `step` updates weights is decided in C++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from accelerate import _C
+from accelerate._placeholders import placeholders_for
+from accelerate.utils.operations import send_to_device
+
+
+class _Adapter:
+    """The optimizer as the engine sees it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self.closure: Callable | None = None
+        self.set_to_none: bool | None = None
+        self.result: Any = None
+
+    def parameters(self) -> list[torch.Tensor]:
+        return [p for group in self._optimizer.param_groups for p in group["params"]]
+
+    def step(self) -> None:
+        if self.closure is None:
+            self.result = self._optimizer.step()
+        else:
+            self.result = self._optimizer.step(self.closure)
+
+    def zero_grad(self) -> None:
+        if self.set_to_none is None:
+            self._optimizer.zero_grad()
+        else:
+            self._optimizer.zero_grad(set_to_none=self.set_to_none)
+
+
+class AcceleratedOptimizer(torch.optim.Optimizer):
+    """What `prepare` makes of an optimizer. `step` and `zero_grad` do nothing while gradients are
+    accumulated; with fp16, `step` is left out on all processes where a gradient of any is not
+    finite. Everything else is the optimizer's, which is `optimizer`."""
+
+    _is_accelerate_prepared = True
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, run: _C.TrainingRun, device_placement: bool = True
+    ) -> None:
+        self.optimizer = optimizer
+        self._adapter = _Adapter(optimizer)
+        self._step = run.prepare_optimizer(self._adapter)
+        # State that was made or loaded before the model moved.
+        if device_placement and optimizer.state and run.device.type != "cpu":
+            optimizer.load_state_dict(send_to_device(optimizer.state_dict(), run.device))
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.optimizer.state = state
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, param_groups: list[dict[str, Any]]) -> None:
+        self.optimizer.param_groups = param_groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.optimizer.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.optimizer.defaults = defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.optimizer.add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state_dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def step(self, closure: Callable | None = None) -> Any:
+        """Updates the weights where the step under way ends in an update."""
+        self._adapter.closure = closure
+        self._adapter.result = None
+        self._step.step()
+        return self._adapter.result
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        """Drops the gradients; nothing while they are accumulated."""
+        self._adapter.set_to_none = set_to_none
+        self._step.zero_grad()
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the latest `step` was left out because of an overflow."""
+        return self._step.was_skipped
+
+    def train(self) -> None:
+        """For optimizers that have a mode."""
+        if callable(getattr(self.optimizer, "train", None)):
+            self.optimizer.train()
+
+    def eval(self) -> None:
+        """For optimizers that have a mode."""
+        if callable(getattr(self.optimizer, "eval", None)):
+            self.optimizer.eval()
+
+    def __repr__(self) -> str:
+        return f"AcceleratedOptimizer({self.optimizer!r})"
+
+
+__getattr__ = placeholders_for(__name__)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `prepare` makes of a module: the same module, whose calls pass the engine.
+
+A prepared module is a second object on the *same* attributes: both share one `__dict__`, so that
+parameters, hooks, `train()` and everything else are those of the user's module, and its class is a
+subclass of the user's. The user's own object stays as it was; calling it does not touch the engine,
+which is what `unwrap_model` is for."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from accelerate import _C
+from accelerate._trees import tensors_of, with_tensors
+
+
+def parameter_set(module: torch.nn.Module) -> _C.ParameterSet:
+    """The named tensors of a module, each once."""
+    parameters = dict(module.named_parameters())
+    buffers = dict(module.named_buffers())
+    return _C.ParameterSet(
+        names=list(parameters),
+        parameters=list(parameters.values()),
+        buffer_names=list(buffers),
+        buffers=list(buffers.values()),
+    )
+
+
+class _Engine:
+    """The seams around the calls of one prepared module."""
+
+    def __init__(self, module: torch.nn.Module, context: _C.ModelContext) -> None:
+        self.module = module
+        self.context = context
+        self.is_inside = False
+        self._buffer_places = [
+            (owner._buffers, name)
+            for owner in module.modules()
+            for name, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
+        self._buffers = [place[name] for place, name in self._buffer_places]
+
+    def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+        # `self.buffer = new` in the user's forward puts another tensor in the place of the old one.
+        for (place, name), known in zip(self._buffer_places, self._buffers):
+            if place[name] is not known:
+                self._buffers = [place[name] for place, name in self._buffer_places]
+                self.context.set_buffers(self._buffers)
+                break
+        forward = self.context.begin_forward()
+        self.is_inside = True
+        try:
+            output = function(*args, **kwargs)
+        except BaseException:
+            forward.abandon()
+            raise
+        finally:
+            self.is_inside = False
+        if not forward.wants_outputs:
+            forward.finish([])
+            return output
+        tensors = tensors_of(output)
+        finished = forward.finish(tensors)
+        if all(before is after for before, after in zip(tensors, finished)):
+            return output
+        return with_tensors(output, finished)
+
+
+class _Prepared:
+    """Comes before the user's class in the classes of prepared modules."""
+
+    _accelerate_engine: _Engine
+    _is_accelerate_prepared = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        engine = self._accelerate_engine
+        if engine.is_inside:
+            return super().__call__(*args, **kwargs)
+        return engine.run(super().__call__, args, kwargs)
+
+    # Copies are plain modules: the engine belongs to the parameters that were prepared.
+    def __deepcopy__(self, memo: dict) -> torch.nn.Module:
+        return copy.deepcopy(self._accelerate_engine.module, memo)
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        return self._accelerate_engine.module.__reduce_ex__(protocol)
+
+
+def _forward_of(kind: type) -> Callable:
+    @functools.wraps(kind.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = self._accelerate_engine
+        if engine.is_inside:
+            return kind.forward(self, *args, **kwargs)
+        return engine.run(functools.partial(kind.forward, self), args, kwargs)
+
+    return forward
+
+
+def attach(module: torch.nn.Module, context: _C.ModelContext) -> torch.nn.Module:
+    """A prepared module on the attributes of `module`."""
+    kind = type(module)
+    prepared_kind = type(
+        kind.__name__,
+        (_Prepared, kind),
+        {
+            "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__,
+            "__doc__": kind.__doc__,
+            "forward": _forward_of(kind),
+            "_accelerate_engine": _Engine(module, context),
+        },
+    )
+    prepared = prepared_kind.__new__(prepared_kind)
+    object.__setattr__(prepared, "__dict__", module.__dict__)
+    return prepared
+
+
+def context_of(model: Any) -> _C.ModelContext | None:
+    """None for an object that was not prepared."""
+    return model._accelerate_engine.context if isinstance(model, _Prepared) else None
+
+
+def unwrap(model: Any) -> Any:
+    """The module that was prepared; any other object as it is."""
+    return model._accelerate_engine.module if isinstance(model, _Prepared) else model

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prepared scheduler: how often a call of `step` moves it is decided in C++."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate import _C
+from accelerate._placeholders import placeholders_for
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.state import GradientState
+
+
+class AcceleratedScheduler:
+    """What `prepare` makes of a scheduler. It moves `num_processes` times per update of the weights
+    (once with `split_batches`), so that a schedule counts the batches of one process, and not while
+    gradients are accumulated or after a skipped step. With `step_with_optimizer` false every call
+    moves it once."""
+
+    _is_accelerate_prepared = True
+
+    def __init__(
+        self,
+        scheduler: Any,
+        optimizers: list[AcceleratedOptimizer],
+        run: _C.TrainingRun,
+        step_with_optimizer: bool = True,
+    ) -> None:
+        self.scheduler = scheduler
+        self.optimizers = optimizers
+        self.step_with_optimizer = step_with_optimizer
+        self.gradient_state = GradientState()
+        self._run = run
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        if not self.step_with_optimizer:
+            self.scheduler.step(*args, **kwargs)
+            return
+        num_moves = self._run.num_scheduler_moves([opt._step for opt in self.optimizers])
+        if not self.gradient_state.sync_gradients and self.gradient_state.adjust_scheduler:
+            self.scheduler._step_count += 1
+        end = getattr(self.scheduler, "total_steps", None)
+        for _ in range(num_moves):
+            # One-cycle schedules raise when they are stepped beyond their end.
+            if end is None or self.scheduler._step_count <= end:
+                self.scheduler.step(*args, **kwargs)
+
+    def get_last_lr(self) -> list[float]:
+        return self.scheduler.get_last_lr()
+
+    def get_lr(self) -> list[float]:
+        return self.scheduler.get_lr()
+
+    def print_lr(self, *args: Any, **kwargs: Any) -> None:
+        self.scheduler.print_lr(*args, **kwargs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.scheduler.load_state_dict(state_dict)
+
+
+__getattr__ = placeholders_for(__name__)

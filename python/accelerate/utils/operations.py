@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives and moves on nested values (docs/guide_python.md).
+
+Before a collective runs, the processes compare what they have: where it does not fit together,
+each of them raises `MismatchError`, which names the odd one."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from accelerate import _trees
+from accelerate._placeholders import placeholders_for
+from accelerate.errors import UsageError
+
+
+def _group() -> Any:
+    from accelerate.state import PartialState
+
+    return PartialState().group
+
+
+def _is_alone() -> bool:
+    return _group().backend == "solo"
+
+
+def is_torch_tensor(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor)
+
+
+def is_namedtuple(data: Any) -> bool:
+    return _trees.is_named_tuple(data)
+
+
+def honor_type(obj: Any, generator: Iterable) -> Any:
+    """The items of `generator` in a container of the type of `obj`."""
+    return _trees.like(obj, generator)
+
+
+def recursively_apply(
+    func: Callable,
+    data: Any,
+    *args: Any,
+    test_type: Callable[[Any], bool] = is_torch_tensor,
+    error_on_other_type: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """`func` of each leaf that `test_type` accepts, in the same structure; other leaves stay, or
+    raise TypeError."""
+
+    def apply(leaf: Any) -> Any:
+        if test_type(leaf):
+            return func(leaf, *args, **kwargs)
+        if error_on_other_type:
+            raise TypeError(
+                f"[{getattr(func, '__name__', 'recursively_apply')}] got a {type(leaf).__name__}, "
+                "expected nested lists, tuples and dictionaries of what the function takes"
+            )
+        return leaf
+
+    return _trees.map_tensors(data, apply, apply)
+
+
+def send_to_device(
+    tensor: Any,
+    device: Any,
+    non_blocking: bool = False,
+    skip_keys: str | list[str] | None = None,
+) -> Any:
+    """The same structure with all that can move on `device`; entries named in `skip_keys` stay."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor.to(device, non_blocking=non_blocking)
+    if hasattr(tensor, "to"):
+        try:
+            return tensor.to(device, non_blocking=non_blocking)
+        except TypeError:
+            return tensor.to(device)
+    if isinstance(tensor, (list, tuple)):
+        return _trees.like(
+            tensor, (send_to_device(item, device, non_blocking, skip_keys) for item in tensor)
+        )
+    if isinstance(tensor, Mapping):
+        skipped = [skip_keys] if isinstance(skip_keys, str) else skip_keys or ()
+        moved = {
+            key: item if key in skipped else send_to_device(item, device, non_blocking, skip_keys)
+            for key, item in tensor.items()
+        }
+        return moved if type(tensor) is dict else type(tensor)(moved)
+    return tensor
+
+
+def gather(tensor: Any) -> Any:
+    """Each tensor concatenated over all processes along its first dimension, in the order of
+    processes. First dimensions may differ; a scalar counts as one row. On one process: as given."""
+    if _is_alone():
+        return tensor
+    structure = _trees.structure_of(tensor, "gather")
+    return _trees.with_tensors(tensor, _group().all_gather(_trees.tensors_of(tensor), structure))
+
+
+def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
+    """The items of everybody's list in one list. On one process: as given."""
+    if _is_alone():
+        return object
+    parts = _group().all_gather_bytes(pickle.dumps(object))
+    return [item for part in parts for item in pickle.loads(part)]
+
+
+def broadcast(tensor: Any, from_process: int = 0) -> Any:
+    """Writes the tensors of one process into those of all others, and returns them."""
+    if not _is_alone():
+        structure = _trees.structure_of(tensor, "broadcast")
+        _group().broadcast(_trees.tensors_of(tensor), structure, from_process)
+    return tensor
+
+
+def broadcast_object_list(object_list: list, from_process: int = 0) -> list:
+    """Replaces the items of the list by those of one process, and returns it."""
+    if not _is_alone():
+        object_list[:] = pickle.loads(
+            _group().broadcast_bytes(pickle.dumps(object_list), from_process)
+        )
+    return object_list
+
+
+def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
+    """The sum, mean or maximum of each tensor over all processes, in new tensors. `scale` is for
+    TPUs, which this package does not run on."""
+    if scale != 1.0:
+        raise UsageError(
+            f"[reduce] got scale={scale}, which only TPUs use; multiply the result instead"
+        )
+    if _is_alone():
+        return tensor
+    structure = _trees.structure_of(tensor, "reduce")
+    return _trees.with_tensors(
+        tensor, _group().reduce(_trees.tensors_of(tensor), structure, reduction)
+    )
+
+
+def pad_across_processes(
+    tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
+) -> Any:
+    """Each tensor padded along `dim` with `pad_index` to the longest of all processes; tensors
+    without that dimension stay as they are."""
+    if _is_alone():
+        return tensor
+    structure = _trees.structure_of(tensor, "pad_across_processes")
+    return _trees.with_tensors(
+        tensor,
+        _group().pad_across_processes(
+            _trees.tensors_of(tensor), structure, dim, pad_index, pad_first
+        ),
+    )
+
+
+def slice_tensors(
+    data: Any,
+    tensor_slice: Any,
+    process_index: int | None = None,
+    num_processes: int | None = None,
+) -> Any:
+    """The same structure with `tensor_slice` of each tensor."""
+    return _trees.map_tensors(data, lambda tensor: tensor[tensor_slice])
+
+
+def concatenate(data: Any, dim: int = 0) -> Any:
+    """A list of equal structures as one, whose tensors are concatenated along `dim`."""
+    first = data[0]
+    if isinstance(first, (list, tuple)):
+        return _trees.like(first, (concatenate(list(items), dim) for items in zip(*data)))
+    if isinstance(first, Mapping):
+        joined = {key: concatenate([item[key] for item in data], dim) for key in first}
+        return joined if type(first) is dict else type(first)(joined)
+    if not isinstance(first, torch.Tensor):
+        raise TypeError(f"[concatenate] got a {type(first).__name__}, expected tensors")
+    return torch.cat(data, dim=dim)
+
+
+def find_batch_size(data: Any) -> int:
+    """The first dimension of the first tensor in `data`."""
+    for tensor in _trees.tensors_of(data):
+        return tensor.shape[0]
+    raise ValueError("[find_batch_size] got no tensor, so there is no batch size")
+
+
+def ignorant_find_batch_size(data: Any) -> int | None:
+    """As `find_batch_size`; None where there is no tensor with a first dimension."""
+    try:
+        return find_batch_size(data)
+    except (ValueError, TypeError, IndexError):
+        return None
+
+
+def find_device(data: Any) -> torch.device | None:
+    """The device of the first tensor in `data`; None where there is none."""
+    for tensor in _trees.tensors_of(data):
+        return tensor.device
+    return None
+
+
+def listify(data: Any) -> Any:
+    """The same structure with lists of numbers in place of tensors."""
+
+    def to_list(tensor: torch.Tensor) -> Any:
+        tensor = tensor.detach().cpu()
+        # NumPy and lists have no bfloat16.
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).tolist()
+
+    return _trees.map_tensors(data, to_list)
+
+
+def convert_to_fp32(tensor: Any) -> Any:
+    """The same structure with half precision tensors as fp32."""
+    half = (torch.float16, torch.bfloat16)
+    return _trees.map_tensors(tensor, lambda t: t.float() if t.dtype in half else t)
+
+
+__getattr__ = placeholders_for(__name__)
