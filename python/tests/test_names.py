@@ -22,8 +22,8 @@ from pathlib import Path
 import accelerate
 import pytest
 from accelerate._placeholders import Placeholder, _table, names_of
+from original import ROOT, originals_python, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "accelerate"
 VERSION = "1.15.0+cpp.0.1.0"
 SENTENCE = rf"^\[accelerate[\w.]+\] was .*not part of accelerate {re.escape(VERSION)} yet; [^\n]*$"
@@ -53,22 +53,6 @@ for info in pkgutil.walk_packages(accelerate.__path__, "accelerate."):
 names["accelerate"] = [n for n in vars(accelerate) if not n.startswith("_")]
 print(json.dumps(names))
 """
-
-
-def originals_python() -> str:
-    python = os.environ.get("ACCELERATE_ORACLE_PYTHON", ROOT / ".venv-oracle" / "bin" / "python")
-    if not Path(python).exists():
-        pytest.skip(f"[originals_python] no {python}: set ACCELERATE_ORACLE_PYTHON")
-    return str(python)
-
-
-def run_python(code: str, *, python: str = sys.executable, path: str = "") -> str:
-    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
-    result = subprocess.run(
-        [python, "-c", code], env=environment, text=True, capture_output=True, timeout=300
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 @pytest.fixture
@@ -103,8 +87,8 @@ def test_every_name_of_the_table_can_be_imported() -> None:
 
 def test_the_table_is_what_the_tool_writes() -> None:
     tool = ROOT / "tools" / "list_original_names.py"
-    written = run_python(f"import runpy; runpy.run_path({str(tool)!r}, run_name='__main__')",
-                         python=originals_python())
+    code = f"import runpy; runpy.run_path({str(tool)!r}, run_name='__main__')"
+    written = run_python(code, python=originals_python())
     assert written == (PACKAGE / "_original_names.txt").read_text()
 
 
@@ -301,7 +285,9 @@ def test_python_dash_m_of_a_missing_module_prints_the_sentence() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "accelerate.commands.tpu"],
         env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
-        text=True, capture_output=True, timeout=300,
+        text=True,
+        capture_output=True,
+        timeout=300,
     )
     assert result.returncode == 1
     assert "[accelerate.commands.tpu] was run, but is not part" in result.stderr

@@ -36,8 +36,9 @@ def clear_device_cache(garbage_collection: bool = False) -> None:
 
 
 def release_memory(*objects: Any) -> list[None]:
-    """As many `None` as there are objects, to assign to their names:
-    `model, optimizer = release_memory(model, optimizer)`. Frees what nothing else refers to.
+    """As many `None` as there are objects, to assign to their names, which is what lets go of
+    them: `model, optimizer = release_memory(model, optimizer)`. Collects garbage and gives cached
+    device memory back.
     """
     released: list[None] = [None] * len(objects)
     del objects

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running code in other Python processes: with this package, or with the original one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def originals_python() -> str:
+    """The Python that has the original; where there is none, the test is skipped."""
+    python = os.environ.get("ACCELERATE_ORACLE_PYTHON", ROOT / ".venv-oracle" / "bin" / "python")
+    if not Path(python).exists():
+        pytest.skip(f"[originals_python] no {python}: set ACCELERATE_ORACLE_PYTHON")
+    return str(python)
+
+
+def run_python(code: str, *, python: str = sys.executable, path: str = "") -> str:
+    """What the code prints with `path` as PYTHONPATH; the test fails where the code does."""
+    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        [python, "-c", code], env=environment, text=True, capture_output=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
