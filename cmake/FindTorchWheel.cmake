@@ -11,6 +11,10 @@ include_guard(GLOBAL)
 set(ACCELERATE_TORCH_DIR "" CACHE PATH "Folder with torch's lib/ and include/")
 set(ACCELERATE_PYTHON "$ENV{ACCELERATE_PYTHON}" CACHE STRING
     "Python whose installed torch is used")
+if(SKBUILD)
+  # pip's build environment hides the packages of the one that it installs into.
+  set(ACCELERATE_PYTHON ${Python_EXECUTABLE})
+endif()
 
 if(NOT ACCELERATE_TORCH_DIR)
   foreach(prefix IN LISTS CMAKE_PREFIX_PATH)
@@ -30,7 +34,8 @@ if(NOT ACCELERATE_TORCH_DIR)
     OUTPUT_VARIABLE _purelib OUTPUT_STRIP_TRAILING_WHITESPACE
     ERROR_QUIET RESULT_VARIABLE _failed)
   if(NOT _failed AND EXISTS ${_purelib}/torch/lib/libtorch_cpu.so)
-    set(ACCELERATE_TORCH_DIR ${_purelib}/torch CACHE PATH "" FORCE)
+    file(REAL_PATH ${_purelib}/torch _torch)
+    set(ACCELERATE_TORCH_DIR ${_torch} CACHE PATH "" FORCE)
   endif()
 endif()
 
@@ -48,7 +53,7 @@ find_package_handle_standard_args(
   REQUIRED_VARS ACCELERATE_TORCH_DIR ACCELERATE_TORCH_VERSION
   VERSION_VAR ACCELERATE_TORCH_VERSION
   REASON_FAILURE_MESSAGE
-    "no torch found: pip install torch==2.11.0 and set ACCELERATE_PYTHON to its Python, or put a LibTorch folder on CMAKE_PREFIX_PATH")
+    "no torch found in '${_purelib}': install torch 2.11 to 2.15 there first (pip install torch==2.11.0), set ACCELERATE_PYTHON to a Python that has it, or put a LibTorch folder on CMAKE_PREFIX_PATH")
 if(NOT TorchWheel_FOUND)
   return()
 endif()

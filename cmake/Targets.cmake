@@ -23,7 +23,9 @@ function(accelerate_library name)
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_features(${name} PUBLIC cxx_std_20)
-  set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+  if(NOT SKBUILD) # Wheels hold no links.
+    set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+  endif()
   target_link_libraries(${name} PUBLIC ${ARG_NEEDS})
   set_property(GLOBAL APPEND PROPERTY ACCELERATE_LIBRARIES ${name})
 endfunction()

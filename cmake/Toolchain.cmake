@@ -18,10 +18,11 @@ set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 find_program(ACCELERATE_CCACHE ccache)
 if(ACCELERATE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # ccache hits through a precompiled header only when told that macros
-  # and time stamps inside it do not matter.
+  # and time stamps inside it do not matter; relative paths let build folders
+  # share what was compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
-      ${ACCELERATE_CCACHE})
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${ACCELERATE_CCACHE})
 endif()
 
 find_program(ACCELERATE_MOLD mold)

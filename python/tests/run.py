@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs pytest on the package of a build folder, as CTest does:
+
+    python3 python/tests/run.py BUILD FILE [PYTEST OPTIONS]
+
+ACCELERATE_TEST_PYTHON names a Python with torch and what the tests import. Exits 77, which CTest
+shows as skipped, where it is not set."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+
+def main() -> None:
+    python = os.environ.get("ACCELERATE_TEST_PYTHON")
+    if not python:
+        print("skipped: ACCELERATE_TEST_PYTHON is not set; ./dev test sets it")
+        sys.exit(77)
+    build = pathlib.Path(sys.argv[1]).resolve()
+    # The program starts the `python3` of the path, as it does for users.
+    folders = [str(pathlib.Path(python).parent), str(build / "bin"), os.environ["PATH"]]
+    os.environ["PATH"] = os.pathsep.join(folders)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    os.environ["OMP_NUM_THREADS"] = "1"
+    options = ["-q", "-p", "no:cacheprovider", *sys.argv[3:]]
+    os.execv(python, [python, "-m", "pytest", sys.argv[2], *options])
+
+
+main()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of two processes against PyTorch's DistributedDataParallel on the same data."""
+
+from __future__ import annotations
+
+import pytest
+import ranks
+
+# PyTorch's DDP runs in the same processes on a copy of the module: the same kernels, the same
+# buckets and one addition of two numbers per gradient, so that bits are compared.
+PREAMBLE = """
+    import copy, sys
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+    from accelerate import Accelerator
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(11, 8)
+            self.norm = torch.nn.BatchNorm1d(8)
+            self.frozen = torch.nn.Linear(8, 8)
+            self.frozen.requires_grad_(False)
+            self.unused = torch.nn.Linear(3, 3)
+            self.out = torch.nn.Linear(8, 11, bias=False)
+            self.out.weight = self.embed.weight      # shared
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, tokens, *, scale):
+            self.calls = self.calls + 1 + scale      # another tensor, not in place
+            hidden = self.norm(self.frozen(self.embed(tokens)))
+            return {"head": {"logits": self.out(hidden) * scale}, "hidden": (hidden, [hidden * 2])}
+
+    def loss_of(output, tokens):
+        head = torch.nn.functional.cross_entropy(output["head"]["logits"], tokens)
+        return head + output["hidden"][1][0].square().mean()
+
+    accelerator = Accelerator(
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)])
+    torch.manual_seed(7 + accelerator.process_index)   # rank 0's weights must win
+    net = Net()
+    theirs = DistributedDataParallel(copy.deepcopy(net), find_unused_parameters=True)
+    ours = accelerator.prepare(net)
+    rank = accelerator.process_index
+"""
+
+
+def test_gradients_equal_those_of_pytorch(tmp_path):
+    script = PREAMBLE + """
+    for step in range(3):
+        tokens = torch.arange(6) * (rank + 2 + step) % 11
+        for model in (theirs, ours):
+            model.zero_grad()
+        loss_of(theirs(tokens, scale=0.5), tokens).backward()
+        accelerator.backward(loss_of(ours(tokens, scale=0.5), tokens))
+        for (name, a), (_, b) in zip(theirs.module.named_parameters(), ours.named_parameters()):
+            assert (a.grad is None) == (b.grad is None), name
+            if a.grad is not None:
+                assert torch.equal(a.grad, b.grad), (step, name, a.grad - b.grad)
+        assert net.frozen.weight.grad is None
+        with torch.no_grad():
+            for model in (theirs.module, ours):
+                for p in model.parameters():
+                    if p.grad is not None:
+                        p -= 0.1 * p.grad
+    for (name, a), (_, b) in zip(theirs.module.named_buffers(), ours.named_buffers()):
+        assert torch.equal(a, b), name
+    for value in net.state_dict().values():
+        both = accelerator.gather(value.float().reshape(1, -1))
+        if value is not net.norm.running_mean and value is not net.norm.running_var:
+            assert torch.equal(both[0], both[1])
+    print("equal", rank)
+    """
+    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, script))
+    assert "equal 0" in out and "equal 1" in out
+
+
+def test_gradients_wait_inside_of_no_sync_and_meet_after_it(tmp_path):
+    script = PREAMBLE + """
+    tokens = torch.arange(6) * (rank + 2) % 11
+    with theirs.no_sync():
+        loss_of(theirs(tokens, scale=1.0), tokens).backward()
+    with accelerator.no_sync(ours):
+        accelerator.backward(loss_of(ours(tokens, scale=1.0), tokens))
+    local = accelerator.gather(ours.embed.weight.grad.reshape(1, -1))
+    assert not torch.equal(local[0], local[1])
+    loss_of(theirs(tokens, scale=1.0), tokens).backward()
+    accelerator.backward(loss_of(ours(tokens, scale=1.0), tokens))
+    assert torch.equal(ours.embed.weight.grad, theirs.module.embed.weight.grad)
+    print("equal", rank)
+    """
+    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, script))
+    assert "equal 0" in out and "equal 1" in out
+
+
+def test_a_loss_of_the_unwrapped_module_is_refused_where_it_would_not_meet_the_others(tmp_path):
+    script = PREAMBLE + """
+    tokens = torch.arange(6)
+    accelerator.backward(loss_of(accelerator.unwrap_model(ours)(tokens, scale=1.0), tokens))
+    """
+    result = ranks.run(ranks.LAUNCH, tmp_path, script)
+    assert result.returncode != 0
+    assert "[backward] no prepared model was called since the last step" in result.stderr
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_accumulated_steps_equal_those_of_the_original(tmp_path, steps, oracle):
+    script = f"""
+    import json, torch
+    from accelerate import Accelerator
+    torch.manual_seed(0)
+    accelerator = Accelerator(gradient_accumulation_steps={steps})
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    x = torch.randn(22, 4)
+    data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+    loader = torch.utils.data.DataLoader(data, batch_size=3)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.97 ** n)
+    net, optimizer, loader, scheduler = accelerator.prepare(net, optimizer, loader, scheduler)
+    trace = []
+    for epoch in range(2):
+        for a, b in loader:
+            with accelerator.accumulate(net):
+                loss = torch.nn.functional.mse_loss(net(a), b)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(net.parameters(), 1.0)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            trace.append([loss.item(), scheduler.get_last_lr()[0], accelerator.sync_gradients])
+    with open(f"trace{{accelerator.process_index}}.json", "w") as file:
+        json.dump(trace, file)
+    """
+    import json
+
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    ranks.check(ranks.run(ranks.LAUNCH, ours, script))
+    ranks.check(
+        ranks.run(
+            [oracle, *ranks.TORCHRUN[1:]],
+            theirs,
+            script,
+            ACCELERATE_USE_CPU="true",
+            PYTHONPATH="",
+        )
+    )
+    for name in ("trace0.json", "trace1.json"):
+        mine = json.loads((ours / name).read_text())
+        other = json.loads((theirs / name).read_text())
+        assert len(mine) == len(other)
+        for step, (a, b) in enumerate(zip(mine, other)):
+            assert a[1:] == b[1:], step
+            # The norm that clips is summed in another order: a unit in the last place per step.
+            assert a[0] == pytest.approx(b[0], rel=2e-5), step
