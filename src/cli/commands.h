@@ -19,9 +19,11 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;
 
 /// Runs `program` with the flags of `launch`; returns the exit code.
+/// `parent_folder` as in `SessionOptions`.
 ACCELERATE_API int launch(
     const ConfigLayer& flags,
-    const std::vector<std::string>& program);
+    const std::vector<std::string>& program,
+    const std::string& parent_folder = {});
 
 /// Adds `launch`. Parsing it runs the workers and stores their exit code.
 ACCELERATE_API void add_launch_command(CLI::App& app, int& exit_code);

@@ -155,7 +155,10 @@ int join_from_stdin() {
 
 } // namespace
 
-int launch(const ConfigLayer& flags, const std::vector<std::string>& program) {
+int launch(
+    const ConfigLayer& flags,
+    const std::vector<std::string>& program,
+    const std::string& parent_folder) {
   check_program(program);
   const ResolvedConfig config = resolve_launch_config(flags, system_env);
   check_launchable(config);
@@ -173,6 +176,8 @@ int launch(const ConfigLayer& flags, const std::vector<std::string>& program) {
   plan.output.is_coloured = isatty(STDOUT_FILENO) == 1 &&
                             isatty(STDERR_FILENO) == 1 &&
                             !system_env("NO_COLOR");
+  plan.output.is_prompt = !parent_folder.empty();
+  plan.output.is_input_shared = parent_folder.empty();
   if (!hosts.empty()) {
     plan.num_local = hosts[0].slots.value_or(plan.num_local);
   } else if (is_mpirun) {
@@ -193,6 +198,7 @@ int launch(const ConfigLayer& flags, const std::vector<std::string>& program) {
   }
   SessionOptions options;
   options.join_limit = std::chrono::seconds(values.join_timeout);
+  options.parent_folder = parent_folder;
   options.token = hosts.size() > 1 ? random_token() : find_token(system_env);
   options.remote_launchers =
       remote_launchers(hosts, config, plan, program, options.token);
@@ -206,14 +212,17 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   const auto is_joining = std::make_shared<bool>(false);
   constexpr const char* kHidden = "";
   command->add_flag("--join_from_stdin", *is_joining)->group(kHidden);
+  const auto parent_folder = std::make_shared<std::string>();
+  command->add_option("--parent_folder", *parent_folder)->group(kHidden);
   command->footer(
       "The program (or .py script) and its arguments follow the options:\n"
       "  accelerate launch --num_processes 2 ./train --epochs 3");
   // Everything from the program on belongs to the program.
   command->prefix_command();
-  command->callback([command, flags, is_joining, &exit_code] {
-    exit_code =
-        *is_joining ? join_from_stdin() : launch(*flags, command->remaining());
+  command->callback([=, &exit_code] {
+    exit_code = *is_joining
+                    ? join_from_stdin()
+                    : launch(*flags, command->remaining(), *parent_folder);
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace accelerate {
 namespace {
@@ -34,6 +35,10 @@ void Console::write_line(std::string_view line) {
   const bool is_above = is_terminal_ && !open_line_.empty();
   if (is_above) {
     kept_ += "\r\x1b[K";
+  } else if (!open_line_.empty()) {
+    kept_ += '\n'; // A pipe cannot take back what it showed.
+    open_line_.clear();
+    is_cut_ = true;
   }
   kept_ += line;
   kept_ += '\n';
@@ -44,6 +49,9 @@ void Console::write_line(std::string_view line) {
 }
 
 void Console::write_raw(std::string_view text) {
+  if (std::exchange(is_cut_, false) && text.starts_with('\n')) {
+    text.remove_prefix(1); // The end that the line has already.
+  }
   kept_ += text;
   const size_t start = text.find_last_of("\r\n");
   if (start == std::string_view::npos) {

@@ -12,7 +12,8 @@ namespace accelerate {
 
 /// Writes whole lines of many sources, and the raw output of one (a progress
 /// bar that it draws again and again) without mixing them: where the raw
-/// output stands in the middle of a line, other lines are written above it.
+/// output stands in the middle of a line, other lines are written above it; on
+/// a pipe, after it.
 ///
 /// Never blocks: what the reader does not take yet is kept, and `is_full` asks
 /// the sources to pause.
@@ -45,6 +46,8 @@ class ACCELERATE_API Console {
   std::string kept_;
   /// What the raw source wrote since its last line end or carriage return.
   std::string open_line_;
+  /// Whether that line was ended for it.
+  bool is_cut_ = false;
   std::function<void()> room_;
 };
 

@@ -258,7 +258,7 @@ StartOrder LeaderSession::order_for(size_t machine, int attempt) {
 
 void LeaderSession::send_away(const std::string& reason, int exit_code) {
   is_sent_away_ = true;
-  say(reason);
+  say_ending(reason);
   for (size_t machine = 1; machine < machines_.size(); ++machine) {
     server_->send(machine, EndMessage{{exit_code, reason}});
   }
@@ -293,7 +293,7 @@ void LeaderSession::interrupted(int signal) {
 
 void LeaderSession::end(const JobEnding& ending) {
   if (!ending.summary.empty()) {
-    say(ending.summary);
+    say_ending(ending.summary);
   }
   if (!server_) {
     finish(ending.exit_code);

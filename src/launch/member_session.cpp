@@ -95,7 +95,7 @@ void MemberSession::interrupted(int signal) {
 
 void MemberSession::end(const JobEnding& ending) {
   if (!ending.summary.empty()) {
-    say(ending.summary);
+    say_ending(ending.summary);
   }
   client_.close();
   finish(ending.exit_code);

@@ -20,6 +20,8 @@ namespace {
 
 constexpr size_t kLastLines = 20;
 constexpr size_t kMaxLine = 8192;
+// What a program prints in two writes, text and line end, is one line still.
+constexpr std::chrono::milliseconds kLineDelay{50};
 constexpr int kColours[] = {36, 33, 32, 35, 34, 31};
 
 bool are_same_terminal(int a, int b) {
@@ -79,11 +81,17 @@ struct OutputRouter::Source {
   int stream = STDOUT_FILENO;
   bool is_helper = false;
   bool is_raw = false;
+  bool is_prompt = false;
   bool is_shown = true;
   std::string prefix = {};
   UniqueFile file = {};
   std::ofstream log = {};
   std::string partial = {};
+  /// Whether the start of the line is shown already, how much of `partial` is
+  /// that, and the timer that shows more of it.
+  bool is_open = false;
+  size_t num_shown = 0;
+  EventLoop::TimerId start_timer = 0;
   std::deque<std::string> last_lines = {};
 };
 
@@ -141,6 +149,7 @@ OutputRouter::make_stream(int rank, int stream, bool is_first, int attempt) {
   source->rank = rank;
   source->stream = stream;
   source->is_raw = is_first && console_of(stream).is_terminal();
+  source->is_prompt = is_first && options_.is_prompt && !source->is_raw;
   if (options_.is_prefixed && rank != 0 && !source->is_raw) {
     source->prefix = str_cat("[rank ", rank, "] ");
     if (options_.is_coloured) {
@@ -229,9 +238,33 @@ void OutputRouter::show(Source& source, std::string_view text) {
         source, std::string_view(source.partial).substr(start, end - start));
   }
   source.partial.erase(0, start);
-  if (source.partial.size() > kMaxLine) {
+  if (source.partial.size() > kMaxLine && source.is_prompt) {
+    show_start(source);
+    source.partial.clear();
+    source.num_shown = 0;
+  } else if (source.partial.size() > kMaxLine) {
     show_line(source, std::exchange(source.partial, {}));
   }
+  if (source.is_prompt && source.start_timer == 0 &&
+      source.partial.size() > source.num_shown) {
+    source.start_timer =
+        loop_.after(kLineDelay, [this, &source] { show_start(source); });
+  }
+}
+
+void OutputRouter::show_start(Source& source) {
+  loop_.cancel(std::exchange(source.start_timer, 0));
+  if (!source.is_shown) {
+    return;
+  }
+  std::string start = source.is_open ? std::string() : source.prefix;
+  start += std::string_view(source.partial).substr(source.num_shown);
+  source.is_open = true;
+  console_of(source.stream).write_raw(start);
+  // What a bar has drawn over is no part of its line any more.
+  const size_t drawn = source.partial.find_last_of('\r');
+  source.partial.erase(0, drawn == std::string::npos ? 0 : drawn);
+  source.num_shown = source.partial.size();
 }
 
 void OutputRouter::show_line(Source& source, std::string_view line) {
@@ -245,7 +278,12 @@ void OutputRouter::show_line(Source& source, std::string_view line) {
       source.last_lines.pop_front();
     }
   }
-  if (source.is_shown && !source.is_raw) {
+  loop_.cancel(std::exchange(source.start_timer, 0));
+  const size_t num_shown = std::exchange(source.num_shown, 0);
+  if (std::exchange(source.is_open, false)) {
+    console_of(source.stream)
+        .write_raw(std::string(line.substr(num_shown)) + '\n');
+  } else if (source.is_shown && !source.is_raw) {
     console_of(source.stream)
         .write_line(
             source.prefix.empty() ? line : source.prefix + std::string(line));
@@ -259,7 +297,7 @@ void OutputRouter::close_source(Source& source) {
   loop_.unwatch(source.file.get());
   std::erase(paused_, &source);
   source.file.reset();
-  if (!source.partial.empty()) {
+  if (!source.partial.empty() || source.is_open) {
     show_line(source, std::exchange(source.partial, {}));
   }
 }

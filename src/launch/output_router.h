@@ -31,6 +31,9 @@ struct OutputOptions {
   bool is_inherited = false;
   /// The first worker may read the launcher's stdin.
   bool is_input_shared = true;
+  /// A pipe shows what the first worker draws before its line is complete, as
+  /// a terminal does: somebody watches at its other end.
+  bool is_prompt = false;
 };
 
 /// Makes the streams of each worker, keeps the last lines of its stderr, and
@@ -71,6 +74,7 @@ class ACCELERATE_API OutputRouter {
   void take_all(Source& source);
   void show(Source& source, std::string_view text);
   void show_line(Source& source, std::string_view line);
+  void show_start(Source& source);
   void close_source(Source& source);
   void watch(Source& source);
   UniqueFile make_stream(int rank, int stream, bool is_first, int attempt);

@@ -2,6 +2,7 @@
 #include "launch/session.h"
 
 #include <cstdlib>
+#include <fstream>
 
 #include "accelerate/error.h"
 #include "accelerate/version.h"
@@ -29,8 +30,8 @@ LaunchSession::LaunchSession(
   if (options.lifeline >= 0) {
     loop_.watch(options.lifeline, POLLIN, [this](short) { guardian_gone(); });
   }
-  if (options.is_remote_controlled) {
-    loop_.watch(STDIN_FILENO, POLLIN, [this](short) { guardian_gone(); });
+  if (options.is_remote_controlled || !options.parent_folder.empty()) {
+    loop_.watch(STDIN_FILENO, POLLIN, [this](short) { parent_gone(); });
   }
 }
 
@@ -87,6 +88,12 @@ void LaunchSession::guardian_gone() {
   std::_Exit(128 + SIGKILL);
 }
 
+void LaunchSession::parent_gone() {
+  std::error_code ignored;
+  std::filesystem::remove_all(options_.parent_folder, ignored);
+  guardian_gone();
+}
+
 void LaunchSession::finish(int exit_code) {
   exit_code_ = exit_code;
   loop_.stop();
@@ -95,6 +102,14 @@ void LaunchSession::finish(int exit_code) {
 void LaunchSession::say(const std::string& line) {
   if (!plan_.is_quiet && !options_.is_remote_controlled) {
     output_.say(line);
+  }
+}
+
+void LaunchSession::say_ending(const std::string& summary) {
+  if (options_.parent_folder.empty()) {
+    say(summary);
+  } else {
+    std::ofstream(options_.parent_folder / "ending") << summary << '\n';
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,11 @@ struct SessionOptions {
   /// Started by the launcher of machine 0, which does the talking: where stdin
   /// ends, that launcher is gone.
   bool is_remote_controlled = false;
+  /// Of the program that started this launcher (`notebook_launcher`) and shows
+  /// its output; empty: a person did. How the job ended is written to the file
+  /// `ending` there. Where stdin ends, that program is gone, and the folder is
+  /// removed for it.
+  std::filesystem::path parent_folder = {};
   /// Launchers of other machines that machine 0 has to start.
   std::vector<RemoteLauncher> remote_launchers = {};
 };
@@ -60,6 +66,8 @@ class LaunchSession {
   void stop_workers(int signal, bool is_to_restart);
   void finish(int exit_code);
   void say(const std::string& line);
+  /// The last words, said once.
+  void say_ending(const std::string& summary);
   HelloMessage introduction() const;
 
   const LaunchPlan& plan_;
@@ -73,6 +81,7 @@ class LaunchSession {
   void take_signals();
   void request_to_end(const SignalFileGuard::Signal& signal);
   void guardian_gone();
+  void parent_gone();
 
   SignalFileGuard signals_;
   std::optional<SignalFileGuard::Signal> first_request_;

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <fstream>
 #include <regex>
 #include <sstream>
 
@@ -157,6 +159,104 @@ TEST(Input, GoesToTheFirstWorkerOnly) {
   EXPECT_THAT(
       result.out,
       AllOf(HasSubstr("0 got typed\n"), HasSubstr("[rank 1] 1 got\n")));
+}
+
+/// A launch that belongs to another program, whose end of stdin is open until
+/// the launch is over.
+std::string launch_for_parent(
+    const TempDir& folder,
+    const std::string& script) {
+  const std::string path = folder.path();
+  return "mkfifo " + path + "/in; exec 9<>" + path + "/in; exec " + kProgram +
+         " launch --parent_folder " + path + " --num_processes 2 sh -c '" +
+         script + "' <&9";
+}
+
+TEST(Parent, SeesTheFirstWorkersBarBeforeItsLineEnds) {
+  TempDir folder;
+  const std::string path = folder.path();
+  const auto wait_for = [&](const char* name) {
+    return "while [ ! -e " + path + name + " ]; do sleep 0.02; done; ";
+  };
+  Subprocess launch(
+      {"sh",
+       "-c",
+       launch_for_parent(
+           folder,
+           "if [ $RANK = 0 ]; then printf \"\\rbar 10%%\"; " +
+               wait_for("/last") + "printf \"\\rbar 99%%\\n\"; else " +
+               wait_for("/other") + "echo another; fi")});
+  EXPECT_TRUE(eventually([&] { return launch.out() == "\rbar 10%"; }));
+  std::ofstream(folder.path() / "other") << "now";
+  EXPECT_TRUE(eventually(
+      [&] { return launch.out() == "\rbar 10%\n[rank 1] another\n"; }));
+  std::ofstream(folder.path() / "last") << "now";
+  const auto result = launch.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "\rbar 10%\n[rank 1] another\n\rbar 99%\n");
+}
+
+TEST(Parent, SeesNoEmptyLineWhereALineWasCutAtItsEnd) {
+  TempDir folder;
+  const std::string path = folder.path();
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       launch_for_parent(
+           folder,
+           "if [ $RANK = 0 ]; then printf text; sleep 0.5; touch " + path +
+               "/other; sleep 0.5; echo; else while [ ! -e " + path +
+               "/other ]; do sleep 0.02; done; echo another; fi")});
+  EXPECT_EQ(result.out, "text\n[rank 1] another\n") << result.err;
+}
+
+TEST(Parent, SeesNoMoreThanALineThatCameInTwoParts) {
+  TempDir folder;
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       launch_for_parent(
+           folder, "[ $RANK = 1 ] || { printf te; echo xt; sleep 0.3; }")});
+  EXPECT_EQ(result.out, "text\n") << result.err;
+}
+
+TEST(Parent, SeesABarOfAnyLengthOnOneLine) {
+  TempDir folder;
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       launch_for_parent(
+           folder,
+           "[ $RANK = 1 ] || { i=0; while [ $i -lt 30 ]; do "
+           "printf \"\\r%01000d\" $i; sleep 0.07; i=$((i+1)); done; echo; }")});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\r'), 30);
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);
+}
+
+TEST(Parent, ReadsHowTheJobEndedFromAFile) {
+  TempDir folder;
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       launch_for_parent(
+           folder, "[ $RANK = 0 ] && sleep 60; echo why >&2; exit 7")});
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_EQ(result.err, "[rank 1] why\n");
+  EXPECT_THAT(
+      read_file(folder.path() / "ending"),
+      AllOf(HasSubstr("first failure: rank 1 on "), HasSubstr("code 7")));
+}
+
+TEST(Parent, TakesTheJobWithIt) {
+  TempDir folder;
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       ": | " + kProgram + " launch --parent_folder " + folder.path().string() +
+           " --num_processes 2 sleep 600; echo code $?"});
+  EXPECT_EQ(result.out, "code 137\n");
+  EXPECT_FALSE(std::filesystem::exists(folder.path()));
 }
 
 TEST(Commands, EnvPrintsWhatABugReportNeedsWithoutTheToken) {
