@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a function on the workers of the program `accelerate launch`, and what came of it.
+
+The program is a child in a session of its own, so a signal to the group of this process does not
+reach it; it ends when its stdin ends, which happens however this process ends. No signal handler
+and no thread is needed here: the calling thread shows the output while it waits.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import linecache
+import os
+import pickle
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import _worker
+from ._by_value import pickle_call
+
+# The launcher kills what does not listen after 3 s and is gone after 5.
+PATIENCE_SECONDS = 10.0
+# They would turn this run into one on other machines.
+FOREIGN_VARIABLES = ("ACCELERATE_HOSTS", "ACCELERATE_HOSTFILE", "ACCELERATE_MPIRUN_HOSTFILE")
+FIRST_FAILURE = re.compile(r"first failure: rank (\d+) on \S+ (was ended by|ended with) ([^;\n]*)")
+
+
+class LaunchError(RuntimeError):
+    """A run on several processes failed. `rank` is the first that did, where one is known."""
+
+    __module__ = "accelerate.launchers"  # Where users find it.
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+def run_on_workers(
+    where: str, function: Callable[..., Any], args: tuple[Any, ...], flags: list[str]
+) -> Any:
+    """Calls `function(*args)` on every worker that `flags` ask for; returns rank 0's value.
+
+    Raises `LaunchError` for the first worker that failed, `TypeError` where the function cannot
+    travel. An interrupt ends all workers and goes on.
+    """
+    program = find_program(where)
+    call = pickle_call(where, function, args)
+    with tempfile.TemporaryDirectory(prefix="accelerate-") as name:
+        folder = Path(name)
+        _write_task(folder, call)
+        # A configuration that says nothing: the user's own was written for scripts.
+        command = [program, "launch", "--config_file", str(folder / "config.yaml")]
+        command += ["--parent_folder", name, *flags, sys.executable, "-u", _worker.__file__]
+        exit_code, last_words = _run(command, folder)
+        if exit_code == 0:
+            return _result(folder)
+        raise _failure(where, folder, exit_code, last_words)
+
+
+def find_program(where: str) -> str:
+    """The program that belongs to this Python, else the first one on the PATH."""
+    package = Path(__file__).parent
+    folders = (Path(sys.executable).parent, package / "bin", package.parent / "bin")
+    found = shutil.which("accelerate", path=os.pathsep.join(map(str, folders)))
+    found = found or shutil.which("accelerate")
+    if found is None:
+        raise FileNotFoundError(
+            f"[{where}] the program `accelerate` is neither beside {sys.executable} nor on the "
+            "PATH; install the package with pip, or add the program's folder to the PATH"
+        )
+    return found
+
+
+def _write_task(folder: Path, call: bytes) -> None:
+    # Sources that live in memory only, as those of cells, make tracebacks readable.
+    sources = {
+        name: "".join(entry[2])
+        for name, entry in linecache.cache.items()
+        if len(entry) == 4 and entry[1] is None
+    }
+    task = {"path": [str(entry) for entry in sys.path], "argv": sys.argv, "sources": sources}
+    (folder / "config.yaml").write_text("compute_environment: LOCAL_MACHINE\n")
+    (folder / "task.json").write_text(json.dumps(task))
+    (folder / "function.pkl").write_bytes(call)
+
+
+def _run(command: list[str], folder: Path) -> tuple[int, str]:
+    variables = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES}
+    process = subprocess.Popen(
+        command,
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=variables | {_worker.FOLDER_VARIABLE: str(folder)},
+    )
+    with process:
+        try:
+            last_words = _show_output(process)
+            return process.wait(), last_words
+        except BaseException:
+            _stop(process)
+            raise
+
+
+def _show_output(process: subprocess.Popen[bytes], limit: float | None = None) -> str:
+    """Shows both streams until they end, at most `limit` seconds; returns the end of stderr."""
+    end = None if limit is None else time.monotonic() + limit
+    last_words = ""
+    with selectors.DefaultSelector() as selector:
+        for file, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
+            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+            selector.register(file, selectors.EVENT_READ, (name, decoder))
+        while selector.get_map() and (end is None or time.monotonic() < end):
+            for key, _ in selector.select(None if end is None else end - time.monotonic()):
+                name, decoder = key.data
+                content = os.read(key.fd, 1 << 16)
+                if not content:
+                    selector.unregister(key.fileobj)
+                text = decoder.decode(content, final=not content)
+                # Looked up each time: a cell may redirect them.
+                stream = getattr(sys, name)
+                stream.write(text)
+                stream.flush()
+                if name == "stderr":
+                    last_words = (last_words + text)[-4096:]
+    return last_words
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.send_signal(signal.SIGINT)
+        _show_output(process, PATIENCE_SECONDS)
+        process.wait(PATIENCE_SECONDS)
+    except BaseException:  # noqa: BLE001 - interrupted again, or out of patience
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _result(folder: Path) -> Any:
+    try:
+        with open(folder / "result.pkl", "rb") as file:
+            return pickle.load(file)
+    except FileNotFoundError:
+        return None  # Rank 0 is on another machine.
+
+
+def _failure(where: str, folder: Path, exit_code: int, last_words: str) -> LaunchError:
+    ending_file = folder / "ending"
+    if not ending_file.exists():
+        said = last_words.strip().rpartition("\n")[2]
+        return LaunchError(f"[{where}] `accelerate launch` ended with code {exit_code}: {said}")
+    ending = ending_file.read_text(errors="replace").strip()
+    first = FIRST_FAILURE.search(ending)
+    ending = ending.removeprefix("[launch] ").removeprefix("first failure: ")
+    if first is None:
+        return LaunchError(f"[{where}] {ending}")
+    rank = int(first[1])
+    if first[2] == "was ended by":
+        return LaunchError(f"[{where}] rank {rank} was ended by {first[3]}", rank)
+    reports = _reports(folder)
+    if all(report["rank"] != rank for report in reports):
+        return LaunchError(f"[{where}] {ending}", rank)
+    # Those that lost a rank may end before it does.
+    culprit = min(reports, key=lambda report: report["time"])
+    return LaunchError(f"[{where}] {_describe(culprit)}", culprit["rank"])
+
+
+def _reports(folder: Path) -> list[dict[str, Any]]:
+    """What workers of the last attempt left about their exceptions."""
+    by_attempt: dict[int, list[dict[str, Any]]] = {}
+    for path in folder.glob("error_*.json"):
+        attempt = int(path.stem.split("_")[1])
+        by_attempt.setdefault(attempt, []).append(json.loads(path.read_text()))
+    return by_attempt[max(by_attempt)] if by_attempt else []
+
+
+def _describe(report: dict[str, Any]) -> str:
+    if report["is_result"]:
+        return f"rank {report['rank']} {report['message']}"
+    return f"rank {report['rank']} raised {report['summary']}\n\n{report['traceback'].strip()}"

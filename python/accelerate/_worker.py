@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker of `accelerate.launchers`: loads the function, calls it, leaves what came of it.
+
+A script that `accelerate launch` runs once per rank. In the folder that the
+environment names it finds `task.json` (what of the parent's interpreter it needs) and
+`function.pkl`; it leaves `result.pkl` (rank 0) or `error_<attempt>_<rank>.json`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Python puts a script's own folder first: there, `logging.py` is not the standard one.
+sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.abspath(__file__))]
+
+import json  # noqa: E402
+import linecache  # noqa: E402
+import pickle  # noqa: E402
+import time  # noqa: E402
+import traceback  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+FOLDER_VARIABLE = "ACCELERATE_WORKER_FOLDER"
+INTERRUPTED = 130
+
+
+class ResultError(Exception):
+    """Rank 0 returned what cannot be sent to the parent."""
+
+
+def take_over_interpreter(folder: Path) -> None:
+    """Makes this process see modules, arguments and sources of cells as its parent does."""
+    task = json.loads((folder / "task.json").read_text())
+    sys.path[:] = task["path"]
+    sys.argv[:] = task["argv"]
+    for name, text in task["sources"].items():
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    if os.environ["LOCAL_RANK"] != "0":
+        # tqdm reads it when it is imported, and one bar is enough.
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    if os.environ["GROUP_WORLD_SIZE"] == "1":
+        # Else gloo looks the host's own name up, which may lead outside.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Nobody sees half of the file, whenever this process is killed."""
+    unfinished = path.with_suffix(".part")
+    unfinished.write_bytes(content)
+    unfinished.rename(path)
+
+
+def pickle_result(value: Any) -> bytes:
+    """Tensors of a GPU travel as CPU tensors: the parent may not want to touch it."""
+    import io
+
+    import cloudpickle
+
+    class ResultPickler(cloudpickle.Pickler):
+        def reducer_override(self, item: Any) -> Any:
+            torch = sys.modules.get("torch")
+            if torch and type(item) is torch.Tensor and item.is_cuda:
+                moved = item.detach().cpu().requires_grad_(item.requires_grad)
+                return moved.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            return super().reducer_override(item)
+
+    buffer = io.BytesIO()
+    try:
+        ResultPickler(buffer).dump(value)
+    except Exception as error:
+        raise ResultError(
+            f"returned a value of type {type(value).__qualname__} that cannot be pickled "
+            f"({error}); return plain values, tensors or a state_dict"
+        ) from None
+    return buffer.getvalue()
+
+
+def run_function(folder: Path) -> None:
+    with open(folder / "function.pkl", "rb") as file:
+        function, args = pickle.load(file)
+    try:
+        value = function(*args)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+        value = None
+    if os.environ["RANK"] == "0":
+        write_whole(folder / "result.pkl", pickle_result(value))
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """What the parent has to know, without the frames of this file."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return {
+        "rank": int(os.environ["RANK"]),
+        "time": time.time(),
+        "is_result": isinstance(error, ResultError),
+        "summary": "".join(traceback.format_exception_only(error)).strip(),
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(type(error), error, frames)),
+    }
+
+
+def fail(folder: Path, error: BaseException) -> None:
+    report = describe(error)
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    content = json.dumps(report).encode()
+    write_whole(folder / f"error_{attempt}_{report['rank']}.json", content)
+    if os.environ["GROUP_WORLD_SIZE"] != "1":
+        # The file stays on this machine; the launcher carries stderr to the others.
+        sys.stderr.write(report["traceback"])
+
+
+def main() -> None:
+    # Taken out: what the function starts is no worker of this run.
+    folder = Path(os.environ.pop(FOLDER_VARIABLE))
+    try:
+        take_over_interpreter(folder)
+        run_function(folder)
+        return
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent raises it
+        code = 1
+        fail(folder, error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A thread or an exit hook that waits for the other ranks would keep the failure from them.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts a training function on several processes from a notebook or a test.
+
+Guide: docs/guide_python.md, "Notebooks".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ._launch_child import LaunchError, run_on_workers
+
+__all__ = ["LaunchError", "PrepareForLaunch", "debug_launcher", "notebook_launcher"]
+
+_WHERE = "notebook_launcher"
+_DEFAULT_PORT = "29500"
+_PRECISIONS = ("no", "fp16", "bf16")
+
+
+def notebook_launcher(
+    function: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    num_processes: int | None = None,
+    mixed_precision: str = "no",
+    use_port: str = _DEFAULT_PORT,
+    master_addr: str = "127.0.0.1",
+    node_rank: int = 0,
+    num_nodes: int = 1,
+    rdzv_backend: str = "static",
+    rdzv_endpoint: str = "",
+    rdzv_conf: Mapping[str, Any] | None = None,
+    rdzv_id: str = "none",
+    max_restarts: int = 0,
+    monitor_interval: float = 0.1,
+    log_line_prefix_template: str | None = None,
+) -> Any:
+    """Calls `function(*args)` on `num_processes` fresh processes; returns rank 0's value.
+
+    Without a number: one process per GPU; one GPU or none is used in place, without a new
+    process. The function travels by value with what it captures, so cells may define it, and
+    CUDA, threads and an `Accelerator` may be in use already. Output appears as it is printed.
+    An exception of a worker is raised here as `LaunchError` with its rank and traceback; an
+    interrupt ends all workers. Tensors in the returned value come back on the CPU.
+
+    With `num_nodes` machines the call is made on each, with its own `node_rank`, the address of
+    machine 0 and the same `use_port`; `num_processes` counts one machine. The value comes back on
+    machine 0. Guide: docs/guide_python.md, "Notebooks".
+    """
+    _accept_only("rdzv_id", rdzv_id, "none")
+    _accept_only("log_line_prefix_template", log_line_prefix_template, None)
+    precision = _check_precision(mixed_precision)
+    address, _, port = (rdzv_endpoint or f"{master_addr}:{use_port}").partition(":")
+    flags = _machine_flags(num_nodes, node_rank, address, port or use_port)
+    num_gpus = _count_gpus()
+    num_all = _settle_number(num_processes, num_gpus) * num_nodes
+    if num_all == 1:
+        print(f"Launching training on {'one GPU' if num_gpus else 'CPU'}.", flush=True)
+        with _precision_variable(precision):
+            return function(*args)
+    flags += ["--num_processes", str(num_all), "--max_restarts", str(max_restarts)]
+    flags += _rendezvous_flags(rdzv_backend, rdzv_conf, monitor_interval)
+    flags += [] if num_gpus else ["--cpu"]
+    flags += [] if precision == "no" else ["--mixed_precision", precision]
+    print(f"Launching training on {num_all} {'GPU' if num_gpus else 'CPU'}s.", flush=True)
+    return run_on_workers(_WHERE, function, args, flags)
+
+
+def debug_launcher(
+    function: Callable[..., Any], args: tuple[Any, ...] = (), num_processes: int = 2
+) -> Any:
+    """Calls `function(*args)` on connected CPU processes, as a test wants them.
+
+    As `notebook_launcher`, but never on a GPU, never in place and never in mixed precision.
+    """
+    flags = ["--num_processes", str(num_processes), "--cpu", "--mixed_precision", "no"]
+    flags += _machine_flags(num_nodes=1)
+    return run_on_workers("debug_launcher", function, args, flags)
+
+
+class PrepareForLaunch:
+    """Calls a function as one process of those that the user's own code starts.
+
+    For `torch.multiprocessing.start_processes`, which passes the index of the process: it becomes
+    the rank in the environment, behind `NPROC` processes on each of `NODE_RANK` machines before.
+    With `debug`, the processes meet through the file that `ACCELERATE_DEBUG_RDV_FILE` names.
+    """
+
+    def __init__(
+        self, launcher: Callable[..., Any], distributed_type: str = "NO", debug: bool = False
+    ) -> None:
+        self.launcher = launcher
+        self.distributed_type = distributed_type
+        self.debug = debug
+
+    def __call__(self, index: int, *args: Any) -> None:
+        if self.debug:
+            import torch.distributed as dist
+
+            size = int(os.environ["WORLD_SIZE"])
+            store = dist.FileStore(os.environ["ACCELERATE_DEBUG_RDV_FILE"], size)
+            dist.init_process_group("gloo", rank=index, world_size=size, store=store)
+        elif str(getattr(self.distributed_type, "value", self.distributed_type)) != "NO":
+            first = int(os.environ.get("NPROC", 1)) * int(os.environ.get("NODE_RANK", 0))
+            os.environ.update(LOCAL_RANK=str(index), RANK=str(first + index))
+        os.environ["FORK_LAUNCHED"] = "1"
+        self.launcher(*args)
+
+
+def _accept_only(name: str, value: Any, usual: Any) -> None:
+    if value != usual:
+        raise ValueError(
+            f"[{_WHERE}] got {name}={value!r}, but `accelerate launch` has no such setting; "
+            "leave it out"
+        )
+
+
+def _check_precision(mixed_precision: str) -> str:
+    precision = str(mixed_precision).lower()
+    if precision not in _PRECISIONS:
+        raise ValueError(
+            f"[{_WHERE}] got mixed_precision {mixed_precision!r}, expected one of {_PRECISIONS}"
+        )
+    return precision
+
+
+def _count_gpus() -> int:
+    """GPUs that workers may use; 0 where the user wants the CPU."""
+    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on"):
+        return 0
+    import torch
+
+    # Asks the driver's management library: this process starts no CUDA context by it.
+    num_gpus = torch.cuda.device_count()
+    if num_gpus == 0 and _has_tpu():
+        raise NotImplementedError(
+            f"[{_WHERE}] the only accelerator here is a TPU, and this package has no TPU engine; "
+            "choose a GPU runtime, or set ACCELERATE_USE_CPU=1 to train on the CPU"
+        )
+    return num_gpus
+
+
+def _has_tpu() -> bool:
+    is_named = any(name in os.environ for name in ("TPU_NAME", "TPU_ACCELERATOR_TYPE"))
+    is_chosen = os.environ.get("PJRT_DEVICE") == "TPU"
+    return is_named or is_chosen or bool(glob.glob("/dev/accel[0-9]*"))
+
+
+def _settle_number(wanted: int | None, num_gpus: int) -> int:
+    if wanted is None:
+        return max(1, num_gpus)
+    if wanted < 1 or num_gpus and wanted > num_gpus:
+        there = f"{num_gpus} GPUs are there" if num_gpus else "at least 1 was expected"
+        raise ValueError(
+            f"[{_WHERE}] got num_processes {wanted}, but {there}; ask for another number, or "
+            "set ACCELERATE_USE_CPU=1 to train on the CPU"
+        )
+    return wanted
+
+
+@contextlib.contextmanager
+def _precision_variable(mixed_precision: str) -> Iterator[None]:
+    """What an `Accelerator` made in place reads; the default leaves the user's own."""
+    name = "ACCELERATE_MIXED_PRECISION"
+    before = os.environ.get(name)
+    if mixed_precision != "no":
+        os.environ[name] = mixed_precision
+    try:
+        yield
+    finally:
+        if mixed_precision != "no":
+            os.environ.pop(name)
+            os.environ.update({} if before is None else {name: before})
+
+
+def _machine_flags(
+    num_nodes: int, node_rank: int = 0, address: str = "", port: str = _DEFAULT_PORT
+) -> list[str]:
+    if not 0 <= node_rank < num_nodes:
+        raise ValueError(
+            f"[{_WHERE}] got node_rank {node_rank} with num_nodes {num_nodes}; nodes count from 0"
+        )
+    # The number is always said: an outer torchrun or Slurm job decides nothing here.
+    flags = ["--num_machines", str(num_nodes), "--machine_rank", str(node_rank)]
+    if num_nodes > 1:
+        return [*flags, "--main_process_ip", address, "--main_process_port", str(port)]
+    # 0 is any free port: two notebooks may train on one machine.
+    return [*flags, "--main_process_port", "0" if str(port) == _DEFAULT_PORT else str(port)]
+
+
+def _rendezvous_flags(
+    backend: str, conf: Mapping[str, Any] | None, monitor_interval: float
+) -> list[str]:
+    """Settings of torchrun that the program accepts; it says what each of them changes."""
+    flags = [] if backend == "static" else ["--rdzv_backend", backend]
+    if conf:
+        flags += ["--rdzv_conf", ",".join(f"{key}={value}" for key, value in conf.items())]
+    if monitor_interval != 0.1:
+        flags += ["--monitor_interval", str(monitor_interval)]
+    return flags
