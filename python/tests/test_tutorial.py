@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -18,6 +17,7 @@ import nbformat
 import pytest
 import torch
 from nbclient import NotebookClient
+from original import originals_python
 from tutorial import recorder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,10 +90,12 @@ class Desk:
             **more,
         }
 
-    def ours(self, **more: str) -> dict[str, str]:
-        return self.environment(os.environ.get("PYTHONPATH", ""), **more)
+    def ours(self) -> dict[str, str]:
+        entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        # The programs run in another folder than the tests.
+        return self.environment(os.pathsep.join(map(os.path.abspath, filter(None, entries))))
 
-    def run(self, command: list[str], environment: dict[str, str]) -> str:
+    def run(self, command: list[str], environment: dict[str, str]) -> None:
         result = subprocess.run(
             command,
             cwd=self.folder,
@@ -103,7 +105,6 @@ class Desk:
             timeout=LIMIT_SECONDS,
         )
         assert result.returncode == 0, result.stdout + result.stderr
-        return result.stdout + result.stderr
 
     def record(self, command: list[str], environment: dict[str, str], name: str) -> list[Record]:
         """What each rank of a command did."""
@@ -150,80 +151,22 @@ def desk(tmp_path_factory) -> Desk:
 
 
 @pytest.fixture(scope="module")
-def alone(desk) -> Record:
+def alone(desk) -> list[Record]:
     """The script as one process."""
-    [record] = desk.record([sys.executable, "train.py"], desk.ours(), "alone")
-    return record
+    return desk.record([sys.executable, "train.py"], desk.ours(), "alone")
 
 
 @pytest.fixture(scope="module")
-def original(desk) -> Callable[[int], list[Record]]:
-    """The script with Hugging Face Accelerate, on one process or several."""
-    python = os.environ.get("ACCELERATE_ORACLE_PYTHON")
-    known: dict[int, list[Record]] = {}
-
-    def run(num_processes: int) -> list[Record]:
-        if python is None:
-            pytest.skip("[original] ACCELERATE_ORACLE_PYTHON names no Python with the original")
-        if num_processes not in known:
-            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
-            launcher = [*torchrun, str(num_processes)] if num_processes > 1 else []
-            known[num_processes] = desk.record(
-                [python, *launcher, "train.py"],
-                desk.environment("", ACCELERATE_USE_CPU="true"),
-                f"original-{num_processes}",
-            )
-        return known[num_processes]
-
-    return run
-
-
-# --- what must hold ---------------------------------------------------------------------------
-
-
-def test_the_parts_that_the_page_explains_are_the_parts_of_its_whole():
-    assert all(part in TRAIN for part in (*ACCELERATOR.split("\n\n"), PREPARE, LOOP))
-    *parts, main = blocks("cpp")
-    assert all(part in main for part in parts[1:])
-    example = (ROOT / "examples" / "tutorial.cpp").read_text()
-    assert example.endswith(parts[0] + "\n" + main)
-
-
-def test_one_process_trains_as_the_plain_loop_and_the_original_do(desk, alone, original):
-    first, _, last = alone.loss_of_epochs()
-    assert last < first
-    [plain] = desk.record([sys.executable, "plain.py"], desk.ours(), "plain")
-    assert alone.weights == plain.weights
-    assert [alone.losses, alone.weights] == [original(1)[0].losses, original(1)[0].weights]
-
-
-def check_two_processes(records: list[Record], alone: Record) -> None:
-    assert len(records) == 2
-    assert records[0].weights == records[1].weights
-    # Both ranks together see the data of one process in half of the steps.
-    assert all(len(record.losses) * 2 == len(alone.losses) + 3 for record in records)
-    epochs = zip(*(record.loss_of_epochs() for record in records))
-    first, _, last = (mean(losses) for losses in epochs)
-    assert last < first
-
-
-def check_as_original(records: list[Record], originals: list[Record]) -> None:
-    # Bit for bit: a sum of two numbers does not depend on their order, nor on the bucket they
-    # travel in, and the half of it is exact.
-    assert [record.losses for record in records] == [record.losses for record in originals]
-    assert [record.weights for record in records] == [record.weights for record in originals]
-
-
-def test_a_configured_launch_trains_on_two_processes_as_the_original_does(desk, alone, original):
+def launched(desk) -> list[Record]:
+    """The script as the tutorial configures and launches it, on two processes."""
     desk.run(["accelerate", "config", "default"], desk.ours())
     assert (desk.folder / "home" / "accelerate" / "default_config.yaml").is_file()
     launch = ["accelerate", "launch", "--cpu", "--num_processes", "2", "train.py"]
-    records = desk.record(launch, desk.ours(), "launched")
-    check_two_processes(records, alone)
-    check_as_original(records, original(2))
+    return desk.record(launch, desk.ours(), "launched")
 
 
-BUSY_KERNEL = """
+# Torch's threads do not live through a fork, and next to an Accelerator the original refuses.
+BUSY = """
 import os, torch
 from accelerate import Accelerator
 torch.set_num_threads(2)
@@ -235,29 +178,122 @@ optimizer.step()
 """
 
 
-def test_a_busy_notebook_trains_in_place_and_on_two_processes(desk, alone, original):
+@dataclass(frozen=True)
+class NotebookRun:
+    kernel_pid: int
+    in_place: list[Record]
+    on_two: list[Record]
+    # What the launcher gave back: the function returns its process.
+    returned_pids: list[int]
+
+
+@pytest.fixture(scope="module")
+def notebook(desk) -> NotebookRun:
+    """The training as a function in a Jupyter kernel: as the tutorial calls it, then on two."""
     in_place = desk.records_folder("in-place")
-    two = desk.records_folder("two")
-    function = "def training_function():\n" + textwrap.indent(
-        FIRST_LINES + TRAIN + LAST_LINES + "return os.getpid()\n", "    "
-    )
+    on_two = desk.records_folder("on-two")
+    body = FIRST_LINES + TRAIN + LAST_LINES + "return os.getpid()\n"
     cells = [
-        BUSY_KERNEL,
-        function,
+        BUSY,
+        "def training_function():\n" + textwrap.indent(body, "    "),
         f"os.environ['{recorder.FOLDER}'] = '{in_place}'",
         NOTEBOOK,
-        f"os.environ['{recorder.FOLDER}'] = '{two}'",
-        "rank_0 = notebook_launcher(training_function, num_processes=2)",
-        "print(os.getpid(), rank_0)",
+        f"os.environ['{recorder.FOLDER}'] = '{on_two}'",
+        "pid = notebook_launcher(training_function, num_processes=2)",
+        "print(os.getpid(), pid)",
     ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    paths = {"metadata": {"path": str(desk.folder)}}
-    NotebookClient(notebook, timeout=LIMIT_SECONDS, resources=paths).execute(env=desk.ours())
-    kernel, rank_0 = map(int, notebook.cells[-1].outputs[0].text.split())
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    place = {"metadata": {"path": str(desk.folder)}}
+    NotebookClient(book, timeout=LIMIT_SECONDS, resources=place).execute(env=desk.ours())
+    kernel_pid, pid_of_two = map(int, book.cells[-1].outputs[0].text.split())
+    [answer] = [out for out in book.cells[3].outputs if out.output_type == "execute_result"]
+    pid_in_place = int(answer.data["text/plain"])
+    return NotebookRun(
+        kernel_pid, read_records(in_place), read_records(on_two), [pid_in_place, pid_of_two]
+    )
 
-    [record] = read_records(in_place)
-    assert (record.losses, record.weights, record.pid) == (alone.losses, alone.weights, kernel)
-    records = read_records(two)
-    assert records[0].pid == rank_0 != kernel
-    check_two_processes(records, alone)
-    check_as_original(records, original(2))
+
+@pytest.fixture(scope="module")
+def original_alone(desk) -> list[Record]:
+    """The script with Hugging Face Accelerate, as one process."""
+    command = [originals_python(), "train.py"]
+    return desk.record(command, desk.environment(""), "original-alone")
+
+
+@pytest.fixture(scope="module")
+def original_on_two(desk) -> list[Record]:
+    """The same on two; without the variable the original would not connect them."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    return desk.record(
+        [originals_python(), *torchrun, "train.py"],
+        desk.environment("", ACCELERATE_USE_CPU="true"),
+        "original-on-two",
+    )
+
+
+# --- what must hold ---------------------------------------------------------------------------
+
+
+def assert_loss_falls(records: list[Record]) -> None:
+    epochs = zip(*(record.loss_of_epochs() for record in records))
+    first, _, last = (mean(losses) for losses in epochs)
+    assert last < 0.9 * first
+
+
+def assert_trained_together(records: list[Record]) -> None:
+    # 54 samples are 7 batches of at most 8: 4 for each of two processes, in each epoch.
+    assert [len(record.losses) for record in records] == [12, 12]
+    assert records[0].losses != records[1].losses
+    assert records[0].weights == records[1].weights
+    assert_loss_falls(records)
+
+
+def assert_same_training(records: list[Record], expected: list[Record]) -> None:
+    # Bit for bit, also on two processes: a sum of two numbers depends neither on their order nor
+    # on the bucket they travel in, and half of it is exact.
+    assert [record.losses for record in records] == [record.losses for record in expected]
+    assert [record.weights for record in records] == [record.weights for record in expected]
+
+
+def test_the_parts_that_the_page_explains_are_the_parts_of_its_whole():
+    assert all(part in TRAIN for part in (*ACCELERATOR.split("\n\n"), PREPARE, LOOP))
+
+
+def test_the_cpp_program_of_the_page_is_the_example_that_is_built():
+    top, *parts, main = blocks("cpp")
+    assert len(parts) == 3 and all(part in main for part in parts)
+    assert (ROOT / "examples" / "tutorial.cpp").read_text().endswith(top + "\n" + main)
+
+
+def test_one_process_learns_what_the_plain_loop_learns(desk, alone):
+    [plain] = desk.record([sys.executable, "plain.py"], desk.ours(), "plain")
+    assert [record.weights for record in alone] == [plain.weights]
+    assert_loss_falls(alone)
+
+
+def test_a_configured_launch_trains_on_two_processes(launched):
+    assert_trained_together(launched)
+
+
+def test_a_notebook_without_a_number_trains_in_the_kernel_itself(notebook, alone):
+    assert [record.pid for record in notebook.in_place] == [notebook.kernel_pid]
+    assert notebook.returned_pids[0] == notebook.kernel_pid
+    assert_same_training(notebook.in_place, alone)
+
+
+def test_a_busy_notebook_trains_on_two_fresh_processes(notebook):
+    assert notebook.returned_pids[1] == notebook.on_two[0].pid
+    assert notebook.kernel_pid not in [record.pid for record in notebook.on_two]
+    assert_trained_together(notebook.on_two)
+
+
+def test_one_process_trains_as_the_original_does(alone, original_alone):
+    assert_same_training(alone, original_alone)
+
+
+def test_launched_processes_train_as_the_original_does(launched, original_on_two):
+    assert_same_training(launched, original_on_two)
+
+
+def test_a_notebooks_processes_train_as_the_original_does(notebook, original_on_two):
+    assert_same_training(notebook.on_two, original_on_two)
