@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which samples make up which batch of this process: samplers and the sharded iterable data set.
+
+The positions come from C++ (`accelerate/samplers.h`); the classes here only fetch what stands at
+them. See `docs/guide_python.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
+
+from accelerate import _C
+from accelerate.errors import UsageError
+
+
+class FilledBatch(list):
+    """A batch whose first `num_real` samples are no repetition that fills it up. Loaders read this
+    from the batch itself, so samplers may stand in between."""
+
+    def __init__(self, samples: Iterable, num_real: int):
+        super().__init__(samples)
+        self.num_real = num_real
+
+
+def own_range(shard: _C.IterableShard) -> slice:
+    """This rank's units of a full round."""
+    mine = [position for position in range(shard.round_size) if shard.is_mine(position)]
+    return slice(mine[0], mine[-1] + 1)
+
+
+def take_rounds(stream: Iterator, shard: _C.IterableShard) -> Iterator[tuple[list, int | None]]:
+    """This rank's units of each round of all ranks, and how many of them are no repetition (None:
+    all). Reads one round ahead at most, so that endless streams work."""
+    size = shard.round_size
+    own = own_range(shard)
+    first: list = []
+    num_done = 0
+    while len(units := list(islice(stream, size))) == size:
+        if num_done == 0 and shard.is_repeated(0):
+            first = units
+        num_done += size
+        yield units[own], None
+    positions, num_real = shard.last_batch(num_done + len(units))
+    if positions:
+        last = [first[p] if p < num_done else units[p - num_done] for p in positions]
+        yield last, num_real
+
+
+class SeedableRandomSampler(RandomSampler):
+    """A `RandomSampler` whose order depends on a seed and the epoch alone: `data_seed` (torch's
+    initial seed unless given) plus `epoch`, which a whole pass raises by one."""
+
+    def __init__(self, *args: Any, data_seed: int | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.initial_seed = torch.random.initial_seed() if data_seed is None else data_seed
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        if self.generator is None and not self.replacement and self._num_samples is None:
+            seed = self.initial_seed % 2**64
+            yield from _C.random_order(len(self.data_source), seed, self.epoch)
+        else:
+            if self.generator is None:
+                self.generator = torch.Generator(device=torch.get_default_device())
+            self.generator.manual_seed(self.initial_seed + self.epoch)
+            yield from super().__iter__()
+        self.set_epoch(self.epoch + 1)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class BatchSamplerShard(BatchSampler):
+    """The batches of one process out of those of `batch_sampler`.
+
+    Whole batches are dealt out in turn, or each is cut into equal parts (`split_batches`). Where
+    the end does not fill a round of all processes it is left out (`drop_last` of the batch
+    sampler), filled up with samples from the beginning (`even_batches`), or left uneven. A batch
+    sampler without `batch_size` may vary its batches; filling up repeats whole ones then.
+    """
+
+    def __init__(
+        self,
+        batch_sampler: BatchSampler,
+        num_processes: int = 1,
+        process_index: int = 0,
+        split_batches: bool = False,
+        even_batches: bool = True,
+    ):
+        self.batch_sampler = batch_sampler
+        self.num_processes = num_processes
+        self.process_index = process_index
+        self.split_batches = split_batches
+        self.even_batches = even_batches
+        self.batch_size = getattr(batch_sampler, "batch_size", None)
+        self.drop_last = getattr(batch_sampler, "drop_last", False)
+        if split_batches and self.batch_size is None:
+            raise UsageError(
+                f"[BatchSamplerShard] got split_batches with {type(batch_sampler).__name__}, which "
+                "has no batch_size, expected batches of one size to split; deal out whole ones "
+                "(split_batches=False)"
+            )
+        self._shard()
+
+    def _shard(self, of_whole_batches: bool = False) -> _C.IterableShard:
+        return _C.IterableShard(
+            batch_size=1 if of_whole_batches or self.batch_size is None else self.batch_size,
+            drop_last=self.drop_last,
+            even_batches=self.even_batches,
+            split_batches=self.split_batches and not of_whole_batches,
+            rank=self.process_index,
+            world_size=self.num_processes,
+        )
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler of the inner batch sampler."""
+        return self.batch_sampler.sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Any) -> None:
+        self.batch_sampler.sampler = sampler
+
+    @property
+    def total_length(self) -> int:
+        """Batches of the inner batch sampler."""
+        return len(self.batch_sampler)
+
+    def __len__(self) -> int:
+        if not self.split_batches:
+            return self._shard(of_whole_batches=True).size(len(self.batch_sampler))
+        if type(self.batch_sampler) is BatchSampler:
+            return self._shard().size(len(self.batch_sampler.sampler))
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self.batch_size is None:
+            for (batch,), num_real in take_rounds(iter(self.batch_sampler), self._shard()):
+                yield FilledBatch(batch, 0) if num_real == 0 else batch
+        else:
+            for batch, num_real in take_rounds(self._samples(), self._shard()):
+                is_filled = num_real is not None and num_real < len(batch)
+                yield FilledBatch(batch, num_real) if is_filled else batch
+
+    def _samples(self) -> Iterator[int]:
+        # A subclass may group samples in its own way, so only torch's own class is bypassed.
+        if type(self.batch_sampler) is BatchSampler:
+            return iter(self.batch_sampler.sampler)
+        return chain.from_iterable(self._full_batches())
+
+    def _full_batches(self) -> Iterator[list[int]]:
+        size = self.batch_size
+        for number, batch in enumerate(self.batch_sampler):
+            # Only the last batch may be short, so the one before this must have been full.
+            if size != self.batch_size:
+                raise self._uneven(number - 1, size)
+            size = len(batch)
+            if size > self.batch_size:
+                raise self._uneven(number, size)
+            yield batch
+
+    def _uneven(self, number: int, size: int) -> UsageError:
+        return UsageError(
+            f"[BatchSamplerShard] batch {number} of {type(self.batch_sampler).__name__} has {size} "
+            f"samples, expected {self.batch_size}, its batch_size, up to the last; leave its "
+            "attribute batch_size out where batches vary"
+        )
+
+
+class SkipBatchSampler(BatchSampler):
+    """The batches of another batch sampler without the first `skip_batches`."""
+
+    def __init__(self, batch_sampler: BatchSampler, skip_batches: int = 0):
+        self.batch_sampler = batch_sampler
+        self.skip_batches = skip_batches
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "batch_sampler":  # not there yet while this is unpickled
+            raise AttributeError(name)
+        return getattr(self.batch_sampler, name)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return islice(iter(self.batch_sampler), self.skip_batches, None)
+
+    @property
+    def total_length(self) -> int:
+        """Batches of the inner batch sampler."""
+        return len(self.batch_sampler)
+
+    def __len__(self) -> int:
+        return max(0, len(self.batch_sampler) - self.skip_batches)
+
+
+class IterableDatasetShard(IterableDataset):
+    """The elements of one process out of those of `dataset`, which every process reads whole.
+
+    `batch_size`: of one process; with `split_batches` of all together. The end is left out
+    (`drop_last`) or filled up with elements from the beginning.
+    """
+
+    def __init__(
+        self,
+        dataset: IterableDataset,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        num_processes: int = 1,
+        process_index: int = 0,
+        split_batches: bool = False,
+    ):
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.num_processes = num_processes
+        self.process_index = process_index
+        self.split_batches = split_batches
+        self.epoch = 0
+        self._num_repeated = 0
+        self._shard()
+
+    def _shard(self) -> _C.IterableShard:
+        return _C.IterableShard(
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            even_batches=True,
+            split_batches=self.split_batches,
+            rank=self.process_index,
+            world_size=self.num_processes,
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    @property
+    def total_length(self) -> int:
+        """Elements of the inner data set."""
+        return len(self.dataset)
+
+    @property
+    def per_process_batch_size(self) -> int:
+        own = own_range(self._shard())
+        return own.stop - own.start
+
+    def __len__(self) -> int:
+        return self._shard().size(len(self.dataset)) * self.per_process_batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        generator = getattr(self.dataset, "generator", None)
+        if isinstance(generator, torch.Generator) and not hasattr(self.dataset, "set_epoch"):
+            generator.manual_seed(self.epoch)
+        self._num_repeated = 0
+        for elements, num_real in take_rounds(iter(self.dataset), self._shard()):
+            yield from elements[:num_real]
+            if num_real is not None:
+                for element in elements[num_real:]:
+                    self._num_repeated += 1
+                    yield element
+
+    def take_num_repeated(self) -> int:
+        """How many elements since the last call were repetitions that fill up."""
+        num_repeated, self._num_repeated = self._num_repeated, 0
+        return num_repeated
+
+
+class CountingCollate:
+    """Collates elements of an iterable data set and says (batch, num_samples, num_real). It runs
+    where the elements are read, in a worker too, right after them."""
+
+    def __init__(self, collate_fn: Callable, dataset: IterableDataset):
+        self.collate_fn = collate_fn
+        self.shard = dataset if isinstance(dataset, IterableDatasetShard) else None
+
+    def __call__(self, elements: list) -> tuple[Any, int, int]:
+        num_samples = len(elements)
+        num_repeated = 0 if self.shard is None else self.shard.take_num_repeated()
+        return self.collate_fn(elements), num_samples, num_samples - num_repeated
