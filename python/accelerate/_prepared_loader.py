@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops over prepared loaders: what every loader of this package does, and `DataLoaderShard`, with
+which each process reads its own batches. See `docs/guide_python.md`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from accelerate._sharding import CountingCollate, FilledBatch, IterableDatasetShard
+from accelerate.errors import UsageError
+from accelerate.state import GradientState
+
+
+def get_sampler(dataloader: DataLoader) -> Any:
+    """The sampler underneath the batches of a loader; None where they come without one."""
+    sampler = dataloader.sampler
+    batches = sampler if isinstance(sampler, BatchSampler) else dataloader.batch_sampler
+    return getattr(batches, "sampler", None)
+
+
+class RecordedIndices:
+    """Hands the indices of a loader's sampler on to torch and remembers them, so that the loop
+    knows what the batch of its turn consists of, however many are read ahead by workers."""
+
+    def __init__(self, indices: Iterable):
+        self.indices = indices
+        self.taken: deque = deque()
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator:
+        # A new queue for each epoch: an older loop goes on with its own.
+        self.taken = taken = deque()
+        return self._record(iter(self.indices), taken)
+
+    @staticmethod
+    def _record(indices: Iterator, taken: deque) -> Iterator:
+        for batch in indices:
+            taken.append(batch)
+            yield batch[:] if type(batch) is FilledBatch else batch
+
+
+class _TaskLog(dict):
+    """torch's list of what its workers have to do; remembers which task was handed on last."""
+
+    def pop(self, task: int) -> Any:
+        self.last = task
+        return super().pop(task)
+
+
+def indices_in_turn(iterator: Any, taken: deque, in_order: bool) -> Callable[[], Any]:
+    """What gives the indices of the batch that `iterator` has given last."""
+    if in_order or not hasattr(iterator, "_task_info"):
+        return taken.popleft
+    # Workers may overtake each other: tasks are numbered in the order of `taken`.
+    tasks = iterator._task_info = _TaskLog(iterator._task_info)
+    numbers = count()
+    waiting: dict[int, Any] = {}
+
+    def indices() -> Any:
+        while taken:
+            waiting[next(numbers)] = taken.popleft()
+        return waiting.pop(tasks.last)
+
+    return indices
+
+
+def count_samples(indices: Any) -> tuple[int, int]:
+    """How many samples a batch of these indices has, and how many are no repetition."""
+    if type(indices) is FilledBatch:
+        return len(indices), indices.num_real
+    try:
+        num_samples = len(indices)
+    except TypeError:  # a single index: the loader does not batch
+        num_samples = 1
+    return num_samples, num_samples
+
+
+def is_plain_cpu(batch: Any) -> bool:
+    """Whether it is a plain container of tensors on the CPU, where nothing has to move; a quick
+    look, so no may be wrong."""
+    kind = type(batch)
+    items = batch.values() if kind is dict else batch if kind in (list, tuple) else (batch,)
+    for item in items:
+        if type(item) is not torch.Tensor or not item.is_cpu:
+            return False
+    return True
+
+
+class DataLoaderStateMixin:
+    """What a loader tells while a loop runs over it: `end_of_dataloader` (the batch of this turn
+    is the last), `remainder` (samples of the last round of all processes; -1 where unknown)."""
+
+    end_of_dataloader = False
+    remainder = -1
+
+    @property
+    def gradient_state(self) -> GradientState:
+        return GradientState()
+
+    def reset(self) -> None:
+        self.end_of_dataloader = False
+        self.remainder = -1
+
+    def begin(self) -> None:
+        """A loop begins."""
+        self.reset()
+        # Data without a length, or batches without a size, have no remainder.
+        with suppress(Exception):
+            if not self._drop_last:
+                self.remainder = self.total_dataset_length % self.total_batch_size
+        self.gradient_state._add_dataloader(self)
+
+    def end(self) -> None:
+        """The loop is over, or was left."""
+        self.gradient_state._remove_dataloader(self)
+
+
+class DataLoaderAdapter(DataLoader):
+    """Base of the loaders that `prepare` makes: torch's loader with the settings of the user's."""
+
+    use_stateful_dataloader = False
+
+    def __init__(
+        self,
+        dataset: Any,
+        use_stateful_dataloader: bool = False,
+        batch_sampler: Any = None,
+        **kwargs: Any,
+    ):
+        if use_stateful_dataloader:
+            raise UsageError(
+                "[DataLoader] got use_stateful_dataloader=True, which is not there yet, expected "
+                "False; resume with skip_first_batches"
+            )
+        super().__init__(dataset, batch_sampler=batch_sampler, **kwargs)
+
+    @property
+    def _batches(self) -> Any:
+        return self.sampler if isinstance(self.sampler, BatchSampler) else self.batch_sampler
+
+    def get_sampler(self) -> Any:
+        return get_sampler(self)
+
+    def set_sampler(self, sampler: Any) -> None:
+        """Replaces the sampler underneath the batches."""
+        self._batches.sampler = sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the number of the epoch to every sampler underneath, and to the data set."""
+        self.iteration = epoch
+        level = self._batches
+        while level is not None:
+            # By class, as a sampler that skips passes attributes of the inner one on.
+            if hasattr(type(level), "set_epoch"):
+                level.set_epoch(epoch)
+            inner = getattr(level, "batch_sampler", None)
+            sampler = None if inner is not None else getattr(level, "sampler", None)
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            level = inner
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    @property
+    def total_dataset_length(self) -> int:
+        """Samples of the whole data set."""
+        length = getattr(self.dataset, "total_length", None)
+        return len(self.dataset) if length is None else length
+
+
+class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
+    """A loader that gives this process its batches, on its device.
+
+    `rng_types` and `synchronized_generator`: generators that take process 0's state when a loop
+    begins. `skip_batches` are read and left out. `iteration` counts finished loops and is the
+    epoch that samplers are told. Everything else is torch's `DataLoader`.
+    """
+
+    _is_accelerate_prepared = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        device: torch.device | None = None,
+        rng_types: list | None = None,
+        synchronized_generator: torch.Generator | None = None,
+        skip_batches: int = 0,
+        use_stateful_dataloader: bool = False,
+        _drop_last: bool = False,
+        _non_blocking: bool = False,
+        torch_device_mesh: Any = None,
+        iteration: int = 0,
+        **kwargs: Any,
+    ):
+        refuse_device_mesh(torch_device_mesh)
+        super().__init__(dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
+        self.device = device
+        self.rng_types = rng_types
+        self.synchronized_generator = synchronized_generator
+        self.skip_batches = skip_batches
+        self.iteration = iteration
+        self._drop_last = _drop_last
+        self._non_blocking = _non_blocking
+        self._num_loops = 0
+        is_iterable = isinstance(dataset, IterableDataset)
+        self._is_counted = is_iterable and self._auto_collation
+        self._recorded = None if is_iterable else RecordedIndices(super()._index_sampler)
+
+    @property
+    def _index_sampler(self) -> Any:
+        return super()._index_sampler if self._recorded is None else self._recorded
+
+    def _get_iterator(self) -> Iterator:
+        if not self._is_counted:
+            return super()._get_iterator()
+        # torch's iterator takes the function when it is made; the loader keeps the user's.
+        collate_fn = self.collate_fn
+        self.collate_fn = CountingCollate(collate_fn, self.dataset)
+        try:
+            return super()._get_iterator()
+        finally:
+            self.collate_fn = collate_fn
+
+    def __iter__(self) -> Iterator:
+        if self.rng_types is not None:
+            from accelerate.utils.random import synchronize_rng_states
+
+            synchronize_rng_states(self.rng_types, self.synchronized_generator)
+        self.begin()
+        self._num_loops += 1
+        feed = self.gradient_state.step_state.open_feed()
+        try:
+            self.set_epoch(self.iteration)
+            # Persistent workers serve one loop; another at the same time gets its own.
+            iterator = super().__iter__() if self._num_loops == 1 else self._get_iterator()
+            indices = None
+            if self._recorded is not None:
+                indices = indices_in_turn(iterator, self._recorded.taken, self.in_order)
+            place, is_counted, num_to_skip = self._placer(), self._is_counted, self.skip_batches
+            num_samples = num_real = 1
+            # The iterator itself stands for its end, as a batch may be anything else.
+            batch = next(iterator, iterator)
+            while batch is not iterator:
+                if is_counted:
+                    batch, num_samples, num_real = batch
+                elif indices is not None:
+                    num_samples, num_real = count_samples(indices())
+                batch = place(batch)
+                # One batch ahead: the last must be known as such when it is handed out.
+                following = next(iterator, iterator)
+                is_last = following is iterator
+                if is_last:
+                    self.end_of_dataloader = True
+                if num_to_skip > 0:
+                    num_to_skip -= 1
+                else:
+                    feed.hand_out(is_last, num_samples, num_real)
+                    yield batch
+                batch = following
+            self.iteration += 1
+        finally:
+            # Not left to the frame, which the traceback of an exception keeps alive.
+            del feed
+            self._num_loops -= 1
+            self.end()
+
+    def _placer(self) -> Callable[[Any], Any]:
+        """What puts a batch on the device of this loader."""
+        device, non_blocking = self.device, self._non_blocking
+        if device is None:
+            return lambda batch: batch
+        from accelerate.utils.operations import send_to_device
+
+        if torch.device(device).type != "cpu":
+            return lambda batch: send_to_device(batch, device, non_blocking=non_blocking)
+        return lambda batch: batch if is_plain_cpu(batch) else send_to_device(batch, device)
+
+    def __len__(self) -> int:
+        return max(0, super().__len__() - self.skip_batches)
+
+    @property
+    def total_batch_size(self) -> int:
+        """Samples of a step of all processes."""
+        is_shard = isinstance(self.dataset, IterableDatasetShard)
+        dealt = self.dataset if is_shard else self._batches
+        if getattr(dealt, "split_batches", False):
+            return dealt.batch_size
+        return dealt.batch_size * getattr(dealt, "num_processes", 1)
+
+
+def refuse_device_mesh(torch_device_mesh: Any) -> None:
+    if torch_device_mesh is not None:
+        raise UsageError(
+            "[prepare_data_loader] got torch_device_mesh, which is not there yet, expected None; "
+            "data is dealt out over all processes"
+        )

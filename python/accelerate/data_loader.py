@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the user's `DataLoader` to one that gives each process its own batches, on its device.
+
+`prepare_data_loader` is what `Accelerator.prepare` calls. See `docs/guide_python.md`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+
+from accelerate._dispatch import DataLoaderDispatcher
+from accelerate._placeholders import placeholders_for
+from accelerate._prepared_loader import (
+    DataLoaderAdapter,
+    DataLoaderShard,
+    DataLoaderStateMixin,
+    get_sampler,
+    refuse_device_mesh,
+)
+from accelerate._sharding import (
+    BatchSamplerShard,
+    IterableDatasetShard,
+    SeedableRandomSampler,
+    SkipBatchSampler,
+)
+from accelerate.errors import UsageError
+from accelerate.state import PartialState
+
+# What does not say which samples make up a batch.
+_KEPT_SETTINGS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+
+
+def prepare_data_loader(
+    dataloader: DataLoader,
+    device: torch.device | None = None,
+    num_processes: int | None = None,
+    process_index: int | None = None,
+    split_batches: bool = False,
+    put_on_device: bool = False,
+    rng_types: list | None = None,
+    dispatch_batches: bool | None = None,
+    even_batches: bool = True,
+    slice_fn_for_dispatch: Callable | None = None,
+    use_seedable_sampler: bool = False,
+    data_seed: int | None = None,
+    non_blocking: bool = False,
+    use_stateful_dataloader: bool = False,
+    torch_device_mesh: Any = None,
+) -> DataLoader:
+    """A loader with the settings of `dataloader` that gives this process its batches.
+
+    `split_batches`: each batch is cut into one part per process, instead of one batch for each.
+    `dispatch_batches`: process 0 reads for all; None means for iterable data sets that are put on a
+    device. `even_batches`: the end is filled up with samples from the beginning, so that all
+    processes get as many. `use_seedable_sampler`: shuffles by `data_seed` and epoch alone.
+
+    A subclass of `DataLoader` is rebuilt from its settings, and attributes of the object are
+    copied; a loop of its own (`__iter__`) is not used, which is warned about.
+    """
+    refuse_device_mesh(torch_device_mesh)
+    if isinstance(dataloader, (DataLoaderShard, DataLoaderDispatcher)):
+        return dataloader
+    is_iterable = isinstance(dataloader.dataset, IterableDataset)
+    if dispatch_batches is None:
+        dispatch_batches = put_on_device and is_iterable
+    if dispatch_batches and not put_on_device:
+        raise UsageError(
+            "[prepare_data_loader] got dispatch_batches=True with put_on_device=False, expected "
+            "both, as the parts of a batch are sent to devices"
+        )
+    state = PartialState()
+    num_processes = state.num_processes if num_processes is None else num_processes
+    process_index = state.process_index if process_index is None else process_index
+    sampler = get_sampler(dataloader)
+    if use_seedable_sampler and isinstance(sampler, RandomSampler):
+        sampler = _seedable(sampler, data_seed)
+    settings = _kept_settings(dataloader)
+    synchronized_generator = None
+    if dispatch_batches:
+        _check_split(dataloader, split_batches, num_processes)
+        del settings["generator"]
+    elif num_processes > 1:
+        synchronized_generator = _shared_generator(dataloader, sampler)
+        _shard(settings, dataloader, num_processes, process_index, split_batches, even_batches)
+    if rng_types is not None and synchronized_generator is None:
+        rng_types = [kind for kind in rng_types if kind != "generator"]
+    settings |= {
+        "use_stateful_dataloader": use_stateful_dataloader,
+        "_drop_last": dataloader.drop_last,
+        "_non_blocking": non_blocking,
+    }
+    if dispatch_batches:
+        prepared = DataLoaderDispatcher(
+            **settings, split_batches=split_batches, slice_fn=slice_fn_for_dispatch
+        )
+    else:
+        prepared = DataLoaderShard(
+            **settings,
+            device=device if put_on_device else None,
+            rng_types=rng_types,
+            synchronized_generator=synchronized_generator,
+        )
+    if isinstance(sampler, SeedableRandomSampler):
+        prepared.set_sampler(sampler)
+    _keep_what_the_user_added(dataloader, prepared)
+    return prepared
+
+
+def _kept_settings(dataloader: DataLoader) -> dict[str, Any]:
+    """Arguments for a loader of the same data in the same batches."""
+    settings = {name: getattr(dataloader, name) for name in _KEPT_SETTINGS}
+    settings["dataset"] = dataloader.dataset
+    if isinstance(dataloader.dataset, IterableDataset):
+        settings |= {"batch_size": dataloader.batch_size, "drop_last": dataloader.drop_last}
+    elif dataloader.batch_sampler is None:
+        settings |= {"batch_size": None, "sampler": dataloader.sampler}
+    else:
+        settings["batch_sampler"] = dataloader.batch_sampler
+    return settings
+
+
+def _seedable(sampler: RandomSampler, data_seed: int | None) -> SeedableRandomSampler:
+    return SeedableRandomSampler(
+        data_source=sampler.data_source,
+        replacement=sampler.replacement,
+        num_samples=sampler._num_samples,
+        generator=sampler.generator,
+        data_seed=data_seed,
+    )
+
+
+def _check_split(dataloader: DataLoader, split_batches: bool, num_processes: int) -> None:
+    if not split_batches:
+        return
+    batch_size = dataloader.batch_size
+    if batch_size is None:
+        batch_size = getattr(dataloader.batch_sampler, "batch_size", None)
+    if batch_size is None or (batch_size > 1 and batch_size % num_processes):
+        raise UsageError(
+            f"[prepare_data_loader] got split_batches with a batch size of {batch_size}, expected "
+            f"a multiple of the number of processes, {num_processes}"
+        )
+
+
+def _shared_generator(dataloader: DataLoader, sampler: Any) -> torch.Generator | None:
+    """The generator that decides on the order and so must agree on all processes."""
+    if isinstance(dataloader.dataset, IterableDataset):
+        return getattr(dataloader.dataset, "generator", None)
+    if isinstance(sampler, SeedableRandomSampler) or not hasattr(sampler, "generator"):
+        return None
+    if sampler.generator is None:
+        sampler.generator = torch.Generator(device=torch.get_default_device())
+        # Drawn exactly so by the original: shuffles after `set_seed` are the same.
+        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        sampler.generator.manual_seed(seed)
+    return sampler.generator
+
+
+def _shard(
+    settings: dict[str, Any],
+    dataloader: DataLoader,
+    num_processes: int,
+    process_index: int,
+    split_batches: bool,
+    even_batches: bool,
+) -> None:
+    """Puts this process's share in the place of the whole."""
+    if isinstance(dataloader.dataset, IterableDataset):
+        if dataloader.batch_size is None:
+            raise UsageError(
+                "[prepare_data_loader] got an IterableDataset with batch_size=None on "
+                f"{num_processes} processes, expected a batch_size to deal out; let the loader "
+                "batch, or pass dispatch_batches=True"
+            )
+        _check_split(dataloader, split_batches, num_processes)
+        shard = IterableDatasetShard(
+            dataloader.dataset,
+            dataloader.batch_size,
+            dataloader.drop_last,
+            num_processes,
+            process_index,
+            split_batches,
+        )
+        settings["dataset"] = shard
+        settings["batch_size"] = shard.per_process_batch_size
+        return
+    is_batch_sampler = isinstance(dataloader.sampler, BatchSampler)
+    if dataloader.batch_sampler is None and not is_batch_sampler:
+        raise UsageError(
+            f"[prepare_data_loader] got batch_size=None on {num_processes} processes, expected "
+            "batches to deal out; give the loader a batch_size, a batch_sampler or a BatchSampler "
+            "as its sampler"
+        )
+    settings["sampler" if is_batch_sampler else "batch_sampler"] = BatchSamplerShard(
+        dataloader.sampler if is_batch_sampler else dataloader.batch_sampler,
+        num_processes,
+        process_index,
+        split_batches,
+        even_batches,
+    )
+
+
+def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> None:
+    for name, value in vars(dataloader).items():
+        if name not in vars(prepared) and not hasattr(type(prepared), name):
+            setattr(prepared, name, value)
+    if type(dataloader).__iter__ is not DataLoader.__iter__:
+        warnings.warn(
+            f"[prepare_data_loader] {type(dataloader).__name__} has a loop of its own (__iter__), "
+            "which the prepared loader does not use; move what it does into the data set or the "
+            "collate_fn",
+            stacklevel=4,
+        )
+
+
+class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
+    """A loader that reads its first `skip_batches` and leaves them out; `skip_first_batches` makes
+    it where data can only be read in order."""
+
+    _drop_last = False
+
+    def __init__(
+        self,
+        dataset: Any,
+        skip_batches: int = 0,
+        use_stateful_dataloader: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
+        self.skip_batches = skip_batches
+
+    def __iter__(self) -> Iterator:
+        self.begin()
+        try:
+            for index, batch in enumerate(super().__iter__()):
+                if index >= self.skip_batches:
+                    yield batch
+        finally:
+            self.end()
+
+    def __len__(self) -> int:
+        return max(0, super().__len__() - self.skip_batches)
+
+
+def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
+    """A loader like this one that begins after its first `num_batches`, for going on in the middle
+    of an epoch. Their samples are not read, unless the data can only be read in order."""
+    settings = _kept_settings(dataloader)
+    is_iterable = isinstance(dataloader.dataset, IterableDataset)
+    if not is_iterable:
+        name = "sampler" if dataloader.batch_sampler is None else "batch_sampler"
+        num_skipped = num_batches
+        if isinstance(dataloader, DataLoaderDispatcher) and not dataloader.split_batches:
+            # Each step takes one batch for each process out of this sampler.
+            num_skipped *= PartialState().num_processes
+        settings[name] = SkipBatchSampler(getattr(dataloader, name), num_skipped)
+        num_batches = 0
+    if isinstance(dataloader, (DataLoaderShard, DataLoaderDispatcher)):
+        settings |= {
+            "skip_batches": dataloader.skip_batches + num_batches,
+            "iteration": dataloader.iteration,
+            "_drop_last": dataloader._drop_last,
+            "_non_blocking": dataloader._non_blocking,
+        }
+    if isinstance(dataloader, DataLoaderDispatcher):
+        return DataLoaderDispatcher(
+            **settings, split_batches=dataloader.split_batches, slice_fn=dataloader.slice_fn
+        )
+    if isinstance(dataloader, DataLoaderShard):
+        return DataLoaderShard(
+            **settings,
+            device=dataloader.device,
+            rng_types=dataloader.rng_types,
+            synchronized_generator=dataloader.synchronized_generator,
+        )
+    if is_iterable:
+        return SkipDataLoader(**settings, skip_batches=num_batches)
+    return DataLoader(**settings)
+
+
+__getattr__ = placeholders_for(__name__)

@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepared loaders: each process's batches, what a loop tells of them, and what stays of the user's
+loader. What the batches are, the original says (`test_loaders_of_two_processes.py`,
+`test_sharding_oracle.py`); here the expected values are written out."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import time
+import warnings
+from itertools import count, islice
+
+import pytest
+import torch
+from accelerate import data_loader
+from accelerate._tensor_bytes import dump, load
+from accelerate.data_loader import (
+    BatchSamplerShard,
+    DataLoaderDispatcher,
+    DataLoaderShard,
+    SeedableRandomSampler,
+    SkipBatchSampler,
+    prepare_data_loader,
+    skip_first_batches,
+)
+from accelerate.state import GradientState
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+
+TEN = torch.arange(10)
+
+
+class Stream(IterableDataset):
+    def __init__(self, size=10):
+        self.size = size
+
+    def __iter__(self):
+        return iter(range(self.size))
+
+    def __len__(self):
+        return self.size
+
+
+class WholeRows(torch.utils.data.Dataset):
+    """A data set that is asked for a list of indices."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, indices):
+        return torch.tensor(indices)
+
+
+def handed_out():
+    facts = GradientState().step_state.batch()
+    return facts and (facts.is_last, facts.num_samples, facts.num_real)
+
+
+def told(loader):
+    """The batches of a loop, and what was said of each while the loop had it."""
+    return [(batch.tolist(), *handed_out()) for batch in loader]
+
+
+def of_rank_1(loader, **options):
+    return prepare_data_loader(loader, num_processes=2, process_index=1, **options)
+
+
+def worker_init(worker):
+    torch.utils.data.get_worker_info().dataset.worker = worker
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_loop_knows_the_last_batch_and_how_much_of_it_is_real(num_workers):
+    loader = of_rank_1(DataLoader(torch.arange(11), 3, num_workers=num_workers))
+    expected = [([3, 4, 5], False, 3, 3), ([9, 10, 0], True, 3, 2)]
+    assert told(loader) == expected
+    assert handed_out() is None
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_end_of_a_stream_is_known_too(num_workers):
+    # Each worker reads the whole stream, so each has an end of its own.
+    once = [([3, 4, 5], False, 3, 3), ([9, 10, 0], True, 3, 2)]
+    twice = [([3, 4, 5], False, 3, 3)] * 2 + [([9, 10, 0], False, 3, 2), ([9, 10, 0], True, 3, 2)]
+    loader = of_rank_1(DataLoader(Stream(11), 3, num_workers=num_workers))
+    assert told(loader) == (twice if num_workers else once)
+    assert loader.collate_fn is torch.utils.data.default_collate
+
+
+def test_batches_of_varying_size_are_repeated_whole():
+    loader = of_rank_1(DataLoader(TEN, batch_sampler=[[0, 1, 2], [3], [4, 5]]))
+    assert told(loader) == [([3], False, 1, 1), ([0, 1, 2], True, 3, 0)]
+
+
+def test_a_batch_sampler_in_the_place_of_the_sampler_is_sharded():
+    loader = DataLoader(WholeRows(), batch_size=None, sampler=BatchSampler(range(10), 3, False))
+    assert told(of_rank_1(loader)) == [([3, 4, 5], False, 3, 3), ([9, 0, 1], True, 3, 1)]
+    assert len(of_rank_1(loader)) == 2
+    alone = prepare_data_loader(loader)
+    assert [batch.tolist() for batch in alone] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+
+def test_one_process_is_never_filled_up():
+    user = DataLoader(TEN, 4)
+    loader = prepare_data_loader(user)
+    assert told(loader)[-1] == ([8, 9], True, 2, 2)
+    assert loader.batch_sampler is user.batch_sampler
+
+
+def test_a_loop_that_is_left_leaves_no_trace():
+    loader = of_rank_1(DataLoader(TEN, 2))
+    for _ in loader:
+        assert GradientState().active_dataloader is loader
+        break
+    assert handed_out() is None
+    assert not GradientState().in_dataloader
+    assert loader.iteration == 0
+    list(loader)
+    assert loader.iteration == 1
+
+
+def test_a_loop_that_ends_in_an_exception_leaves_no_trace():
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            if index == 4:
+                raise KeyError("four")
+            return index
+
+    with pytest.raises(KeyError) as caught:
+        list(prepare_data_loader(DataLoader(Broken(), 2)))
+    assert caught.value.args == ("four",)
+    assert handed_out() is None
+    assert not GradientState().in_dataloader
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}])
+def test_two_loops_over_one_loader_do_not_mix(workers):
+    loader = of_rank_1(DataLoader(torch.arange(11), 3, **workers))
+    expected = [([3, 4, 5], False, 3, 3), ([9, 10, 0], True, 3, 2)]
+    outer = []
+    for batch in loader:
+        outer.append((batch.tolist(), *handed_out()))
+        assert told(loader) == expected
+    assert outer == expected
+
+
+def test_persistent_workers_serve_every_epoch_and_start_anew_after_a_break():
+    data = DataLoader(torch.arange(11), 3, num_workers=2, persistent_workers=True)
+    loader = of_rank_1(data)
+    expected = [([3, 4, 5], False, 3, 3), ([9, 10, 0], True, 3, 2)]
+    assert told(loader) == expected
+    workers = [worker.pid for worker in loader._iterator._workers]
+    next(iter(loader))
+    assert told(loader) == expected
+    assert [worker.pid for worker in loader._iterator._workers] == workers
+
+
+def test_workers_that_answer_out_of_order_do_not_mix_up_what_is_real():
+    class OneIsSlow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 7
+
+        def __getitem__(self, index):
+            # The batch before the last, so that the last overtakes it.
+            time.sleep(1 if index == 5 else 0)
+            return index
+
+    loader = of_rank_1(DataLoader(OneIsSlow(), 1, num_workers=2, in_order=False))
+    # Sample 0 belongs to rank 0: here it only fills up.
+    num_real = {batch[0]: num_real for batch, _, _, num_real in told(loader)}
+    assert num_real == {1: 1, 3: 1, 5: 1, 0: 0}
+
+
+def test_endless_samplers_are_read_as_far_as_the_loop_goes():
+    loader = of_rank_1(DataLoader(Naturals(), sampler=count(), batch_size=2))
+    assert [batch.tolist() for batch in islice(loader, 3)] == [[2, 3], [6, 7], [10, 11]]
+
+
+class Naturals(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        return index
+
+
+def test_a_prepared_loader_keeps_the_settings_of_the_users():
+    generator = torch.Generator()
+    kept = {
+        "num_workers": 1,
+        "collate_fn": list,
+        "timeout": 30,
+        "worker_init_fn": worker_init,
+        "generator": generator,
+        "prefetch_factor": 3,
+        "persistent_workers": True,
+        "in_order": False,
+    }
+    loader = of_rank_1(DataLoader(TEN, 2, multiprocessing_context="fork", pin_memory=True, **kept))
+    assert isinstance(loader, DataLoader)
+    assert type(loader) is DataLoaderShard
+    assert {name: getattr(loader, name) for name in kept} == kept
+    assert loader.pin_memory
+    assert loader.multiprocessing_context.get_start_method() == "fork"
+    assert isinstance(loader.batch_sampler, BatchSamplerShard)
+    assert loader._is_accelerate_prepared
+    assert prepare_data_loader(loader) is loader
+
+
+def test_what_the_user_put_on_a_loader_stays_and_a_loop_of_its_own_is_warned_about():
+    class Own(DataLoader):
+        def __init__(self, *args, name):
+            super().__init__(*args)
+            self.name = name
+
+        def __iter__(self):
+            yield "unsharded"
+
+    with pytest.warns(UserWarning, match=r"\[prepare_data_loader\] Own has a loop of its own"):
+        loader = of_rank_1(Own(TEN, 4, name="train"))
+    assert loader.name == "train"
+    assert [batch.tolist() for batch in loader] == [[4, 5, 6, 7], [2, 3, 4, 5]]
+
+
+def test_sizes_are_of_all_processes():
+    whole = of_rank_1(DataLoader(TEN, 4))
+    assert (len(whole), whole.total_batch_size, whole.total_dataset_length) == (2, 8, 10)
+    split = of_rank_1(DataLoader(TEN, 4), split_batches=True)
+    assert (len(split), split.total_batch_size, split.total_dataset_length) == (3, 4, 10)
+    stream = of_rank_1(DataLoader(Stream(), 4))
+    assert (len(stream), stream.total_batch_size, stream.total_dataset_length) == (2, 8, 10)
+
+
+def test_remainder_and_end_are_known_in_the_loop():
+    loader = of_rank_1(DataLoader(TEN, 3))
+    said = [(loader.end_of_dataloader, GradientState().remainder) for _ in loader]
+    assert said == [(False, 4), (True, 4)]
+    dropped = of_rank_1(DataLoader(TEN, 3, drop_last=True))
+    assert [GradientState().remainder for _ in dropped] == [-1]
+
+
+def test_a_loader_can_be_pickled_and_copied():
+    loader = of_rank_1(DataLoader(TEN, 4, shuffle=True, generator=torch.Generator()))
+    other = pickle.loads(pickle.dumps(loader))
+    third = copy.deepcopy(loader)
+    expected = [batch.tolist() for batch in loader]
+    assert [batch.tolist() for batch in other] == expected
+    assert [batch.tolist() for batch in third] == expected
+
+
+def test_a_seedable_sampler_repeats_by_seed_and_epoch():
+    def torchs(epoch):
+        return torch.randperm(10, generator=torch.Generator().manual_seed(5 + epoch)).tolist()
+
+    sampler = SeedableRandomSampler(TEN, data_seed=5)
+    assert [list(sampler), list(sampler)] == [torchs(0), torchs(1)]
+    sampler.set_epoch(0)
+    assert list(sampler) == torchs(0)
+    drawn = SeedableRandomSampler(TEN, replacement=True, num_samples=7, data_seed=5)
+    own = RandomSampler(TEN, True, 7, torch.Generator().manual_seed(5))
+    assert list(drawn) == list(own)
+
+
+def test_use_seedable_sampler_shuffles_alike_on_every_rank_and_anew_in_every_epoch():
+    def orders(rank):
+        loader = prepare_data_loader(
+            DataLoader(TEN, 5, shuffle=True),
+            num_processes=2,
+            process_index=rank,
+            use_seedable_sampler=True,
+            data_seed=5,
+        )
+        assert isinstance(loader.get_sampler(), SeedableRandomSampler)
+        return [[i for batch in loader for i in batch.tolist()] for _ in range(2)]
+
+    expected = [
+        torch.randperm(10, generator=torch.Generator().manual_seed(seed)).tolist()
+        for seed in (5, 6)
+    ]
+    assert [a + b for a, b in zip(orders(0), orders(1), strict=True)] == expected
+
+
+def test_the_epoch_reaches_every_sampler_and_the_data_set():
+    class Told(BatchSampler):
+        def set_epoch(self, epoch):
+            epochs.append(("batch sampler", epoch))
+
+    class ToldSampler(list):
+        def set_epoch(self, epoch):
+            epochs.append(("sampler", epoch))
+
+    class ToldData(torch.utils.data.Dataset):
+        __getitem__ = TEN.__getitem__
+
+        def set_epoch(self, epoch):
+            epochs.append(("data", epoch))
+
+    data = DataLoader(ToldData(), batch_sampler=Told(ToldSampler(range(10)), 4, False))
+    for loader in (of_rank_1(data), prepare_data_loader(data), skip_first_batches(of_rank_1(data))):
+        epochs = []
+        loader.set_epoch(3)
+        list(loader)
+        expected = [("batch sampler", 3), ("sampler", 3), ("data", 3)]
+        assert epochs == expected * 2
+        assert loader.iteration == 4
+
+
+def test_skipping_goes_on_in_the_middle_of_an_epoch():
+    loader = of_rank_1(DataLoader(torch.arange(11), 3))
+    rest = skip_first_batches(loader, 1)
+    assert isinstance(rest.batch_sampler, SkipBatchSampler)
+    assert (len(rest), rest.total_batch_size, rest.batch_sampler.total_length) == (1, 6, 2)
+    assert told(rest) == [([9, 10, 0], True, 3, 2)]
+    stream = skip_first_batches(of_rank_1(DataLoader(Stream(11), 3)), 1)
+    assert len(stream) == 1
+    assert told(stream) == [([9, 10, 0], True, 3, 2)]
+
+
+def test_skipping_reads_no_samples_and_works_on_plain_loaders():
+    read = []
+
+    class Watched(torch.utils.data.Dataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            read.append(index)
+            return index
+
+    rest = skip_first_batches(DataLoader(Watched(), 2), 2)
+    assert [batch.tolist() for batch in rest] == [[4, 5]]
+    assert read == [4, 5]
+    stream = skip_first_batches(DataLoader(Stream(), 4), 2)
+    assert isinstance(stream, data_loader.SkipDataLoader)
+    assert len(stream) == 1
+    assert [batch.tolist() for batch in stream] == [[8, 9]]
+
+
+def test_a_dispatched_loader_of_one_process_is_the_users():
+    loader = prepare_data_loader(
+        DataLoader(Stream(), 4), torch.device("cpu"), put_on_device=True
+    )
+    assert type(loader) is DataLoaderDispatcher
+    assert isinstance(loader, DataLoader)
+    expected = [([0, 1, 2, 3], False, 4, 4), ([4, 5, 6, 7], False, 4, 4), ([8, 9], True, 2, 2)]
+    assert told(loader) == expected
+    assert (len(loader), loader.remainder, loader.end_of_dataloader) == (3, 2, True)
+    assert told(skip_first_batches(loader, 2)) == expected[2:]
+    assert list(prepare_data_loader(DataLoader(Stream(0), 4), put_on_device=True)) == []
+
+
+def test_batches_travel_as_bytes():
+    values = {
+        "bf16": torch.randn(3, 4).bfloat16(),
+        "scalar": torch.tensor(2.5),
+        "bool": torch.tensor([True, False]),
+        "complex": torch.randn(2, dtype=torch.complex64).conj(),
+        "empty": torch.empty(0, 7, dtype=torch.int8),
+        "strided": torch.arange(12).reshape(3, 4).t()[1:],
+        "with gradient": torch.ones(2, requires_grad=True),
+        "float8": torch.ones(2).to(torch.float8_e4m3fn),
+    }
+    back = load(dump((values, "text", 3)))
+    assert back[1:] == ("text", 3)
+    for name, value in values.items():
+        other = back[0][name]
+        assert (other.dtype, other.shape, other.requires_grad) == (value.dtype, value.shape, False)
+        assert torch.equal(other.to(torch.complex64), value.to(torch.complex64))
+    back[0]["bool"][0] = False  # memory of its own, that can be written to
+
+
+@pytest.mark.parametrize(
+    ("loader", "options", "sentence"),
+    [
+        (DataLoader(TEN, None), {}, "got batch_size=None on 2 processes"),
+        (DataLoader(Stream(), None), {}, "IterableDataset with batch_size=None on 2 processes"),
+        (DataLoader(TEN, 3), {"split_batches": True}, "batch_size 3 for 2 ranks"),
+        (DataLoader(Stream(), 3), {"split_batches": True}, "batch size of 3.*processes, 2"),
+        (DataLoader(TEN, batch_sampler=[[1]]), {"split_batches": True}, "has no batch_size"),
+        (DataLoader(TEN, 2), {"dispatch_batches": True}, "put_on_device=False"),
+        (DataLoader(TEN, 2), {"use_stateful_dataloader": True}, "use_stateful_dataloader=True"),
+        (DataLoader(TEN, 2), {"torch_device_mesh": object()}, "torch_device_mesh, which is not"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(loader, options, sentence):
+    with pytest.raises(ValueError, match=rf"^\[\w+\] .*{sentence}[^\n]*$"):
+        of_rank_1(loader, **options)
+
+
+def test_a_batch_sampler_whose_batches_are_not_of_its_size_is_refused():
+    class Own(BatchSampler):
+        def __iter__(self):
+            return iter([[0, 1], [2], [3, 4]])
+
+    with pytest.raises(ValueError, match="batch 1 of Own has 1 samples, expected 2"):
+        list(of_rank_1(DataLoader(TEN, batch_sampler=Own(range(5), 2, False))))
+
+
+def test_a_prepared_loader_is_freed_when_nobody_holds_it():
+    class Data(torch.utils.data.Dataset):
+        __getitem__ = TEN.__getitem__
+
+        def __len__(self):
+            return 10
+
+        def __del__(self):
+            freed.append(True)
+
+    freed = []
+    loader = of_rank_1(DataLoader(Data(), 2))
+    list(loader)
+    next(iter(loader))
+    del loader
+    gc.collect()
+    assert freed == [True]
+
+
+def test_preparing_a_plain_loader_warns_about_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        of_rank_1(DataLoader(TEN, 2))
