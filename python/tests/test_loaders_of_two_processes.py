@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loaders of two connected processes: batches, shuffles and draws from the generators equal those
+of Hugging Face Accelerate under torchrun; faults reach every process."""
+
+from __future__ import annotations
+
+import pytest
+from two_processes import run_original, run_ours
+
+LOADERS = '''
+import torch
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from accelerate import Accelerator
+from accelerate.data_loader import prepare_data_loader
+from accelerate.utils import set_seed
+
+class Count(IterableDataset):
+    def __init__(self, size):
+        self.size = size
+    def __iter__(self):
+        return iter(range(self.size))
+
+class Words:
+    """Dictionaries of tensors, as tokenizers make them."""
+    def __len__(self):
+        return 22
+    def __getitem__(self, i):
+        return {"ids": torch.arange(3) + i, "label": i}
+
+def flat(batch):
+    if isinstance(batch, dict):
+        return {key: value.tolist() for key, value in batch.items()}
+    return batch.tolist()
+
+def epochs(dataset, batch_size=4, shuffle=None, drop_last=False, sampler=None, **options):
+    set_seed(7)
+    loader = prepare_data_loader(
+        DataLoader(dataset, batch_size, shuffle, sampler, drop_last=drop_last, num_workers=workers),
+        torch.device("cpu"), put_on_device=True, rng_types=["generator"], **options
+    )
+    found = []
+    for _ in range(2):
+        found.append([flat(batch) for batch in loader])
+        found.append([loader.remainder, loader.end_of_dataloader])
+    # What the loops have drawn from the global generator counts too.
+    return [found, torch.rand(1).item()]
+
+Accelerator(cpu=True)
+numbers = torch.arange(23)
+def reverse_slice(data, part, process_index, num_processes):
+    return data[part].flip(0)
+found = {}
+for workers in (0, 2):
+    weighted = WeightedRandomSampler(torch.arange(1., 24.), 21)
+    found[f"{workers} workers"] = {
+        "in order": epochs(numbers),
+        "shuffled": epochs(numbers, shuffle=True),
+        "shuffled, end dropped": epochs(numbers, shuffle=True, drop_last=True),
+        "shuffled, split": epochs(numbers, shuffle=True, split_batches=True),
+        "shuffled, uneven": epochs(numbers, shuffle=True, even_batches=False),
+        "seedable": epochs(numbers, shuffle=True, use_seedable_sampler=True, data_seed=3),
+        "seedable, torch's seed": epochs(numbers, shuffle=True, use_seedable_sampler=True),
+        "weighted": epochs(numbers, sampler=weighted),
+        "dictionaries": epochs(Words(), shuffle=True),
+        "stream": epochs(Count(22), dispatch_batches=False),
+    }
+workers = 0
+found["dispatched"] = {
+    "dictionaries": epochs(Words(), shuffle=True, dispatch_batches=True),
+    "sliced by a function": epochs(Count(16), slice_fn_for_dispatch=reverse_slice),
+    **{f"{size}": epochs(Count(size), 3) for size in range(1, 18)},
+    **{f"{size}, end dropped": epochs(Count(size), 3, drop_last=True) for size in range(6, 18)},
+    **{f"{size}, split": epochs(Count(size), split_batches=True) for size in range(1, 18)},
+}
+answer(found)
+'''
+
+FACTS = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from accelerate import Accelerator
+from accelerate.state import GradientState
+
+class Count(IterableDataset):
+    def __init__(self, size):
+        self.size = size
+    def __iter__(self):
+        return iter(range(self.size))
+
+accelerator = Accelerator(cpu=True)
+state = GradientState().step_state
+found = {}
+for size in range(1, 18):
+    loader = accelerator.prepare(DataLoader(Count(size), 3))
+    real = []
+    for batch in loader:
+        facts = state.batch()
+        assert facts.num_samples == len(batch)
+        assert facts.is_last == loader.end_of_dataloader
+        real += batch.tolist()[:facts.num_real]
+    assert facts.is_last
+    found[size] = real
+answer(found)
+"""
+
+FAULT = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from accelerate import Accelerator
+from accelerate.state import GradientState
+
+class Broken(IterableDataset):
+    def __iter__(self):
+        yield from range(20)
+        raise KeyError("no such sample")
+
+class Ragged(IterableDataset):
+    def __iter__(self):
+        return iter([torch.zeros(2, 3), torch.zeros(2, 4)])
+
+class Texts(IterableDataset):
+    def __iter__(self):
+        return iter(["a", "b", "c", "d"])
+
+accelerator = Accelerator(cpu=True)
+found = {}
+for name, data, size in (
+    ("broken", Broken(), 4), ("ragged", Ragged(), None), ("texts", Texts(), 2)
+):
+    batches = []
+    try:
+        for batch in accelerator.prepare(DataLoader(data, size)):
+            batches.append(batch.tolist())
+    except Exception as error:
+        found[name] = [batches, type(error).__name__, str(error), isinstance(error, RuntimeError)]
+    assert GradientState().step_state.batch() is None
+# Everybody is still in step.
+loader = accelerator.prepare(DataLoader(torch.arange(8), 2, shuffle=True))
+found["after"] = [batch.tolist() for batch in loader]
+answer(found)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaders(tmp_path_factory) -> tuple[list, list]:
+    folder = tmp_path_factory.mktemp("loaders")
+    return run_ours(LOADERS, folder), run_original(LOADERS, folder)
+
+
+@pytest.mark.parametrize("group", ["0 workers", "2 workers", "dispatched"])
+def test_batches_and_generators_equal_the_originals(loaders, group):
+    ours, originals = loaders
+    for rank in (0, 1):
+        assert ours[rank][group].keys() == originals[rank][group].keys()
+        for name, found in ours[rank][group].items():
+            assert found == originals[rank][group][name], (rank, name)
+
+
+def test_every_sample_comes_once_on_one_of_the_ranks(loaders):
+    ours, _ = loaders
+    for name in ("0 workers", "2 workers"):
+        epoch = [ours[rank][name]["shuffled, uneven"][0][0] for rank in (0, 1)]
+        assert sorted(i for batches in epoch for batch in batches for i in batch) == list(range(23))
+
+
+def test_every_dispatched_sample_is_real_once(tmp_path):
+    found = run_ours(FACTS, tmp_path)
+    for size in range(1, 18):
+        assert sorted(found[0][str(size)] + found[1][str(size)]) == list(range(size))
+
+
+def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
+    ranks = run_ours(FAULT, tmp_path)
+    for name, own, word in (
+        ("broken", "KeyError", "no such sample"),
+        ("ragged", "UsageError", "differ in more than their first dimension"),
+        ("texts", "NotATensor", "expected tensors only"),
+    ):
+        for rank, (batches, kind, text, is_runtime_error) in enumerate(r[name] for r in ranks):
+            assert kind == (own if rank == 0 else "DataError")
+            assert word in text
+            if rank == 1:
+                assert text.startswith("[DataLoaderDispatcher] process 0, which reads for all")
+                assert f"failed with {own}" in text and "\n" not in text
+            assert is_runtime_error or kind == "KeyError"
+            # What came before the fault was handed out.
+            expected = [[[0, 1, 2, 3], [8, 9, 10, 11]], [[4, 5, 6, 7], [12, 13, 14, 15]]][rank]
+            assert batches == (expected if name == "broken" else [])
+    assert sorted(i for r in ranks for batch in r["after"] for i in batch) == list(range(8))
