@@ -183,6 +183,15 @@ class SkipBatchSampler(BatchSampler):
             raise AttributeError(name)
         return getattr(self.batch_sampler, name)
 
+    @property
+    def sampler(self) -> Any:
+        """The sampler of the inner batch sampler."""
+        return self.batch_sampler.sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Any) -> None:
+        self.batch_sampler.sampler = sampler
+
     def __iter__(self) -> Iterator[list[int]]:
         return islice(iter(self.batch_sampler), self.skip_batches, None)
 

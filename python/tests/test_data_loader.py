@@ -317,6 +317,17 @@ def test_skipping_goes_on_in_the_middle_of_an_epoch():
     assert told(stream) == [([9, 10, 0], True, 3, 2)]
 
 
+def test_a_sampler_is_set_underneath_whatever_stands_in_between():
+    for loader in (
+        prepare_data_loader(DataLoader(TEN, 2)),
+        of_rank_1(DataLoader(TEN, 2)),
+        skip_first_batches(of_rank_1(DataLoader(TEN, 2)), 0),
+    ):
+        loader.set_sampler([7, 7, 7, 7])
+        assert loader.get_sampler() == [7, 7, 7, 7]
+        assert {i for batch in loader for i in batch.tolist()} == {7}
+
+
 def test_skipping_reads_no_samples_and_works_on_plain_loaders():
     read = []
 
