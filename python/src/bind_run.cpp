@@ -152,14 +152,6 @@ void bind_run(py::module_& module) {
           "num_accumulation_steps",
           &TrainingRun::num_accumulation_steps,
           &TrainingRun::set_num_accumulation_steps)
-      .def_property_readonly(
-          "current_scale",
-          [](const TrainingRun& run) -> std::optional<double> {
-            if (!run.scaler()) {
-              return std::nullopt;
-            }
-            return run.scaler()->current_scale();
-          })
       .def(
           "prepare_model",
           &TrainingRun::prepare_model,
@@ -229,8 +221,7 @@ void bind_run(py::module_& module) {
           py::arg("tensors"),
           py::arg("structure"),
           release)
-      .def("num_real", &TrainingRun::num_real, py::arg("size"))
-      .def("shut_down", &TrainingRun::shut_down);
+      .def("num_real", &TrainingRun::num_real, py::arg("size"));
 }
 
 } // namespace accelerate::python

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facade on one process: arguments, wrappers, what is refused; two processes where it counts."""
+
+from __future__ import annotations
+
+import pytest
+import ranks
+import torch
+
+from accelerate import Accelerator, PartialState
+from accelerate.errors import AccelerateError, ConfigError, UsageError
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import (
+    DataLoaderConfiguration,
+    DistributedType,
+    GradientAccumulationPlugin,
+    GradScalerKwargs,
+    set_seed,
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_state():
+    yield
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+
+
+def test_one_process_knows_its_place():
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.device == torch.device("cpu")
+    assert accelerator.distributed_type == DistributedType.NO
+    assert (accelerator.num_processes, accelerator.process_index) == (1, 0)
+    assert accelerator.is_main_process and accelerator.is_last_process
+    assert not accelerator.use_distributed and not accelerator.multi_device
+    assert PartialState().num_processes == 1
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "log_with", "project_dir"]
+    + ["dynamo_backend", "parallelism_config", "torch_tp_plugin", "deepspeed_plugins"],
+)
+def test_an_argument_that_is_not_there_yet_is_named(argument):
+    with pytest.raises(NotImplementedError, match=rf"\[Accelerator\] got the argument {argument}"):
+        Accelerator(**{argument: "x"})
+
+
+@pytest.mark.parametrize("variable", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_a_launcher_that_asks_for_more_is_answered(monkeypatch, variable):
+    monkeypatch.setenv(variable, "true")
+    with pytest.raises(NotImplementedError, match=variable):
+        Accelerator()
+
+
+def test_methods_that_come_later_say_so():
+    accelerator = Accelerator(cpu=True)
+    assert not hasattr(accelerator, "save_state")
+    with pytest.raises(NotImplementedError, match=r"\[Accelerator.save_state\]"):
+        accelerator.save_state("folder")
+    with pytest.raises(AttributeError, match="no attribute 'sav_state'"):
+        accelerator.sav_state
+
+
+def test_bad_values_are_refused_in_one_line():
+    with pytest.raises(ValueError):
+        Accelerator(mixed_precision="fp12")
+    with pytest.raises(ConfigError, match="fp16 needs a GPU"):
+        Accelerator(cpu=True, mixed_precision="fp16")
+    AcceleratorState._reset_state(True)
+    with pytest.raises(ConfigError, match="gradient_accumulation_steps 0"):
+        Accelerator(cpu=True, gradient_accumulation_steps=-1 + 1)
+    plugin = GradientAccumulationPlugin(num_steps=2)
+    with pytest.raises(UsageError, match="give one of them"):
+        Accelerator(gradient_accumulation_steps=2, gradient_accumulation_plugin=plugin)
+    with pytest.raises(UsageError, match="two handlers"):
+        Accelerator(kwargs_handlers=[GradScalerKwargs(), GradScalerKwargs()])
+
+
+def test_a_second_accelerator_must_have_the_precision_of_the_first():
+    Accelerator(cpu=True, mixed_precision="bf16")
+    Accelerator(cpu=True)
+    with pytest.raises(UsageError, match="mixed_precision='no'"):
+        Accelerator(cpu=True, mixed_precision="no")
+
+
+def test_prepare_keeps_the_order_and_passes_other_objects_through():
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    accelerator = Accelerator(cpu=True)
+    other = object()
+    a, b, c, d, e = accelerator.prepare(scheduler, None, optimizer, other, net)
+    assert isinstance(a, AcceleratedScheduler) and a.optimizers == [c]
+    assert b is None and d is other
+    assert isinstance(c, AcceleratedOptimizer) and isinstance(c, torch.optim.Optimizer)
+    assert isinstance(e, torch.nn.Linear)
+    assert accelerator.prepare(c) is c and accelerator.prepare(optimizer) is c
+    assert accelerator.prepare(a) is a and accelerator.prepare(scheduler) is a
+    with pytest.raises(UsageError, match="2 objects and 1 entries"):
+        accelerator.prepare(net, optimizer, device_placement=[True])
+
+
+def test_optimizers_wait_for_the_end_of_the_window():
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net = torch.nn.Linear(1, 1, bias=False)
+    net.weight.data.fill_(1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    net, optimizer = accelerator.prepare(net, optimizer)
+    weights, syncs = [], []
+    for x in (1.0, 3.0, 5.0):
+        with accelerator.accumulate(net):
+            accelerator.backward(net(torch.tensor([[x]])).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+        weights.append(net.weight.item())
+        syncs.append(accelerator.sync_gradients)
+    # The mean of 1 and 3 is the gradient of the first window; 5 waits for the next.
+    assert weights == [1, -1, -1] and syncs == [False, True, False]
+    assert net.weight.grad.item() == 2.5
+
+
+def test_a_closure_is_called_and_its_loss_comes_back():
+    accelerator = Accelerator(cpu=True)
+    net = torch.nn.Linear(1, 1)
+    net, optimizer = accelerator.prepare(net, torch.optim.LBFGS(net.parameters(), max_iter=3))
+    calls = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (net(torch.ones(1, 1)) - 2).square().sum()
+        accelerator.backward(loss)
+        calls.append(loss.item())
+        return loss
+
+    first = optimizer.step(closure)
+    assert first.item() == calls[0] and len(calls) > 1 and calls[-1] < calls[0]
+
+
+def test_an_optimizer_without_gradients_steps_as_torchs_does():
+    accelerator = Accelerator(cpu=True)
+    net = torch.nn.Linear(1, 1)
+    net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters()))
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_backward_takes_the_arguments_of_torch():
+    accelerator = Accelerator(cpu=True)
+    net = accelerator.prepare(torch.nn.Linear(2, 2, bias=False))
+    y = net(torch.ones(1, 2))
+    accelerator.backward(y, gradient=torch.ones(1, 2), retain_graph=True)
+    accelerator.backward(y.sum())
+    assert net.weight.grad.tolist() == [[2, 2], [2, 2]]
+
+
+def test_an_exception_of_autograd_is_the_users():
+    class Bad(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            raise ZeroDivisionError("in backward")
+
+    accelerator = Accelerator(cpu=True)
+    net = accelerator.prepare(torch.nn.Linear(2, 1))
+    with pytest.raises(ZeroDivisionError, match="in backward"):
+        accelerator.backward(Bad.apply(net(torch.ones(1, 2))).sum())
+
+
+def test_precision_of_the_run_holds_in_autocast():
+    from accelerate.utils import AutocastKwargs
+
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+    a = torch.ones(2, 2)
+    with accelerator.autocast():
+        assert (a @ a).dtype == torch.bfloat16
+        with accelerator.autocast(AutocastKwargs(enabled=False)):
+            assert (a @ a).dtype == torch.float32
+    assert (a @ a).dtype == torch.float32
+
+
+def test_decorated_functions_run_where_they_should(capsys):
+    accelerator = Accelerator(cpu=True)
+
+    @accelerator.on_main_process
+    def main():
+        return 1
+
+    @accelerator.on_process(process_index=3)
+    def third():
+        return 3
+
+    # One process runs them all.
+    assert (main(), third()) == (1, 3)
+    accelerator.print("once", end="!")
+    assert capsys.readouterr().out == "once!"
+
+
+def test_the_step_state_is_one_for_all():
+    GradientState()._set_sync_gradients(False)
+    assert not Accelerator(cpu=True).sync_gradients
+    GradientState()._set_sync_gradients(True)
+
+
+def test_attributes_after_a_reset_hint_at_it():
+    state = PartialState(cpu=True)
+    PartialState._reset_state()
+    with pytest.raises(AttributeError, match="_reset_state"):
+        state.device
+
+
+TWO = """
+    import torch
+    from accelerate import Accelerator, PartialState
+    from accelerate.utils import set_seed, gather_object, broadcast_object_list, pad_across_processes
+    accelerator = Accelerator()
+    rank = accelerator.process_index
+    assert str(accelerator.distributed_type) .endswith("MULTI_CPU")
+    assert accelerator.use_distributed and not accelerator.multi_device
+    parts = {}
+    for size in (7, 1, 4):
+        with accelerator.split_between_processes(list(range(size)), apply_padding=True) as part:
+            parts[size] = part
+    assert parts == ({7: [0, 1, 2, 3], 1: [0], 4: [0, 1]}, {7: [4, 5, 6, 6], 1: [0], 4: [2, 3]})[rank]
+    with accelerator.split_between_processes({"a": (1, 2, 3), "t": torch.arange(3)}) as part:
+        assert part["a"] == ((1, 2), (3,))[rank] and part["t"].tolist() == ([0, 1], [2])[rank]
+    order = []
+    with accelerator.main_process_first():
+        open("first", "a").write(str(rank))
+    accelerator.wait_for_everyone()
+    assert open("first").read() == "01"
+    if rank == 1:
+        accelerator.set_trigger()
+    assert accelerator.check_trigger() and not accelerator.check_trigger()
+    assert gather_object([rank, "x"]) == [0, "x", 1, "x"]
+    assert broadcast_object_list([rank, {"k": rank}]) == [0, {"k": 0}]
+    assert pad_across_processes(torch.ones(1, 1 + rank), dim=1, pad_index=9).tolist() == ([[1, 9]], [[1, 1]])[rank]
+    assert accelerator.reduce(torch.tensor([1.0 + rank]), "mean").item() == 1.5
+    assert accelerator.reduce({"m": [torch.tensor(rank)]}, "max")["m"][0].item() == 1
+    nested = accelerator.gather({"a": (torch.tensor(rank), [torch.ones(2, 1) * rank])})
+    assert nested["a"][0].tolist() == [0, 1] and nested["a"][1][0].flatten().tolist() == [0, 0, 1, 1]
+
+    @accelerator.on_last_process
+    def last():
+        return rank
+    assert last() == (None, 1)[rank]
+    set_seed(5, device_specific=True)
+    drawn = accelerator.gather(torch.rand(1))
+    assert drawn[0] != drawn[1]
+
+    data = list(range(7))
+    loader = accelerator.prepare(torch.utils.data.DataLoader(data, batch_size=2))
+    seen, words = [], []
+    for batch in loader:
+        seen += accelerator.gather_for_metrics(batch).tolist()
+        words += accelerator.gather_for_metrics([f"w{i}" for i in batch.tolist()])
+    assert seen == data, seen
+    assert words == [f"w{i}" for i in data], words
+    accelerator.end_training()
+    try:
+        accelerator.gather(torch.ones(1))
+    except ValueError as error:
+        assert "shut down" in str(error), error
+    else:
+        raise SystemExit("no error")
+    print("right", rank, flush=True)
+"""
+
+
+def test_two_processes_share_what_they_have(tmp_path):
+    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, TWO))
+    assert "right 0" in out and "right 1" in out

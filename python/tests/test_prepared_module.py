@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prepared module keeps the behaviour of its class."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import io
+import pickle
+
+import pytest
+import torch
+
+from accelerate import Accelerator
+from accelerate.errors import UsageError
+
+
+@dataclasses.dataclass
+class Output:
+    loss: torch.Tensor
+    parts: dict
+
+
+class Net(torch.nn.Module):
+    """Doubles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.register_buffer("seen", torch.zeros(()))
+        self.note = "mine"
+
+    def forward(self, x: torch.Tensor, *, factor: float = 2.0) -> Output:
+        y = self.layer(x) * factor
+        return Output(y.square().mean(), {"y": [y]})
+
+    def helper(self) -> str:
+        return self.note
+
+
+@pytest.fixture
+def pair():
+    net = Net()
+    return net, Accelerator(cpu=True).prepare(net)
+
+
+def test_it_is_of_the_users_class(pair):
+    net, prepared = pair
+    assert isinstance(prepared, Net) and isinstance(prepared, torch.nn.Module)
+    assert type(prepared).__name__ == "Net" and type(prepared).__doc__ == "Doubles."
+    assert repr(prepared) == repr(net)
+    assert inspect.signature(prepared.forward) == inspect.signature(net.forward)
+
+
+def test_names_and_tensors_are_the_users(pair):
+    net, prepared = pair
+    assert list(prepared.state_dict()) == ["seen", "layer.weight", "layer.bias"]
+    assert all(a is b for a, b in zip(net.parameters(), prepared.parameters()))
+    prepared.load_state_dict({k: torch.ones_like(v) for k, v in net.state_dict().items()})
+    assert net.layer.bias.tolist() == [1, 1]
+
+
+def test_attributes_and_modes_are_shared_both_ways(pair):
+    net, prepared = pair
+    assert prepared.helper() == "mine"
+    prepared.note = "yours"
+    prepared.extra = torch.nn.Linear(1, 1)
+    assert net.note == "yours" and "extra.weight" in net.state_dict()
+    del prepared.extra
+    prepared.eval()
+    assert not net.training and not net.dropout.training
+    net.train()
+    assert prepared.training
+    with pytest.raises(AttributeError, match="'Net' object has no attribute 'nothing'"):
+        prepared.nothing
+
+
+def test_dataclasses_and_keywords_pass(pair):
+    net, prepared = pair
+    x = torch.ones(1, 3)
+    out = prepared(x, factor=3.0)
+    assert isinstance(out, Output)
+    assert torch.equal(out.parts["y"][0], net.layer(x) * 3)
+
+
+def test_hooks_run_once_per_call(pair):
+    net, prepared = pair
+    calls = []
+    prepared.register_forward_pre_hook(lambda *_: calls.append("before"))
+    net.register_forward_hook(lambda *_: calls.append("after"))
+    net.layer.register_full_backward_hook(lambda *_: calls.append("gradient"))
+    prepared(torch.ones(1, 3)).loss.backward()
+    assert calls == ["before", "after", "gradient"]
+
+
+def test_copies_are_plain_modules_of_their_own(pair):
+    net, prepared = pair
+    for copied in (
+        copy.deepcopy(prepared),
+        pickle.loads(pickle.dumps(prepared)),
+        _saved_and_loaded(prepared),
+    ):
+        assert type(copied) is Net
+        assert torch.equal(copied.layer.weight, net.layer.weight)
+        assert copied.layer.weight is not net.layer.weight
+        copied.note = "copy"
+    assert net.note == "mine"
+    both = copy.deepcopy({"a": prepared, "b": net})
+    assert both["a"] is both["b"]
+
+
+def _saved_and_loaded(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def test_preparing_again_gives_the_same_object(pair):
+    net, prepared = pair
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerator.prepare(net)
+    assert accelerator.prepare(net) is prepared
+    assert accelerator.prepare(prepared) is prepared
+    assert accelerator.unwrap_model(prepared) is net
+    net.layer = torch.nn.Linear(3, 2)
+    with pytest.raises(UsageError, match="layer.weight"):
+        accelerator.prepare(net)
+
+
+def test_a_call_of_forward_by_name_passes_the_engine_too(pair):
+    net = Net()
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerator.prepare(net)
+    assert torch.equal(prepared.forward(torch.ones(1, 3)).loss, net(torch.ones(1, 3)).loss)
+
+
+def test_a_replaced_forward_is_called(pair):
+    net, prepared = pair
+    net.forward = lambda x: x + 1
+    assert prepared(torch.ones(1)).item() == 2
+
+
+def test_an_exception_in_forward_leaves_no_trace():
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state()
+
+    class Fails(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+            self.fails = True
+
+        def forward(self, x):
+            if self.fails:
+                raise KeyError("not there")
+            return self.layer(x), {"half": self.layer(x)}
+
+    prepared = Accelerator(cpu=True, mixed_precision="bf16").prepare(Fails())
+    with pytest.raises(KeyError, match="not there"):
+        prepared(torch.ones(1, 2))
+    assert not torch.is_autocast_enabled("cpu")
+    prepared.fails = False
+    plain, nested = prepared(torch.ones(1, 2))
+    # Computed in bf16, handed out as fp32.
+    assert plain.dtype == torch.float32 and nested["half"].dtype == torch.float32
+    assert torch.equal(plain, plain.bfloat16().float())
+    AcceleratorState._reset_state()

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users' scripts under every starter, beside their own use of torch.distributed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import ranks
+
+TRAIN = """
+    import os, sys
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    torch.manual_seed(accelerator.process_index)
+    net = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net, optimizer = accelerator.prepare(net, optimizer)
+    for step in range(4):
+        loss = net(torch.full((2, 3), float(accelerator.process_index + step))).square().mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    weights = accelerator.gather(net.weight.detach().clone())
+    assert weights.shape == (2, 3) and torch.equal(weights[0], weights[1]), weights
+    # The same four steps by hand, on both processes' batches at once.
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(3, 1)
+    for step in range(4):
+        rows = torch.tensor([[float(step)] * 3] * 2 + [[float(step + 1)] * 3] * 2)
+        plain.zero_grad()
+        plain(rows).square().mean().backward()
+        with torch.no_grad():
+            for p in plain.parameters():
+                p -= 0.1 * p.grad
+    # One sum of four rows against two sums of two: the last bits may differ.
+    torch.testing.assert_close(net.weight, plain.weight, rtol=1e-5, atol=1e-6)
+    print("trained", accelerator.process_index, "of", accelerator.num_processes, flush=True)
+"""
+
+
+def check_both(result: subprocess.CompletedProcess, word: str) -> None:
+    out = ranks.check(result)
+    assert f"{word} 0 of 2" in out and f"{word} 1 of 2" in out, out + result.stderr
+
+
+@pytest.mark.parametrize("starter", ["LAUNCH", "TORCHRUN", "MPIRUN"])
+def test_processes_are_connected_without_a_variable_set_by_hand(tmp_path, starter):
+    if starter == "MPIRUN" and not shutil.which("mpirun"):
+        pytest.skip("there is no mpirun on this machine")
+    check_both(ranks.run(getattr(ranks, starter), tmp_path, TRAIN), "trained")
+
+
+def test_own_collectives_run_beside_those_of_the_package(tmp_path):
+    script = """
+    import torch
+    import torch.distributed as dist
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    net = accelerator.prepare(torch.nn.Linear(2, 1))
+    mine = torch.tensor([accelerator.process_index + 1.0])
+    dist.all_reduce(mine)
+    accelerator.backward(net(torch.ones(1, 2)).sum())
+    dist.all_reduce(mine)
+    assert mine.item() == 6, mine
+    assert accelerator.reduce(torch.ones(1)).item() == 2
+    pair = dist.new_group([0, 1])
+    dist.all_reduce(mine, group=pair)
+    assert mine.item() == 12
+    print("both", accelerator.process_index, "of", dist.get_world_size(), flush=True)
+    """
+    check_both(ranks.run(ranks.LAUNCH, tmp_path, script), "both")
+
+
+def test_a_group_that_the_user_has_made_is_used(tmp_path):
+    script = """
+    import os
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    before = dist.group.WORLD
+    """ + TRAIN + """
+    assert dist.group.WORLD is before
+    accelerator.end_training()
+    assert not dist.is_initialized()
+    """
+    check_both(ranks.run(ranks.TORCHRUN, tmp_path, script), "trained")
+
+
+def test_a_group_made_from_a_file_needs_no_variables(tmp_path):
+    script = """
+    import sys
+    import torch.multiprocessing as mp
+
+    def train(rank, path):
+        import torch, torch.distributed as dist
+        from accelerate import Accelerator
+        dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=2)
+        accelerator = Accelerator()
+        assert accelerator.gather(torch.tensor([rank])).tolist() == [0, 1]
+        print("met", accelerator.process_index, "of", accelerator.num_processes, flush=True)
+
+    if __name__ == "__main__":
+        mp.spawn(train, args=(sys.argv[1] + "/meeting",), nprocs=2)
+    """
+    result = ranks.run([sys.executable], tmp_path, script, str(tmp_path))
+    check_both(result, "met")
+
+
+def test_an_exception_in_one_process_ends_the_run_and_is_named(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    net = accelerator.prepare(torch.nn.Linear(2, 1))
+    for step in range(100):
+        if step == 3 and accelerator.process_index == 1:
+            raise ValueError("the third batch is bad")
+        accelerator.backward(net(torch.ones(1, 2)).sum())
+    """
+    result = ranks.run(ranks.LAUNCH, tmp_path, script)
+    assert result.returncode == 1
+    assert "ValueError: the third batch is bad" in result.stderr
+    assert re.search(r"rank 1", result.stderr.splitlines()[-1]) or "rank 1" in result.stderr
+
+
+def test_a_killed_process_ends_the_run_and_is_named(tmp_path):
+    script = """
+    import os, signal, torch
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    net = accelerator.prepare(torch.nn.Linear(2, 1))
+    for step in range(1000):
+        if step == 3 and accelerator.process_index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        accelerator.backward(net(torch.ones(1, 2)).sum())
+    """
+    result = ranks.run(ranks.LAUNCH, tmp_path, script)
+    assert result.returncode == 128 + signal.SIGKILL
+    assert "rank 1" in result.stderr and "SIGKILL" in result.stderr
+
+
+def test_ctrl_c_ends_all_processes_of_a_script(tmp_path):
+    script = """
+    import os, time
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    open(f"pid{accelerator.process_index}", "w").write(str(os.getpid()))
+    time.sleep(600)
+    """
+    path = tmp_path / "script.py"
+    import textwrap
+
+    path.write_text(textwrap.dedent(script))
+    run = subprocess.Popen([*ranks.LAUNCH, str(path)], cwd=tmp_path, stderr=subprocess.PIPE)
+    files = [tmp_path / "pid0", tmp_path / "pid1"]
+    end = time.monotonic() + 60
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.monotonic() < end and run.poll() is None
+        time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode == 128 + signal.SIGINT
+    for file in files:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(file.read_text()), 0)
+
+
+def test_values_that_do_not_fit_together_are_an_error_on_all(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+    from accelerate.errors import MismatchError
+    accelerator = Accelerator()
+    rank = accelerator.process_index
+    for value in (torch.ones(2, 2 + rank), {"ab"[rank]: torch.ones(1)}):
+        try:
+            accelerator.gather(value)
+        except MismatchError as error:
+            assert "rank 1" in str(error), error
+        else:
+            raise SystemExit("no error")
+    ragged = accelerator.gather(torch.full((rank + 1,), rank))
+    assert ragged.tolist() == [0, 1, 1]
+    print("refused", rank, "of", accelerator.num_processes, flush=True)
+    """
+    check_both(ranks.run(ranks.LAUNCH, tmp_path, script), "refused")
