@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -89,7 +90,8 @@ class _Prepared:
         return copy.deepcopy(self._accelerate_engine.module, memo)
 
     def __reduce_ex__(self, protocol: int) -> Any:
-        return self._accelerate_engine.module.__reduce_ex__(protocol)
+        # `cast` gives its second argument back: what is saved loads without this package.
+        return typing.cast, (object, self._accelerate_engine.module)
 
 
 def _forward_of(kind: type) -> Callable:
