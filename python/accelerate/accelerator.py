@@ -123,6 +123,11 @@ class Accelerator:
         self.init_handler = handlers.get(InitProcessGroupKwargs)
         self.autocast_handler = handlers.get(AutocastKwargs)
         _refuse_cache(self.autocast_handler)
+        if self.autocast_handler is not None and not self.autocast_handler.enabled:
+            raise UsageError(
+                "[Accelerator] got AutocastKwargs(enabled=False), which would undo mixed_precision; "
+                "leave mixed_precision out, or pass the handler to accelerator.autocast"
+            )
         self.dataloader_config = dataloader_config or DataLoaderConfiguration()
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
@@ -539,7 +544,7 @@ class Accelerator:
         self, autocast_handler: AutocastKwargs | None = None
     ) -> AbstractContextManager[None]:
         """The precision of the run for code outside of a prepared model."""
-        handler = autocast_handler or self.autocast_handler or AutocastKwargs()
+        handler = autocast_handler or AutocastKwargs()
         _refuse_cache(handler)
         return _Scope(self._run.autocast(handler.enabled))
 

@@ -277,7 +277,11 @@ class GradientState:
         self._running.append(weakref.ref(dataloader))
 
     def _remove_dataloader(self, dataloader: Any) -> None:
-        self._running = [ref for ref in self._running if ref() not in (None, dataloader)]
+        # The innermost loop over it: another over the same loader may go on around it.
+        for index in reversed(range(len(self._running))):
+            if self._running[index]() is dataloader:
+                del self._running[index]
+                return
 
     @property
     def dataloader_references(self) -> list[Any]:
