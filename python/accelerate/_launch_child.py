@@ -68,9 +68,9 @@ def run_on_workers(
 
 
 def find_program(where: str) -> str:
-    """The program that belongs to this Python, else the first one on the PATH."""
-    package = Path(__file__).parent
-    folders = (Path(sys.executable).parent, package / "bin", package.parent / "bin")
+    """The program of the build folder that this package is in, else the one that belongs to this
+    Python, else the first one on the PATH."""
+    folders = (Path(__file__).parents[2] / "bin", Path(sys.executable).parent)
     found = shutil.which("accelerate", path=os.pathsep.join(map(str, folders)))
     found = found or shutil.which("accelerate")
     if found is None:

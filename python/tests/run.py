@@ -20,7 +20,7 @@ def main() -> None:
         sys.exit(77)
     build = pathlib.Path(sys.argv[1]).resolve()
     # The program starts the `python3` of the path, as it does for users.
-    folders = [str(pathlib.Path(python).parent), str(build / "bin"), os.environ["PATH"]]
+    folders = [str(build / "bin"), str(pathlib.Path(python).parent), os.environ["PATH"]]
     os.environ["PATH"] = os.pathsep.join(folders)
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
