@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 STEPS, ROUNDS = 200, 25
-WARM_UP, SHARED_STEPS = 20, {"tiny": 400, "mlp": 40}
+WARM_UP, SHARED_STEPS = 20, {"tiny": 1000, "mlp": 80}
 loss_of = nn.functional.mse_loss
 
 
@@ -140,7 +140,8 @@ def measure_shared(name):
         optimizer.zero_grad()
         if step >= 0:
             times.append((time.perf_counter() - start) * 1e3)
-    accelerator.print(statistics.median(times))
+    # The fastest tenth: what others do on this machine only adds.
+    accelerator.print(statistics.quantiles(times, n=10)[0])
     accelerator.end_training()
 
 
