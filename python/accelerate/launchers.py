@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ._launch_child import LaunchError, run_on_workers
+from ._placeholders import placeholders_for
 
 __all__ = ["LaunchError", "PrepareForLaunch", "debug_launcher", "notebook_launcher"]
 
@@ -201,3 +202,6 @@ def _rendezvous_flags(
     if monitor_interval != 0.1:
         flags += ["--monitor_interval", str(monitor_interval)]
     return flags
+
+
+__getattr__ = placeholders_for(__name__)
