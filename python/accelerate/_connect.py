@@ -46,13 +46,15 @@ def _environment_of_user() -> _C.ProcessEnvironment:
 def _choose_backend(environment: _C.ProcessEnvironment, cpu: bool, wanted: str | None) -> str:
     with_nccl = not cpu and dist.is_nccl_available() and environment.has_gpu_for_each_rank()
     # CPU tensors travel too: gathered objects, flags.
-    chosen = "cpu:gloo,cuda:nccl" if with_nccl else "gloo"
-    if wanted is not None and wanted not in (chosen, "nccl" if with_nccl else "gloo"):
+    both = "cpu:gloo,cuda:nccl"
+    nccl = {"nccl": both, both: both, "cuda:nccl,cpu:gloo": both, None: both} if with_nccl else {}
+    known = {None: "gloo", "gloo": "gloo", **nccl}
+    if wanted not in known:
         raise ConfigError(
             f"[PartialState] got backend '{wanted}', but these processes can speak "
-            f"{'nccl' if with_nccl else 'gloo'}; leave the backend out"
+            f"{'nccl or gloo' if with_nccl else 'gloo'}; leave the backend out"
         )
-    return chosen
+    return known[wanted]
 
 
 def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str, Any]) -> None:
@@ -61,7 +63,10 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
     if "init_method" in kwargs:
         meeting_point = {"init_method": kwargs.pop("init_method")}
     else:
-        meeting_point = {"store": environment.meet(CONNECT_TIMEOUT_SECONDS)}
+        store = environment.meet(CONNECT_TIMEOUT_SECONDS)
+        # From here on it is waited on for as long as for any collective.
+        store.set_timeout(timeout)
+        meeting_point = {"store": store}
         # Gloo would take the address that this machine's own name leads to, which peers may not
         # reach.
         interface = environment.interface()

@@ -84,7 +84,9 @@ class _Dealer:
     def deal(self, batches: list) -> tuple[list[_Part], int]:
         """The parts, and how many samples they were made of."""
         if self.world_size == 1 and self.slice_fn is None:
-            num_samples = self._count(batches[0]) if tensors_of(batches[0]) else 1
+            # Nothing is cut, so any number will do that is the batch's.
+            sizes = [tensor.shape[0] for tensor in tensors_of(batches[0]) if tensor.dim() > 0]
+            num_samples = sizes[0] if sizes else 1
             return [_Part(batches[0], num_samples, num_samples)], num_samples
         sizes = [self._count(batch) for batch in batches]
         first = batches if self.first is None else self.first
@@ -221,6 +223,9 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                 feed.hand_out(is_last, part.num_samples, part.num_real)
                 yield batch
             self.iteration += 1
+        except GeneratorExit:
+            feed.leave()
+            raise
         finally:
             # Not left to the frame, which the traceback of an exception keeps alive.
             del feed

@@ -131,8 +131,10 @@ def _show_output(process: subprocess.Popen[bytes], limit: float | None = None) -
                 text = decoder.decode(content, final=not content)
                 # Looked up each time: a cell may redirect them.
                 stream = getattr(sys, name)
-                stream.write(text)
-                stream.flush()
+                if stream is not None:
+                    encoding = getattr(stream, "encoding", None) or "utf-8"
+                    stream.write(text.encode(encoding, "replace").decode(encoding))
+                    stream.flush()
                 if name == "stderr":
                     last_words = (last_words + text)[-4096:]
     return last_words

@@ -26,6 +26,10 @@ _ROOT = __name__.partition(".")[0]
 _ERROR_BASES = {"error": Exception, "warning": UserWarning}
 
 
+class NotThereYet(NotImplementedError, AttributeError):
+    """Also an AttributeError, so that `hasattr` answers no."""
+
+
 class _Names:
     """The names of one module: its own by kind, and where those it passes on are defined."""
 
@@ -150,9 +154,12 @@ class Placeholder:
 
     def __getattr__(self, name: str) -> NoReturn:
         # Protocols and `inspect` probe for special names: to be asked for one is not to be used.
-        if name.startswith("__") and name.endswith("__") or name == "_partialmethod":
+        if name.startswith("__") and name.endswith("__"):
             raise AttributeError(f"{self!r} has no attribute {name!r}", name=name, obj=self)
-        self._refuse(f"read (its attribute {name!r})")
+        try:
+            self._refuse(f"read (its attribute {name!r})")
+        except NotImplementedError as error:
+            raise NotThereYet(*error.args) from None
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         self._refuse(f"changed (its attribute {name!r})")

@@ -267,6 +267,9 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                     yield batch
                 batch = following
             self.iteration += 1
+        except GeneratorExit:
+            feed.leave()
+            raise
         finally:
             # Not left to the frame, which the traceback of an exception keeps alive.
             del feed

@@ -138,8 +138,13 @@ class BatchSamplerShard(BatchSampler):
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self.batch_size is None:
-            for (batch,), num_real in take_rounds(iter(self.batch_sampler), self._shard()):
+        # Batches of varying size are dealt out as they are; where nothing is filled up, those of
+        # samplers that have a size all the same need not be told apart from them.
+        is_own = type(self.batch_sampler) is not BatchSampler
+        is_left_uneven = is_own and not self.even_batches and not self.split_batches
+        if self.batch_size is None or is_left_uneven:
+            shard = self._shard(of_whole_batches=True)
+            for (batch,), num_real in take_rounds(iter(self.batch_sampler), shard):
                 yield FilledBatch(batch, 0) if num_real == 0 else batch
         else:
             for batch, num_real in take_rounds(self._samples(), self._shard()):

@@ -24,7 +24,7 @@ def like(container: list | tuple, items: Any) -> Any:
     return type(container)(items)
 
 
-def _with_values(mapping: Mapping, values: dict) -> Mapping:
+def with_values(mapping: Mapping, values: dict) -> Mapping:
     # A mapping that is also a dataclass (transformers' outputs) keeps attributes and items alike
     # only when it is changed item by item.
     if dataclasses.is_dataclass(mapping):
@@ -49,7 +49,7 @@ def map_tensors(
         return like(value, (map_tensors(item, function, other) for item in value))
     if isinstance(value, Mapping):
         values = {key: map_tensors(item, function, other) for key, item in value.items()}
-        return _with_values(value, values)
+        return with_values(value, values)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = copy.copy(value)
         for field in dataclasses.fields(value):

@@ -19,6 +19,7 @@ import linecache  # noqa: E402
 import pickle  # noqa: E402
 import time  # noqa: E402
 import traceback  # noqa: E402
+import types  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -77,9 +78,25 @@ def pickle_result(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def run_function(folder: Path) -> None:
+def load_call(folder: Path) -> tuple[Any, tuple[Any, ...]]:
+    """The function and its arguments, in a `__main__` that has what the parent's cells defined:
+    pickle looks their classes and functions up there."""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
     with open(folder / "function.pkl", "rb") as file:
         function, args = pickle.load(file)
+    plain = function
+    while hasattr(plain, "func"):  # functools.partial
+        plain = plain.func
+    plain = getattr(plain, "__func__", plain)
+    main.__dict__.update(getattr(plain, "__globals__", {}) | {"__name__": "__main__"})
+    for kind in {type(arg) for arg in args}:
+        if kind.__module__ == "__main__":
+            setattr(main, kind.__qualname__, kind)
+    return function, args
+
+
+def run_function(folder: Path) -> None:
+    function, args = load_call(folder)
     try:
         value = function(*args)
     except SystemExit as end:
@@ -100,7 +117,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         "time": time.time(),
         "is_result": isinstance(error, ResultError),
         "summary": "".join(traceback.format_exception_only(error)).strip(),
-        "message": str(error),
+        "message": str(error) if isinstance(error, ResultError) else "",
         "traceback": "".join(traceback.format_exception(type(error), error, frames)),
     }
 
@@ -126,7 +143,10 @@ def main() -> None:
         code = INTERRUPTED
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent raises it
         code = 1
-        fail(folder, error)
+        try:
+            fail(folder, error)
+        except BaseException:  # noqa: BLE001 - a full disk, say: the launcher shows stderr
+            traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     # A thread or an exit hook that waits for the other ranks would keep the failure from them.
@@ -134,4 +154,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    _OWN_MODULE = sys.modules["__main__"]  # Lives on when the function gets a `__main__` of its own.
     main()

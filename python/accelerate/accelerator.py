@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from typing import Any
 
 import torch
 
 from accelerate import _C, _options, _trees
-from accelerate._placeholders import placeholders_for
+from accelerate._placeholders import NotThereYet, placeholders_for
 from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.prepared_module import attach, context_of, parameter_set
@@ -42,12 +42,8 @@ _NOT_THERE = frozenset(
 )
 
 
-class _NotThereYet(NotImplementedError, AttributeError):
-    """Also an AttributeError, so that `hasattr` answers no."""
-
-
-class _Scope(AbstractContextManager):
-    """`with` over an object of the engine that has `enter` and `exit`."""
+class _Scope(AbstractContextManager, ContextDecorator):
+    """`with` over an object of the engine that has `enter` and `exit`; a decorator too."""
 
     def __init__(self, *inner: Any) -> None:
         self._inner = inner
@@ -142,7 +138,7 @@ class Accelerator:
             options.set_mixed_precision(precision)
         options.ddp = _options.ddp_options(self.ddp_handler)
         options.scaler = _options.scaler_options(self.scaler_handler)
-        options.gradient_accumulation_steps = plugin.num_steps or 1
+        options.gradient_accumulation_steps = 1 if plugin.num_steps is None else plugin.num_steps
         options.sync_with_dataloader = plugin.sync_with_dataloader
         options.sync_each_batch = plugin.sync_each_batch
         options.step_schedulers_per_process(not self.dataloader_config.split_batches)
@@ -165,7 +161,7 @@ class Accelerator:
 
     def __getattr__(self, name: str) -> Any:
         if name in _NOT_THERE:
-            raise _NotThereYet(
+            raise NotThereYet(
                 f"[Accelerator.{name}] is not part of this version yet; Hugging Face's own package "
                 "has it (docs/guide_python.md)"
             )
@@ -521,14 +517,14 @@ class Accelerator:
             self._run.unscale_gradients()
         elif self.sync_gradients:
             for opt in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
-                opt._step.unscale()
+                self.prepare_optimizer(opt)._step.unscale()
 
     def clip_grad_norm_(
         self, parameters: Any, max_norm: float, norm_type: float = 2
     ) -> torch.Tensor:
         """Shrinks all gradients alike so that their norm is at most `max_norm`; returns the norm
         before. While gradients are accumulated it leaves them alone and returns NaN."""
-        return self._run.clip_grad_norm(_listed(parameters), max_norm, norm_type)
+        return self._run.clip_grad_norm(_listed(parameters), max_norm, float(norm_type))
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         """Cuts each number of the gradients to `[-clip_value, clip_value]`; nothing while gradients
@@ -559,14 +555,24 @@ class Accelerator:
         is gathered over an epoch is each sample exactly once. Values that are no tensors are
         gathered as objects, from a list with one for each sample."""
         if use_gather_object or not _trees.has_only_tensors(input_data):
-            if isinstance(input_data, (list, tuple)):
+            if isinstance(input_data, list):
                 input_data = input_data[: self._run.num_real(len(input_data))]
-            return operations.gather_object(input_data)
-        tensors = _trees.tensors_of(input_data)
+            gathered = operations.gather_object(input_data)
+            return gathered[: self._num_left()] if isinstance(gathered, list) else gathered
         if self.state.group.backend == "solo":
-            return input_data
-        structure = _trees.structure_of(input_data, "gather_for_metrics")
-        return _trees.with_tensors(input_data, self._run.gather_real(tensors, structure))
+            gathered = input_data
+        else:
+            structure = _trees.structure_of(input_data, "gather_for_metrics")
+            tensors = self._run.gather_real(_trees.tensors_of(input_data), structure)
+            gathered = _trees.with_tensors(input_data, tensors)
+        num_left = self._num_left()
+        return _trees.map_tensors(gathered, lambda t: t[:num_left] if t.dim() > 0 else t)
+
+    def _num_left(self) -> int | None:
+        # Values with another number of rows than the batch (a loss repeated batch_size times) are
+        # cut in the last batch, as the original does.
+        state = self.gradient_state
+        return state.remainder if state.end_of_dataloader and state.remainder > 0 else None
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """The sum, mean or maximum over all processes, in new tensors."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -90,10 +92,14 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable | None = None) -> Any:
         """Updates the weights where the step under way ends in an update."""
-        self._adapter.closure = closure
-        self._adapter.result = None
-        self._step.step()
-        return self._adapter.result
+        adapter = self._adapter
+        adapter.closure = closure
+        try:
+            self._step.step()
+            return adapter.result
+        finally:
+            # The engine holds the adapter: what it keeps would never be collected.
+            adapter.closure = adapter.result = None
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Drops the gradients; nothing while they are accumulated."""
@@ -114,6 +120,13 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         """For optimizers that have a mode."""
         if callable(getattr(self.optimizer, "eval", None)):
             self.optimizer.eval()
+
+    # Copies are plain optimizers, as copies of prepared modules are plain modules.
+    def __deepcopy__(self, memo: dict) -> torch.optim.Optimizer:
+        return copy.deepcopy(self.optimizer, memo)
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        return typing.cast, (object, self.optimizer)
 
     def __repr__(self) -> str:
         return f"AcceleratedOptimizer({self.optimizer!r})"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import typing
 from typing import Any
 
 from accelerate import _C
@@ -44,6 +46,13 @@ class AcceleratedScheduler:
             # One-cycle schedules raise when they are stepped beyond their end.
             if end is None or self.scheduler._step_count <= end:
                 self.scheduler.step(*args, **kwargs)
+
+    # Copies are plain schedulers, as copies of prepared modules are plain modules.
+    def __deepcopy__(self, memo: dict) -> Any:
+        return copy.deepcopy(self.scheduler, memo)
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        return typing.cast, (object, self.scheduler)
 
     def get_last_lr(self) -> list[float]:
         return self.scheduler.get_last_lr()

@@ -56,17 +56,20 @@ void bind_model(py::module_& module) {
           py::init([](std::vector<std::string> names,
                       std::vector<at::Tensor> parameters,
                       std::vector<std::string> buffer_names,
-                      std::vector<at::Tensor> buffers) {
+                      std::vector<at::Tensor> buffers,
+                      std::set<std::string> sparse_gradients) {
             return ParameterSet{
                 std::move(names),
                 std::move(parameters),
                 std::move(buffer_names),
-                std::move(buffers)};
+                std::move(buffers),
+                std::move(sparse_gradients)};
           }),
           py::arg("names"),
           py::arg("parameters"),
           py::arg("buffer_names"),
-          py::arg("buffers"));
+          py::arg("buffers"),
+          py::arg("sparse_gradients"));
   py::class_<Forward>(module, "Forward")
       .def_property_readonly("wants_outputs", &Forward::wants_outputs)
       .def("finish", &Forward::finish, py::arg("outputs"), release)
@@ -76,6 +79,12 @@ void bind_model(py::module_& module) {
       .def("exit", &NoSync::exit);
   py::class_<ModelContext, std::shared_ptr<ModelContext>>(
       module, "ModelContext")
+      .def_property_readonly(
+          "is_plain",
+          [](const ModelContext& context) {
+            return context.engine->is_local() &&
+                   context.precision == Precision::kNo;
+          })
       .def(
           "begin_forward",
           [](std::shared_ptr<ModelContext> context) {

@@ -22,7 +22,8 @@ void bind_step_state(py::module_& module) {
           },
           py::arg("is_last"),
           py::arg("num_samples"),
-          py::arg("num_real"));
+          py::arg("num_real"))
+      .def("leave", &StepState::Feed::leave);
   py::class_<StepState, std::shared_ptr<StepState>>(module, "StepState")
       .def(py::init<>())
       .def("open_feed", &StepState::open_feed)

@@ -25,7 +25,7 @@ def run_python(code: str, *, python: str = sys.executable, path: str = "") -> st
     """What the code prints with `path` as PYTHONPATH; the test fails where the code does."""
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     result = subprocess.run(
-        [python, "-c", code], env=environment, text=True, capture_output=True, timeout=300
+        [python, "-P", "-c", code], env=environment, text=True, capture_output=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
     return result.stdout

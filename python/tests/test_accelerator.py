@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import ranks
 import torch
@@ -71,7 +74,7 @@ def test_bad_values_are_refused_in_one_line():
         Accelerator(cpu=True, mixed_precision="fp16")
     AcceleratorState._reset_state(True)
     with pytest.raises(ConfigError, match="gradient_accumulation_steps 0"):
-        Accelerator(cpu=True, gradient_accumulation_steps=-1 + 1)
+        Accelerator(cpu=True, gradient_accumulation_steps=0)
     plugin = GradientAccumulationPlugin(num_steps=2)
     with pytest.raises(UsageError, match="give one of them"):
         Accelerator(gradient_accumulation_steps=2, gradient_accumulation_plugin=plugin)
@@ -137,6 +140,51 @@ def test_a_closure_is_called_and_its_loss_comes_back():
 
     first = optimizer.step(closure)
     assert first.item() == calls[0] and len(calls) > 1 and calls[-1] < calls[0]
+
+
+def test_what_a_closure_captures_is_freed():
+    import gc
+    import weakref
+
+    accelerator = Accelerator(cpu=True)
+    net = torch.nn.Linear(1, 1)
+    prepared, optimizer = accelerator.prepare(net, torch.optim.LBFGS(net.parameters(), max_iter=1))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = prepared(torch.ones(1, 1)).sum()
+        accelerator.backward(loss)
+        return loss
+
+    optimizer.step(closure)
+    alive = weakref.ref(net.weight)
+    accelerator.free_memory()
+    del net, prepared, optimizer, closure
+    gc.collect()
+    assert alive() is None
+
+
+def test_copies_of_prepared_optimizers_and_schedulers_are_plain():
+    accelerator = Accelerator(cpu=True)
+    net = torch.nn.Linear(1, 1)
+    plain = torch.optim.AdamW(net.parameters())
+    optimizer, scheduler = accelerator.prepare(plain, torch.optim.lr_scheduler.StepLR(plain, 1))
+    for copied in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(copied) is torch.optim.AdamW
+    assert type(copy.deepcopy(scheduler)) is torch.optim.lr_scheduler.StepLR
+    optimizer.step()
+    scheduler.step()
+
+
+def test_metrics_of_one_process_are_cut_as_by_the_original():
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(torch.utils.data.DataLoader(range(11), batch_size=8))
+    rows = [len(accelerator.gather_for_metrics(torch.ones(1).repeat(8))) for _ in loader]
+    # The original gives 8 and 3: a loss that was repeated batch_size times counts as real samples.
+    assert rows == [8, 3]
+    words = [len(accelerator.gather_for_metrics(["w"] * 8)) for _ in loader]
+    assert words == [8, 3]
+    assert len(accelerator.gather_for_metrics(torch.ones(8))) == 8
 
 
 def test_an_optimizer_without_gradients_steps_as_torchs_does():
@@ -261,7 +309,24 @@ TWO = """
         words += accelerator.gather_for_metrics([f"w{i}" for i in batch.tolist()])
     assert seen == data, seen
     assert words == [f"w{i}" for i in data], words
+    first = next(iter(accelerator.prepare(torch.utils.data.DataLoader(range(9), batch_size=5))))
+    assert len(accelerator.gather_for_metrics(first)) == 9
+
+    assert accelerator.gather(torch.tensor([1j * rank])).tolist() == [0, 1j]
+    padded = accelerator.pad_across_processes([torch.ones(1, 1 + rank), torch.tensor(5)], dim=-1)
+    assert padded[0].tolist() == ([[1, 0]], [[1, 1]])[rank] and padded[1].item() == 5
+    store = torch.distributed.distributed_c10d._get_default_store()
+    assert store.timeout.total_seconds() == 600
+
+    net = accelerator.prepare(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+    accelerator.backward(net(torch.randn(4, 2)).sum())
+    net.compile(backend="eager")
+    if rank == 0:
+        accelerator.unwrap_model(net)(torch.randn(4, 2))   # alone: nobody is waited for
+    accelerator.wait_for_everyone()
     accelerator.end_training()
+    net.eval()
+    net(torch.randn(4, 2))
     try:
         accelerator.gather(torch.ones(1))
     except ValueError as error:

@@ -361,6 +361,30 @@ def test_a_dispatched_loader_of_one_process_is_the_users():
     assert list(prepare_data_loader(DataLoader(Stream(0), 4), put_on_device=True)) == []
 
 
+def test_one_process_takes_whatever_batches_a_stream_has():
+    for batch in (
+        {"x": torch.ones(2), "s": ["a", "b"]},
+        {"x": torch.ones(2), "s": None},
+        {"x": torch.ones(4), "w": torch.ones(2)},
+        ["no tensor"],
+    ):
+        stream = DataLoader(Stream(2), 2, collate_fn=lambda _, batch=batch: batch)
+        loader = prepare_data_loader(stream, torch.device("cpu"), put_on_device=True)
+        (only,) = loader
+        assert only == batch or only.keys() == batch.keys()
+
+
+def test_batches_of_varying_size_are_dealt_out_whole_where_nothing_is_filled_up():
+    class Varying:
+        batch_size = 3
+
+        def __iter__(self):
+            return iter([[0, 1, 2], [3], [4, 5, 6], [7, 8], [9]])
+
+    shards = [BatchSamplerShard(Varying(), 2, rank, even_batches=False) for rank in range(2)]
+    assert [list(shard) for shard in shards] == [[[0, 1, 2], [4, 5, 6], [9]], [[3], [7, 8]]]
+
+
 def test_batches_travel_as_bytes():
     values = {
         "bf16": torch.randn(3, 4).bfloat16(),

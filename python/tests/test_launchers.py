@@ -48,6 +48,32 @@ def run_script(folder: Path, source: str, **variables: str) -> str:
 # What travels
 
 
+def test_what_main_defines_can_be_pickled_by_the_workers(tmp_path):
+    source = """
+        import collections, multiprocessing, pickle
+        import torch
+        from accelerate import debug_launcher
+
+        Batch = collections.namedtuple("Batch", "rows")
+
+        class Settings:
+            pass
+
+        def collate(rows):
+            return Batch(torch.tensor(rows))
+
+        def main(settings):
+            pickle.loads(pickle.dumps([settings, collate, main]))
+            loader = torch.utils.data.DataLoader([1, 2, 3, 4], 2, collate_fn=collate, num_workers=1,
+                                                 timeout=50)
+            return [batch.rows.tolist() for batch in loader]
+
+        if __name__ == "__main__":
+            print(debug_launcher(main, (Settings(),)))
+    """
+    assert "[[1, 2], [3, 4]]" in run_script(tmp_path, source)
+
+
 def test_rank_0s_value_comes_back_for_the_arguments_given():
     def describe(word: str, times: int) -> list[str]:
         return [word * times, os.environ["RANK"], os.environ["WORLD_SIZE"]]
@@ -490,3 +516,34 @@ def test_processes_of_the_users_own_meet_through_a_file(tmp_path):
         ACCELERATE_DEBUG_RDV_FILE=str(tmp_path / "meeting"),
     )
     assert out == "2\n"
+
+
+def test_an_exception_that_cannot_be_written_is_still_named():
+    def fail():
+        class Bad(Exception):
+            def __str__(self):
+                raise ValueError("no words")
+
+        raise Bad
+
+    with pytest.raises(LaunchError, match="raised .*Bad"):
+        debug_launcher(fail)
+
+
+def test_text_that_the_callers_stream_cannot_write_is_replaced(tmp_path):
+    source = """
+        from accelerate import debug_launcher
+        debug_launcher(lambda: print("caf\\u00e9 \\u4e16"))
+    """
+    assert "caf" in run_script(tmp_path, source, PYTHONIOENCODING="ascii")
+
+
+def test_a_folder_that_is_gone_is_no_reason_to_fail(tmp_path):
+    source = """
+        import os, tempfile
+        from accelerate import debug_launcher
+        with tempfile.TemporaryDirectory() as name:
+            os.chdir(name)
+        print(debug_launcher(lambda: "here"))
+    """
+    assert "here" in run_script(tmp_path, source)

@@ -5,7 +5,7 @@ of Hugging Face Accelerate under torchrun; faults reach every process."""
 from __future__ import annotations
 
 import pytest
-from two_processes import run_original, run_ours
+from ranks import run_original, run_ours
 
 LOADERS = '''
 import torch

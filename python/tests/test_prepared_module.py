@@ -143,6 +143,39 @@ def test_a_replaced_forward_is_called(pair):
     assert prepared(torch.ones(1)).item() == 2
 
 
+def test_buffers_may_come_and_go(pair):
+    net, prepared = pair
+    net.seen = None
+    prepared(torch.ones(1, 3))
+    del net.seen
+    prepared(torch.ones(1, 3))
+    net.register_buffer("seen", torch.ones(()))
+    prepared(torch.ones(1, 3))
+
+
+def test_a_shallow_copy_is_the_users_own(pair):
+    net, prepared = pair
+    copied = copy.copy(prepared)
+    assert type(copied) is Net and copied is not net and copied.layer is net.layer
+
+
+def test_classes_that_watch_their_subclasses_see_none():
+    class Strict(torch.nn.Module):
+        def __init_subclass__(cls, *, name):
+            raise AssertionError("a subclass")
+
+        def forward(self, x):
+            return x
+
+    assert Accelerator(cpu=True).prepare(Strict())(torch.ones(1)).item() == 1
+
+
+def test_scripted_modules_are_prepared():
+    net = torch.jit.script(torch.nn.Linear(2, 1))
+    prepared = Accelerator(cpu=True).prepare(net)
+    assert torch.equal(prepared(torch.ones(1, 2)), net(torch.ones(1, 2)))
+
+
 def test_an_exception_in_forward_leaves_no_trace():
     from accelerate.state import AcceleratorState
 

@@ -82,6 +82,9 @@ std::vector<RemoteLauncher> remote_launchers(
     const LaunchPlan& plan,
     const std::vector<std::string>& program,
     const std::string& token) {
+  if (hosts.size() < 2) {
+    return {};
+  }
   JoinOrder order;
   order.token = token;
   order.num_machines = static_cast<int>(hosts.size());

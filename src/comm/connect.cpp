@@ -350,6 +350,8 @@ ProcessGroup ProcessGroup::connect(
       rendezvous.interface.empty()
           ? own_address_towards(rendezvous.address, rendezvous.port)
           : ""};
+  // From here on it is waited on for as long as for any collective.
+  arguments.store->setTimeout(options.timeout);
   ignore_broken_pipes();
   auto group = make_group(
       arguments,

@@ -36,16 +36,17 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-bool is_about_communication(const std::exception& error) {
-  const std::string message = error.what();
-  return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
-         message.find("/gloo/") != std::string::npos ||
-         message.find("NCCL") != std::string::npos;
-}
-
 // c10d's messages go on with a C++ stack: one line is what a person wants.
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
+}
+
+bool is_about_communication(const std::exception& error) {
+  // A user's exception may come with a traceback, whose paths say nothing.
+  const std::string message = first_line(error.what());
+  return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
+         message.find("/gloo/") != std::string::npos ||
+         message.find("NCCL") != std::string::npos;
 }
 
 bool is_timeout(const std::string& message) {
@@ -264,6 +265,11 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
 at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
   if (impl_->is_solo()) {
     return tensor.detach().unsqueeze(0).clone();
+  }
+  if (tensor.is_complex()) {
+    // Gloo knows no complex numbers.
+    return at::view_as_complex(
+        all_gather(at::view_as_real(tensor.resolve_conj())));
   }
   auto shape = tensor.sizes().vec();
   shape.insert(shape.begin(), world_size());

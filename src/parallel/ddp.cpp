@@ -95,6 +95,8 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     make_reducer(model);
   }
 
+  bool is_local() const override { return false; }
+
   void before_forward() override {
     const bool records = at::GradMode::is_enabled();
     if (records && !sync_ && options_.static_graph && !has_seen_graph_) {
@@ -115,10 +117,13 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
       set_divisor(news);
     }
     if (records && sync_) {
-      name_unused_parameters(names_, [&] {
-        reducer_->prepare_for_forward();
-        // Buckets are laid out anew once, in the order gradients arrived in.
-        reducer_->rebuild_buckets();
+      // Buckets are laid out anew once, in the order gradients arrived in,
+      // which ranks tell each other.
+      group_.guard("forward", [&] {
+        name_unused_parameters(names_, [&] {
+          reducer_->prepare_for_forward();
+          reducer_->rebuild_buckets();
+        });
       });
     }
     share_buffers(root, records && sync_);
@@ -203,12 +208,13 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
  private:
   void
   share(const char* what, const std::vector<at::Tensor>& tensors, int root) {
-    if (tensors.empty()) {
+    const auto group = to_c10d(group_);
+    // After the end of training a forward is this rank's own.
+    if (tensors.empty() || !group) {
       return;
     }
     group_.guard(what, [&] {
-      c10d::broadcast_coalesced(
-          to_c10d(group_), tensors, kBroadcastBytes, root);
+      c10d::broadcast_coalesced(group, tensors, kBroadcastBytes, root);
     });
   }
 
@@ -257,15 +263,16 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
 
   void make_reducer(const ParameterSet& model) {
     std::vector<at::Tensor> parameters;
+    std::vector<bool> sparse;
     std::unordered_map<size_t, std::string> names;
     for (size_t i = 0; i < model.parameters.size(); ++i) {
       if (model.parameters[i].requires_grad()) {
         names[parameters.size()] = model.names[i];
         names_.push_back(model.names[i]);
         parameters.push_back(model.parameters[i]);
+        sparse.push_back(model.sparse_gradients.contains(model.names[i]));
       }
     }
-    const std::vector<bool> sparse(parameters.size(), false);
     const int64_t cap = options_.bucket_cap_mb * kMiB;
     auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
         parameters,

@@ -21,6 +21,8 @@ class ParallelEngine {
  public:
   virtual ~ParallelEngine() = default;
 
+  /// Whether gradients never meet those of other ranks.
+  virtual bool is_local() const { return true; }
   /// Before the user's forward.
   virtual void before_forward() {}
   /// Whether `after_forward` wants to see the output at this step.

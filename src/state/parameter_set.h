@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct ParameterSet {
   std::vector<at::Tensor> parameters = {};
   std::vector<std::string> buffer_names = {};
   std::vector<at::Tensor> buffers = {};
+  /// Names of parameters whose gradients are sparse tensors.
+  std::set<std::string> sparse_gradients = {};
 };
 
 } // namespace accelerate

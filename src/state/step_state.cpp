@@ -14,6 +14,7 @@ struct StepState::Feeds {
     BatchFacts facts;
   };
   std::vector<Entry> running;
+  std::optional<BatchFacts> left;
 
   void remove(const Feed* feed) {
     std::erase_if(running, [&](const Entry& e) { return e.feed == feed; });
@@ -31,6 +32,15 @@ std::shared_ptr<StepState::Feed> StepState::open_feed() {
     void hand_out(const BatchFacts& facts) override {
       feeds_->remove(this);
       feeds_->running.push_back({this, facts});
+      feeds_->left.reset();
+    }
+    void leave() override {
+      for (const auto& entry : feeds_->running) {
+        if (entry.feed == this) {
+          feeds_->left = entry.facts;
+        }
+      }
+      feeds_->remove(this);
     }
 
    private:
@@ -44,6 +54,10 @@ std::optional<BatchFacts> StepState::batch() const {
     return std::nullopt;
   }
   return feeds_->running.back().facts;
+}
+
+std::optional<BatchFacts> StepState::batch_in_use() const {
+  return feeds_->running.empty() ? feeds_->left : batch();
 }
 
 } // namespace accelerate

@@ -32,12 +32,18 @@ class ACCELERATE_API StepState {
     virtual ~Feed() = default;
     /// Makes this loop the one that feeds the step.
     virtual void hand_out(const BatchFacts& facts) = 0;
+    /// The loop is left while its batch is still in use, as by
+    /// `next(iter(loader))`: see `batch_in_use`.
+    virtual void leave() = 0;
   };
   StepState();
   std::shared_ptr<Feed> open_feed();
   /// The batch handed out last among the loops that still run; nothing outside
   /// of loops.
   std::optional<BatchFacts> batch() const;
+  /// The same; where no loop runs, the batch of the loop that was left last,
+  /// until another one begins.
+  std::optional<BatchFacts> batch_in_use() const;
 
   /// Whether the step under way ends in an update of the weights.
   bool sync_gradients() const { return sync_gradients_; }

@@ -49,4 +49,20 @@ TEST(StepState, ALoopMayOutliveTheState) {
 }
 
 } // namespace
+TEST(StepState, KnowsTheBatchOfALoopThatWasLeftUntilAnotherBegins) {
+  StepState state;
+  auto feed = state.open_feed();
+  feed->hand_out({true, 5, 4});
+  feed->leave();
+  feed.reset();
+  EXPECT_FALSE(state.batch());
+  ASSERT_TRUE(state.batch_in_use());
+  EXPECT_EQ(state.batch_in_use()->num_real, 4);
+  auto next = state.open_feed();
+  next->hand_out({false, 5, 5});
+  EXPECT_EQ(state.batch_in_use()->num_real, 5);
+  next.reset();
+  EXPECT_FALSE(state.batch_in_use());
+}
+
 } // namespace accelerate

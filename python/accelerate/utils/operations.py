@@ -51,17 +51,21 @@ def recursively_apply(
     """`func` of each leaf that `test_type` accepts, in the same structure; other leaves stay, or
     raise TypeError."""
 
-    def apply(leaf: Any) -> Any:
-        if test_type(leaf):
-            return func(leaf, *args, **kwargs)
+    def apply(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return _trees.like(value, map(apply, value))
+        if isinstance(value, Mapping):
+            return _trees.with_values(value, {key: apply(item) for key, item in value.items()})
+        if test_type(value):
+            return func(value, *args, **kwargs)
         if error_on_other_type:
             raise TypeError(
-                f"[{getattr(func, '__name__', 'recursively_apply')}] got a {type(leaf).__name__}, "
+                f"[{getattr(func, '__name__', 'recursively_apply')}] got a {type(value).__name__}, "
                 "expected nested lists, tuples and dictionaries of what the function takes"
             )
-        return leaf
+        return value
 
-    return _trees.map_tensors(data, apply, apply)
+    return apply(data)
 
 
 def send_to_device(
@@ -149,11 +153,15 @@ def pad_across_processes(
     if _is_alone():
         return tensor
     structure = _trees.structure_of(tensor, "pad_across_processes")
+    tensors = _trees.tensors_of(tensor)
+    if dim >= 0:
+        padded = _group().pad_across_processes(tensors, structure, dim, pad_index, pad_first)
+        return _trees.with_tensors(tensor, padded)
+    # Counted from the back it is another dimension in each tensor: it is brought to the front.
+    moved = [t.movedim(dim, 0) for t in tensors if t.dim() >= -dim]
+    padded = iter(_group().pad_across_processes(moved, structure, 0, pad_index, pad_first))
     return _trees.with_tensors(
-        tensor,
-        _group().pad_across_processes(
-            _trees.tensors_of(tensor), structure, dim, pad_index, pad_first
-        ),
+        tensor, [next(padded).movedim(0, dim) if t.dim() >= -dim else t for t in tensors]
     )
 
 
