@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from processes import LIMIT_SECONDS, is_alive, wait_until
 
+from accelerate import _launch_child
 from accelerate.launchers import (
     LaunchError,
     PrepareForLaunch,
@@ -479,6 +480,7 @@ def test_what_the_program_refuses_is_raised_in_its_words(monkeypatch):
 
 
 def test_a_missing_program_is_said_in_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(_launch_child, "__file__", str(tmp_path / "lib" / "accelerate" / "x.py"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="the program `accelerate` is neither beside"):
@@ -532,8 +534,9 @@ def test_an_exception_that_cannot_be_written_is_still_named():
 
 def test_text_that_the_callers_stream_cannot_write_is_replaced(tmp_path):
     source = """
+        import os
         from accelerate import debug_launcher
-        debug_launcher(lambda: print("caf\\u00e9 \\u4e16"))
+        debug_launcher(lambda: os.write(1, b"caf\\xc3\\xa9\\n"))
     """
     assert "caf" in run_script(tmp_path, source, PYTHONIOENCODING="ascii")
 

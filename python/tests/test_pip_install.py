@@ -41,7 +41,9 @@ def make_environment(folder: pathlib.Path, with_torch: bool) -> pathlib.Path:
 
 def clean_variables() -> dict[str, str]:
     hidden = ("PYTHONPATH", "ACCELERATE_PYTHON")
-    return {name: value for name, value in os.environ.items() if name not in hidden}
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    # The name by which CMake found the compiler before: ccache knows what it compiled then.
+    return {"CXX": "/usr/bin/c++", **kept}
 
 
 def pip_install(programs: pathlib.Path, *options: str) -> subprocess.CompletedProcess:
