@@ -76,7 +76,7 @@ class Accelerator:
     def __init__(
         self,
         device_placement: bool = True,
-        split_batches: Any = None,
+        split_batches: bool = False,
         mixed_precision: PrecisionType | str | None = None,
         gradient_accumulation_steps: int = 1,
         cpu: bool = False,
@@ -99,7 +99,7 @@ class Accelerator:
     ) -> None:
         _options.refuse_what_is_not_there(
             {
-                "split_batches (DataLoaderConfiguration has it)": split_batches,
+                "split_batches (it moved to DataLoaderConfiguration)": split_batches or None,
                 "deepspeed_plugin": deepspeed_plugin,
                 "deepspeed_plugins": deepspeed_plugins,
                 "fsdp_plugin": fsdp_plugin,
