@@ -149,7 +149,8 @@ def attach(module: torch.nn.Module, context: _C.ModelContext) -> torch.nn.Module
     if base is _Called and getattr(kind, "forward", None) is not None:
         members["forward"] = _forward_of(kind)
     prepared_kind = type(kind.__name__, (base, kind), members)
-    prepared = prepared_kind.__new__(prepared_kind)
+    # Not the user's __new__, which may want arguments.
+    prepared = object.__new__(prepared_kind)
     object.__setattr__(prepared, "__dict__", module.__dict__)
     return prepared
 
