@@ -5,6 +5,7 @@
 #include "accelerator/assemble.h"
 #include "comm/connect.h"
 #include "device/device.h"
+#include "hardware/network.h"
 #include "python/src/binders.h"
 
 namespace accelerate::python {
@@ -47,7 +48,10 @@ void bind_process(py::module_& module) {
       .def(
           "interface",
           [](const ProcessEnvironment& e) {
-            return interface_towards(e.rendezvous);
+            const auto& place = e.rendezvous;
+            return place.interface.empty()
+                       ? interface_towards(resolve_host(place.address).front())
+                       : place.interface;
           })
       .def(
           "meet",

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // First contact: from a topology and a meeting point to a process group.
 #include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,19 +29,6 @@ double seconds(milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// The address as digits; empty where it is none of the internet.
-std::string numeric_host(const sockaddr& address) {
-  const socklen_t size = address.sa_family == AF_INET    ? sizeof(sockaddr_in)
-                         : address.sa_family == AF_INET6 ? sizeof(sockaddr_in6)
-                                                         : 0;
-  char text[NI_MAXHOST];
-  const bool is_known =
-      size > 0 &&
-      getnameinfo(
-          &address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
-  return is_known ? text : "";
-}
-
 // The address of this machine on the way to `host`: the one that its peers can
 // reach too. Connecting a datagram socket sends nothing.
 std::string own_address_towards(const std::string& host, int port) {
@@ -67,10 +52,19 @@ std::string own_address_towards(const std::string& host, int port) {
     const int probe = socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     sockaddr_storage own{};
     socklen_t size = sizeof(own);
+    char text[NI_MAXHOST];
     if (probe >= 0 &&
         ::connect(probe, entry->ai_addr, entry->ai_addrlen) == 0 &&
-        getsockname(probe, reinterpret_cast<sockaddr*>(&own), &size) == 0) {
-      result = numeric_host(*reinterpret_cast<const sockaddr*>(&own));
+        getsockname(probe, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
+        getnameinfo(
+            reinterpret_cast<sockaddr*>(&own),
+            size,
+            text,
+            sizeof(text),
+            nullptr,
+            0,
+            NI_NUMERICHOST) == 0) {
+      result = text;
     }
     if (probe >= 0) {
       close(probe);
@@ -302,25 +296,6 @@ void ignore_broken_pipes() {
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, nullptr);
   }
-}
-
-std::string interface_towards(const Rendezvous& rendezvous) {
-  if (!rendezvous.interface.empty()) {
-    return rendezvous.interface;
-  }
-  const auto own = own_address_towards(rendezvous.address, rendezvous.port);
-  ifaddrs* all = nullptr;
-  std::string name;
-  if (getifaddrs(&all) == 0) {
-    for (auto* entry = all; entry != nullptr && name.empty();
-         entry = entry->ifa_next) {
-      if (entry->ifa_addr != nullptr && numeric_host(*entry->ifa_addr) == own) {
-        name = entry->ifa_name;
-      }
-    }
-    freeifaddrs(all);
-  }
-  return name;
 }
 
 c10::intrusive_ptr<c10d::Store> meet(

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "accelerate/export.h"
@@ -16,9 +15,6 @@ namespace accelerate {
 ACCELERATE_API c10::intrusive_ptr<c10d::Store> meet(
     const ProcessEnvironment& environment,
     std::chrono::milliseconds timeout);
-
-/// The network interface through which peers at the meeting point are reached.
-ACCELERATE_API std::string interface_towards(const Rendezvous& rendezvous);
 
 /// From now on a peer that is gone is an exception and no signal, unless the
 /// process has a handler of its own.

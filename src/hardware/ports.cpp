@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <set>
 #include <sstream>
 
@@ -86,10 +87,38 @@ bool holds_one_of(const fs::path& process, const std::set<std::string>& files) {
   return false;
 }
 
+// The kernel gives ports from here on to whoever connects to somebody.
+int first_lent_port() {
+  int first = 32768;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
+  return first;
+}
+
+// Workers take seconds until they listen: a port that the kernel lends out
+// could be gone by then.
+int bind_lasting_port(const std::string& address) {
+  constexpr int kLowest = 20000;
+  constexpr int kAttempts = 64;
+  const int end = first_lent_port();
+  if (end <= kLowest) {
+    return -1;
+  }
+  std::random_device random;
+  std::uniform_int_distribution<int> choose(kLowest, end - 1);
+  int port = -1;
+  for (int i = 0; port < 0 && i < kAttempts; ++i) {
+    port = bind_port(address, choose(random));
+  }
+  return port;
+}
+
 } // namespace
 
 int find_free_port(const std::string& address) {
-  const int port = bind_port(address, 0);
+  int port = bind_lasting_port(address);
+  if (port < 0) {
+    port = bind_port(address, 0);
+  }
   if (port < 0) {
     throw SystemError(str_cat(
         "[launch] no free TCP port on ",

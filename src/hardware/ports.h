@@ -8,8 +8,9 @@
 
 namespace accelerate {
 
-/// A port that nobody listens on, on `address` ("" means all addresses).
-/// Throws `SystemError` where there is none.
+/// A port that nobody listens on, on `address` ("" means all addresses), chosen
+/// at random below those that the kernel lends to connecting programs where
+/// that is possible. Throws `SystemError` where there is none.
 ACCELERATE_API int find_free_port(const std::string& address = "127.0.0.1");
 
 /// Whether a program could listen on `port` of all addresses now.

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
+#include <fstream>
 
 #include <sstream>
 
@@ -121,6 +122,14 @@ TEST(Network, KnowsItsOwnAddressesAndNames) {
   EXPECT_THAT(
       [] { resolve_host("no.such.host.invalid"); },
       ThrowsMessage<CommError>(HasSubstr("'no.such.host.invalid'")));
+}
+
+TEST(Ports, AreNotThoseThatTheKernelLendsToConnectingPrograms) {
+  int first_lent = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_lent;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_LT(find_free_port(), first_lent);
+  }
 }
 
 TEST(Ports, AreFreeUntilSomebodyListens) {
