@@ -15,11 +15,7 @@ import torch
 from torch.utils.data import IterDataPipe
 
 from accelerate import _C
-from accelerate._prepared_loader import (
-    DataLoaderAdapter,
-    DataLoaderStateMixin,
-    refuse_device_mesh,
-)
+from accelerate._prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
 from accelerate._sharding import own_range
 from accelerate._tensor_bytes import dump, load
 from accelerate._trees import NotATensor, has_only_tensors, tensors_of, with_tensors
@@ -170,23 +166,13 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         self,
         dataset: Any,
         split_batches: bool = False,
-        skip_batches: int = 0,
-        use_stateful_dataloader: bool = False,
-        _drop_last: bool = False,
-        _non_blocking: bool = False,
+        *,
         slice_fn: Callable | None = None,
-        torch_device_mesh: Any = None,
-        iteration: int = 0,
         **kwargs: Any,
     ):
-        refuse_device_mesh(torch_device_mesh)
-        super().__init__(dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
+        super().__init__(dataset, **kwargs)
         self.split_batches = split_batches
-        self.skip_batches = skip_batches
         self.slice_fn = slice_fn
-        self.iteration = iteration
-        self._drop_last = _drop_last
-        self._non_blocking = _non_blocking
 
     @property
     def state(self) -> PartialState:

@@ -125,7 +125,11 @@ class DataLoaderStateMixin:
 
 
 class DataLoaderAdapter(DataLoader):
-    """Base of the loaders that `prepare` makes: torch's loader with the settings of the user's."""
+    """Base of the loaders that `prepare` makes: torch's loader with the settings of the user's.
+
+    `skip_batches` are read and left out. `iteration` counts finished loops and is the epoch that
+    samplers are told.
+    """
 
     use_stateful_dataloader = False
 
@@ -134,14 +138,24 @@ class DataLoaderAdapter(DataLoader):
         dataset: Any,
         use_stateful_dataloader: bool = False,
         batch_sampler: Any = None,
+        skip_batches: int = 0,
+        _drop_last: bool = False,
+        _non_blocking: bool = False,
+        torch_device_mesh: Any = None,
+        iteration: int = 0,
         **kwargs: Any,
     ):
+        refuse_device_mesh(torch_device_mesh)
         if use_stateful_dataloader:
             raise UsageError(
                 "[DataLoader] got use_stateful_dataloader=True, which is not there yet, expected "
                 "False; resume with skip_first_batches"
             )
         super().__init__(dataset, batch_sampler=batch_sampler, **kwargs)
+        self.skip_batches = skip_batches
+        self.iteration = iteration
+        self._drop_last = _drop_last
+        self._non_blocking = _non_blocking
 
     @property
     def _batches(self) -> Any:
@@ -181,8 +195,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
     """A loader that gives this process its batches, on its device.
 
     `rng_types` and `synchronized_generator`: generators that take process 0's state when a loop
-    begins. `skip_batches` are read and left out. `iteration` counts finished loops and is the
-    epoch that samplers are told. Everything else is torch's `DataLoader`.
+    begins. Everything else is torch's `DataLoader`.
     """
 
     _is_accelerate_prepared = True
@@ -193,23 +206,12 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
         device: torch.device | None = None,
         rng_types: list | None = None,
         synchronized_generator: torch.Generator | None = None,
-        skip_batches: int = 0,
-        use_stateful_dataloader: bool = False,
-        _drop_last: bool = False,
-        _non_blocking: bool = False,
-        torch_device_mesh: Any = None,
-        iteration: int = 0,
         **kwargs: Any,
     ):
-        refuse_device_mesh(torch_device_mesh)
-        super().__init__(dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
+        super().__init__(dataset, **kwargs)
         self.device = device
         self.rng_types = rng_types
         self.synchronized_generator = synchronized_generator
-        self.skip_batches = skip_batches
-        self.iteration = iteration
-        self._drop_last = _drop_last
-        self._non_blocking = _non_blocking
         self._num_loops = 0
         is_iterable = isinstance(dataset, IterableDataset)
         self._is_counted = is_iterable and self._auto_collation

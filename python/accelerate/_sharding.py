@@ -74,7 +74,27 @@ class SeedableRandomSampler(RandomSampler):
         self.epoch = epoch
 
 
-class BatchSamplerShard(BatchSampler):
+class _OverBatches(BatchSampler):
+    """Batches out of those of another batch sampler, which is `batch_sampler`."""
+
+    batch_sampler: BatchSampler
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler of the inner batch sampler."""
+        return self.batch_sampler.sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Any) -> None:
+        self.batch_sampler.sampler = sampler
+
+    @property
+    def total_length(self) -> int:
+        """Batches of the inner batch sampler."""
+        return len(self.batch_sampler)
+
+
+class BatchSamplerShard(_OverBatches):
     """The batches of one process out of those of `batch_sampler`.
 
     Whole batches are dealt out in turn, or each is cut into equal parts (`split_batches`). Where
@@ -115,20 +135,6 @@ class BatchSamplerShard(BatchSampler):
             rank=self.process_index,
             world_size=self.num_processes,
         )
-
-    @property
-    def sampler(self) -> Any:
-        """The sampler of the inner batch sampler."""
-        return self.batch_sampler.sampler
-
-    @sampler.setter
-    def sampler(self, sampler: Any) -> None:
-        self.batch_sampler.sampler = sampler
-
-    @property
-    def total_length(self) -> int:
-        """Batches of the inner batch sampler."""
-        return len(self.batch_sampler)
 
     def __len__(self) -> int:
         if not self.split_batches:
@@ -176,7 +182,7 @@ class BatchSamplerShard(BatchSampler):
         )
 
 
-class SkipBatchSampler(BatchSampler):
+class SkipBatchSampler(_OverBatches):
     """The batches of another batch sampler without the first `skip_batches`."""
 
     def __init__(self, batch_sampler: BatchSampler, skip_batches: int = 0):
@@ -188,22 +194,8 @@ class SkipBatchSampler(BatchSampler):
             raise AttributeError(name)
         return getattr(self.batch_sampler, name)
 
-    @property
-    def sampler(self) -> Any:
-        """The sampler of the inner batch sampler."""
-        return self.batch_sampler.sampler
-
-    @sampler.setter
-    def sampler(self, sampler: Any) -> None:
-        self.batch_sampler.sampler = sampler
-
     def __iter__(self) -> Iterator[list[int]]:
         return islice(iter(self.batch_sampler), self.skip_batches, None)
-
-    @property
-    def total_length(self) -> int:
-        """Batches of the inner batch sampler."""
-        return len(self.batch_sampler)
 
     def __len__(self) -> int:
         return max(0, len(self.batch_sampler) - self.skip_batches)

@@ -25,6 +25,7 @@ def like(container: list | tuple, items: Any) -> Any:
 
 
 def with_values(mapping: Mapping, values: dict) -> Mapping:
+    """A mapping of the same type with these values."""
     # A mapping that is also a dataclass (transformers' outputs) keeps attributes and items alike
     # only when it is changed item by item.
     if dataclasses.is_dataclass(mapping):
@@ -37,26 +38,22 @@ def with_values(mapping: Mapping, values: dict) -> Mapping:
     return type(mapping)(values)
 
 
-def map_tensors(
-    value: Any,
-    function: Callable[[torch.Tensor], Any],
-    other: Callable[[Any], Any] = lambda leaf: leaf,
-) -> Any:
-    """The same structure with `function` of each tensor and `other` of each other leaf."""
+def map_tensors(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """The same structure with `function` of each tensor; other leaves stay."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, (list, tuple)):
-        return like(value, (map_tensors(item, function, other) for item in value))
+        return like(value, (map_tensors(item, function) for item in value))
     if isinstance(value, Mapping):
-        values = {key: map_tensors(item, function, other) for key, item in value.items()}
+        values = {key: map_tensors(item, function) for key, item in value.items()}
         return with_values(value, values)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = copy.copy(value)
         for field in dataclasses.fields(value):
-            item = map_tensors(getattr(value, field.name), function, other)
+            item = map_tensors(getattr(value, field.name), function)
             object.__setattr__(changed, field.name, item)
         return changed
-    return other(value)
+    return value
 
 
 def tensors_of(value: Any, found: list[torch.Tensor] | None = None) -> list[torch.Tensor]:

@@ -515,7 +515,7 @@ class Accelerator:
         """Divides fp16 gradients by the scale, so that they can be looked at."""
         if optimizer is None:
             self._run.unscale_gradients()
-        elif self.sync_gradients:
+        else:
             for opt in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
                 self.prepare_optimizer(opt)._step.unscale()
 

@@ -233,17 +233,8 @@ class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
     """A loader that reads its first `skip_batches` and leaves them out; `skip_first_batches` makes
     it where data can only be read in order."""
 
-    _drop_last = False
-
-    def __init__(
-        self,
-        dataset: Any,
-        skip_batches: int = 0,
-        use_stateful_dataloader: bool = False,
-        **kwargs: Any,
-    ):
-        super().__init__(dataset, use_stateful_dataloader=use_stateful_dataloader, **kwargs)
-        self.skip_batches = skip_batches
+    def __init__(self, dataset: Any, skip_batches: int = 0, **kwargs: Any):
+        super().__init__(dataset, skip_batches=skip_batches, **kwargs)
 
     def __iter__(self) -> Iterator:
         self.begin()

@@ -6,14 +6,14 @@ Guide: docs/guide_python.md, "Notebooks".
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ._launch_child import LaunchError, run_on_workers
 from ._placeholders import placeholders_for
+from .utils.environment import patch_environment
 
 __all__ = ["LaunchError", "PrepareForLaunch", "debug_launcher", "notebook_launcher"]
 
@@ -60,7 +60,9 @@ def notebook_launcher(
     num_all = _settle_number(num_processes, num_gpus) * num_nodes
     if num_all == 1:
         print(f"Launching training on {'one GPU' if num_gpus else 'CPU'}.", flush=True)
-        with _precision_variable(precision):
+        # What an `Accelerator` made in place reads; the default leaves the user's own.
+        chosen = {} if precision == "no" else {"ACCELERATE_MIXED_PRECISION": precision}
+        with patch_environment(**chosen):
             return function(*args)
     flags += ["--num_processes", str(num_all), "--max_restarts", str(max_restarts)]
     flags += _rendezvous_flags(rdzv_backend, rdzv_conf, monitor_interval)
@@ -130,10 +132,12 @@ def _check_precision(mixed_precision: str) -> str:
 
 def _count_gpus() -> int:
     """GPUs that workers may use; 0 where the user wants the CPU."""
-    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on"):
-        return 0
     import torch
 
+    from . import _C  # Needs torch's libraries.
+
+    if _C.wants_cpu(False):
+        return 0
     # Asks the driver's management library: this process starts no CUDA context by it.
     num_gpus = torch.cuda.device_count()
     if num_gpus == 0 and _has_tpu():
@@ -160,21 +164,6 @@ def _settle_number(wanted: int | None, num_gpus: int) -> int:
             "set ACCELERATE_USE_CPU=1 to train on the CPU"
         )
     return wanted
-
-
-@contextlib.contextmanager
-def _precision_variable(mixed_precision: str) -> Iterator[None]:
-    """What an `Accelerator` made in place reads; the default leaves the user's own."""
-    name = "ACCELERATE_MIXED_PRECISION"
-    before = os.environ.get(name)
-    if mixed_precision != "no":
-        os.environ[name] = mixed_precision
-    try:
-        yield
-    finally:
-        if mixed_precision != "no":
-            os.environ.pop(name)
-            os.environ.update({} if before is None else {name: before})
 
 
 def _machine_flags(

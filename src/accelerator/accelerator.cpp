@@ -159,9 +159,7 @@ void Accelerator::trigger_sync(ParallelEngine& engine) {
 }
 
 void Accelerator::unscale_gradients(PreparedOptimizer& optimizer) {
-  if (sync_gradients()) {
-    optimizer.shared_step()->unscale();
-  }
+  optimizer.shared_step()->unscale();
 }
 
 void Accelerator::unscale_gradients() {

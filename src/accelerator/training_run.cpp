@@ -134,10 +134,8 @@ std::vector<std::shared_ptr<OptimizerStep>> TrainingRun::living_optimizers()
 }
 
 void TrainingRun::unscale_gradients() {
-  if (step_state_->sync_gradients()) {
-    for (const auto& optimizer : living_optimizers()) {
-      optimizer->unscale();
-    }
+  for (const auto& optimizer : living_optimizers()) {
+    optimizer->unscale();
   }
 }
 

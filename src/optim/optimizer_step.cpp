@@ -18,7 +18,7 @@ OptimizerStep::OptimizerStep(
       scaler_(std::move(scaler)) {}
 
 void OptimizerStep::unscale() {
-  if (scaler_) {
+  if (scaler_ && step_state_->sync_gradients()) {
     scaler_->unscale(this, optimizer_->parameters());
   }
 }

@@ -37,6 +37,7 @@ class ACCELERATE_API OptimizerStep {
   /// other ranks on overflow, and steps where there is none.
   void step();
   void zero_grad();
+  /// Nothing while gradients are accumulated.
   void unscale();
 
   /// Not any more when a micro-batch has begun that only adds up gradients.

@@ -92,7 +92,7 @@ def send_to_device(
             key: item if key in skipped else send_to_device(item, device, non_blocking, skip_keys)
             for key, item in tensor.items()
         }
-        return moved if type(tensor) is dict else type(tensor)(moved)
+        return _trees.with_values(tensor, moved)
     return tensor
 
 
@@ -182,7 +182,7 @@ def concatenate(data: Any, dim: int = 0) -> Any:
         return _trees.like(first, (concatenate(list(items), dim) for items in zip(*data)))
     if isinstance(first, Mapping):
         joined = {key: concatenate([item[key] for item in data], dim) for key in first}
-        return joined if type(first) is dict else type(first)(joined)
+        return _trees.with_values(first, joined)
     if not isinstance(first, torch.Tensor):
         raise TypeError(f"[concatenate] got a {type(first).__name__}, expected tensors")
     return torch.cat(data, dim=dim)
