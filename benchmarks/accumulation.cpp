@@ -44,7 +44,7 @@ int main() {
   at::set_num_threads(1);
   accelerate::Accelerator accelerator(
       {.cpu = true,
-       .gradient_accumulation_steps = std::numeric_limits<int64_t>::max()});
+       .accumulation = {.num_steps = std::numeric_limits<int64_t>::max()}});
   auto model = make_model();
   auto raw_model = make_model();
   torch::optim::SGD sgd(model->parameters(), 1e-3);

@@ -28,7 +28,7 @@ def read_table(root):
 def module_of(path, root, allowed, owner):
     parts = path.relative_to(root).parts
     if parts[0] == "include":
-        return owner.get(path.stem)
+        return owner.get("/".join(parts[2:]).removesuffix(".h"))
     if parts[0] == "src":
         return parts[1] if parts[1] in allowed else None
     return parts[0] if parts[0] in allowed else None

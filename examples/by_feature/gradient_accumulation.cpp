@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Four micro-batches for one update, in bf16, with clipping. Sequences have
-// different lengths: the loss is weighed by the tokens it is the mean of, so
+// different lengths: the loss is weighted by the tokens it is the mean of, so
 // that the update is that of one big batch.
 //
 //     accelerate launch --num_processes 2 example_gradient_accumulation
@@ -10,7 +10,7 @@
 int main() {
   accelerate::Accelerator accelerator(
       {.mixed_precision = accelerate::Precision::kBf16,
-       .gradient_accumulation_steps = 4});
+       .accumulation = {.num_steps = 4}});
   torch::manual_seed(1);
   const auto lengths = torch::randint(2, 9, {256, 1});
   const auto features = torch::randn({256, 8, 16});

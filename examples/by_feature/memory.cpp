@@ -16,7 +16,7 @@ struct DeepImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     for (auto& block : blocks) {
       // Keeps the block's input, and none of its activations.
-      x = accelerate::checkpoint(
+      x = accelerate::recompute(
           [block](const torch::Tensor& h) mutable {
             return h + torch::dropout(torch::gelu(block(h)), 0.1, true);
           },

@@ -4,7 +4,6 @@
 
 #include "accelerate/accelerator.h"
 #include "accelerate/accumulate.h"
-#include "accelerate/checkpoint.h"
 #include "accelerate/collate.h"
 #include "accelerate/collectives.h"
 #include "accelerate/data_loader.h"
@@ -25,6 +24,7 @@
 #include "accelerate/process_group.h"
 #include "accelerate/progress_bar.h"
 #include "accelerate/random.h"
+#include "accelerate/recompute.h"
 #include "accelerate/samplers.h"
 #include "accelerate/schedulers.h"
 #include "accelerate/state_dict.h"

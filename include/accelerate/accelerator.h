@@ -17,16 +17,16 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/accelerator_options.h"
 #include "accelerate/accumulate.h"
 #include "accelerate/collectives.h"
 #include "accelerate/data_loader.h"
-#include "accelerate/ddp.h"
+#include "accelerate/detail/preparable.h"
 #include "accelerate/export.h"
 #include "accelerate/grad_scaler.h"
 #include "accelerate/join.h"
 #include "accelerate/optimizer.h"
 #include "accelerate/precision.h"
-#include "accelerate/preparable.h"
 #include "accelerate/prepared_model.h"
 #include "accelerate/process.h"
 #include "accelerate/process_group.h"
@@ -34,45 +34,7 @@
 
 namespace accelerate {
 
-/// Every field may be left out: the environment that a launcher made says the
-/// rest.
-struct ACCELERATE_API AcceleratorOptions {
-  /// Train on the CPU although there are GPUs. ACCELERATE_USE_CPU=true does the
-  /// same from outside.
-  bool cpu = false;
-  /// Move prepared models and the batches of prepared loaders to `device()`.
-  bool device_placement = true;
-  /// What operators of prepared models compute in. Where it is not given,
-  /// ACCELERATE_MIXED_PRECISION says it.
-  std::optional<Precision> mixed_precision = {};
-  /// Hand out what prepared models compute in reduced precision as fp32.
-  bool outputs_to_fp32 = true;
-  /// How the loss is scaled with fp16.
-  GradScalerOptions scaler = {};
-  /// Micro-batches per update: see `accumulate`.
-  /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS, where it is set, wins.
-  int64_t gradient_accumulation_steps = 1;
-  /// The last batch of the loader that feeds the step ends the window.
-  bool sync_with_dataloader = true;
-  /// Average gradients after every micro-batch, not once per window.
-  bool sync_each_batch = false;
-  DdpOptions ddp = {};
-  /// What all prepared loaders do, whatever their own options say.
-  DataLoaderConfiguration data_loader = {};
-  /// How often prepared schedulers move on.
-  SchedulerStepping scheduler_stepping = SchedulerStepping::kPerOptimizerStep;
-  /// How to connect where no `process_group` is given.
-  ProcessGroupOptions connection = {};
-  /// Where this process sits; read from the process's variables by default.
-  std::optional<ProcessEnvironment> environment = {};
-  /// A group that exists already (see `c10d.h` and `run_ranks`). Without an
-  /// `environment`, all its ranks are taken to be on this machine.
-  std::optional<ProcessGroup> process_group = {};
-};
-
 class StepState;
-
-enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
 
 /// Connects this process to the others of the run, prepares models, optimizers
 /// and loaders, and offers the collectives that loops need. No device is named
@@ -139,13 +101,13 @@ class ACCELERATE_API Accelerator {
 
   // --- gradients ------------------------------------------------------------
   /// Runs autograd; gradients of prepared models are averaged over ranks on the
-  /// way. The loss is divided by `gradient_accumulation_steps`, or weighed (see
+  /// way. The loss is divided by the number of micro-batches, or weighted (see
   /// `BackwardOptions`), and scaled with fp16. Throws `UsageError` where `loss`
   /// is no scalar with a graph, or comes from no prepared model.
   void backward(const at::Tensor& loss, BackwardOptions options = {});
 
   /// Around one micro-batch of these models. Gradients meet and optimizers step
-  /// in every `gradient_accumulation_steps`-th, and in the last batch of the
+  /// in every `accumulation.num_steps`-th, and in the last batch of the
   /// loader that feeds the step: the one that handed out a batch last and whose
   /// loop still runs, so that a validation loop inside changes nothing.
   template <class... Modules>

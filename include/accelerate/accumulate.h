@@ -8,9 +8,24 @@
 #include <forward_list>
 
 #include "accelerate/export.h"
-#include "accelerate/prepared_model.h"
 
 namespace accelerate {
+
+class ParallelEngine;
+
+/// While it lives, backward of the model adds up local gradients and sends
+/// nothing. Guards of one model may be nested.
+class ACCELERATE_API NoSyncGuard {
+ public:
+  explicit NoSyncGuard(ParallelEngine& engine);
+  ~NoSyncGuard();
+  NoSyncGuard(const NoSyncGuard&) = delete;
+  NoSyncGuard& operator=(const NoSyncGuard&) = delete;
+
+ private:
+  ParallelEngine& engine_;
+  bool was_syncing_;
+};
 
 /// How many samples or tokens a loss is the mean of: a number, or a tensor of
 /// one number, which is then never waited for.
@@ -37,7 +52,7 @@ struct ACCELERATE_API BackwardOptions {
   ///
   ///     accelerator.backward(loss, {.weight = num_tokens});
   ///
-  /// Without it, the loss is divided by `gradient_accumulation_steps` and
+  /// Without it, the loss is divided by the number of micro-batches and
   /// gradients are averaged over ranks: a mean of means. All backwards of a
   /// window and all ranks must give it, or none; there must be one backward per
   /// micro-batch (add several losses first).

@@ -44,7 +44,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/collate_join.h"
+#include "accelerate/detail/collate_join.h"
 #include "accelerate/export.h"
 
 namespace accelerate {

@@ -115,7 +115,7 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
   }
 
   /// Keep only the inputs of blocks while training and compute the rest again
-  /// in backward (`checkpoint.h`): less memory for a second forward. Off at
+  /// in backward (`recompute.h`): less memory for a second forward. Off at
   /// first.
   void gradient_checkpointing_enable(bool enabled = true);
 
@@ -134,7 +134,7 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
 
  protected:
   explicit PretrainedModel(ModelConfig config);
-  bool checkpoints_gradients() const { return checkpoints_gradients_; }
+  bool recomputes_activations() const { return recomputes_activations_; }
 
  private:
   friend struct ModelLoader;
@@ -145,7 +145,7 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
   ModelConfig config_;
   std::string class_name_;
   LoadReport report_;
-  bool checkpoints_gradients_ = false;
+  bool recomputes_activations_ = false;
 };
 
 struct GenerateOptions {

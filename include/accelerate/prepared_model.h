@@ -6,39 +6,13 @@
 
 #include <concepts>
 #include <memory>
-#include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
-#include "accelerate/export.h"
-#include "accelerate/precision.h"
+#include "accelerate/detail/forward_scope.h"
 #include "accelerate/tree.h"
 
 namespace accelerate {
-
-class ParallelEngine;
-struct ModelContext;
-
-namespace detail {
-
-/// One forward of a prepared model: the seams of its engine and its precision
-/// around the user's code.
-class ACCELERATE_API ForwardScope {
- public:
-  explicit ForwardScope(ModelContext& context);
-  bool wants_outputs() const;
-  /// May replace the tensors.
-  void finish(std::span<at::Tensor* const> outputs);
-
- private:
-  ModelContext& context_;
-  std::optional<AutocastGuard> autocast_;
-};
-
-ACCELERATE_API ParallelEngine& engine_of(ModelContext& context);
-
-} // namespace detail
 
 /// What `Accelerator::prepare` makes of a `torch::nn::Module`. Call it as the
 /// module's `forward`, with any arguments and any result; reach everything else
@@ -75,20 +49,6 @@ class PreparedModel {
  private:
   std::shared_ptr<Module> module_;
   std::shared_ptr<ModelContext> context_;
-};
-
-/// While it lives, backward of the model adds up local gradients and sends
-/// nothing. Guards of one model may be nested.
-class ACCELERATE_API NoSyncGuard {
- public:
-  explicit NoSyncGuard(ParallelEngine& engine);
-  ~NoSyncGuard();
-  NoSyncGuard(const NoSyncGuard&) = delete;
-  NoSyncGuard& operator=(const NoSyncGuard&) = delete;
-
- private:
-  ParallelEngine& engine_;
-  bool was_syncing_;
 };
 
 } // namespace accelerate

@@ -21,6 +21,7 @@
 
 #include "accelerate/export.h"
 #include "accelerate/optimizer.h"
+#include "accelerate/scheduler_stepping.h"
 #include "accelerate/state_dict.h"
 
 namespace accelerate {
@@ -150,15 +151,6 @@ struct ChainedScheduler {
 struct SequentialLR {
   std::vector<Schedule> schedules = {};
   std::vector<int64_t> milestones = {};
-};
-
-/// How often a prepared scheduler moves on.
-enum class SchedulerStepping {
-  /// Once per update of the weights.
-  kPerOptimizerStep,
-  /// `num_processes` times per update, as Hugging Face Accelerate does: for
-  /// schedules whose lengths count the batches of one process.
-  kPerProcess,
 };
 
 /// An optimizer, prepared or not, to be scheduled. Null pointers throw.

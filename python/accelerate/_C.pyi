@@ -177,11 +177,15 @@ class GradScalerOptions:
     growth_interval: int
     def __init__(self) -> None: ...
 
-class AcceleratorOptions:
-    cpu: bool
-    gradient_accumulation_steps: int
+class AccumulationOptions:
+    num_steps: int
     sync_with_dataloader: bool
     sync_each_batch: bool
+    def __init__(self) -> None: ...
+
+class AcceleratorOptions:
+    cpu: bool
+    accumulation: AccumulationOptions
     ddp: DdpOptions
     scaler: GradScalerOptions
     environment: ProcessEnvironment | None

@@ -138,9 +138,9 @@ class Accelerator:
             options.set_mixed_precision(precision)
         options.ddp = _options.ddp_options(self.ddp_handler)
         options.scaler = _options.scaler_options(self.scaler_handler)
-        options.gradient_accumulation_steps = 1 if plugin.num_steps is None else plugin.num_steps
-        options.sync_with_dataloader = plugin.sync_with_dataloader
-        options.sync_each_batch = plugin.sync_each_batch
+        options.accumulation.num_steps = 1 if plugin.num_steps is None else plugin.num_steps
+        options.accumulation.sync_with_dataloader = plugin.sync_with_dataloader
+        options.accumulation.sync_each_batch = plugin.sync_each_batch
         options.step_schedulers_per_process(not self.dataloader_config.split_batches)
 
         init = self.init_handler.to_kwargs() if self.init_handler else {}
@@ -472,7 +472,7 @@ class Accelerator:
         """In the place of `loss.backward(**kwargs)`: gradients of prepared models are averaged over
         the processes on the way."""
         if kwargs:
-            self._run.backward(loss, lambda weighed: weighed.backward(**kwargs))
+            self._run.backward(loss, lambda weighted: weighted.backward(**kwargs))
         else:
             self._run.backward(loss, torch.Tensor.backward)
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/accumulate.h"
 #include "accelerate/prepared_model.h"
-#include "accelerator/model_context.h"
 #include "python/src/binders.h"
+#include "run/model_context.h"
 
 namespace accelerate::python {
 namespace {

@@ -2,11 +2,11 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "accelerate/process.h"
-#include "accelerator/assemble.h"
 #include "comm/connect.h"
 #include "device/device.h"
 #include "hardware/network.h"
 #include "python/src/binders.h"
+#include "run/assemble.h"
 
 namespace accelerate::python {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerator/training_run.h"
 #include "python/src/binders.h"
 #include "python/src/python_optimizer.h"
+#include "run/training_run.h"
 
 namespace accelerate::python {
 namespace {
@@ -47,15 +47,16 @@ void bind_options(py::module_& module) {
       .def_readwrite("growth_factor", &GradScalerOptions::growth_factor)
       .def_readwrite("backoff_factor", &GradScalerOptions::backoff_factor)
       .def_readwrite("growth_interval", &GradScalerOptions::growth_interval);
+  py::class_<AccumulationOptions>(module, "AccumulationOptions")
+      .def(py::init<>())
+      .def_readwrite("num_steps", &AccumulationOptions::num_steps)
+      .def_readwrite(
+          "sync_with_dataloader", &AccumulationOptions::sync_with_dataloader)
+      .def_readwrite("sync_each_batch", &AccumulationOptions::sync_each_batch);
   py::class_<AcceleratorOptions>(module, "AcceleratorOptions")
       .def(py::init<>())
       .def_readwrite("cpu", &AcceleratorOptions::cpu)
-      .def_readwrite(
-          "gradient_accumulation_steps",
-          &AcceleratorOptions::gradient_accumulation_steps)
-      .def_readwrite(
-          "sync_with_dataloader", &AcceleratorOptions::sync_with_dataloader)
-      .def_readwrite("sync_each_batch", &AcceleratorOptions::sync_each_batch)
+      .def_readwrite("accumulation", &AcceleratorOptions::accumulation)
       .def_readwrite("ddp", &AcceleratorOptions::ddp)
       .def_readwrite("scaler", &AcceleratorOptions::scaler)
       .def_readwrite("environment", &AcceleratorOptions::environment)
@@ -168,8 +169,8 @@ void bind_run(py::module_& module) {
       .def(
           "backward",
           [](TrainingRun& run, const at::Tensor& loss, const py::function& f) {
-            run.backward(loss, std::nullopt, [&](const at::Tensor& weighed) {
-              f(weighed);
+            run.backward(loss, std::nullopt, [&](const at::Tensor& weighted) {
+              f(weighted);
             });
           },
           py::arg("loss"),

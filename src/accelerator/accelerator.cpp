@@ -9,11 +9,11 @@
 #include "accelerate/error.h"
 #include "accelerate/sync_batch_norm.h"
 #include "accelerator/module_adapter.h"
-#include "accelerator/training_run.h"
 #include "base/str.h"
 #include "data/even_part.h"
 #include "optim/prepared_optimizers.h"
 #include "optim/torch_optimizer.h"
+#include "run/training_run.h"
 
 namespace accelerate {
 struct Accelerator::State {
@@ -140,8 +140,8 @@ void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {
         ", expected one number computed from a prepared model with gradients "
         "enabled"));
   }
-  state_->run.backward(loss, options.weight, [&](const at::Tensor& weighed) {
-    weighed.backward({}, options.retain_graph);
+  state_->run.backward(loss, options.weight, [&](const at::Tensor& weighted) {
+    weighted.backward({}, options.retain_graph);
   });
 }
 

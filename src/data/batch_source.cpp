@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/batch_source.h"
+#include "accelerate/detail/batch_source.h"
 
 #include <ATen/ATen.h>
 

@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include "accelerate/checkpoint.h"
 #include "accelerate/error.h"
+#include "accelerate/recompute.h"
 #include "base/str.h"
 #include "models/losses.h"
 
@@ -58,7 +58,7 @@ void PretrainedModel::gradient_checkpointing_enable(bool enabled) {
   // The backbone inside of a model with a head reads it.
   apply([&](torch::nn::Module& module) {
     if (auto* model = dynamic_cast<PretrainedModel*>(&module)) {
-      model->checkpoints_gradients_ = enabled;
+      model->recomputes_activations_ = enabled;
     }
   });
 }
@@ -146,15 +146,15 @@ BackboneOutput Backbone::encode(
        .as_bias = options.output_attentions},
       x_BTC.options());
   // Attention weights and the cache leave a block by the side.
-  const bool checkpoints = checkpoints_gradients() && is_training() &&
-                           cache == nullptr && !options.output_attentions;
+  const bool recomputes = recomputes_activations() && is_training() &&
+                          cache == nullptr && !options.output_attentions;
   for (const auto& block : blocks_) {
     if (options.output_hidden_states) {
       output.hidden_states.push_back(x_BTC);
     }
     at::Tensor weights;
-    if (checkpoints) {
-      x_BTC = checkpoint(
+    if (recomputes) {
+      x_BTC = recompute(
           [block, pass](const at::Tensor& x) {
             return block->forward(x, pass, nullptr);
           },

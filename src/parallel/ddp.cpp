@@ -106,7 +106,8 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
           "[forward] got a model with .ddp = {.static_graph = true} whose "
           "first "
           "backward does not average gradients (accumulate, no_sync or "
-          "LocalSGD); run one step that does, set .sync_each_batch = true, or "
+          "LocalSGD); run one step that does, set "
+          ".accumulation.sync_each_batch = true, or "
           "leave static_graph off");
     }
     int root = 0;

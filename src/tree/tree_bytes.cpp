@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/tree_bytes.h"
+#include "accelerate/detail/tree_bytes.h"
 
 #include <ATen/ATen.h>
 

@@ -50,7 +50,7 @@ Tensor flat(const std::vector<Tensor>& tensors) {
 
 /// The training of the reference with `steps` micro-batches per update.
 std::string train(AcceleratorOptions options, int64_t steps) {
-  options.gradient_accumulation_steps = steps;
+  options.accumulation.num_steps = steps;
   Accelerator accelerator(options);
   auto model = make_model();
   torch::optim::SGD sgd(
@@ -135,10 +135,12 @@ std::vector<std::pair<int64_t, int64_t>> rows_of(int rank, int num_ranks) {
   return rows;
 }
 
-void expect_weighed_gradient(const AcceleratorOptions& given, bool each_batch) {
+void expect_weighted_gradient(
+    const AcceleratorOptions& given,
+    bool each_batch) {
   AcceleratorOptions options = given;
-  options.gradient_accumulation_steps = 3;
-  options.sync_each_batch = each_batch;
+  options.accumulation.num_steps = 3;
+  options.accumulation.sync_each_batch = each_batch;
   Accelerator accelerator(options);
   auto model = make_model();
   auto net = accelerator.prepare(model);
@@ -163,19 +165,19 @@ void expect_weighed_gradient(const AcceleratorOptions& given, bool each_batch) {
   }
 }
 
-TEST(Backward, WeighedMicroBatchesOfAllRanksEqualOneBigBatch) {
+TEST(Backward, WeightedMicroBatchesOfAllRanksEqualOneBigBatch) {
   for (const bool each_batch : {false, true}) {
-    expect_weighed_gradient({}, each_batch);
+    expect_weighted_gradient({}, each_batch);
     for (const int ranks : {2, 4}) {
       run_ranks(ranks, [&](ProcessGroup group) {
-        expect_weighed_gradient({.process_group = group}, each_batch);
+        expect_weighted_gradient({.process_group = group}, each_batch);
       });
     }
   }
 }
 
-TEST(Backward, TakesTheWeightAsATensorAndRefusesHalfWeighedWindows) {
-  Accelerator accelerator({.gradient_accumulation_steps = 2});
+TEST(Backward, TakesTheWeightAsATensorAndRefusesHalfWeightedWindows) {
+  Accelerator accelerator({.accumulation = {.num_steps = 2}});
   auto model = make_model();
   auto net = accelerator.prepare(model);
   const auto x = grid(2, 4, 1, 1);
@@ -207,7 +209,7 @@ TEST(Backward, RefusesALossOfNoPreparedModel) {
 TEST(Accumulate, GradientsStayLocalUntilTheWindowEnds) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
-        {.gradient_accumulation_steps = 2, .process_group = group});
+        {.accumulation = {.num_steps = 2}, .process_group = group});
     torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
     auto net = accelerator.prepare(model);
     const auto x = torch::full({1, 1}, accelerator.process_index() + 1.0);
@@ -225,7 +227,7 @@ TEST(Accumulate, GradientsStayLocalUntilTheWindowEnds) {
 }
 
 TEST(Accumulate, ModelsThatTakeTurnsHaveWindowsOfTheirOwn) {
-  Accelerator accelerator({.gradient_accumulation_steps = 2});
+  Accelerator accelerator({.accumulation = {.num_steps = 2}});
   torch::nn::Linear first(1, 1);
   torch::nn::Linear second(1, 1);
   auto [a, b] = accelerator.prepare(first, second);
@@ -263,7 +265,7 @@ TEST(Backward, TwoModelsMayBeCalledBeforeEitherIsStepped) {
 TEST(Accumulate, RefusesAStaticGraphThatStartsInsideOfAWindow) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
-        {.gradient_accumulation_steps = 2,
+        {.accumulation = {.num_steps = 2},
          .ddp = {.static_graph = true},
          .process_group = group});
     torch::nn::Linear model(1, 1);

@@ -248,7 +248,7 @@ TEST(Accelerator, TakesPrecisionAndAccumulationFromTheEnvironment) {
       ThrowsMessage<ConfigError>(HasSubstr("=many, expected a number")));
   unsetenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
   EXPECT_THAT(
-      [] { Accelerator({.gradient_accumulation_steps = 0}); },
+      [] { Accelerator({.accumulation = {.num_steps = 0}}); },
       ThrowsMessage<ConfigError>(HasSubstr("at least 1")));
 }
 

@@ -6,8 +6,8 @@
 
 #include <unordered_map>
 
+#include "accelerate/detail/tree_bytes.h"
 #include "accelerate/error.h"
-#include "accelerate/tree_bytes.h"
 
 namespace accelerate {
 namespace {

@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
-#include "accelerate/accelerator.h"
-#include "accelerator/accumulation.h"
-#include "accelerator/assemble.h"
+#include "accelerate/accelerator_options.h"
 #include "optim/optimizer_step.h"
+#include "run/accumulation.h"
+#include "run/assemble.h"
 
 namespace accelerate {
 

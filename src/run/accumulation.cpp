@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerator/accumulation.h"
+#include "run/accumulation.h"
 
 #include <ATen/ATen.h>
 
@@ -10,6 +10,14 @@
 #include "parallel/gradient_norm.h"
 
 namespace accelerate {
+
+NoSyncGuard::NoSyncGuard(ParallelEngine& engine)
+    : engine_(engine), was_syncing_(engine.sync()) {
+  engine_.set_sync(false);
+}
+NoSyncGuard::~NoSyncGuard() {
+  engine_.set_sync(was_syncing_);
+}
 
 LossWeight::LossWeight(double count)
     : count_(at::full({}, count, at::kDouble)) {
@@ -38,7 +46,7 @@ Accumulation::Accumulation(AccumulationOptions options)
 void Accumulation::set_num_steps(int64_t num_steps) {
   if (num_steps < 1) {
     throw ConfigError(str_cat(
-        "[Accelerator] got gradient_accumulation_steps ",
+        "[Accelerator] got accumulation.num_steps ",
         num_steps,
         ", expected at least 1"));
   }
@@ -89,12 +97,12 @@ at::Tensor Accumulation::weigh(
     const ProcessGroup& group) {
   Window& window = *current_;
   const bool is_first = window.num_backwards == 0;
-  if (!is_first && weight.has_value() != window.is_weighed) {
+  if (!is_first && weight.has_value() != window.is_weighted) {
     throw UsageError(
         "[backward] some losses of the window have a weight and some have "
         "none; give it to all of them, or to none");
   }
-  window.is_weighed = weight.has_value();
+  window.is_weighted = weight.has_value();
   const bool ends = step_state.sync_gradients();
   window.num_backwards = ends ? 0 : window.num_backwards + 1;
   if (!weight) {

@@ -14,10 +14,10 @@
 
 #include "accelerate/collate.h"
 #include "accelerate/datasets.h"
+#include "accelerate/detail/tree_bytes.h"
 #include "accelerate/error.h"
 #include "accelerate/export.h"
 #include "accelerate/tree.h"
-#include "accelerate/tree_bytes.h"
 
 namespace accelerate::detail {
 

@@ -40,17 +40,17 @@ struct ChainImpl : torch::nn::Module {
   }
   Tensor forward(Tensor x) {
     if (how == How::kNested) {
-      return checkpoint(
+      return recompute(
           [this](Tensor h) {
             for (auto& block : blocks) {
-              h = checkpoint(block, h);
+              h = recompute(block, h);
             }
             return h;
           },
           x);
     }
     for (auto& block : blocks) {
-      x = how == How::kPlain ? block(x) : checkpoint(block, x);
+      x = how == How::kPlain ? block(x) : recompute(block, x);
     }
     return x;
   }
@@ -158,7 +158,7 @@ TEST(Checkpoint, TakesAndGivesTreesAndOtherValues) {
   };
   const auto left = torch::ones({2}, torch::requires_grad());
   const auto [pair, whole, text] =
-      checkpoint(function, Pair{left, Tensor(), 5}, 7, std::string("so"));
+      recompute(function, Pair{left, Tensor(), 5}, 7, std::string("so"));
   EXPECT_EQ(pair.count, 7);
   EXPECT_EQ(text, "so!");
   EXPECT_TRUE(whole.equal(torch::arange(3)));
@@ -173,10 +173,10 @@ TEST(Checkpoint, KeepsAutocastsCacheFromCuttingGradients) {
   {
     const AutocastGuard guard(at::kCPU, Precision::kBf16);
     // The cached copy of the first use would have no graph for the second.
-    auto h = checkpoint(layer, torch::ones({2, 4}));
+    auto h = recompute(layer, torch::ones({2, 4}));
     layer(h).to(torch::kFloat).sum().backward();
   }
-  const auto checkpointed = layer->weight.grad().clone();
+  const auto recomputed = layer->weight.grad().clone();
   layer->zero_grad();
   {
     const AutocastGuard guard(at::kCPU, Precision::kBf16);
@@ -184,14 +184,14 @@ TEST(Checkpoint, KeepsAutocastsCacheFromCuttingGradients) {
   }
   // Two uses are added in bf16 there and in float here.
   EXPECT_LT(
-      (checkpointed - layer->weight.grad()).abs().max().item<double>(),
-      0.02 * checkpointed.abs().max().item<double>());
+      (recomputed - layer->weight.grad()).abs().max().item<double>(),
+      0.02 * recomputed.abs().max().item<double>());
 }
 
 TEST(Checkpoint, IsAPlainCallWhereNoGradientsAreRecorded) {
   torch::NoGradGuard no_grad;
   int num_calls = 0;
-  const auto y = checkpoint(
+  const auto y = recompute(
       [&](const Tensor& x) {
         ++num_calls;
         return x * 2;
@@ -203,10 +203,10 @@ TEST(Checkpoint, IsAPlainCallWhereNoGradientsAreRecorded) {
 
 TEST(Checkpoint, RefusesToBeAskedForSomeGradientsOnly) {
   const auto x = torch::ones({2}, torch::requires_grad());
-  const auto y = checkpoint([](const Tensor& t) { return t * 2; }, x);
+  const auto y = recompute([](const Tensor& t) { return t * 2; }, x);
   EXPECT_THAT(
       [&] { torch::autograd::grad({y.sum()}, {x}); },
-      ThrowsMessage<UsageError>(HasSubstr("[checkpoint]")));
+      ThrowsMessage<UsageError>(HasSubstr("[recompute]")));
 }
 
 /// Counts the bytes of CPU tensors of this thread.
@@ -243,7 +243,7 @@ std::pair<double, double> activations(int64_t layers) {
   };
   Tensor h = x;
   for (int64_t i = 0; i < kNumLayers / layers; ++i) {
-    h = layers == 1 ? segment(h) : checkpoint(segment, h);
+    h = layers == 1 ? segment(h) : recompute(segment, h);
   }
   const double held = static_cast<double>(meter->held) / kBytes;
   auto loss = h.sum();

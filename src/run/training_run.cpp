@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerator/training_run.h"
+#include "run/training_run.h"
 
 #include <ATen/ATen.h>
 
@@ -52,8 +52,8 @@ TrainingRun::TrainingRun(
       step_state_(std::move(step_state)),
       accumulation_(
           {assembly_.gradient_accumulation_steps,
-           options_.sync_with_dataloader,
-           options_.sync_each_batch}),
+           options_.accumulation.sync_with_dataloader,
+           options_.accumulation.sync_each_batch}),
       scaler_(make_scaler(assembly_, options_.scaler)) {}
 
 DistributedType TrainingRun::distributed_type() const {
@@ -102,16 +102,17 @@ void TrainingRun::backward(
         "the loss with the model that prepare() gave back, or its gradients "
         "do not meet those of the other processes");
   }
-  at::Tensor weighed = accumulation_.weigh(loss, weight, *step_state_, group());
+  at::Tensor weighted =
+      accumulation_.weigh(loss, weight, *step_state_, group());
   if (scaler_) {
     // Not after each optimizer's step: another may still hold gradients of the
     // old scale.
     if (scaler_->is_finished()) {
       scaler_->update();
     }
-    weighed = scaler_->scale(weighed);
+    weighted = scaler_->scale(weighted);
   }
-  group().guard("backward", [&] { run(weighed); });
+  group().guard("backward", [&] { run(weighted); });
   step_state_->note_backward();
 }
 

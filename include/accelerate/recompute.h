@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation checkpointing: less memory for more computing.
+// Activations that are computed again: less memory for more computing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ namespace detail {
 using Segment =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-ACCELERATE_API std::vector<at::Tensor> checkpoint(
+ACCELERATE_API std::vector<at::Tensor> recompute(
     Segment segment,
     const std::vector<at::Tensor>& inputs);
 
@@ -34,8 +34,8 @@ ACCELERATE_API std::vector<at::Tensor> checkpoint(
 /// other values are copied. Parameters that `function` uses get their gradients
 /// as ever, also where no input requires one.
 ///
-///     auto h = accelerate::checkpoint(block1, x);      // a module holder
-///     h = accelerate::checkpoint([&](auto h) { return block2(h); }, h);
+///     auto h = accelerate::recompute(block1, x);      // a module holder
+///     h = accelerate::recompute([&](auto h) { return block2(h); }, h);
 ///
 /// n layers of equal activations A need n A plain, and about (s + n/s) A in s
 /// segments: least for s = sqrt(n).
@@ -55,7 +55,7 @@ ACCELERATE_API std::vector<at::Tensor> checkpoint(
 /// and by no other part of the model; `find_unused_parameters` does not see
 /// into segments and must be off (`static_graph` is fine).
 template <class Function, class... Inputs>
-auto checkpoint(Function function, Inputs... inputs) {
+auto recompute(Function function, Inputs... inputs) {
   using Output = std::decay_t<std::invoke_result_t<Function&, Inputs&...>>;
   std::tuple<Inputs...> arguments(std::move(inputs)...);
   const auto tensors = tree::flatten(arguments);
@@ -63,7 +63,7 @@ auto checkpoint(Function function, Inputs... inputs) {
   arguments = tree::map(
       std::move(arguments), [](const at::Tensor&) { return at::Tensor(); });
   auto output = std::make_shared<std::optional<Output>>();
-  auto results = detail::checkpoint(
+  auto results = detail::recompute(
       [function = std::move(function),
        arguments = std::move(arguments),
        weak_output = std::weak_ptr(output)](

@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where windows of micro-batches end, and how their losses are weighed.
+// Where windows of micro-batches end, and how their losses are weighted.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "accelerate/accelerator_options.h"
 #include "accelerate/accumulate.h"
-#include "accelerate/process_group.h"
-#include "accelerator/model_context.h"
+#include "run/model_context.h"
 
 namespace accelerate {
-
-struct AccumulationOptions {
-  int64_t num_steps = 1;
-  /// The last batch of a loader ends the window.
-  bool sync_with_dataloader = true;
-  /// Gradients travel after every micro-batch: more traffic, less memory in
-  /// engines that shard.
-  bool sync_each_batch = false;
-};
 
 class ACCELERATE_API Accumulation {
  public:
@@ -37,7 +28,7 @@ class ACCELERATE_API Accumulation {
   /// Throws `ConfigError` on less than one step.
   void set_num_steps(int64_t num_steps);
 
-  /// The loss to run backward from. Where it is weighed and the window ends,
+  /// The loss to run backward from. Where it is weighted and the window ends,
   /// gradients that were added up so far are brought to the same scale.
   at::Tensor weigh(
       const at::Tensor& loss,
@@ -50,7 +41,7 @@ class ACCELERATE_API Accumulation {
     std::vector<std::weak_ptr<ModelContext>> models;
     int64_t num_begun = 0;
     int64_t num_backwards = 0;
-    bool is_weighed = false;
+    bool is_weighted = false;
     /// Of this rank: the sum of weights of the window, and what its losses were
     /// divided by until the sum is known.
     at::Tensor total;

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "accelerate/accelerator.h"
+#include "accelerate/accelerator_options.h"
 #include "parallel/engine.h"
 
 namespace accelerate {

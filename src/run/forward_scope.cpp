@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/prepared_model.h"
+#include "accelerate/detail/forward_scope.h"
 
 #include <ATen/ATen.h>
 
-#include "accelerator/model_context.h"
+#include "run/model_context.h"
 
 namespace accelerate {
 namespace detail {
@@ -41,13 +41,5 @@ ParallelEngine& engine_of(ModelContext& context) {
 }
 
 } // namespace detail
-
-NoSyncGuard::NoSyncGuard(ParallelEngine& engine)
-    : engine_(engine), was_syncing_(engine.sync()) {
-  engine_.set_sync(false);
-}
-NoSyncGuard::~NoSyncGuard() {
-  engine_.set_sync(was_syncing_);
-}
 
 } // namespace accelerate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerator/assemble.h"
+#include "run/assemble.h"
 
 #include <iostream>
 
@@ -103,7 +103,7 @@ int64_t choose_accumulation(
   const char* name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
   const auto given = env(name);
   if (!given) {
-    return options.gradient_accumulation_steps;
+    return options.accumulation.num_steps;
   }
   const auto steps = parse_number<int64_t>(*given);
   if (!steps || *steps < 1) {

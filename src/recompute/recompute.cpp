@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/checkpoint.h"
+#include "accelerate/recompute.h"
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -130,8 +130,8 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
       throw UsageError(
-          "[checkpoint] got torch::autograd::grad or a backward with a list "
-          "of inputs, expected backward(): gradients of a checkpointed "
+          "[recompute] got torch::autograd::grad or a backward with a list "
+          "of inputs, expected backward(): gradients of a recomputed "
           "segment come by a backward of their own");
     }
     const auto capsule = context->saved_data["recipe"].toCapsule();
@@ -177,7 +177,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
 
 } // namespace
 
-std::vector<at::Tensor> checkpoint(
+std::vector<at::Tensor> recompute(
     Segment segment,
     const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) {
