@@ -41,8 +41,9 @@ class StepState;
 /// in the loop:
 ///
 ///     accelerate::Accelerator accelerator;
-///     auto [loader, net, opt] = accelerator.prepare(dataloader, model,
-///     optimizer); for (auto& batch : loader) {
+///     auto [loader, net, opt] =
+///         accelerator.prepare(dataloader, model, optimizer);
+///     for (auto& batch : loader) {
 ///       auto loss = torch::mse_loss(net(batch[0]), batch[1]);
 ///       accelerator.backward(loss);
 ///       opt.step();
@@ -107,9 +108,9 @@ class ACCELERATE_API Accelerator {
   void backward(const at::Tensor& loss, BackwardOptions options = {});
 
   /// Around one micro-batch of these models. Gradients meet and optimizers step
-  /// in every `accumulation.num_steps`-th, and in the last batch of the
-  /// loader that feeds the step: the one that handed out a batch last and whose
-  /// loop still runs, so that a validation loop inside changes nothing.
+  /// in every `accumulation.num_steps`-th, and in the last batch of the loader
+  /// that feeds the step: the one that handed out a batch last and whose loop
+  /// still runs, so that a validation loop inside changes nothing.
   template <class... Modules>
   [[nodiscard]] AccumulateGuard accumulate(PreparedModel<Modules>&... models) {
     return begin_micro_batch({models.context()...});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models read from Hugging Face folders (library accelerate_models).
 //
+//     using namespace accelerate::models;
 //     auto model = AutoModelForSequenceClassification::from_pretrained(
 //         "minilm", {.num_labels = 2});
 //     auto outputs = model->forward(batch);

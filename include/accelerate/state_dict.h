@@ -20,7 +20,7 @@ using StateValue = std::variant<bool, int64_t, double, std::string, at::Tensor>;
 /// value, ordered by name. Tensors are shared, not copied. Parts of a name are
 /// joined by dots.
 ///
-///     StateDict state = scheduler.state_dict();
+///     accelerate::StateDict state = scheduler.state_dict();
 ///     const double rate = state.get<double>("last_lr.0");
 class ACCELERATE_API StateDict {
  public:
