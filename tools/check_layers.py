@@ -3,10 +3,12 @@
 
     python3 tools/check_layers.py [ROOT]
     python3 tools/check_layers.py --picture [ROOT]
+    python3 tools/check_layers.py --torch-headers [ROOT]
 
 Looks at every quoted or <accelerate/...> include of include/, src/, cli/ and
 python/. Prints one line per violation and exits 1. With --picture it prints
-the layers as docs/architecture.md shows them.
+the layers as docs/architecture.md shows them, with --torch-headers the public
+headers that include torch's, themselves or through others.
 """
 import functools
 import pathlib
@@ -93,14 +95,26 @@ def picture(root):
     return "\n".join([*lines, "(* = needs torch)"])
 
 
+def torch_headers(root):
+    include = root / "include"
+
+    @functools.cache
+    def needs_torch(path):
+        text = path.read_text() if path.exists() else ""  # version.h is generated.
+        others = [quoted or angled for quoted, angled in INCLUDE.findall(text)]
+        return bool(TORCH.search(text)) or any(needs_torch(include / other) for other in others)
+
+    headers = sorted(include.rglob("*.h"))
+    return "\n".join(str(path.relative_to(include)) for path in headers if needs_torch(path))
+
+
 def main():
-    arguments = sys.argv[1:]
-    draws = "--picture" in arguments
-    if draws:
-        arguments.remove("--picture")
-    root = pathlib.Path(arguments[0] if arguments else ".").resolve()
-    if draws:
-        print(picture(root))
+    modes = {"--picture": picture, "--torch-headers": torch_headers}
+    options = [argument for argument in sys.argv[1:] if argument.startswith("--")]
+    roots = [argument for argument in sys.argv[1:] if argument not in options]
+    root = pathlib.Path(roots[0] if roots else ".").resolve()
+    if options:
+        print(modes[options[0]](root))
         return
     found = list(violations(root))
     print("\n".join(found) or "layers: all includes are allowed")

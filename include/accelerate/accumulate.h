@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <forward_list>
+#include <optional>
 
 #include "accelerate/export.h"
 

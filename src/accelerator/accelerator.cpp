@@ -6,8 +6,8 @@
 #include <exception>
 #include <iostream>
 
+#include "accelerate/detail/needs_process_group.h"
 #include "accelerate/error.h"
-#include "accelerate/sync_batch_norm.h"
 #include "accelerator/module_adapter.h"
 #include "base/str.h"
 #include "data/even_part.h"
