@@ -7,6 +7,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+# Of this tree; one with NAME in it is the reader's to fill in.
+PATH = r"`((?:benchmarks|cmake|docs|examples|include|python|src|tests|tools)/(?!\S*NAME)[^\s`]+)`"
 
 picture = subprocess.run(
     [sys.executable, "tools/check_layers.py", "--picture"],
@@ -26,6 +28,9 @@ for document in documents:
         if "://" not in link:
             assert (document.parent / link).exists(), (
                 f"{document.relative_to(ROOT)} links to {link}, which is not there")
+    for path in re.findall(PATH, document.read_text()):
+        assert any(ROOT.glob(path)), (
+            f"{document.relative_to(ROOT)} names {path}, which is not there")
     if document.parent.name == "docs":
         assert any(document.name in other.read_text() for other in documents if other != document), (
             f"no document names {document.relative_to(ROOT)}")
