@@ -24,8 +24,9 @@ ACCELERATE_API Precision parse_precision(std::string_view text);
 /// that were cast are kept until the outermost guard goes.
 ///
 ///     {
-///       accelerate::AutocastGuard guard(at::kCPU,
-///       accelerate::Precision::kBf16); loss = net->forward(x);
+///       accelerate::AutocastGuard guard(
+///           at::kCPU, accelerate::Precision::kBf16);
+///       loss = net->forward(x);
 ///     }
 ///     loss.backward();
 class ACCELERATE_API AutocastGuard {
