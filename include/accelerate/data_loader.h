@@ -14,7 +14,7 @@
 #include "accelerate/detail/batch_source.h"
 #include "accelerate/detail/loader_place.h"
 #include "accelerate/export.h"
-#include "accelerate/state_dict.h"
+#include "accelerate/stateful.h"
 
 namespace accelerate {
 
@@ -44,6 +44,10 @@ class ACCELERATE_API AnyDataLoader {
   /// Map data sets read nothing that is skipped; iterable sources read and drop
   /// it. Throws `UsageError` where the state is of another data set or order.
   void load_state_dict(const StateDict& state);
+
+  /// The same state, for a `StateRegistry`; lives as long as this loader or a
+  /// copy of it.
+  std::shared_ptr<Stateful> stateful() const;
 
   const DataLoaderOptions& options() const;
   uint64_t seed() const;
