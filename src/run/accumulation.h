@@ -14,8 +14,9 @@ namespace accelerate {
 
 class ACCELERATE_API Accumulation {
  public:
-  /// Throws `ConfigError` on less than one step.
-  explicit Accumulation(AccumulationOptions options);
+  /// `num_steps` is what came of the one in `options` and its variable. Throws
+  /// `ConfigError` on less than one step.
+  Accumulation(int64_t num_steps, const AccumulationOptions& options);
 
   /// Begins a micro-batch of these models; holds their gradients back in
   /// `guard` where more follow. Each set of models has a window of its own, so
@@ -24,7 +25,7 @@ class ACCELERATE_API Accumulation {
       StepState& step_state,
       std::vector<std::shared_ptr<ModelContext>> models,
       AccumulateGuard& guard);
-  int64_t num_steps() const { return options_.num_steps; }
+  int64_t num_steps() const { return num_steps_; }
   /// Throws `ConfigError` on less than one step.
   void set_num_steps(int64_t num_steps);
 
@@ -49,7 +50,9 @@ class ACCELERATE_API Accumulation {
   };
   void drop_dead_windows();
 
-  AccumulationOptions options_;
+  int64_t num_steps_ = 1;
+  bool sync_with_dataloader_;
+  bool sync_each_batch_;
   /// By the models of `begin`, in the order of their addresses.
   std::map<std::vector<const ModelContext*>, Window> windows_;
   Window* current_;

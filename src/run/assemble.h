@@ -16,11 +16,8 @@ struct Assembly {
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
   int64_t gradient_accumulation_steps = 1;
+  bool debug = false;
 };
-
-/// Whether the options or ACCELERATE_USE_CPU keep the run off GPUs. Throws
-/// `ConfigError` where the variable is no truth value.
-ACCELERATE_API bool wants_cpu(bool cpu, const EnvLookup& env);
 
 /// From options and the process's variables to group and device.
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env);

@@ -51,9 +51,8 @@ TrainingRun::TrainingRun(
       assembly_(assemble(options_, env)),
       step_state_(std::move(step_state)),
       accumulation_(
-          {assembly_.gradient_accumulation_steps,
-           options_.accumulation.sync_with_dataloader,
-           options_.accumulation.sync_each_batch}),
+          assembly_.gradient_accumulation_steps,
+          options_.accumulation),
       scaler_(make_scaler(assembly_, options_.scaler)) {}
 
 DistributedType TrainingRun::distributed_type() const {

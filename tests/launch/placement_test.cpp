@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
@@ -11,15 +12,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-using Variables = std::map<std::string, std::string>;
+using testing::Variables;
 
 Placement place(const Variables& variables, ResolvedConfig config = {}) {
-  return find_placement(
-      config, [&](const std::string& name) -> std::optional<std::string> {
-        const auto found = variables.find(name);
-        return found == variables.end() ? std::nullopt
-                                        : std::optional(found->second);
-      });
+  return find_placement(config, testing::lookup(variables));
 }
 
 const Variables kOneTaskPerNode = {
