@@ -91,6 +91,18 @@ void refuse_memory_of_scaled_gradients(
   }
 }
 
+Strategy choose_strategy(
+    const AcceleratorOptions& options,
+    const ProcessGroup& group) {
+  if (options.engine.make) {
+    return options.engine;
+  }
+  if (group.backend() == "solo") {
+    return SingleDevice{};
+  }
+  return options.ddp;
+}
+
 } // namespace
 
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
@@ -120,6 +132,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   refuse_threads_on_one_gpu(assembly);
   assembly.precision = settings.mixed_precision(options.mixed_precision);
   refuse_what_the_cpu_lacks(assembly);
+  assembly.strategy = choose_strategy(options, assembly.group);
   assembly.gradient_accumulation_steps =
       settings.gradient_accumulation_steps(options.accumulation.num_steps);
   assembly.debug = settings.debug(options.debug);
@@ -129,16 +142,6 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   refuse_memory_of_scaled_gradients(assembly, options.ddp);
   warn_where_gpus_are_shared(assembly);
   return assembly;
-}
-
-std::unique_ptr<ParallelEngine> make_engine(
-    const Assembly& assembly,
-    const ParameterSet& model,
-    const AcceleratorOptions& options) {
-  if (assembly.group.backend() == "solo") {
-    return make_single_device_engine();
-  }
-  return make_ddp_engine(assembly.group, model, options.ddp);
 }
 
 } // namespace accelerate

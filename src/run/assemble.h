@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "accelerate/accelerator_options.h"
-#include "parallel/engine.h"
+#include "parallel/strategies.h"
 
 namespace accelerate {
 
@@ -15,17 +15,13 @@ struct Assembly {
   ProcessGroup group;
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
+  /// How models train together.
+  Strategy strategy;
   int64_t gradient_accumulation_steps = 1;
   bool debug = false;
 };
 
 /// From options and the process's variables to group and device.
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env);
-
-/// The engine for one model of such a run.
-std::unique_ptr<ParallelEngine> make_engine(
-    const Assembly& assembly,
-    const ParameterSet& model,
-    const AcceleratorOptions& options);
 
 } // namespace accelerate
