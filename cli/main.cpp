@@ -17,14 +17,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   accelerate::use_readable_help(app);
   int exit_code = 0;
-  accelerate::add_config_command(app, exit_code);
-  accelerate::add_launch_command(app, exit_code);
-  accelerate::add_estimate_memory_command(app);
-  accelerate::add_merge_weights_command(app);
-  accelerate::add_env_command(app);
-  accelerate::add_test_command(app, exit_code);
-  accelerate::add_doctor_command(app, exit_code);
-  accelerate::add_completion_command(app);
+  for (const auto add_command : accelerate::kCommands) {
+    add_command(app, exit_code);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -25,8 +25,8 @@ struct ACCELERATE_API AccumulationOptions {
   std::optional<int64_t> num_steps = {};
   /// The last batch of the loader that feeds the step ends the window.
   bool sync_with_dataloader = true;
-  /// Average gradients after every micro-batch, not once per window: more
-  /// traffic, less memory in engines that shard.
+  /// Average gradients after every micro-batch, not once per window: the same
+  /// gradients (up to rounding) for more traffic.
   bool sync_each_batch = false;
 };
 

@@ -32,8 +32,8 @@ struct ACCELERATE_API GradScalerOptions {
 ///     scaler.step(optimizer);
 ///     scaler.update();
 ///
-/// Used by one thread. The scale lives on the device of the loss; only `step`
-/// and `current_scale` wait for the device.
+/// Used by one thread. The scale lives on the device of the loss; only
+/// `found_inf`, `step`, `current_scale` and `state_dict` wait for the device.
 class ACCELERATE_API GradScaler : public Stateful {
  public:
   /// Makes a flag of 0 or 1 (a tensor of one number) the greatest of all ranks,

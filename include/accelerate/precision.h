@@ -16,8 +16,9 @@ namespace accelerate {
 /// that were cast are kept until the outermost guard goes.
 ///
 ///     {
-///       accelerate::AutocastGuard guard(at::kCPU,
-///       accelerate::Precision::kBf16); loss = net->forward(x);
+///       accelerate::AutocastGuard guard(
+///           at::kCPU, accelerate::Precision::kBf16);
+///       loss = net->forward(x);
 ///     }
 ///     loss.backward();
 class ACCELERATE_API AutocastGuard {

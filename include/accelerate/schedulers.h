@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schedules of learning rates: those of transformers by name, those of torch.
 //
-//     auto scheduler = accelerate::get_scheduler("linear", optimizer,
+//     auto scheduler = accelerate::get_scheduler(
+//         "linear",
+//         optimizer,
 //         {.num_warmup_steps = 100, .num_training_steps = 1000});
-//     accelerate::Scheduler other(optimizer, accelerate::StepLR{.step_size =
-//     30});
+//     accelerate::Scheduler other(
+//         optimizer, accelerate::StepLR{.step_size = 30});
 //
 // A schedule (`StepLR{...}`) is a plain value; a `Scheduler` runs one on an
 // optimizer. All numbers are computed as transformers and torch compute them.

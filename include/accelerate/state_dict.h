@@ -32,7 +32,7 @@ using StateValue =
 /// joined by dots. A tensor that is spread over ranks is there as a
 /// `TensorSlice`.
 ///
-///     StateDict state = scheduler.state_dict();
+///     accelerate::StateDict state = scheduler.state_dict();
 ///     const double rate = state.get<double>("last_lr.0");
 class ACCELERATE_API StateDict {
  public:

@@ -259,7 +259,7 @@ std::string fish_script(const std::vector<CommandInfo>& commands) {
 
 } // namespace
 
-void add_completion_command(CLI::App& app) {
+void add_completion_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "completion", "Prints a completion script for bash, zsh or fish");
   auto shell = std::make_shared<std::string>();

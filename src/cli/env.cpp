@@ -137,7 +137,7 @@ void print_config(const ConfigLayer& flags) {
 
 } // namespace
 
-void add_env_command(CLI::App& app) {
+void add_env_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command =
       app.add_subcommand("env", "Prints what a bug report needs");
   const auto flags = std::make_shared<ConfigLayer>();

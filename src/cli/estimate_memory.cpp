@@ -186,7 +186,7 @@ void run(const Options& options) {
 
 } // namespace
 
-void add_estimate_memory_command(CLI::App& app) {
+void add_estimate_memory_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "estimate-memory", "Says how much memory a model takes");
   auto options = std::make_shared<Options>();

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/check_layers.py refuses a planted include and an unlisted header."""
+"""tools/check_layers.py refuses planted includes, an unlisted header, a circle."""
 import pathlib
 import shutil
 import subprocess
@@ -36,6 +36,8 @@ for path, text, expected in [
     ("include/accelerate/tree.h", "#include <accelerate/process_group.h>\n",
      "tree may not include accelerate/process_group.h of comm"),
     ("include/accelerate/unlisted.h", "#pragma once\n", "not listed"),
+    ("tools/layers.txt", "first : second :\nsecond : first :\n",
+     "first may include second, which is no row above it"),
 ]:
     answer = with_planted(path, text)
     assert answer.returncode == 1, f"{path}: planted line was not refused"
