@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import warnings
 
+import torch  # noqa: F401, the compiled module needs its libraries
+
 from accelerate import _C
 from accelerate.errors import UsageError
 

@@ -123,7 +123,9 @@ def _accept_only(name: str, value: Any, usual: Any) -> None:
 
 
 def _check_precision(mixed_precision: str) -> str:
-    from . import _C  # Needs torch's libraries.
+    import torch  # noqa: F401, the compiled module needs its libraries
+
+    from . import _C
 
     precision = str(mixed_precision).lower()
     known = _C.precision_names()

@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import ranks
+import torch  # noqa: F401, the compiled module needs its libraries
 from original import originals_python, run_python
 
 from accelerate import _C, Accelerator, PartialState, _debug
