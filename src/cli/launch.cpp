@@ -72,7 +72,7 @@ Placement place_hosts(
   if (hosts.size() > 1) {
     placement.meeting_point = {
         meeting_address(hosts, config.main_process_ip),
-        config.main_process_port.value_or(kDefaultMachinesPort)};
+        config.main_process_port.value_or(kDefaultMainProcessPort)};
   }
   return placement;
 }

@@ -248,7 +248,7 @@ std::vector<Finding> diagnose(
     const EnvLookup& env) {
   const LaunchConfig& values = config.values;
   std::vector<Finding> findings;
-  const int port = values.main_process_port.value_or(kDefaultMachinesPort);
+  const int port = values.main_process_port.value_or(kDefaultMainProcessPort);
   const auto hosts = find_hosts(values);
   if (!hosts.empty() || values.num_machines > 1) {
     findings.push_back(look_at_name(host_name()));

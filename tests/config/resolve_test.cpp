@@ -6,6 +6,7 @@
 #include "accelerate/error.h"
 #include "config/fields.h"
 #include "support/temp_dir.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
