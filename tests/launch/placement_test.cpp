@@ -96,7 +96,8 @@ TEST(Placement, LetsFlagsWinOverTheCluster) {
   EXPECT_EQ(placement.num_machines, 4);
   EXPECT_EQ(placement.machine_rank, 3);
   EXPECT_EQ(
-      placement.meeting_point, (Rendezvous{"10.0.0.1", kDefaultMainProcessPort}));
+      placement.meeting_point,
+      (Rendezvous{"10.0.0.1", kDefaultMainProcessPort}));
 }
 
 TEST(Placement, RefusesContradictionsAndMissingAddresses) {
