@@ -40,9 +40,10 @@ struct ACCELERATE_API ProcessGroupOptions {
 /// time.
 ///
 /// The collectives here are the raw ones: values must have equal shapes and
-/// dtypes on all ranks, and nobody checks. `collectives.h` has the checked ones
-/// on trees. Each throws `TimeoutError` where it takes too long and `CommError`
-/// where a peer is gone; the message names the operation.
+/// dtypes on all ranks, and nobody checks unless `check_collectives` was
+/// called. `collectives.h` has the checked ones on trees. Each throws
+/// `TimeoutError` where it takes too long and `CommError` where a peer is gone;
+/// the message names the operation.
 class ACCELERATE_API ProcessGroup {
  public:
   /// The group of one rank: every collective is the identity.
@@ -112,6 +113,13 @@ class ACCELERATE_API ProcessGroup {
   /// Runs `work` that speaks to the other ranks by itself, and gives what goes
   /// wrong there the same exceptions, under the name `operation`.
   void guard(const char* operation, const std::function<void()>& work) const;
+
+  /// From now on the raw collectives of this group compare operation, dtype and
+  /// shape across ranks first and throw `MismatchError` on every rank where
+  /// they differ: one more exchange each, for debugging. All ranks must call it
+  /// between the same two collectives. Messages between two ranks stay
+  /// unchecked.
+  void check_collectives();
 
   /// Leaves the group; later collectives throw `UsageError`. Waits for nobody.
   void shutdown();

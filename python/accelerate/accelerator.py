@@ -136,8 +136,6 @@ class Accelerator:
 
         options = _C.AcceleratorOptions()
         precision = None if mixed_precision is None else str(PrecisionType(mixed_precision))
-        if precision is not None:
-            options.set_mixed_precision(precision)
         options.ddp = _options.ddp_options(self.ddp_handler)
         if (engine := handlers.get(EngineKwargs)) is not None:
             options.engine = engine.engine
@@ -150,6 +148,8 @@ class Accelerator:
         init = self.init_handler.to_kwargs() if self.init_handler else {}
         self.state = AcceleratorState(precision, cpu, _from_accelerator=True, **init)
         self.gradient_state = GradientState(plugin)
+        options.set_mixed_precision(self.state.mixed_precision)
+        options.debug = self.state.debug
         options.cpu = self.state.device.type == "cpu"
         options.environment = self.state.environment
         options.process_group = self.state.group

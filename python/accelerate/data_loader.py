@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
+from accelerate import _debug
 from accelerate._dispatch import DataLoaderDispatcher
 from accelerate._placeholders import placeholders_for
 from accelerate._prepared_loader import (
@@ -221,7 +221,7 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
         if name not in vars(prepared) and not hasattr(type(prepared), name):
             setattr(prepared, name, value)
     if type(dataloader).__iter__ is not DataLoader.__iter__:
-        warnings.warn(
+        _debug.warn(
             f"[prepare_data_loader] {type(dataloader).__name__} has a loop of its own (__iter__), "
             "which the prepared loader does not use; move what it does into the data set or the "
             "collate_fn",

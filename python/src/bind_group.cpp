@@ -35,6 +35,7 @@ void bind_group(py::module_& module) {
       .def_property_readonly("world_size", &ProcessGroup::world_size)
       .def_property_readonly("backend", &ProcessGroup::backend)
       .def("barrier", &ProcessGroup::barrier, release)
+      .def("check_collectives", &ProcessGroup::check_collectives)
       .def("shutdown", &ProcessGroup::shutdown, release)
       .def(
           "all_gather",

@@ -58,6 +58,7 @@ void bind_options(py::module_& module) {
   py::class_<AcceleratorOptions>(module, "AcceleratorOptions")
       .def(py::init<>())
       .def_readwrite("cpu", &AcceleratorOptions::cpu)
+      .def_readwrite("debug", &AcceleratorOptions::debug)
       .def_readwrite("accumulation", &AcceleratorOptions::accumulation)
       .def_readwrite("ddp", &AcceleratorOptions::ddp)
       .def_readwrite("engine", &AcceleratorOptions::engine)
@@ -78,18 +79,6 @@ void bind_options(py::module_& module) {
                             : SchedulerStepping::kPerOptimizerStep;
           },
           py::arg("per_process"));
-}
-
-const char* name_of(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return "bf16";
-    case Precision::kFp16:
-      return "fp16";
-    case Precision::kNo:
-      break;
-  }
-  return "no";
 }
 
 /// What Python's `with accelerator.accumulate(model)` enters and leaves.
@@ -151,7 +140,10 @@ void bind_run(py::module_& module) {
       .def_property_readonly("device", &TrainingRun::device)
       .def_property_readonly(
           "mixed_precision",
-          [](const TrainingRun& run) { return name_of(run.precision()); })
+          [](const TrainingRun& run) {
+            return find_precision(run.precision()).name;
+          })
+      .def_property_readonly("debug", &TrainingRun::debug)
       .def_property(
           "num_accumulation_steps",
           &TrainingRun::num_accumulation_steps,

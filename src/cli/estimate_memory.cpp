@@ -8,7 +8,7 @@
 
 #include "base/str.h"
 #include "cli/commands.h"
-#include "cli/model_sizes.h"
+#include "sizing/model_sizes.h"
 
 namespace accelerate {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "cli/commands.h"
 #include "config/fields.h"
 #include "config/flags.h"
@@ -71,7 +72,7 @@ Placement place_hosts(
   if (hosts.size() > 1) {
     placement.meeting_point = {
         meeting_address(hosts, config.main_process_ip),
-        config.main_process_port.value_or(kDefaultMachinesPort)};
+        config.main_process_port.value_or(kDefaultMainProcessPort)};
   }
   return placement;
 }
@@ -101,7 +102,7 @@ std::vector<RemoteLauncher> remote_launchers(
     }
   }
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string ssh = system_env("ACCELERATE_SSH_COMMAND").value_or("");
+  const std::string ssh = system_env(variables::kSshCommand).value_or("");
   std::vector<RemoteLauncher> launchers;
   for (size_t i = 1; i < hosts.size(); ++i) {
     order.machine_rank = static_cast<int>(i);
@@ -178,7 +179,7 @@ int launch(
       config, program, placement, read_machine_facts(values, system_env));
   plan.output.is_coloured = isatty(STDOUT_FILENO) == 1 &&
                             isatty(STDERR_FILENO) == 1 &&
-                            !system_env("NO_COLOR");
+                            !system_env(variables::kNoColor);
   plan.output.is_prompt = !parent_folder.empty();
   plan.output.is_input_shared = parent_folder.empty();
   if (!hosts.empty()) {

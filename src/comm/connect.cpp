@@ -16,6 +16,7 @@
 #include "accelerate/error.h"
 #include "accelerate/process_group.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "comm/backends/backends.h"
 #include "comm/connect.h"
 #include "comm/process_group_impl.h"
@@ -39,7 +40,9 @@ std::string own_address_towards(const std::string& host, int port) {
       getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) {
     throw ConfigError(str_cat(
-        "[connect] MASTER_ADDR='",
+        "[connect] ",
+        variables::kMasterAddress,
+        "='",
         host,
         "' cannot be resolved (",
         gai_strerror(error),
@@ -73,7 +76,9 @@ std::string own_address_towards(const std::string& host, int port) {
   freeaddrinfo(found);
   if (result.empty()) {
     throw ConfigError(str_cat(
-        "[connect] no network route to MASTER_ADDR='",
+        "[connect] no network route to ",
+        variables::kMasterAddress,
+        "='",
         host,
         "'; is the interface up?"));
   }
@@ -92,15 +97,17 @@ std::string next_group_name(const Rendezvous& rendezvous) {
 c10::intrusive_ptr<c10d::Store> open_store(
     const ProcessEnvironment& environment,
     milliseconds timeout) {
-  const auto& [topology, rendezvous, source] = environment;
+  const auto& topology = environment.topology;
+  const auto& rendezvous = environment.rendezvous;
   if (rendezvous.address.empty() || rendezvous.port == 0) {
     throw ConfigError(str_cat(
         "[connect] ",
-        source,
+        environment.starter_name(),
         " started ",
         topology.world_size,
         " processes but ",
-        rendezvous.address.empty() ? "MASTER_ADDR" : "MASTER_PORT",
+        rendezvous.address.empty() ? variables::kMasterAddress
+                                   : variables::kMasterPort,
         " is not set; set it to the machine of rank 0 (and a free port), or "
         "start with `accelerate launch`"));
   }
@@ -129,7 +136,8 @@ c10::intrusive_ptr<c10d::Store> open_store(
           where,
           " cannot listen: ",
           cause.substr(0, cause.find('\n')),
-          "; choose another MASTER_PORT"));
+          "; choose another ",
+          variables::kMasterPort));
     }
     throw TimeoutError(str_cat(
         where,

@@ -12,6 +12,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/process_group_impl.h"
+#include "comm/raw_check.h"
 
 namespace accelerate {
 namespace {
@@ -214,8 +215,13 @@ void ProcessGroup::guard(
   impl_->guard(operation, work);
 }
 
+void ProcessGroup::check_collectives() {
+  impl_->set_checks_collectives(!impl_->is_solo());
+}
+
 void ProcessGroup::barrier() const {
   if (!impl_->is_solo()) {
+    check_raw(*this, "barrier", {});
     impl_->run("barrier", [](auto& group) { return group.barrier(); });
   }
 }
@@ -224,6 +230,7 @@ void ProcessGroup::broadcast(at::Tensor tensor, int root) const {
   if (impl_->is_solo()) {
     return;
   }
+  check_raw(*this, str_cat("broadcast from rank ", root), {tensor});
   c10d::BroadcastOptions options;
   options.rootRank = root;
   auto carried = impl_->carried(tensor);
@@ -241,6 +248,7 @@ void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
   if (impl_->is_solo()) {
     return;
   }
+  check_raw(*this, str_cat("all_reduce ", static_cast<int>(op)), {tensor});
   c10d::AllreduceOptions options;
   options.reduceOp = to_c10d(op);
   auto carried = impl_->carried(tensor);
@@ -271,6 +279,7 @@ at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
     return at::view_as_complex(
         all_gather(at::view_as_real(tensor.resolve_conj())));
   }
+  check_raw(*this, "all_gather", {tensor});
   auto shape = tensor.sizes().vec();
   shape.insert(shape.begin(), world_size());
   std::vector<at::Tensor> inputs = {impl_->carried(tensor.detach())};
@@ -286,6 +295,7 @@ at::Tensor ProcessGroup::gather(const at::Tensor& tensor, int root) const {
   if (impl_->is_solo()) {
     return all_gather(tensor);
   }
+  check_raw(*this, str_cat("gather to rank ", root), {tensor});
   c10d::GatherOptions options;
   options.rootRank = root;
   at::Tensor rows;
@@ -309,6 +319,7 @@ void ProcessGroup::scatter(at::Tensor output, const at::Tensor& rows, int root)
     output.copy_(rows[0]);
     return;
   }
+  check_raw(*this, str_cat("scatter from rank ", root), {output});
   c10d::ScatterOptions options;
   options.rootRank = root;
   std::vector<at::Tensor> outputs = {output};

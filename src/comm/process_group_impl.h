@@ -44,6 +44,10 @@ class ProcessGroup::Impl {
   void guard(const char* operation, const std::function<void()>& work);
   void shutdown();
 
+  /// See `ProcessGroup::check_collectives`; off while ranks compare.
+  bool checks_collectives() const { return checks_collectives_; }
+  void set_checks_collectives(bool on) { checks_collectives_ = on; }
+
   const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
   bool is_solo() const { return solo_; }
   bool ranks_are_threads() const { return ranks_are_threads_; }
@@ -65,6 +69,7 @@ class ProcessGroup::Impl {
   bool ranks_are_threads_ = false;
   uint64_t num_operations_ = 0;
   int num_channels_ = 0;
+  bool checks_collectives_ = false;
 };
 
 } // namespace accelerate

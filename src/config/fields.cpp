@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "accelerate/precision_name.h"
 #include "base/str.h"
+#include "base/variables.h"
 
 namespace accelerate {
 namespace {
@@ -37,9 +39,15 @@ std::string check_gpu_ids(const std::string& text) {
 }
 
 std::string check_precision(const std::string& text) {
-  return text == "fp8" ? "no, fp16 or bf16 (fp8 needs an engine that this "
-                         "program does not have; bf16 is the nearest)"
-                       : "";
+  return find_precision(text) != nullptr ? "" : expected_precision(text);
+}
+
+std::vector<std::string_view> precision_choices() {
+  std::vector<std::string_view> choices;
+  for (const PrecisionName& row : precision_names()) {
+    choices.push_back(row.name);
+  }
+  return choices;
 }
 
 std::string check_hosts(const std::string& text) {
@@ -48,6 +56,14 @@ std::string check_hosts(const std::string& text) {
                  text.find_first_of(" \t") != std::string::npos
              ? "host names joined by commas, as node0,node1"
              : "";
+}
+
+std::string_view port_help() {
+  static const std::string text = str_cat(
+      "TCP port of machine 0; by default ",
+      kDefaultMainProcessPort,
+      " with several machines, any free one with one");
+  return text;
 }
 
 std::vector<Field> program_fields() {
@@ -72,7 +88,8 @@ std::vector<Field> hardware_fields() {
        .help = "Train on the CPU even where there are GPUs",
        .yaml_key = "use_cpu",
        .is_shared_key = true,
-       .variable = "ACCELERATE_USE_CPU",
+       .variable = variables::kUseCpu,
+       .workers = WorkerRule::kAlways,
        .question = "Train on the CPU only, even where there are GPUs?"},
       {.name = "multi_gpu",
        .member = &LaunchConfig::multi_gpu,
@@ -83,11 +100,12 @@ std::vector<Field> hardware_fields() {
        .member = &LaunchConfig::mixed_precision,
        .group = kHardware,
        .help = "Arithmetic of the forward pass",
-       .choices = {"no", "fp16", "bf16"},
+       .choices = precision_choices(),
        .check = check_precision,
        .yaml_key = "mixed_precision",
        .is_shared_key = true,
-       .variable = "ACCELERATE_MIXED_PRECISION",
+       .variable = variables::kMixedPrecision,
+       .workers = WorkerRule::kAlways,
        .question = "Which mixed precision?"},
       {.name = "num_processes",
        .member = &LaunchConfig::num_processes,
@@ -100,7 +118,7 @@ std::vector<Field> hardware_fields() {
        .unset_word = "auto",
        .yaml_key = "num_processes",
        .is_shared_key = true,
-       .variable = "ACCELERATE_NUM_PROCESSES",
+       .variable = variables::kNumProcesses,
        .question = "How many processes, over all machines?"},
       {.name = "gpu_ids",
        .member = &LaunchConfig::gpu_ids,
@@ -112,7 +130,8 @@ std::vector<Field> hardware_fields() {
        .unset_word = "all",
        .yaml_key = "gpu_ids",
        .is_shared_key = true,
-       .variable = "CUDA_VISIBLE_DEVICES",
+       .variable = variables::kVisibleDevices,
+       .workers = WorkerRule::kWhereDecided,
        .question = "Which GPUs of this machine (as 0,1), or all?"},
       {.name = "num_cpu_threads_per_process",
        .member = &LaunchConfig::num_cpu_threads_per_process,
@@ -123,14 +142,16 @@ std::vector<Field> hardware_fields() {
        .least = 1,
        .unset_word = "auto",
        .yaml_key = "num_cpu_threads_per_process",
-       .variable = "OMP_NUM_THREADS"},
+       .variable = variables::kOmpNumThreads,
+       .workers = WorkerRule::kWhereDecided},
       {.name = "enable_cpu_affinity",
        .member = &LaunchConfig::enable_cpu_affinity,
        .group = kHardware,
        .help = "Keep each process on the cores near its GPU (NUMA)",
        .yaml_key = "enable_cpu_affinity",
        .is_shared_key = true,
-       .variable = "ACCELERATE_CPU_AFFINITY",
+       .variable = variables::kCpuAffinity,
+       .workers = WorkerRule::kWhereDecided,
        .question = "Keep each process on the cores near its GPU (NUMA)?"},
   };
 }
@@ -146,7 +167,7 @@ std::vector<Field> machine_fields() {
        .most = kMaxMachines,
        .yaml_key = "num_machines",
        .is_shared_key = true,
-       .variable = "ACCELERATE_NUM_MACHINES",
+       .variable = variables::kNumMachines,
        .question = "How many machines?"},
       {.name = "machine_rank",
        .member = &LaunchConfig::machine_rank,
@@ -157,7 +178,7 @@ std::vector<Field> machine_fields() {
        .most = kMaxMachines - 1,
        .yaml_key = "machine_rank",
        .is_shared_key = true,
-       .variable = "ACCELERATE_MACHINE_RANK",
+       .variable = variables::kMachineRank,
        .question =
            "Which of them is this one (0 is where the others connect)?"},
       {.name = "main_process_ip",
@@ -167,19 +188,18 @@ std::vector<Field> machine_fields() {
        .value_name = "HOST",
        .yaml_key = "main_process_ip",
        .is_shared_key = true,
-       .variable = "MASTER_ADDR",
+       .variable = variables::kMasterAddress,
        .question = "Address (name or IP) of machine 0?"},
       {.name = "main_process_port",
        .member = &LaunchConfig::main_process_port,
        .group = kMachines,
-       .help = "TCP port of machine 0; by default 29500 with several machines, "
-               "any free one with one",
+       .help = port_help(),
        .value_name = "PORT",
        .most = kMaxPort,
        .unset_word = "auto",
        .yaml_key = "main_process_port",
        .is_shared_key = true,
-       .variable = "MASTER_PORT",
+       .variable = variables::kMasterPort,
        .question = "TCP port of machine 0?"},
       {.name = "hosts",
        .member = &LaunchConfig::hosts,
@@ -189,14 +209,14 @@ std::vector<Field> machine_fields() {
        .value_name = "A,B,C",
        .check = check_hosts,
        .yaml_key = "hosts",
-       .variable = "ACCELERATE_HOSTS"},
+       .variable = variables::kHosts},
       {.name = "hostfile",
        .member = &LaunchConfig::hostfile,
        .group = kMachines,
        .help = "As --hosts, one host per line of this file (`name slots=N`)",
        .value_name = "FILE",
        .yaml_key = "hostfile",
-       .variable = "ACCELERATE_HOSTFILE"},
+       .variable = variables::kHostfile},
       {.name = "mpirun_hostfile",
        .member = &LaunchConfig::mpirun_hostfile,
        .group = kMachines,
@@ -204,7 +224,7 @@ std::vector<Field> machine_fields() {
        .value_name = "FILE",
        .yaml_key = "mpirun_config.mpirun_hostfile",
        .is_shared_key = true,
-       .variable = "ACCELERATE_MPIRUN_HOSTFILE",
+       .variable = variables::kMpirunHostfile,
        .question = "Host file for mpirun?"},
       {.name = "join_timeout",
        .member = &LaunchConfig::join_timeout,
@@ -214,7 +234,7 @@ std::vector<Field> machine_fields() {
        .least = 1,
        .most = 86400,
        .yaml_key = "join_timeout",
-       .variable = "ACCELERATE_JOIN_TIMEOUT"},
+       .variable = variables::kJoinTimeout},
   };
 }
 
@@ -227,14 +247,14 @@ std::vector<Field> job_fields() {
        .value_name = "N",
        .most = 1000000,
        .yaml_key = "max_restarts",
-       .variable = "ACCELERATE_MAX_RESTARTS"},
+       .variable = variables::kMaxRestarts},
       {.name = "log_dir",
        .member = &LaunchConfig::log_dir,
        .group = kJob,
        .help = "Write the output of each process to files in this folder",
        .value_name = "DIR",
        .yaml_key = "log_dir",
-       .variable = "ACCELERATE_LOG_DIR"},
+       .variable = variables::kLogDir},
       {.name = "tee",
        .member = &LaunchConfig::tee,
        .group = kJob,
@@ -244,21 +264,23 @@ std::vector<Field> job_fields() {
        .most = 3,
        .letter = 't',
        .yaml_key = "tee",
-       .variable = "ACCELERATE_TEE"},
+       .variable = variables::kTee},
       {.name = "quiet",
        .member = &LaunchConfig::quiet,
        .group = kJob,
        .help = "Say nothing about a failure beyond the exit code",
        .letter = 'q',
-       .variable = "ACCELERATE_QUIET"},
+       .variable = variables::kQuiet},
       {.name = "debug",
        .member = &LaunchConfig::debug,
        .group = kJob,
-       .help = "Check that all processes call each collective with values that "
-               "fit together",
+       .help = "Check what is normally trusted: processes compare what they "
+               "bring to each collective; warnings of the Python package are "
+               "errors",
        .yaml_key = "debug",
        .is_shared_key = true,
-       .variable = "ACCELERATE_DEBUG_MODE",
+       .variable = variables::kDebugMode,
+       .workers = WorkerRule::kWhereDecided,
        .question = "Check distributed operations while running (slower)?"},
       {.name = "dry_run",
        .member = &LaunchConfig::dry_run,
@@ -279,7 +301,8 @@ std::vector<Field> training_fields() {
        .least = 1,
        .unset_word = "auto",
        .yaml_key = "gradient_accumulation_steps",
-       .variable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"},
+       .variable = variables::kGradientAccumulationSteps,
+       .workers = WorkerRule::kWhereDecided},
   };
 }
 

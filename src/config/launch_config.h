@@ -3,7 +3,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +11,9 @@
 #include "accelerate/export.h"
 
 namespace accelerate {
+
+/// Where machines meet that were told no port; torch's own default.
+inline constexpr int kDefaultMainProcessPort = 29500;
 
 /// Every option of `accelerate launch`, after flags, environment, file and
 /// defaults were put together. The member initialisers are the defaults. The
@@ -24,7 +26,7 @@ struct LaunchConfig {
   // Hardware.
   bool cpu = false;
   bool multi_gpu = false;
-  /// "no", "fp16" or "bf16".
+  /// A name of `precision_name.h`.
   std::string mixed_precision = "no";
   /// Over all machines; unset: as many as there are devices (one on a CPU).
   std::optional<int> num_processes = {};
@@ -37,7 +39,8 @@ struct LaunchConfig {
   int num_machines = 1;
   int machine_rank = 0;
   std::string main_process_ip = {};
-  /// Unset or 0: any free one on one machine, 29500 on several.
+  /// Unset or 0: any free one on one machine, `kDefaultMainProcessPort` on
+  /// several.
   std::optional<int> main_process_port = {};
   std::vector<std::string> hosts = {};
   std::filesystem::path hostfile = {};

@@ -11,6 +11,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/utf8.h"
 
 namespace accelerate {
 namespace {
@@ -149,19 +150,6 @@ bool has_one_document(const std::string& text) {
   return parser.HandleNextDocument(ignore) && !parser;
 }
 
-bool is_utf8_text(std::string_view text) {
-  if (text.find('\0') != std::string_view::npos) {
-    return false;
-  }
-  // nlohmann's serialiser checks UTF-8 strictly.
-  try {
-    json(text).dump();
-  } catch (const json::exception&) {
-    return false;
-  }
-  return true;
-}
-
 std::string quote_scalar(const std::string& text) {
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) || c == '_' || c == '/' || c == '.' || c == '-';
@@ -223,7 +211,7 @@ std::vector<YamlEntry> parse_yaml_mapping(
   if (text.size() > kMaxBytes) {
     refuse(path, 1, "the file is larger than 1 MiB; is it a configuration?");
   }
-  if (!is_utf8_text(text)) {
+  if (text.find('\0') != std::string_view::npos || find_invalid_utf8(text)) {
     refuse(path, 1, "the file is not UTF-8 text; is it a configuration?");
   }
   try {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/str.h"
+#include "base/variables.h"
 #include "launch/sockets.h"
 
 namespace accelerate {
@@ -39,8 +40,9 @@ std::string reason_to_refuse(
     int num_machines) {
   if (!is_same_secret(own.token, hello.token)) {
     return str_cat(
-        "the job token is wrong; set the same ACCELERATE_JOB_TOKEN on every "
-        "machine");
+        "the job token is wrong; set the same ",
+        variables::kJobToken,
+        " on every machine");
   }
   if (hello.protocol != own.protocol || hello.version != own.version) {
     return str_cat(

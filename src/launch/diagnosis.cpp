@@ -14,6 +14,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "hardware/gpus.h"
 #include "hardware/network.h"
 #include "hardware/ports.h"
@@ -62,7 +63,8 @@ Finding look_at_connection(const std::string& host, int port) {
 
 Finding look_at_interface(const std::string& address, const EnvLookup& env) {
   const std::string chosen = interface_towards(address);
-  for (const char* name : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
+  for (const char* name :
+       {variables::kGlooInterface, variables::kNcclInterface}) {
     const auto wanted = env(name);
     const auto all = list_interfaces();
     if (wanted && !wanted->empty() && wanted->front() != '^' &&
@@ -93,8 +95,10 @@ Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
     return {
         Verdict::kBad,
         "no usable GPU: " + facts.gpu_problem,
-        "install the driver or correct --gpu_ids and CUDA_VISIBLE_DEVICES; "
-        "--cpu trains on the CPU"};
+        str_cat(
+            "install the driver or correct --gpu_ids and ",
+            variables::kVisibleDevices,
+            "; --cpu trains on the CPU")};
   }
   return {Verdict::kGood, "training on the CPU: " + facts.gpu_problem};
 }
@@ -244,7 +248,7 @@ std::vector<Finding> diagnose(
     const EnvLookup& env) {
   const LaunchConfig& values = config.values;
   std::vector<Finding> findings;
-  const int port = values.main_process_port.value_or(kDefaultMachinesPort);
+  const int port = values.main_process_port.value_or(kDefaultMainProcessPort);
   const auto hosts = find_hosts(values);
   if (!hosts.empty() || values.num_machines > 1) {
     findings.push_back(look_at_name(host_name()));
@@ -261,7 +265,7 @@ std::vector<Finding> diagnose(
   if (values.machine_rank == 0 && (values.num_machines > 1 || !hosts.empty())) {
     findings.push_back(look_at_port(port));
   }
-  const std::string ssh = env("ACCELERATE_SSH_COMMAND").value_or("");
+  const std::string ssh = env(variables::kSshCommand).value_or("");
   for (size_t i = 1; i < hosts.size(); ++i) {
     findings.push_back(look_at_name(hosts[i].address()));
     if (findings.back().verdict == Verdict::kBad) {

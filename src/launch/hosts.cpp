@@ -9,6 +9,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "hardware/network.h"
 #include "launch/shell_quote.h"
 
@@ -168,7 +169,7 @@ std::map<std::string, std::string> variables_to_pass_on(
             std::begin(kPassedPrefixes),
             std::end(kPassedPrefixes),
             [&](const char* prefix) { return name.starts_with(prefix); });
-    if (is_wanted && !name.starts_with("ACCELERATE_JOB_TOKEN") &&
+    if (is_wanted && !name.starts_with(variables::kJobToken) &&
         name.size() < text.size()) {
       passed[name] = text.substr(name.size() + 1);
     }

@@ -8,6 +8,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 
 namespace accelerate {
 namespace {
@@ -30,11 +31,12 @@ std::string random_token() {
 }
 
 std::string find_token(const EnvLookup& env) {
-  if (const auto token = env("ACCELERATE_JOB_TOKEN");
-      token && !token->empty()) {
+  if (const auto token = env(variables::kJobToken); token && !token->empty()) {
     if (token->size() > kMaxTokenBytes) {
       throw ConfigError(str_cat(
-          "[launch] ACCELERATE_JOB_TOKEN has ",
+          "[launch] ",
+          variables::kJobToken,
+          " has ",
           token->size(),
           " bytes, at most ",
           kMaxTokenBytes,
@@ -42,14 +44,16 @@ std::string find_token(const EnvLookup& env) {
     }
     return *token;
   }
-  const auto file = env("ACCELERATE_JOB_TOKEN_FILE");
+  const auto file = env(variables::kJobTokenFile);
   if (!file || file->empty()) {
     return {};
   }
   struct stat facts {};
   if (stat(file->c_str(), &facts) == 0 && (facts.st_mode & 077) != 0) {
     throw ConfigError(str_cat(
-        "[launch] ACCELERATE_JOB_TOKEN_FILE=",
+        "[launch] ",
+        variables::kJobTokenFile,
+        "=",
         *file,
         " can be read by others; run `chmod 600 ",
         *file,
@@ -59,7 +63,9 @@ std::string find_token(const EnvLookup& env) {
   std::getline(std::ifstream(*file), token);
   if (token.empty() || token.size() > kMaxTokenBytes) {
     throw ConfigError(str_cat(
-        "[launch] ACCELERATE_JOB_TOKEN_FILE=",
+        "[launch] ",
+        variables::kJobTokenFile,
+        "=",
         *file,
         " has no token in its first line; write up to ",
         kMaxTokenBytes,

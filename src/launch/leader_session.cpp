@@ -6,6 +6,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "hardware/network.h"
 #include "hardware/ports.h"
 #include "launch/job_token.h"
@@ -92,8 +93,9 @@ void LeaderSession::listen() {
         " of ",
         shown.empty() ? "all addresses" : shown,
         " is open to the network without a token: whoever reaches it can join "
-        "with the same configuration. Set the same ACCELERATE_JOB_TOKEN on "
-        "every machine to close it"));
+        "with the same configuration. Set the same ",
+        variables::kJobToken,
+        " on every machine to close it"));
   }
   server_ = std::make_unique<ControlServer>(
       loop_,

@@ -5,6 +5,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "hardware/network.h"
 #include "hardware/ports.h"
 #include "launch/hosts.h"
@@ -12,13 +13,12 @@
 namespace accelerate {
 namespace {
 
-constexpr int kUsualPort = 29500;
-
 int port_for(const LaunchConfig& config, const std::string& first_host) {
   if (config.main_process_port.value_or(0) != 0) {
     return *config.main_process_port;
   }
-  return is_this_machine(first_host) ? find_free_port("") : kUsualPort;
+  return is_this_machine(first_host) ? find_free_port("")
+                                     : kDefaultMainProcessPort;
 }
 
 } // namespace
@@ -56,8 +56,9 @@ ChildCommand under_mpirun(
   const auto hosts = find_hosts(only_file);
   const std::string first = hosts[0].address();
   ChildCommand result = command;
-  result.variables["MASTER_ADDR"] = first;
-  result.variables["MASTER_PORT"] = std::to_string(port_for(config, first));
+  result.variables[variables::kMasterAddress] = first;
+  result.variables[variables::kMasterPort] =
+      std::to_string(port_for(config, first));
   const std::string total = std::to_string(*config.num_processes);
   const std::string file = config.mpirun_hostfile.string();
   if (version.find("Open MPI") != std::string::npos ||

@@ -3,6 +3,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 
 namespace accelerate {
 namespace {
@@ -18,23 +19,24 @@ bool is_explicit(const ResolvedConfig& config, const char* field) {
 
 // Kubernetes' training operator writes torchrun's own options as PET_*.
 std::optional<Placement> from_pet_variables(const EnvLookup& env) {
-  if (!is_set(env, "PET_NNODES") || is_set(env, "LOCAL_RANK")) {
+  if (!is_set(env, variables::kPetNumNodes) ||
+      is_set(env, variables::kLocalRank)) {
     return std::nullopt;
   }
   const auto renamed = [&](const std::string& name) {
-    if (name == "RANK") {
-      const auto rank = env("PET_NODE_RANK");
-      return rank ? rank : env("RANK");
+    if (name == variables::kRank) {
+      const auto rank = env(variables::kPetNodeRank);
+      return rank ? rank : env(variables::kRank);
     }
-    if (name == "WORLD_SIZE") {
-      return env("PET_NNODES");
+    if (name == variables::kWorldSize) {
+      return env(variables::kPetNumNodes);
     }
-    const auto value = env("PET_" + name);
+    const auto value = env(variables::kPetPrefix + name);
     return value ? value : env(name);
   };
   Placement placement;
   placement.environment = detect_environment(renamed);
-  placement.environment.source = "Kubernetes";
+  placement.listens_everywhere = true;
   return placement;
 }
 
@@ -44,14 +46,14 @@ Placement from_cluster(const EnvLookup& env) {
     placement = *found;
   } else {
     placement.environment = detect_environment(env);
-    const auto& source = placement.environment.source;
-    const auto& topology = placement.environment.topology;
-    placement.is_in_place =
-        source == "torchrun"
-            ? is_set(env, "LOCAL_RANK")
-            : source != "none" && topology.local_world_size > 1;
-    if (source == "torchrun" && !placement.is_in_place) {
-      placement.environment.source = "Kubernetes";
+    const Starter* starter = placement.environment.starter;
+    if (starter != nullptr && starter->omits_local_rank_of_machines) {
+      placement.is_in_place = is_set(env, variables::kLocalRank);
+      // Kubernetes' PyTorchJob: the address is a service's.
+      placement.listens_everywhere = !placement.is_in_place;
+    } else if (starter != nullptr) {
+      placement.is_in_place =
+          placement.environment.topology.local_world_size > 1;
     }
   }
   const auto& environment = placement.environment;
@@ -59,7 +61,6 @@ Placement from_cluster(const EnvLookup& env) {
     placement.num_machines = environment.topology.world_size;
     placement.machine_rank = environment.topology.rank;
     placement.meeting_point = environment.rendezvous;
-    placement.listens_everywhere = environment.source == "Kubernetes";
   }
   return placement;
 }
@@ -73,7 +74,7 @@ void check_in_place(const ResolvedConfig& config, const Placement& placement) {
         "[launch] --num_processes ",
         *wanted,
         " but ",
-        environment.source,
+        environment.starter_name(),
         " has started ",
         environment.topology.world_size,
         " tasks, one per rank; leave --num_processes out, or start one task "
@@ -112,14 +113,16 @@ Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
       (!is_port_known || is_explicit(config, "main_process_port"))) {
     placement.meeting_point.port = *values.main_process_port;
   } else if (!is_port_known) {
-    placement.meeting_point.port = kDefaultMachinesPort;
+    placement.meeting_point.port = kDefaultMainProcessPort;
   }
   if (placement.meeting_point.address.empty()) {
     throw ConfigError(str_cat(
         "[launch] ",
         placement.num_machines,
         " machines, but nobody says where machine 0 is; give "
-        "--main_process_ip HOST (or MASTER_ADDR), the same on every machine"));
+        "--main_process_ip HOST (or ",
+        variables::kMasterAddress,
+        "), the same on every machine"));
   }
   return placement;
 }

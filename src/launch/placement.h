@@ -32,6 +32,4 @@ struct Placement {
 ACCELERATE_API Placement
 find_placement(const ResolvedConfig& config, const EnvLookup& env);
 
-inline constexpr int kDefaultMachinesPort = 29500;
-
 } // namespace accelerate

@@ -8,6 +8,8 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
+#include "base/words.h"
 #include "config/env_bridge.h"
 #include "hardware/cores.h"
 #include "launch/shell_quote.h"
@@ -132,12 +134,9 @@ MachineFacts read_machine_facts(
     return facts;
   }
   auto inventory = list_gpus();
-  std::optional<std::string> ids = env("CUDA_VISIBLE_DEVICES");
+  std::optional<std::string> ids = env(variables::kVisibleDevices);
   if (!config.gpu_ids.empty()) {
-    ids.emplace();
-    for (const auto& id : config.gpu_ids) {
-      *ids += (ids->empty() ? "" : ",") + id;
-    }
+    ids = join(config.gpu_ids, ",");
   }
   facts.gpus = choose_gpus(inventory.gpus, ids);
   facts.gpu_problem = inventory.problem;
@@ -161,9 +160,9 @@ LaunchPlan make_plan(
   plan.command.variables = worker_variables(values);
   // Secrets of the launchers, and what an outer torchrun said of its own store.
   plan.command.removed = {
-      "ACCELERATE_JOB_TOKEN",
-      "ACCELERATE_JOB_TOKEN_FILE",
-      "TORCHELASTIC_USE_AGENT_STORE"};
+      variables::kJobToken,
+      variables::kJobTokenFile,
+      variables::kUseAgentStore};
   plan.num_local = placement.is_in_place
                        ? placement.environment.topology.local_world_size
                        : num_local_of(values, placement.num_machines, facts);
@@ -178,7 +177,7 @@ LaunchPlan make_plan(
     num_cores += node.size();
   }
   plan.command.variables.try_emplace(
-      "OMP_NUM_THREADS",
+      variables::kOmpNumThreads,
       std::to_string(std::max<size_t>(
           1, num_cores / static_cast<size_t>(plan.num_local))));
   if (values.enable_cpu_affinity) {
@@ -203,26 +202,26 @@ std::vector<WorkerSpec> workers_of(
     command.variables[name] = str_cat(value);
   };
   const int machines = plan.placement.num_machines;
-  set(shared, "WORLD_SIZE", order.world_size);
-  set(shared, "LOCAL_WORLD_SIZE", plan.num_local);
-  set(shared, "GROUP_RANK", plan.placement.machine_rank);
-  set(shared, "GROUP_WORLD_SIZE", machines);
-  set(shared, "ROLE_NAME", "default");
-  set(shared, "ROLE_WORLD_SIZE", order.world_size);
-  set(shared, "MASTER_ADDR", order.master_address);
-  set(shared, "MASTER_PORT", order.master_port);
-  set(shared, "TORCHELASTIC_RESTART_COUNT", order.attempt);
-  set(shared, "TORCHELASTIC_MAX_RESTARTS", order.max_restarts);
-  set(shared, "TORCHELASTIC_RUN_ID", order.run_id);
+  set(shared, variables::kWorldSize, order.world_size);
+  set(shared, variables::kLocalWorldSize, plan.num_local);
+  set(shared, variables::kGroupRank, plan.placement.machine_rank);
+  set(shared, variables::kGroupWorldSize, machines);
+  set(shared, variables::kRoleName, "default");
+  set(shared, variables::kRoleWorldSize, order.world_size);
+  set(shared, variables::kMasterAddress, order.master_address);
+  set(shared, variables::kMasterPort, order.master_port);
+  set(shared, variables::kRestartCount, order.attempt);
+  set(shared, variables::kMostRestarts, order.max_restarts);
+  set(shared, variables::kRunId, order.run_id);
   // torchrun's own default: a NCCL error ends the worker instead of hanging.
-  shared.variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  shared.variables.try_emplace(variables::kNcclAsyncErrors, "1");
   std::vector<WorkerSpec> workers;
   for (int local = 0; local < plan.num_local; ++local) {
     const int rank = order.first_rank + local;
     WorkerSpec worker{rank, shared};
-    set(worker.command, "RANK", rank);
-    set(worker.command, "LOCAL_RANK", local);
-    set(worker.command, "ROLE_RANK", rank);
+    set(worker.command, variables::kRank, rank);
+    set(worker.command, variables::kLocalRank, local);
+    set(worker.command, variables::kRoleRank, rank);
     if (!plan.cores.empty()) {
       worker.command.cores = plan.cores[static_cast<size_t>(local)];
     }
@@ -234,19 +233,22 @@ std::vector<WorkerSpec> workers_of(
 ChildCommand command_in_place(const LaunchPlan& plan) {
   ChildCommand command = plan.command;
   // Here the outer torchrun is the one that the rank belongs to.
-  command.removed.erase("TORCHELASTIC_USE_AGENT_STORE");
+  command.removed.erase(variables::kUseAgentStore);
   const auto& [topology, meeting_point, source] = plan.placement.environment;
-  command.variables["RANK"] = std::to_string(topology.rank);
-  command.variables["WORLD_SIZE"] = std::to_string(topology.world_size);
-  command.variables["LOCAL_RANK"] = std::to_string(topology.local_rank);
-  command.variables["LOCAL_WORLD_SIZE"] =
+  command.variables[variables::kRank] = std::to_string(topology.rank);
+  command.variables[variables::kWorldSize] =
+      std::to_string(topology.world_size);
+  command.variables[variables::kLocalRank] =
+      std::to_string(topology.local_rank);
+  command.variables[variables::kLocalWorldSize] =
       std::to_string(topology.local_world_size);
-  command.variables["GROUP_RANK"] = std::to_string(topology.node_rank);
+  command.variables[variables::kGroupRank] = std::to_string(topology.node_rank);
   if (!meeting_point.address.empty()) {
-    command.variables["MASTER_ADDR"] = meeting_point.address;
+    command.variables[variables::kMasterAddress] = meeting_point.address;
   }
   if (meeting_point.port != 0) {
-    command.variables["MASTER_PORT"] = std::to_string(meeting_point.port);
+    command.variables[variables::kMasterPort] =
+        std::to_string(meeting_point.port);
   }
   if (!plan.cores.empty()) {
     command.cores = plan.cores.at(static_cast<size_t>(topology.local_rank));

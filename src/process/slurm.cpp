@@ -4,6 +4,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "process/cluster_environment.h"
 
 namespace accelerate {
@@ -14,7 +15,8 @@ constexpr int kMaxTasksPerNode = 1 << 20;
 // The script of a batch job carries SLURM_PROCID=0 and the job's task count
 // but is no task of it: it would wait for ranks that nobody starts.
 bool is_batch_script(const EnvReader& env) {
-  return env.text("ENVIRONMENT") == "BATCH" && !env.text("SLURM_STEP_ID");
+  return env.text(variables::kBatchEnvironment) == "BATCH" &&
+         !env.text(variables::kSlurmStep);
 }
 
 [[noreturn]] void refuse(
@@ -35,7 +37,7 @@ bool is_batch_script(const EnvReader& env) {
 // three nodes, one on the fourth.
 std::optional<int> tasks_on_node(const EnvReader& env, int node) {
   for (const char* name :
-       {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+       {variables::kSlurmStepTasksPerNode, variables::kSlurmTasksPerNode}) {
     const auto value = env.text(name);
     if (!value) {
       continue;
@@ -80,14 +82,16 @@ std::optional<int> tasks_on_node(const EnvReader& env, int node) {
 Rendezvous meeting_point(const EnvReader& env) {
   Rendezvous point;
   for (const char* name :
-       {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+       {variables::kSlurmStepNodes,
+        variables::kSlurmJobNodes,
+        variables::kSlurmNodes}) {
     if (const auto nodes = env.text(name)) {
       point.address = first_slurm_host(*nodes, name);
       break;
     }
   }
-  const auto job = env.number("SLURM_JOB_ID").value_or(0);
-  const auto step = env.number("SLURM_STEP_ID").value_or(0);
+  const auto job = env.number(variables::kSlurmJob).value_or(0);
+  const auto step = env.number(variables::kSlurmStep).value_or(0);
   point.port = port_of_job(
       static_cast<uint64_t>(job) * 4096 + static_cast<uint64_t>(step));
   return point;
@@ -120,19 +124,24 @@ std::string first_slurm_host(
   return host;
 }
 
-std::optional<ProcessEnvironment> detect_slurm(const EnvReader& env) {
+std::optional<ProcessEnvironment> detect_slurm(
+    const EnvReader& env,
+    const StarterRow& row) {
   if (is_batch_script(env)) {
     return std::nullopt;
   }
-  const char* tasks = env.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS"
-                                                       : "SLURM_NTASKS";
-  auto found = read_ranks(
-      env, {"Slurm", "SLURM_PROCID", tasks, "SLURM_LOCALID", nullptr});
+  // A step may have fewer tasks than its job.
+  StarterRow step = row;
+  if (env.text(variables::kSlurmStepTasks)) {
+    step.names.world_size = variables::kSlurmStepTasks;
+  }
+  auto found = read_ranks(env, step);
   if (!found) {
     return std::nullopt;
   }
+  found->starter = &row.starter;
   ProcessTopology& topology = found->topology;
-  if (const auto node = env.number("SLURM_NODEID")) {
+  if (const auto node = env.number(variables::kSlurmNode)) {
     topology.node_rank = *node;
   }
   if (const auto here = tasks_on_node(env, topology.node_rank)) {

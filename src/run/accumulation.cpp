@@ -38,12 +38,14 @@ LossWeight::LossWeight(at::Tensor count) {
 }
 
 Accumulation::Accumulation(
-    AccumulationOptions options,
+    int64_t num_steps,
+    const AccumulationOptions& options,
     std::shared_ptr<const StateRegistry> registry)
-    : options_(options),
+    : sync_with_dataloader_(options.sync_with_dataloader),
+      sync_each_batch_(options.sync_each_batch),
       registry_(std::move(registry)),
       current_(&windows_[{}]) {
-  set_num_steps(options.num_steps);
+  set_num_steps(num_steps);
 }
 
 void Accumulation::set_num_steps(int64_t num_steps) {
@@ -53,7 +55,7 @@ void Accumulation::set_num_steps(int64_t num_steps) {
         num_steps,
         ", expected at least 1"));
   }
-  options_.num_steps = num_steps;
+  num_steps_ = num_steps;
 }
 
 std::vector<const ModelContext*> Accumulation::key_of(const Models& models) {
@@ -84,13 +86,13 @@ void Accumulation::begin(
   window.models.assign(models.begin(), models.end());
   ++window.num_begun;
   const auto batch = step_state.batch();
-  const bool is_last = options_.sync_with_dataloader && batch && batch->is_last;
-  const bool sync = is_last || window.num_begun >= options_.num_steps;
+  const bool is_last = sync_with_dataloader_ && batch && batch->is_last;
+  const bool sync = is_last || window.num_begun >= num_steps_;
   if (sync) {
     window.num_begun = 0;
   }
   step_state.set_sync_gradients(sync);
-  if (!sync && !options_.sync_each_batch) {
+  if (!sync && !sync_each_batch_) {
     for (const auto& model : models) {
       guard.hold_back(*model->engine);
     }
@@ -113,9 +115,7 @@ at::Tensor Accumulation::weigh(
   const bool ends = step_state.sync_gradients();
   window.num_backwards = ends ? 0 : window.num_backwards + 1;
   if (!weight) {
-    return options_.num_steps == 1
-               ? loss
-               : loss / static_cast<double>(options_.num_steps);
+    return num_steps_ == 1 ? loss : loss / static_cast<double>(num_steps_);
   }
   const auto count = weight->count().to(loss.device());
   window.total = is_first ? count.clone() : window.total + count;
@@ -123,10 +123,9 @@ at::Tensor Accumulation::weigh(
     if (is_first) {
       // Near the right size, so that fp16 gradients keep their range; one for
       // all ranks where gradients meet before the sum is known.
-      window.divisor = options_.sync_each_batch
-                           ? at::ones_like(count)
-                           : at::clamp_min(count, 1.0) *
-                                 static_cast<double>(options_.num_steps);
+      window.divisor = sync_each_batch_ ? at::ones_like(count)
+                                        : at::clamp_min(count, 1.0) *
+                                              static_cast<double>(num_steps_);
     }
     return loss * (count / window.divisor).to(loss.scalar_type());
   }

@@ -18,10 +18,12 @@ namespace accelerate {
 /// this rank holds them.
 class ACCELERATE_API Accumulation : public Stateful {
  public:
-  /// Throws `ConfigError` on less than one step.
-  /// Models are named in the state as `registry` names them.
+  /// `num_steps` is what came of the one in `options` and its variable. Models
+  /// are named in the state as `registry` names them. Throws `ConfigError` on
+  /// less than one step.
   Accumulation(
-      AccumulationOptions options,
+      int64_t num_steps,
+      const AccumulationOptions& options,
       std::shared_ptr<const StateRegistry> registry);
 
   /// Begins a micro-batch of these models; holds their gradients back in
@@ -31,7 +33,7 @@ class ACCELERATE_API Accumulation : public Stateful {
       StepState& step_state,
       std::vector<std::shared_ptr<ModelContext>> models,
       AccumulateGuard& guard);
-  int64_t num_steps() const { return options_.num_steps; }
+  int64_t num_steps() const { return num_steps_; }
   /// Throws `ConfigError` on less than one step.
   void set_num_steps(int64_t num_steps);
 
@@ -64,7 +66,9 @@ class ACCELERATE_API Accumulation : public Stateful {
   void save(const Window& window, StateDict& state) const;
   void load_window(const StateDict& state);
 
-  AccumulationOptions options_;
+  int64_t num_steps_ = 1;
+  bool sync_with_dataloader_;
+  bool sync_each_batch_;
   std::shared_ptr<const StateRegistry> registry_;
   /// By the models of `begin`, in the order of their addresses.
   std::map<std::vector<const ModelContext*>, Window> windows_;

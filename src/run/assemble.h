@@ -18,11 +18,8 @@ struct Assembly {
   /// How models train together.
   Strategy strategy;
   int64_t gradient_accumulation_steps = 1;
+  bool debug = false;
 };
-
-/// Whether the options or ACCELERATE_USE_CPU keep the run off GPUs. Throws
-/// `ConfigError` where the variable is no truth value.
-ACCELERATE_API bool wants_cpu(bool cpu, const EnvLookup& env);
 
 /// From options and the process's variables to group and device.
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env);

@@ -99,10 +99,8 @@ TrainingRun::TrainingRun(
       step_state_(std::move(step_state)),
       state_(std::make_shared<StateRegistry>()),
       accumulation_(std::make_shared<Accumulation>(
-          AccumulationOptions{
-              assembly_.gradient_accumulation_steps,
-              options_.accumulation.sync_with_dataloader,
-              options_.accumulation.sync_each_batch},
+          assembly_.gradient_accumulation_steps,
+          options_.accumulation,
           state_)),
       scaler_(make_scaler(assembly_, options_.scaler)) {
   state_->add("accumulation", accumulation_);

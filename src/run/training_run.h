@@ -34,6 +34,8 @@ class ACCELERATE_API TrainingRun {
   const ProcessGroup& group() const { return assembly_.group; }
   c10::Device device() const { return assembly_.device; }
   Precision precision() const { return assembly_.precision; }
+  /// Whether what is normally trusted is checked; see `AcceleratorOptions`.
+  bool debug() const { return assembly_.debug; }
   DistributedType distributed_type() const;
   const std::shared_ptr<StepState>& step_state() const { return step_state_; }
   const std::shared_ptr<GradScaler>& scaler() const { return scaler_; }

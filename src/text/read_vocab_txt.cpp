@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/str.h"
+#include "base/utf8.h"
 #include "text/json_part.h"
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace accelerate::text {
 namespace {
@@ -94,8 +94,7 @@ TokenizerParts read_vocab_txt(
     std::string_view lines,
     const BertSettings& settings,
     const std::string& name) {
-  bool is_ascii = false;
-  if (const auto at = find_invalid_utf8(lines, &is_ascii)) {
+  if (const auto at = find_invalid_utf8(lines)) {
     throw ConfigError(
         str_cat("[Tokenizer] ", name, ": byte ", *at, " is not UTF-8"));
   }

@@ -195,5 +195,19 @@ TEST(Accelerator, RefusesCollectivesAfterTheEnd) {
   });
 }
 
+TEST(Accelerator, ChecksRawCollectivesInDebugMode) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto mismatch = [&] {
+      group.all_reduce(torch::ones(1 + group.rank()), ReduceOp::kSum);
+    };
+    Accelerator accelerator(
+        {.cpu = true, .debug = true, .process_group = group});
+    EXPECT_THROW(mismatch(), MismatchError);
+    EXPECT_THROW(
+        accelerator.process_group().all_gather(torch::ones(1 + group.rank())),
+        MismatchError);
+  });
+}
+
 } // namespace
 } // namespace accelerate

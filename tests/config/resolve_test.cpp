@@ -6,6 +6,7 @@
 #include "accelerate/error.h"
 #include "config/fields.h"
 #include "support/temp_dir.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
@@ -14,15 +15,12 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-using Variables = std::map<std::string, std::string>;
+using testing::Variables;
 
 EnvLookup lookup(Variables values) {
   // Nothing of the person who runs the tests may leak in.
   values.emplace("HF_HOME", "/nonexistent");
-  return [values](const std::string& name) -> std::optional<std::string> {
-    const auto found = values.find(name);
-    return found == values.end() ? std::nullopt : std::optional(found->second);
-  };
+  return testing::lookup(std::move(values));
 }
 
 ConfigLayer flag(const std::string& name, const std::string& text) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
@@ -11,15 +12,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-using Variables = std::map<std::string, std::string>;
+using testing::Variables;
 
 Placement place(const Variables& variables, ResolvedConfig config = {}) {
-  return find_placement(
-      config, [&](const std::string& name) -> std::optional<std::string> {
-        const auto found = variables.find(name);
-        return found == variables.end() ? std::nullopt
-                                        : std::optional(found->second);
-      });
+  return find_placement(config, testing::lookup(variables));
 }
 
 const Variables kOneTaskPerNode = {
@@ -100,7 +96,8 @@ TEST(Placement, LetsFlagsWinOverTheCluster) {
   EXPECT_EQ(placement.num_machines, 4);
   EXPECT_EQ(placement.machine_rank, 3);
   EXPECT_EQ(
-      placement.meeting_point, (Rendezvous{"10.0.0.1", kDefaultMachinesPort}));
+      placement.meeting_point,
+      (Rendezvous{"10.0.0.1", kDefaultMainProcessPort}));
 }
 
 TEST(Placement, RefusesContradictionsAndMissingAddresses) {

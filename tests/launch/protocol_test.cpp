@@ -8,6 +8,7 @@
 #include "launch/hosts.h"
 #include "launch/job_token.h"
 #include "support/temp_dir.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
@@ -162,11 +163,8 @@ TEST(JobToken, IsRandomAndComesFromAPrivateFile) {
   EXPECT_NE(random_token(), random_token());
   testing::TempDir folder;
   const auto file = folder.write("token", "first line\nsecond\n");
-  const auto env = [&](const std::string& name) -> std::optional<std::string> {
-    return name == "ACCELERATE_JOB_TOKEN_FILE"
-               ? std::optional<std::string>(file.string())
-               : std::nullopt;
-  };
+  const auto env =
+      testing::lookup({{"ACCELERATE_JOB_TOKEN_FILE", file.string()}});
   std::filesystem::permissions(file, std::filesystem::perms(0644));
   EXPECT_THAT(
       [&] { find_token(env); },

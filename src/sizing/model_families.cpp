@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/model_families.h"
+#include "sizing/model_families.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

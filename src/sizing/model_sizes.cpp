@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/model_sizes.h"
+#include "sizing/model_sizes.h"
 
 #include <algorithm>
 #include <cctype>
@@ -10,7 +10,7 @@
 
 #include "accelerate/safetensors_index.h"
 #include "base/str.h"
-#include "cli/model_families.h"
+#include "sizing/model_families.h"
 
 namespace accelerate {
 namespace {
