@@ -216,7 +216,7 @@ class ACCELERATE_API Accelerator {
     processes().on_process(process_index, std::forward<F>(f));
   }
 
-  /// This rank's part of a vector, a tensor or a map of them: see `splitting.h`.
+  /// This rank's part of a vector, a tensor or a map of them: `splitting.h`.
   template <class T>
   T split_between_processes(const T& inputs, bool apply_padding = false) const {
     return split(inputs, processes().shard(), apply_padding);

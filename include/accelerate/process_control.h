@@ -13,8 +13,8 @@
 
 namespace accelerate {
 
-/// The place of this process among those of the run. `Accelerator` has all of it
-/// under the same names; by itself it needs no model.
+/// The place of this process among those of the run. `Accelerator` has all of
+/// it under the same names; by itself it needs no model.
 class ACCELERATE_API ProcessControl {
  public:
   ProcessControl(ProcessTopology topology, ProcessGroup group);

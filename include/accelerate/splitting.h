@@ -37,7 +37,8 @@ ACCELERATE_API void check_same_length(
 /// the size does not divide. With `apply_padding`, the last element is repeated
 /// so that all parts have the same size.
 ///
-///     const auto part = accelerate::split(prompts, {.rank = 1, .world_size = 2});
+///     const auto part =
+///         accelerate::split(prompts, {.rank = 1, .world_size = 2});
 template <class T>
 std::vector<T> split(
     const std::vector<T>& inputs,

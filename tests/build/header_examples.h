@@ -54,6 +54,7 @@ extern accelerate::GradScaler scaler;
 extern torch::Tensor loss, x;
 extern accelerate::models::ModelInputs batch;
 extern std::vector<std::map<std::string, torch::Tensor>> texts;
+extern std::vector<std::string> prompts;
 extern std::vector<torch::Tensor> train_set;
 extern Numbers source;
 extern std::string folder;
