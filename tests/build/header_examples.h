@@ -30,6 +30,11 @@ struct NetImpl : torch::nn::Module {
   torch::Tensor forward(const Sample& batch);
 };
 
+struct Counter : accelerate::Stateful {
+  accelerate::StateDict state_dict() const override;
+  void load_state_dict(const accelerate::StateDict& state) override;
+};
+
 struct Numbers {
   void reset(int64_t epoch);
   std::optional<int64_t> next();
