@@ -6,6 +6,7 @@
 #include "text/json_part.h"
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"
+#include "text/utf8.h"
 
 namespace accelerate::text {
 namespace {

@@ -45,7 +45,7 @@ TEST(Accelerator, RefusesAnEnvironmentOfAnotherRank) {
     EXPECT_THAT(
         [&] {
           Accelerator(
-              {.environment = ProcessEnvironment{{0, 3, 0, 3, 0}, {}, "test"},
+              {.environment = ProcessEnvironment{{0, 3, 0, 3, 0}, {}},
                .process_group = group});
         },
         ThrowsMessage<ConfigError>(HasSubstr("rank 0 of 3")));
