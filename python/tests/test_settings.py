@@ -41,7 +41,6 @@ CASES = [
     (STEPS, "gradient_accumulation_steps=2"),
     (STEPS, "gradient_accumulation_plugin=Plugin(num_steps=5)"),
     ('{"ACCELERATE_MIXED_PRECISION": "bf16"}', ""),
-    ('{"ACCELERATE_MIXED_PRECISION": "BF16"}', ""),
     ('{"ACCELERATE_MIXED_PRECISION": "bf16"}', "mixed_precision='no'"),
     ("{}", "cpu=False"),
     ('{"ACCELERATE_DEBUG_MODE": "1"}', ""),

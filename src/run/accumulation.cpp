@@ -51,7 +51,7 @@ Accumulation::Accumulation(
 void Accumulation::set_num_steps(int64_t num_steps) {
   if (num_steps < 1) {
     throw ConfigError(str_cat(
-        "[Accelerator] got accumulation.num_steps ",
+        "[Accelerator] got gradient_accumulation_steps ",
         num_steps,
         ", expected at least 1"));
   }
