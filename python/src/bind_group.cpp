@@ -111,20 +111,6 @@ void bind_group(py::module_& module) {
             return py::bytes(all);
           },
           py::arg("data"),
-          py::arg("root"))
-      .def(
-          "scatter_bytes",
-          [](const ProcessGroup& group,
-             const std::vector<std::string>& parts,
-             int root) {
-            std::string own;
-            {
-              const py::gil_scoped_release no_gil;
-              own = group.scatter_bytes(parts, root);
-            }
-            return py::bytes(own);
-          },
-          py::arg("parts"),
           py::arg("root"));
 }
 

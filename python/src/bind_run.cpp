@@ -204,9 +204,27 @@ void bind_run(py::module_& module) {
           "optimizer_step_was_skipped",
           &TrainingRun::optimizer_step_was_skipped)
       .def(
-          "num_scheduler_moves",
-          &TrainingRun::num_scheduler_moves,
-          py::arg("optimizers"))
+          "scheduler_moves",
+          [](const TrainingRun& run,
+             std::vector<std::shared_ptr<OptimizerStep>> optimizers,
+             bool step_with_optimizer,
+             bool adjust_scheduler,
+             int64_t num_counted,
+             std::optional<int64_t> end) {
+            const SchedulerMoves moves = run.scheduler_moves(
+                {.follows_optimizers = step_with_optimizer,
+                 .optimizers = std::move(optimizers),
+                 .is_original_rule = true,
+                 .counts_accumulated = adjust_scheduler,
+                 .num_counted = num_counted,
+                 .end = end});
+            return std::make_pair(moves.num_moves, moves.num_counted);
+          },
+          py::arg("optimizers"),
+          py::arg("step_with_optimizer"),
+          py::arg("adjust_scheduler"),
+          py::arg("num_counted"),
+          py::arg("end"))
       .def("set_trigger", &TrainingRun::set_trigger)
       .def("check_trigger", &TrainingRun::check_trigger, release)
       .def(

@@ -336,6 +336,9 @@ struct ProcessGroup::Transfer::State {
   std::shared_ptr<Impl> impl;
   const char* operation;
   at::Tensor tensor;
+  /// What really travels, where the group has no backend for the tensor's
+  /// device.
+  at::Tensor carried;
   c10::intrusive_ptr<c10d::Work> work;
 };
 ProcessGroup::Transfer::Transfer() = default;
@@ -353,29 +356,32 @@ ProcessGroup::Transfer::~Transfer() {
 void ProcessGroup::Transfer::wait() {
   if (const auto state = std::move(state_)) {
     state->impl->finish(state->operation, *state->work);
+    if (!state->carried.is_same(state->tensor)) {
+      state->tensor.copy_(state->carried);
+    }
   }
 }
 
 ProcessGroup::Transfer
 ProcessGroup::start_send(const at::Tensor& tensor, int to, int channel) const {
   Transfer transfer;
-  std::vector<at::Tensor> tensors = {tensor};
+  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
   auto work = impl_->start(
       "send", [&](auto& group) { return group.send(tensors, to, channel); });
-  transfer.state_.reset(
-      new Transfer::State{impl_, "send", tensor, std::move(work)});
+  transfer.state_.reset(new Transfer::State{
+      impl_, "send", tensors[0], tensors[0], std::move(work)});
   return transfer;
 }
 
 ProcessGroup::Transfer
 ProcessGroup::start_receive(at::Tensor tensor, int from, int channel) const {
   Transfer transfer;
-  std::vector<at::Tensor> tensors = {tensor};
+  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
   auto work = impl_->start("receive", [&](auto& group) {
     return group.recv(tensors, from, channel);
   });
-  transfer.state_.reset(
-      new Transfer::State{impl_, "receive", tensor, std::move(work)});
+  transfer.state_.reset(new Transfer::State{
+      impl_, "receive", tensor, tensors[0], std::move(work)});
   return transfer;
 }
 

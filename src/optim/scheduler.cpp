@@ -2,6 +2,7 @@
 #include "optim/prepared_optimizers.h"
 #include "optim/savable.h"
 #include "optim/schedule_rule.h"
+#include "optim/scheduler_moves.h"
 
 namespace accelerate {
 namespace {
@@ -59,7 +60,8 @@ struct Scheduler::State final : Stateful {
   std::vector<double> base_lrs;
   std::vector<double> last_lr;
   int64_t num_steps = 0;
-  int steps_at_once = 1;
+  SchedulerStepping stepping = SchedulerStepping::kPerOptimizerStep;
+  int num_processes = 1;
 
   /// The optimizer's rates as they are now.
   Rates rates() const {
@@ -98,35 +100,34 @@ struct Scheduler::State final : Stateful {
     }
   }
 
-  /// Whether the optimizer's latest step was a real one.
-  bool is_due() const {
-    if (prepared) {
-      return prepared->did_step();
+  /// The step of the prepared optimizer; null where nothing was prepared.
+  std::shared_ptr<OptimizerStep> optimizer_step() const {
+    if (prepared || !registry) {
+      return prepared ? prepared->shared_step() : nullptr;
     }
-    if (!registry) {
-      return true;
-    }
-    const auto found = registry->find(optimizer);
+    auto found = registry->find(optimizer);
     if (!found) {
       throw UsageError(
           "[Scheduler] the scheduler was prepared, its optimizer was not; pass "
           "the optimizer to prepare as well and keep what comes back");
     }
-    return found->did_step();
+    return found;
   }
 
   template <class... Metric>
   void step(Metric... metric) {
-    if (!is_due()) {
-      return;
+    SchedulerCall call{
+        .stepping = stepping,
+        .num_processes = num_processes,
+        .num_counted = num_steps,
+        .end = rule->total_steps()};
+    if (auto followed = optimizer_step()) {
+      call.optimizers.push_back(std::move(followed));
+    } else {
+      call.follows_optimizers = false;
     }
-    for (int i = 0; i < steps_at_once; ++i) {
-      // The original stops a schedule of known length at its end when it steps
-      // several times at once.
-      if (steps_at_once > 1 && rule->total_steps() &&
-          num_steps >= *rule->total_steps()) {
-        return;
-      }
+    const int64_t num_moves = scheduler_moves(call).num_moves;
+    for (int64_t i = 0; i < num_moves; ++i) {
       Rates now = rates();
       rule->advance(now, metric...);
       ++num_steps;
@@ -234,8 +235,8 @@ void Scheduler::prepare(
   if (!state_->prepared) {
     state_->registry = std::move(prepared);
   }
-  state_->steps_at_once =
-      stepping == SchedulerStepping::kPerProcess ? num_processes : 1;
+  state_->stepping = stepping;
+  state_->num_processes = num_processes;
 }
 
 Scheduler get_scheduler(

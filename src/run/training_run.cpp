@@ -322,18 +322,11 @@ bool TrainingRun::optimizer_step_was_skipped() const {
   });
 }
 
-int64_t TrainingRun::num_scheduler_moves(
-    const std::vector<std::shared_ptr<OptimizerStep>>& optimizers) const {
-  const bool is_skipped =
-      std::any_of(optimizers.begin(), optimizers.end(), [](const auto& step) {
-        return step->was_skipped();
-      });
-  if (is_skipped || !step_state_->sync_gradients()) {
-    return 0;
-  }
-  return options_.scheduler_stepping == SchedulerStepping::kPerProcess
-             ? topology().world_size
-             : 1;
+SchedulerMoves TrainingRun::scheduler_moves(SchedulerCall call) const {
+  call.sync_gradients = step_state_->sync_gradients();
+  call.stepping = options_.scheduler_stepping;
+  call.num_processes = topology().world_size;
+  return accelerate::scheduler_moves(call);
 }
 
 bool TrainingRun::check_trigger() {

@@ -12,6 +12,7 @@
 #include "accelerate/collectives.h"
 #include "accelerate/state_registry.h"
 #include "optim/optimizer_step.h"
+#include "optim/scheduler_moves.h"
 #include "parallel/gradient_norm.h"
 #include "run/accumulation.h"
 #include "run/assemble.h"
@@ -86,11 +87,10 @@ class ACCELERATE_API TrainingRun {
       double norm_type);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double limit);
   bool optimizer_step_was_skipped() const;
-  /// How often a scheduler of these optimizers moves at one call of `step`, by
-  /// Hugging Face's rule: not while gradients are accumulated, not after a
-  /// skipped step, else as `scheduler_stepping` says.
-  int64_t num_scheduler_moves(
-      const std::vector<std::shared_ptr<OptimizerStep>>& optimizers) const;
+  /// What a call of a scheduler's `step` does in this run, which says whether
+  /// gradients are accumulated, how many processes there are, and
+  /// `scheduler_stepping`.
+  SchedulerMoves scheduler_moves(SchedulerCall call) const;
 
   void set_trigger() { trigger_ = true; }
   bool check_trigger();
