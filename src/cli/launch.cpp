@@ -12,12 +12,12 @@
 #include "config/fields.h"
 #include "config/flags.h"
 #include "config/resolve.h"
-#include "launch/guardian.h"
-#include "launch/hosts.h"
-#include "launch/job_token.h"
-#include "launch/mpirun.h"
-#include "launch/plan.h"
+#include "launch/machines/job_token.h"
+#include "launch/plan/hosts.h"
+#include "launch/plan/mpirun.h"
+#include "launch/plan/plan.h"
 #include "launch/session.h"
+#include "launch/supervise/guardian.h"
 
 namespace accelerate {
 namespace {

@@ -8,8 +8,8 @@
 #include "base/str.h"
 #include "hardware/network.h"
 #include "hardware/ports.h"
-#include "launch/job_token.h"
-#include "launch/sockets.h"
+#include "launch/machines/job_token.h"
+#include "launch/machines/sockets.h"
 
 namespace accelerate {
 

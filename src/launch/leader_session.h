@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "launch/control_server.h"
 #include "launch/job.h"
+#include "launch/machines/control_server.h"
 #include "launch/session.h"
 
 namespace accelerate {

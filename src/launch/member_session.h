@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "launch/control_client.h"
+#include "launch/machines/control_client.h"
 #include "launch/session.h"
 
 namespace accelerate {

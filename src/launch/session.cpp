@@ -9,7 +9,7 @@
 #include "base/str.h"
 #include "launch/leader_session.h"
 #include "launch/member_session.h"
-#include "launch/process_tree.h"
+#include "launch/supervise/process_tree.h"
 
 namespace accelerate {
 

@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "accelerate/export.h"
-#include "launch/child_process.h"
-#include "launch/event_loop.h"
 #include "launch/job.h"
-#include "launch/output_router.h"
-#include "launch/plan.h"
-#include "launch/protocol.h"
-#include "launch/remote_launchers.h"
-#include "launch/signal_file.h"
-#include "launch/supervisor.h"
+#include "launch/machines/protocol.h"
+#include "launch/machines/remote_launchers.h"
+#include "launch/plan/plan.h"
+#include "launch/supervise/child_process.h"
+#include "launch/supervise/event_loop.h"
+#include "launch/supervise/output_router.h"
+#include "launch/supervise/signal_file.h"
+#include "launch/supervise/supervisor.h"
 
 namespace accelerate {
 

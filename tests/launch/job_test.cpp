@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include "launch/diagnosis.h"
+#include "launch/machines/diagnosis.h"
 
 namespace accelerate {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-#include "launch/process_tree.h"
+#include "launch/supervise/process_tree.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {

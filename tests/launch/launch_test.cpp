@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "hardware/ports.h"
-#include "launch/sockets.h"
+#include "launch/machines/sockets.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {

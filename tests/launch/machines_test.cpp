@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "launch/process_tree.h"
+#include "launch/supervise/process_tree.h"
 #include "support/cluster.h"
 
 namespace accelerate::testing {

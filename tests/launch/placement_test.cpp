@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/placement.h"
+#include "launch/plan/placement.h"
 
 #include <gmock/gmock.h>
 

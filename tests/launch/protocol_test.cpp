@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/protocol.h"
+#include "launch/machines/protocol.h"
 
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
-#include "launch/control_server.h"
-#include "launch/hosts.h"
-#include "launch/job_token.h"
+#include "launch/machines/control_server.h"
+#include "launch/machines/job_token.h"
+#include "launch/plan/hosts.h"
 #include "support/temp_dir.h"
 
 namespace accelerate {

@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 
 #include "hardware/ports.h"
-#include "launch/protocol.h"
-#include "launch/sockets.h"
+#include "launch/machines/protocol.h"
+#include "launch/machines/sockets.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The side of the control connection that is not machine 0.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "accelerate/export.h"
+#include "accelerate/process.h"
+#include "launch/machines/connection.h"
+#include "launch/machines/protocol.h"
+#include "launch/supervise/event_loop.h"
+
+namespace accelerate {
+
+/// Connects to machine 0, again and again until it is there or `join_limit` is
+/// over, and introduces this machine. Once accepted, a lost connection stays
+/// lost.
+class ACCELERATE_API ControlClient {
+ public:
+  struct Callbacks {
+    std::function<void(Message)> received = {};
+    /// A whole sentence. `was_accepted`: the job had begun for this machine.
+    std::function<void(const std::string& why, bool was_accepted)> lost = {};
+  };
+
+  ControlClient(
+      EventLoop& loop,
+      Rendezvous machine_0,
+      HelloMessage hello,
+      std::chrono::seconds join_limit,
+      Callbacks callbacks);
+  ~ControlClient();
+
+  void send(const Message& message);
+  /// Hangs up. No callback follows.
+  void close();
+
+ private:
+  void try_to_connect();
+  void connected(UniqueFile socket);
+  void received(Message message);
+  void failed(const std::string& why);
+
+  EventLoop& loop_;
+  Rendezvous machine_0_;
+  HelloMessage hello_;
+  EventLoop::Clock::time_point join_end_;
+  std::chrono::seconds join_limit_;
+  Callbacks callbacks_;
+  UniqueFile connecting_;
+  std::unique_ptr<Connection> connection_;
+  EventLoop::TimerId timer_ = 0;
+  bool is_accepted_ = false;
+  bool is_closed_ = false;
+};
+
+} // namespace accelerate

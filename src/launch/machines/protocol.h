@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The words that launchers of one job exchange; docs/launch_protocol.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "accelerate/export.h"
+#include "launch/job.h"
+#include "launch/plan/plan.h"
+
+namespace accelerate {
+
+inline constexpr int kProtocolVersion = 1;
+/// Of one frame, without its length.
+inline constexpr size_t kMaxFrameBytes = 64 * 1024;
+/// Of the first frame of a peer that has not yet shown who it is.
+inline constexpr size_t kMaxHelloBytes = 16 * 1024;
+
+/// A machine introduces itself: the first frame of every connection.
+struct HelloMessage {
+  int protocol = kProtocolVersion;
+  std::string version = {};
+  std::string token = {};
+  int machine_rank = 0;
+  std::string host = {};
+  int num_local = 1;
+  std::string devices = {};
+  std::map<std::string, std::string> agreement = {};
+
+  bool operator==(const HelloMessage&) const = default;
+};
+/// Machine 0 takes the machine into the roll.
+struct AcceptedMessage {
+  bool operator==(const AcceptedMessage&) const = default;
+};
+/// Machine 0 does not, and why.
+struct RefusedMessage {
+  std::string reason = {};
+  bool operator==(const RefusedMessage&) const = default;
+};
+/// Everybody is here: start the workers. `roll` is the table to print.
+struct StartMessage {
+  StartOrder order = {};
+  std::string roll = {};
+  bool operator==(const StartMessage&) const = default;
+};
+struct StopMessage {
+  int signal = 15;
+  bool is_to_restart = false;
+  bool operator==(const StopMessage&) const = default;
+};
+struct EndMessage {
+  JobEnding ending = {};
+  bool operator==(const EndMessage&) const = default;
+};
+struct FailedMessage {
+  FailureReport report = {};
+  bool operator==(const FailedMessage&) const = default;
+};
+/// The workers could not be started at all.
+struct CannotStartMessage {
+  std::string reason = {};
+  bool operator==(const CannotStartMessage&) const = default;
+};
+struct FinishedMessage {
+  bool operator==(const FinishedMessage&) const = default;
+};
+struct StoppedMessage {
+  bool operator==(const StoppedMessage&) const = default;
+};
+/// Somebody asked this machine's launcher to end.
+struct InterruptedMessage {
+  int signal = 15;
+  bool operator==(const InterruptedMessage&) const = default;
+};
+/// Nothing new; still alive.
+struct AliveMessage {
+  bool operator==(const AliveMessage&) const = default;
+};
+
+using Message = std::variant<
+    HelloMessage,
+    AcceptedMessage,
+    RefusedMessage,
+    StartMessage,
+    StopMessage,
+    EndMessage,
+    FailedMessage,
+    CannotStartMessage,
+    FinishedMessage,
+    StoppedMessage,
+    InterruptedMessage,
+    AliveMessage>;
+
+/// One frame: four bytes of length, most significant first, then JSON. Texts
+/// that would not fit are shortened.
+ACCELERATE_API std::string encode_frame(const Message& message);
+
+/// What a frame says. Throws `CommError` on anything that is not exactly one
+/// message with values in range.
+ACCELERATE_API Message decode_payload(std::string_view payload);
+
+/// Cuts a stream of bytes into frames.
+class ACCELERATE_API FrameReader {
+ public:
+  /// Frames longer than `limit` are refused before they are kept.
+  void set_limit(size_t limit) { limit_ = limit; }
+  void add(std::string_view bytes) { bytes_ += bytes; }
+  /// The next whole payload; nothing where more bytes are needed. Throws
+  /// `CommError` where a length is zero or above the limit.
+  std::optional<std::string> next();
+
+ private:
+  std::string bytes_;
+  size_t limit_ = kMaxFrameBytes;
+};
+
+} // namespace accelerate

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/placement.h"
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+bool is_set(const EnvLookup& env, const char* name) {
+  const auto value = env(name);
+  return value && !value->empty();
+}
+
+bool is_explicit(const ResolvedConfig& config, const char* field) {
+  return config.kind_of(field) >= SourceKind::kEnvironment;
+}
+
+// Kubernetes' training operator writes torchrun's own options as PET_*.
+std::optional<Placement> from_pet_variables(const EnvLookup& env) {
+  if (!is_set(env, "PET_NNODES") || is_set(env, "LOCAL_RANK")) {
+    return std::nullopt;
+  }
+  const auto renamed = [&](const std::string& name) {
+    if (name == "RANK") {
+      const auto rank = env("PET_NODE_RANK");
+      return rank ? rank : env("RANK");
+    }
+    if (name == "WORLD_SIZE") {
+      return env("PET_NNODES");
+    }
+    const auto value = env("PET_" + name);
+    return value ? value : env(name);
+  };
+  Placement placement;
+  placement.environment = detect_environment(renamed);
+  placement.environment.source = "Kubernetes";
+  return placement;
+}
+
+Placement from_cluster(const EnvLookup& env) {
+  Placement placement;
+  if (auto found = from_pet_variables(env)) {
+    placement = *found;
+  } else {
+    placement.environment = detect_environment(env);
+    const auto& source = placement.environment.source;
+    const auto& topology = placement.environment.topology;
+    placement.is_in_place =
+        source == "torchrun"
+            ? is_set(env, "LOCAL_RANK")
+            : source != "none" && topology.local_world_size > 1;
+    if (source == "torchrun" && !placement.is_in_place) {
+      placement.environment.source = "Kubernetes";
+    }
+  }
+  const auto& environment = placement.environment;
+  if (!placement.is_in_place) {
+    placement.num_machines = environment.topology.world_size;
+    placement.machine_rank = environment.topology.rank;
+    placement.meeting_point = environment.rendezvous;
+    placement.listens_everywhere = environment.source == "Kubernetes";
+  }
+  return placement;
+}
+
+void check_in_place(const ResolvedConfig& config, const Placement& placement) {
+  const auto& wanted = config.values.num_processes;
+  const auto& environment = placement.environment;
+  if (config.kind_of("num_processes") == SourceKind::kFlag && wanted &&
+      *wanted != environment.topology.world_size) {
+    throw ConfigError(str_cat(
+        "[launch] --num_processes ",
+        *wanted,
+        " but ",
+        environment.source,
+        " has started ",
+        environment.topology.world_size,
+        " tasks, one per rank; leave --num_processes out, or start one task "
+        "per machine"));
+  }
+}
+
+} // namespace
+
+Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
+  const LaunchConfig& values = config.values;
+  Placement placement;
+  if (!is_explicit(config, "num_machines")) {
+    placement = from_cluster(env);
+    if (placement.is_in_place) {
+      check_in_place(config, placement);
+      return placement;
+    }
+  }
+  if (placement.num_machines == 1) {
+    placement.num_machines = values.num_machines;
+    placement.machine_rank = values.machine_rank;
+    placement.meeting_point = {};
+    placement.listens_everywhere = false;
+  }
+  if (placement.num_machines == 1) {
+    return placement;
+  }
+  if (!values.main_process_ip.empty() &&
+      (placement.meeting_point.address.empty() ||
+       is_explicit(config, "main_process_ip"))) {
+    placement.meeting_point.address = values.main_process_ip;
+  }
+  const bool is_port_known = placement.meeting_point.port != 0;
+  if (values.main_process_port.value_or(0) != 0 &&
+      (!is_port_known || is_explicit(config, "main_process_port"))) {
+    placement.meeting_point.port = *values.main_process_port;
+  } else if (!is_port_known) {
+    placement.meeting_point.port = kDefaultMachinesPort;
+  }
+  if (placement.meeting_point.address.empty()) {
+    throw ConfigError(str_cat(
+        "[launch] ",
+        placement.num_machines,
+        " machines, but nobody says where machine 0 is; give "
+        "--main_process_ip HOST (or MASTER_ADDR), the same on every machine"));
+  }
+  return placement;
+}
+
+} // namespace accelerate
