@@ -5,6 +5,7 @@
 
 #include "accelerate/error.h"
 #include "base/parse.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "config/fields.h"
 
@@ -43,7 +44,7 @@ std::string join(const std::vector<std::string>& parts) {
       "[config] ",
       field.name,
       " is '",
-      value.text,
+      printable(value.text),
       "' (",
       value.place,
       ") where ",

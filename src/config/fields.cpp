@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/str.h"
+#include "base/host_name.h"
 
 namespace accelerate {
 namespace {
@@ -26,9 +26,9 @@ std::string check_gpu_ids(const std::string& text) {
     const std::string_view id(text.data() + begin, end - begin);
     const bool is_index =
         !id.empty() && std::all_of(id.begin(), id.end(), is_digit);
-    // The last two are how users and Slurm say "none" in the environment.
+    // The last ones are how users, containers and Slurm say "none".
     if (!is_index && !id.starts_with("GPU-") && !id.starts_with("MIG-") &&
-        id != "-1" && id != "NoDevFiles") {
+        id != "-1" && id != "none" && id != "void" && id != "NoDevFiles") {
       return "'all', or device indices or UUIDs joined by commas, as 0,1";
     }
     begin = end + 1;
@@ -43,11 +43,15 @@ std::string check_precision(const std::string& text) {
 }
 
 std::string check_hosts(const std::string& text) {
-  return text.empty() || text.starts_with(',') || text.ends_with(',') ||
-                 text.find(",,") != std::string::npos ||
-                 text.find_first_of(" \t") != std::string::npos
-             ? "host names joined by commas, as node0,node1"
-             : "";
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (!is_ssh_target(text.substr(begin, end - begin))) {
+      return "host names joined by commas, as node0,node1";
+    }
+    begin = end + 1;
+  }
+  return {};
 }
 
 std::vector<Field> program_fields() {

@@ -150,6 +150,8 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       {"gpu_ids", "first", "0,1"},
       {"hosts", "a,,b", "node0,node1"},
       {"hosts", "a b", "node0,node1"},
+      {"hosts", "a,-oProxyCommand=x", "node0,node1"},
+      {"hosts", "a,me@-b", "node0,node1"},
       {"tee", "4", "at most 3"},
   };
   for (const auto& [name, text, expected] : cases) {
