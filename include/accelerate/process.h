@@ -48,6 +48,9 @@ struct ACCELERATE_API ProcessEnvironment {
   /// Who said so: "torchrun", "Open MPI", "MVAPICH", "PMI", "Slurm", or
   /// "none" for a process that nobody started as part of a run.
   std::string source = "none";
+  /// Of Slurm and MPI: names the job, alike on all its machines and different
+  /// from every other job's; may be part of a file's name. Empty: unknown.
+  std::string job = {};
 
   bool operator==(const ProcessEnvironment&) const = default;
 };

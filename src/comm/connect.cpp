@@ -92,7 +92,7 @@ std::string next_group_name(const Rendezvous& rendezvous) {
 c10::intrusive_ptr<c10d::Store> open_store(
     const ProcessEnvironment& environment,
     milliseconds timeout) {
-  const auto& [topology, rendezvous, source] = environment;
+  const auto& [topology, rendezvous, source, job] = environment;
   if (rendezvous.address.empty() || rendezvous.port == 0) {
     throw ConfigError(str_cat(
         "[connect] ",

@@ -3,6 +3,8 @@
 #include <cctype>
 
 #include "accelerate/error.h"
+#include "base/host_name.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "process/cluster_environment.h"
 
@@ -25,7 +27,7 @@ bool is_batch_script(const EnvReader& env) {
       "[detect_environment] ",
       variable,
       "='",
-      value,
+      printable(value),
       "' is not ",
       what,
       "; correct or unset it"));
@@ -93,6 +95,19 @@ Rendezvous meeting_point(const EnvReader& env) {
   return point;
 }
 
+// A job that was queued again has the same numbers.
+std::string name_of_job(const EnvReader& env) {
+  const auto job = env.number("SLURM_JOB_ID");
+  return job ? str_cat(
+                   "slurm-",
+                   *job,
+                   '.',
+                   env.number("SLURM_STEP_ID").value_or(0),
+                   '.',
+                   env.number("SLURM_RESTART_COUNT").value_or(0))
+             : "";
+}
+
 } // namespace
 
 std::string first_slurm_host(
@@ -114,7 +129,7 @@ std::string first_slurm_host(
     host += node_list.substr(at + 1, end - at - 1);
     at = close + 1;
   }
-  if (host.empty() || host.find_first_of("[] ") != std::string::npos) {
+  if (!is_host_name(host)) {
     refuse(variable, node_list, "a Slurm node list");
   }
   return host;
@@ -139,6 +154,7 @@ std::optional<ProcessEnvironment> detect_slurm(const EnvReader& env) {
     topology.local_world_size = *here;
   }
   found->rendezvous = read_rendezvous(env, meeting_point(env));
+  found->job = name_of_job(env);
   return found;
 }
 

@@ -235,7 +235,8 @@ ChildCommand command_in_place(const LaunchPlan& plan) {
   ChildCommand command = plan.command;
   // Here the outer torchrun is the one that the rank belongs to.
   command.removed.erase("TORCHELASTIC_USE_AGENT_STORE");
-  const auto& [topology, meeting_point, source] = plan.placement.environment;
+  const auto& [topology, meeting_point, source, job] =
+      plan.placement.environment;
   command.variables["RANK"] = std::to_string(topology.rank);
   command.variables["WORLD_SIZE"] = std::to_string(topology.world_size);
   command.variables["LOCAL_RANK"] = std::to_string(topology.local_rank);
