@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
@@ -12,7 +13,9 @@
 #include "config/fields.h"
 #include "config/flags.h"
 #include "config/resolve.h"
+#include "launch/machines/diagnosis.h"
 #include "launch/machines/job_token.h"
+#include "launch/parent_folder.h"
 #include "launch/plan/hosts.h"
 #include "launch/plan/mpirun.h"
 #include "launch/plan/plan.h"
@@ -31,6 +34,22 @@ void check_program(const std::vector<std::string>& program) {
   if (program[0].starts_with('-')) {
     throw ConfigError(explain_unknown_flag(program[0]));
   }
+}
+
+Patience patience_of(const LaunchConfig& config) {
+  Patience patience;
+  patience.limit = std::chrono::seconds(config.heartbeat_seconds);
+  patience.notice = std::min(patience.notice, patience.limit);
+  return patience;
+}
+
+std::vector<std::string> find_problems(
+    const LaunchConfig& config,
+    const LaunchPlan& plan,
+    const MachineFacts& facts) {
+  return config.check ? problems_of(diagnose_machine(
+                            config, facts, plan.command.command.at(0)))
+                      : std::vector<std::string>();
 }
 
 int run_plan(const LaunchPlan& plan, SessionOptions options) {
@@ -93,7 +112,7 @@ std::vector<RemoteLauncher> remote_launchers(
   order.is_coloured = plan.output.is_coloured;
   order.folder = std::filesystem::current_path();
   order.program = program;
-  order.variables = variables_to_pass_on(environ);
+  order.variables = variables_to_pass_on(environ, config.values.exported);
   for (const Field& field : launch_fields()) {
     const std::string name(field.name);
     if (config.kind_of(name) != SourceKind::kDefault) {
@@ -140,11 +159,8 @@ int join_from_stdin() {
   placement.num_machines = order.num_machines;
   placement.machine_rank = order.machine_rank;
   placement.meeting_point = order.meeting_point;
-  LaunchPlan plan = make_plan(
-      config,
-      order.program,
-      placement,
-      read_machine_facts(config.values, system_env));
+  const auto facts = read_machine_facts(config.values, system_env);
+  LaunchPlan plan = make_plan(config, order.program, placement, facts);
   plan.command.variables.insert(order.variables.begin(), order.variables.end());
   plan.num_local = order.num_local.value_or(plan.num_local);
   plan.output.is_coloured = order.is_coloured;
@@ -152,6 +168,8 @@ int join_from_stdin() {
   SessionOptions options;
   options.token = order.token;
   options.join_limit = order.join_limit;
+  options.patience = patience_of(config.values);
+  options.problems = find_problems(config.values, plan, facts);
   options.is_remote_controlled = true;
   return run_plan(plan, options);
 }
@@ -163,6 +181,9 @@ int launch(
     const std::vector<std::string>& program,
     const std::string& parent_folder) {
   check_program(program);
+  if (!parent_folder.empty()) {
+    check_parent_folder(parent_folder);
+  }
   const ResolvedConfig config = resolve_launch_config(flags, system_env);
   check_launchable(config);
   const LaunchConfig& values = config.values;
@@ -174,8 +195,8 @@ int launch(
   } else if (!is_mpirun) {
     placement = find_placement(config, system_env);
   }
-  LaunchPlan plan = make_plan(
-      config, program, placement, read_machine_facts(values, system_env));
+  const auto facts = read_machine_facts(values, system_env);
+  LaunchPlan plan = make_plan(config, program, placement, facts);
   plan.output.is_coloured = isatty(STDOUT_FILENO) == 1 &&
                             isatty(STDERR_FILENO) == 1 &&
                             !system_env("NO_COLOR");
@@ -202,7 +223,15 @@ int launch(
   SessionOptions options;
   options.join_limit = std::chrono::seconds(values.join_timeout);
   options.parent_folder = parent_folder;
-  options.token = hosts.size() > 1 ? random_token() : find_token(system_env);
+  options.patience = patience_of(values);
+  options.problems = find_problems(values, plan, facts);
+  std::optional<JobToken> token;
+  if (hosts.size() > 1) {
+    options.token = random_token();
+  } else {
+    token.emplace(placement, system_env, options.join_limit);
+    options.token = token->text();
+  }
   options.remote_launchers =
       remote_launchers(hosts, config, plan, program, options.token);
   return run_plan(plan, options);

@@ -2,6 +2,7 @@
 #include "config/fields.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/host_name.h"
 
@@ -52,6 +53,16 @@ std::string check_hosts(const std::string& text) {
     begin = end + 1;
   }
   return {};
+}
+
+std::string check_variables(const std::string& text) {
+  const auto is_part = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' ||
+           c == ',';
+  };
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_part)
+             ? ""
+             : "names of environment variables joined by commas, as A,B";
 }
 
 std::vector<Field> program_fields() {
@@ -219,6 +230,34 @@ std::vector<Field> machine_fields() {
        .most = 86400,
        .yaml_key = "join_timeout",
        .variable = "ACCELERATE_JOIN_TIMEOUT"},
+      {.name = "heartbeat_seconds",
+       .member = &LaunchConfig::heartbeat_seconds,
+       .group = kMachines,
+       .help = "Seconds of silence after which a machine is given up; it is "
+               "named after 5",
+       .value_name = "SECONDS",
+       .least = 1,
+       .most = 86400,
+       .yaml_key = "heartbeat_seconds",
+       .variable = "ACCELERATE_HEARTBEAT_SECONDS"},
+      {.name = "export",
+       .member = &LaunchConfig::exported,
+       .group = kMachines,
+       .help = "Environment variables that the workers on other hosts get too "
+               "(with --hosts, --hostfile and --mpirun_hostfile); may be "
+               "given several times",
+       .value_name = "NAME,NAME",
+       .check = check_variables,
+       .adds_up = true,
+       .yaml_key = "export",
+       .variable = "ACCELERATE_EXPORT"},
+      {.name = "check",
+       .member = &LaunchConfig::check,
+       .group = kMachines,
+       .help = "Look at every machine before the workers start, as `accelerate "
+               "doctor` does; start nothing where one cannot run them",
+       .yaml_key = "check",
+       .variable = "ACCELERATE_CHECK"},
   };
 }
 

@@ -39,16 +39,20 @@ void add_flag(
       field.choices.empty()
           ? std::string(field.value_name)
           : "{" + CLI::detail::join(field.choices, ",") + "}");
-  command
-      .add_option_function<std::string>(
-          spellings,
-          [layer, name](const std::string& text) {
-            (*layer)[name] = {text, "--" + name};
-          },
-          help)
-      ->group(group)
-      ->take_last()
-      ->type_name(value);
+  auto* option = command
+                     .add_option_function<std::string>(
+                         spellings,
+                         [layer, name](const std::string& text) {
+                           (*layer)[name] = {text, "--" + name};
+                         },
+                         help)
+                     ->group(group)
+                     ->type_name(value);
+  if (field.adds_up) {
+    option->join(',');
+  } else {
+    option->take_last();
+  }
 }
 
 void add_ignored_flag(

@@ -44,6 +44,11 @@ struct LaunchConfig {
   std::filesystem::path mpirun_hostfile = {};
   /// How long launchers wait for each other, in seconds.
   int join_timeout = 60;
+  /// How long a machine may be silent before it is given up.
+  int heartbeat_seconds = 30;
+  /// Names of variables that workers on other hosts get too.
+  std::vector<std::string> exported = {};
+  bool check = false;
 
   // The life of the job.
   int max_restarts = 0;

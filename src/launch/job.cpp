@@ -83,22 +83,51 @@ void Job::machine_lost(
   if (state_ == State::kOver || phases_[machine] == Phase::kLost) {
     return;
   }
-  phases_[machine] = Phase::kLost;
-  if (state_ != State::kStopping) {
-    ending_ = {
-        1,
-        str_cat(
-            "[launch] machine ",
-            machine,
-            " (",
-            host,
-            ") ",
-            why,
-            "; all workers everywhere were ended. Look at that machine and "
-            "at the network between, then launch again")};
-    stop_all(SIGTERM, State::kStopping);
-  } else {
+  if (state_ == State::kStopping) {
+    phases_[machine] = Phase::kLost;
     go_on_when_all_stopped();
+    return;
+  }
+  const std::string what =
+      str_cat("[launch] machine ", machine, " (", host, ") ", why);
+  if (attempt_ < max_restarts_) {
+    phases_[machine] = Phase::kAway;
+    say_(str_cat(
+        what,
+        "; all workers are ended, and start again when it is back (restart ",
+        attempt_ + 1,
+        " of ",
+        max_restarts_,
+        ")"));
+    stop_all(SIGTERM, State::kRestarting);
+    return;
+  }
+  phases_[machine] = Phase::kLost;
+  ending_ = {
+      1,
+      str_cat(
+          what,
+          "; all workers everywhere were ended. Look at that machine and at "
+          "the network between, then launch again")};
+  stop_all(SIGTERM, State::kStopping);
+}
+
+bool Job::awaits_any() const {
+  return std::find(phases_.begin(), phases_.end(), Phase::kAway) !=
+         phases_.end();
+}
+
+void Job::machine_returned(size_t machine) {
+  if (phases_[machine] == Phase::kAway) {
+    phases_[machine] = Phase::kStopped;
+    go_on_when_all_stopped();
+  }
+}
+
+void Job::give_up_waiting(const std::string& why) {
+  if (state_ == State::kRestarting && awaits_any()) {
+    ending_ = {1, why};
+    stop_all(SIGTERM, State::kStopping);
   }
 }
 
@@ -120,7 +149,8 @@ void Job::interrupt(int signal, const std::string& host) {
 void Job::stop_all(int signal, State next) {
   state_ = next;
   for (size_t i = 0; i < machines_.size(); ++i) {
-    if (phases_[i] != Phase::kLost && phases_[i] != Phase::kStopping) {
+    if (phases_[i] != Phase::kLost && phases_[i] != Phase::kAway &&
+        phases_[i] != Phase::kStopping) {
       phases_[i] = Phase::kStopping;
       machines_[i]->stop(signal, next == State::kRestarting);
     }
@@ -133,7 +163,7 @@ void Job::go_on_when_all_stopped() {
       std::any_of(phases_.begin(), phases_.end(), [](Phase phase) {
         return phase == Phase::kStopping;
       });
-  if (is_waiting) {
+  if (is_waiting || (state_ == State::kRestarting && awaits_any())) {
     return;
   }
   if (state_ == State::kRestarting) {

@@ -47,8 +47,9 @@ class Machine {
 };
 
 /// Decides for all machines. Any failure stops every machine; when all have
-/// stopped, the job starts again (while restarts are left) or ends. Exactly
-/// one `end` reaches every machine that was not lost.
+/// stopped, the job starts again (while restarts are left) or ends. A machine
+/// that was lost is a failure too; the job then starts again once it is back.
+/// Exactly one `end` reaches every machine that was not lost.
 class ACCELERATE_API Job {
  public:
   using Say = std::function<void(const std::string& line)>;
@@ -67,12 +68,19 @@ class ACCELERATE_API Job {
   /// "machine 1 (host) ...".
   void
   machine_lost(size_t machine, const std::string& host, const std::string& why);
+  /// Whether the job goes on only with this machine, which was lost.
+  bool awaits(size_t machine) const { return phases_[machine] == Phase::kAway; }
+  bool awaits_any() const;
+  /// A machine that was awaited can be started again.
+  void machine_returned(size_t machine);
+  /// Those that are awaited do not come; `why` is a line. Ends the job.
+  void give_up_waiting(const std::string& why);
   /// Somebody asked the launcher of a machine to end.
   void interrupt(int signal, const std::string& host);
 
  private:
   enum class State { kWaiting, kRunning, kStopping, kRestarting, kOver };
-  enum class Phase { kRunning, kFinished, kStopping, kStopped, kLost };
+  enum class Phase { kRunning, kFinished, kStopping, kStopped, kAway, kLost };
 
   void stop_all(int signal, State next);
   void go_on_when_all_stopped();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/leader_session.h"
 
-#include <cctype>
 #include <cstring>
 
 #include "accelerate/error.h"
@@ -12,6 +11,12 @@
 #include "launch/machines/sockets.h"
 
 namespace accelerate {
+namespace {
+
+// Between two ssh commands to a machine that was lost.
+constexpr std::chrono::milliseconds kStartAgain{2000};
+
+} // namespace
 
 class LeaderSession::LocalMachine : public Machine {
  public:
@@ -68,6 +73,10 @@ void LeaderSession::begin() {
   if (machines > 1) {
     listen();
     start_remote_launchers();
+  } else if (const auto problems = describe_problems({introduction()});
+             !problems.empty()) {
+    say_ending(problems);
+    finish(1);
   } else {
     begin_job();
   }
@@ -75,31 +84,13 @@ void LeaderSession::begin() {
 
 void LeaderSession::listen() {
   const Placement& placement = plan_.placement;
-  const std::string& address = placement.meeting_point.address;
-  const int port = placement.meeting_point.port;
-  // A machine's own name is often a loopback address in its /etc/hosts: the
-  // others would knock in vain.
-  const bool is_hidden =
-      std::isdigit(static_cast<unsigned char>(address[0])) == 0 &&
-      address != "localhost" && resolve_host(address)[0].starts_with("127.");
-  const std::string shown =
-      placement.listens_everywhere || is_hidden ? "" : address;
-  auto listener = listen_on(shown, port);
-  if (options_.token.empty()) {
-    say(str_cat(
-        "[launch] port ",
-        port,
-        " of ",
-        shown.empty() ? "all addresses" : shown,
-        " is open to the network without a token: whoever reaches it can join "
-        "with the same configuration. Set the same ACCELERATE_JOB_TOKEN on "
-        "every machine to close it"));
-  }
   server_ = std::make_unique<ControlServer>(
       loop_,
-      std::move(listener),
+      listen_on(listening_address(placement), placement.meeting_point.port),
+      options_.token,
       introduction(),
       placement.num_machines,
+      options_.patience,
       ControlServer::Callbacks{
           [this] { roll_complete(); },
           [this](size_t machine, const Message& message) {
@@ -108,29 +99,45 @@ void LeaderSession::listen() {
           [this](size_t machine, const std::string& why) {
             lost(machine, why);
           },
+          [this](size_t machine) { returned(machine); },
           [this](const std::string& line) { say(line); }});
   join_timer_ = loop_.after(options_.join_limit, [this] { join_time_over(); });
 }
 
 void LeaderSession::start_remote_launchers() {
-  const auto pids = remotes_.start(
-      options_.remote_launchers,
-      [this](const std::string& host, int wait_status) {
-        if (!job_ && !is_sent_away_) {
-          send_away(
-              str_cat(
-                  "[launch] the launcher on ",
-                  host,
-                  " ended with ",
-                  describe_end(wait_status),
-                  " before the start; try `ssh ",
-                  host,
-                  " accelerate --version`"),
-              1);
-        }
+  for (size_t i = 0; i < options_.remote_launchers.size(); ++i) {
+    start_remote_launcher(i);
+  }
+}
+
+void LeaderSession::start_remote_launcher(size_t index) {
+  const pid_t pid = remotes_.start(
+      index, options_.remote_launchers[index], [this, index](int wait_status) {
+        remote_launcher_ended(index, wait_status);
       });
-  for (const pid_t pid : pids) {
-    supervisor_.spare(pid);
+  supervisor_.spare(pid);
+}
+
+void LeaderSession::remote_launcher_ended(size_t index, int wait_status) {
+  const size_t machine = index + 1;
+  const std::string& host = options_.remote_launchers[index].host;
+  if (job_ && job_->awaits(machine)) {
+    loop_.after(kStartAgain, [this, index, machine] {
+      if (job_->awaits(machine)) {
+        start_remote_launcher(index);
+      }
+    });
+  } else if (!job_ && !is_sent_away_) {
+    send_away(
+        str_cat(
+            "[launch] the launcher on ",
+            host,
+            " ended with ",
+            describe_end(wait_status),
+            " before the start; try `ssh ",
+            host,
+            " accelerate --version`"),
+        1);
   }
 }
 
@@ -140,9 +147,31 @@ void LeaderSession::roll_complete() {
   for (const auto& machine : server_->roll()) {
     roll.push_back(*machine);
   }
+  if (const auto problems = describe_problems(roll); !problems.empty()) {
+    send_away(problems, 1);
+    return;
+  }
   roll_ = format_roll(roll);
   say(roll_);
   begin_job();
+}
+
+std::string LeaderSession::describe_problems(
+    const std::vector<HelloMessage>& roll) const {
+  std::string text;
+  for (const auto& machine : roll) {
+    for (const auto& problem : machine.problems) {
+      text += str_cat(
+          "[launch] machine ",
+          machine.machine_rank,
+          " (",
+          machine.host,
+          "): ",
+          problem,
+          '\n');
+    }
+  }
+  return text.empty() ? text : text + "[launch] --check: nothing was started";
 }
 
 void LeaderSession::join_time_over() {
@@ -200,6 +229,42 @@ void LeaderSession::lost(size_t machine, const std::string& why) {
         machine,
         server_->roll()[machine]->host,
         "was lost: the connection " + why);
+    if (job_->awaits(machine)) {
+      await(machine);
+    }
+  }
+}
+
+void LeaderSession::await(size_t machine) {
+  server_->await(machine);
+  const std::string host = server_->roll()[machine]->host;
+  if (machine <= options_.remote_launchers.size() &&
+      !remotes_.is_running(machine - 1)) {
+    remote_launcher_ended(machine - 1, 0);
+  }
+  loop_.cancel(return_timer_);
+  return_timer_ = loop_.after(options_.join_limit, [this, machine, host] {
+    job_->give_up_waiting(str_cat(
+        "[launch] machine ",
+        machine,
+        " (",
+        host,
+        ") was lost and did not come back within ",
+        options_.join_limit.count(),
+        " s (--join_timeout); all workers everywhere were ended"));
+  });
+}
+
+void LeaderSession::returned(size_t machine) {
+  say(str_cat(
+      "[launch] machine ",
+      machine,
+      " (",
+      server_->roll()[machine]->host,
+      ") is back"));
+  job_->machine_returned(machine);
+  if (!job_->awaits_any()) {
+    loop_.cancel(std::exchange(return_timer_, 0));
   }
 }
 

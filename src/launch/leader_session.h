@@ -31,10 +31,15 @@ class LeaderSession : public LaunchSession {
 
   void listen();
   void start_remote_launchers();
+  void start_remote_launcher(size_t index);
+  void remote_launcher_ended(size_t index, int wait_status);
   void roll_complete();
+  std::string describe_problems(const std::vector<HelloMessage>& roll) const;
   void join_time_over();
   void received(size_t machine, const Message& message);
   void lost(size_t machine, const std::string& why);
+  void await(size_t machine);
+  void returned(size_t machine);
   void begin_job();
   StartOrder order_for(size_t machine, int attempt);
   void send_away(const std::string& reason, int exit_code);
@@ -48,6 +53,7 @@ class LeaderSession : public LaunchSession {
   std::string run_id_;
   std::string roll_;
   EventLoop::TimerId join_timer_ = 0;
+  EventLoop::TimerId return_timer_ = 0;
   bool is_sent_away_ = false;
   int port_attempt_ = -1;
   int port_ = 0;

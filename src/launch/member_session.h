@@ -9,13 +9,14 @@
 
 namespace accelerate {
 
-/// Joins machine 0 and does what it says.
+/// Joins machine 0 and does what it says. Where machine 0 is lost, ends the
+/// workers and, while restarts are left, joins again.
 class MemberSession : public LaunchSession {
  public:
   MemberSession(const LaunchPlan& plan, const SessionOptions& options);
 
  protected:
-  void begin() override {}
+  void begin() override { join(); }
   void workers_failed(const FailureReport& report) override;
   void workers_finished() override;
   void workers_stopped() override;
@@ -23,12 +24,18 @@ class MemberSession : public LaunchSession {
   void interrupted(int signal) override;
 
  private:
+  void join();
+  void join_again_soon();
   void received(const Message& message);
+  void refused(const std::string& reason);
   void lost(const std::string& why, bool was_accepted);
   void end(const JobEnding& ending);
 
-  ControlClient client_;
+  std::optional<ControlClient> client_;
   bool has_started_ = false;
+  int num_rejoins_ = 0;
+  /// Until when machine 0, which was lost, may take this machine in again.
+  std::optional<EventLoop::Clock::time_point> rejoin_end_;
   /// Set once nobody can be asked any more: leave when the workers are gone.
   std::optional<JobEnding> leaving_;
 };

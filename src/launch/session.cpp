@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "launch/leader_session.h"
 #include "launch/member_session.h"
+#include "launch/parent_folder.h"
 #include "launch/supervise/process_tree.h"
 
 namespace accelerate {
@@ -89,8 +90,9 @@ void LaunchSession::guardian_gone() {
 }
 
 void LaunchSession::parent_gone() {
-  std::error_code ignored;
-  std::filesystem::remove_all(options_.parent_folder, ignored);
+  if (!options_.parent_folder.empty()) {
+    remove_parent_folder(options_.parent_folder);
+  }
   guardian_gone();
 }
 
@@ -116,11 +118,11 @@ void LaunchSession::say_ending(const std::string& summary) {
 HelloMessage LaunchSession::introduction() const {
   return {
       .version = ACCELERATE_VERSION,
-      .token = options_.token,
       .machine_rank = plan_.placement.machine_rank,
       .host = host_name(),
       .num_local = plan_.num_local,
       .devices = plan_.devices,
+      .problems = options_.problems,
       .agreement = plan_.agreement};
 }
 

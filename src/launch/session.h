@@ -10,6 +10,7 @@
 
 #include "accelerate/export.h"
 #include "launch/job.h"
+#include "launch/machines/connection.h"
 #include "launch/machines/protocol.h"
 #include "launch/machines/remote_launchers.h"
 #include "launch/plan/plan.h"
@@ -22,10 +23,13 @@
 namespace accelerate {
 
 struct SessionOptions {
-  /// Shared by the launchers of the job; empty: anybody may try to join.
+  /// Shared by the launchers of the job; empty: every program of this machine
+  /// may try to join.
   std::string token = {};
   /// How long launchers wait for each other.
   std::chrono::seconds join_limit{60};
+  /// How long another machine may be silent.
+  Patience patience = {};
   /// A file whose end means that everything here must end at once.
   int lifeline = -1;
   /// Started by the launcher of machine 0, which does the talking: where stdin
@@ -34,8 +38,10 @@ struct SessionOptions {
   /// Of the program that started this launcher (`notebook_launcher`) and shows
   /// its output; empty: a person did. How the job ended is written to the file
   /// `ending` there. Where stdin ends, that program is gone, and the folder is
-  /// removed for it.
+  /// removed for it (`check_parent_folder`).
   std::filesystem::path parent_folder = {};
+  /// What `--check` found wrong with this machine: the job does not start.
+  std::vector<std::string> problems = {};
   /// Launchers of other machines that machine 0 has to start.
   std::vector<RemoteLauncher> remote_launchers = {};
 };

@@ -35,7 +35,8 @@ bool is_batch_script(const EnvReader& env) {
 
 // SLURM_STEP_TASKS_PER_NODE reads `2(x3),1`: two tasks on each of the first
 // three nodes, one on the fourth.
-std::optional<int> tasks_on_node(const EnvReader& env, int node) {
+std::optional<int>
+tasks_on_node(const EnvReader& env, int node, int local_rank) {
   for (const char* name :
        {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
     const auto value = env.text(name);
@@ -46,7 +47,8 @@ std::optional<int> tasks_on_node(const EnvReader& env, int node) {
     const auto digits = [&]() {
       int number = 0;
       const size_t first = at;
-      while (at < value->size() && std::isdigit((*value)[at]) != 0) {
+      while (at < value->size() &&
+             std::isdigit(static_cast<unsigned char>((*value)[at])) != 0) {
         number = number * 10 + ((*value)[at++] - '0');
         if (number > kMaxTasksPerNode) {
           refuse(name, *value, "a list of task counts");
@@ -68,6 +70,9 @@ std::optional<int> tasks_on_node(const EnvReader& env, int node) {
         }
       }
       if (node < first + nodes) {
+        if (tasks <= local_rank) {
+          refuse(name, *value, "a list that has room for SLURM_LOCALID");
+        }
         return tasks;
       }
       first += nodes;
@@ -150,7 +155,8 @@ std::optional<ProcessEnvironment> detect_slurm(const EnvReader& env) {
   if (const auto node = env.number("SLURM_NODEID")) {
     topology.node_rank = *node;
   }
-  if (const auto here = tasks_on_node(env, topology.node_rank)) {
+  if (const auto here =
+          tasks_on_node(env, topology.node_rank, topology.local_rank)) {
     topology.local_world_size = *here;
   }
   found->rendezvous = read_rendezvous(env, meeting_point(env));

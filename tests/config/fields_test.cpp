@@ -50,6 +50,9 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--hostfile",
           "--mpirun_hostfile,--mpirun-hostfile",
           "--join_timeout,--join-timeout",
+          "--heartbeat_seconds,--heartbeat-seconds",
+          "--export",
+          "--check",
           "--max_restarts,--max-restarts",
           "--log_dir,--log-dir",
           "-t,--tee",
@@ -68,7 +71,10 @@ TEST(LaunchFlags, AreExactlyThese) {
 TEST(LaunchFlags, FillTheLayerInBothSpellings) {
   CLI::App app;
   const auto layer = add_launch_flags(app);
-  app.parse("--num-processes 3 --gpu_ids=0,1 -q --debug=false --tee 1 -t 2");
+  app.parse(
+      "--num-processes 3 --gpu_ids=0,1 -q --debug=false --tee 1 -t 2 "
+      "--export A --export B,C");
+  EXPECT_EQ(layer->at("export").text, "A,B,C");
   EXPECT_EQ(layer->at("num_processes").text, "3");
   EXPECT_EQ(layer->at("num_processes").place, "--num_processes");
   EXPECT_EQ(layer->at("gpu_ids").text, "0,1");
@@ -148,6 +154,7 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       {"mixed_precision", "fp8", "bf16 is the nearest"},
       {"gpu_ids", "0,,1", "0,1"},
       {"gpu_ids", "first", "0,1"},
+      {"export", "A=1", "A,B"},
       {"hosts", "a,,b", "node0,node1"},
       {"hosts", "a b", "node0,node1"},
       {"hosts", "a,-oProxyCommand=x", "node0,node1"},
@@ -165,6 +172,15 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       EXPECT_THAT(error.what(), HasSubstr(expected)) << name;
     }
     EXPECT_EQ(config, LaunchConfig{}) << name;
+  }
+}
+
+// How users, containers and Slurm hide all GPUs.
+TEST(Fields, TakeEveryWordForNoGpu) {
+  for (const char* none : {"-1", "none", "void", "NoDevFiles"}) {
+    LaunchConfig config;
+    assign_field(config, *find_field("gpu_ids"), {none, "test"});
+    EXPECT_THAT(config.gpu_ids, ElementsAre(none));
   }
 }
 

@@ -50,6 +50,42 @@ TEST(Job, EndsWithZeroWhenAllHaveFinished) {
   EXPECT_THAT(two.second.log, ElementsAre("start 0", "end 0"));
 }
 
+TEST(Job, StartsAgainOnceALostMachineIsBack) {
+  TwoMachines two(1);
+  two.job.machine_lost(1, "node1", "was lost");
+  EXPECT_TRUE(two.job.awaits(1));
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 15"));
+  two.job.machine_stopped(0);
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 15"));
+  two.job.machine_returned(1);
+  EXPECT_FALSE(two.job.awaits_any());
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 15", "start 1"));
+  EXPECT_THAT(two.second.log, ElementsAre("start 0", "start 1"));
+  // No restart is left.
+  two.job.machine_lost(1, "node1", "was lost");
+  two.job.machine_stopped(0);
+  EXPECT_EQ(two.first.log.back(), "end 1");
+}
+
+TEST(Job, EndsWhereALostMachineStaysAway) {
+  TwoMachines two(1);
+  two.job.machine_lost(1, "node1", "was lost");
+  two.job.machine_stopped(0);
+  two.job.give_up_waiting("it did not come back");
+  two.job.machine_stopped(0);
+  EXPECT_EQ(two.first.log.back(), "end 1");
+  EXPECT_EQ(two.first.summary, "it did not come back");
+}
+
+TEST(Job, CanBeInterruptedWhileItWaitsForALostMachine) {
+  TwoMachines two(1);
+  two.job.machine_lost(1, "node1", "was lost");
+  two.job.machine_stopped(0);
+  two.job.interrupt(SIGTERM, "node0");
+  two.job.machine_stopped(0);
+  EXPECT_EQ(two.first.log.back(), "end 143");
+}
+
 TEST(Job, TellsTheFirstFailureAndNotItsConsequences) {
   TwoMachines two;
   two.job.machine_failed(1, {3, "node1", 7, "exit code 7", {"why"}});
@@ -79,7 +115,7 @@ TEST(Job, RestartsEverybodyOnlyWhenAllHaveStopped) {
 }
 
 TEST(Job, EndsWithoutTheMachineThatWasLost) {
-  TwoMachines two(5);
+  TwoMachines two;
   two.job.machine_lost(1, "node1", "was lost: silence");
   EXPECT_THAT(two.first.log, ElementsAre("start 0", "stop 15"));
   two.job.machine_stopped(0);

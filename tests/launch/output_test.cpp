@@ -167,6 +167,7 @@ std::string launch_for_parent(
     const TempDir& folder,
     const std::string& script) {
   const std::string path = folder.path();
+  folder.write("accelerate_parent", "");
   return "mkfifo " + path + "/in; exec 9<>" + path + "/in; exec " + kProgram +
          " launch --parent_folder " + path + " --num_processes 2 sh -c '" +
          script + "' <&9";
@@ -250,6 +251,7 @@ TEST(Parent, ReadsHowTheJobEndedFromAFile) {
 
 TEST(Parent, TakesTheJobWithIt) {
   TempDir folder;
+  folder.write("accelerate_parent", "");
   const auto result = run_process(
       {"sh",
        "-c",
@@ -257,6 +259,57 @@ TEST(Parent, TakesTheJobWithIt) {
            " --num_processes 2 sleep 600; echo code $?"});
   EXPECT_EQ(result.out, "code 137\n");
   EXPECT_FALSE(std::filesystem::exists(folder.path()));
+}
+
+TEST(Logs, FollowNoLinkOfAnotherUser) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root can make a link of another user";
+  }
+  TempDir folder;
+  const auto target = folder.path() / "target";
+  const auto link = folder.path() / "logs";
+  std::filesystem::create_directory(target);
+  std::filesystem::create_directory_symlink(target, link);
+  constexpr uid_t kAnother = 12345;
+  ASSERT_EQ(lchown(link.c_str(), kAnother, kAnother), 0);
+  const auto result = run_process(
+      {kProgram, "launch", "--num_processes", "2", "--log_dir", link, "true"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("is a link of another user"));
+  EXPECT_TRUE(std::filesystem::is_empty(target));
+  ASSERT_EQ(lchown(link.c_str(), 0, 0), 0);
+  EXPECT_EQ(
+      run_process({kProgram,
+                   "launch",
+                   "--num_processes",
+                   "2",
+                   "--log_dir",
+                   link,
+                   "true"})
+          .exit_code,
+      0);
+  EXPECT_FALSE(std::filesystem::is_empty(target));
+}
+
+// A folder that no parent has marked is somebody's own.
+TEST(Parent, LosesNothingThatItHasNotMarked) {
+  TempDir folder;
+  const auto precious = folder.write("thesis", "");
+  TempDir marked;
+  marked.write("accelerate_parent", "");
+  const auto link = folder.path() / "link";
+  std::filesystem::create_directory_symlink(marked.path(), link);
+  for (const auto& given : {folder.path(), link}) {
+    const auto result = run_process(
+        {"sh",
+         "-c",
+         ": | " + kProgram + " launch --parent_folder " + given.string() +
+             " --num_processes 2 true"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("is not a folder of this user with"));
+  }
+  EXPECT_TRUE(std::filesystem::exists(precious));
+  EXPECT_TRUE(std::filesystem::exists(marked.path()));
 }
 
 TEST(Commands, EnvPrintsWhatABugReportNeedsWithoutTheToken) {

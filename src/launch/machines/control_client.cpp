@@ -19,14 +19,18 @@ constexpr std::chrono::milliseconds kConnectLimit{3000};
 ControlClient::ControlClient(
     EventLoop& loop,
     Rendezvous machine_0,
+    std::string token,
     HelloMessage hello,
     std::chrono::seconds join_limit,
+    Patience patience,
     Callbacks callbacks)
     : loop_(loop),
       machine_0_(std::move(machine_0)),
+      token_(std::move(token)),
       hello_(std::move(hello)),
       join_end_(EventLoop::Clock::now() + join_limit),
       join_limit_(join_limit),
+      patience_(patience),
       callbacks_(std::move(callbacks)) {
   timer_ =
       loop_.after(std::chrono::milliseconds(0), [this] { try_to_connect(); });
@@ -63,32 +67,83 @@ void ControlClient::try_to_connect() {
 }
 
 void ControlClient::connected(UniqueFile socket) {
+  const std::string name = str_cat("[launch] machine 0 (", place(), ")");
+  handshake_.emplace(Side::kMember, token_);
   connection_ = std::make_unique<Connection>(
       loop_,
+      pulse_,
       std::move(socket),
+      patience_,
       Connection::Callbacks{
           [this](Message message) { received(std::move(message)); },
-          [this](const std::string& why) { failed("the connection " + why); }});
-  connection_->send(hello_);
+          [this](const std::string& why) { failed("the connection " + why); },
+          [this, name](const std::string& how) {
+            callbacks_.say(str_cat(
+                name,
+                " has been silent for ",
+                patience_.notice.count() / 1000,
+                " s: ",
+                how,
+                "; waiting for ",
+                patience_.limit.count() / 1000,
+                " s in all (--heartbeat_seconds)"));
+          },
+          [this, name](std::chrono::seconds silence) {
+            callbacks_.say(str_cat(
+                name, " is back after ", silence.count(), " s of silence"));
+          }});
+  connection_->send(handshake_->knock());
 }
 
 void ControlClient::received(Message message) {
-  if (std::holds_alternative<AcceptedMessage>(message)) {
+  if (handshake_) {
+    take_proof(message);
+  } else if (std::holds_alternative<AcceptedMessage>(message)) {
     is_accepted_ = true;
+  } else {
+    callbacks_.received(std::move(message));
+  }
+}
+
+void ControlClient::take_proof(const Message& message) {
+  const Handshake::Step step = handshake_->take(message);
+  if (!step.refusal.empty()) {
+    if (std::holds_alternative<ProofMessage>(message)) {
+      close();
+      callbacks_.lost(
+          str_cat(
+              "[launch] whoever answers at ",
+              place(),
+              " does not know the job token; is another job's machine 0 "
+              "there?"),
+          false);
+    } else {
+      callbacks_.received(RefusedMessage{step.refusal});
+    }
     return;
   }
-  callbacks_.received(std::move(message));
+  if (step.answer) {
+    connection_->send(*step.answer);
+  }
+  if (step.is_done) {
+    connection_->seal(
+        handshake_->seal_of(Side::kMember), handshake_->seal_of(Side::kLeader));
+    handshake_.reset();
+    connection_->send(hello_);
+  }
+}
+
+std::string ControlClient::place() const {
+  return str_cat(machine_0_.address, " port ", machine_0_.port);
 }
 
 void ControlClient::failed(const std::string& why) {
   if (is_closed_) {
     return;
   }
-  const std::string place =
-      str_cat(machine_0_.address, " port ", machine_0_.port);
   if (is_accepted_) {
     callbacks_.lost(
-        str_cat("[launch] machine 0 (", place, ") is lost: ", why), true);
+        str_cat("[launch] machine 0 (", place(), ") is lost: ", why), true);
     return;
   }
   if (EventLoop::Clock::now() + kRetry < join_end_) {
@@ -98,7 +153,7 @@ void ControlClient::failed(const std::string& why) {
   callbacks_.lost(
       str_cat(
           "[launch] machine 0 cannot be reached at ",
-          place,
+          place(),
           " within ",
           join_limit_.count(),
           " s (",

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/machines/control_server.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <iomanip>
-#include <sstream>
+#include <cerrno>
 
 #include "base/str.h"
 #include "launch/machines/sockets.h"
@@ -13,115 +13,53 @@
 namespace accelerate {
 namespace {
 
-constexpr size_t kMaxStrangers = 64;
+constexpr rlim_t kMaxStrangers = 64;
 constexpr int kAcceptsAtATime = 16;
 constexpr std::chrono::milliseconds kIntroductionLimit{5000};
 constexpr std::chrono::milliseconds kFarewellLimit{2000};
+// How long nobody is let in where the system has no descriptor left.
+constexpr std::chrono::milliseconds kPause{200};
 // A flood must not flood the log too.
 constexpr int kMaxRefusalLines = 10;
 
-// Takes the same time wherever the texts differ.
-bool is_same_secret(const std::string& a, const std::string& b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference |= static_cast<unsigned>(
-        static_cast<unsigned char>(a.empty() ? 0 : a[i % a.size()]) ^
-        static_cast<unsigned char>(b[i]));
-  }
-  return difference == 0;
+// At a low limit on descriptors most are left for the workers' streams.
+size_t max_strangers() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return static_cast<size_t>(
+      std::clamp<rlim_t>(limit.rlim_cur / 4, 4, kMaxStrangers));
 }
 
 } // namespace
 
-std::string reason_to_refuse(
-    const HelloMessage& own,
-    const HelloMessage& hello,
-    int num_machines) {
-  if (!is_same_secret(own.token, hello.token)) {
-    return str_cat(
-        "the job token is wrong; set the same ACCELERATE_JOB_TOKEN on every "
-        "machine");
-  }
-  if (hello.protocol != own.protocol || hello.version != own.version) {
-    return str_cat(
-        "it runs accelerate ",
-        hello.version,
-        " (protocol ",
-        hello.protocol,
-        "), machine 0 runs ",
-        own.version,
-        " (protocol ",
-        own.protocol,
-        "); install the same version on every machine");
-  }
-  for (const auto& [name, value] : own.agreement) {
-    const auto found = hello.agreement.find(name);
-    if (found == hello.agreement.end() || found->second != value) {
-      return str_cat(
-          "it has ",
-          name,
-          "=",
-          found == hello.agreement.end() ? "nothing" : found->second,
-          ", machine 0 has ",
-          name,
-          "=",
-          value,
-          "; use the same configuration on every machine");
-    }
-  }
-  if (hello.machine_rank >= num_machines || hello.machine_rank == 0) {
-    return str_cat(
-        "its --machine_rank is ",
-        hello.machine_rank,
-        ", but the others than machine 0 are 1 to ",
-        num_machines - 1);
-  }
-  return {};
-}
-
-std::string format_roll(const std::vector<HelloMessage>& roll) {
-  size_t widest = 4;
-  for (const auto& machine : roll) {
-    widest = std::max(widest, machine.host.size());
-  }
-  std::ostringstream out;
-  const auto width = static_cast<int>(widest);
-  out << "[launch] machine  " << std::left << std::setw(width) << "host"
-      << "  ranks      devices";
-  int first = 0;
-  for (const auto& machine : roll) {
-    const int last = first + machine.num_local - 1;
-    const std::string ranks =
-        first == last ? str_cat(first) : str_cat(first, '-', last);
-    out << "\n[launch] " << std::right << std::setw(7) << machine.machine_rank
-        << "  " << std::left << std::setw(width) << machine.host << "  "
-        << std::setw(9) << ranks << "  " << machine.devices;
-    first = last + 1;
-  }
-  return out.str();
-}
-
 ControlServer::ControlServer(
     EventLoop& loop,
     UniqueFile listener,
+    std::string token,
     HelloMessage own,
     int num_machines,
+    Patience patience,
     Callbacks callbacks)
     : loop_(loop),
       listener_(std::move(listener)),
-      own_(std::move(own)),
+      token_(std::move(token)),
+      roll_(std::move(own), num_machines, !token_.empty()),
+      patience_(patience),
       callbacks_(std::move(callbacks)),
-      roll_(static_cast<size_t>(num_machines)),
       machines_(static_cast<size_t>(num_machines)) {
-  roll_[0] = own_;
-  loop_.watch(listener_.get(), POLLIN, [this](short) { accept_some(); });
+  listen();
 }
 
 ControlServer::~ControlServer() {
   loop_.unwatch(listener_.get());
+  loop_.cancel(pause_);
   for (auto& peer : peers_) {
     loop_.cancel(peer.deadline);
   }
+}
+
+void ControlServer::listen() {
+  loop_.watch(listener_.get(), POLLIN, [this](short) { accept_some(); });
 }
 
 void ControlServer::accept_some() {
@@ -130,40 +68,71 @@ void ControlServer::accept_some() {
     if (poll(&waited, 1, 0) <= 0) {
       return;
     }
-    make_room();
+    if (num_strangers_ >= max_strangers()) {
+      drop_oldest_stranger();
+    }
     UniqueFile socket(accept4(
         listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
+    if (socket) {
+      add_peer(std::move(socket));
+    } else if (
+        (errno == EMFILE || errno == ENFILE) && !drop_oldest_stranger()) {
+      // Nobody to close: asking again at once would only spin.
+      loop_.unwatch(listener_.get());
+      pause_ = loop_.after(kPause, [this] { listen(); });
       return;
     }
-    add_peer(std::move(socket));
   }
 }
 
-void ControlServer::make_room() {
-  if (num_strangers_ < kMaxStrangers) {
-    return;
-  }
-  // The oldest stranger had the most time to introduce itself.
+// The oldest stranger had the most time to introduce itself.
+bool ControlServer::drop_oldest_stranger() {
   const auto oldest =
       std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
         return !peer.machine && peer.connection->is_open();
       });
-  if (oldest != peers_.end()) {
-    remove_soon(oldest);
+  if (oldest == peers_.end()) {
+    return false;
   }
+  remove_soon(oldest);
+  return true;
 }
 
 void ControlServer::add_peer(UniqueFile socket) {
-  const PeerPlace peer = peers_.emplace(peers_.end());
+  const PeerPlace peer = peers_.emplace(peers_.end(), token_);
   peer->address = peer_address(socket.get());
   peer->connection = std::make_unique<Connection>(
       loop_,
+      pulse_,
       std::move(socket),
+      patience_,
       Connection::Callbacks{
           [this, peer](Message message) { received(peer, std::move(message)); },
-          [this, peer](const std::string& why) { closed(peer, why); }});
-  peer->connection->set_limit(kMaxHelloBytes);
+          [this, peer](const std::string& why) { closed(peer, why); },
+          [this, peer](const std::string& how) {
+            if (peer->machine) {
+              callbacks_.say(str_cat(
+                  "[launch] ",
+                  name_of(*peer->machine),
+                  " has been silent for ",
+                  patience_.notice.count() / 1000,
+                  " s: ",
+                  how,
+                  "; waiting for ",
+                  patience_.limit.count() / 1000,
+                  " s in all (--heartbeat_seconds)"));
+            }
+          },
+          [this, peer](std::chrono::seconds silence) {
+            if (peer->machine) {
+              callbacks_.say(str_cat(
+                  "[launch] ",
+                  name_of(*peer->machine),
+                  " is back after ",
+                  silence.count(),
+                  " s of silence"));
+            }
+          }});
   peer->deadline =
       loop_.after(kIntroductionLimit, [this, peer] { remove_soon(peer); });
   ++num_strangers_;
@@ -174,6 +143,8 @@ void ControlServer::received(PeerPlace peer, Message message) {
     callbacks_.received(*peer->machine, std::move(message));
   } else if (peer->is_refused) {
     return;
+  } else if (!peer->is_known) {
+    take_proof(peer, message);
   } else if (const auto* hello = std::get_if<HelloMessage>(&message)) {
     take_hello(peer, *hello);
   } else {
@@ -181,33 +152,54 @@ void ControlServer::received(PeerPlace peer, Message message) {
   }
 }
 
-void ControlServer::take_hello(PeerPlace peer, const HelloMessage& hello) {
-  std::string reason =
-      reason_to_refuse(own_, hello, static_cast<int>(roll_.size()));
-  const auto machine = static_cast<size_t>(hello.machine_rank);
-  if (reason.empty() && roll_[machine]) {
-    reason = str_cat(
-        "machine_rank ",
-        hello.machine_rank,
-        " is taken by ",
-        roll_[machine]->host,
-        "; give each machine its own --machine_rank");
+void ControlServer::take_proof(PeerPlace peer, const Message& message) {
+  const Handshake::Step step = peer->handshake.take(message);
+  if (!step.refusal.empty()) {
+    refuse(peer, step.refusal);
+    return;
   }
+  if (step.answer) {
+    peer->connection->send(*step.answer);
+  }
+  if (step.is_done) {
+    peer->is_known = true;
+    peer->connection->seal(
+        peer->handshake.seal_of(Side::kLeader),
+        peer->handshake.seal_of(Side::kMember));
+  }
+}
+
+// A machine that was started again knocks before the silence of its old
+// launcher has lasted long enough.
+void ControlServer::drop_silent(size_t machine) {
+  const auto old =
+      std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+        return peer.machine == machine && peer.connection->is_open() &&
+               peer.connection->is_silent();
+      });
+  if (old != peers_.end()) {
+    old->connection->close();
+    closed(old, "fell silent, and a new launcher came from that machine");
+  }
+}
+
+void ControlServer::take_hello(PeerPlace peer, const HelloMessage& hello) {
+  drop_silent(static_cast<size_t>(hello.machine_rank));
+  const std::string reason = roll_.take(hello);
   if (!reason.empty()) {
     refuse(peer, reason);
     return;
   }
-  roll_[machine] = hello;
+  const auto machine = static_cast<size_t>(hello.machine_rank);
   machines_[machine] = peer->connection.get();
   peer->machine = machine;
-  peer->connection->set_limit(kMaxFrameBytes);
   loop_.cancel(std::exchange(peer->deadline, 0));
   --num_strangers_;
   peer->connection->send(AcceptedMessage{});
-  is_complete_ = std::all_of(roll_.begin(), roll_.end(), [](const auto& entry) {
-    return entry.has_value();
-  });
   if (is_complete_) {
+    callbacks_.returned(machine);
+  } else if (roll_.is_complete()) {
+    is_complete_ = true;
     callbacks_.complete();
   }
 }
@@ -234,13 +226,11 @@ void ControlServer::closed(PeerPlace peer, const std::string& why) {
     } else if (!is_complete_) {
       // It may come again while the roll is still being taken.
       callbacks_.say(str_cat(
-          "[launch] machine ",
-          machine,
-          " (",
-          roll_[machine]->host,
-          ") left before the start: the connection ",
+          "[launch] ",
+          name_of(machine),
+          " left before the start: the connection ",
           why));
-      roll_[machine].reset();
+      roll_.leave(machine);
     } else {
       callbacks_.lost(machine, why);
     }
@@ -248,7 +238,10 @@ void ControlServer::closed(PeerPlace peer, const std::string& why) {
   }
   if (!peer->is_refused && ++num_refusals_ <= kMaxRefusalLines) {
     callbacks_.say(str_cat(
-        "[launch] a stranger at ", peer->address, " was sent away: it ", why));
+        "[launch] a stranger at ",
+        peer->address,
+        " was sent away: the connection ",
+        why));
   }
   remove_soon(peer);
 }
@@ -289,6 +282,10 @@ bool ControlServer::is_everybody_gone() const {
   return std::all_of(machines_.begin(), machines_.end(), [](const auto* link) {
     return link == nullptr;
   });
+}
+
+std::string ControlServer::name_of(size_t machine) const {
+  return str_cat("machine ", machine, " (", roll()[machine]->host, ")");
 }
 
 } // namespace accelerate

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/timex.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -97,6 +99,31 @@ Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
         "--cpu trains on the CPU"};
   }
   return {Verdict::kGood, "training on the CPU: " + facts.gpu_problem};
+}
+
+// As execvp(3) looks for it.
+bool can_execute(const std::string& program) {
+  if (program.find('/') != std::string::npos) {
+    return access(program.c_str(), X_OK) == 0;
+  }
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (access((folder + "/" + program).c_str(), X_OK) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Finding look_at_program(const std::string& program) {
+  if (can_execute(program)) {
+    return {Verdict::kGood, "the program " + program + " can be executed"};
+  }
+  return {
+      Verdict::kBad,
+      "the program " + program + " cannot be executed",
+      "install it there under the same path, or run `chmod +x` on it"};
 }
 
 Finding look_at_own_clock() {
@@ -275,8 +302,22 @@ std::vector<Finding> diagnose(
         look_at_interface(resolve_host(hosts[i].address())[0], env));
     findings.push_back(look_at_clock_of(hosts[i], ssh));
   }
-  const auto facts = read_machine_facts(values, env);
-  findings.push_back(look_at_gpus(values, facts));
+  for (auto& finding :
+       diagnose_machine(values, read_machine_facts(values, env), "")) {
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+std::vector<Finding> diagnose_machine(
+    const LaunchConfig& config,
+    const MachineFacts& facts,
+    const std::string& program) {
+  std::vector<Finding> findings;
+  if (!program.empty()) {
+    findings.push_back(look_at_program(program));
+  }
+  findings.push_back(look_at_gpus(config, facts));
   if (facts.gpus.size() > 1) {
     findings.push_back(judge_peer_access(facts.gpus));
   }
@@ -284,6 +325,16 @@ std::vector<Finding> diagnose(
   findings.push_back(judge_file_limits(read_file_limits()));
   findings.push_back(look_at_own_clock());
   return findings;
+}
+
+std::vector<std::string> problems_of(const std::vector<Finding>& findings) {
+  std::vector<std::string> problems;
+  for (const auto& finding : findings) {
+    if (finding.verdict == Verdict::kBad) {
+      problems.push_back(finding.what + ": " + finding.remedy);
+    }
+  }
+  return problems;
 }
 
 } // namespace accelerate

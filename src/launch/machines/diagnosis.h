@@ -10,6 +10,7 @@
 #include "config/launch_config.h"
 #include "hardware/gpus.h"
 #include "hardware/memory.h"
+#include "launch/plan/plan.h"
 
 namespace accelerate {
 
@@ -30,6 +31,17 @@ struct Finding {
 ACCELERATE_API std::vector<Finding> diagnose(
     const ResolvedConfig& config,
     const EnvLookup& env);
+
+/// The part that looks at this machine alone, at once: what a launch with
+/// `--check` asks every machine. `program` is what the workers execute.
+ACCELERATE_API std::vector<Finding> diagnose_machine(
+    const LaunchConfig& config,
+    const MachineFacts& facts,
+    const std::string& program);
+
+/// "what: remedy" of the bad ones.
+ACCELERATE_API std::vector<std::string> problems_of(
+    const std::vector<Finding>& findings);
 
 /// The parts that depend on figures alone.
 ACCELERATE_API Finding judge_shared_memory(const MemoryFigures& memory);

@@ -4,9 +4,8 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#include <fstream>
-
 #include "accelerate/error.h"
+#include "base/small_file.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -21,12 +20,17 @@ std::string random_token() {
   if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
     throw SystemError("[launch] the system has no random numbers (getrandom)");
   }
-  std::string token;
-  for (const unsigned char byte : bytes) {
-    token += "0123456789abcdef"[byte >> 4];
-    token += "0123456789abcdef"[byte & 15];
+  return to_hexadecimal({reinterpret_cast<char*>(bytes), sizeof(bytes)});
+}
+
+std::string to_hexadecimal(std::string_view bytes) {
+  std::string digits;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    digits += "0123456789abcdef"[byte >> 4];
+    digits += "0123456789abcdef"[byte & 15];
   }
-  return token;
+  return digits;
 }
 
 std::string find_token(const EnvLookup& env) {
@@ -55,8 +59,8 @@ std::string find_token(const EnvLookup& env) {
         *file,
         "` and make a new token"));
   }
-  std::string token;
-  std::getline(std::ifstream(*file), token);
+  std::string token = read_small_file(*file, "ACCELERATE_JOB_TOKEN_FILE");
+  token = token.substr(0, token.find('\n'));
   if (token.empty() || token.size() > kMaxTokenBytes) {
     throw ConfigError(str_cat(
         "[launch] ACCELERATE_JOB_TOKEN_FILE=",
@@ -66,6 +70,35 @@ std::string find_token(const EnvLookup& env) {
         " random characters there, for example `openssl rand -hex 32`"));
   }
   return token;
+}
+
+JobToken::JobToken(
+    const Placement& placement,
+    const EnvLookup& env,
+    std::chrono::seconds join_limit)
+    : text_(find_token(env)) {
+  const std::string& job = placement.environment.job;
+  if (!text_.empty() || placement.num_machines == 1 ||
+      is_loopback_only(placement)) {
+    return;
+  }
+  if (job.empty()) {
+    throw ConfigError(str_cat(
+        "[launch] ",
+        placement.num_machines,
+        " machines that meet at ",
+        placement.meeting_point.address,
+        " have no job token: whoever reaches that port could join; set the "
+        "same ACCELERATE_JOB_TOKEN on every machine, for example from `openssl "
+        "rand -hex 32`"));
+  }
+  const auto path = token_file_of(job, env);
+  if (placement.machine_rank == 0) {
+    file_ = std::make_unique<TokenFile>(path);
+    text_ = file_->token();
+  } else {
+    text_ = await_token(path, join_limit);
+  }
 }
 
 } // namespace accelerate

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -13,7 +14,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kMaxName = 256;
 constexpr size_t kMaxText = 8192;
+constexpr size_t kMaxSummary = 24 * 1024;
 constexpr size_t kMaxLines = 32;
 constexpr size_t kMaxLine = 1024;
 constexpr int kMaxRank = 1 << 20;
@@ -21,26 +24,33 @@ constexpr int kMaxRank = 1 << 20;
 [[noreturn]] void refuse(const std::string& what) {
   throw CommError(str_cat(
       "[launch] the other side does not speak the launch protocol: ",
-      what,
+      printable(what),
       "; check main_process_ip and main_process_port"));
 }
 
 std::string shortened(const std::string& text, size_t limit) {
-  return text.size() <= limit ? text : text.substr(0, limit) + "...";
+  constexpr std::string_view kMark = "...";
+  if (text.size() <= limit) {
+    return text;
+  }
+  size_t end = limit - kMark.size();
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
+    --end; // Not in the middle of a character.
+  }
+  return text.substr(0, end).append(kMark);
 }
 
-/// Reads members of one object and refuses everything unexpected.
+/// Reads members of one object and refuses everything unexpected. Texts come
+/// out harmless for terminals, and no longer than `limit`.
 class ObjectReader {
  public:
   explicit ObjectReader(const json& object) : object_(object) {}
 
-  std::string text(const char* name, size_t limit = kMaxFrameBytes) const {
-    const json& value = member(name);
-    if (!value.is_string() ||
-        value.get_ref<const std::string&>().size() > limit) {
-      refuse(str_cat("'", name, "' is not a text of at most ", limit));
-    }
-    return value.get<std::string>();
+  std::string text(
+      const char* name,
+      size_t limit,
+      LineEnds line_ends = LineEnds::kQuoted) const {
+    return harmless(member(name), name, limit, line_ends);
   }
 
   int number(const char* name, int least, int most) const {
@@ -50,6 +60,15 @@ class ObjectReader {
       refuse(str_cat("'", name, "' is not between ", least, " and ", most));
     }
     return value.get<int>();
+  }
+
+  std::string digits(const char* name) const {
+    std::string value = text(name, kMaxName);
+    if (value.size() != kHandshakeDigits ||
+        value.find_first_not_of("0123456789abcdef") != std::string::npos) {
+      refuse(str_cat("'", name, "' is not ", kHandshakeDigits, " digits"));
+    }
+    return value;
   }
 
   bool boolean(const char* name) const {
@@ -67,10 +86,7 @@ class ObjectReader {
     }
     std::vector<std::string> result;
     for (const auto& line : value) {
-      if (!line.is_string()) {
-        refuse(str_cat("'", name, "' holds something else than text"));
-      }
-      result.push_back(line.get<std::string>());
+      result.push_back(harmless(line, name, kMaxLine, LineEnds::kQuoted));
     }
     return result;
   }
@@ -82,15 +98,25 @@ class ObjectReader {
     }
     std::map<std::string, std::string> result;
     for (const auto& [key, entry] : value.items()) {
-      if (!entry.is_string()) {
-        refuse(str_cat("'", name, "' holds something else than text"));
-      }
-      result[key] = entry.get<std::string>();
+      const std::string shown = shortened(printable(key), kMaxName);
+      result[shown] = harmless(entry, name, kMaxText, LineEnds::kQuoted);
     }
     return result;
   }
 
  private:
+  static std::string harmless(
+      const json& value,
+      const char* name,
+      size_t limit,
+      LineEnds line_ends) {
+    if (!value.is_string()) {
+      refuse(str_cat("'", name, "' holds something else than text"));
+    }
+    const auto& text = value.get_ref<const std::string&>();
+    return shortened(printable(text, line_ends), limit);
+  }
+
   const json& member(const char* name) const {
     const auto found = object_.find(name);
     if (found == object_.end()) {
@@ -127,16 +153,28 @@ std::string dump_to_fit(json object) {
   }
 }
 
+json to_json(const KnockMessage& m) {
+  return {{"type", "knock"}, {"protocol", m.protocol}, {"number", m.number}};
+}
+json to_json(const ChallengeMessage& m) {
+  return {{"type", "challenge"}, {"number", m.number}};
+}
+json to_json(const ProofMessage& m) {
+  return {{"type", "proof"}, {"proof", m.proof}};
+}
 json to_json(const HelloMessage& m) {
+  json problems = json::array();
+  for (const auto& problem : m.problems) {
+    problems.push_back(shortened(problem, kMaxLine));
+  }
   return {
       {"type", "hello"},
-      {"protocol", m.protocol},
       {"version", m.version},
-      {"token", m.token},
       {"machine_rank", m.machine_rank},
       {"host", m.host},
       {"num_local", m.num_local},
-      {"devices", shortened(m.devices, 200)},
+      {"devices", shortened(m.devices, kMaxName)},
+      {"problems", problems},
       {"agreement", m.agreement}};
 }
 json to_json(const AcceptedMessage&) {
@@ -166,7 +204,7 @@ json to_json(const EndMessage& m) {
   return {
       {"type", "end"},
       {"exit_code", m.ending.exit_code},
-      {"summary", m.ending.summary}};
+      {"summary", shortened(m.ending.summary, kMaxSummary)}};
 }
 json to_json(const FailedMessage& m) {
   json lines = json::array();
@@ -197,19 +235,24 @@ json to_json(const AliveMessage&) {
   return {{"type", "alive"}};
 }
 
-Message read_hello(const ObjectReader& in) {
-  HelloMessage m;
+Message read_knock(const ObjectReader& in) {
+  KnockMessage m;
   // Read first: another version may have other members.
   m.protocol = in.number("protocol", 0, 1 << 30);
-  m.version = in.text("version", 64);
-  m.token = in.text("token", 256);
-  if (m.protocol != kProtocolVersion) {
-    return m;
+  if (m.protocol == kProtocolVersion) {
+    m.number = in.digits("number");
   }
+  return m;
+}
+
+Message read_hello(const ObjectReader& in) {
+  HelloMessage m;
+  m.version = in.text("version", kMaxName);
   m.machine_rank = in.number("machine_rank", 0, kMaxRank);
-  m.host = in.text("host", 256);
+  m.host = in.text("host", kMaxName);
   m.num_local = in.number("num_local", 1, kMaxRank);
-  m.devices = in.text("devices", 256);
+  m.devices = in.text("devices", kMaxName);
+  m.problems = in.lines("problems");
   m.agreement = in.texts("agreement");
   return m;
 }
@@ -221,17 +264,17 @@ Message read_start(const ObjectReader& in) {
   m.order.world_size = in.number("world_size", 1, kMaxRank);
   m.order.max_restarts = in.number("max_restarts", 0, 1 << 30);
   m.order.master_port = in.number("master_port", 1, 65535);
-  m.order.run_id = in.text("run_id", 256);
-  m.roll = in.text("roll");
+  m.order.run_id = in.text("run_id", kMaxName);
+  m.roll = in.text("roll", kMaxText, LineEnds::kKept);
   return m;
 }
 
 Message read_failed(const ObjectReader& in) {
   FailedMessage m;
   m.report.rank = in.number("rank", 0, kMaxRank);
-  m.report.host = in.text("host", 256);
+  m.report.host = in.text("host", kMaxName);
   m.report.exit_code = in.number("exit_code", 1, 255);
-  m.report.how = in.text("how", 1024);
+  m.report.how = in.text("how", kMaxLine);
   m.report.last_lines = in.lines("last_lines");
   return m;
 }
@@ -239,10 +282,19 @@ Message read_failed(const ObjectReader& in) {
 using Reader = Message (*)(const ObjectReader&);
 const std::map<std::string, Reader, std::less<>>& readers() {
   static const std::map<std::string, Reader, std::less<>> table = {
+      {"knock", read_knock},
+      {"challenge",
+       [](auto& in) -> Message {
+         return ChallengeMessage{in.digits("number")};
+       }},
+      {"proof",
+       [](auto& in) -> Message { return ProofMessage{in.digits("proof")}; }},
       {"hello", read_hello},
       {"accepted", [](auto&) -> Message { return AcceptedMessage{}; }},
       {"refused",
-       [](auto& in) -> Message { return RefusedMessage{in.text("reason")}; }},
+       [](auto& in) -> Message {
+         return RefusedMessage{in.text("reason", kMaxText)};
+       }},
       {"start", read_start},
       {"stop",
        [](auto& in) -> Message {
@@ -252,12 +304,14 @@ const std::map<std::string, Reader, std::less<>>& readers() {
       {"end",
        [](auto& in) -> Message {
          return EndMessage{
-             {in.number("exit_code", 0, 255), in.text("summary")}};
+             {in.number("exit_code", 0, 255),
+              in.text("summary", kMaxSummary, LineEnds::kKept)}};
        }},
       {"failed", read_failed},
       {"cannot_start",
        [](auto& in) -> Message {
-         return CannotStartMessage{in.text("reason")};
+         return CannotStartMessage{
+             in.text("reason", kMaxText, LineEnds::kKept)};
        }},
       {"finished", [](auto&) -> Message { return FinishedMessage{}; }},
       {"stopped", [](auto&) -> Message { return StoppedMessage{}; }},
@@ -272,10 +326,12 @@ const std::map<std::string, Reader, std::less<>>& readers() {
 
 } // namespace
 
-std::string encode_frame(const Message& message) {
-  const json object =
-      std::visit([](const auto& m) { return to_json(m); }, message);
-  const std::string payload = dump_to_fit(object);
+std::string encode_payload(const Message& message) {
+  return dump_to_fit(
+      std::visit([](const auto& m) { return to_json(m); }, message));
+}
+
+std::string frame_of(const std::string& payload) {
   const auto size = static_cast<uint32_t>(payload.size());
   std::string frame;
   for (const int shift : {24, 16, 8, 0}) {
@@ -290,7 +346,7 @@ Message decode_payload(std::string_view payload) {
     refuse("a frame is not a JSON object");
   }
   const ObjectReader in(object);
-  const std::string type = in.text("type", 32);
+  const std::string type = in.text("type", kMaxName);
   const auto found = readers().find(type);
   if (found == readers().end()) {
     refuse(str_cat("unknown type '", type, "'"));

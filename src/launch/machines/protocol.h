@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "accelerate/export.h"
 #include "launch/job.h"
@@ -15,21 +16,40 @@
 
 namespace accelerate {
 
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 /// Of one frame, without its length.
 inline constexpr size_t kMaxFrameBytes = 64 * 1024;
-/// Of the first frame of a peer that has not yet shown who it is.
-inline constexpr size_t kMaxHelloBytes = 16 * 1024;
+/// Of the frames of a peer that has not yet shown who it is.
+inline constexpr size_t kMaxStrangerBytes = 1024;
+/// Of the random numbers and proofs of a handshake.
+inline constexpr size_t kHandshakeDigits = 64;
 
-/// A machine introduces itself: the first frame of every connection.
-struct HelloMessage {
+/// The first frame of every connection: a machine asks to be challenged.
+struct KnockMessage {
   int protocol = kProtocolVersion;
+  /// Random, in hexadecimal digits.
+  std::string number = {};
+  bool operator==(const KnockMessage&) const = default;
+};
+/// Machine 0 wants a proof that the token is known.
+struct ChallengeMessage {
+  std::string number = {};
+  bool operator==(const ChallengeMessage&) const = default;
+};
+/// Each side's, the member's first; see `Handshake`.
+struct ProofMessage {
+  std::string proof = {};
+  bool operator==(const ProofMessage&) const = default;
+};
+/// A machine introduces itself, once both sides have proved themselves.
+struct HelloMessage {
   std::string version = {};
-  std::string token = {};
   int machine_rank = 0;
   std::string host = {};
   int num_local = 1;
   std::string devices = {};
+  /// What `--check` found wrong there.
+  std::vector<std::string> problems = {};
   std::map<std::string, std::string> agreement = {};
 
   bool operator==(const HelloMessage&) const = default;
@@ -84,6 +104,9 @@ struct AliveMessage {
 };
 
 using Message = std::variant<
+    KnockMessage,
+    ChallengeMessage,
+    ProofMessage,
     HelloMessage,
     AcceptedMessage,
     RefusedMessage,
@@ -97,12 +120,14 @@ using Message = std::variant<
     InterruptedMessage,
     AliveMessage>;
 
-/// One frame: four bytes of length, most significant first, then JSON. Texts
-/// that would not fit are shortened.
-ACCELERATE_API std::string encode_frame(const Message& message);
+/// One message as JSON. Texts that would not fit are shortened.
+ACCELERATE_API std::string encode_payload(const Message& message);
 
-/// What a frame says. Throws `CommError` on anything that is not exactly one
-/// message with values in range.
+/// One frame: four bytes of length, most significant first, then the payload.
+ACCELERATE_API std::string frame_of(const std::string& payload);
+
+/// What a payload says, its texts quoted as by `printable`. Throws `CommError`
+/// on anything that is not exactly one message with values in range.
 ACCELERATE_API Message decode_payload(std::string_view payload);
 
 /// Cuts a stream of bytes into frames.

@@ -40,31 +40,27 @@ std::pair<UniqueFile, UniqueFile> make_input(const std::string& order) {
 
 } // namespace
 
-std::vector<pid_t> RemoteLaunchers::start(
-    const std::vector<RemoteLauncher>& launchers,
-    std::function<void(const std::string& host, int wait_status)> ended) {
-  std::vector<pid_t> pids;
-  for (const auto& launcher : launchers) {
-    auto streams = output_.open_helper(static_cast<int>(pids.size()));
-    auto [ours, theirs] = make_input(launcher.order);
-    streams.in = std::move(theirs);
-    const pid_t pid = start_child({.command = launcher.command}, streams);
-    inputs_.push_back(std::move(ours));
-    ++num_running_;
-    reaper_.on_end(pid, [this, ended, host = launcher.host](int status) {
-      --num_running_;
-      ended(host, status);
-      if (num_running_ == 0 && done_) {
-        std::exchange(done_, nullptr)();
-      }
-    });
-    pids.push_back(pid);
-  }
-  return pids;
+pid_t RemoteLaunchers::start(
+    size_t index,
+    const RemoteLauncher& launcher,
+    std::function<void(int wait_status)> ended) {
+  auto streams = output_.open_helper(static_cast<int>(index));
+  auto [ours, theirs] = make_input(launcher.order);
+  streams.in = std::move(theirs);
+  const pid_t pid = start_child({.command = launcher.command}, streams);
+  inputs_[index] = std::move(ours);
+  reaper_.on_end(pid, [this, ended, index](int status) {
+    inputs_.erase(index);
+    ended(status);
+    if (inputs_.empty() && done_) {
+      std::exchange(done_, nullptr)();
+    }
+  });
+  return pid;
 }
 
 void RemoteLaunchers::finish(std::function<void()> done) {
-  if (num_running_ == 0) {
+  if (inputs_.empty()) {
     done();
     return;
   }

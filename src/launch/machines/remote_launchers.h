@@ -28,11 +28,13 @@ class RemoteLaunchers {
   RemoteLaunchers(EventLoop& loop, ChildReaper& reaper, OutputRouter& output)
       : loop_(loop), reaper_(reaper), output_(output) {}
 
-  /// `ended` is called for each with its host and its wait status. Returns the
-  /// processes. Throws `SystemError` where ssh cannot be executed.
-  std::vector<pid_t> start(
-      const std::vector<RemoteLauncher>& launchers,
-      std::function<void(const std::string& host, int wait_status)> ended);
+  /// `index` tells them apart. `ended` is called with the wait status. Returns
+  /// the process. Throws `SystemError` where ssh cannot be executed.
+  pid_t start(
+      size_t index,
+      const RemoteLauncher& launcher,
+      std::function<void(int wait_status)> ended);
+  bool is_running(size_t index) const { return inputs_.contains(index); }
   /// Calls `done` once all have ended, or after two seconds.
   void finish(std::function<void()> done);
 
@@ -40,8 +42,8 @@ class RemoteLaunchers {
   EventLoop& loop_;
   ChildReaper& reaper_;
   OutputRouter& output_;
-  std::vector<UniqueFile> inputs_;
-  size_t num_running_ = 0;
+  /// By the index that was given, of those that run.
+  std::map<size_t, UniqueFile> inputs_;
   std::function<void()> done_;
 };
 

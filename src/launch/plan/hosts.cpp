@@ -2,12 +2,11 @@
 #include "launch/plan/hosts.h"
 
 #include <algorithm>
-#include <charconv>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <set>
 
 #include "accelerate/error.h"
+#include "base/small_file.h"
 #include "base/str.h"
 #include "hardware/network.h"
 #include "launch/plan/shell_quote.h"
@@ -22,67 +21,16 @@ constexpr const char* kPassedNames[] =
 constexpr const char* kPassedPrefixes[] =
     {"ACCELERATE_", "HF_", "NCCL_", "GLOO_", "TORCH_", "CUDA_", "OMP_"};
 
-std::optional<HostEntry> read_line(std::string line, const std::string& place) {
-  line = line.substr(0, line.find('#'));
-  std::istringstream in(line);
-  HostEntry entry;
-  if (!(in >> entry.name)) {
-    return std::nullopt;
-  }
-  for (std::string word; in >> word;) {
-    int slots = 0;
-    const char* end = word.data() + word.size();
-    if (!word.starts_with("slots=") ||
-        std::from_chars(word.data() + 6, end, slots).ptr != end || slots < 1) {
-      throw ConfigError(str_cat(
-          "[launch] ",
-          place,
-          ": '",
-          word,
-          "' where nothing or slots=N was expected; a line is `host slots=N`"));
-    }
-    entry.slots = slots;
-  }
-  return entry;
-}
-
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
-}
-
 } // namespace
-
-std::string HostEntry::address() const {
-  return name.substr(name.find('@') + 1);
-}
 
 std::vector<HostEntry> find_hosts(const LaunchConfig& config) {
   std::vector<HostEntry> hosts;
   for (const auto& name : config.hosts) {
     hosts.push_back({name});
   }
-  if (config.hostfile.empty()) {
-    return hosts;
-  }
-  std::ifstream file(config.hostfile);
-  if (!file) {
-    throw ConfigError(str_cat(
-        "[launch] cannot read the host file ",
-        config.hostfile.string(),
-        "; give --hostfile a file with one host per line"));
-  }
-  int number = 0;
-  for (std::string line; std::getline(file, line);) {
-    const auto place = str_cat(config.hostfile.string(), ":", ++number);
-    if (auto entry = read_line(line, place)) {
-      hosts.push_back(std::move(*entry));
-    }
-  }
-  if (hosts.empty()) {
-    throw ConfigError(str_cat(
-        "[launch] the host file ",
-        config.hostfile.string(),
-        " names no host; write one per line"));
+  if (!config.hostfile.empty()) {
+    hosts = parse_host_file(
+        read_small_file(config.hostfile, "the host file"), config.hostfile);
   }
   return hosts;
 }
@@ -156,12 +104,15 @@ JoinOrder decode_join_order(const std::string& line) {
 }
 
 std::map<std::string, std::string> variables_to_pass_on(
-    const char* const* environment) {
+    const char* const* environment,
+    const std::vector<std::string>& exported) {
   std::map<std::string, std::string> passed;
+  std::set<std::string> missing(exported.begin(), exported.end());
   for (; *environment != nullptr; ++environment) {
     const std::string text = *environment;
     const std::string name = text.substr(0, text.find('='));
     const bool is_wanted =
+        missing.erase(name) > 0 ||
         std::count(std::begin(kPassedNames), std::end(kPassedNames), name) >
             0 ||
         std::any_of(
@@ -173,6 +124,12 @@ std::map<std::string, std::string> variables_to_pass_on(
       passed[name] = text.substr(name.size() + 1);
     }
   }
+  if (!missing.empty()) {
+    throw ConfigError(str_cat(
+        "[launch] --export ",
+        *missing.begin(),
+        ", but that variable is not set here; set it, or leave it out"));
+  }
   return passed;
 }
 
@@ -180,11 +137,7 @@ std::vector<std::string> ssh_command(
     const HostEntry& host,
     const std::string& ssh,
     const std::string& launcher) {
-  std::vector<std::string> command;
-  std::istringstream words(ssh.empty() ? "ssh" : ssh);
-  for (std::string word; words >> word;) {
-    command.push_back(word);
-  }
+  auto command = shell_words(ssh.empty() ? "ssh" : ssh);
   // No questions: nobody could answer them. No terminal: stdin is the order.
   command.insert(
       command.end(),

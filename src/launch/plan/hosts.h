@@ -12,23 +12,12 @@
 #include "accelerate/export.h"
 #include "accelerate/process.h"
 #include "config/launch_config.h"
+#include "launch/plan/host_file.h"
 
 namespace accelerate {
 
-struct ACCELERATE_API HostEntry {
-  /// As ssh takes it: `name` or `user@name`.
-  std::string name = {};
-  /// Processes there, from `slots=N`.
-  std::optional<int> slots = {};
-
-  /// Without the user.
-  std::string address() const;
-  bool operator==(const HostEntry&) const = default;
-};
-
-/// The entries of `--hosts` or of the file, which has one host per line, `#`
-/// comments and `slots=N` (Open MPI's form). Empty where neither was given.
-/// Throws `ConfigError` naming the line where the file is malformed.
+/// The entries of `--hosts` or of the file (`parse_host_file`). Empty where
+/// neither was given.
 ACCELERATE_API std::vector<HostEntry> find_hosts(const LaunchConfig& config);
 
 /// Where the launchers meet: `main_process_ip`, else the first host's address;
@@ -63,12 +52,15 @@ ACCELERATE_API std::string encode_join_order(const JoinOrder& order);
 ACCELERATE_API JoinOrder decode_join_order(const std::string& line);
 
 /// Those of `environment` ("NAME=value") that workers on other machines need:
-/// search paths and what configures the libraries. The job token never.
+/// search paths, what configures the libraries, and `exported`. The job token
+/// never. Throws `ConfigError` where one of `exported` is not set.
 ACCELERATE_API std::map<std::string, std::string> variables_to_pass_on(
-    const char* const* environment);
+    const char* const* environment,
+    const std::vector<std::string>& exported = {});
 
 /// The ssh command that starts the launcher on `host`, which then reads its
-/// order. `ssh` is the user's own command ("ssh -p 2222"), or empty.
+/// order. `ssh` is the user's own command ("ssh -p 2222"), in the words of a
+/// shell, or empty.
 ACCELERATE_API std::vector<std::string> ssh_command(
     const HostEntry& host,
     const std::string& ssh,

@@ -2,6 +2,7 @@
 #include "launch/plan/mpirun.h"
 
 #include <cstdio>
+#include <set>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -63,7 +64,11 @@ ChildCommand under_mpirun(
   if (version.find("Open MPI") != std::string::npos ||
       version.find("OpenRTE") != std::string::npos) {
     result.command = {"mpirun", "--hostfile", file, "-n", total};
+    std::set<std::string> names(config.exported.begin(), config.exported.end());
     for (const auto& [name, value] : result.variables) {
+      names.insert(name);
+    }
+    for (const auto& name : names) {
       result.command.insert(result.command.end(), {"-x", name});
     }
   } else {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/plan/placement.h"
 
+#include <cctype>
+
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "hardware/network.h"
 
 namespace accelerate {
 namespace {
@@ -122,6 +125,26 @@ Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
         "--main_process_ip HOST (or MASTER_ADDR), the same on every machine"));
   }
   return placement;
+}
+
+std::string listening_address(const Placement& placement) {
+  const std::string& address = placement.meeting_point.address;
+  if (placement.listens_everywhere) {
+    return {};
+  }
+  const bool is_name =
+      std::isdigit(static_cast<unsigned char>(address[0])) == 0 &&
+      address.find(':') == std::string::npos && address != "localhost";
+  return is_name && is_loopback(resolve_host(address)[0]) ? "" : address;
+}
+
+bool is_loopback_only(const Placement& placement) {
+  try {
+    const std::string address = listening_address(placement);
+    return !address.empty() && is_loopback(resolve_host(address)[0]);
+  } catch (const CommError&) {
+    return false; // A name that is not known yet is another machine's.
+  }
 }
 
 } // namespace accelerate

@@ -32,6 +32,14 @@ struct Placement {
 ACCELERATE_API Placement
 find_placement(const ResolvedConfig& config, const EnvLookup& env);
 
+/// The address that machine 0 listens on; empty: all of its addresses, which is
+/// also where its name is a loopback address to itself (/etc/hosts): the others
+/// would knock in vain.
+ACCELERATE_API std::string listening_address(const Placement& placement);
+
+/// Whether only programs of this machine can reach the meeting point.
+ACCELERATE_API bool is_loopback_only(const Placement& placement);
+
 inline constexpr int kDefaultMachinesPort = 29500;
 
 } // namespace accelerate

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "config/env_bridge.h"
 #include "hardware/cores.h"
@@ -113,7 +114,7 @@ std::map<std::string, std::string> agreement_of(
       {"max_restarts", std::to_string(values.max_restarts)},
       {"cpu", values.cpu ? "yes" : "no"},
       {"debug", values.debug ? "yes" : "no"},
-      {"program", command.substr(0, kLongest)},
+      {"program", printable(command.substr(0, kLongest))},
   };
 }
 

@@ -14,6 +14,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "launch/supervise/foreign_link.h"
 
 namespace accelerate {
 namespace {
@@ -164,6 +165,7 @@ OutputRouter::make_stream(int rank, int stream, bool is_first, int attempt) {
                         str_cat("rank_", rank);
     const auto file =
         folder / (stream == STDOUT_FILENO ? "stdout.log" : "stderr.log");
+    refuse_foreign_links(file);
     std::error_code ignored;
     std::filesystem::create_directories(folder, ignored);
     source->log.open(file, std::ios::binary | std::ios::trunc);
