@@ -81,7 +81,7 @@ TEST(LaunchFlags, FillTheLayerInBothSpellings) {
   EXPECT_EQ(layer->at("quiet").text, "true");
   EXPECT_EQ(layer->at("debug").text, "false");
   EXPECT_EQ(layer->at("tee").text, "2");
-  EXPECT_EQ(layer->size(), 5U);
+  EXPECT_EQ(layer->size(), 6U);
 }
 
 TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
