@@ -3,6 +3,7 @@
 
 #include <cctype>
 #include <cstring>
+#include <ctime>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -12,6 +13,20 @@
 #include "launch/machines/sockets.h"
 
 namespace accelerate {
+
+namespace {
+
+/// Sorts by time: the folders of a run's logs carry it.
+std::string make_run_id() {
+  const time_t now = time(nullptr);
+  tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  strftime(text, sizeof(text), "%Y%m%d-%H%M%S-", &parts);
+  return text + random_token().substr(0, 8);
+}
+
+} // namespace
 
 class LeaderSession::LocalMachine : public Machine {
  public:
@@ -54,7 +69,7 @@ class LeaderSession::RemoteMachine : public Machine {
 LeaderSession::LeaderSession(
     const LaunchPlan& plan,
     const SessionOptions& options)
-    : LaunchSession(plan, options), run_id_(random_token().substr(0, 16)) {}
+    : LaunchSession(plan, options), run_id_(make_run_id()) {}
 
 LeaderSession::~LeaderSession() = default;
 
@@ -108,6 +123,7 @@ void LeaderSession::listen() {
           [this](size_t machine, const std::string& why) {
             lost(machine, why);
           },
+          [this](size_t machine) { returned(machine); },
           [this](const std::string& line) { say(line); }});
   join_timer_ = loop_.after(options_.join_limit, [this] { join_time_over(); });
 }
@@ -200,6 +216,32 @@ void LeaderSession::lost(size_t machine, const std::string& why) {
         machine,
         server_->roll()[machine]->host,
         "was lost: the connection " + why);
+    call_back(machine);
+  }
+}
+
+void LeaderSession::returned(size_t machine) {
+  say(str_cat(
+      "[launch] machine ",
+      machine,
+      " (",
+      server_->roll()[machine]->host,
+      ") is back"));
+  job_->machine_returned(machine);
+}
+
+void LeaderSession::call_back(size_t machine) {
+  if (options_.remote_launchers.empty() || !job_->is_waiting_for(machine)) {
+    return; // Whoever started it there starts it again.
+  }
+  constexpr std::chrono::milliseconds kRetry{1000};
+  const auto pids = remotes_.start(
+      {options_.remote_launchers[machine - 1]},
+      [this, machine](const std::string&, int) {
+        loop_.after(kRetry, [this, machine] { call_back(machine); });
+      });
+  for (const pid_t pid : pids) {
+    supervisor_.spare(pid);
   }
 }
 
@@ -209,9 +251,11 @@ void LeaderSession::begin_job() {
     machines.push_back(machine.get());
   }
   job_ = std::make_unique<Job>(
-      std::move(machines), plan_.max_restarts, [this](const std::string& line) {
-        say(line);
-      });
+      loop_,
+      std::move(machines),
+      plan_.max_restarts,
+      options_.join_limit,
+      [this](const std::string& line) { say(line); });
   job_->start();
 }
 

@@ -35,6 +35,9 @@ class LeaderSession : public LaunchSession {
   void join_time_over();
   void received(size_t machine, const Message& message);
   void lost(size_t machine, const std::string& why);
+  void returned(size_t machine);
+  /// Starts the launcher of a lost machine again, as often as it takes.
+  void call_back(size_t machine);
   void begin_job();
   StartOrder order_for(size_t machine, int attempt);
   void send_away(const std::string& reason, int exit_code);

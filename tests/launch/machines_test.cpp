@@ -218,6 +218,34 @@ TEST_F(Machines, ReportAWrongPortOnBothSides) {
                 "(Connection refused)"));
 }
 
+TEST_F(Machines, RestartWhenALostOneIsBack) {
+  make_hosts(2);
+  const std::string script = waiting_script();
+  const std::string again =
+      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || { echo r$RANK again; exit 0; "
+      "}; " +
+      script;
+  const std::vector<std::string> flags = {"--max_restarts", "1"};
+  auto first = launch(2, 0, again, flags);
+  auto second = launch(2, 1, again, flags);
+  ASSERT_TRUE(wait_for_ranks(4));
+  second->send(SIGKILL);
+  second->wait(10s);
+  ASSERT_TRUE(eventually(
+      [&] {
+        return first->err().find("for it to come back") != std::string::npos;
+      },
+      20s));
+  auto replacement = launch(2, 1, again, flags);
+  const auto result = first->wait(40s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("machine 1 (node1) is back"));
+  EXPECT_THAT(result.out, HasSubstr("r0 again"));
+  EXPECT_EQ(replacement->wait(20s).exit_code, 0);
+  EXPECT_THAT(replacement->out(), HasSubstr("r3 again"));
+  EXPECT_THAT(left(), IsEmpty());
+}
+
 TEST_F(Machines, RefuseAWrongRank) {
   make_hosts(2);
   auto lonely = launch(1, 1, "exit 0");

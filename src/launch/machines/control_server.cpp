@@ -185,7 +185,16 @@ void ControlServer::take_hello(PeerPlace peer, const HelloMessage& hello) {
   std::string reason =
       reason_to_refuse(own_, hello, static_cast<int>(roll_.size()));
   const auto machine = static_cast<size_t>(hello.machine_rank);
-  if (reason.empty() && roll_[machine]) {
+  const bool is_return =
+      is_complete_ && reason.empty() && machines_[machine] == nullptr;
+  if (is_return && roll_[machine]->num_local != hello.num_local) {
+    reason = str_cat(
+        "it comes back with ",
+        hello.num_local,
+        " processes, but had ",
+        roll_[machine]->num_local,
+        "; give it as many as before");
+  } else if (reason.empty() && roll_[machine] && !is_return) {
     reason = str_cat(
         "machine_rank ",
         hello.machine_rank,
@@ -204,6 +213,10 @@ void ControlServer::take_hello(PeerPlace peer, const HelloMessage& hello) {
   loop_.cancel(std::exchange(peer->deadline, 0));
   --num_strangers_;
   peer->connection->send(AcceptedMessage{});
+  if (is_return) {
+    callbacks_.returned(machine);
+    return;
+  }
   is_complete_ = std::all_of(roll_.begin(), roll_.end(), [](const auto& entry) {
     return entry.has_value();
   });

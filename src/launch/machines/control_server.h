@@ -26,6 +26,8 @@ class ACCELERATE_API ControlServer {
     std::function<void()> complete = {};
     std::function<void(size_t machine, Message)> received = {};
     std::function<void(size_t machine, const std::string& why)> lost = {};
+    /// A machine that was lost has come again, with as many processes.
+    std::function<void(size_t machine)> returned = {};
     std::function<void(const std::string& line)> say = {};
   };
 
