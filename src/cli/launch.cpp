@@ -10,6 +10,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "cli/commands.h"
+#include "cli/program_mark.h"
 #include "config/fields.h"
 #include "config/flags.h"
 #include "config/resolve.h"
@@ -52,16 +53,34 @@ std::vector<std::string> find_problems(
                       : std::vector<std::string>();
 }
 
+/// Python would say it once per worker, each with its own words.
+void check_script(
+    const LaunchConfig& config,
+    const std::vector<std::string>& program) {
+  std::error_code error;
+  if (!config.module && !config.no_python && program[0].ends_with(".py") &&
+      !std::filesystem::exists(program[0], error)) {
+    throw ConfigError(str_cat(
+        "[launch] there is no file ",
+        program[0],
+        " in ",
+        std::filesystem::current_path(error).string(),
+        "; give the path of the script"));
+  }
+}
+
 int run_plan(const LaunchPlan& plan, SessionOptions options) {
-  return run_guarded([&](int lifeline) {
-    options.lifeline = lifeline;
-    try {
-      return run_session(plan, options);
-    } catch (const Error& error) {
-      std::cerr << "accelerate: " << error.what() << '\n';
-      return kExitUsage;
-    }
-  });
+  return run_guarded(
+      [&](int lifeline) {
+        options.lifeline = lifeline;
+        try {
+          return run_session(plan, options);
+        } catch (const Error& error) {
+          std::cerr << "accelerate: " << error.what() << '\n';
+          return kExitUsage;
+        }
+      },
+      plan.is_contained);
 }
 
 void print_dry_run(const LaunchPlan& plan) {
@@ -160,11 +179,13 @@ int join_from_stdin() {
   placement.machine_rank = order.machine_rank;
   placement.meeting_point = order.meeting_point;
   const auto facts = read_machine_facts(config.values, system_env);
-  LaunchPlan plan = make_plan(config, order.program, placement, facts);
-  plan.command.variables.insert(order.variables.begin(), order.variables.end());
-  plan.num_local = order.num_local.value_or(plan.num_local);
-  plan.output.is_coloured = order.is_coloured;
-  plan.output.is_input_shared = false;
+  Starter starter;
+  starter.num_local = order.num_local;
+  starter.variables = order.variables;
+  starter.is_coloured = order.is_coloured;
+  starter.is_input_shared = false;
+  const LaunchPlan plan =
+      make_plan(config, order.program, placement, facts, starter);
   SessionOptions options;
   options.token = order.token;
   options.join_limit = order.join_limit;
@@ -195,25 +216,23 @@ int launch(
   } else if (!is_mpirun) {
     placement = find_placement(config, system_env);
   }
-  const auto facts = read_machine_facts(values, system_env);
-  LaunchPlan plan = make_plan(config, program, placement, facts);
-  plan.output.is_coloured = isatty(STDOUT_FILENO) == 1 &&
-                            isatty(STDERR_FILENO) == 1 &&
-                            !system_env("NO_COLOR");
-  plan.output.is_prompt = !parent_folder.empty();
-  plan.output.is_input_shared = parent_folder.empty();
+  Starter starter;
+  starter.is_coloured = isatty(STDOUT_FILENO) == 1 &&
+                        isatty(STDERR_FILENO) == 1 && !system_env("NO_COLOR");
+  starter.is_prompt = !parent_folder.empty();
+  starter.is_input_shared = parent_folder.empty();
   if (!hosts.empty()) {
-    plan.num_local = hosts[0].slots.value_or(plan.num_local);
+    starter.num_local = hosts[0].slots;
   } else if (is_mpirun) {
-    plan.command = under_mpirun(values, plan.command, mpirun_version());
-    plan.num_local = 1;
-    plan.is_ranked = false;
-    plan.output.is_inherited = values.log_dir.empty();
+    starter.mpirun_version = mpirun_version();
   }
+  const auto facts = read_machine_facts(values, system_env);
+  const LaunchPlan plan = make_plan(config, program, placement, facts, starter);
   if (values.dry_run) {
     print_dry_run(plan);
     return 0;
   }
+  check_script(values, program);
   for (const auto& note : config.notes) {
     std::cerr << "[launch] " << note << '\n';
   }
@@ -252,9 +271,10 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   // Everything from the program on belongs to the program.
   command->prefix_command();
   command->callback([=, &exit_code] {
-    exit_code = *is_joining
-                    ? join_from_stdin()
-                    : launch(*flags, command->remaining(), *parent_folder);
+    auto program = command->remaining();
+    unmark_program(program);
+    exit_code = *is_joining ? join_from_stdin()
+                            : launch(*flags, program, *parent_folder);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "base/host_name.h"
+#include "config/stream_choice.h"
 
 namespace accelerate {
 namespace {
@@ -63,6 +64,20 @@ std::string check_variables(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_part)
              ? ""
              : "names of environment variables joined by commas, as A,B";
+}
+
+std::string check_tee(const std::string& text) {
+  return parse_stream_choice(text)
+             ? ""
+             : "0, 1, 2 or 3, or one of these by local rank, as 0:3,1:2,";
+}
+
+std::string check_ranks(const std::string& text) {
+  return text.find_first_not_of("0123456789,") != std::string::npos ||
+                 text.empty() || text.starts_with(',') || text.ends_with(',') ||
+                 text.find(",,") != std::string::npos || text.size() > 1000
+             ? "local ranks joined by commas, as 0,1,"
+             : "";
 }
 
 std::vector<Field> program_fields() {
@@ -147,6 +162,13 @@ std::vector<Field> hardware_fields() {
        .is_shared_key = true,
        .variable = "ACCELERATE_CPU_AFFINITY",
        .question = "Keep each process on the cores near its GPU (NUMA)?"},
+      {.name = "bind_memory",
+       .member = &LaunchConfig::bind_memory,
+       .group = kHardware,
+       .help = "Take the memory of each process from the NUMA node near its "
+               "GPU only",
+       .yaml_key = "bind_memory",
+       .variable = "ACCELERATE_BIND_MEMORY"},
   };
 }
 
@@ -271,23 +293,67 @@ std::vector<Field> job_fields() {
        .most = 1000000,
        .yaml_key = "max_restarts",
        .variable = "ACCELERATE_MAX_RESTARTS"},
+      {.name = "grace_seconds",
+       .member = &LaunchConfig::grace_seconds,
+       .group = kJob,
+       .help = "Seconds that processes have to end by themselves before they "
+               "are killed",
+       .value_name = "SECONDS",
+       .most = 86400,
+       .yaml_key = "grace_seconds",
+       .variable = "ACCELERATE_GRACE_SECONDS"},
+      {.name = "contain",
+       .member = &LaunchConfig::contain,
+       .group = kJob,
+       .help = "Run everything in a PID namespace, which the kernel empties "
+               "whatever happens to the launcher",
+       .yaml_key = "contain",
+       .variable = "ACCELERATE_CONTAIN"},
       {.name = "log_dir",
        .member = &LaunchConfig::log_dir,
        .group = kJob,
-       .help = "Write the output of each process to files in this folder",
+       .help = "Write the output of each process to files in this folder, one "
+               "folder per run",
        .value_name = "DIR",
        .yaml_key = "log_dir",
        .variable = "ACCELERATE_LOG_DIR"},
+      {.name = "log_max_mb",
+       .member = &LaunchConfig::log_max_mb,
+       .group = kJob,
+       .help = "Begin a new log file after so many MiB and keep the last five; "
+               "0 never",
+       .value_name = "N",
+       .most = 1048576,
+       .yaml_key = "log_max_mb",
+       .variable = "ACCELERATE_LOG_MAX_MB"},
       {.name = "tee",
        .member = &LaunchConfig::tee,
        .group = kJob,
        .help = "With --log_dir, what the terminal shows too: 0 nothing, 1 "
-               "standard output, 2 standard error, 3 both",
+               "standard output, 2 standard error, 3 both; by local rank as "
+               "0:3,1:2",
        .value_name = "N",
-       .most = 3,
+       .check = check_tee,
        .letter = 't',
        .yaml_key = "tee",
        .variable = "ACCELERATE_TEE"},
+      {.name = "local_ranks_filter",
+       .member = &LaunchConfig::local_ranks_filter,
+       .group = kJob,
+       .help = "Show only the output of these local ranks, as 0,1; log files "
+               "hold all",
+       .value_name = "RANKS",
+       .check = check_ranks,
+       .unset_word = "all",
+       .yaml_key = "local_ranks_filter",
+       .variable = "ACCELERATE_LOCAL_RANKS_FILTER"},
+      {.name = "timestamps",
+       .member = &LaunchConfig::timestamps,
+       .group = kJob,
+       .help = "Start every line of output with the time (UTC), in log files "
+               "too",
+       .yaml_key = "timestamps",
+       .variable = "ACCELERATE_TIMESTAMPS"},
       {.name = "quiet",
        .member = &LaunchConfig::quiet,
        .group = kJob,

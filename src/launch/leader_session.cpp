@@ -2,6 +2,7 @@
 #include "launch/leader_session.h"
 
 #include <cstring>
+#include <ctime>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -11,10 +12,18 @@
 #include "launch/machines/sockets.h"
 
 namespace accelerate {
+
 namespace {
 
-// Between two ssh commands to a machine that was lost.
-constexpr std::chrono::milliseconds kStartAgain{2000};
+/// Sorts by time: the folders of a run's logs carry it.
+std::string make_run_id() {
+  const time_t now = time(nullptr);
+  tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  strftime(text, sizeof(text), "%Y%m%d-%H%M%S-", &parts);
+  return text + random_token().substr(0, 8);
+}
 
 } // namespace
 
@@ -59,7 +68,7 @@ class LeaderSession::RemoteMachine : public Machine {
 LeaderSession::LeaderSession(
     const LaunchPlan& plan,
     const SessionOptions& options)
-    : LaunchSession(plan, options), run_id_(random_token().substr(0, 16)) {}
+    : LaunchSession(plan, options), run_id_(make_run_id()) {}
 
 LeaderSession::~LeaderSession() = default;
 
@@ -105,29 +114,27 @@ void LeaderSession::listen() {
 }
 
 void LeaderSession::start_remote_launchers() {
-  for (size_t i = 0; i < options_.remote_launchers.size(); ++i) {
-    start_remote_launcher(i);
+  for (size_t machine = 1; machine <= options_.remote_launchers.size();
+       ++machine) {
+    start_remote_launcher(machine);
   }
 }
 
-void LeaderSession::start_remote_launcher(size_t index) {
-  const pid_t pid = remotes_.start(
-      index, options_.remote_launchers[index], [this, index](int wait_status) {
-        remote_launcher_ended(index, wait_status);
-      });
-  supervisor_.spare(pid);
+void LeaderSession::start_remote_launcher(size_t machine) {
+  running_launchers_.insert(machine);
+  supervisor_.spare(remotes_.start(
+      options_.remote_launchers[machine - 1], [this, machine](int wait_status) {
+        remote_launcher_ended(machine, wait_status);
+      }));
 }
 
-void LeaderSession::remote_launcher_ended(size_t index, int wait_status) {
-  const size_t machine = index + 1;
-  const std::string& host = options_.remote_launchers[index].host;
-  if (job_ && job_->awaits(machine)) {
-    loop_.after(kStartAgain, [this, index, machine] {
-      if (job_->awaits(machine)) {
-        start_remote_launcher(index);
-      }
-    });
-  } else if (!job_ && !is_sent_away_) {
+void LeaderSession::remote_launcher_ended(size_t machine, int wait_status) {
+  running_launchers_.erase(machine);
+  const std::string& host = options_.remote_launchers[machine - 1].host;
+  if (job_) {
+    constexpr std::chrono::milliseconds kRetry{1000};
+    loop_.after(kRetry, [this, machine] { call_back(machine); });
+  } else if (!is_sent_away_) {
     send_away(
         str_cat(
             "[launch] the launcher on ",
@@ -229,30 +236,11 @@ void LeaderSession::lost(size_t machine, const std::string& why) {
         machine,
         server_->roll()[machine]->host,
         "was lost: the connection " + why);
-    if (job_->awaits(machine)) {
-      await(machine);
+    if (job_->is_waiting_for(machine)) {
+      server_->await(machine);
+      call_back(machine);
     }
   }
-}
-
-void LeaderSession::await(size_t machine) {
-  server_->await(machine);
-  const std::string host = server_->roll()[machine]->host;
-  if (machine <= options_.remote_launchers.size() &&
-      !remotes_.is_running(machine - 1)) {
-    remote_launcher_ended(machine - 1, 0);
-  }
-  loop_.cancel(return_timer_);
-  return_timer_ = loop_.after(options_.join_limit, [this, machine, host] {
-    job_->give_up_waiting(str_cat(
-        "[launch] machine ",
-        machine,
-        " (",
-        host,
-        ") was lost and did not come back within ",
-        options_.join_limit.count(),
-        " s (--join_timeout); all workers everywhere were ended"));
-  });
 }
 
 void LeaderSession::returned(size_t machine) {
@@ -263,8 +251,13 @@ void LeaderSession::returned(size_t machine) {
       server_->roll()[machine]->host,
       ") is back"));
   job_->machine_returned(machine);
-  if (!job_->awaits_any()) {
-    loop_.cancel(std::exchange(return_timer_, 0));
+}
+
+void LeaderSession::call_back(size_t machine) {
+  // Without ssh, whoever started it there starts it again.
+  if (!options_.remote_launchers.empty() && job_->is_waiting_for(machine) &&
+      !server_->is_here(machine) && !running_launchers_.contains(machine)) {
+    start_remote_launcher(machine);
   }
 }
 
@@ -274,9 +267,11 @@ void LeaderSession::begin_job() {
     machines.push_back(machine.get());
   }
   job_ = std::make_unique<Job>(
-      std::move(machines), plan_.max_restarts, [this](const std::string& line) {
-        say(line);
-      });
+      loop_,
+      std::move(machines),
+      plan_.max_restarts,
+      options_.join_limit,
+      [this](const std::string& line) { say(line); });
   job_->start();
 }
 

@@ -9,14 +9,13 @@
 
 namespace accelerate {
 
-/// Joins machine 0 and does what it says. Where machine 0 is lost, ends the
-/// workers and, while restarts are left, joins again.
+/// Joins machine 0 and does what it says.
 class MemberSession : public LaunchSession {
  public:
   MemberSession(const LaunchPlan& plan, const SessionOptions& options);
 
  protected:
-  void begin() override { join(); }
+  void begin() override {}
   void workers_failed(const FailureReport& report) override;
   void workers_finished() override;
   void workers_stopped() override;
@@ -24,18 +23,14 @@ class MemberSession : public LaunchSession {
   void interrupted(int signal) override;
 
  private:
-  void join();
-  void join_again_soon();
   void received(const Message& message);
-  void refused(const std::string& reason);
   void lost(const std::string& why, bool was_accepted);
   void end(const JobEnding& ending);
 
-  std::optional<ControlClient> client_;
+  ControlClient client_;
   bool has_started_ = false;
-  int num_rejoins_ = 0;
-  /// Until when machine 0, which was lost, may take this machine in again.
-  std::optional<EventLoop::Clock::time_point> rejoin_end_;
+  /// Machine 0 was lost, but the job may be started again.
+  bool is_joining_again_ = false;
   /// Set once nobody can be asked any more: leave when the workers are gone.
   std::optional<JobEnding> leaving_;
 };

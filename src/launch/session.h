@@ -18,6 +18,7 @@
 #include "launch/supervise/event_loop.h"
 #include "launch/supervise/output_router.h"
 #include "launch/supervise/signal_file.h"
+#include "launch/supervise/signal_merger.h"
 #include "launch/supervise/supervisor.h"
 
 namespace accelerate {
@@ -30,7 +31,8 @@ struct SessionOptions {
   std::chrono::seconds join_limit{60};
   /// How long another machine may be silent.
   Patience patience = {};
-  /// A file whose end means that everything here must end at once.
+  /// Signals that the guardian got; its end means that everything here must
+  /// end at once.
   int lifeline = -1;
   /// Started by the launcher of machine 0, which does the talking: where stdin
   /// ends, that launcher is gone.
@@ -68,8 +70,10 @@ class LaunchSession {
   virtual void interrupted(int signal) = 0;
 
   void start_workers(const StartOrder& order);
-  /// A worker that the terminal has interrupted already is not told twice.
+  /// Whoever was told by the terminal, or with the whole process group, is not
+  /// told twice.
   void stop_workers(int signal, bool is_to_restart);
+  /// The job is over: leaves once readers have taken the output.
   void finish(int exit_code);
   void say(const std::string& line);
   /// The last words, said once.
@@ -85,12 +89,21 @@ class LaunchSession {
 
  private:
   void take_signals();
-  void request_to_end(const SignalFileGuard::Signal& signal);
+  void take_from_guardian();
+  void signalled(int signal, GroupTold told);
+  void request_to_end(int signal, GroupTold told);
   void guardian_gone();
   void parent_gone();
 
+  struct Request {
+    int signal = 0;
+    GroupTold told = GroupTold::kNo;
+  };
+
   SignalFileGuard signals_;
-  std::optional<SignalFileGuard::Signal> first_request_;
+  SignalMerger merger_;
+  std::optional<Request> first_request_;
+  bool is_finishing_ = false;
   int exit_code_ = 0;
 };
 

@@ -42,6 +42,7 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--gpu_ids,--gpu-ids",
           "--num_cpu_threads_per_process,--num-cpu-threads-per-process",
           "--enable_cpu_affinity,--enable-cpu-affinity",
+          "--bind_memory,--bind-memory",
           "--num_machines,--num-machines",
           "--machine_rank,--machine-rank",
           "--main_process_ip,--main-process-ip",
@@ -54,8 +55,13 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--export",
           "--check",
           "--max_restarts,--max-restarts",
+          "--grace_seconds,--grace-seconds",
+          "--contain",
           "--log_dir,--log-dir",
+          "--log_max_mb,--log-max-mb",
           "-t,--tee",
+          "--local_ranks_filter,--local-ranks-filter",
+          "--timestamps",
           "-q,--quiet",
           "--debug",
           "--dry_run,--dry-run",
@@ -160,6 +166,9 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       {"hosts", "a,-oProxyCommand=x", "node0,node1"},
       {"hosts", "a,me@-b", "node0,node1"},
       {"tee", "4", "at most 3"},
+      {"tee", "4", "as 0:3,1:2"},
+      {"tee", "0:3,", "as 0:3,1:2"},
+      {"local_ranks_filter", "0,,1", "as 0,1"},
   };
   for (const auto& [name, text, expected] : cases) {
     LaunchConfig config;

@@ -104,7 +104,7 @@ TEST(Output, GoesToOneFilePerRankStreamAndAttempt) {
   for (const char* attempt : {"attempt_0", "attempt_1"}) {
     for (const char* rank : {"0", "1"}) {
       const auto rank_folder =
-          folder.path() / attempt / (std::string("rank_") + rank);
+          folder.path() / "latest" / attempt / (std::string("rank_") + rank);
       EXPECT_EQ(
           read_file(rank_folder / "stdout.log"),
           std::string("out ") + rank + "\n");
@@ -113,6 +113,102 @@ TEST(Output, GoesToOneFilePerRankStreamAndAttempt) {
           std::string("err ") + rank + "\n");
     }
   }
+}
+
+TEST(Output, GoesToAFolderPerRunAndTheNewestIsLinked) {
+  TempDir folder;
+  for (const char* word : {"one", "two"}) {
+    run_process(launch_shell(
+        {"--num_processes", "2", "--log_dir", folder.path()},
+        std::string("echo ") + word));
+    EXPECT_EQ(
+        read_file(folder.path() / "latest/attempt_0/rank_1/stdout.log"),
+        std::string(word) + "\n");
+  }
+  int num_runs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    const std::string name = entry.path().filename();
+    num_runs += name.starts_with("run_");
+    EXPECT_TRUE(name.starts_with("run_") || name == "latest") << name;
+  }
+  EXPECT_EQ(num_runs, 2);
+}
+
+TEST(Output, IsChosenByLocalRank) {
+  TempDir folder;
+  const auto teed = run_process(launch_shell(
+      {"--num_processes", "3", "--log_dir", folder.path(), "--tee", "0:3,1:2"},
+      "echo out $RANK; echo err $RANK >&2"));
+  EXPECT_EQ(teed.out, "out 0\n");
+  EXPECT_THAT(
+      teed.err,
+      AllOf(HasSubstr("err 0"), HasSubstr("err 1"), Not(HasSubstr("err 2"))));
+  const auto filtered = run_process(launch_shell(
+      {"--num_processes", "3", "--local_ranks_filter", "1,2"}, "echo $RANK"));
+  EXPECT_THAT(
+      filtered.out,
+      AllOf(HasSubstr("[rank 1] 1\n"), HasSubstr("[rank 2] 2\n")));
+  EXPECT_THAT(filtered.out, Not(HasSubstr("0")));
+  const auto wrong = run_process(launch_shell({"--tee", "0:3,x"}, "true"));
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("as 0:3,1:2"));
+}
+
+TEST(Output, CarriesTheTimeWhenAskedTo) {
+  TempDir folder;
+  const auto result = run_process(launch_shell(
+      {"--num_processes", "2", "--timestamps", "--log_dir", folder.path()},
+      "echo hello; sleep 0.1; [ $RANK = 0 ] || exit 4; exec sleep 61"));
+  const std::string time =
+      "\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d{3} ";
+  EXPECT_TRUE(
+      std::regex_search(result.out, std::regex(time + "\\[rank 1\\] hello\n")))
+      << result.out;
+  EXPECT_TRUE(std::regex_search(
+      result.err, std::regex(time + "\\[launch\\] first failure")))
+      << result.err;
+  EXPECT_TRUE(std::regex_match(
+      read_file(folder.path() / "latest/attempt_0/rank_1/stdout.log"),
+      std::regex(time + "hello\n")));
+}
+
+TEST(Output, PutsFullLogFilesAside) {
+  TempDir folder;
+  const auto result = run_process(launch_shell(
+      {"--num_processes",
+       "2",
+       "--log_dir",
+       folder.path(),
+       "--log_max_mb",
+       "1",
+       "--tee",
+       "0"},
+      "[ $RANK = 0 ] || seq 1000000 1450000"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto log = folder.path() / "latest/attempt_0/rank_1/stdout.log";
+  std::string all;
+  for (const char* part : {".3", ".2", ".1", ""}) {
+    const auto text = read_file(log.string() + part);
+    EXPECT_TRUE(text.empty() || text.ends_with('\n')) << part;
+    all += text;
+  }
+  // 450,001 lines of 8 bytes: three full files and a rest, in order.
+  EXPECT_EQ(all.size(), 450001U * 8);
+  EXPECT_TRUE(all.starts_with("1000000\n"));
+  EXPECT_TRUE(all.ends_with("\n1450000\n"));
+}
+
+TEST(Failure, IsExplainedByTheWorkersErrorFile) {
+  TempDir folder;
+  const auto result = run_process(launch_shell(
+      {"--num_processes", "2", "--log_dir", folder.path()},
+      "[ $RANK = 1 ] || exec sleep 61; echo '{\"message\": {\"message\": "
+      "\"ValueError: no such thing\", \"extraInfo\": {}}}' > "
+      "$TORCHELASTIC_ERROR_FILE; exit 3"));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("exit code 3; its error file says: ValueError: no such thing"));
 }
 
 TEST(Output, IsATerminalForASingleProcess) {

@@ -169,6 +169,18 @@ void ControlClient::send(const Message& message) {
   }
 }
 
+void ControlClient::join_again() {
+  is_accepted_ = false;
+  join_end_ = EventLoop::Clock::now() + join_limit_;
+  loop_.cancel(timer_);
+  timer_ = loop_.after(kRetry, [this] { try_to_connect(); });
+}
+
+void ControlClient::ask_again(const std::string& why) {
+  connection_->close();
+  failed(why);
+}
+
 void ControlClient::close() {
   is_closed_ = true;
   loop_.cancel(std::exchange(timer_, 0));

@@ -19,7 +19,7 @@ namespace accelerate {
 
 /// Connects to machine 0, again and again until it is there or `join_limit` is
 /// over; once both sides have proved that they know the token, introduces this
-/// machine. Once accepted, a lost connection stays lost.
+/// machine. Once accepted, a lost connection stays lost until `join_again`.
 class ACCELERATE_API ControlClient {
  public:
   struct Callbacks {
@@ -40,6 +40,10 @@ class ACCELERATE_API ControlClient {
   ~ControlClient();
 
   void send(const Message& message);
+  /// Begins anew, with as much time as at first.
+  void join_again();
+  /// Machine 0 does not take this machine yet: asks again while there is time.
+  void ask_again(const std::string& why);
   /// Hangs up. No callback follows.
   void close();
 

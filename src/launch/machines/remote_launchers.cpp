@@ -41,16 +41,15 @@ std::pair<UniqueFile, UniqueFile> make_input(const std::string& order) {
 } // namespace
 
 pid_t RemoteLaunchers::start(
-    size_t index,
     const RemoteLauncher& launcher,
     std::function<void(int wait_status)> ended) {
-  auto streams = output_.open_helper(static_cast<int>(index));
+  auto streams = output_.open_helper(num_started_++);
   auto [ours, theirs] = make_input(launcher.order);
   streams.in = std::move(theirs);
   const pid_t pid = start_child({.command = launcher.command}, streams);
-  inputs_[index] = std::move(ours);
-  reaper_.on_end(pid, [this, ended, index](int status) {
-    inputs_.erase(index);
+  inputs_[pid] = std::move(ours);
+  reaper_.on_end(pid, [this, ended, pid](int status) {
+    inputs_.erase(pid);
     ended(status);
     if (inputs_.empty() && done_) {
       std::exchange(done_, nullptr)();

@@ -28,13 +28,11 @@ class RemoteLaunchers {
   RemoteLaunchers(EventLoop& loop, ChildReaper& reaper, OutputRouter& output)
       : loop_(loop), reaper_(reaper), output_(output) {}
 
-  /// `index` tells them apart. `ended` is called with the wait status. Returns
+  /// `ended` is called with the wait status. Returns
   /// the process. Throws `SystemError` where ssh cannot be executed.
   pid_t start(
-      size_t index,
       const RemoteLauncher& launcher,
       std::function<void(int wait_status)> ended);
-  bool is_running(size_t index) const { return inputs_.contains(index); }
   /// Calls `done` once all have ended, or after two seconds.
   void finish(std::function<void()> done);
 
@@ -42,8 +40,9 @@ class RemoteLaunchers {
   EventLoop& loop_;
   ChildReaper& reaper_;
   OutputRouter& output_;
-  /// By the index that was given, of those that run.
-  std::map<size_t, UniqueFile> inputs_;
+  /// Of those that run.
+  std::map<pid_t, UniqueFile> inputs_;
+  int num_started_ = 0;
   std::function<void()> done_;
 };
 

@@ -10,8 +10,10 @@
 #include "base/printable.h"
 #include "base/str.h"
 #include "config/env_bridge.h"
-#include "hardware/cores.h"
+#include "config/stream_choice.h"
+#include "launch/plan/mpirun.h"
 #include "launch/plan/shell_quote.h"
+#include "launch/supervise/log_folder.h"
 
 namespace accelerate {
 namespace {
@@ -80,20 +82,40 @@ int num_local_of(
   return num_local;
 }
 
-std::vector<std::vector<int>> cores_of(
-    const MachineFacts& facts,
-    int num_local) {
-  std::vector<std::vector<int>> cores;
-  const size_t count = facts.numa_nodes.size();
+/// The NUMA node of each worker: its GPU's, else they are spread evenly.
+std::vector<NumaNode> nodes_of(const MachineFacts& facts, int num_local) {
+  const auto& nodes = facts.numa_nodes;
+  std::vector<NumaNode> chosen;
   for (size_t rank = 0; rank < static_cast<size_t>(num_local); ++rank) {
-    size_t node = rank * count / static_cast<size_t>(num_local);
-    if (rank < facts.gpus.size() && facts.gpus[rank].numa_node) {
-      const auto near = static_cast<size_t>(*facts.gpus[rank].numa_node);
-      node = near < count ? near : node;
-    }
-    cores.push_back(facts.numa_nodes[node]);
+    const auto near =
+        std::find_if(nodes.begin(), nodes.end(), [&](const NumaNode& node) {
+          return rank < facts.gpus.size() &&
+                 facts.gpus[rank].numa_node == node.number;
+        });
+    chosen.push_back(
+        near != nodes.end()
+            ? *near
+            : nodes[rank * nodes.size() / static_cast<size_t>(num_local)]);
   }
-  return cores;
+  return chosen;
+}
+
+OutputOptions
+output_of(const LaunchConfig& values, const Starter& starter, bool is_alone) {
+  OutputOptions output;
+  output.log_dir = values.log_dir;
+  output.log_bytes = static_cast<int64_t>(values.log_max_mb) << 20;
+  output.tee = parse_stream_choice(values.tee).value_or(StreamChoice{});
+  for (const auto& rank : values.local_ranks_filter) {
+    output.shown_local_ranks.insert(std::stoi(rank));
+  }
+  output.is_timed = values.timestamps;
+  output.is_inherited = is_alone && values.log_dir.empty() &&
+                        !values.timestamps && values.local_ranks_filter.empty();
+  output.is_coloured = starter.is_coloured;
+  output.is_input_shared = starter.is_input_shared;
+  output.is_prompt = starter.is_prompt;
+  return output;
 }
 
 std::map<std::string, std::string> agreement_of(
@@ -126,8 +148,6 @@ MachineFacts read_machine_facts(
   MachineFacts facts;
   facts.python = find_python();
   facts.numa_nodes = numa_nodes();
-  std::erase_if(
-      facts.numa_nodes, [](const auto& node) { return node.empty(); });
   if (config.cpu) {
     facts.gpu_problem = "--cpu was given";
     return facts;
@@ -153,7 +173,8 @@ LaunchPlan make_plan(
     const ResolvedConfig& config,
     const std::vector<std::string>& program,
     const Placement& placement,
-    const MachineFacts& facts) {
+    const MachineFacts& facts,
+    const Starter& starter) {
   const LaunchConfig& values = config.values;
   check_gpus(values, facts);
   LaunchPlan plan;
@@ -165,30 +186,46 @@ LaunchPlan make_plan(
       "ACCELERATE_JOB_TOKEN",
       "ACCELERATE_JOB_TOKEN_FILE",
       "TORCHELASTIC_USE_AGENT_STORE"};
-  plan.num_local = placement.is_in_place
-                       ? placement.environment.topology.local_world_size
-                       : num_local_of(values, placement.num_machines, facts);
+  if (placement.is_in_place) {
+    plan.num_local = placement.environment.topology.local_world_size;
+  } else {
+    // Asked for in any case: it checks what was given.
+    const int num_local = num_local_of(values, placement.num_machines, facts);
+    plan.num_local = starter.num_local.value_or(num_local);
+  }
   plan.devices = describe_gpus(facts.gpus);
   plan.max_restarts = values.max_restarts;
+  plan.grace = std::chrono::seconds(values.grace_seconds);
+  plan.is_contained = values.contain;
   plan.is_quiet = values.quiet;
   if (values.main_process_port.value_or(0) != 0) {
     plan.main_process_port = values.main_process_port;
   }
   size_t num_cores = 0;
   for (const auto& node : facts.numa_nodes) {
-    num_cores += node.size();
+    num_cores += node.cores.size();
   }
   plan.command.variables.try_emplace(
       "OMP_NUM_THREADS",
       std::to_string(std::max<size_t>(
           1, num_cores / static_cast<size_t>(plan.num_local))));
-  if (values.enable_cpu_affinity) {
-    plan.cores = cores_of(facts, plan.num_local);
+  plan.command.variables.insert(
+      starter.variables.begin(), starter.variables.end());
+  for (const auto& node : nodes_of(facts, plan.num_local)) {
+    if (values.enable_cpu_affinity) {
+      plan.cores.push_back(node.cores);
+    }
+    if (values.bind_memory) {
+      plan.memory_nodes.push_back(node.number);
+    }
   }
-  plan.output.log_dir = values.log_dir;
-  plan.output.tee = values.tee;
-  plan.output.is_inherited = values.log_dir.empty() && plan.num_local == 1 &&
-                             placement.num_machines == 1;
+  if (starter.mpirun_version) {
+    plan.command = under_mpirun(values, plan.command, *starter.mpirun_version);
+    plan.num_local = 1;
+    plan.is_ranked = false;
+  }
+  plan.output = output_of(
+      values, starter, plan.num_local == 1 && placement.num_machines == 1);
   plan.agreement = agreement_of(config, program, placement.num_machines);
   return plan;
 }
@@ -216,16 +253,30 @@ std::vector<WorkerSpec> workers_of(
   set(shared, "TORCHELASTIC_MAX_RESTARTS", order.max_restarts);
   set(shared, "TORCHELASTIC_RUN_ID", order.run_id);
   // torchrun's own default: a NCCL error ends the worker instead of hanging.
-  shared.variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  shared.defaults["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
+  // Python prints its stacks when a stop with SIGQUIT reaches it.
+  shared.defaults["PYTHONFAULTHANDLER"] = "1";
   std::vector<WorkerSpec> workers;
   for (int local = 0; local < plan.num_local; ++local) {
     const int rank = order.first_rank + local;
-    WorkerSpec worker{rank, shared};
+    WorkerSpec worker{
+        rank,
+        shared,
+        log_folder(plan.output.log_dir, order.run_id, order.attempt, rank)};
     set(worker.command, "RANK", rank);
     set(worker.command, "LOCAL_RANK", local);
     set(worker.command, "ROLE_RANK", rank);
+    if (!worker.log_folder.empty()) {
+      set(worker.command,
+          "TORCHELASTIC_ERROR_FILE",
+          (worker.log_folder / "error.json").string());
+    }
     if (!plan.cores.empty()) {
       worker.command.cores = plan.cores[static_cast<size_t>(local)];
+    }
+    if (!plan.memory_nodes.empty()) {
+      worker.command.memory_nodes = {
+          plan.memory_nodes[static_cast<size_t>(local)]};
     }
     workers.push_back(std::move(worker));
   }
@@ -253,6 +304,10 @@ ChildCommand command_in_place(const LaunchPlan& plan) {
   if (!plan.cores.empty()) {
     command.cores = plan.cores.at(static_cast<size_t>(topology.local_rank));
   }
+  if (!plan.memory_nodes.empty()) {
+    command.memory_nodes = {
+        plan.memory_nodes.at(static_cast<size_t>(topology.local_rank))};
+  }
   return command;
 }
 
@@ -267,8 +322,11 @@ std::string describe_workers(const std::vector<WorkerSpec>& workers) {
       }
     }
     text += '\n';
-    for (const auto& [name, value] : worker.command.variables) {
-      text += name + '=' + shell_quoted(value) + " \\\n";
+    for (const auto* variables :
+         {&worker.command.defaults, &worker.command.variables}) {
+      for (const auto& [name, value] : *variables) {
+        text += name + '=' + shell_quoted(value) + " \\\n";
+      }
     }
     std::string line = "   ";
     for (const auto& word : worker.command.command) {

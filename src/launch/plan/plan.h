@@ -2,6 +2,7 @@
 // What to start: from the options of a launch to one command per worker.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "accelerate/export.h"
 #include "config/launch_config.h"
+#include "hardware/cores.h"
 #include "hardware/gpus.h"
 #include "launch/plan/placement.h"
 #include "launch/supervise/output_router.h"
@@ -22,8 +24,8 @@ struct MachineFacts {
   std::vector<Gpu> gpus = {};
   /// Why there are none.
   std::string gpu_problem = {};
-  /// Cores of each NUMA node that the workers may use.
-  std::vector<std::vector<int>> numa_nodes = {{0}};
+  /// Those with cores that the workers may use.
+  std::vector<NumaNode> numa_nodes = {{0, {0}}};
   /// The Python to run scripts with.
   std::string python = "python3";
 };
@@ -31,6 +33,20 @@ struct MachineFacts {
 /// Looks this machine up. GPUs are asked for only where `config` wants to know.
 ACCELERATE_API MachineFacts
 read_machine_facts(const LaunchConfig& config, const EnvLookup& env);
+
+/// What the one who starts a launcher settles beyond the options: somebody at
+/// a terminal, another program, machine 0 over ssh.
+struct Starter {
+  /// Workers of this machine; unset: as the options say.
+  std::optional<int> num_local = {};
+  /// For the workers, where nothing else sets them.
+  std::map<std::string, std::string> variables = {};
+  bool is_coloured = false;
+  bool is_input_shared = true;
+  bool is_prompt = false;
+  /// What `mpirun --version` printed, where mpirun starts the workers.
+  std::optional<std::string> mpirun_version = {};
+};
 
 /// Everything that one launcher has to do, decided.
 struct LaunchPlan {
@@ -41,12 +57,17 @@ struct LaunchPlan {
   bool is_ranked = true;
   /// By local rank; empty: anywhere.
   std::vector<std::vector<int>> cores = {};
+  /// The NUMA node of the memory, by local rank; empty: any.
+  std::vector<int> memory_nodes = {};
   /// "2 x NVIDIA H200" or "CPU".
   std::string devices = "CPU";
   Placement placement = {};
   /// Where rank 0 listens for the others, on one machine. Unset: any.
   std::optional<int> main_process_port = {};
   int max_restarts = 0;
+  /// From the first signal to SIGKILL.
+  std::chrono::seconds grace{30};
+  bool is_contained = false;
   OutputOptions output = {};
   bool is_quiet = false;
   /// What all machines must have alike, by name.
@@ -58,7 +79,8 @@ ACCELERATE_API LaunchPlan make_plan(
     const ResolvedConfig& config,
     const std::vector<std::string>& program,
     const Placement& placement,
-    const MachineFacts& facts);
+    const MachineFacts& facts,
+    const Starter& starter = {});
 
 /// What only the job as a whole knows, the same on all machines but for
 /// `first_rank` and `master_address`.

@@ -2,14 +2,19 @@
 #include "launch/supervise/child_process.h"
 
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <bitset>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -35,11 +40,22 @@ std::vector<std::string> environment_of(const ChildCommand& command) {
       result.push_back(text);
     }
   }
+  for (const auto& [name, value] : command.defaults) {
+    if (getenv(name.c_str()) == nullptr && !command.variables.contains(name)) {
+      result.push_back(name + "=" + value);
+    }
+  }
   for (const auto& [name, value] : command.variables) {
     result.push_back(name + "=" + value);
   }
   return result;
 }
+
+/// What a child could not do.
+struct StartFailure {
+  enum class Step { kCores, kMemory, kExecute } step = Step::kExecute;
+  int cause = 0;
+};
 
 /// The command as the system calls want it, made before the fork: a child may
 /// not allocate.
@@ -50,23 +66,32 @@ class PreparedCommand {
         environment_(environment_of(command)),
         arguments_(pointers_to(command_)),
         variables_(pointers_to(environment_)),
-        has_cores_(!command.cores.empty()) {
+        has_cores_(!command.cores.empty()),
+        has_nodes_(!command.memory_nodes.empty()) {
     CPU_ZERO(&cores_);
     for (const int core : command.cores) {
       CPU_SET(static_cast<size_t>(core), &cores_);
     }
+    for (const int node : command.memory_nodes) {
+      nodes_.set(static_cast<size_t>(node));
+    }
   }
 
   /// Returns only where the command cannot be executed, with the cause.
-  int execute() const {
-    if (has_cores_) {
-      sched_setaffinity(0, sizeof(cores_), &cores_);
+  StartFailure execute() const {
+    if (has_cores_ && sched_setaffinity(0, sizeof(cores_), &cores_) != 0) {
+      return {StartFailure::Step::kCores, errno};
+    }
+    if (has_nodes_ &&
+        syscall(SYS_set_mempolicy, MPOL_BIND, &nodes_, nodes_.size() + 1) !=
+            0) {
+      return {StartFailure::Step::kMemory, errno};
     }
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     execvpe(arguments_[0], arguments_.data(), variables_.data());
-    return errno;
+    return {StartFailure::Step::kExecute, errno};
   }
 
  private:
@@ -75,7 +100,9 @@ class PreparedCommand {
   std::vector<char*> arguments_;
   std::vector<char*> variables_;
   bool has_cores_;
+  bool has_nodes_;
   cpu_set_t cores_;
+  std::bitset<1024> nodes_;
 };
 
 // Runs in the child between fork and exec: system calls only.
@@ -93,13 +120,67 @@ void take_streams(const ChildStreams& streams) {
   }
 }
 
-[[noreturn]] void refuse(const ChildCommand& command, int cause) {
+std::string joined(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) {
+    text += str_cat(text.empty() ? "" : ",", number);
+  }
+  return text;
+}
+
+/// What to do about a program that cannot be executed.
+std::string hint_for(const std::string& program, int cause) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const bool is_path = program.find('/') != std::string::npos;
+  if (cause == ENOENT && !is_path && fs::exists(program, ignored)) {
+    return str_cat("it is a file of this folder, write ./", program);
+  }
+  if (cause == ENOENT && is_path && fs::exists(program, ignored)) {
+    return "the file is there, but the interpreter that its first line names "
+           "is not";
+  }
+  if (cause == EACCES && fs::is_directory(program, ignored)) {
+    return "it is a folder; give the path of a program or of a .py file";
+  }
+  if (cause == EACCES && fs::exists(program, ignored)) {
+    return str_cat("make it executable: chmod +x ", program);
+  }
+  if (cause == ENOEXEC) {
+    return "it is no program of this machine; a script needs a first line such "
+           "as #!/bin/sh";
+  }
+  return "give the path of a program or of a .py file";
+}
+
+[[noreturn]] void refuse(
+    const ChildCommand& command,
+    const StartFailure& failure) {
+  const std::string cause = std::strerror(failure.cause);
+  if (failure.step == StartFailure::Step::kCores) {
+    throw SystemError(str_cat(
+        "[launch] cannot run on the cores ",
+        joined(command.cores),
+        " (",
+        cause,
+        "); launch without --enable_cpu_affinity"));
+  }
+  if (failure.step == StartFailure::Step::kMemory) {
+    throw SystemError(str_cat(
+        "[launch] cannot take memory of NUMA node ",
+        joined(command.memory_nodes),
+        " only (",
+        cause,
+        "); launch without --bind_memory, or give the container the right "
+        "(SYS_NICE)"));
+  }
   throw SystemError(str_cat(
       "[launch] cannot execute '",
       command.command[0],
       "': ",
-      std::strerror(cause),
-      "; give the path of a program or of a .py file"));
+      cause,
+      "; ",
+      hint_for(command.command[0], failure.cause)));
 }
 
 } // namespace
@@ -108,7 +189,10 @@ pid_t start_child(const ChildCommand& command, const ChildStreams& streams) {
   const PreparedCommand prepared(command);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    throw SystemError(str_cat("[launch] pipe: ", std::strerror(errno)));
+    throw SystemError(str_cat(
+        "[launch] pipe: ",
+        std::strerror(errno),
+        "; raise the limit on open files (ulimit -n)"));
   }
   const UniqueFile report(ends[0]);
   UniqueFile childs_end(ends[1]);
@@ -128,17 +212,17 @@ pid_t start_child(const ChildCommand& command, const ChildStreams& streams) {
       _exit(128 + SIGKILL); // The launcher died before the line above.
     }
     take_streams(streams);
-    const int cause = prepared.execute();
+    const StartFailure failure = prepared.execute();
     [[maybe_unused]] const auto written =
-        write(childs_end.get(), &cause, sizeof(cause));
+        write(childs_end.get(), &failure, sizeof(failure));
     _exit(127);
   }
   childs_end.reset();
-  int cause = 0;
+  StartFailure failure;
   // The pipe closes without a word when exec succeeds.
-  if (read(report.get(), &cause, sizeof(cause)) == sizeof(cause)) {
+  if (read(report.get(), &failure, sizeof(failure)) == sizeof(failure)) {
     waitpid(child, nullptr, 0);
-    refuse(command, cause);
+    refuse(command, failure);
   }
   return child;
 }

@@ -28,14 +28,19 @@ struct ChildCommand {
   std::vector<std::string> command = {};
   /// Added to this process's environment.
   std::map<std::string, std::string> variables = {};
+  /// Added where the environment has none of this name.
+  std::map<std::string, std::string> defaults = {};
   /// Removed from it.
   std::set<std::string> removed = {};
   /// The cores it may run on; empty: as this process.
   std::vector<int> cores = {};
+  /// The NUMA nodes that its memory comes from; empty: as this process.
+  std::vector<int> memory_nodes = {};
 };
 
 /// Starts the command; it is killed when this process ends. Throws
-/// `SystemError` naming the program where it cannot be executed.
+/// `SystemError` with the cause and what helps where it cannot be executed, or
+/// not on these cores or with memory of these nodes.
 ACCELERATE_API pid_t
 start_child(const ChildCommand& command, const ChildStreams& streams);
 
@@ -49,6 +54,8 @@ class ACCELERATE_API ChildReaper {
 
   /// Calls `callback` once from `collect` after `pid` has ended.
   void on_end(pid_t pid, Callback callback);
+  /// Nobody wants to know any more.
+  void forget(pid_t pid) { callbacks_.erase(pid); }
   /// Call it after each SIGCHLD. Adopted orphans are taken without a word.
   void collect();
 

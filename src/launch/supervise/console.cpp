@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/supervise/console.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
+
+#include "base/str.h"
 
 namespace accelerate {
 namespace {
@@ -15,15 +20,28 @@ namespace {
 constexpr size_t kFullBytes = 1 << 20;
 constexpr size_t kMaxOpenLine = 4096;
 
-bool is_writable(int file, int timeout_ms) {
+bool is_writable(int file) {
   pollfd waited{file, POLLOUT, 0};
-  return poll(&waited, 1, timeout_ms) > 0;
+  return poll(&waited, 1, 0) > 0;
+}
+
+UniqueFile reopen_pipe(int file) {
+  struct stat facts {};
+  if (fstat(file, &facts) != 0 || !S_ISFIFO(facts.st_mode)) {
+    return {};
+  }
+  return UniqueFile(open(
+      str_cat("/proc/self/fd/", file).c_str(),
+      O_WRONLY | O_NONBLOCK | O_CLOEXEC));
 }
 
 } // namespace
 
 Console::Console(EventLoop& loop, int file)
-    : loop_(loop), file_(file), is_terminal_(isatty(file) == 1) {}
+    : loop_(loop),
+      own_(reopen_pipe(file)),
+      file_(own_ ? own_.get() : file),
+      is_terminal_(isatty(file) == 1) {}
 
 Console::~Console() {
   if (is_watched_) {
@@ -71,50 +89,59 @@ void Console::write_raw(std::string_view text) {
 }
 
 bool Console::is_full() const {
-  return kept_.size() >= kFullBytes;
-}
-
-void Console::flush(std::chrono::milliseconds limit) {
-  const auto end = EventLoop::Clock::now() + limit;
-  while (!kept_.empty()) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        end - EventLoop::Clock::now());
-    if (left.count() < 0 ||
-        !is_writable(file_, static_cast<int>(left.count()))) {
-      return;
-    }
-    write_some();
-  }
+  return kept_.size() - num_gone_ >= kFullBytes;
 }
 
 void Console::write_now() {
-  while (!kept_.empty() && is_writable(file_, 0)) {
+  const bool was_full = is_full();
+  while (!is_drained() && is_writable(file_)) {
     write_some();
   }
-  if (!kept_.empty() && !is_watched_) {
-    is_watched_ = true;
-    loop_.watch(file_, POLLOUT, [this](short) {
-      const bool was_full = is_full();
-      write_some();
-      if (kept_.empty()) {
-        is_watched_ = false;
-        loop_.unwatch(file_);
-      }
-      if (was_full && !is_full() && room_) {
-        room_();
-      }
-    });
+  if (is_drained()) {
+    kept_.clear();
+    num_gone_ = 0;
+    if (std::exchange(is_watched_, false)) {
+      loop_.unwatch(file_);
+    }
+  } else if (!std::exchange(is_watched_, true)) {
+    loop_.watch(file_, POLLOUT, [this](short) { write_now(); });
+  }
+  // Whoever drained it: a source that paused must not wait for ever.
+  if (was_full && !is_full() && callbacks_.room) {
+    callbacks_.room();
+  }
+  if (is_drained() && callbacks_.drained) {
+    callbacks_.drained();
   }
 }
 
 void Console::write_some() {
-  // A pipe that is writable takes this many bytes without blocking.
-  const size_t size = std::min<size_t>(kept_.size(), PIPE_BUF);
-  const auto written = write(file_, kept_.data(), size);
-  if (written > 0) {
-    kept_.erase(0, static_cast<size_t>(written));
-  } else if (written < 0 && errno != EINTR && errno != EAGAIN) {
-    kept_.clear(); // The reader is gone; the job goes on.
+  // A pipe that is writable takes this many bytes without blocking, and whole:
+  // lines of several launchers on one pipe do not mix either.
+  const std::string_view left = std::string_view(kept_).substr(num_gone_);
+  size_t size = std::min<size_t>(left.size(), PIPE_BUF);
+  const size_t line_end = left.substr(0, size).rfind('\n');
+  if (size < left.size() && line_end != std::string_view::npos) {
+    size = line_end + 1;
+  }
+  const auto written = write(file_, left.data(), size);
+  if (written >= 0) {
+    num_gone_ += static_cast<size_t>(written);
+    if (num_gone_ > kFullBytes) {
+      kept_.erase(0, std::exchange(num_gone_, 0));
+    }
+  } else if (errno == EPIPE || (errno == EIO && is_terminal_)) {
+    drop("the reader is gone");
+  } else if (errno != EINTR && errno != EAGAIN) {
+    num_lost_ += static_cast<int64_t>(left.size());
+    drop(std::strerror(errno));
+  }
+}
+
+void Console::drop(const std::string& cause) {
+  num_gone_ = kept_.size();
+  if (std::exchange(last_cause_, cause) != cause && callbacks_.lost) {
+    callbacks_.lost(cause);
   }
 }
 

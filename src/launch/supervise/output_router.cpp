@@ -11,25 +11,31 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
+#include <optional>
 
 #include "accelerate/error.h"
 #include "base/str.h"
-#include "launch/supervise/foreign_link.h"
+#include "launch/supervise/log_file.h"
 
 namespace accelerate {
 namespace {
 
 constexpr size_t kLastLines = 20;
-constexpr size_t kMaxLine = 8192;
+constexpr size_t kMaxLine = 1 << 20;
+constexpr std::string_view kGoesOn = " [the line goes on]";
+// Of a prompt line: a bar that is drawn over and over has no end.
+constexpr size_t kMaxOpenLine = 8192;
 // What a program prints in two writes, text and line end, is one line still.
 constexpr std::chrono::milliseconds kLineDelay{50};
+constexpr int kPipeBytes = 1 << 16;
 constexpr int kColours[] = {36, 33, 32, 35, 34, 31};
 
-bool are_same_terminal(int a, int b) {
+bool are_same_file(int a, int b) {
   struct stat first {};
   struct stat second {};
-  return isatty(a) == 1 && isatty(b) == 1 && fstat(a, &first) == 0 &&
-         fstat(b, &second) == 0 && first.st_rdev == second.st_rdev;
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
 void copy_window_size(int terminal) {
@@ -38,6 +44,21 @@ void copy_window_size(int terminal) {
       ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
     ioctl(terminal, TIOCSWINSZ, &size);
   }
+}
+
+// "2026-01-31 23:59:59.123 ", in UTC: machines agree on it.
+std::string time_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now);
+  const time_t seconds = static_cast<time_t>(ms.count() / 1000);
+  tm parts{};
+  gmtime_r(&seconds, &parts);
+  char day[32];
+  strftime(day, sizeof(day), "%Y-%m-%d %H:%M:%S", &parts);
+  char text[48];
+  std::snprintf(
+      text, sizeof(text), "%s.%03d ", day, static_cast<int>(ms.count() % 1000));
+  return text;
 }
 
 struct StreamEnds {
@@ -86,7 +107,7 @@ struct OutputRouter::Source {
   bool is_shown = true;
   std::string prefix = {};
   UniqueFile file = {};
-  std::ofstream log = {};
+  std::optional<LogFile> log = {};
   std::string partial = {};
   /// Whether the start of the line is shown already, how much of `partial` is
   /// that, and the timer that shows more of it.
@@ -96,35 +117,52 @@ struct OutputRouter::Source {
   std::deque<std::string> last_lines = {};
 };
 
-OutputRouter::OutputRouter(EventLoop& loop, OutputOptions options)
+OutputRouter::OutputRouter(
+    EventLoop& loop,
+    OutputOptions options,
+    int out,
+    int err)
     : loop_(loop), options_(std::move(options)) {
-  out_ = std::make_unique<Console>(loop, STDOUT_FILENO);
-  if (!are_same_terminal(STDOUT_FILENO, STDERR_FILENO)) {
-    err_ = std::make_unique<Console>(loop, STDERR_FILENO);
+  out_ = std::make_unique<Console>(loop, out);
+  if (!are_same_file(out, err)) {
+    err_ = std::make_unique<Console>(loop, err);
   }
   const auto resume = [this] {
     for (Source* source : std::exchange(paused_, {})) {
       watch(*source);
     }
   };
-  out_->on_room(resume);
+  const auto drained = [this] { look_whether_done(); };
+  out_->on({resume, drained, [this](const std::string& cause) {
+              if (err_) {
+                say(str_cat(
+                    "[launch] cannot write standard output (",
+                    cause,
+                    "); the job goes on without it"));
+              }
+            }});
   if (err_) {
-    err_->on_room(resume);
+    err_->on({resume, drained, [](const std::string&) {}});
   }
 }
 
 OutputRouter::~OutputRouter() {
-  finish();
+  for (const auto& source : sources_) {
+    close_source(*source);
+  }
 }
 
-ChildStreams OutputRouter::open(int rank, bool is_first, int attempt) {
+ChildStreams OutputRouter::open(
+    int rank,
+    int local_rank,
+    const std::filesystem::path& log_folder) {
   ChildStreams streams;
-  streams.inherits_input = is_first && options_.is_input_shared;
+  streams.inherits_input = local_rank == 0 && options_.is_input_shared;
   if (options_.is_inherited) {
     return streams;
   }
-  streams.out = make_stream(rank, STDOUT_FILENO, is_first, attempt);
-  streams.err = make_stream(rank, STDERR_FILENO, is_first, attempt);
+  streams.out = make_stream(rank, local_rank, STDOUT_FILENO, log_folder);
+  streams.err = make_stream(rank, local_rank, STDERR_FILENO, log_folder);
   return streams;
 }
 
@@ -144,12 +182,18 @@ ChildStreams OutputRouter::open_helper(int id) {
   return streams;
 }
 
-UniqueFile
-OutputRouter::make_stream(int rank, int stream, bool is_first, int attempt) {
+UniqueFile OutputRouter::make_stream(
+    int rank,
+    int local_rank,
+    int stream,
+    const std::filesystem::path& log_folder) {
   auto source = std::make_unique<Source>();
   source->rank = rank;
   source->stream = stream;
-  source->is_raw = is_first && console_of(stream).is_terminal();
+  const bool is_first = local_rank == 0;
+  // A time before each line would break a bar.
+  source->is_raw =
+      is_first && console_of(stream).is_terminal() && !options_.is_timed;
   source->is_prompt = is_first && options_.is_prompt && !source->is_raw;
   if (options_.is_prefixed && rank != 0 && !source->is_raw) {
     source->prefix = str_cat("[rank ", rank, "] ");
@@ -159,24 +203,15 @@ OutputRouter::make_stream(int rank, int stream, bool is_first, int attempt) {
       source->prefix = str_cat("\x1b[", colour, "m[rank ", rank, "]\x1b[0m ");
     }
   }
+  source->is_shown = options_.shown_local_ranks.empty() ||
+                     options_.shown_local_ranks.contains(local_rank);
   if (!options_.log_dir.empty()) {
-    source->is_shown = (options_.tee & (1 << (stream - 1))) != 0;
-    const auto folder = options_.log_dir / str_cat("attempt_", attempt) /
-                        str_cat("rank_", rank);
-    const auto file =
-        folder / (stream == STDOUT_FILENO ? "stdout.log" : "stderr.log");
-    refuse_foreign_links(file);
-    std::error_code ignored;
-    std::filesystem::create_directories(folder, ignored);
-    source->log.open(file, std::ios::binary | std::ios::trunc);
-    if (!source->log) {
-      throw SystemError(str_cat(
-          "[launch] cannot write ",
-          file.string(),
-          " (",
-          std::strerror(errno),
-          "); give --log_dir a folder that you can write to"));
-    }
+    source->is_shown = source->is_shown &&
+                       (options_.tee.of(local_rank) & (1 << (stream - 1))) != 0;
+    source->log.emplace(
+        log_folder / (stream == STDOUT_FILENO ? "stdout.log" : "stderr.log"),
+        options_.log_bytes,
+        [this](const std::string& line) { say(line); });
   }
   auto ends =
       source->is_raw && source->is_shown ? make_terminal() : make_pipe();
@@ -200,7 +235,7 @@ void OutputRouter::watch(Source& source) {
 }
 
 void OutputRouter::take(Source& source) {
-  if (console_of(source.stream).is_full()) {
+  if (source.is_shown && console_of(source.stream).is_full()) {
     loop_.unwatch(source.file.get());
     paused_.push_back(&source);
     return;
@@ -216,36 +251,40 @@ void OutputRouter::take(Source& source) {
 
 void OutputRouter::take_all(Source& source) {
   char buffer[65536];
+  // What was written before this call fits in the pipe; a process that goes on
+  // writing must not keep us here.
+  ssize_t left = std::max(fcntl(source.file.get(), F_GETPIPE_SZ), kPipeBytes);
   ssize_t size = 0;
-  while (source.file &&
+  while (source.file && left > 0 &&
          (size = read(source.file.get(), buffer, sizeof(buffer))) > 0) {
     show(source, {buffer, static_cast<size_t>(size)});
+    left -= size;
   }
 }
 
 void OutputRouter::show(Source& source, std::string_view text) {
-  if (source.log.is_open()) {
-    source.log << text;
-    source.log.flush();
+  if (source.log && !options_.is_timed) {
+    source.log->write(text);
   }
   if (source.is_raw && source.is_shown) {
     console_of(source.stream).write_raw(text);
   }
+  size_t searched = source.partial.size();
   source.partial += text;
   size_t start = 0;
   for (size_t end = 0;
-       (end = source.partial.find('\n', start)) != std::string::npos;
-       start = end + 1) {
+       (end = source.partial.find('\n', searched)) != std::string::npos;
+       start = searched = end + 1) {
     show_line(
         source, std::string_view(source.partial).substr(start, end - start));
   }
   source.partial.erase(0, start);
-  if (source.partial.size() > kMaxLine && source.is_prompt) {
+  if (source.is_prompt && source.partial.size() > kMaxOpenLine) {
     show_start(source);
     source.partial.clear();
     source.num_shown = 0;
   } else if (source.partial.size() > kMaxLine) {
-    show_line(source, std::exchange(source.partial, {}));
+    show_line(source, std::exchange(source.partial, {}).append(kGoesOn));
   }
   if (source.is_prompt && source.start_timer == 0 &&
       source.partial.size() > source.num_shown) {
@@ -259,7 +298,8 @@ void OutputRouter::show_start(Source& source) {
   if (!source.is_shown) {
     return;
   }
-  std::string start = source.is_open ? std::string() : source.prefix;
+  std::string start =
+      source.is_open ? std::string() : time_if_wanted() + source.prefix;
   start += std::string_view(source.partial).substr(source.num_shown);
   source.is_open = true;
   console_of(source.stream).write_raw(start);
@@ -280,6 +320,9 @@ void OutputRouter::show_line(Source& source, std::string_view line) {
       source.last_lines.pop_front();
     }
   }
+  if (source.log && options_.is_timed) {
+    source.log->write(str_cat(time_now(), line, '\n'));
+  }
   loop_.cancel(std::exchange(source.start_timer, 0));
   const size_t num_shown = std::exchange(source.num_shown, 0);
   if (std::exchange(source.is_open, false)) {
@@ -288,7 +331,9 @@ void OutputRouter::show_line(Source& source, std::string_view line) {
   } else if (source.is_shown && !source.is_raw) {
     console_of(source.stream)
         .write_line(
-            source.prefix.empty() ? line : source.prefix + std::string(line));
+            source.prefix.empty() && !options_.is_timed
+                ? line
+                : str_cat(time_if_wanted(), source.prefix, line));
   }
 }
 
@@ -301,6 +346,9 @@ void OutputRouter::close_source(Source& source) {
   source.file.reset();
   if (!source.partial.empty() || source.is_open) {
     show_line(source, std::exchange(source.partial, {}));
+  }
+  if (source.log && !source.is_shown && source.stream == STDOUT_FILENO) {
+    num_lost_ += source.log->num_lost();
   }
 }
 
@@ -330,22 +378,33 @@ void OutputRouter::close_workers() {
   });
 }
 
-void OutputRouter::finish() {
+void OutputRouter::finish(std::function<void()> done) {
   close_workers();
   for (const auto& helper : sources_) {
     take_all(*helper);
     close_source(*helper);
   }
   sources_.clear();
-  constexpr std::chrono::milliseconds kPatience{1000};
-  out_->flush(kPatience);
-  if (err_) {
-    err_->flush(kPatience);
+  done_ = std::move(done);
+  look_whether_done();
+}
+
+void OutputRouter::look_whether_done() {
+  if (done_ && out_->is_drained() && (!err_ || err_->is_drained())) {
+    std::exchange(done_, nullptr)();
   }
 }
 
+int64_t OutputRouter::num_lost() const {
+  return num_lost_ + out_->num_lost();
+}
+
 void OutputRouter::say(const std::string& line) {
-  console_of(STDERR_FILENO).write_line(line);
+  console_of(STDERR_FILENO).write_line(time_if_wanted() + line);
+}
+
+std::string OutputRouter::time_if_wanted() const {
+  return options_.is_timed ? time_now() : std::string();
 }
 
 void OutputRouter::resize() {

@@ -8,13 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <map>
 #include <optional>
-#include <string_view>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -38,35 +39,71 @@ std::optional<pid_t> number(const char* text) {
   return value;
 }
 
-std::optional<Process> read_process(pid_t pid) {
+struct Reserve {
+  DIR* folder = nullptr;
+  /// Given up for the time of a look at /proc, which then succeeds where every
+  /// other descriptor is taken.
+  UniqueFile file;
+
+  void take() { file = UniqueFile(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+};
+
+Reserve& reserve() {
+  static Reserve one;
+  return one;
+}
+
+/// Gives the descriptor up while it lives.
+class Look {
+ public:
+  Look() { reserve().file.reset(); }
+  ~Look() { reserve().take(); }
+  Look(const Look&) = delete;
+  Look& operator=(const Look&) = delete;
+};
+
+/// Empty where the process ended while we looked.
+std::string read_proc(pid_t pid, const char* name) {
   const UniqueFile file(
-      open(str_cat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-  char text[512];
-  const auto size = file ? read(file.get(), text, sizeof(text) - 1) : -1;
-  if (size <= 0) {
-    return std::nullopt; // It ended while we looked.
+      open(str_cat("/proc/", pid, '/', name).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file && errno != ENOENT && errno != ESRCH && errno != EACCES) {
+    throw SystemError(str_cat(
+        "[launch] cannot read /proc (",
+        std::strerror(errno),
+        "); it is needed to end workers"));
   }
-  text[size] = '\0';
+  char text[4096];
+  const auto size = file ? read(file.get(), text, sizeof(text)) : 0;
+  return {text, static_cast<size_t>(std::max<ssize_t>(size, 0))};
+}
+
+std::optional<Process> read_process(pid_t pid) {
+  const std::string text = read_proc(pid, "stat");
   // The name before may hold blanks and parentheses itself.
-  const char* name_end = std::strrchr(text, ')');
+  const size_t name_end = text.rfind(')');
   Process process;
-  if (name_end == nullptr ||
-      std::sscanf(name_end + 1, " %c %d", &process.state, &process.parent) !=
-          2) {
+  if (name_end == std::string::npos || std::sscanf(
+                                           text.c_str() + name_end + 1,
+                                           " %c %d",
+                                           &process.state,
+                                           &process.parent) != 2) {
     return std::nullopt;
   }
   return process;
 }
 
 std::multimap<pid_t, pid_t> children_by_parent() {
+  const Look look;
   std::multimap<pid_t, pid_t> children;
-  DIR* folder = opendir("/proc");
+  DIR* kept = reserve().folder;
+  DIR* folder = kept != nullptr ? kept : opendir("/proc");
   if (folder == nullptr) {
     throw SystemError(str_cat(
         "[launch] cannot read /proc (",
         std::strerror(errno),
         "); mount it, it is needed to end workers"));
   }
+  rewinddir(folder);
   while (const dirent* entry = readdir(folder)) {
     const auto pid = number(entry->d_name);
     const auto process = pid ? read_process(*pid) : std::nullopt;
@@ -74,7 +111,9 @@ std::multimap<pid_t, pid_t> children_by_parent() {
       children.emplace(process->parent, *pid);
     }
   }
-  closedir(folder);
+  if (kept == nullptr) {
+    closedir(folder);
+  }
   return children;
 }
 
@@ -87,6 +126,12 @@ void adopt_orphans() {
         std::strerror(errno),
         "); Linux 3.4 or newer is needed"));
   }
+  // Anew after each fork: the place in a folder is shared with the parent.
+  if (reserve().folder != nullptr) {
+    closedir(reserve().folder);
+  }
+  reserve().folder = opendir("/proc");
+  reserve().take();
 }
 
 std::vector<pid_t> descendants_of(pid_t root, const std::set<pid_t>& except) {
@@ -102,6 +147,27 @@ std::vector<pid_t> descendants_of(pid_t root, const std::set<pid_t>& except) {
   }
   found.erase(found.begin());
   return found;
+}
+
+bool has_signal_flag(pid_t pid, std::string_view name, int signal) {
+  const Look look;
+  const std::string status = read_proc(pid, "status");
+  const size_t line = status.find(str_cat('\n', name, ":\t"));
+  if (line == std::string::npos) {
+    return false;
+  }
+  const auto flags =
+      std::strtoull(status.c_str() + line + name.size() + 3, nullptr, 16);
+  return (flags >> (signal - 1) & 1) != 0;
+}
+
+std::string describe_process(pid_t pid) {
+  const Look look;
+  const auto process = read_process(pid);
+  std::string name = read_proc(pid, "comm");
+  name = name.substr(0, name.find('\n'));
+  return str_cat(
+      pid, " (", name, ", state ", process ? process->state : '?', ')');
 }
 
 void kill_all_descendants(int limit_ms) {

@@ -15,7 +15,7 @@ namespace {
 bool is_ignored(int signal) {
   struct sigaction action {};
   sigaction(signal, nullptr, &action);
-  return is_request_to_end(signal) && action.sa_handler == SIG_IGN;
+  return action.sa_handler == SIG_IGN;
 }
 
 } // namespace
@@ -23,12 +23,15 @@ bool is_ignored(int signal) {
 SignalFileGuard::SignalFileGuard() {
   sigset_t mask;
   sigemptyset(&mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGWINCH}) {
-    if (!is_ignored(signal)) {
+  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    if (signal == SIGCHLD || is_for_workers(signal) ||
+        (is_request_to_end(signal) && !is_ignored(signal))) {
       sigaddset(&mask, signal);
     }
   }
-  sigprocmask(SIG_BLOCK, &mask, &old_mask_);
+  sigset_t blocked = mask;
+  sigaddset(&blocked, SIGPIPE);
+  sigprocmask(SIG_BLOCK, &blocked, &old_mask_);
   // Where the parent ignores it, the ends of children would go unnoticed.
   signal(SIGCHLD, SIG_DFL);
   file_ = UniqueFile(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -41,15 +44,15 @@ SignalFileGuard::~SignalFileGuard() {
   sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
 }
 
-std::optional<SignalFileGuard::Signal> SignalFileGuard::next() {
+std::optional<Signal> SignalFileGuard::next() {
   signalfd_siginfo info{};
   if (read(file_.get(), &info, sizeof(info)) != sizeof(info)) {
     return std::nullopt;
   }
-  const bool is_from_terminal = info.ssi_code == SI_KERNEL;
   return Signal{
       static_cast<int>(info.ssi_signo),
-      is_from_terminal ? 0 : static_cast<pid_t>(info.ssi_pid)};
+      static_cast<pid_t>(info.ssi_pid),
+      info.ssi_code == SI_KERNEL};
 }
 
 } // namespace accelerate

@@ -12,17 +12,20 @@
 
 namespace accelerate {
 
-/// Blocks SIGCHLD, SIGWINCH and the requests to end (SIGINT, SIGTERM, SIGHUP)
-/// while it lives, and hands them out one by one. Requests that the parent
-/// ignores (nohup) stay ignored.
+/// A signal that reached the launcher.
+struct Signal {
+  int number = 0;
+  /// 0 where it came from outside of what this process can see.
+  pid_t sender = 0;
+  /// The terminal tells every process of the foreground itself.
+  bool is_from_terminal = false;
+};
+
+/// Blocks SIGCHLD, the requests to end and what workers are told while it
+/// lives, and hands them out one by one. Requests that the parent ignores
+/// (nohup) stay ignored. SIGPIPE is blocked too: a write fails instead.
 class ACCELERATE_API SignalFileGuard {
  public:
-  struct Signal {
-    int number = 0;
-    /// 0 where the terminal sent it.
-    pid_t sender = 0;
-  };
-
   SignalFileGuard();
   ~SignalFileGuard();
   SignalFileGuard(const SignalFileGuard&) = delete;
@@ -40,7 +43,14 @@ class ACCELERATE_API SignalFileGuard {
 
 /// Whether `signal` asks the program to end.
 constexpr bool is_request_to_end(int signal) {
-  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP ||
+         signal == SIGQUIT;
+}
+
+/// Whether `signal` is meant for the workers: passed on, nothing else.
+constexpr bool is_for_workers(int signal) {
+  return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGWINCH ||
+         signal == SIGTSTP || signal == SIGCONT;
 }
 
 } // namespace accelerate

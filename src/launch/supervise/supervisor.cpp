@@ -1,19 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/supervise/supervisor.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "base/str.h"
+#include "launch/supervise/error_file.h"
 #include "launch/supervise/process_tree.h"
 
 namespace accelerate {
 namespace {
 
-// From the first signal to SIGKILL. Everybody must be gone after 5 seconds.
-constexpr std::chrono::milliseconds kGrace{3000};
+// For what workers leave behind; nobody saves anything there.
+constexpr std::chrono::milliseconds kSweepGrace{3000};
+// From SIGKILL to the end of our patience.
+constexpr std::chrono::milliseconds kKillLimit{5000};
+
+std::filesystem::path error_file_of(const WorkerSpec& worker) {
+  const auto found = worker.command.variables.find("TORCHELASTIC_ERROR_FILE");
+  return found == worker.command.variables.end() ? "" : found->second;
+}
+
+// Who does not handle SIGQUIT would only die, and the kernel keeps SIGTSTP from
+// jobs without a shell.
+int suitable_for(pid_t pid, int signal) {
+  const int instead = signal == SIGQUIT   ? SIGABRT
+                      : signal == SIGTSTP ? SIGSTOP
+                                          : signal;
+  return instead == signal || has_signal_flag(pid, "SigCgt", signal) ? signal
+                                                                     : instead;
+}
+
+bool is_told(pid_t pid) {
+  return getpgid(pid) == getpgrp();
+}
 
 } // namespace
 
@@ -21,34 +44,50 @@ Supervisor::Supervisor(
     EventLoop& loop,
     ChildReaper& reaper,
     OutputRouter& output,
+    std::chrono::seconds grace,
     Callbacks callbacks)
     : loop_(loop),
       reaper_(reaper),
       output_(output),
+      grace_(grace),
       callbacks_(std::move(callbacks)) {}
 
-void Supervisor::start(const std::vector<WorkerSpec>& workers, int attempt) {
+void Supervisor::start(const std::vector<WorkerSpec>& workers) {
   state_ = WorkersState::kStarting;
   workers_.clear();
   is_killing_ = false;
   is_sweeping_ = false;
   try {
     for (const auto& worker : workers) {
-      const bool is_first = workers_.empty();
-      const auto streams = output_.open(worker.rank, is_first, attempt);
-      const pid_t pid = start_child(worker.command, streams);
       const size_t index = workers_.size();
-      workers_.push_back({pid, worker.rank});
+      const auto streams =
+          output_.open(worker.rank, static_cast<int>(index), worker.log_folder);
+      const pid_t pid = start_child(worker.command, streams);
+      workers_.push_back({pid, worker.rank, {}, error_file_of(worker)});
       reaper_.on_end(
           pid, [this, index](int status) { worker_ended(index, status); });
     }
   } catch (...) {
-    kill_all_descendants(static_cast<int>(kGrace.count()));
+    kill_what_was_started();
     state_ = WorkersState::kDone;
-    output_.close_workers();
     throw;
   }
   state_ = WorkersState::kRunning;
+}
+
+void Supervisor::kill_what_was_started() {
+  // First of all: where files are short, their ends are what is missing.
+  output_.close_workers();
+  const auto end = EventLoop::Clock::now() + kKillLimit;
+  while (EventLoop::Clock::now() < end &&
+         !descendants_of(getpid(), spared_).empty()) {
+    signal_everything(SIGKILL);
+    poll(nullptr, 0, 1);
+    reaper_.collect();
+  }
+  for (const auto& worker : std::exchange(workers_, {})) {
+    reaper_.forget(worker.pid);
+  }
 }
 
 void Supervisor::worker_ended(size_t index, int wait_status) {
@@ -56,11 +95,16 @@ void Supervisor::worker_ended(size_t index, int wait_status) {
   worker.wait_status = wait_status;
   if (state_ == WorkersState::kRunning && wait_status != 0) {
     state_ = WorkersState::kFailed;
+    std::string how = describe_end(wait_status) + who_left_before();
+    const std::string message = read_error_file(worker.error_file);
+    if (!message.empty()) {
+      how += "; its error file says: " + message;
+    }
     callbacks_.failed(
         {.rank = worker.rank,
          .host = host_name(),
          .exit_code = exit_code_of(wait_status),
-         .how = describe_end(wait_status) + who_left_before(),
+         .how = how,
          .last_lines = output_.last_lines(worker.rank)});
   }
 }
@@ -79,23 +123,64 @@ std::string Supervisor::who_left_before() const {
   return text;
 }
 
-void Supervisor::stop(int signal, bool is_to_restart) {
+void Supervisor::stop(int signal, bool is_to_restart, GroupTold told) {
   state_ = is_to_restart ? WorkersState::kRestarting : WorkersState::kStopping;
-  is_killing_ = is_killing_ || signal == SIGKILL;
-  signal_everything(is_killing_ ? SIGKILL : signal);
-  if (kill_timer_ == 0 && !is_killing_) {
-    kill_timer_ = loop_.after(kGrace, [this] {
-      kill_timer_ = 0;
-      is_killing_ = true;
-      if (is_stopping()) {
-        output_.say(str_cat(
-            "[launch] processes still running after ",
-            kGrace.count() / 1000,
-            " s: killing them"));
-      }
-      signal_everything(SIGKILL);
-      look_again();
+  if (signal == SIGKILL) {
+    kill_everything();
+  } else if (!is_killing_) {
+    signal_everything(signal, told);
+    // What was suspended ends too.
+    signal_everything(SIGCONT);
+    if (kill_timer_ == 0) {
+      kill_after(grace_);
+    }
+  }
+  look_again();
+}
+
+void Supervisor::kill_after(std::chrono::milliseconds grace) {
+  loop_.cancel(kill_timer_);
+  kill_timer_ = loop_.after(grace, [this, grace] {
+    kill_timer_ = 0;
+    if (is_stopping() && !is_sweeping_) {
+      output_.say(str_cat(
+          "[launch] processes still running after ",
+          grace.count() / 1000,
+          " s: killing them"));
+    }
+    kill_everything();
+    look_again();
+  });
+}
+
+void Supervisor::kill_everything() {
+  is_killing_ = true;
+  signal_everything(SIGKILL);
+  if (give_up_timer_ == 0) {
+    give_up_timer_ = loop_.after(kKillLimit, [this] {
+      give_up_timer_ = 0;
+      give_up();
     });
+  }
+}
+
+void Supervisor::give_up() {
+  std::string names;
+  for (const pid_t pid : descendants_of(getpid(), spared_)) {
+    names += str_cat(names.empty() ? "" : ", ", describe_process(pid));
+    spared_.insert(pid);
+  }
+  for (Worker& worker : workers_) {
+    if (!worker.wait_status) {
+      reaper_.forget(worker.pid);
+      worker.wait_status = SIGKILL;
+    }
+  }
+  if (!names.empty()) {
+    output_.say(str_cat(
+        "[launch] left behind, as not even SIGKILL ends them: ",
+        names,
+        "; they wait in the kernel, look at its log (dmesg) and at the disks"));
   }
   look_again();
 }
@@ -109,18 +194,15 @@ void Supervisor::look_again() {
     if (is_killing_) {
       // Whoever forked between the look and the kill.
       signal_everything(SIGKILL);
-    } else if (!is_stopping() && !is_sweeping_) {
+    } else if (!is_sweeping_) {
       is_sweeping_ = true;
       signal_everything(SIGTERM);
-      kill_timer_ = loop_.after(kGrace, [this] {
-        kill_timer_ = 0;
-        is_killing_ = true;
-        signal_everything(SIGKILL);
-      });
+      kill_after(std::min(grace_, kSweepGrace));
     }
     return;
   }
   loop_.cancel(std::exchange(kill_timer_, 0));
+  loop_.cancel(std::exchange(give_up_timer_, 0));
   const bool was_stopping = is_stopping();
   state_ = WorkersState::kDone;
   output_.close_workers();
@@ -131,9 +213,24 @@ void Supervisor::look_again() {
   }
 }
 
-void Supervisor::signal_everything(int signal) {
+void Supervisor::forward(int signal, GroupTold told) {
+  if (signal == SIGTSTP || signal == SIGCONT) {
+    signal_everything(signal, told);
+    return;
+  }
+  for (const Worker& worker : workers_) {
+    if (!worker.wait_status &&
+        (told == GroupTold::kNo || !is_told(worker.pid))) {
+      kill(worker.pid, signal);
+    }
+  }
+}
+
+void Supervisor::signal_everything(int signal, GroupTold told) {
   for (const pid_t pid : descendants_of(getpid(), spared_)) {
-    kill(pid, signal);
+    if (told == GroupTold::kNo || !is_told(pid)) {
+      kill(pid, suitable_for(pid, signal));
+    }
   }
 }
 
