@@ -56,6 +56,9 @@ struct ACCELERATE_API ProcessEnvironment {
   Rendezvous rendezvous;
   /// Who said so; null for a process that nobody started as part of a run.
   const Starter* starter = nullptr;
+  /// Of Slurm and MPI: names the job, alike on all its machines and different
+  /// from every other job's; may be part of a file's name. Empty: unknown.
+  std::string job = {};
 
   /// "none" without a starter.
   const char* starter_name() const { return starter ? starter->name : "none"; }

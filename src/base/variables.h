@@ -25,6 +25,16 @@ inline constexpr const char* kJoinTimeout = "ACCELERATE_JOIN_TIMEOUT";
 inline constexpr const char* kMaxRestarts = "ACCELERATE_MAX_RESTARTS";
 inline constexpr const char* kLogDir = "ACCELERATE_LOG_DIR";
 inline constexpr const char* kTee = "ACCELERATE_TEE";
+inline constexpr const char* kHeartbeatSeconds = "ACCELERATE_HEARTBEAT_SECONDS";
+inline constexpr const char* kGraceSeconds = "ACCELERATE_GRACE_SECONDS";
+inline constexpr const char* kContain = "ACCELERATE_CONTAIN";
+inline constexpr const char* kExport = "ACCELERATE_EXPORT";
+inline constexpr const char* kCheck = "ACCELERATE_CHECK";
+inline constexpr const char* kLogMaxMb = "ACCELERATE_LOG_MAX_MB";
+inline constexpr const char* kLocalRanksFilter =
+    "ACCELERATE_LOCAL_RANKS_FILTER";
+inline constexpr const char* kTimestamps = "ACCELERATE_TIMESTAMPS";
+inline constexpr const char* kBindMemory = "ACCELERATE_BIND_MEMORY";
 inline constexpr const char* kQuiet = "ACCELERATE_QUIET";
 inline constexpr const char* kSshCommand = "ACCELERATE_SSH_COMMAND";
 /// A secret: never shown, never passed on to workers.
@@ -32,6 +42,7 @@ inline constexpr const char* kJobToken = "ACCELERATE_JOB_TOKEN";
 inline constexpr const char* kJobTokenFile = "ACCELERATE_JOB_TOKEN_FILE";
 
 // Folders and terminals, as other programs have them.
+inline constexpr const char* kPath = "PATH";
 inline constexpr const char* kHome = "HOME";
 inline constexpr const char* kHuggingFaceHome = "HF_HOME";
 inline constexpr const char* kCacheHome = "XDG_CACHE_HOME";
@@ -42,6 +53,7 @@ inline constexpr const char* kOmpNumThreads = "OMP_NUM_THREADS";
 inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
 inline constexpr const char* kGlooInterface = "GLOO_SOCKET_IFNAME";
 inline constexpr const char* kNcclInterface = "NCCL_SOCKET_IFNAME";
+inline constexpr const char* kPythonFaultHandler = "PYTHONFAULTHANDLER";
 inline constexpr const char* kNcclAsyncErrors =
     "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 
@@ -60,6 +72,7 @@ inline constexpr const char* kMasterPort = "MASTER_PORT";
 inline constexpr const char* kRestartCount = "TORCHELASTIC_RESTART_COUNT";
 inline constexpr const char* kMostRestarts = "TORCHELASTIC_MAX_RESTARTS";
 inline constexpr const char* kRunId = "TORCHELASTIC_RUN_ID";
+inline constexpr const char* kErrorFile = "TORCHELASTIC_ERROR_FILE";
 inline constexpr const char* kUseAgentStore = "TORCHELASTIC_USE_AGENT_STORE";
 
 // Kubernetes' training operator: torchrun's own options.
@@ -98,6 +111,7 @@ inline constexpr const char* kSlurmNodes = "SLURM_NODELIST";
 inline constexpr const char* kSlurmJobNodes = "SLURM_JOB_NODELIST";
 inline constexpr const char* kSlurmStepNodes = "SLURM_STEP_NODELIST";
 inline constexpr const char* kSlurmJob = "SLURM_JOB_ID";
+inline constexpr const char* kSlurmRestarts = "SLURM_RESTART_COUNT";
 inline constexpr const char* kSlurmStep = "SLURM_STEP_ID";
 /// "BATCH" in the script of a batch job.
 inline constexpr const char* kBatchEnvironment = "ENVIRONMENT";

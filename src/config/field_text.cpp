@@ -5,6 +5,7 @@
 
 #include "accelerate/error.h"
 #include "base/parse.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/words.h"
 #include "config/fields.h"
@@ -36,7 +37,7 @@ std::vector<std::string> split(const std::string& text) {
       "[config] ",
       field.name,
       " is '",
-      value.text,
+      printable(value.text),
       "' (",
       value.place,
       ") where ",

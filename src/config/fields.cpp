@@ -2,10 +2,13 @@
 #include "config/fields.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "accelerate/precision_name.h"
+#include "base/host_name.h"
 #include "base/str.h"
 #include "base/variables.h"
+#include "config/stream_choice.h"
 
 namespace accelerate {
 namespace {
@@ -28,9 +31,9 @@ std::string check_gpu_ids(const std::string& text) {
     const std::string_view id(text.data() + begin, end - begin);
     const bool is_index =
         !id.empty() && std::all_of(id.begin(), id.end(), is_digit);
-    // The last two are how users and Slurm say "none" in the environment.
+    // The last ones are how users, containers and Slurm say "none".
     if (!is_index && !id.starts_with("GPU-") && !id.starts_with("MIG-") &&
-        id != "-1" && id != "NoDevFiles") {
+        id != "-1" && id != "none" && id != "void" && id != "NoDevFiles") {
       return "'all', or device indices or UUIDs joined by commas, as 0,1";
     }
     begin = end + 1;
@@ -51,10 +54,38 @@ std::vector<std::string_view> precision_choices() {
 }
 
 std::string check_hosts(const std::string& text) {
-  return text.empty() || text.starts_with(',') || text.ends_with(',') ||
-                 text.find(",,") != std::string::npos ||
-                 text.find_first_of(" \t") != std::string::npos
-             ? "host names joined by commas, as node0,node1"
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (!is_ssh_target(text.substr(begin, end - begin))) {
+      return "host names joined by commas, as node0,node1";
+    }
+    begin = end + 1;
+  }
+  return {};
+}
+
+std::string check_variables(const std::string& text) {
+  const auto is_part = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' ||
+           c == ',';
+  };
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_part)
+             ? ""
+             : "names of environment variables joined by commas, as A,B";
+}
+
+std::string check_tee(const std::string& text) {
+  return parse_stream_choice(text)
+             ? ""
+             : "0, 1, 2 or 3, or one of these by local rank, as 0:3,1:2,";
+}
+
+std::string check_ranks(const std::string& text) {
+  return text.find_first_not_of("0123456789,") != std::string::npos ||
+                 text.empty() || text.starts_with(',') || text.ends_with(',') ||
+                 text.find(",,") != std::string::npos || text.size() > 1000
+             ? "local ranks joined by commas, as 0,1,"
              : "";
 }
 
@@ -153,6 +184,13 @@ std::vector<Field> hardware_fields() {
        .variable = variables::kCpuAffinity,
        .workers = WorkerRule::kWhereDecided,
        .question = "Keep each process on the cores near its GPU (NUMA)?"},
+      {.name = "bind_memory",
+       .member = &LaunchConfig::bind_memory,
+       .group = kHardware,
+       .help = "Take the memory of each process from the NUMA node near its "
+               "GPU only",
+       .yaml_key = "bind_memory",
+       .variable = variables::kBindMemory},
   };
 }
 
@@ -235,6 +273,34 @@ std::vector<Field> machine_fields() {
        .most = 86400,
        .yaml_key = "join_timeout",
        .variable = variables::kJoinTimeout},
+      {.name = "heartbeat_seconds",
+       .member = &LaunchConfig::heartbeat_seconds,
+       .group = kMachines,
+       .help = "Seconds of silence after which a machine is given up; it is "
+               "named after 5",
+       .value_name = "SECONDS",
+       .least = 1,
+       .most = 86400,
+       .yaml_key = "heartbeat_seconds",
+       .variable = variables::kHeartbeatSeconds},
+      {.name = "export",
+       .member = &LaunchConfig::exported,
+       .group = kMachines,
+       .help = "Environment variables that the workers on other hosts get too "
+               "(with --hosts, --hostfile and --mpirun_hostfile); may be "
+               "given several times",
+       .value_name = "NAME,NAME",
+       .check = check_variables,
+       .adds_up = true,
+       .yaml_key = "export",
+       .variable = variables::kExport},
+      {.name = "check",
+       .member = &LaunchConfig::check,
+       .group = kMachines,
+       .help = "Look at every machine before the workers start, as `accelerate "
+               "doctor` does; start nothing where one cannot run them",
+       .yaml_key = "check",
+       .variable = variables::kCheck},
   };
 }
 
@@ -248,23 +314,67 @@ std::vector<Field> job_fields() {
        .most = 1000000,
        .yaml_key = "max_restarts",
        .variable = variables::kMaxRestarts},
+      {.name = "grace_seconds",
+       .member = &LaunchConfig::grace_seconds,
+       .group = kJob,
+       .help = "Seconds that processes have to end by themselves before they "
+               "are killed",
+       .value_name = "SECONDS",
+       .most = 86400,
+       .yaml_key = "grace_seconds",
+       .variable = variables::kGraceSeconds},
+      {.name = "contain",
+       .member = &LaunchConfig::contain,
+       .group = kJob,
+       .help = "Run everything in a PID namespace, which the kernel empties "
+               "whatever happens to the launcher",
+       .yaml_key = "contain",
+       .variable = variables::kContain},
       {.name = "log_dir",
        .member = &LaunchConfig::log_dir,
        .group = kJob,
-       .help = "Write the output of each process to files in this folder",
+       .help = "Write the output of each process to files in this folder, one "
+               "folder per run",
        .value_name = "DIR",
        .yaml_key = "log_dir",
        .variable = variables::kLogDir},
+      {.name = "log_max_mb",
+       .member = &LaunchConfig::log_max_mb,
+       .group = kJob,
+       .help = "Begin a new log file after so many MiB and keep the last five; "
+               "0 never",
+       .value_name = "N",
+       .most = 1048576,
+       .yaml_key = "log_max_mb",
+       .variable = variables::kLogMaxMb},
       {.name = "tee",
        .member = &LaunchConfig::tee,
        .group = kJob,
        .help = "With --log_dir, what the terminal shows too: 0 nothing, 1 "
-               "standard output, 2 standard error, 3 both",
+               "standard output, 2 standard error, 3 both; by local rank as "
+               "0:3,1:2",
        .value_name = "N",
-       .most = 3,
+       .check = check_tee,
        .letter = 't',
        .yaml_key = "tee",
        .variable = variables::kTee},
+      {.name = "local_ranks_filter",
+       .member = &LaunchConfig::local_ranks_filter,
+       .group = kJob,
+       .help = "Show only the output of these local ranks, as 0,1; log files "
+               "hold all",
+       .value_name = "RANKS",
+       .check = check_ranks,
+       .unset_word = "all",
+       .yaml_key = "local_ranks_filter",
+       .variable = variables::kLocalRanksFilter},
+      {.name = "timestamps",
+       .member = &LaunchConfig::timestamps,
+       .group = kJob,
+       .help = "Start every line of output with the time (UTC), in log files "
+               "too",
+       .yaml_key = "timestamps",
+       .variable = variables::kTimestamps},
       {.name = "quiet",
        .member = &LaunchConfig::quiet,
        .group = kJob,

@@ -51,6 +51,8 @@ struct Field {
   FieldCheck check = nullptr;
   /// The word for "not set", accepted everywhere: "all", "auto".
   std::string_view unset_word = {};
+  /// A flag of a list that was given twice means both, not the last.
+  bool adds_up = false;
   /// One-letter flag, or 0.
   char letter = 0;
   /// Path in the file, parts joined by a dot; empty: not kept in files.

@@ -36,16 +36,20 @@ void add_flag(
         ->group(group);
     return;
   }
-  command
-      .add_option_function<std::string>(
-          spellings,
-          [layer, name](const std::string& text) {
-            (*layer)[name] = {text, "--" + name};
-          },
-          help)
-      ->group(group)
-      ->take_last()
-      ->type_name(value_placeholder(field));
+  auto* option = command
+                     .add_option_function<std::string>(
+                         spellings,
+                         [layer, name](const std::string& text) {
+                           (*layer)[name] = {text, "--" + name};
+                         },
+                         help)
+                     ->group(group)
+                     ->type_name(value_placeholder(field));
+  if (field.adds_up) {
+    option->join(',');
+  } else {
+    option->take_last();
+  }
 }
 
 void add_ignored_flag(

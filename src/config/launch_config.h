@@ -34,6 +34,7 @@ struct LaunchConfig {
   std::vector<std::string> gpu_ids = {};
   std::optional<int> num_cpu_threads_per_process = {};
   bool enable_cpu_affinity = false;
+  bool bind_memory = false;
 
   // Several machines.
   int num_machines = 1;
@@ -47,12 +48,25 @@ struct LaunchConfig {
   std::filesystem::path mpirun_hostfile = {};
   /// How long launchers wait for each other, in seconds.
   int join_timeout = 60;
+  /// How long a machine may be silent before it is given up.
+  int heartbeat_seconds = 30;
+  /// Names of variables that workers on other hosts get too.
+  std::vector<std::string> exported = {};
+  bool check = false;
 
   // The life of the job.
   int max_restarts = 0;
+  /// From the first signal to SIGKILL.
+  int grace_seconds = 30;
+  bool contain = false;
   std::filesystem::path log_dir = {};
-  /// Streams shown beside the files of `log_dir`: 0 none, 1 out, 2 err, 3 both.
-  int tee = 3;
+  /// MiB after which a log file is put aside; 0: never.
+  int log_max_mb = 0;
+  /// Streams shown beside the files of `log_dir`: see `stream_choice.h`.
+  std::string tee = "3";
+  /// Local ranks; empty: all.
+  std::vector<std::string> local_ranks_filter = {};
+  bool timestamps = false;
   bool quiet = false;
   bool debug = false;
   bool dry_run = false;

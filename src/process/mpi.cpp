@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Open MPI, MVAPICH, and PMI (MPICH, Intel MPI).
+#include <ios>
+
 #include "base/stable_hash.h"
+#include "base/str.h"
 #include "base/variables.h"
 #include "process/cluster_environment.h"
 
@@ -24,8 +27,14 @@ std::optional<ProcessEnvironment> detect_mpi(
     return std::nullopt;
   }
   std::string job;
+  bool is_named = false;
   for (const char* name : kJobNames) {
-    job += env.text(name).value_or("") + '/';
+    const auto value = env.text(name);
+    job += value.value_or("") + '/';
+    is_named = is_named || value;
+  }
+  if (is_named) {
+    found->job = str_cat("mpi-", std::hex, stable_hash(job));
   }
   // MPI names no host: on one machine it is this one, else MASTER_ADDR must say
   // it.

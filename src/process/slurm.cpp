@@ -3,6 +3,8 @@
 #include <cctype>
 
 #include "accelerate/error.h"
+#include "base/host_name.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "process/cluster_environment.h"
@@ -27,7 +29,7 @@ bool is_batch_script(const EnvReader& env) {
       "[detect_environment] ",
       variable,
       "='",
-      value,
+      printable(value),
       "' is not ",
       what,
       "; correct or unset it"));
@@ -35,7 +37,8 @@ bool is_batch_script(const EnvReader& env) {
 
 // SLURM_STEP_TASKS_PER_NODE reads `2(x3),1`: two tasks on each of the first
 // three nodes, one on the fourth.
-std::optional<int> tasks_on_node(const EnvReader& env, int node) {
+std::optional<int>
+tasks_on_node(const EnvReader& env, int node, int local_rank) {
   for (const char* name :
        {variables::kSlurmStepTasksPerNode, variables::kSlurmTasksPerNode}) {
     const auto value = env.text(name);
@@ -46,7 +49,8 @@ std::optional<int> tasks_on_node(const EnvReader& env, int node) {
     const auto digits = [&]() {
       int number = 0;
       const size_t first = at;
-      while (at < value->size() && std::isdigit((*value)[at]) != 0) {
+      while (at < value->size() &&
+             std::isdigit(static_cast<unsigned char>((*value)[at])) != 0) {
         number = number * 10 + ((*value)[at++] - '0');
         if (number > kMaxTasksPerNode) {
           refuse(name, *value, "a list of task counts");
@@ -68,6 +72,9 @@ std::optional<int> tasks_on_node(const EnvReader& env, int node) {
         }
       }
       if (node < first + nodes) {
+        if (tasks <= local_rank) {
+          refuse(name, *value, "a list that has room for this local rank");
+        }
         return tasks;
       }
       first += nodes;
@@ -97,6 +104,19 @@ Rendezvous meeting_point(const EnvReader& env) {
   return point;
 }
 
+// A job that was queued again has the same numbers.
+std::string name_of_job(const EnvReader& env) {
+  const auto job = env.number(variables::kSlurmJob);
+  return job ? str_cat(
+                   "slurm-",
+                   *job,
+                   '.',
+                   env.number(variables::kSlurmStep).value_or(0),
+                   '.',
+                   env.number(variables::kSlurmRestarts).value_or(0))
+             : "";
+}
+
 } // namespace
 
 std::string first_slurm_host(
@@ -118,7 +138,7 @@ std::string first_slurm_host(
     host += node_list.substr(at + 1, end - at - 1);
     at = close + 1;
   }
-  if (host.empty() || host.find_first_of("[] ") != std::string::npos) {
+  if (!is_host_name(host)) {
     refuse(variable, node_list, "a Slurm node list");
   }
   return host;
@@ -144,10 +164,12 @@ std::optional<ProcessEnvironment> detect_slurm(
   if (const auto node = env.number(variables::kSlurmNode)) {
     topology.node_rank = *node;
   }
-  if (const auto here = tasks_on_node(env, topology.node_rank)) {
+  if (const auto here =
+          tasks_on_node(env, topology.node_rank, topology.local_rank)) {
     topology.local_world_size = *here;
   }
   found->rendezvous = read_rendezvous(env, meeting_point(env));
+  found->job = name_of_job(env);
   return found;
 }
 

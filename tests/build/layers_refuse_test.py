@@ -29,9 +29,9 @@ def with_planted(path, text):
 assert check(ROOT).returncode == 0, check(ROOT).stdout
 
 for path, text, expected in [
-    ("src/process/detect.cpp", '#include "launch/plan.h"\n',
-     "process may not include launch/plan.h of launch"),
-    ("src/launch/plan.cpp", '#include "accelerate/accelerator.h"\n',
+    ("src/process/detect.cpp", '#include "launch/plan/plan.h"\n',
+     "process may not include launch/plan/plan.h of launch"),
+    ("src/launch/plan/plan.cpp", '#include "accelerate/accelerator.h"\n',
      "launch may not include accelerate/accelerator.h of accelerator"),
     ("include/accelerate/tree.h", "#include <accelerate/process_group.h>\n",
      "tree may not include accelerate/process_group.h of comm"),

@@ -200,6 +200,30 @@ TEST(DetectEnvironment, DerivesOnePortPerJobForAllItsRanks) {
   EXPECT_LT(port, 32000);
 }
 
+TEST(DetectEnvironment, NamesTheJobAlikeOnAllItsMachines) {
+  Variables task = {
+      {"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "2"},
+      {"SLURM_JOB_ID", "77"},
+      {"SLURM_STEP_ID", "3"}};
+  EXPECT_EQ(detect(task).job, "slurm-77.3.0");
+  task["SLURM_PROCID"] = "1";
+  EXPECT_EQ(detect(task).job, "slurm-77.3.0");
+  task["SLURM_RESTART_COUNT"] = "1";
+  EXPECT_EQ(detect(task).job, "slurm-77.3.1");
+
+  Variables rank = {
+      {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  EXPECT_EQ(detect(rank).job, "");
+  rank["PMIX_NAMESPACE"] = "../prterun-host-1@1";
+  const std::string name = detect(rank).job;
+  EXPECT_THAT(name, ::testing::MatchesRegex("mpi-[0-9a-f]+"));
+  rank["OMPI_COMM_WORLD_RANK"] = "1";
+  EXPECT_EQ(detect(rank).job, name);
+  rank["PMIX_NAMESPACE"] = "prterun-host-2@1";
+  EXPECT_NE(detect(rank).job, name);
+}
+
 TEST(FirstSlurmHost, ExpandsBracketRanges) {
   const std::pair<const char*, const char*> cases[] = {
       {"login1", "login1"},
@@ -211,7 +235,8 @@ TEST(FirstSlurmHost, ExpandsBracketRanges) {
   for (const auto& [list, host] : cases) {
     EXPECT_EQ(first_slurm_host(list, "L"), host) << list;
   }
-  for (const char* list : {"", ",a", "n[", "n[]", "n]1"}) {
+  for (const char* list :
+       {"", ",a", "n[", "n[]", "n]1", "-oProxyCommand=x", "n 1", "n\x1b"}) {
     EXPECT_THROW(first_slurm_host(list, "L"), ConfigError) << list;
   }
 }
