@@ -31,8 +31,8 @@ struct ACCELERATE_API AccumulationOptions {
 /// Every field may be left out: the environment that a launcher made says the
 /// rest.
 struct ACCELERATE_API AcceleratorOptions {
-  /// Train on the CPU although there are GPUs. ACCELERATE_USE_CPU=true does the
-  /// same from outside.
+  /// Train on the CPU although there are accelerators. ACCELERATE_USE_CPU=true
+  /// does the same from outside.
   bool cpu = false;
   /// Move prepared models and the batches of prepared loaders to `device()`.
   bool device_placement = true;
@@ -58,6 +58,8 @@ struct ACCELERATE_API AcceleratorOptions {
   std::optional<ProcessGroup> process_group = {};
 };
 
+/// Whether several processes train together, and on what. `kMultiGpu`: on
+/// accelerators of any kind.
 enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
 
 } // namespace accelerate

@@ -134,8 +134,6 @@ class Accelerator:
 
         options = _C.AcceleratorOptions()
         precision = None if mixed_precision is None else str(PrecisionType(mixed_precision))
-        if precision is not None:
-            options.set_mixed_precision(precision)
         options.ddp = _options.ddp_options(self.ddp_handler)
         options.scaler = _options.scaler_options(self.scaler_handler)
         options.accumulation.num_steps = 1 if plugin.num_steps is None else plugin.num_steps
@@ -146,6 +144,7 @@ class Accelerator:
         init = self.init_handler.to_kwargs() if self.init_handler else {}
         self.state = AcceleratorState(precision, cpu, _from_accelerator=True, **init)
         self.gradient_state = GradientState(plugin)
+        options.set_mixed_precision(self.state.mixed_precision)
         options.cpu = self.state.device.type == "cpu"
         options.environment = self.state.environment
         options.process_group = self.state.group

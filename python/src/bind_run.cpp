@@ -128,6 +128,16 @@ class Autocast {
 void bind_run(py::module_& module) {
   bind_options(module);
   const auto release = py::call_guard<py::gil_scoped_release>();
+  module.def(
+      "requested_precision",
+      [](const std::optional<std::string>& name) {
+        std::optional<Precision> given;
+        if (name) {
+          given = parse_precision(*name);
+        }
+        return name_of(requested_precision(given, system_env));
+      },
+      py::arg("name"));
   py::class_<MicroBatch>(module, "MicroBatch")
       .def("enter", &MicroBatch::enter)
       .def("exit", &MicroBatch::exit);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "config/fields.h"
+#include "hardware/gpu_kinds.h"
 
 namespace accelerate {
 namespace {
@@ -84,8 +85,10 @@ std::map<std::string, std::string> worker_variables(
         std::to_string(*config.num_cpu_threads_per_process);
   }
   if (!config.gpu_ids.empty()) {
-    variables["CUDA_VISIBLE_DEVICES"] =
-        format_field(config, *find_field("gpu_ids"));
+    for (const auto& kind : gpu_kinds()) {
+      variables[kind.visibility_variable] =
+          format_field(config, *find_field("gpu_ids"));
+    }
   }
   return variables;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/str.h"
+#include "hardware/gpu_kinds.h"
 
 namespace accelerate {
 namespace {
@@ -112,7 +113,7 @@ std::vector<Field> hardware_fields() {
        .unset_word = "all",
        .yaml_key = "gpu_ids",
        .is_shared_key = true,
-       .variable = "CUDA_VISIBLE_DEVICES",
+       .variable = gpu_kinds().front().visibility_variable,
        .question = "Which GPUs of this machine (as 0,1), or all?"},
       {.name = "num_cpu_threads_per_process",
        .member = &LaunchConfig::num_cpu_threads_per_process,

@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "config/env_bridge.h"
 #include "hardware/cores.h"
+#include "hardware/gpu_kinds.h"
 #include "launch/shell_quote.h"
 
 namespace accelerate {
@@ -131,20 +132,10 @@ MachineFacts read_machine_facts(
     facts.gpu_problem = "--cpu was given";
     return facts;
   }
-  auto inventory = list_gpus();
-  std::optional<std::string> ids = env("CUDA_VISIBLE_DEVICES");
-  if (!config.gpu_ids.empty()) {
-    ids.emplace();
-    for (const auto& id : config.gpu_ids) {
-      *ids += (ids->empty() ? "" : ",") + id;
-    }
-  }
-  facts.gpus = choose_gpus(inventory.gpus, ids);
-  facts.gpu_problem = inventory.problem;
-  if (facts.gpus.empty() && !inventory.gpus.empty()) {
-    facts.gpu_problem =
-        str_cat("the choice '", ids.value_or(""), "' leaves none");
-  }
+  auto usable = usable_gpus(gpu_kinds(), env, config.gpu_ids);
+  facts.gpus = std::move(usable.gpus);
+  facts.gpu_kind = usable.kind;
+  facts.gpu_problem = std::move(usable.problem);
   return facts;
 }
 

@@ -57,11 +57,7 @@ TrainingRun::TrainingRun(
       scaler_(make_scaler(assembly_, options_.scaler)) {}
 
 DistributedType TrainingRun::distributed_type() const {
-  if (group().backend() == "solo") {
-    return DistributedType::kNo;
-  }
-  return device().is_cuda() ? DistributedType::kMultiGpu
-                            : DistributedType::kMultiCpu;
+  return distributed_type_of(group(), device());
 }
 
 std::shared_ptr<ModelContext> TrainingRun::prepare_model(
