@@ -31,6 +31,7 @@
 #include "accelerate/process.h"
 #include "accelerate/process_group.h"
 #include "accelerate/schedulers.h"
+#include "accelerate/state_registry.h"
 
 namespace accelerate {
 
@@ -78,12 +79,14 @@ class ACCELERATE_API Accelerator {
   /// through; preparing again is harmless. Rank 0's weights go to all ranks.
   template <class... Objects>
   auto prepare(Objects&&... objects) {
+    // Braces: from left to right, as each may talk to the other ranks.
+    std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...>
+        prepared{prepare_one(std::forward<Objects>(objects))...};
+    wire();
     if constexpr (sizeof...(Objects) == 1) {
-      return prepare_one(std::forward<Objects>(objects)...);
+      return std::get<0>(std::move(prepared));
     } else {
-      // Braces: from left to right, as each may talk to the other ranks.
-      return std::tuple<decltype(prepare_one(std::forward<Objects>(
-          objects)))...>{prepare_one(std::forward<Objects>(objects))...};
+      return prepared;
     }
   }
   /// See `data_loader.h`.
@@ -98,6 +101,11 @@ class ACCELERATE_API Accelerator {
   std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) {
     return model.module();
   }
+
+  // --- state ----------------------------------------------------------------
+  /// Everything of the run that can be saved and gone on with, each under its
+  /// name; add objects of your own. See `state_registry.h`.
+  StateRegistry& state();
 
   // --- gradients ------------------------------------------------------------
   /// Runs autograd; gradients of prepared models are averaged over ranks on the
@@ -345,8 +353,10 @@ class ACCELERATE_API Accelerator {
     } else if constexpr (std::is_same_v<Kind, Scheduler>) {
       return prepare_scheduler(object);
     } else if constexpr (detail::IsDataLoader<Kind>) {
-      return object.is_prepared() ? Kind(object)
-                                  : object.prepared(loader_place());
+      auto prepared =
+          object.is_prepared() ? Kind(object) : object.prepared(loader_place());
+      state().add("loader", prepared.stateful());
+      return prepared;
     } else if constexpr (detail::IsPrepared<Kind>) {
       return Kind(object);
     } else {
@@ -362,6 +372,7 @@ class ACCELERATE_API Accelerator {
       std::vector<std::shared_ptr<ModelContext>> models);
   void trigger_sync(ParallelEngine& engine);
   Scheduler prepare_scheduler(Scheduler scheduler);
+  void wire();
   std::optional<c10::Device> placement() const;
   std::shared_ptr<StepState> step_state() const;
   detail::LoaderPlace loader_place() const;

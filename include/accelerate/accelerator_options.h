@@ -9,6 +9,8 @@
 #include "accelerate/ddp.h"
 #include "accelerate/export.h"
 #include "accelerate/grad_scaler.h"
+#include "accelerate/memory_options.h"
+#include "accelerate/own_engine.h"
 #include "accelerate/precision.h"
 #include "accelerate/process.h"
 #include "accelerate/process_group.h"
@@ -45,6 +47,10 @@ struct ACCELERATE_API AcceleratorOptions {
   GradScalerOptions scaler = {};
   AccumulationOptions accumulation = {};
   DdpOptions ddp = {};
+  /// Where it is given, `ddp` is not used.
+  OwnEngine engine = {};
+  /// Whose memory parameters and gradients lie in; torch's by default.
+  MemoryOptions memory = {};
   /// What all prepared loaders do, whatever their own options say.
   DataLoaderConfiguration data_loader = {};
   /// How often prepared schedulers move on.

@@ -18,7 +18,7 @@
 #include "accelerate/export.h"
 #include "accelerate/process_group.h"
 #include "accelerate/samplers.h"
-#include "accelerate/state_dict.h"
+#include "accelerate/stateful.h"
 #include "accelerate/tree.h"
 
 namespace accelerate {
@@ -75,6 +75,10 @@ class ACCELERATE_API AnyDataLoader {
   /// Map data sets read nothing that is skipped; iterable sources read and drop
   /// it. Throws `UsageError` where the state is of another data set or order.
   void load_state_dict(const StateDict& state);
+
+  /// The same state, for a `StateRegistry`; lives as long as this loader or a
+  /// copy of it.
+  std::shared_ptr<Stateful> stateful() const;
 
   const DataLoaderOptions& options() const;
   uint64_t seed() const;

@@ -22,7 +22,7 @@
 #include "accelerate/export.h"
 #include "accelerate/optimizer.h"
 #include "accelerate/scheduler_stepping.h"
-#include "accelerate/state_dict.h"
+#include "accelerate/stateful.h"
 
 namespace accelerate {
 
@@ -192,6 +192,9 @@ class ACCELERATE_API Scheduler {
   /// rates. The schedule itself is code: make the same one before loading.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
+  /// The same state, for a `StateRegistry`; lives as long as this scheduler or
+  /// a copy of it.
+  std::shared_ptr<Stateful> stateful() const;
 
   /// What `Accelerator::prepare` does: from now on this scheduler and its
   /// copies follow the prepared optimizer.

@@ -12,6 +12,7 @@ from accelerate.utils.dataclasses import (
     AutocastKwargs,
     DDPCommunicationHookType,
     DistributedDataParallelKwargs,
+    EngineKwargs,
     GradientAccumulationPlugin,
     GradScalerKwargs,
     InitProcessGroupKwargs,
@@ -22,6 +23,7 @@ from accelerate.utils.environment import str_to_bool
 _HANDLERS = (
     AutocastKwargs,
     DistributedDataParallelKwargs,
+    EngineKwargs,
     GradScalerKwargs,
     InitProcessGroupKwargs,
 )

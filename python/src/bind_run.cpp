@@ -41,6 +41,8 @@ void bind_options(py::module_& module) {
       .def_readwrite("static_graph", &DdpOptions::static_graph)
       .def_readwrite("compression", &DdpOptions::compression)
       .def_readwrite("power_sgd", &DdpOptions::power_sgd);
+  // Made by extension modules that have an engine of their own.
+  py::class_<OwnEngine>(module, "OwnEngine");
   py::class_<GradScalerOptions>(module, "GradScalerOptions")
       .def(py::init<>())
       .def_readwrite("init_scale", &GradScalerOptions::init_scale)
@@ -58,6 +60,7 @@ void bind_options(py::module_& module) {
       .def_readwrite("cpu", &AcceleratorOptions::cpu)
       .def_readwrite("accumulation", &AcceleratorOptions::accumulation)
       .def_readwrite("ddp", &AcceleratorOptions::ddp)
+      .def_readwrite("engine", &AcceleratorOptions::engine)
       .def_readwrite("scaler", &AcceleratorOptions::scaler)
       .def_readwrite("environment", &AcceleratorOptions::environment)
       .def_readwrite("process_group", &AcceleratorOptions::process_group)
@@ -176,6 +179,8 @@ void bind_run(py::module_& module) {
                 std::make_unique<PythonOptimizer>(std::move(adapter)));
           },
           py::arg("adapter"))
+      .def("wire", &TrainingRun::wire)
+      .def_property_readonly("state", &TrainingRun::state)
       .def(
           "backward",
           [](TrainingRun& run, const at::Tensor& loss, const py::function& f) {

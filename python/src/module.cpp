@@ -7,6 +7,7 @@ PYBIND11_MODULE(_C, module) {
   bind_errors(module);
   bind_process(module);
   bind_group(module);
+  bind_state(module);
   bind_step_state(module);
   bind_data(module);
   bind_model(module);

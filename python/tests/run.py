@@ -23,7 +23,7 @@ def main() -> None:
     folders = [str(build / "bin"), str(pathlib.Path(python).parent), os.environ["PATH"]]
     os.environ["PATH"] = os.pathsep.join(folders)
     os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(build / "python"), str(build / "tests" / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        [str(build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     os.environ["OMP_NUM_THREADS"] = "1"
     options = ["-q", "-p", "no:cacheprovider", *sys.argv[3:]]

@@ -107,7 +107,16 @@ Scheduler Accelerator::prepare_scheduler(Scheduler scheduler) {
       state_->optimizers,
       state_->run.options().scheduler_stepping,
       num_processes());
+  state().add("scheduler", scheduler.stateful());
   return scheduler;
+}
+
+void Accelerator::wire() {
+  state_->run.wire();
+}
+
+StateRegistry& Accelerator::state() {
+  return *state_->run.state();
 }
 
 std::optional<c10::Device> Accelerator::placement() const {

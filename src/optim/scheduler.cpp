@@ -41,7 +41,17 @@ OptimizerToSchedule::OptimizerToSchedule(torch::optim::Optimizer* optimizer)
 OptimizerToSchedule::OptimizerToSchedule(PreparedOptimizer optimizer)
     : optimizer_(&optimizer.optimizer()), prepared_(std::move(optimizer)) {}
 
-struct Scheduler::State {
+struct Scheduler::State final : Stateful {
+  State(
+      torch::optim::Optimizer& optimizer,
+      std::optional<PreparedOptimizer> prepared,
+      std::unique_ptr<ScheduleRule> rule)
+      : optimizer(optimizer),
+        prepared(std::move(prepared)),
+        rule(std::move(rule)) {}
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
   torch::optim::Optimizer& optimizer;
   std::optional<PreparedOptimizer> prepared;
   std::shared_ptr<const PreparedOptimizers> registry;
@@ -128,13 +138,10 @@ struct Scheduler::State {
 Scheduler::Scheduler(
     const OptimizerToSchedule& optimizer,
     const Schedule& schedule)
-    : state_(std::make_shared<State>(State{
-          .optimizer = optimizer.optimizer(),
-          .prepared = optimizer.prepared(),
-          .registry = {},
-          .rule = schedule.make_rule(),
-          .base_lrs = {},
-          .last_lr = {}})) {
+    : state_(std::make_shared<State>(
+          optimizer.optimizer(),
+          optimizer.prepared(),
+          schedule.make_rule())) {
   for (const auto& group : state_->optimizer.param_groups()) {
     state_->base_lrs.push_back(group.options().get_lr());
   }
@@ -166,27 +173,27 @@ const std::vector<double>& Scheduler::last_lr() const {
   return state_->last_lr;
 }
 
-StateDict Scheduler::state_dict() const {
+StateDict Scheduler::State::state_dict() const {
   StateDict state;
-  state.set("kind", state_->rule->name());
-  state.set("num_steps", state_->num_steps);
-  for (size_t i = 0; i < state_->base_lrs.size(); ++i) {
-    state.set(str_cat("base_lr.", i), state_->base_lrs[i]);
-    state.set(str_cat("last_lr.", i), state_->last_lr[i]);
+  state.set("kind", rule->name());
+  state.set("num_steps", num_steps);
+  for (size_t i = 0; i < base_lrs.size(); ++i) {
+    state.set(str_cat("base_lr.", i), base_lrs[i]);
+    state.set(str_cat("last_lr.", i), last_lr[i]);
   }
-  state.set("schedule", state_->rule->state());
+  state.set("schedule", rule->state());
   return state;
 }
 
-void Scheduler::load_state_dict(const StateDict& state) {
+void Scheduler::State::load_state_dict(const StateDict& state) {
   const auto& kind = state.get<std::string>("kind");
-  const size_t num_groups = state_->base_lrs.size();
-  if (kind != state_->rule->name()) {
+  const size_t num_groups = base_lrs.size();
+  if (kind != rule->name()) {
     throw UsageError(str_cat(
         "[load_state_dict] got the state of the schedule ",
         kind,
         ", expected ",
-        state_->rule->name(),
+        rule->name(),
         "; make the same schedule before loading"));
   }
   if (state.part("base_lr").size() != num_groups) {
@@ -197,17 +204,27 @@ void Scheduler::load_state_dict(const StateDict& state) {
         num_groups,
         "; make the same groups before loading"));
   }
-  state_->rule->load(state.part("schedule"));
-  state_->num_steps = state.get<int64_t>("num_steps");
+  rule->load(state.part("schedule"));
+  num_steps = state.get<int64_t>("num_steps");
   for (size_t i = 0; i < num_groups; ++i) {
-    state_->base_lrs[i] = state.get<double>(str_cat("base_lr.", i));
+    base_lrs[i] = state.get<double>(str_cat("base_lr.", i));
   }
-  Rates rates = state_->rates();
+  Rates rates = this->rates();
   for (size_t i = 0; i < num_groups; ++i) {
     rates.groups[i].lr = state.get<double>(str_cat("last_lr.", i));
   }
-  state_->rule->restore_momentum(rates);
-  state_->apply(rates);
+  rule->restore_momentum(rates);
+  apply(rates);
+}
+
+StateDict Scheduler::state_dict() const {
+  return state_->state_dict();
+}
+void Scheduler::load_state_dict(const StateDict& state) {
+  state_->load_state_dict(state);
+}
+std::shared_ptr<Stateful> Scheduler::stateful() const {
+  return state_;
 }
 
 void Scheduler::prepare(

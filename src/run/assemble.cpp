@@ -105,6 +105,18 @@ void refuse_memory_of_scaled_gradients(
   }
 }
 
+Strategy choose_strategy(
+    const AcceleratorOptions& options,
+    const ProcessGroup& group) {
+  if (options.engine.make) {
+    return options.engine;
+  }
+  if (group.backend() == "solo") {
+    return SingleDevice{};
+  }
+  return options.ddp;
+}
+
 int64_t choose_accumulation(
     const AcceleratorOptions& options,
     const EnvLookup& env) {
@@ -196,20 +208,11 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   assembly.device = select_device(assembly.topology.local_rank, cpu);
   refuse_threads_on_one_device(assembly);
   assembly.precision = choose_precision(options, env, assembly.device);
+  assembly.strategy = choose_strategy(options, assembly.group);
   assembly.gradient_accumulation_steps = choose_accumulation(options, env);
   refuse_memory_of_scaled_gradients(assembly, options.ddp);
   warn_where_devices_are_shared(assembly);
   return assembly;
-}
-
-std::unique_ptr<ParallelEngine> make_engine(
-    const Assembly& assembly,
-    const ParameterSet& model,
-    const AcceleratorOptions& options) {
-  if (assembly.group.backend() == "solo") {
-    return make_single_device_engine();
-  }
-  return make_ddp_engine(assembly.group, model, options.ddp);
 }
 
 } // namespace accelerate

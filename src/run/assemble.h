@@ -7,7 +7,7 @@
 #include <string>
 
 #include "accelerate/accelerator_options.h"
-#include "parallel/engine.h"
+#include "parallel/strategies.h"
 
 namespace accelerate {
 
@@ -17,6 +17,8 @@ struct Assembly {
   ProcessGroup group;
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
+  /// How models train together.
+  Strategy strategy;
   int64_t gradient_accumulation_steps = 1;
 };
 
@@ -40,11 +42,5 @@ ACCELERATE_API std::string name_of(DistributedType type, c10::Device device);
 
 /// From options and the process's variables to group and device.
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env);
-
-/// The engine for one model of such a run.
-std::unique_ptr<ParallelEngine> make_engine(
-    const Assembly& assembly,
-    const ParameterSet& model,
-    const AcceleratorOptions& options);
 
 } // namespace accelerate

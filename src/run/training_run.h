@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "accelerate/accelerator_options.h"
+#include "accelerate/collectives.h"
+#include "accelerate/state_registry.h"
 #include "optim/optimizer_step.h"
+#include "parallel/gradient_norm.h"
 #include "run/accumulation.h"
 #include "run/assemble.h"
 
@@ -35,6 +38,9 @@ class ACCELERATE_API TrainingRun {
   const std::shared_ptr<StepState>& step_state() const { return step_state_; }
   const std::shared_ptr<GradScaler>& scaler() const { return scaler_; }
 
+  /// Preparing has two phases: all objects of one call are given first, in any
+  /// order, then `wire` lets them meet. `prepare` may be called several times.
+  ///
   /// A model that is on its device already; in `evaluation_mode` its gradients
   /// never meet those of other ranks. Throws `UsageError` on fp16 parameters
   /// with fp16.
@@ -43,6 +49,14 @@ class ACCELERATE_API TrainingRun {
       bool evaluation_mode = false);
   std::shared_ptr<OptimizerStep> prepare_optimizer(
       std::unique_ptr<OptimizerAdapter> optimizer);
+  /// Optimizers meet the engines of the models whose parameters they hold, and
+  /// train what these say. Throws `UsageError` where the strategy trains other
+  /// tensors and an optimizer has state for the model's own already.
+  void wire();
+
+  /// Everything of this run that has state, under names: `model`, `engine`,
+  /// `optimizer`, `scheduler`, `loader`, `scaler`, `generator_cpu`, ...
+  const std::shared_ptr<StateRegistry>& state() const { return state_; }
 
   /// A loss of a model that was called without its context is refused by
   /// default. Allowed where there are no other ranks to meet, it trains.
@@ -56,9 +70,9 @@ class ACCELERATE_API TrainingRun {
       const RunAutograd& run);
   AccumulateGuard begin_micro_batch(
       std::vector<std::shared_ptr<ModelContext>> models);
-  int64_t num_accumulation_steps() const { return accumulation_.num_steps(); }
+  int64_t num_accumulation_steps() const { return accumulation_->num_steps(); }
   void set_num_accumulation_steps(int64_t num_steps) {
-    accumulation_.set_num_steps(num_steps);
+    accumulation_->set_num_steps(num_steps);
   }
 
   /// Nothing while gradients are accumulated.
@@ -87,13 +101,21 @@ class ACCELERATE_API TrainingRun {
 
  private:
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
+  /// The gradients of these parameters, or of what is trained in their place,
+  /// by the engines that hold them.
+  std::vector<HeldGradients> held_gradients(
+      const std::vector<at::Tensor>& parameters) const;
   std::vector<std::shared_ptr<OptimizerStep>> living_optimizers() const;
+  std::vector<std::shared_ptr<ModelContext>> living_models() const;
 
   AcceleratorOptions options_;
   Assembly assembly_;
   std::shared_ptr<StepState> step_state_;
-  Accumulation accumulation_;
+  std::shared_ptr<StateRegistry> state_;
+  std::shared_ptr<Accumulation> accumulation_;
   std::shared_ptr<GradScaler> scaler_;
+  std::vector<std::shared_ptr<Stateful>> generators_;
+  std::vector<std::weak_ptr<ModelContext>> models_;
   std::vector<std::weak_ptr<OptimizerStep>> optimizers_;
   bool has_models_ = false;
   bool allows_raw_models_alone_ = false;
