@@ -11,10 +11,6 @@ import torch
 import torch.distributed as dist
 
 
-def _generator() -> torch.Generator:
-    return torch.Generator(device=devices.NAME)
-
-
 torch.utils.rename_privateuse1_backend(devices.NAME)
 torch._register_device_module(
     devices.NAME,
@@ -22,7 +18,7 @@ torch._register_device_module(
         is_available=lambda: True,
         is_initialized=lambda: True,
         device_count=lambda: devices.NUM_DEVICES,
-        current_device=lambda: torch.accelerator.current_device_index(),
+        current_device=torch.accelerator.current_device_index,
         _is_in_bad_fork=lambda: False,
         manual_seed_all=lambda seed: None,
     ),

@@ -13,7 +13,9 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -161,7 +163,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return current_streams.at(static_cast<size_t>(indexed(device).index()));
   }
   static c10::Stream stream(c10::Device device, c10::StreamId id) {
-    return {c10::Stream::UNSAFE, indexed(device), id};
+    return c10::Stream(c10::Stream::UNSAFE, indexed(device), id);
   }
 };
 
