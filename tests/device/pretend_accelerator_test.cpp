@@ -48,7 +48,7 @@ std::string train(AcceleratorOptions options, const Training& training) {
       {.batch_size = 4, .shuffle = true});
   torch::nn::Sequential model(
       torch::nn::Linear(5, 8), torch::nn::Tanh(), torch::nn::Linear(8, 3));
-  AdamW adamw(model->parameters(), {.lr = 0.05});
+  optim::AdamW adamw(model->parameters(), {.lr = 0.05});
   auto [loader, net, optimizer] = accelerator.prepare(dataloader, model, adamw);
   std::string text = accelerator.device().str() + '\n';
   for (auto& batch : loader) {
