@@ -35,7 +35,7 @@ struct ACCELERATE_API AccumulationOptions {
 /// rule: what the program gives wins over the variable, that over the
 /// launcher's file, that over the default (docs/guide_config.md).
 struct ACCELERATE_API AcceleratorOptions {
-  /// Train on the CPU although there are GPUs. Where it is not given,
+  /// Train on the CPU although there are accelerators. Where it is not given,
   /// ACCELERATE_USE_CPU says it.
   std::optional<bool> cpu = {};
   /// Move prepared models and the batches of prepared loaders to `device()`.
@@ -70,6 +70,8 @@ struct ACCELERATE_API AcceleratorOptions {
   std::optional<ProcessGroup> process_group = {};
 };
 
+/// Whether several processes train together, and on what. `kMultiGpu`: on
+/// accelerators of any kind.
 enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
 
 } // namespace accelerate

@@ -11,11 +11,12 @@
 
 namespace accelerate {
 
-/// Whether an exception says that memory of the CPU or of a GPU ran out:
+/// Whether an exception says that memory of the CPU or a device ran out:
 /// `std::bad_alloc`, `c10::OutOfMemoryError`, and what torch throws instead.
 ACCELERATE_API bool is_out_of_memory(const std::exception& error);
 
-/// Gives cached memory of all GPUs back, so that it can be had in other sizes.
+/// Gives cached memory of all devices back, so that it can be had in other
+/// sizes.
 ACCELERATE_API void clear_device_cache();
 
 struct ACCELERATE_API BatchSizeSearchOptions {

@@ -370,7 +370,7 @@ class Accelerator:
                 return prepared
         self._refuse_spread(model)
         if self.device_placement if device_placement is None else device_placement:
-            model.to(self.device)
+            _move(model, self.device)
         context = self._run.prepare_model(parameter_set(model), evaluation_mode)
         prepared = attach(model, context)
         self._models.append(model)
@@ -610,6 +610,20 @@ class Accelerator:
     ) -> Any:
         """Each tensor padded along `dim` to the longest of all processes."""
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+
+def _move(model: torch.nn.Module, device: torch.device) -> None:
+    """As `model.to(device)`, with the same parameters on every kind of device: optimizers hold
+    them, and torch makes new ones for kinds that it does not list."""
+    here, there = torch.empty(0), torch.empty(0, device=device)
+    settings = torch.__future__
+    before = settings.get_swap_module_params_on_conversion()
+    if not torch._has_compatible_shallow_copy_type(here, there):
+        settings.set_swap_module_params_on_conversion(True)
+    try:
+        model.to(device)
+    finally:
+        settings.set_swap_module_params_on_conversion(before)
 
 
 def _is_scheduler(obj: Any) -> bool:

@@ -145,8 +145,9 @@ def _count_gpus() -> int:
 
     if _C.wants_cpu():
         return 0
-    # Asks the driver's management library: this process starts no CUDA context by it.
-    num_gpus = torch.cuda.device_count()
+    # With CUDA it asks the driver's management library: this process starts no context by it.
+    kinds = map(torch.get_device_module, _C.accelerator_kinds())
+    num_gpus = next((count for kind in kinds if (count := kind.device_count())), 0)
     if num_gpus == 0 and _has_tpu():
         raise NotImplementedError(
             f"[{_WHERE}] the only accelerator here is a TPU, and this package has no TPU engine; "

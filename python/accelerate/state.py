@@ -6,7 +6,6 @@ See docs/guide_python.md."""
 from __future__ import annotations
 
 import functools
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,14 +57,8 @@ class PartialState:
         self.debug = _C.debug_is_on()
         if self.debug:
             group.check_collectives()
-        if group.backend == "solo":
-            self.backend = None
-            self.distributed_type = DistributedType.NO
-        else:
-            self.backend = group.backend
-            self.distributed_type = (
-                DistributedType.MULTI_GPU if self.device.type == "cuda" else DistributedType.MULTI_CPU
-            )
+        self.distributed_type = DistributedType(_C.distributed_type(group, self.device))
+        self.backend = None if self.distributed_type == DistributedType.NO else group.backend
 
     def __getattr__(self, name: str) -> Any:
         # Only reached where the shared state has no such entry.
@@ -115,7 +108,7 @@ class PartialState:
     @property
     def default_device(self) -> torch.device:
         """The kind of device that a process on its own trains on."""
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return _C.default_device()
 
     def set_device(self) -> None:
         """Makes this process's device the current one."""
@@ -340,8 +333,9 @@ class AcceleratorState:
                 "[AcceleratorState] no Accelerator was made yet; make one first, or use "
                 "PartialState"
             )
+        precision = _C.requested_precision(mixed_precision)
         self._partial = PartialState(cpu, **kwargs)
-        self._mixed_precision = _precision_or_default(mixed_precision)
+        self._mixed_precision = precision
         self._cpu = cpu
 
     def _check(self, mixed_precision: str | None, cpu: bool) -> None:
@@ -383,13 +377,6 @@ class AcceleratorState:
 
     def __repr__(self) -> str:
         return f"{self._partial!r}\nMixed precision type: {self.mixed_precision}\n"
-
-
-def _precision_or_default(mixed_precision: str | None) -> str:
-    if mixed_precision is None:
-        # In any case of letters, as in the original.
-        return os.environ.get(_C.variables.MIXED_PRECISION, "no").lower()
-    return str(mixed_precision).lower()
 
 
 def is_initialized() -> bool:

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "accelerate/memory.h"
 #include "accelerate/process.h"
 #include "comm/connect.h"
+#include "device/accelerator_kinds.h"
 #include "device/device.h"
 #include "hardware/network.h"
 #include "python/src/binders.h"
@@ -78,6 +80,22 @@ void bind_process(py::module_& module) {
       py::arg("world_size"),
       py::arg("local_rank"),
       py::arg("local_world_size"));
+  module.def("accelerator_kinds", [] {
+    std::vector<std::string> names;
+    for (const auto* kind : accelerator_kinds()) {
+      names.push_back(kind->name());
+    }
+    return names;
+  });
+  module.def("default_device", &default_device);
+  module.def("clear_device_cache", &clear_device_cache);
+  module.def(
+      "distributed_type",
+      [](const ProcessGroup& group, c10::Device device) {
+        return name_of(distributed_type_of(group, device), device);
+      },
+      py::arg("group"),
+      py::arg("device"));
   module.def(
       "select_device", &select_device, py::arg("local_rank"), py::arg("cpu"));
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "config/run_settings.h"
 #include "python/src/binders.h"
 #include "python/src/python_optimizer.h"
 #include "run/training_run.h"
@@ -120,6 +121,17 @@ class Autocast {
 void bind_run(py::module_& module) {
   bind_options(module);
   const auto release = py::call_guard<py::gil_scoped_release>();
+  module.def(
+      "requested_precision",
+      [](const std::optional<std::string>& name) {
+        std::optional<Precision> given;
+        if (name) {
+          given = parse_precision(*name);
+        }
+        return find_precision(RunSettings(system_env).mixed_precision(given))
+            .name;
+      },
+      py::arg("name"));
   py::class_<MicroBatch>(module, "MicroBatch")
       .def("enter", &MicroBatch::enter)
       .def("exit", &MicroBatch::exit);

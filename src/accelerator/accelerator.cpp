@@ -63,7 +63,7 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
     }
   }
   if (state_->run.options().device_placement) {
-    module->to(device());
+    move_module(*module, device());
   }
   detail::give_process_group(*module, process_group());
   auto context = state_->run.prepare_model(parameters_of(*module));

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerator/module_adapter.h"
 
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <unordered_set>
 
 namespace accelerate {
@@ -27,6 +30,28 @@ ParameterSet parameters_of(const torch::nn::Module& module) {
   add_once(module.named_parameters(), set.names, set.parameters);
   add_once(module.named_buffers(), set.buffer_names, set.buffers);
   return set;
+}
+
+void move_module(torch::nn::Module& module, c10::Device device) {
+  const auto there = at::empty({0}, at::TensorOptions(device));
+  if (at::_has_compatible_shallow_copy_type(at::empty({0}), there)) {
+    module.to(device);
+    return;
+  }
+  auto tensors = module.parameters();
+  const auto buffers = module.buffers();
+  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  for (const auto& tensor : tensors) {
+    if (!tensor.defined() || tensor.device() == device) {
+      continue;
+    }
+    const auto moved = tensor.detach().to(device);
+    if (auto* meta = torch::autograd::impl::get_autograd_meta(tensor)) {
+      // A graph that was recorded before would add up on the old device.
+      meta->grad_accumulator_.reset();
+    }
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(moved.getIntrusivePtr());
+  }
 }
 
 } // namespace accelerate

@@ -10,4 +10,8 @@ namespace accelerate {
 
 ParameterSet parameters_of(const torch::nn::Module& module);
 
+/// As `module.to(device)`, which by itself refuses kinds of devices that torch
+/// does not list: the tensors stay the same objects on all of them.
+void move_module(torch::nn::Module& module, c10::Device device);
+
 } // namespace accelerate

@@ -16,7 +16,7 @@
 #include "config/flags.h"
 #include "config/questionnaire.h"
 #include "config/resolve.h"
-#include "hardware/gpus.h"
+#include "hardware/gpu_kinds.h"
 
 namespace accelerate {
 namespace {
@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 int count_gpus() {
-  return static_cast<int>(list_gpus().gpus.size());
+  return static_cast<int>(usable_gpus(gpu_kinds(), system_env).gpus.size());
 }
 
 std::shared_ptr<std::string> add_file_option(

@@ -16,7 +16,7 @@
 #include "config/flags.h"
 #include "config/resolve.h"
 #include "hardware/cores.h"
-#include "hardware/gpus.h"
+#include "hardware/gpu_kinds.h"
 #include "hardware/memory.h"
 
 namespace accelerate {
@@ -62,12 +62,13 @@ void print_system() {
 }
 
 void print_gpus() {
-  const auto inventory = list_gpus();
+  const auto inventory = list_gpus(gpu_kinds());
   if (inventory.gpus.empty()) {
     std::cout << "- GPUs: none, " << inventory.problem << '\n';
     return;
   }
-  std::cout << "- NVIDIA driver: " << inventory.driver << '\n';
+  std::cout << "- " << inventory.kind->driver_name << ": " << inventory.driver
+            << '\n';
   for (const auto& gpu : inventory.gpus) {
     std::cout << "- GPU " << gpu.index << ": " << gpu.name << ", "
               << gibibytes(gpu.memory_bytes) << ", "

@@ -8,6 +8,7 @@
 
 #include "base/variables.h"
 #include "config/fields.h"
+#include "hardware/gpu_kinds.h"
 
 namespace accelerate {
 namespace {
@@ -82,6 +83,12 @@ std::map<std::string, std::string> worker_variables(
         (field.workers == WorkerRule::kWhereDecided && is_decided)) {
       result[std::string(field.variable)] =
           field.is_flag() ? worker_switch(field, is_decided) : text;
+    }
+  }
+  if (!config.gpu_ids.empty()) {
+    for (const auto& kind : gpu_kinds()) {
+      result[kind.visibility_variable] =
+          format_field(config, *find_field("gpu_ids"));
     }
   }
   return result;

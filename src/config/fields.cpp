@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "base/variables.h"
 #include "config/stream_choice.h"
+#include "hardware/gpu_kinds.h"
 
 namespace accelerate {
 namespace {
@@ -161,8 +162,7 @@ std::vector<Field> hardware_fields() {
        .unset_word = "all",
        .yaml_key = "gpu_ids",
        .is_shared_key = true,
-       .variable = variables::kVisibleDevices,
-       .workers = WorkerRule::kWhereDecided,
+       .variable = gpu_kinds().front().visibility_variable,
        .question = "Which GPUs of this machine (as 0,1), or all?"},
       {.name = "num_cpu_threads_per_process",
        .member = &LaunchConfig::num_cpu_threads_per_process,

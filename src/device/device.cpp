@@ -2,22 +2,24 @@
 #include "device/device.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/cuda.h>
+
+#include "device/accelerator_kinds.h"
 
 namespace accelerate {
 
-int num_gpus() {
-  return static_cast<int>(torch::cuda::device_count());
+c10::Device default_device() {
+  const auto* kind = accelerator_in_use();
+  return c10::Device(kind != nullptr ? kind->type : c10::kCPU);
 }
 
 c10::Device select_device(int local_rank, bool cpu) {
-  const int gpus = cpu ? 0 : num_gpus();
-  if (gpus == 0) {
+  const auto* kind = cpu ? nullptr : accelerator_in_use();
+  if (kind == nullptr) {
     return c10::Device(c10::kCPU);
   }
   const c10::Device device(
-      c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpus));
-  c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+      kind->type, static_cast<c10::DeviceIndex>(local_rank % kind->count()));
+  c10::impl::VirtualGuardImpl(kind->type).setDevice(device);
   return device;
 }
 

@@ -9,12 +9,12 @@
 
 namespace accelerate {
 
-/// GPUs that torch can use; 0 where there is no GPU, driver or CUDA build.
-int num_gpus();
+/// The kind of device that a process on its own trains on, without an index.
+ACCELERATE_API c10::Device default_device();
 
-/// The GPU of a local rank (ranks share GPUs where there are fewer of them), or
-/// the CPU where there is none or `cpu` is set. Makes the GPU the calling
-/// thread's current one, so that a rank never touches another rank's.
+/// The accelerator of a local rank (ranks share them where there are fewer), or
+/// the CPU where there is none or `cpu` is set. Makes it the calling thread's
+/// current one, so that a rank never touches another rank's.
 ACCELERATE_API c10::Device select_device(int local_rank, bool cpu);
 
 /// The tensor on `device`; itself where it is there already. Copies from pinned

@@ -2,6 +2,7 @@
 #include "accelerate/memory.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
 #include <new>
@@ -9,7 +10,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
-#include "device/device.h"
+#include "device/accelerator_kinds.h"
 
 namespace accelerate {
 
@@ -33,10 +34,14 @@ bool is_out_of_memory(const std::exception& error) {
 }
 
 void clear_device_cache() {
-  // Not before CUDA is in use: the allocator would be made only to be emptied.
-  if (num_gpus() > 0) {
+  for (const auto* kind : accelerator_kinds()) {
+    // Kinds that torch was built without have no allocator.
+    if (!c10::impl::hasDeviceGuardImpl(kind->type)) {
+      continue;
+    }
     auto* allocator =
-        dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::kCUDA));
+        dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(kind->type));
+    // Not before devices are in use: they would be started only to be emptied.
     if (allocator != nullptr && allocator->initialized()) {
       allocator->emptyCache();
     }

@@ -14,18 +14,21 @@
 namespace accelerate {
 namespace {
 
-// One for each GPU: freed memory is kept for the stream it was made on, and
+// One for each device: freed memory is kept for the stream it was made on, and
 // every loop would leave its share behind.
 c10::Stream copy_stream(c10::Device device) {
   static std::mutex mutex;
-  static std::map<c10::DeviceIndex, c10::Stream> streams;
+  static std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream>
+      streams;
   const std::lock_guard<std::mutex> lock(mutex);
-  auto found = streams.find(device.index());
+  auto found = streams.find({device.type(), device.index()});
   if (found == streams.end()) {
     const c10::impl::VirtualGuardImpl guard(device.type());
-    found =
-        streams.emplace(device.index(), guard.getStreamFromGlobalPool(device))
-            .first;
+    found = streams
+                .emplace(
+                    std::pair(device.type(), device.index()),
+                    guard.getStreamFromGlobalPool(device))
+                .first;
   }
   return found->second;
 }

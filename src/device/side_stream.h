@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies to a GPU that run beside the computation.
+// Copies to an accelerator that run beside the computation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@
 
 namespace accelerate {
 
-/// A stream of a GPU that is used for copies only. Used by one thread. Nothing
-/// here makes the CPU wait for the GPU.
+/// A stream of an accelerator that is used for copies only. Used by one thread.
+/// Nothing here makes the CPU wait for the device.
 class ACCELERATE_API SideStream {
  public:
   explicit SideStream(c10::Device device);
@@ -38,8 +38,8 @@ class ACCELERATE_API SideStream {
   std::unique_ptr<State> state_;
 };
 
-/// The tensor in pinned memory; itself where it is pinned, on a GPU or
-/// undefined.
+/// The tensor in pinned memory; itself where it is pinned, on an
+/// accelerator or undefined.
 at::Tensor pinned(const at::Tensor& tensor);
 
 } // namespace accelerate

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "accelerate/error.h"
+#include "device/accelerator_kinds.h"
 #include "random/generators.h"
 
 namespace accelerate::detail {
@@ -25,8 +26,8 @@ class RandomState {
     std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> devices = {
         {c10::kCPU, c10::DeviceIndex{-1}}};
     for (const auto& tensor : tensors) {
-      if (tensor.is_cuda()) {
-        devices.emplace(c10::kCUDA, tensor.get_device());
+      if (kind_of(tensor.device()) != nullptr) {
+        devices.emplace(tensor.device().type(), tensor.get_device());
       }
     }
     for (const auto& [type, index] : devices) {
@@ -50,7 +51,11 @@ class RandomState {
 class AutocastState {
  public:
   AutocastState() : uses_cache_(at::autocast::is_autocast_cache_enabled()) {
-    for (const auto device : {c10::kCPU, c10::kCUDA}) {
+    std::vector<c10::DeviceType> kinds = {c10::kCPU};
+    if (const auto* kind = accelerator_in_use()) {
+      kinds.push_back(kind->type);
+    }
+    for (const auto device : kinds) {
       devices_.push_back(
           {device,
            at::autocast::is_autocast_enabled(device),

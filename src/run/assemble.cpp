@@ -6,6 +6,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "config/run_settings.h"
+#include "device/accelerator_kinds.h"
 #include "device/device.h"
 
 namespace accelerate {
@@ -36,43 +37,56 @@ void check_fit(const ProcessTopology& topology, const ProcessGroup& group) {
   }
 }
 
-// One autograd thread serves a GPU: thread ranks that share it would wait for
-// each other in backward for ever.
-void refuse_threads_on_one_gpu(const Assembly& assembly) {
+// One autograd thread serves a device: thread ranks that share it would wait
+// for each other in backward for ever.
+void refuse_threads_on_one_device(const Assembly& assembly) {
   const int size = assembly.topology.world_size;
-  if (assembly.group.ranks_are_threads() && assembly.device.is_cuda() &&
-      size > num_gpus()) {
+  const auto* kind = kind_of(assembly.device);
+  if (assembly.group.ranks_are_threads() && kind != nullptr &&
+      size > kind->count()) {
     throw ConfigError(str_cat(
         "[Accelerator] ",
         size,
         " ranks that are threads cannot share ",
-        num_gpus(),
-        " GPU(s); set .cpu = true, or use processes"));
+        kind->count(),
+        " ",
+        kind->name(),
+        " device(s); set .cpu = true, or use processes"));
   }
 }
 
-// NCCL needs a GPU for each rank: say it once where ranks have to share.
-void warn_where_gpus_are_shared(const Assembly& assembly) {
+// Collectives of accelerators need one for each rank: say it once where ranks
+// have to share.
+void warn_where_devices_are_shared(const Assembly& assembly) {
   const auto& topology = assembly.topology;
-  if (assembly.device.is_cuda() && topology.world_size > 1 &&
-      topology.local_world_size > num_gpus() && topology.is_local_main()) {
+  const auto* kind = kind_of(assembly.device);
+  if (kind != nullptr && topology.world_size > 1 &&
+      topology.local_world_size > kind->count() && topology.is_local_main()) {
     std::cerr << str_cat(
         "[Accelerator] ",
         topology.local_world_size,
         " processes share ",
-        num_gpus(),
-        " GPU(s): they speak through Gloo and the CPU, which is "
-        "slow; start one process per GPU\n");
+        kind->count(),
+        " ",
+        kind->name(),
+        " device(s): they speak through Gloo and the CPU, which is slow; start "
+        "one process per device\n");
   }
 }
 
-void refuse_what_the_cpu_lacks(const Assembly& assembly) {
+void refuse_what_the_device_lacks(const Assembly& assembly) {
   const PrecisionName& row = find_precision(assembly.precision);
-  if (assembly.device.is_cpu() && !row.runs_on_cpu) {
+  const auto* kind = kind_of(assembly.device);
+  const bool runs = kind == nullptr ? row.runs_on_cpu
+                                    : assembly.precision != Precision::kFp16 ||
+                                          kind->has_fp16;
+  if (!runs) {
     throw ConfigError(str_cat(
         "[Accelerator] mixed precision ",
         row.name,
-        " needs a GPU, and this process trains on the CPU; use bf16"));
+        " needs a GPU, and this process trains on ",
+        kind == nullptr ? "the CPU" : kind->name() + " devices",
+        "; use bf16"));
   }
 }
 
@@ -105,6 +119,28 @@ Strategy choose_strategy(
 
 } // namespace
 
+DistributedType distributed_type_of(
+    const ProcessGroup& group,
+    c10::Device device) {
+  if (group.backend() == "solo") {
+    return DistributedType::kNo;
+  }
+  return kind_of(device) != nullptr ? DistributedType::kMultiGpu
+                                    : DistributedType::kMultiCpu;
+}
+
+std::string name_of(DistributedType type, c10::Device device) {
+  switch (type) {
+    case DistributedType::kMultiGpu:
+      return kind_of(device)->distributed_type;
+    case DistributedType::kMultiCpu:
+      return "MULTI_CPU";
+    case DistributedType::kNo:
+      break;
+  }
+  return "NO";
+}
+
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   Assembly assembly;
   ProcessGroupOptions connection = options.connection;
@@ -121,7 +157,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     const auto environment =
         options.environment ? *options.environment : detect_environment(env);
     assembly.topology = environment.topology;
-    // Before the group: NCCL takes the thread's current GPU.
+    // Before the group: NCCL takes the thread's current device.
     select_device(assembly.topology.local_rank, cpu);
     const bool is_alone = assembly.topology.world_size == 1 &&
                           connection.backend != Backend::kNccl;
@@ -129,9 +165,9 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
                               : ProcessGroup::connect(environment, connection);
   }
   assembly.device = select_device(assembly.topology.local_rank, cpu);
-  refuse_threads_on_one_gpu(assembly);
+  refuse_threads_on_one_device(assembly);
   assembly.precision = settings.mixed_precision(options.mixed_precision);
-  refuse_what_the_cpu_lacks(assembly);
+  refuse_what_the_device_lacks(assembly);
   assembly.strategy = choose_strategy(options, assembly.group);
   assembly.gradient_accumulation_steps =
       settings.gradient_accumulation_steps(options.accumulation.num_steps);
@@ -140,7 +176,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     assembly.group.check_collectives();
   }
   refuse_memory_of_scaled_gradients(assembly, options.ddp);
-  warn_where_gpus_are_shared(assembly);
+  warn_where_devices_are_shared(assembly);
   return assembly;
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "accelerate/accelerator_options.h"
 #include "parallel/strategies.h"
@@ -20,6 +22,14 @@ struct Assembly {
   int64_t gradient_accumulation_steps = 1;
   bool debug = false;
 };
+
+/// What kind of run a group on such devices is.
+ACCELERATE_API DistributedType
+distributed_type_of(const ProcessGroup& group, c10::Device device);
+
+/// Hugging Face's name of it: "NO", "MULTI_CPU", or what the row of the
+/// device's kind says.
+ACCELERATE_API std::string name_of(DistributedType type, c10::Device device);
 
 /// From options and the process's variables to group and device.
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env);

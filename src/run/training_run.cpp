@@ -118,11 +118,7 @@ TrainingRun::TrainingRun(
 }
 
 DistributedType TrainingRun::distributed_type() const {
-  if (group().backend() == "solo") {
-    return DistributedType::kNo;
-  }
-  return device().is_cuda() ? DistributedType::kMultiGpu
-                            : DistributedType::kMultiCpu;
+  return distributed_type_of(group(), device());
 }
 
 std::shared_ptr<ModelContext> TrainingRun::prepare_model(

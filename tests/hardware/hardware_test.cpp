@@ -11,7 +11,7 @@
 
 #include "accelerate/error.h"
 #include "hardware/cores.h"
-#include "hardware/gpus.h"
+#include "hardware/gpu_kinds.h"
 #include "hardware/memory.h"
 #include "hardware/network.h"
 #include "hardware/ports.h"
@@ -77,16 +77,16 @@ std::vector<Gpu> three_gpus() {
   return gpus;
 }
 
-std::vector<int> indices(const std::optional<std::string>& ids) {
+std::vector<int> indices(const std::string& ids) {
   std::vector<int> result;
-  for (const auto& gpu : choose_gpus(three_gpus(), ids)) {
+  for (const auto& gpu : nvidia_gpus().choose(three_gpus(), ids)) {
     result.push_back(gpu.index);
   }
   return result;
 }
 
 TEST(Gpus, AreChosenAsCudaReadsItsVariable) {
-  EXPECT_THAT(indices(std::nullopt), ElementsAre(0, 1, 2));
+  EXPECT_EQ(nvidia_gpus().visibility_variable, "CUDA_VISIBLE_DEVICES");
   EXPECT_THAT(indices("2,0"), ElementsAre(2, 0));
   EXPECT_THAT(indices("GPU-1a"), ElementsAre(1));
   EXPECT_THAT(indices(""), IsEmpty());
@@ -96,8 +96,49 @@ TEST(Gpus, AreChosenAsCudaReadsItsVariable) {
   EXPECT_EQ(describe_gpus({}), "CPU");
 }
 
+GpuInventory three_listed() {
+  return {.gpus = three_gpus(), .driver = "1.2"};
+}
+
+GpuInventory none_listed() {
+  return {.problem = "no driver of another maker"};
+}
+
+/// Rows of a machine with GPUs of the second kind only.
+std::vector<GpuKind> two_kinds() {
+  auto first = nvidia_gpus();
+  first.list = none_listed;
+  auto second = nvidia_gpus();
+  second.list = three_listed;
+  second.visibility_variable = "OTHER_VISIBLE_DEVICES";
+  return {first, second};
+}
+
+TEST(Gpus, OfTheFirstKindThatIsThereAreUsed) {
+  const auto kinds = two_kinds();
+  const auto env = [](const std::string& name) -> std::optional<std::string> {
+    if (name == "CUDA_VISIBLE_DEVICES") {
+      return ""; // Of a kind that is not there.
+    }
+    return name == "OTHER_VISIBLE_DEVICES" ? std::optional("2,1")
+                                           : std::nullopt;
+  };
+  const auto nothing = [](const std::string&) { return std::nullopt; };
+  EXPECT_THAT(usable_gpus(kinds, nothing).gpus, SizeIs(3));
+  EXPECT_EQ(usable_gpus(kinds, nothing).kind, &kinds[1]);
+  EXPECT_THAT(usable_gpus(kinds, env).gpus, SizeIs(2));
+  EXPECT_EQ(usable_gpus(kinds, env).gpus[0].index, 2);
+  // What the user asks for wins over the variable.
+  EXPECT_EQ(usable_gpus(kinds, env, {"0"}).gpus[0].index, 0);
+  EXPECT_EQ(
+      usable_gpus(kinds, env, {"7"}).problem, "the choice '7' leaves none");
+  EXPECT_EQ(
+      usable_gpus({kinds[0], kinds[0]}, env).problem,
+      "no driver of another maker; no driver of another maker");
+}
+
 TEST(Gpus, AreListedOrTheReasonIsGiven) {
-  const auto inventory = list_gpus();
+  const auto inventory = list_gpus(gpu_kinds());
   const auto smi = testing::run_process({"nvidia-smi", "-L"});
   if (smi.exit_code != 0) {
     EXPECT_THAT(inventory.gpus, IsEmpty());

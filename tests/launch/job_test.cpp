@@ -171,13 +171,14 @@ TEST(Diagnosis, JudgesFiguresAndNamesTheRemedy) {
   EXPECT_EQ(judge_shared_memory(memory).verdict, Verdict::kGood);
   EXPECT_THAT(judge_file_limits({1024, 524288}).remedy, HasSubstr("524288"));
   EXPECT_EQ(judge_file_limits({-1, -1}).verdict, Verdict::kGood);
+  const GpuKind& kind = gpu_kinds().front();
   const Gpu alone{.index = 0};
   const Gpu first{.index = 0, .peers = {1}};
   const Gpu second{.index = 1, .peers = {0}};
-  EXPECT_EQ(judge_peer_access({alone}).verdict, Verdict::kGood);
-  EXPECT_EQ(judge_peer_access({first, second}).verdict, Verdict::kGood);
+  EXPECT_EQ(judge_peer_access({alone}, kind).verdict, Verdict::kGood);
+  EXPECT_EQ(judge_peer_access({first, second}, kind).verdict, Verdict::kGood);
   EXPECT_THAT(
-      judge_peer_access({alone, second}).what,
+      judge_peer_access({alone, second}, kind).what,
       HasSubstr("GPU 0 cannot read the memory of GPU 1"));
   EXPECT_EQ(judge_clock("b", 0.4).verdict, Verdict::kGood);
   EXPECT_EQ(judge_clock("b", -3.0).verdict, Verdict::kDoubtful);

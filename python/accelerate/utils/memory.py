@@ -9,8 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from accelerate import _C
 from accelerate._placeholders import placeholders_for
 
 # What allocators of CUDA, ROCm, XPU, MPS, CPU and HPU write, and cuDNN when a batch is too large.
@@ -27,12 +26,7 @@ def clear_device_cache(garbage_collection: bool = False) -> None:
     """Gives cached device memory back; with `garbage_collection`, first collects garbage (slow)."""
     if garbage_collection:
         gc.collect()
-    # A device that was never used has no cache, and asking it would start its driver.
-    for device in (torch.cuda, torch.xpu):
-        if device.is_initialized():
-            device.empty_cache()
-    if torch.backends.mps.is_available():
-        torch.mps.empty_cache()
+    _C.clear_device_cache()
 
 
 def release_memory(*objects: Any) -> list[None]:

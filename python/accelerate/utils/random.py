@@ -7,6 +7,7 @@ import random
 
 import torch
 
+from accelerate import _C
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import RNGType
@@ -44,22 +45,24 @@ def _broadcast_state(state: torch.Tensor) -> torch.Tensor:
 def synchronize_rng_state(
     rng_type: RNGType | str | None = None, generator: torch.Generator | None = None
 ) -> None:
-    """Gives every process the state of process 0's generator of this kind: "torch", "cuda", or
-    "generator" for the one that is passed."""
+    """Gives every process the state of process 0's generator of this kind: "torch", the name of
+    an accelerator as "cuda", or "generator" for the one that is passed."""
     kind = RNGType(rng_type)
     if kind == RNGType.TORCH:
         torch.set_rng_state(_broadcast_state(torch.get_rng_state()))
-    elif kind == RNGType.CUDA:
-        torch.cuda.set_rng_state(_broadcast_state(torch.cuda.get_rng_state()))
     elif kind == RNGType.GENERATOR:
         if generator is None:
             raise UsageError(
                 "[synchronize_rng_state] got no generator, expected one with the type 'generator'"
             )
         generator.set_state(_broadcast_state(generator.get_state()))
+    elif kind.value == (accelerator := _C.default_device().type):
+        device = torch.get_device_module(accelerator)
+        device.set_rng_state(_broadcast_state(device.get_rng_state()))
     else:
         raise UsageError(
-            f"[synchronize_rng_state] got '{kind}', expected torch, cuda or generator"
+            f"[synchronize_rng_state] got '{kind}', expected torch, generator or the accelerator "
+            f"of this process, which trains on '{accelerator}'"
         )
 
 

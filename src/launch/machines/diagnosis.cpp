@@ -17,7 +17,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "base/variables.h"
-#include "hardware/gpus.h"
+#include "hardware/gpu_kinds.h"
 #include "hardware/network.h"
 #include "hardware/ports.h"
 #include "launch/machines/sockets.h"
@@ -89,6 +89,14 @@ Finding look_at_interface(const std::string& address, const EnvLookup& env) {
   return {Verdict::kGood, str_cat("interface ", chosen, " leads to ", address)};
 }
 
+std::string visibility_variables() {
+  std::string names;
+  for (const auto& kind : gpu_kinds()) {
+    names += (names.empty() ? "" : ", ") + kind.visibility_variable;
+  }
+  return names;
+}
+
 Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
   if (!facts.gpus.empty()) {
     return {Verdict::kGood, "GPUs: " + describe_gpus(facts.gpus)};
@@ -99,7 +107,7 @@ Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
         "no usable GPU: " + facts.gpu_problem,
         str_cat(
             "install the driver or correct --gpu_ids and ",
-            variables::kVisibleDevices,
+            visibility_variables(),
             "; --cpu trains on the CPU")};
   }
   return {Verdict::kGood, "training on the CPU: " + facts.gpu_problem};
@@ -217,7 +225,7 @@ Finding judge_file_limits(const FileLimits& limits) {
   return {Verdict::kGood, "open files: " + shown};
 }
 
-Finding judge_peer_access(const std::vector<Gpu>& gpus) {
+Finding judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind) {
   for (const auto& gpu : gpus) {
     for (const auto& other : gpus) {
       const auto& peers = gpu.peers;
@@ -231,8 +239,7 @@ Finding judge_peer_access(const std::vector<Gpu>& gpus) {
                 " cannot read the memory of GPU ",
                 other.index,
                 ": what they exchange goes through the CPU"),
-            "see `nvidia-smi topo -p2p r`; where a driver claims access that "
-            "hangs, set NCCL_P2P_DISABLE=1"};
+            kind.peer_access_help};
       }
     }
   }
@@ -323,7 +330,7 @@ std::vector<Finding> diagnose_machine(
   }
   findings.push_back(look_at_gpus(config, facts));
   if (facts.gpus.size() > 1) {
-    findings.push_back(judge_peer_access(facts.gpus));
+    findings.push_back(judge_peer_access(facts.gpus, *facts.gpu_kind));
   }
   findings.push_back(judge_shared_memory(read_memory()));
   findings.push_back(judge_file_limits(read_file_limits()));

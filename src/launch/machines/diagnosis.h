@@ -8,7 +8,7 @@
 #include "accelerate/export.h"
 #include "accelerate/process.h"
 #include "config/launch_config.h"
-#include "hardware/gpus.h"
+#include "hardware/gpu_kinds.h"
 #include "hardware/memory.h"
 #include "launch/plan/plan.h"
 
@@ -46,7 +46,8 @@ ACCELERATE_API std::vector<std::string> problems_of(
 /// The parts that depend on figures alone.
 ACCELERATE_API Finding judge_shared_memory(const MemoryFigures& memory);
 /// Whether every GPU reads every other's memory without the CPU.
-ACCELERATE_API Finding judge_peer_access(const std::vector<Gpu>& gpus);
+ACCELERATE_API Finding
+judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind);
 ACCELERATE_API Finding judge_file_limits(const FileLimits& limits);
 /// `seconds`: how far the clock of `host` is ahead of ours.
 ACCELERATE_API Finding judge_clock(const std::string& host, double seconds);

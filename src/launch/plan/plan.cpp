@@ -13,6 +13,7 @@
 #include "base/words.h"
 #include "config/env_bridge.h"
 #include "config/stream_choice.h"
+#include "hardware/gpu_kinds.h"
 #include "launch/plan/mpirun.h"
 #include "launch/plan/shell_quote.h"
 #include "launch/supervise/log_folder.h"
@@ -156,17 +157,10 @@ MachineFacts read_machine_facts(
     facts.gpu_problem = "--cpu was given";
     return facts;
   }
-  auto inventory = list_gpus();
-  std::optional<std::string> ids = env(variables::kVisibleDevices);
-  if (!config.gpu_ids.empty()) {
-    ids = join(config.gpu_ids, ",");
-  }
-  facts.gpus = choose_gpus(inventory.gpus, ids);
-  facts.gpu_problem = inventory.problem;
-  if (facts.gpus.empty() && !inventory.gpus.empty()) {
-    facts.gpu_problem =
-        str_cat("the choice '", ids.value_or(""), "' leaves none");
-  }
+  auto usable = usable_gpus(gpu_kinds(), env, config.gpu_ids);
+  facts.gpus = std::move(usable.gpus);
+  facts.gpu_kind = usable.kind;
+  facts.gpu_problem = std::move(usable.problem);
   return facts;
 }
 

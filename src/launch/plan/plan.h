@@ -22,6 +22,8 @@ namespace accelerate {
 struct MachineFacts {
   /// Those that the workers may use.
   std::vector<Gpu> gpus = {};
+  /// Of all of them; null where there are none.
+  const GpuKind* gpu_kind = nullptr;
   /// Why there are none.
   std::string gpu_problem = {};
   /// Those with cores that the workers may use.

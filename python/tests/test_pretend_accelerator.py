@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kind of accelerator that the package does not know trains as the CPU does, bit for bit: its
+kernels are the CPU's, on the same numbers in the same order."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import check, run
+
+ALONE = [sys.executable]
+LAUNCH = ["accelerate", "launch", "--num_processes", "2"]
+TRAIN = """
+import json, os, sys
+import torch
+import pretend
+from accelerate import Accelerator
+
+where, precision, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if where == "pretend" and "WORLD_SIZE" in os.environ:
+    backends = f"cpu:gloo,{pretend.devices.NAME}:{pretend.devices.BACKEND}"
+    torch.distributed.init_process_group(backends)
+accelerator = Accelerator(
+    cpu=where == "cpu", mixed_precision=precision, gradient_accumulation_steps=steps
+)
+torch.manual_seed(11)
+data = torch.utils.data.TensorDataset(torch.randn(48, 5), torch.randn(48, 3))
+loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+loader, model, optimizer = accelerator.prepare(loader, model, optimizer)
+losses = []
+for inputs, targets in loader:
+    assert inputs.device == accelerator.device
+    with accelerator.accumulate(model):
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    losses.append(accelerator.reduce(loss.detach(), "mean").item())
+weights = [weight.tolist() for weight in model.parameters()]
+with open(f"answer_{where}_{accelerator.process_index}", "w") as file:
+    json.dump(
+        {
+            "numbers": [losses, weights],
+            "device": str(accelerator.device),
+            "type": accelerator.distributed_type.value,
+            "kernels": pretend.devices.num_kernels(),
+            "collectives": pretend.devices.num_collectives(),
+        },
+        file,
+    )
+accelerator.end_training()
+"""
+SETTINGS = [("no", "1"), ("bf16", "1"), ("no", "3"), ("bf16", "3")]
+
+
+def trained(starter: list[str], folder: Path, where: str, *settings: str) -> list[dict]:
+    variables = {"PYTHONPATH": ":".join([*sys.path, str(Path(__file__).parent)])}
+    check(run(starter, folder, TRAIN, where, *settings, **variables))
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"answer_{where}_*"))]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_one_process_trains_as_on_the_cpu(settings: tuple[str, str], tmp_path: Path) -> None:
+    [expected] = trained(ALONE, tmp_path, "cpu", *settings)
+    [found] = trained(ALONE, tmp_path, "pretend", *settings)
+    assert found["numbers"] == expected["numbers"]
+    assert (expected["device"], expected["type"], expected["kernels"]) == ("cpu", "NO", 0)
+    assert (found["device"], found["type"]) == ("pretend:0", "NO")
+    assert found["kernels"] > 0
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_two_processes_train_as_on_the_cpu(settings: tuple[str, str], tmp_path: Path) -> None:
+    expected = trained(LAUNCH, tmp_path, "cpu", *settings)
+    found = trained(LAUNCH, tmp_path, "pretend", *settings)
+    assert [rank["numbers"] for rank in found] == [rank["numbers"] for rank in expected]
+    assert [rank["device"] for rank in found] == ["pretend:0", "pretend:1"]
+    assert {rank["type"] for rank in expected} == {"MULTI_CPU"}
+    # The name that the row of the devices gives.
+    assert {rank["type"] for rank in found} == {"MULTI_NPU"}
+    assert all(rank["collectives"] > 0 for rank in found)
+    assert all(rank["collectives"] == 0 for rank in expected)

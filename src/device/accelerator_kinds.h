@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of kinds of accelerators. Rows live as long as the process.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <vector>
+
+#include "accelerate/accelerator_kind.h"
+
+namespace accelerate {
+
+/// All rows in order of preference.
+ACCELERATE_API std::vector<const AcceleratorKind*> accelerator_kinds();
+
+/// The first kind of the table that this process has devices of; null where it
+/// has none. Any thread.
+ACCELERATE_API const AcceleratorKind* accelerator_in_use();
+
+/// The row of a device's kind; null for the CPU and for kinds without a row.
+ACCELERATE_API const AcceleratorKind* kind_of(c10::Device device);
+
+} // namespace accelerate

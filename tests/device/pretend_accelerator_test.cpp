@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// A kind of accelerator that `src/` does not know trains as the CPU does, bit
+// for bit: its kernels are the CPU's, on the same numbers in the same order.
+#include "device/pretend_accelerator.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/accelerator_kind.h"
+#include "accelerate/c10d.h"
+#include "accelerate/error.h"
+#include "support/rank_bodies.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+
+const bool kIsRegistered = (register_pretend_accelerator(), true);
+
+struct Training {
+  std::string name;
+  Precision precision;
+  int64_t num_accumulation_steps;
+};
+
+const std::vector<Training> kTrainings = {
+    {"plain", Precision::kNo, 1},
+    {"bf16", Precision::kBf16, 1},
+    {"accumulation", Precision::kNo, 3},
+    {"bf16_accumulation", Precision::kBf16, 3},
+};
+
+/// Losses and weights of some steps, after a line on where they were made.
+std::string train(AcceleratorOptions options, const Training& training) {
+  options.mixed_precision = training.precision;
+  options.accumulation.num_steps = training.num_accumulation_steps;
+  Accelerator accelerator(options);
+  set_seed(11);
+  DataLoader dataloader(
+      TensorDataset({torch::randn({48, 5}), torch::randn({48, 3})}),
+      {.batch_size = 4, .shuffle = true});
+  torch::nn::Sequential model(
+      torch::nn::Linear(5, 8), torch::nn::Tanh(), torch::nn::Linear(8, 3));
+  optim::AdamW adamw(model->parameters(), {.lr = 0.05});
+  auto [loader, net, optimizer] = accelerator.prepare(dataloader, model, adamw);
+  std::string text = accelerator.device().str() + '\n';
+  for (auto& batch : loader) {
+    const auto guard = accelerator.accumulate(net);
+    auto loss = torch::mse_loss(net(batch[0]), batch[1]);
+    accelerator.backward(loss);
+    accelerator.clip_grad_norm_(net->parameters(), 1.0);
+    optimizer.step();
+    optimizer.zero_grad();
+    text += to_text(accelerator.reduce(loss.detach(), ReduceOp::kMean));
+  }
+  for (const auto& parameter : net->parameters()) {
+    TORCH_CHECK(parameter.device() == accelerator.device());
+    text += to_text(parameter);
+  }
+  return text;
+}
+
+/// The two parts of what `train` returns.
+std::string place_of(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+std::string numbers_of(const std::string& text) {
+  return text.substr(text.find('\n') + 1);
+}
+
+std::string train_on_cpu(AcceleratorOptions options, const Training& training) {
+  options.cpu = true;
+  return train(std::move(options), training);
+}
+
+/// All ranks, with the devices' own backend for their tensors.
+AcceleratorOptions connected(AcceleratorOptions options) {
+  options.environment = detect_environment();
+  options.process_group = ProcessGroup::connect(*options.environment);
+  const auto group = to_c10d(*options.process_group);
+  group->setBackend(
+      c10::kPrivateUse1,
+      c10d::ProcessGroup::CUSTOM,
+      make_pretend_backend(
+          c10::make_intrusive<c10d::PrefixStore>("pretend", group->getStore()),
+          group->getRank(),
+          group->getSize(),
+          std::chrono::seconds(60)));
+  return options;
+}
+
+const bool kHasBodies = [] {
+  for (const auto& training : kTrainings) {
+    RankBodyRegistration("cpu_" + training.name, [=](const auto& options) {
+      return train_on_cpu(options, training);
+    });
+    RankBodyRegistration("pretend_" + training.name, [=](const auto& options) {
+      return train(connected(options), training);
+    });
+  }
+  return true;
+}();
+
+class Trainings : public ::testing::TestWithParam<Training> {};
+
+TEST_P(Trainings, OfOneProcessAreTheCpus) {
+  const auto before = pretend_counts().kernels.load();
+  const auto expected = train_on_cpu({}, GetParam());
+  EXPECT_EQ(pretend_counts().kernels, before);
+  const auto found = train({}, GetParam());
+  EXPECT_GT(pretend_counts().kernels, before);
+  EXPECT_EQ(place_of(expected), "cpu");
+  EXPECT_EQ(place_of(found), "pretend:0");
+  EXPECT_EQ(numbers_of(found), numbers_of(expected));
+}
+
+TEST_P(Trainings, OfTwoProcessesAreTheCpus) {
+  const auto& name = GetParam().name;
+  const auto expected = run_body(RankKind::kProcesses, 2, "cpu_" + name);
+  const auto found = run_body(RankKind::kProcesses, 2, "pretend_" + name);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(place_of(found[rank]), "pretend:" + std::to_string(rank));
+    EXPECT_EQ(numbers_of(found[rank]), numbers_of(expected[rank]));
+  }
+}
+
+TEST(AcceleratorKinds, AreRegisteredOnceAndWhole) {
+  EXPECT_THAT(
+      [] {
+        register_accelerator(
+            {.type = c10::kCUDA, .distributed_type = "MULTI_GPU"});
+      },
+      ThrowsMessage<UsageError>(HasSubstr("'cuda' has a row already")));
+  EXPECT_THAT(
+      [] { register_accelerator({.type = c10::kXPU}); },
+      ThrowsMessage<UsageError>(HasSubstr("'xpu' has no distributed_type")));
+}
+
+TEST(PretendAccelerator, HasNoFp16AsItsRowSays) {
+  EXPECT_THAT(
+      [] { Accelerator({.mixed_precision = Precision::kFp16}); },
+      ThrowsMessage<ConfigError>(HasSubstr("trains on pretend devices")));
+}
+
+TEST(PretendAccelerator, GetsItsBatchesByASideStream) {
+  const auto before = pretend_counts().copies_on_side_streams.load();
+  Accelerator accelerator;
+  const auto data = torch::arange(12, torch::kFloat).reshape({6, 2});
+  DataLoader dataloader(TensorDataset({data}), {.batch_size = 2});
+  auto loader = accelerator.prepare(dataloader);
+  std::vector<Tensor> batches;
+  for (auto& batch : loader) {
+    EXPECT_EQ(batch[0].device(), accelerator.device());
+    batches.push_back(batch[0].cpu());
+  }
+  EXPECT_TRUE(torch::equal(torch::cat(batches), data));
+  EXPECT_EQ(pretend_counts().copies_on_side_streams, before + 3);
+}
+
+TEST(PretendAccelerator, IsSeededAndEmptied) {
+  set_seed(5);
+  const c10::Device device(c10::kPrivateUse1, 1);
+  EXPECT_EQ(at::globalContext().defaultGenerator(device).current_seed(), 5U);
+  torch::ones({2}, device);
+  const auto before = pretend_counts().emptied_caches.load();
+  clear_device_cache();
+  EXPECT_EQ(pretend_counts().emptied_caches, before + 1);
+}
+
+/// The gradient of a segment that backward computes again, outside of autocast.
+std::string recomputed_gradient(const AcceleratorOptions& options) {
+  set_seed(3);
+  const auto input = torch::randn({4, 5});
+  const auto weight = torch::randn({6, 5});
+  const auto device = Accelerator(options).device();
+  const auto x = input.to(device).requires_grad_(true);
+  const auto w = weight.to(device);
+  Tensor y;
+  {
+    const AutocastGuard guard(device.type(), Precision::kBf16);
+    y = recompute(
+        [&](const Tensor& value) {
+          return torch::tanh(torch::linear(value, w));
+        },
+        x);
+  }
+  EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
+  y.sum().backward();
+  return to_text(x.grad());
+}
+
+TEST(PretendAccelerator, RecomputesAsItComputed) {
+  EXPECT_EQ(recomputed_gradient({}), recomputed_gradient({.cpu = true}));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    PretendAccelerator,
+    Trainings,
+    ::testing::ValuesIn(kTrainings),
+    [](const auto& info) { return info.param.name; });
+
+} // namespace
+} // namespace accelerate::testing
