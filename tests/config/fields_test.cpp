@@ -165,7 +165,6 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       {"hosts", "a b", "node0,node1"},
       {"hosts", "a,-oProxyCommand=x", "node0,node1"},
       {"hosts", "a,me@-b", "node0,node1"},
-      {"tee", "4", "at most 3"},
       {"tee", "4", "as 0:3,1:2"},
       {"tee", "0:3,", "as 0:3,1:2"},
       {"local_ranks_filter", "0,,1", "as 0,1"},

@@ -126,19 +126,30 @@ INSTANTIATE_TEST_SUITE_P(
     Closed,
     ::testing::Values("<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"));
 
+/// Reads only well after the last of two workers has said that it is done.
+std::string late_reader(const TempDir& folder) {
+  const std::string path = folder.path();
+  return " | (while [ ! -e " + path + "/0 -o ! -e " + path +
+         "/1 ]; do sleep 0.05; done; sleep 2.5; cat)";
+}
+
 TEST(Reader, ThatPausesGetsEveryLine) {
   TempDir folder;
-  const auto script = lines_program(folder);
   const auto result = run_shell(
-      launch("--num_processes 2 python3 " + script + " 2000 100 2>&1") +
-      " | (sleep 3; cat)");
-  EXPECT_EQ(count_lines(result.out), 8000);
+      launch(
+          "--num_processes 2 sh -c 'seq 40000; touch " +
+          folder.path().string() + "/$RANK'") +
+      late_reader(folder));
+  EXPECT_EQ(count_lines(result.out), 80000);
 }
 
 TEST(Reader, ThatPausesGetsTheSummaryOfAFailure) {
+  TempDir folder;
   const auto result = run_shell(
-      launch("--num_processes 2 sh -c 'seq 30000; echo why >&2; exit 9' 2>&1") +
-      " | (sleep 3; cat); exit ${PIPESTATUS[0]}");
+      launch(
+          "--num_processes 2 sh -c 'seq 30000; echo why >&2; touch " +
+          folder.path().string() + "/$RANK; sleep 0.2; exit 9' 2>&1") +
+      late_reader(folder) + "; exit ${PIPESTATUS[0]}");
   EXPECT_EQ(result.exit_code, 9);
   EXPECT_THAT(
       result.out,
@@ -167,7 +178,7 @@ TEST(Reader, ThatNeverReadsIsLeftAfterASecondSignal) {
   kill(supervisor, SIGTERM);
   EXPECT_TRUE(eventually(
       [&] { return is_gone(workers[0]) && is_gone(workers[1]); }, 20s));
-  EXPECT_FALSE(is_gone(supervisor));
+  EXPECT_FALSE(eventually([&] { return is_gone(supervisor); }, 3s));
   kill(supervisor, SIGTERM);
   EXPECT_TRUE(eventually([&] { return is_gone(supervisor); }, 20s));
 }

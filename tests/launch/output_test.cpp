@@ -331,6 +331,23 @@ TEST(Parent, SeesABarOfAnyLengthOnOneLine) {
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);
 }
 
+TEST(Parent, SeesLinesOfOthersOnTheirOwnWhateverTheFirstDraws) {
+  for (const char* drawn : {"%05000d", "%050d\\r"}) {
+    TempDir folder;
+    const std::string path = folder.path();
+    const auto result = run_process(
+        {"sh",
+         "-c",
+         launch_for_parent(
+             folder,
+             std::string("if [ $RANK = 0 ]; then printf \"") + drawn +
+                 "\" 7; sleep 0.5; touch " + path +
+                 "/other; sleep 0.5; else while [ ! -e " + path +
+                 "/other ]; do sleep 0.02; done; echo another; fi")});
+    EXPECT_THAT(result.out, HasSubstr("\n[rank 1] another\n"));
+  }
+}
+
 TEST(Parent, ReadsHowTheJobEndedFromAFile) {
   TempDir folder;
   const auto result = run_process(

@@ -53,7 +53,7 @@ void Console::write_line(std::string_view line) {
   const bool is_above = is_terminal_ && !open_line_.empty();
   if (is_above) {
     kept_ += "\r\x1b[K";
-  } else if (!open_line_.empty()) {
+  } else if (std::exchange(is_line_open_, false)) {
     kept_ += '\n'; // A pipe cannot take back what it showed.
     open_line_.clear();
     is_cut_ = true;
@@ -71,16 +71,16 @@ void Console::write_raw(std::string_view text) {
     text.remove_prefix(1); // The end that the line has already.
   }
   kept_ += text;
-  const size_t start = text.find_last_of("\r\n");
-  if (start == std::string_view::npos) {
-    open_line_ += text;
-  } else {
-    // A bar may end in a carriage return: its text is still on the screen.
-    const bool ends_in_return = text[start] == '\r' && start + 1 == text.size();
-    const auto rest = text.substr(start + 1);
-    if (!ends_in_return) {
-      open_line_ = rest;
-    }
+  open_line_ += text;
+  // A bar may end in a carriage return: its text is still on the screen.
+  const size_t body = open_line_.find_last_not_of('\r') + 1;
+  const bool is_returned = body < open_line_.size();
+  const size_t start =
+      std::string_view(open_line_).substr(0, body).find_last_of("\r\n") + 1;
+  open_line_ = open_line_.substr(start, body - start);
+  is_line_open_ = !open_line_.empty();
+  if (is_returned && is_line_open_) {
+    open_line_ += '\r';
   }
   if (open_line_.size() > kMaxOpenLine) {
     open_line_.clear();

@@ -66,8 +66,10 @@ class ACCELERATE_API Console {
   size_t num_gone_ = 0;
   int64_t num_lost_ = 0;
   std::string last_cause_;
-  /// What the raw source wrote since its last line end or carriage return.
+  /// What the raw source shows of a line that has no end yet; empty where it
+  /// is too long to be drawn again.
   std::string open_line_;
+  bool is_line_open_ = false;
   /// Whether that line was ended for it.
   bool is_cut_ = false;
   Callbacks callbacks_;
