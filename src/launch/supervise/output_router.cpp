@@ -329,11 +329,10 @@ void OutputRouter::show_line(Source& source, std::string_view line) {
     console_of(source.stream)
         .write_raw(std::string(line.substr(num_shown)) + '\n');
   } else if (source.is_shown && !source.is_raw) {
-    console_of(source.stream)
-        .write_line(
-            source.prefix.empty() && !options_.is_timed
-                ? line
-                : str_cat(time_if_wanted(), source.prefix, line));
+    std::string shown = time_if_wanted();
+    shown += source.prefix;
+    shown += line;
+    console_of(source.stream).write_line(shown);
   }
 }
 
