@@ -72,7 +72,7 @@ class RootStream final : public BatchStream {
       queue_ = make_queue();
       return queue_->next();
     });
-    std::vector<ProcessGroup::Transfer> transfers;
+    std::vector<ProcessGroup::Work> transfers;
     for (size_t rank = 1; rank < world_size_; ++rank) {
       const auto message = at::empty({kHeadBytes * int64_t{kAhead}}, at::kByte);
       for (size_t i = 0; i < kAhead; ++i) {
@@ -171,7 +171,7 @@ class RootStream final : public BatchStream {
   void send(size_t place) {
     stage_at(place + kAhead);
     const Stage& stage = stage_at(place);
-    std::vector<ProcessGroup::Transfer> transfers;
+    std::vector<ProcessGroup::Work> transfers;
     for (size_t rank = 1; rank < world_size_; ++rank) {
       if (stage.is_expected[rank]) {
         const auto& message =
@@ -197,7 +197,7 @@ class RootStream final : public BatchStream {
   std::deque<Stage> stages_;
   /// So many at the front of `stages_` were sent.
   size_t num_sent_ = 0;
-  std::deque<std::vector<ProcessGroup::Transfer>> under_way_;
+  std::deque<std::vector<ProcessGroup::Work>> under_way_;
 };
 
 class PeerStream final : public BatchStream {
@@ -247,7 +247,7 @@ class PeerStream final : public BatchStream {
   struct Expected {
     Head head;
     at::Tensor message;
-    ProcessGroup::Transfer transfer;
+    ProcessGroup::Work transfer;
   };
 
   void expect(const Head& head) {

@@ -6,6 +6,7 @@
 #include "accelerate/error.h"
 #include "base/parse.h"
 #include "base/str.h"
+#include "comm/connect.h"
 #include "device/device.h"
 
 namespace accelerate {
@@ -135,11 +136,7 @@ bool wants_cpu(bool cpu, const EnvLookup& env) {
 
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   Assembly assembly;
-  ProcessGroupOptions connection = options.connection;
   const bool cpu = wants_cpu(options.cpu, env);
-  if (cpu && connection.backend == Backend::kAuto) {
-    connection.backend = Backend::kGloo;
-  }
   if (options.process_group) {
     assembly.topology = topology_of(options);
     assembly.group = *options.process_group;
@@ -150,11 +147,10 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     assembly.topology = environment.topology;
     // Before the group: NCCL takes the thread's current GPU.
     select_device(assembly.topology.local_rank, cpu);
-    const bool is_alone = assembly.topology.world_size == 1 &&
-                          connection.backend != Backend::kNccl;
-    assembly.group = is_alone ? ProcessGroup()
-                              : ProcessGroup::connect(environment, connection);
+    assembly.group = shared_connection(environment, options.connection, cpu);
   }
+  assembly.mesh =
+      Mesh(assembly.group, {{Mesh::kReplicate, assembly.group.world_size()}});
   assembly.device = select_device(assembly.topology.local_rank, cpu);
   refuse_threads_on_one_gpu(assembly);
   assembly.precision = choose_precision(options, env, assembly.device);
@@ -168,7 +164,7 @@ std::unique_ptr<ParallelEngine> make_engine(
     const Assembly& assembly,
     const ParameterSet& model,
     const AcceleratorOptions& options) {
-  if (assembly.group.backend() == "solo") {
+  if (assembly.group.is_solo()) {
     return make_single_device_engine();
   }
   return make_ddp_engine(assembly.group, model, options.ddp);

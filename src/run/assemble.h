@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "accelerate/accelerator_options.h"
+#include "accelerate/mesh.h"
 #include "parallel/engine.h"
 
 namespace accelerate {
@@ -13,6 +14,8 @@ namespace accelerate {
 struct Assembly {
   ProcessTopology topology;
   ProcessGroup group;
+  /// The ranks of `group` by what they do; loaders and engines read it.
+  Mesh mesh;
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
   int64_t gradient_accumulation_steps = 1;

@@ -57,7 +57,7 @@ TrainingRun::TrainingRun(
       scaler_(make_scaler(assembly_, options_.scaler)) {}
 
 DistributedType TrainingRun::distributed_type() const {
-  if (group().backend() == "solo") {
+  if (group().is_solo()) {
     return DistributedType::kNo;
   }
   return device().is_cuda() ? DistributedType::kMultiGpu

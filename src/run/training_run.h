@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "accelerate/accelerator_options.h"
+#include "accelerate/collectives.h"
 #include "optim/optimizer_step.h"
 #include "run/accumulation.h"
 #include "run/assemble.h"
@@ -29,6 +30,7 @@ class ACCELERATE_API TrainingRun {
   const AcceleratorOptions& options() const { return options_; }
   const ProcessTopology& topology() const { return assembly_.topology; }
   const ProcessGroup& group() const { return assembly_.group; }
+  const Mesh& mesh() const { return assembly_.mesh; }
   c10::Device device() const { return assembly_.device; }
   Precision precision() const { return assembly_.precision; }
   DistributedType distributed_type() const;
