@@ -55,7 +55,7 @@ class PartialState:
         self.local_process_index = environment.local_rank
         self.fork_launched = False
         self.debug = False
-        if group.backend == "solo":
+        if group.is_solo:
             self.backend = None
             self.distributed_type = DistributedType.NO
         else:
@@ -329,6 +329,9 @@ class AcceleratorState:
         **kwargs: Any,
     ) -> None:
         self.__dict__ = self._shared_state
+        if _from_accelerator and self.initialized and self._partial.group.is_shut_down:
+            # The first Accelerator after `end_training` connects anew.
+            self._reset_state(True)
         if self.initialized:
             self._check(mixed_precision, cpu)
             return
