@@ -22,6 +22,14 @@ else()
   find_package(yaml-cpp REQUIRED)
 endif()
 
+# Binary packages only: where it is missing, a stub says so.
+find_path(ACCELERATE_SODIUM_INCLUDE sodium.h)
+find_library(ACCELERATE_SODIUM_LIBRARY sodium)
+mark_as_advanced(ACCELERATE_SODIUM_INCLUDE ACCELERATE_SODIUM_LIBRARY)
+if(ACCELERATE_SODIUM_INCLUDE AND ACCELERATE_SODIUM_LIBRARY)
+  set(ACCELERATE_SODIUM ${ACCELERATE_SODIUM_LIBRARY})
+endif()
+
 if(ACCELERATE_TESTS)
   if(ACCELERATE_DEPS)
     add_subdirectory(${ACCELERATE_DEPS}/usr/src/googletest

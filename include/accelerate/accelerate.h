@@ -28,6 +28,8 @@
 #include "accelerate/samplers.h"
 #include "accelerate/schedulers.h"
 #include "accelerate/state_dict.h"
+#include "accelerate/state_registry.h"
+#include "accelerate/stateful.h"
 #include "accelerate/sync_batch_norm.h"
 #include "accelerate/text_files.h"
 #include "accelerate/token_file.h"

@@ -5,12 +5,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -25,12 +22,15 @@
 #include "accelerate/export.h"
 #include "accelerate/grad_scaler.h"
 #include "accelerate/join.h"
+#include "accelerate/objects.h"
 #include "accelerate/optimizer.h"
 #include "accelerate/precision.h"
 #include "accelerate/prepared_model.h"
-#include "accelerate/process.h"
+#include "accelerate/process_control.h"
 #include "accelerate/process_group.h"
 #include "accelerate/schedulers.h"
+#include "accelerate/splitting.h"
+#include "accelerate/state_registry.h"
 
 namespace accelerate {
 
@@ -41,8 +41,9 @@ class StepState;
 /// in the loop:
 ///
 ///     accelerate::Accelerator accelerator;
-///     auto [loader, net, opt] = accelerator.prepare(dataloader, model,
-///     optimizer); for (auto& batch : loader) {
+///     auto [loader, net, opt] =
+///         accelerator.prepare(dataloader, model, optimizer);
+///     for (auto& batch : loader) {
 ///       auto loss = torch::mse_loss(net(batch[0]), batch[1]);
 ///       accelerator.backward(loss);
 ///       opt.step();
@@ -63,12 +64,14 @@ class ACCELERATE_API Accelerator {
   // --- who am I -------------------------------------------------------------
   c10::Device device() const;
   DistributedType distributed_type() const;
-  int num_processes() const;
-  int process_index() const;
-  int local_process_index() const;
-  bool is_main_process() const;
-  bool is_local_main_process() const;
-  bool is_last_process() const;
+  int num_processes() const { return processes().num_processes(); }
+  int process_index() const { return processes().process_index(); }
+  int local_process_index() const { return processes().local_process_index(); }
+  bool is_main_process() const { return processes().is_main_process(); }
+  bool is_local_main_process() const {
+    return processes().is_local_main_process();
+  }
+  bool is_last_process() const { return processes().is_last_process(); }
   const ProcessGroup& process_group() const;
 
   // --- prepare --------------------------------------------------------------
@@ -78,12 +81,14 @@ class ACCELERATE_API Accelerator {
   /// through; preparing again is harmless. Rank 0's weights go to all ranks.
   template <class... Objects>
   auto prepare(Objects&&... objects) {
+    // Braces: from left to right, as each may talk to the other ranks.
+    std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...>
+        prepared{prepare_one(std::forward<Objects>(objects))...};
+    wire();
     if constexpr (sizeof...(Objects) == 1) {
-      return prepare_one(std::forward<Objects>(objects)...);
+      return std::get<0>(std::move(prepared));
     } else {
-      // Braces: from left to right, as each may talk to the other ranks.
-      return std::tuple<decltype(prepare_one(std::forward<Objects>(
-          objects)))...>{prepare_one(std::forward<Objects>(objects))...};
+      return prepared;
     }
   }
   /// See `data_loader.h`.
@@ -99,6 +104,11 @@ class ACCELERATE_API Accelerator {
     return model.module();
   }
 
+  // --- state ----------------------------------------------------------------
+  /// Everything of the run that can be saved and gone on with, each under its
+  /// name; add objects of your own. See `state_registry.h`.
+  StateRegistry& state();
+
   // --- gradients ------------------------------------------------------------
   /// Runs autograd; gradients of prepared models are averaged over ranks on the
   /// way. The loss is divided by the number of micro-batches, or weighted (see
@@ -107,9 +117,9 @@ class ACCELERATE_API Accelerator {
   void backward(const at::Tensor& loss, BackwardOptions options = {});
 
   /// Around one micro-batch of these models. Gradients meet and optimizers step
-  /// in every `accumulation.num_steps`-th, and in the last batch of the
-  /// loader that feeds the step: the one that handed out a batch last and whose
-  /// loop still runs, so that a validation loop inside changes nothing.
+  /// in every `accumulation.num_steps`-th, and in the last batch of the loader
+  /// that feeds the step: the one that handed out a batch last and whose loop
+  /// still runs, so that a validation loop inside changes nothing.
   template <class... Modules>
   [[nodiscard]] AccumulateGuard accumulate(PreparedModel<Modules>&... models) {
     return begin_micro_batch({models.context()...});
@@ -172,85 +182,44 @@ class ACCELERATE_API Accelerator {
   [[nodiscard]] AutocastGuard autocast(bool enabled = true) const;
 
   // --- process control ------------------------------------------------------
+  /// The parts of a run that need no model; see `process_control.h`.
+  const ProcessControl& processes() const;
   /// Prints the values in one line, once per machine.
   template <class... Values>
   void print(const Values&... values) {
-    std::ostringstream out;
-    (out << ... << values);
-    print_line(out.str());
+    processes().print(values...);
   }
-  void wait_for_everyone();
-
+  void wait_for_everyone() { processes().wait_for_everyone(); }
   /// Lets the main process run the block first: the others wait where the guard
   /// is made, the main process releases them when its guard goes.
-  class ACCELERATE_API FirstGuard {
-   public:
-    FirstGuard(const ProcessGroup& group, bool is_first);
-    ~FirstGuard() noexcept(false);
-    FirstGuard(const FirstGuard&) = delete;
-    FirstGuard& operator=(const FirstGuard&) = delete;
-
-   private:
-    const ProcessGroup& group_;
-    bool is_first_;
-    int num_exceptions_;
-  };
-  [[nodiscard]] FirstGuard main_process_first();
+  [[nodiscard]] ProcessControl::FirstGuard main_process_first() {
+    return processes().main_process_first();
+  }
   /// As above, for the first process of each machine.
-  [[nodiscard]] FirstGuard local_main_process_first();
-
+  [[nodiscard]] ProcessControl::FirstGuard local_main_process_first() {
+    return processes().local_main_process_first();
+  }
   template <class F>
   void on_main_process(F&& f) {
-    on_process(0, std::forward<F>(f));
+    processes().on_main_process(std::forward<F>(f));
   }
   template <class F>
   void on_local_main_process(F&& f) {
-    if (is_local_main_process()) {
-      f();
-    }
+    processes().on_local_main_process(std::forward<F>(f));
   }
   template <class F>
   void on_last_process(F&& f) {
-    on_process(num_processes() - 1, std::forward<F>(f));
+    processes().on_last_process(std::forward<F>(f));
   }
   template <class F>
   void on_process(int process_index, F&& f) {
-    if (this->process_index() == process_index) {
-      f();
-    }
+    processes().on_process(process_index, std::forward<F>(f));
   }
 
-  /// This rank's contiguous part; the first ranks get one element more where
-  /// the size does not divide. With `apply_padding`, the last element is
-  /// repeated so that all parts have the same size.
+  /// This rank's part of a vector, a tensor or a map of them: `splitting.h`.
   template <class T>
-  std::vector<T> split_between_processes(
-      const std::vector<T>& inputs,
-      bool apply_padding = false) const {
-    std::vector<T> part;
-    for (const int64_t index :
-         part_of(static_cast<int64_t>(inputs.size()), apply_padding)) {
-      part.push_back(inputs[static_cast<size_t>(index)]);
-    }
-    return part;
-  }
-  /// Tensors are split along dim 0.
-  at::Tensor split_between_processes(
-      const at::Tensor& inputs,
-      bool apply_padding = false) const;
-  /// Each value is split; all must have the same length.
-  template <class T>
-  std::map<std::string, T> split_between_processes(
-      const std::map<std::string, T>& inputs,
-      bool apply_padding = false) const {
-    std::map<std::string, T> parts;
-    std::vector<std::pair<std::string, int64_t>> lengths;
-    for (const auto& [name, value] : inputs) {
-      lengths.emplace_back(name, detail::length_of(value));
-      parts.emplace(name, split_between_processes(value, apply_padding));
-    }
-    detail::check_same_length(lengths);
-    return parts;
+  T split_between_processes(const T& inputs, bool apply_padding = false) const {
+    return split(inputs, processes().shard(), apply_padding);
   }
 
   /// Raises a flag that every rank sees at its next `check_trigger`.
@@ -287,26 +256,19 @@ class ACCELERATE_API Accelerator {
   }
   template <tree::PlainObject T>
   std::vector<T> gather_for_metrics(const std::vector<T>& objects) const {
-    return gather_for_metrics(objects, tree::to_bytes<T>, tree::from_bytes<T>);
+    return gather_objects(process_group(), real(objects));
   }
-  /// For other objects: `to_bytes` gives a `std::string` of one, from which
-  /// `from_bytes` makes it again.
+  /// For other objects: see `objects.h`.
   template <class T, class ToBytes, class FromBytes>
   std::vector<T> gather_for_metrics(
       const std::vector<T>& objects,
       ToBytes&& to_bytes,
       FromBytes&& from_bytes) const {
-    std::vector<std::string> own;
-    for (size_t i = 0; i < num_real(objects.size()); ++i) {
-      own.push_back(to_bytes(objects[i]));
-    }
-    std::vector<T> all;
-    for (const auto& part : gather_object(tree::to_bytes(own))) {
-      for (auto& bytes : tree::from_bytes<std::vector<std::string>>(part)) {
-        all.push_back(from_bytes(bytes));
-      }
-    }
-    return all;
+    return gather_objects(
+        process_group(),
+        real(objects),
+        std::forward<ToBytes>(to_bytes),
+        std::forward<FromBytes>(from_bytes));
   }
   template <class T>
   T reduce(const T& value, ReduceOp op = ReduceOp::kSum) const {
@@ -345,8 +307,10 @@ class ACCELERATE_API Accelerator {
     } else if constexpr (std::is_same_v<Kind, Scheduler>) {
       return prepare_scheduler(object);
     } else if constexpr (detail::IsDataLoader<Kind>) {
-      return object.is_prepared() ? Kind(object)
-                                  : object.prepared(loader_place());
+      auto prepared =
+          object.is_prepared() ? Kind(object) : object.prepared(loader_place());
+      state().add("loader", prepared.stateful());
+      return prepared;
     } else if constexpr (detail::IsPrepared<Kind>) {
       return Kind(object);
     } else {
@@ -362,14 +326,20 @@ class ACCELERATE_API Accelerator {
       std::vector<std::shared_ptr<ModelContext>> models);
   void trigger_sync(ParallelEngine& engine);
   Scheduler prepare_scheduler(Scheduler scheduler);
+  void wire();
   std::optional<c10::Device> placement() const;
   std::shared_ptr<StepState> step_state() const;
   detail::LoaderPlace loader_place() const;
   std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
   /// How many of `size` objects count, were they one for each sample.
   size_t num_real(size_t size) const;
-  void print_line(const std::string& line) const;
-  std::vector<int64_t> part_of(int64_t size, bool apply_padding) const;
+  template <class T>
+  std::vector<T> real(const std::vector<T>& objects) const {
+    return {
+        objects.begin(),
+        objects.begin() +
+            static_cast<std::ptrdiff_t>(num_real(objects.size()))};
+  }
 
   struct State;
   std::unique_ptr<State> state_;

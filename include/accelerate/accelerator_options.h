@@ -9,6 +9,8 @@
 #include "accelerate/ddp.h"
 #include "accelerate/export.h"
 #include "accelerate/grad_scaler.h"
+#include "accelerate/memory_options.h"
+#include "accelerate/own_engine.h"
 #include "accelerate/precision.h"
 #include "accelerate/process.h"
 #include "accelerate/process_group.h"
@@ -18,22 +20,24 @@ namespace accelerate {
 
 /// Several micro-batches for one update: see `Accelerator::accumulate`.
 struct ACCELERATE_API AccumulationOptions {
-  /// Micro-batches per update. ACCELERATE_GRADIENT_ACCUMULATION_STEPS, where it
-  /// is set, wins.
-  int64_t num_steps = 1;
+  /// Micro-batches per update. Where it is not given,
+  /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS says it, else it is 1.
+  std::optional<int64_t> num_steps = {};
   /// The last batch of the loader that feeds the step ends the window.
   bool sync_with_dataloader = true;
-  /// Average gradients after every micro-batch, not once per window: more
-  /// traffic, less memory in engines that shard.
+  /// Average gradients after every micro-batch, not once per window: the same
+  /// gradients (up to rounding) for more traffic.
   bool sync_each_batch = false;
 };
 
-/// Every field may be left out: the environment that a launcher made says the
-/// rest.
+/// Every field may be left out. For those that can also come from outside
+/// (`cpu`, `mixed_precision`, `accumulation.num_steps`, `debug`) there is one
+/// rule: what the program gives wins over the variable, that over the
+/// launcher's file, that over the default (docs/guide_config.md).
 struct ACCELERATE_API AcceleratorOptions {
-  /// Train on the CPU although there are GPUs. ACCELERATE_USE_CPU=true does the
-  /// same from outside.
-  bool cpu = false;
+  /// Train on the CPU although there are GPUs. Where it is not given,
+  /// ACCELERATE_USE_CPU says it.
+  std::optional<bool> cpu = {};
   /// Move prepared models and the batches of prepared loaders to `device()`.
   bool device_placement = true;
   /// What operators of prepared models compute in. Where it is not given,
@@ -44,7 +48,15 @@ struct ACCELERATE_API AcceleratorOptions {
   /// How the loss is scaled with fp16.
   GradScalerOptions scaler = {};
   AccumulationOptions accumulation = {};
+  /// Check what is normally trusted: raw collectives compare operation, dtype
+  /// and shape across ranks first (`ProcessGroup::check_collectives`). Where it
+  /// is not given, ACCELERATE_DEBUG_MODE says it.
+  std::optional<bool> debug = {};
   DdpOptions ddp = {};
+  /// Where it is given, `ddp` is not used.
+  OwnEngine engine = {};
+  /// Whose memory parameters and gradients lie in; torch's by default.
+  MemoryOptions memory = {};
   /// What all prepared loaders do, whatever their own options say.
   DataLoaderConfiguration data_loader = {};
   /// How often prepared schedulers move on.

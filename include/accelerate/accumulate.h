@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <forward_list>
+#include <optional>
 
 #include "accelerate/export.h"
 
@@ -64,7 +65,7 @@ struct ACCELERATE_API BackwardOptions {
 ///     for (auto& batch : loader) {
 ///       const auto window = accelerator.accumulate(net);
 ///       accelerator.backward(loss_of(net(batch)));
-///       opt.step();          // nothing in all but the last of a window
+///       opt.step(); // nothing in all but the last of a window
 ///       scheduler.step();
 ///       opt.zero_grad();
 ///     }

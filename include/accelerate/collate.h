@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches out of samples.
 //
-// | a sample                         | becomes, in a batch of n samples |
-// |----------------------------------|-----------------------------------------|
-// | tensor                           | tensor with a new first dimension of n |
-// | bool, whole number, float, double | tensor of n: kBool, kLong, kFloat, ...
-// | | vector or array of numbers       | tensor [n, length] | | string | vector
-// of n strings                     | | pair, tuple, `torch` Example     | the
-// same of batches                     | | map, other vector, optional      |
-// the same of batches; keys, lengths and  | | | presence must agree | | struct
-// with `tensor_fields`      | see below                               |
+// | a sample                          | becomes, in a batch of n samples      |
+// |-----------------------------------|---------------------------------------|
+// | tensor                            | tensor, new first dimension of n      |
+// | bool, whole number, float, double | tensor of n: kBool, kLong, kFloat, ...|
+// | vector or array of numbers        | tensor [n, length]                    |
+// | string                            | vector of n strings                   |
+// | pair, tuple, `torch` Example      | the same of batches                   |
+// | map, other vector, optional       | the same of batches; keys, lengths    |
+// |                                   | and presence must agree               |
+// | struct with `tensor_fields`       | see below                             |
 //
 // A struct becomes itself where its listed fields keep their type (tensors, and
 // containers of tensors); what it does not list is the first sample's. Where a
@@ -25,8 +26,10 @@
 //         torch::Tensor stars;
 //       };
 //     };
-//     inline auto tensor_fields(Review& r) { return std::tie(r.text, r.stars);
-//     } inline auto tensor_fields(Review::Batch& b) {
+//     inline auto tensor_fields(Review& r) {
+//       return std::tie(r.text, r.stars);
+//     }
+//     inline auto tensor_fields(Review::Batch& b) {
 //       return std::tie(b.text, b.stars);
 //     }
 //
@@ -79,9 +82,12 @@ Collated<T> collate(const std::vector<T>& samples) {
 
 /// The same for samples whose tensors differ in their first dimension.
 ///
-///     DataLoader loader(texts, {.batch_size = 8},
-///     PaddingCollator({.multiple_of = 8, .values = {{"input_ids", pad_id},
-///     {"labels", -100}}}));
+///     accelerate::DataLoader loader(
+///         texts,
+///         {.batch_size = 8},
+///         accelerate::PaddingCollator(
+///             {.multiple_of = 8,
+///              .values = {{"input_ids", pad_id}, {"labels", -100}}}));
 class ACCELERATE_API PaddingCollator {
  public:
   /// Throws `UsageError` where a length or multiple is below 1.

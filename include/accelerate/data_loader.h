@@ -2,52 +2,21 @@
 // Batches of a data set, each rank its own.
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <concepts>
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "accelerate/data_loader_options.h"
 #include "accelerate/datasets.h"
 #include "accelerate/detail/batch_source.h"
+#include "accelerate/detail/loader_place.h"
 #include "accelerate/export.h"
-#include "accelerate/process_group.h"
-#include "accelerate/samplers.h"
-#include "accelerate/state_dict.h"
-#include "accelerate/tree.h"
+#include "accelerate/stateful.h"
 
 namespace accelerate {
-
-class StepState;
-
-namespace detail {
-
-/// What `Accelerator::prepare` gives a loader.
-struct LoaderPlace {
-  ProcessGroup group = {};
-  ShardOptions shard = {};
-  /// Where batches go; they stay where they are without it.
-  std::optional<c10::Device> device = {};
-  DataLoaderConfiguration configuration = {};
-  std::shared_ptr<StepState> step_state = {};
-};
-
-/// One loop over a loader.
-class ACCELERATE_API BatchCursor {
- public:
-  virtual ~BatchCursor();
-  /// Goes to the next batch. Throws what reading it threw.
-  virtual void advance() = 0;
-  /// The batch, null after the last.
-  virtual void* batch() const = 0;
-};
-
-} // namespace detail
 
 /// All of a loader that does not depend on the type of its batches. Copies
 /// share the data set and the position.
@@ -76,6 +45,10 @@ class ACCELERATE_API AnyDataLoader {
   /// it. Throws `UsageError` where the state is of another data set or order.
   void load_state_dict(const StateDict& state);
 
+  /// The same state, for a `StateRegistry`; lives as long as this loader or a
+  /// copy of it.
+  std::shared_ptr<Stateful> stateful() const;
+
   const DataLoaderOptions& options() const;
   uint64_t seed() const;
   bool is_prepared() const;
@@ -93,24 +66,6 @@ class ACCELERATE_API AnyDataLoader {
   std::shared_ptr<State> state_;
   int64_t num_skipped_ = 0;
 };
-
-namespace detail {
-
-template <class D>
-concept Loadable = Dataset<D> || BatchDataset<D> || IterableSource<D>;
-
-template <class D, class Collate>
-std::shared_ptr<const BatchSource> make_source(D data, Collate collate) {
-  if constexpr (IterableSource<D>) {
-    return std::make_shared<StreamSource<D, Collate>>(
-        std::move(data), std::move(collate));
-  } else {
-    return std::make_shared<MapSource<D, Collate>>(
-        std::move(data), std::move(collate));
-  }
-}
-
-} // namespace detail
 
 /// Iterates over a data set in batches. Prepared by an `Accelerator`, it gives
 /// each rank its share, on its device; by itself, everything on the CPU.

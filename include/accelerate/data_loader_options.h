@@ -18,14 +18,13 @@ enum class IterableSharding {
   kElement,
   /// The source's own `shard(int64_t index, int64_t count)`, called before
   /// `reset` in every epoch, gives each worker of each rank its part; several
-  /// workers read
-  /// copies of the source. Each element is read once. As the parts may have
-  /// different lengths,
-  /// ranks tell each other 8 bytes per batch whether they go on. With
-  /// `even_batches`, all go on until the last part ends, and a rank that has
-  /// run out repeats its first batch, of which no sample counts as real; with
-  /// `drop_last`, all stop when one has no full batch left. With neither,
-  /// nobody talks and a rank stops alone: for loops without collectives.
+  /// workers read copies of the source. Each element is read once. As the parts
+  /// may have different lengths, ranks tell each other 8 bytes per batch
+  /// whether they go on. With `even_batches`, all go on until the last part
+  /// ends, and a rank that has run out repeats its first batch, of which no
+  /// sample counts as real; with `drop_last`, all stop when one has no full
+  /// batch left. With neither, nobody talks and a rank stops alone: for loops
+  /// without collectives.
   kSource,
 };
 

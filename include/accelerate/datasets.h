@@ -54,8 +54,8 @@ concept BatchDataset = requires(D& data, std::span<const int64_t> indices) {
 ///       void reset(int64_t) { file = std::ifstream("data.txt"); }
 ///       std::optional<std::string> next() {
 ///         std::string line;
-///         return std::getline(file, line) ? std::optional(line) :
-///         std::nullopt;
+///         return std::getline(file, line) ? std::optional(line)
+///                                         : std::nullopt;
 ///       }
 ///     };
 template <class S>
@@ -139,7 +139,7 @@ concept HasTorchGet = requires(D& data, size_t index) {
 /// then collated here, or a mapped one that collates by itself
 /// (`map(Stack<>())`).
 ///
-///     TorchDataset mnist(torch::data::datasets::MNIST(folder));
+///     accelerate::TorchDataset mnist{torch::data::datasets::MNIST(folder)};
 ///
 /// `size` throws `UsageError` where the data set does not know its own.
 template <class D>
@@ -164,7 +164,7 @@ class TorchDataset {
 /// A stream out of a function: `start(epoch)` returns the function that gives
 /// one sample after the other.
 ///
-///     GeneratorSource numbers([](int64_t epoch) {
+///     accelerate::GeneratorSource numbers([](int64_t epoch) {
 ///       return [i = 0]() mutable {
 ///         return i < 10 ? std::optional(torch::tensor(i++)) : std::nullopt;
 ///       };

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
-#include "accelerate/state_dict.h"
+#include "accelerate/stateful.h"
 
 namespace accelerate {
 
@@ -32,9 +32,9 @@ struct ACCELERATE_API GradScalerOptions {
 ///     scaler.step(optimizer);
 ///     scaler.update();
 ///
-/// Used by one thread. The scale lives on the device of the loss; only `step`
-/// and `current_scale` wait for the device.
-class ACCELERATE_API GradScaler {
+/// Used by one thread. The scale lives on the device of the loss; only
+/// `found_inf`, `step`, `current_scale` and `state_dict` wait for the device.
+class ACCELERATE_API GradScaler : public Stateful {
  public:
   /// Makes a flag of 0 or 1 (a tensor of one number) the greatest of all ranks,
   /// so that all leave out the same steps.
@@ -51,8 +51,15 @@ class ACCELERATE_API GradScaler {
   /// hold what was divided.
   void unscale(const void* owner, const std::vector<at::Tensor>& parameters);
   void unscale_(torch::optim::Optimizer& optimizer);
+  /// The same for gradients that are no parameter's `grad()`.
+  void unscale_gradients(
+      const void* owner,
+      const std::vector<at::Tensor>& gradients);
   /// Whether a gradient of `owner` was not finite, on any rank.
   bool found_inf(const void* owner) const;
+  /// The same as a tensor of one float, 0 or 1, that nobody has waited for;
+  /// undefined where nothing of `owner` was unscaled.
+  at::Tensor overflow_of(const void* owner) const;
 
   /// The gradients of `owner` were used, or dropped.
   void finish(const void* owner);
@@ -68,8 +75,8 @@ class ACCELERATE_API GradScaler {
 
   double current_scale() const;
   /// With what `update` would do now. The names are PyTorch's.
-  StateDict state_dict() const;
-  void load_state_dict(const StateDict& state);
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
 
  private:
   /// Of one optimizer whose gradients were unscaled.

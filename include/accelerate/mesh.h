@@ -20,6 +20,7 @@ struct ACCELERATE_API MeshDimension {
 /// are neighbours in rank. Loaders, engines and the program read one and the
 /// same mesh. Copies share their groups.
 ///
+///     using accelerate::ReduceOp;
 ///     // 8 ranks: 2 replicas of a model that lies on 4 ranks each.
 ///     accelerate::Mesh mesh(group, {{"replicate", 2}, {"shard", 4}});
 ///     mesh.group("shard").reduce_scatter(mine, gradient, ReduceOp::kSum);

@@ -18,6 +18,7 @@ namespace accelerate::models {
 /// A configuration: named values, read and written as JSON. Keys that nobody
 /// here reads are kept and written back. A value: copies are independent.
 ///
+///     using namespace accelerate::models;
 ///     auto config = ModelConfig::parse(R"({"model_type": "bert",
 ///         "hidden_size": 256, "num_hidden_layers": 4,
 ///         "num_attention_heads": 4, "intermediate_size": 1024})");

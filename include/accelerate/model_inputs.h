@@ -5,45 +5,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <initializer_list>
 #include <tuple>
 #include <vector>
 
+#include "accelerate/detail/defined_tensors.h"
 #include "accelerate/export.h"
 
 namespace accelerate::models {
-
-/// Those of some tensors that are defined, for `tensor_fields`: answers that a
-/// model does not give are no part of the tree.
-class DefinedTensors {
- public:
-  class Iterator {
-   public:
-    explicit Iterator(at::Tensor* const* place) : place_(place) {}
-    at::Tensor& operator*() const { return **place_; }
-    Iterator& operator++() {
-      ++place_;
-      return *this;
-    }
-    bool operator==(const Iterator&) const = default;
-
-   private:
-    at::Tensor* const* place_;
-  };
-  DefinedTensors(std::initializer_list<at::Tensor*> tensors) {
-    for (auto* tensor : tensors) {
-      if (tensor->defined()) {
-        tensors_.push_back(tensor);
-      }
-    }
-  }
-  size_t size() const { return tensors_.size(); }
-  Iterator begin() const { return Iterator(tensors_.data()); }
-  Iterator end() const { return Iterator(tensors_.data() + size()); }
-
- private:
-  std::vector<at::Tensor*> tensors_;
-};
 
 /// What a model is given. Shapes: B sequences of T tokens. All but `input_ids`
 /// may be left out.
@@ -98,14 +66,16 @@ struct ACCELERATE_API ModelOutput {
   std::vector<at::Tensor> attentions = {};
 };
 inline auto tensor_fields(ModelOutput& output) {
-  return std::
-      tuple<DefinedTensors, std::vector<at::Tensor>&, std::vector<at::Tensor>&>(
-          {&output.loss,
-           &output.logits,
-           &output.last_hidden_state,
-           &output.pooler_output},
-          output.hidden_states,
-          output.attentions);
+  return std::tuple<
+      detail::DefinedTensors,
+      std::vector<at::Tensor>&,
+      std::vector<at::Tensor>&>(
+      {&output.loss,
+       &output.logits,
+       &output.last_hidden_state,
+       &output.pooler_output},
+      output.hidden_states,
+      output.attentions);
 }
 
 struct ForwardOptions {

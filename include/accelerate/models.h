@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models read from Hugging Face folders (library accelerate_models).
 //
+//     using namespace accelerate::models;
 //     auto model = AutoModelForSequenceClassification::from_pretrained(
 //         "minilm", {.num_labels = 2});
 //     auto outputs = model->forward(batch);
 //     outputs.loss.backward();
 //     model->save_pretrained("finetuned"); // transformers reads it
 //
-// Architectures (`model_type`): bert, distilbert, gpt2, llama, roberta.
-// `named_parameters()` has the names of transformers' `state_dict()`; a weight
-// that is used twice is there once. docs/adding_a_model.md adds one.
+// Architectures (`model_type`): bert, distilbert, gpt2, llama, roberta;
+// docs/adding.md shows how to add one. `named_parameters()` has the names of
+// transformers' `state_dict()`; a weight that is used twice is there once.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -32,9 +32,10 @@ class ACCELERATE_API PreparedOptimizer {
   bool did_step() const;
   /// Whether the latest `step` was left out because of an overflow.
   bool step_was_skipped() const;
-  /// Forgets all gradients, so that the next backward starts from nothing;
-  /// nothing while gradients are accumulated.
-  void zero_grad();
+  /// Forgets all gradients, so that the next backward starts from nothing, or
+  /// fills them with zeros, so that their memory stays; nothing while gradients
+  /// are accumulated.
+  void zero_grad(bool set_to_none = true);
 
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   operator torch::optim::Optimizer&() { return *optimizer_; }

@@ -44,10 +44,12 @@ class ACCELERATE_API SavableOptimizer {
 
 /// Everything that the optimizer needs to go on later:
 ///
-///     kind                       "AdamW"
-///     groups.0.lr                0.001  (and every other hyper-parameter)
-///     groups.0.parameters.0      "encoder.weight"
-///     state.encoder.weight.step  a tensor  (and exp_avg, ...)
+/// | name                      | value                                      |
+/// |---------------------------|--------------------------------------------|
+/// | kind                      | "AdamW"                                    |
+/// | groups.0.lr               | 0.001 (and every other hyper-parameter)    |
+/// | groups.0.parameters.0     | "encoder.weight"                           |
+/// | state.encoder.weight.step | a tensor (and exp_avg, ...)                |
 ///
 /// Tensors are shared with the optimizer: a later step changes them. For the
 /// optimizers of this library, torch::optim's Adam, AdamW, SGD, RMSprop and
@@ -55,7 +57,8 @@ class ACCELERATE_API SavableOptimizer {
 /// no parameter. Throws `UsageError` for others, and where a parameter of the
 /// optimizer is not among `names`.
 ///
-///     auto state = optimizer_state(optimizer, named_parameters(*model));
+///     accelerate::StateDict state = accelerate::optimizer_state(
+///         optimizer, accelerate::named_parameters(*model));
 ACCELERATE_API StateDict optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const NamedParameters& names);

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/detail/step_scalars.h"
 #include "accelerate/export.h"
 #include "accelerate/optimizer_state.h"
 #include "accelerate/parameter_groups.h"
@@ -122,7 +123,8 @@ class GroupOptions : public torch::optim::OptimizerOptions {
 /// What all optimizers here have. `State` is what is kept for a parameter.
 template <class Options, class State>
 class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
-                                   public SavableOptimizer {
+                                   public SavableOptimizer,
+                                   public TakesStepScalars {
  public:
   /// Throw `UsageError` where an option is out of its range.
   explicit OptimizerOf(
@@ -149,14 +151,24 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
       override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
+  bool takes_scalars() const override { return false; }
+  void give_scalars(StepScalars scalars) override;
 
  protected:
   /// Steps parameters that have a dense gradient, of one device and type.
   virtual void update(
       const Options& options,
       const std::vector<at::Tensor>& parameters) = 0;
+  /// What the device says of the group under way; undefined where the host
+  /// does.
+  const at::Tensor& found_inf() const { return scalars_.found_inf; }
+  at::Tensor learning_rate() const;
   /// Made empty at first.
   State& state_of(const at::Tensor& parameter);
+
+ private:
+  StepScalars scalars_;
+  size_t group_ = 0;
 };
 
 struct AdamState;
@@ -174,6 +186,7 @@ extern template class ACCELERATE_API OptimizerOf<MuonOptions, MomentumState>;
 class ACCELERATE_API AdamW : public OptimizerOf<AdamWOptions, AdamState> {
  public:
   using OptimizerOf::OptimizerOf;
+  bool takes_scalars() const override { return true; }
 
  protected:
   void update(const AdamWOptions&, const std::vector<at::Tensor>&) override;
@@ -182,6 +195,7 @@ class ACCELERATE_API AdamW : public OptimizerOf<AdamWOptions, AdamState> {
 class ACCELERATE_API Adam : public OptimizerOf<AdamOptions, AdamState> {
  public:
   using OptimizerOf::OptimizerOf;
+  bool takes_scalars() const override { return true; }
 
  protected:
   void update(const AdamOptions&, const std::vector<at::Tensor>&) override;
@@ -190,6 +204,8 @@ class ACCELERATE_API Adam : public OptimizerOf<AdamOptions, AdamState> {
 class ACCELERATE_API SGD : public OptimizerOf<SGDOptions, MomentumState> {
  public:
   using OptimizerOf::OptimizerOf;
+  /// Not with dampening, where only the host knows which step is the first.
+  bool takes_scalars() const override;
 
  protected:
   void update(const SGDOptions&, const std::vector<at::Tensor>&) override;

@@ -33,7 +33,8 @@ using ParameterRule =
 /// empty.
 ///
 ///     // A tenth of the rate for the embeddings.
-///     auto groups = split_groups(*model,
+///     auto groups = accelerate::optim::split_groups(
+///         *model,
 ///         [](auto& name, auto&) { return name.starts_with("embeddings."); },
 ///         {.lr = 1e-4});
 ///     accelerate::optim::AdamW optimizer(groups, {.lr = 1e-3});

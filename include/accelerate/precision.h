@@ -5,18 +5,10 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
-#include <string_view>
-
 #include "accelerate/export.h"
+#include "accelerate/precision_name.h"
 
 namespace accelerate {
-
-/// Weights stay in fp32; these are the types that operators may choose.
-enum class Precision { kNo, kBf16, kFp16 };
-
-/// "no", "bf16" or "fp16", as flags, files and variables write it. Throws
-/// `ConfigError` for anything else; for "fp8" it says that there is none.
-ACCELERATE_API Precision parse_precision(std::string_view text);
 
 /// While it lives, operators of this thread on devices of one kind choose their
 /// precision as `torch.autocast` does; with `Precision::kNo`, they use the
@@ -24,8 +16,9 @@ ACCELERATE_API Precision parse_precision(std::string_view text);
 /// that were cast are kept until the outermost guard goes.
 ///
 ///     {
-///       accelerate::AutocastGuard guard(at::kCPU,
-///       accelerate::Precision::kBf16); loss = net->forward(x);
+///       accelerate::AutocastGuard guard(
+///           at::kCPU, accelerate::Precision::kBf16);
+///       loss = net->forward(x);
 ///     }
 ///     loss.backward();
 class ACCELERATE_API AutocastGuard {

@@ -41,14 +41,27 @@ struct ACCELERATE_API Rendezvous {
   bool operator==(const Rendezvous&) const = default;
 };
 
+/// A program that starts the processes of runs: one row of a table.
+struct ACCELERATE_API Starter {
+  /// For messages: "torchrun", "Open MPI", "MVAPICH", "PMI", "Slurm".
+  const char* name = "";
+  /// Whether a process without a local rank is not a rank but stands for a
+  /// machine, whose ranks a launcher has still to start.
+  bool omits_local_rank_of_machines = false;
+};
+
 /// What the starter of this process (a launcher, MPI, Slurm) told it.
 struct ACCELERATE_API ProcessEnvironment {
   ProcessTopology topology;
   Rendezvous rendezvous;
-  /// Who said so: "torchrun", "Open MPI", "MVAPICH", "PMI", "Slurm", or
-  /// "none" for a process that nobody started as part of a run.
-  std::string source = "none";
+  /// Who said so; null for a process that nobody started as part of a run.
+  const Starter* starter = nullptr;
+  /// Of Slurm and MPI: names the job, alike on all its machines and different
+  /// from every other job's; may be part of a file's name. Empty: unknown.
+  std::string job = {};
 
+  /// "none" without a starter.
+  const char* starter_name() const { return starter ? starter->name : "none"; }
   bool operator==(const ProcessEnvironment&) const = default;
 };
 

@@ -42,9 +42,10 @@ struct ACCELERATE_API ProcessGroupOptions {
 /// time.
 ///
 /// The collectives here are the raw ones: values must have equal shapes and
-/// dtypes on all ranks, and nobody checks. `collectives.h` has the checked ones
-/// on trees. Each throws `TimeoutError` where it takes too long and `CommError`
-/// where a peer is gone; the message names the operation.
+/// dtypes on all ranks, and nobody checks unless `check_collectives` was
+/// called. `collectives.h` has the checked ones on trees. Each throws
+/// `TimeoutError` where it takes too long and `CommError` where a peer is gone;
+/// the message names the operation.
 class ACCELERATE_API ProcessGroup {
  public:
   /// The group of one rank: every collective is the identity.
@@ -65,7 +66,7 @@ class ACCELERATE_API ProcessGroup {
   /// parts do not overlap, and `ranks[i]` is rank i of the new one. All ranks
   /// in their order are this group itself, `{rank()}` is a group of one: so a
   /// rank that has no part to play calls it too. The new group uses the same
-  /// backends and timeout, and ends with this one's `shutdown()`.
+  /// backends, timeout and checks, and ends with this one's `shutdown()`.
   ///
   ///     // Pairs: 0 and 1, 2 and 3, ...
   ///     const int first = group.rank() / 2 * 2;
@@ -135,6 +136,7 @@ class ACCELERATE_API ProcessGroup {
   /// not to be touched before `wait()`, which all ranks call in any order; only
   /// the starts must come in the same order on all.
   ///
+  ///     using accelerate::ReduceOp;
   ///     auto sum = group.start_all_reduce(gradient, ReduceOp::kSum);
   ///     prepare_the_next_one();
   ///     sum.wait();
@@ -165,6 +167,13 @@ class ACCELERATE_API ProcessGroup {
   /// Runs `work` that speaks to the other ranks by itself, and gives what goes
   /// wrong there the same exceptions, under the name `operation`.
   void guard(const char* operation, const std::function<void()>& work) const;
+
+  /// From now on the raw collectives of this group compare operation, dtype and
+  /// shape across ranks first and throw `MismatchError` on every rank where
+  /// they differ: one more exchange each, for debugging. All ranks must call it
+  /// between the same two collectives. Messages between two ranks stay
+  /// unchecked.
+  void check_collectives();
 
   /// Leaves the group and what `subgroup` made of it; later collectives throw
   /// `UsageError`. Waits for nobody. Nothing for one rank alone.

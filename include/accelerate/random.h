@@ -20,8 +20,8 @@ struct ACCELERATE_API SeedOptions {
 /// one process share the CPU's generator.
 ///
 ///     accelerate::set_seed(42);
-///     accelerate::set_seed(42, {.offset =
-///     uint64_t(accelerator.process_index())});
+///     const auto rank = static_cast<uint64_t>(accelerator.process_index());
+///     accelerate::set_seed(42, {.offset = rank});
 ACCELERATE_API void set_seed(uint64_t seed, SeedOptions options = {});
 
 } // namespace accelerate

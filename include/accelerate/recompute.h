@@ -34,7 +34,7 @@ ACCELERATE_API std::vector<at::Tensor> recompute(
 /// other values are copied. Parameters that `function` uses get their gradients
 /// as ever, also where no input requires one.
 ///
-///     auto h = accelerate::recompute(block1, x);      // a module holder
+///     auto h = accelerate::recompute(block1, x); // a module holder
 ///     h = accelerate::recompute([&](auto h) { return block2(h); }, h);
 ///
 /// n layers of equal activations A need n A plain, and about (s + n/s) A in s

@@ -6,9 +6,9 @@
 // copies nothing; writing makes the same bytes as the Python package
 // `safetensors`. Folders with several files: accelerate/safetensors_index.h.
 //
-//   accelerate::safetensors::File file("model.safetensors");
-//   auto weight = file.tensor("lm_head.weight");   // a view into the file
-//   std::span<const std::byte> bytes = weight.data;
+//     accelerate::safetensors::File file("model.safetensors");
+//     auto weight = file.tensor("lm_head.weight"); // a view into the file
+//     std::span<const std::byte> bytes = weight.data;
 #pragma once
 
 #include <cstddef>
@@ -153,11 +153,15 @@ struct WriteOptions {
 /// `HeaderTooLargeError`, and `UsageError` for a negative dimension or a tensor
 /// named "__metadata__".
 ///
-///   std::vector<float> weight(6);
-///   safetensors::write_file("model.safetensors", {{{
-///       .name = "weight", .dtype = safetensors::Dtype::kF32, .shape = {2, 3},
-///       .data = std::as_bytes(std::span(weight))}}},
-///       {.metadata = {{"format", "pt"}}});
+///     using namespace accelerate;
+///     std::vector<float> values(6);
+///     const std::vector<safetensors::TensorView> tensors = {
+///         {.name = "weight",
+///          .dtype = safetensors::Dtype::kF32,
+///          .shape = {2, 3},
+///          .data = std::as_bytes(std::span(values))}};
+///     safetensors::write_file(
+///         "model.safetensors", tensors, {.metadata = {{"format", "pt"}}});
 ACCELERATE_API void write_file(
     const std::filesystem::path& path,
     std::span<const TensorView> tensors,

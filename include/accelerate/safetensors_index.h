@@ -99,8 +99,8 @@ class ACCELERATE_API Checkpoint {
  public:
   /// `path`: a safetensors file, an index, or a folder with `model.safetensors`
   /// or else `model.safetensors.index.json` (or else a single file of either
-  /// kind under another name). Throws `SystemError` where there is
-  /// none, `InvalidIndexError` where a file of the index is missing or lacks a
+  /// kind under another name). Throws `SystemError` where there is none,
+  /// `InvalidIndexError` where a file of the index is missing or lacks a
   /// tensor, and what `File` throws.
   explicit Checkpoint(const std::filesystem::path& path);
 

@@ -179,9 +179,13 @@ struct ACCELERATE_API Rounds {
 /// One rank's batches of one epoch: Hugging Face's `BatchSamplerShard` in
 /// closed form, O(1) to find any batch.
 ///
-///     BatchShard shard(RandomSampler(100).order(seed, epoch),
-///                      {.batch_size = 8}, {.rank = 1, .world_size = 4});
-///     for (int64_t i = 0; i < shard.size(); ++i) use(shard.batch(i).indices);
+///     accelerate::BatchShard shard(
+///         accelerate::RandomSampler(100).order(seed, epoch),
+///         {.batch_size = 8},
+///         {.rank = 1, .world_size = 4});
+///     for (int64_t i = 0; i < shard.size(); ++i) {
+///       use(shard.batch(i).indices);
+///     }
 ///
 /// Filling up repeats the first round of the epoch (all of it, again and again,
 /// where it is shorter than a round).
@@ -239,15 +243,17 @@ class ACCELERATE_API BatchShard {
 /// handed out when the round of all ranks is complete, so that the end can
 /// still be dropped or filled up.
 ///
-///     IterableShard shard(options, ranks);
+///     accelerate::IterableShard shard(options, ranks);
+///     int64_t position = 0;
 ///     while (auto element = source.next()) {
-///       if (shard.is_repeated(position)) keep it for the end;
-///       if (shard.is_mine(position)) put it in the batch;
-///       if (shard.ends_round(position)) hand the batch out;
+///       if (shard.is_repeated(position)) { ... }  // keep it for the end
+///       if (shard.is_mine(position)) { ... }      // put it in the batch
+///       if (shard.ends_round(position)) { ... }   // hand the batch out
 ///       ++position;
 ///     }
-///     for (int64_t p : shard.last_batch(position).indices) p is an element of
-///     the incomplete round or one that was kept
+///     for (int64_t p : shard.last_batch(position).indices) {
+///       // p is an element of the incomplete round, or one that was kept.
+///     }
 class ACCELERATE_API IterableShard {
  public:
   /// `num_done`: elements at the front that were used already. Throws

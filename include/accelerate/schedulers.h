@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schedules of learning rates: those of transformers by name, those of torch.
 //
-//     auto scheduler = accelerate::get_scheduler("linear", optimizer,
+//     auto scheduler = accelerate::get_scheduler(
+//         "linear",
+//         optimizer,
 //         {.num_warmup_steps = 100, .num_training_steps = 1000});
-//     accelerate::Scheduler other(optimizer, accelerate::StepLR{.step_size =
-//     30});
+//     accelerate::Scheduler other(
+//         optimizer, accelerate::StepLR{.step_size = 30});
 //
 // A schedule (`StepLR{...}`) is a plain value; a `Scheduler` runs one on an
 // optimizer. All numbers are computed as transformers and torch compute them.
@@ -22,7 +24,7 @@
 #include "accelerate/export.h"
 #include "accelerate/optimizer.h"
 #include "accelerate/scheduler_stepping.h"
-#include "accelerate/state_dict.h"
+#include "accelerate/stateful.h"
 
 namespace accelerate {
 
@@ -192,6 +194,9 @@ class ACCELERATE_API Scheduler {
   /// rates. The schedule itself is code: make the same one before loading.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
+  /// The same state, for a `StateRegistry`; lives as long as this scheduler or
+  /// a copy of it.
+  std::shared_ptr<Stateful> stateful() const;
 
   /// What `Accelerator::prepare` does: from now on this scheduler and its
   /// copies follow the prepared optimizer.

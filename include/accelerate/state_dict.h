@@ -9,18 +9,30 @@
 #include <map>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "accelerate/export.h"
 
 namespace accelerate {
 
-using StateValue = std::variant<bool, int64_t, double, std::string, at::Tensor>;
+/// The part that this rank holds of a tensor that several ranks hold together:
+/// the numbers from `begin` on, as they follow each other in a contiguous
+/// tensor of the shape `whole`. May be empty.
+struct TensorSlice {
+  at::Tensor values;
+  std::vector<int64_t> whole = {};
+  int64_t begin = 0;
+};
+
+using StateValue =
+    std::variant<bool, int64_t, double, std::string, at::Tensor, TensorSlice>;
 
 /// The state of one object (optimizer, scheduler, scaler, loader). A plain
 /// value, ordered by name. Tensors are shared, not copied. Parts of a name are
-/// joined by dots.
+/// joined by dots. A tensor that is spread over ranks is there as a
+/// `TensorSlice`.
 ///
-///     StateDict state = scheduler.state_dict();
+///     accelerate::StateDict state = scheduler.state_dict();
 ///     const double rate = state.get<double>("last_lr.0");
 class ACCELERATE_API StateDict {
  public:
@@ -33,6 +45,9 @@ class ACCELERATE_API StateDict {
   void set(const std::string& name, const char* value);
   void set(const std::string& name, std::string value);
   void set(const std::string& name, at::Tensor value);
+  /// Throws `UsageError` where the slice reaches beyond its whole.
+  void set(const std::string& name, TensorSlice value);
+  void set(const std::string& name, StateValue value);
   /// Everything of `part`, each name after `prefix` and a dot.
   void set(const std::string& prefix, const StateDict& part);
 
@@ -64,6 +79,8 @@ extern template ACCELERATE_API const double& StateDict::get(
 extern template ACCELERATE_API const std::string& StateDict::get(
     const std::string&) const;
 extern template ACCELERATE_API const at::Tensor& StateDict::get(
+    const std::string&) const;
+extern template ACCELERATE_API const TensorSlice& StateDict::get(
     const std::string&) const;
 
 } // namespace accelerate

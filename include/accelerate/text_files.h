@@ -21,7 +21,7 @@ using TextRow = std::map<std::string, std::string>;
 /// to back; rows are read when asked for. They must not change while they are
 /// in use. Copies share the mapping; any number of threads may read.
 ///
-///     const TextDataset reviews = read_csv({"reviews.csv"});
+///     const auto reviews = accelerate::read_csv({"reviews.csv"});
 ///     const std::vector<int64_t> stars = reviews.integers("stars");
 class ACCELERATE_API TextDataset {
  public:

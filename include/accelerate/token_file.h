@@ -49,8 +49,8 @@ inline auto field_names(const TokenSample&) {
 /// must not be cut while they are in use. Copies share the mapping; any number
 /// of threads may read.
 ///
-///     TokenFileDataset train({"train_000.bin", "train_001.bin"},
-///                            {.sequence_length = 1024});
+///     accelerate::TokenFileDataset train(
+///         {"train_000.bin", "train_001.bin"}, {.sequence_length = 1024});
 class ACCELERATE_API TokenFileDataset {
  public:
   /// Throws `SystemError` where a file cannot be read, `DataError` where one

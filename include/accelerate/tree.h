@@ -8,7 +8,8 @@
 //     struct Batch {
 //       torch::Tensor input, target;
 //     };
-//     inline auto tensor_fields(Batch& b) { return std::tie(b.input, b.target);
+//     inline auto tensor_fields(Batch& b) {
+//       return std::tie(b.input, b.target);
 //     }
 //
 // Everything else (numbers, strings) is a leaf that walks pass over.

@@ -2,11 +2,13 @@
 """Process 0 reads for all and sends each process its part, and only that. See
 `docs/guide_python.md`.
 
-Each turn of the loop is one message to every process: a batch, the end, or the exception that
-process 0 met, so that nobody waits for a batch that never comes."""
+Who gets which samples, and the messages between the processes, are C++ (`data/batch_dealer.h`,
+`data/dispatch_chain.h`): a batch, the end, or the exception that process 0 met, so that nobody
+waits for a batch that never comes. Here batches are read, cut and turned into bytes."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -16,29 +18,36 @@ from torch.utils.data import IterDataPipe
 
 from accelerate import _C
 from accelerate._prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
-from accelerate._sharding import own_range
 from accelerate._tensor_bytes import dump, load
 from accelerate._trees import NotATensor, has_only_tensors, tensors_of, with_tensors
-from accelerate.errors import DataError, UsageError
+from accelerate.errors import UsageError
 from accelerate.state import PartialState
+
+# Batches are received when the loop asks for them: process 0 reads one turn ahead and no further,
+# as data sets and loops may draw from the same generators.
+_NUM_AHEAD = 0
 
 
 class _Part(NamedTuple):
-    """What one process gets of a round of all."""
+    """What one process gets of a turn of all."""
 
     batch: Any
     num_samples: int
     num_real: int
 
 
-class _Message(NamedTuple):
-    """What one process is told in one turn; without a part the end, or an error."""
+class _Turn(NamedTuple):
+    parts: list[_Part]
+    # That were read for it, of all processes.
+    num_samples: int
 
-    part: _Part | None
-    is_last: bool = True
-    # Samples of all processes in the round.
-    num_of_round: int = 0
-    error: str | None = None
+    def messages(self) -> list[tuple[bytes | None, int, int]]:
+        """What each process is sent; process 0 keeps its own."""
+        own, *others = self.parts
+        return [
+            (None, own.num_samples, own.num_real),
+            *((dump((p.batch, self.num_samples)), p.num_samples, p.num_real) for p in others),
+        ]
 
 
 def _concatenate(batches: list) -> Any:
@@ -56,83 +65,54 @@ def _concatenate(batches: list) -> Any:
     return with_tensors(batches[0], joined)
 
 
-class _Dealer:
-    """Cuts what process 0 has read in a turn into one part per process. The end is filled up with
-    the first samples of the first turn."""
+class _Cutter:
+    """Cuts what process 0 has read in a turn into one part per process. Which samples make up a
+    part is decided in C++ (`data/batch_dealer.h`)."""
 
-    def __init__(self, world_size: int, drop_last: bool, slice_fn: Callable | None):
+    def __init__(self, dealer: _C.BatchDealer, world_size: int, slice_fn: Callable | None):
+        self.dealer = dealer
         self.world_size = world_size
-        self.drop_last = drop_last
         self.slice_fn = slice_fn
-        self.first: list | None = None
-        self._ranges: dict[tuple[int, int], slice] = {}
+        self.first: list = []
 
-    def shard(self, rank: int, batch_size: int = 1) -> _C.IterableShard:
-        return _C.IterableShard(
-            batch_size=batch_size,
-            drop_last=self.drop_last,
-            even_batches=True,
-            split_batches=False,
-            rank=rank,
-            world_size=self.world_size,
-        )
-
-    def deal(self, batches: list) -> tuple[list[_Part], int]:
-        """The parts, and how many samples they were made of."""
+    def deal(self, batches: list) -> _Turn:
         if self.world_size == 1 and self.slice_fn is None:
             # Nothing is cut, so any number will do that is the batch's.
             sizes = [tensor.shape[0] for tensor in tensors_of(batches[0]) if tensor.dim() > 0]
             num_samples = sizes[0] if sizes else 1
-            return [_Part(batches[0], num_samples, num_samples)], num_samples
-        sizes = [self._count(batch) for batch in batches]
-        first = batches if self.first is None else self.first
-        if self.first is None and not self.drop_last:
+            return _Turn([_Part(batches[0], num_samples, num_samples)], num_samples)
+        turn = self.dealer.deal([self._count(batch) for batch in batches])
+        if turn.is_kept:
             self.first = batches
         shapes = [[tensor.shape for tensor in tensors_of(batch)] for batch in batches]
-        is_even = all(shape == shapes[0] for shape in shapes) and len(batches) == self.world_size
-        if is_even and self.slice_fn is None:
-            return [_Part(batch, sizes[0], sizes[0]) for batch in batches], sum(sizes)
+        is_even = turn.is_even and all(shape == shapes[0] for shape in shapes)
+        if not is_even or self.slice_fn is not None:
+            batches = self._cut(batches, turn)
+        parts = [
+            _Part(batch, part.num_samples, part.num_real)
+            for batch, part in zip(batches, turn.parts, strict=True)
+        ]
+        return _Turn(parts, turn.num_samples)
+
+    def _cut(self, batches: list, turn: _C.DealtTurn) -> list:
         whole = _concatenate(batches)
-        # Where this is the first turn, its own samples fill it up.
-        kept = None if first is batches else self._rows(_concatenate(first), self.world_size)
-        parts = [self._part(rank, whole, sum(sizes), kept) for rank in range(self.world_size)]
-        return parts, sum(sizes)
-
-    def _part(self, rank: int, whole: Any, num_rows: int, kept: Any) -> _Part:
-        per_rank = self.shard(rank).size(num_rows)
-        if per_rank == 0:
-            return _Part(self._rows(whole, 0), 0, 0)
-        shard = self.shard(rank, per_rank)
-        if (rank, per_rank) not in self._ranges:
-            self._ranges[rank, per_rank] = own_range(shard)
-        own = self._ranges[rank, per_rank]
-        if self.drop_last or num_rows == shard.round_size:
-            return self._cut(rank, whole, own, per_rank, per_rank)
-        # As if a full round had come first, whose samples may be repeated.
-        num_before = shard.round_size if kept is not None else 0
-        positions, num_real = shard.last_batch(num_before + num_rows)
-        if self.slice_fn is not None:
-            filler = kept if kept is not None else whole
-            return self._cut(rank, _concatenate([whole, filler]), own, per_rank, num_real)
-        num_kept = 0 if kept is None else self._count(kept)
-        rows = [p if p < num_before else p - num_before + num_kept for p in positions]
-        source = whole if kept is None else _concatenate([kept, whole])
-        return _Part(self._rows(source, torch.tensor(rows)), len(rows), num_real)
-
-    def _cut(self, rank: int, data: Any, own: slice, num_samples: int, num_real: int) -> _Part:
-        if self.slice_fn is None:
-            batch = with_tensors(data, [tensor[own] for tensor in tensors_of(data)])
-        else:
-            batch = self.slice_fn(
-                data, own, process_index=rank, num_processes=self.world_size
-            )
-        return _Part(batch, num_samples, num_real)
+        if turn.repeated:
+            filler = self._rows(_concatenate(self.first), torch.tensor(turn.repeated))
+            whole = _concatenate([whole, filler])
+        parts = []
+        for rank, part in enumerate(turn.parts):
+            own = slice(part.first, part.first + part.num_samples)
+            if self.slice_fn is None or part.num_samples == 0:
+                parts.append(self._rows(whole, own))
+            else:
+                parts.append(
+                    self.slice_fn(whole, own, process_index=rank, num_processes=self.world_size)
+                )
+        return parts
 
     @staticmethod
-    def _rows(data: Any, which: int | torch.Tensor) -> Any:
-        """The first rows, or those of these indices."""
-        index = slice(which) if isinstance(which, int) else which
-        return with_tensors(data, [tensor[index] for tensor in tensors_of(data)])
+    def _rows(data: Any, rows: slice | torch.Tensor) -> Any:
+        return with_tensors(data, [tensor[rows] for tensor in tensors_of(data)])
 
     @staticmethod
     def _count(batch: Any) -> int:
@@ -178,14 +158,11 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
     def state(self) -> PartialState:
         return PartialState()
 
-    def _dealer(self) -> _Dealer:
-        return _Dealer(self.state.num_processes, self._drop_last, self.slice_fn)
+    def _dealer(self) -> _C.BatchDealer:
+        return _C.BatchDealer(self.split_batches, self._drop_last, self.state.num_processes)
 
     def __len__(self) -> int:
-        num_batches = super().__len__()
-        if not self.split_batches:
-            num_batches = self._dealer().shard(self.state.process_index).size(num_batches)
-        return max(0, num_batches - self.skip_batches)
+        return max(0, self._dealer().num_turns(super().__len__()) - self.skip_batches)
 
     @property
     def total_batch_size(self) -> int:
@@ -201,14 +178,18 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         try:
             self.set_epoch(self.iteration)
             device = self.state.device
-            for part, is_last, num_of_round, _ in self._messages():
-                batch = send_to_device(part.batch, device, non_blocking=self._non_blocking)
-                if is_last:
+            position, num_passed = self._begin_loop()
+            is_reader = self.state.process_index == 0
+            taken = self._send(self.skip_batches + num_passed) if is_reader else self._receive()
+            for batch, num_of_turn, facts in taken:
+                batch = send_to_device(batch, device, non_blocking=self._non_blocking)
+                if facts.is_last:
                     self.end_of_dataloader = True
-                    self.remainder = num_of_round
-                feed.hand_out(is_last, part.num_samples, part.num_real)
+                    self.remainder = num_of_turn
+                feed.hand_out(facts.is_last, facts.num_samples, facts.num_real)
+                position.num_batches += 1
                 yield batch
-            self.iteration += 1
+            self._end_loop(position)
         except GeneratorExit:
             feed.leave()
             raise
@@ -217,69 +198,54 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             del feed
             self.end()
 
-    def _messages(self) -> Iterator[_Message]:
-        """What this process is told, up to the end."""
-        tell = self._receive if self.state.process_index else self._send
-        for message in tell():
-            if message.error is not None:
-                raise DataError(
-                    "[DataLoaderDispatcher] process 0, which reads for all, failed with "
-                    f"{message.error}"
-                )
-            if message.part is None:
-                return
-            yield message
-            if message.is_last:
-                return
-
-    def _receive(self) -> Iterator[_Message]:
+    def _receive(self) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
+        """This process's batches, the samples of all in the same turn, and the facts."""
         if isinstance(self.dataset, IterDataPipe):
             super().__iter__()  # torch agrees on a seed among all processes
         else:
             # What an iterator draws for its workers: generators stay the same on all processes.
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        while True:
-            yield load(self.state.group.scatter_bytes([], 0))
+        receiver = _C.DispatchReceiver(self.state.group, _NUM_AHEAD)
+        while (received := receiver.next()) is not None:
+            data, facts = received
+            yield *load(data), facts
 
-    def _send(self) -> Iterator[_Message]:
-        rounds = self._rounds()
-        while True:
-            try:
-                own, *others = next(rounds, [_Message(None)] * self.state.num_processes)
-                payload = [dump(message) for message in others]
-            except Exception as error:
-                message = _Message(None, error=f"{type(error).__name__}: {error}")
-                self._scatter([dump(message)] * (self.state.num_processes - 1))
-                raise
-            self._scatter(payload)
-            yield own
-
-    def _scatter(self, payload: list[bytes]) -> None:
-        if payload:
-            self.state.group.scatter_bytes([b"", *payload], 0)
-
-    def _rounds(self) -> Iterator[list[_Message]]:
-        """What each process is told, turn by turn, read one turn ahead."""
-        dealer = self._dealer()
-        iterator = super().__iter__()
-        batches = self._read(iterator)
-        num_read = 0
-        while batches:
-            error = None
-            try:
-                following = self._read(iterator)
-            except Exception as caught:  # comes in its turn, after the batch before it
-                following, error = [], caught
-            parts, num_of_round = dealer.deal(batches)
-            num_read += 1
-            if num_read > self.skip_batches:
-                is_last = not following and error is None
-                yield [_Message(part, is_last, num_of_round) for part in parts]
+    def _send(self, num_to_skip: int) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
+        """The same on process 0, which sends the others theirs."""
+        sender = _C.DispatchSender(self.state.group, _NUM_AHEAD)
+        turns = islice(self._turns(), num_to_skip, None)
+        own: deque = deque()
+        error = None
+        try:
+            while True:
+                while sender.wants_turn:
+                    try:
+                        turn = next(turns, None)
+                        messages = [] if turn is None else turn.messages()
+                    except Exception as caught:  # comes in its turn, after the batches before it
+                        error = caught
+                        sender.fail(
+                            "[DataLoaderDispatcher] process 0, which reads for all, failed with "
+                            f"{type(error).__name__}: {error}"
+                        )
+                        continue
+                    if turn is None:
+                        sender.end()
+                    else:
+                        sender.give(messages)
+                        own.append((turn.parts[0].batch, turn.num_samples))
+                if (facts := sender.next()) is None:
+                    break
+                yield *own.popleft(), facts
             if error is not None:
                 raise error
-            batches = following
+        finally:
+            # Not left to the frame, which the traceback of an exception keeps alive.
+            del sender, error
 
-    def _read(self, iterator: Iterator) -> list:
-        num_wanted = 1 if self.split_batches else self.state.num_processes
-        batches = list(islice(iterator, num_wanted))
-        return [] if self._drop_last and len(batches) < num_wanted else batches
+    def _turns(self) -> Iterator[_Turn]:
+        dealer = self._dealer()
+        cutter = _Cutter(dealer, self.state.num_processes, self.slice_fn)
+        iterator = super().__iter__()
+        while dealer.num_turns(len(batches := list(islice(iterator, dealer.batches_per_turn)))):
+            yield cutter.deal(batches)

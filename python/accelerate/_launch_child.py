@@ -89,6 +89,8 @@ def _write_task(folder: Path, call: bytes) -> None:
         if len(entry) == 4 and entry[1] is None
     }
     task = {"path": [str(entry) for entry in sys.path], "argv": sys.argv, "sources": sources}
+    # The launcher removes only folders that are marked as its parent's own.
+    (folder / "accelerate_parent").touch()
     (folder / "config.yaml").write_text("compute_environment: LOCAL_MACHINE\n")
     (folder / "task.json").write_text(json.dumps(task))
     (folder / "function.pkl").write_bytes(call)

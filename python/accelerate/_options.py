@@ -12,6 +12,7 @@ from accelerate.utils.dataclasses import (
     AutocastKwargs,
     DDPCommunicationHookType,
     DistributedDataParallelKwargs,
+    EngineKwargs,
     GradientAccumulationPlugin,
     GradScalerKwargs,
     InitProcessGroupKwargs,
@@ -22,6 +23,7 @@ from accelerate.utils.environment import str_to_bool
 _HANDLERS = (
     AutocastKwargs,
     DistributedDataParallelKwargs,
+    EngineKwargs,
     GradScalerKwargs,
     InitProcessGroupKwargs,
 )
@@ -133,9 +135,14 @@ def scaler_options(handler: GradScalerKwargs | None) -> _C.GradScalerOptions:
 def accumulation_plugin(
     steps: int, plugin: GradientAccumulationPlugin | None
 ) -> GradientAccumulationPlugin:
-    """One description of gradient accumulation, from either argument."""
+    """One description of gradient accumulation, from either argument.
+
+    As in the original, the variable wins over `steps`, but not over a plugin."""
     if plugin is None:
-        return GradientAccumulationPlugin(num_steps=steps)
+        is_set = os.environ.get(_C.variables.GRADIENT_ACCUMULATION_STEPS)
+        return GradientAccumulationPlugin(
+            num_steps=_C.gradient_accumulation_steps() if is_set else steps
+        )
     if steps != 1:
         raise UsageError(
             f"[Accelerator] got gradient_accumulation_steps={steps} and a "

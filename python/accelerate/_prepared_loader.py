@@ -7,13 +7,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from accelerate._sharding import CountingCollate, FilledBatch, IterableDatasetShard
+from accelerate._sharding import (
+    CountingCollate,
+    FilledBatch,
+    IterableDatasetShard,
+    SeedableRandomSampler,
+)
 from accelerate.errors import UsageError
 from accelerate.state import GradientState
 
@@ -27,10 +32,12 @@ def get_sampler(dataloader: DataLoader) -> Any:
 
 class RecordedIndices:
     """Hands the indices of a loader's sampler on to torch and remembers them, so that the loop
-    knows what the batch of its turn consists of, however many are read ahead by workers."""
+    knows what the batch of its turn consists of, however many are read ahead by workers. The first
+    `num_skipped` of the epochs that begin are left out."""
 
     def __init__(self, indices: Iterable):
         self.indices = indices
+        self.num_skipped = 0
         self.taken: deque = deque()
 
     def __len__(self) -> int:
@@ -39,7 +46,7 @@ class RecordedIndices:
     def __iter__(self) -> Iterator:
         # A new queue for each epoch: an older loop goes on with its own.
         self.taken = taken = deque()
-        return self._record(iter(self.indices), taken)
+        return self._record(islice(iter(self.indices), self.num_skipped, None), taken)
 
     @staticmethod
     def _record(indices: Iterator, taken: deque) -> Iterator:
@@ -124,6 +131,21 @@ class DataLoaderStateMixin:
         self.gradient_state._remove_dataloader(self)
 
 
+class _Place:
+    """In an epoch, behind its first `num_batches`."""
+
+    def __init__(self, epoch: int, num_batches: int):
+        self.epoch = epoch
+        self.num_batches = num_batches
+
+
+class _Loops:
+    """What a loader and those that `skip_first_batches` makes of it have in common: the place of
+    the loop that was begun last, until it comes to its end."""
+
+    latest: _Place | None = None
+
+
 class DataLoaderAdapter(DataLoader):
     """Base of the loaders that `prepare` makes: torch's loader with the settings of the user's.
 
@@ -156,6 +178,11 @@ class DataLoaderAdapter(DataLoader):
         self.iteration = iteration
         self._drop_last = _drop_last
         self._non_blocking = _non_blocking
+        self._loops = _Loops()
+        # Batches of an epoch in front of the first that a loop gives.
+        self._num_before = skip_batches
+        # Where the next loop begins, if it is of that epoch.
+        self._restored: _Place | None = None
 
     @property
     def _batches(self) -> Any:
@@ -170,6 +197,8 @@ class DataLoaderAdapter(DataLoader):
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the number of the epoch to every sampler underneath, and to the data set."""
+        if epoch != self.iteration:
+            self._loops.latest = self._restored = None
         self.iteration = epoch
         level = self._batches
         while level is not None:
@@ -183,6 +212,53 @@ class DataLoaderAdapter(DataLoader):
             level = inner
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
+
+    def _position(self) -> dict[str, int]:
+        """The loop begun last, as long as it is not at its end, or the one to come: its `epoch`,
+        `num_batches` of it that this process was given, and the `seed` of a sampler of ours."""
+        place = self._loops.latest or self._restored or _Place(self.iteration, 0)
+        position = {"epoch": place.epoch, "num_batches": place.num_batches}
+        sampler = self.get_sampler()
+        if isinstance(sampler, SeedableRandomSampler):
+            position["seed"] = sampler.initial_seed
+        return position
+
+    def _restore_position(self, position: dict[str, int]) -> None:
+        """The next loop goes on where a loader of the same data, in as many processes, stood."""
+        sampler = self.get_sampler()
+        is_seedable = isinstance(sampler, SeedableRandomSampler)
+        if is_seedable != ("seed" in position):
+            raise UsageError(
+                f"[DataLoader] got the position {position} for a loader that shuffles "
+                f"{'by a seed' if is_seedable else 'without a seed of its own'}, expected one of "
+                "the same kind; prepare it with the same use_seedable_sampler"
+            )
+        if is_seedable:
+            sampler.initial_seed = position["seed"]
+        self.set_epoch(position["epoch"])
+        self._loops.latest = None
+        self._restored = _Place(position["epoch"], position["num_batches"])
+
+    def _share_position(self, loader: DataLoaderAdapter, num_skipped: int) -> None:
+        """This loader begins `num_skipped` batches behind the first of `loader`. It takes the place
+        of where that would have gone on."""
+        self._loops = loader._loops
+        self._num_before = loader._num_before + num_skipped
+        loader._restored = None
+
+    def _begin_loop(self) -> tuple[_Place, int]:
+        """The place of a new loop, and how many batches it must leave out to come there."""
+        num_batches = self._num_before
+        restored, self._restored = self._restored, None
+        if restored is not None and restored.epoch == self.iteration:
+            num_batches = max(num_batches, restored.num_batches)
+        self._loops.latest = place = _Place(self.iteration, num_batches)
+        return place, num_batches - self._num_before
+
+    def _end_loop(self, place: _Place) -> None:
+        self.iteration += 1
+        if self._loops.latest is place:
+            self._loops.latest = None
 
     @property
     def total_dataset_length(self) -> int:
@@ -242,12 +318,18 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
         feed = self.gradient_state.step_state.open_feed()
         try:
             self.set_epoch(self.iteration)
+            position, num_passed = self._begin_loop()
+            num_to_skip = self.skip_batches
+            if self._recorded is None:
+                num_to_skip += num_passed
+            else:
+                self._recorded.num_skipped = num_passed
             # Persistent workers serve one loop; another at the same time gets its own.
             iterator = super().__iter__() if self._num_loops == 1 else self._get_iterator()
             indices = None
             if self._recorded is not None:
                 indices = indices_in_turn(iterator, self._recorded.taken, self.in_order)
-            place, is_counted, num_to_skip = self._placer(), self._is_counted, self.skip_batches
+            place, is_counted = self._placer(), self._is_counted
             num_samples = num_real = 1
             # The iterator itself stands for its end, as a batch may be anything else.
             batch = next(iterator, iterator)
@@ -266,9 +348,10 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                     num_to_skip -= 1
                 else:
                     feed.hand_out(is_last, num_samples, num_real)
+                    position.num_batches += 1
                     yield batch
                 batch = following
-            self.iteration += 1
+            self._end_loop(position)
         except GeneratorExit:
             feed.leave()
             raise

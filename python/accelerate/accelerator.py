@@ -11,6 +11,7 @@ import torch
 
 from accelerate import _C, _options, _trees
 from accelerate._placeholders import NotThereYet, placeholders_for
+from accelerate._state_values import ObjectState
 from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.prepared_module import attach, context_of, parameter_set
@@ -22,6 +23,7 @@ from accelerate.utils.dataclasses import (
     DataLoaderConfiguration,
     DistributedDataParallelKwargs,
     DistributedType,
+    EngineKwargs,
     GradientAccumulationPlugin,
     GradScalerKwargs,
     InitProcessGroupKwargs,
@@ -134,9 +136,9 @@ class Accelerator:
 
         options = _C.AcceleratorOptions()
         precision = None if mixed_precision is None else str(PrecisionType(mixed_precision))
-        if precision is not None:
-            options.set_mixed_precision(precision)
         options.ddp = _options.ddp_options(self.ddp_handler)
+        if (engine := handlers.get(EngineKwargs)) is not None:
+            options.engine = engine.engine
         options.scaler = _options.scaler_options(self.scaler_handler)
         options.accumulation.num_steps = 1 if plugin.num_steps is None else plugin.num_steps
         options.accumulation.sync_with_dataloader = plugin.sync_with_dataloader
@@ -146,6 +148,8 @@ class Accelerator:
         init = self.init_handler.to_kwargs() if self.init_handler else {}
         self.state = AcceleratorState(precision, cpu, _from_accelerator=True, **init)
         self.gradient_state = GradientState(plugin)
+        options.set_mixed_precision(self.state.mixed_precision)
+        options.debug = self.state.debug
         options.cpu = self.state.device.type == "cpu"
         options.environment = self.state.environment
         options.process_group = self.state.group
@@ -158,6 +162,8 @@ class Accelerator:
         self._optimizers: list[AcceleratedOptimizer] = []
         self._schedulers: list[AcceleratedScheduler] = []
         self._dataloaders: list[Any] = []
+        # What the registry of the run asks; it lives as long as this list.
+        self._states: list[ObjectState] = []
 
     def __getattr__(self, name: str) -> Any:
         if name in _NOT_THERE:
@@ -326,6 +332,7 @@ class Accelerator:
                 "device_placement, expected one for each object"
             )
         first = [self._prepare_one(obj, placed) for obj, placed in zip(args, placements)]
+        self._run.wire()
         # They look for the prepared optimizers.
         result = [self.prepare_scheduler(obj) if _is_scheduler(obj) else obj for obj in first]
         return result[0] if len(result) == 1 else tuple(result)
@@ -334,9 +341,9 @@ class Accelerator:
         if isinstance(obj, torch.utils.data.DataLoader):
             return self.prepare_data_loader(obj, device_placement)
         if isinstance(obj, torch.nn.Module):
-            return self.prepare_model(obj, device_placement)
+            return self._prepare_model(obj, device_placement, evaluation_mode=False)
         if isinstance(obj, torch.optim.Optimizer):
-            return self.prepare_optimizer(obj, device_placement)
+            return self._prepare_optimizer(obj, device_placement)
         return obj
 
     def prepare_model(
@@ -348,6 +355,13 @@ class Accelerator:
         """The module on its device, with gradients that meet those of the other processes unless
         `evaluation_mode`. It keeps its class, attributes and names; the module itself is given
         back by `unwrap_model`."""
+        prepared = self._prepare_model(model, device_placement, evaluation_mode)
+        self._run.wire()
+        return prepared
+
+    def _prepare_model(
+        self, model: torch.nn.Module, device_placement: bool | None, evaluation_mode: bool
+    ) -> torch.nn.Module:
         if context_of(model) is not None:
             return model
         for module, prepared in zip(self._models, self._prepared_models):
@@ -363,6 +377,10 @@ class Accelerator:
         self._prepared_models.append(prepared)
         return prepared
 
+    def _keep_state(self, kind: str, save: Callable[[], Any], load: Callable[[Any], None]) -> None:
+        self._states.append(ObjectState(save, load))
+        self._run.state.add(kind, self._states[-1])
+
     def _refuse_spread(self, model: torch.nn.Module) -> None:
         devices = getattr(model, "hf_device_map", None) or {}
         if self.use_distributed and len(set(devices.values())) > 1:
@@ -375,6 +393,13 @@ class Accelerator:
         self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None
     ) -> AcceleratedOptimizer:
         """The optimizer, whose steps wait for the end of an accumulation."""
+        prepared = self._prepare_optimizer(optimizer, device_placement)
+        self._run.wire()
+        return prepared
+
+    def _prepare_optimizer(
+        self, optimizer: torch.optim.Optimizer, device_placement: bool | None
+    ) -> AcceleratedOptimizer:
         if isinstance(optimizer, AcceleratedOptimizer):
             return optimizer
         for known in self._optimizers:
@@ -398,6 +423,7 @@ class Accelerator:
             scheduler, own or self._optimizers, self._run, self.step_scheduler_with_optimizer
         )
         self._schedulers.append(prepared)
+        self._keep_state("scheduler", scheduler.state_dict, scheduler.load_state_dict)
         return prepared
 
     def prepare_data_loader(
@@ -458,6 +484,7 @@ class Accelerator:
             self._optimizers,
             self._schedulers,
             self._dataloaders,
+            self._states,
         ):
             kept.clear()
         return release_memory(*objects)

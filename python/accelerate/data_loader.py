@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
+from accelerate import _debug
 from accelerate._dispatch import DataLoaderDispatcher
 from accelerate._placeholders import placeholders_for
 from accelerate._prepared_loader import (
@@ -221,7 +221,7 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
         if name not in vars(prepared) and not hasattr(type(prepared), name):
             setattr(prepared, name, value)
     if type(dataloader).__iter__ is not DataLoader.__iter__:
-        warnings.warn(
+        _debug.warn(
             f"[prepare_data_loader] {type(dataloader).__name__} has a loop of its own (__iter__), "
             "which the prepared loader does not use; move what it does into the data set or the "
             "collate_fn",
@@ -254,6 +254,7 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
     of an epoch. Their samples are not read, unless the data can only be read in order."""
     settings = _kept_settings(dataloader)
     is_iterable = isinstance(dataloader.dataset, IterableDataset)
+    num_read = num_batches if is_iterable else 0
     if not is_iterable:
         name = "sampler" if dataloader.batch_sampler is None else "batch_sampler"
         num_skipped = num_batches
@@ -261,28 +262,30 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
             # Each step takes one batch for each process out of this sampler.
             num_skipped *= PartialState().num_processes
         settings[name] = SkipBatchSampler(getattr(dataloader, name), num_skipped)
-        num_batches = 0
     if isinstance(dataloader, (DataLoaderShard, DataLoaderDispatcher)):
         settings |= {
-            "skip_batches": dataloader.skip_batches + num_batches,
+            "skip_batches": dataloader.skip_batches + num_read,
             "iteration": dataloader.iteration,
             "_drop_last": dataloader._drop_last,
             "_non_blocking": dataloader._non_blocking,
         }
     if isinstance(dataloader, DataLoaderDispatcher):
-        return DataLoaderDispatcher(
+        rest = DataLoaderDispatcher(
             **settings, split_batches=dataloader.split_batches, slice_fn=dataloader.slice_fn
         )
-    if isinstance(dataloader, DataLoaderShard):
-        return DataLoaderShard(
+    elif isinstance(dataloader, DataLoaderShard):
+        rest = DataLoaderShard(
             **settings,
             device=dataloader.device,
             rng_types=dataloader.rng_types,
             synchronized_generator=dataloader.synchronized_generator,
         )
-    if is_iterable:
+    elif is_iterable:
         return SkipDataLoader(**settings, skip_batches=num_batches)
-    return DataLoader(**settings)
+    else:
+        return DataLoader(**settings)
+    rest._share_position(dataloader, num_batches)
+    return rest
 
 
 __getattr__ = placeholders_for(__name__)

@@ -19,7 +19,6 @@ __all__ = ["LaunchError", "PrepareForLaunch", "debug_launcher", "notebook_launch
 
 _WHERE = "notebook_launcher"
 _DEFAULT_PORT = "29500"
-_PRECISIONS = ("no", "fp16", "bf16")
 
 
 def notebook_launcher(
@@ -61,7 +60,9 @@ def notebook_launcher(
     if num_all == 1:
         print(f"Launching training on {'one GPU' if num_gpus else 'CPU'}.", flush=True)
         # What an `Accelerator` made in place reads; the default leaves the user's own.
-        chosen = {} if precision == "no" else {"ACCELERATE_MIXED_PRECISION": precision}
+        from . import _C
+
+        chosen = {} if precision == "no" else {_C.variables.MIXED_PRECISION: precision}
         with patch_environment(**chosen):
             return function(*args)
     flags += ["--num_processes", str(num_all), "--max_restarts", str(max_restarts)]
@@ -122,10 +123,16 @@ def _accept_only(name: str, value: Any, usual: Any) -> None:
 
 
 def _check_precision(mixed_precision: str) -> str:
+    import torch  # noqa: F401, the compiled module needs its libraries
+
+    from . import _C
+
     precision = str(mixed_precision).lower()
-    if precision not in _PRECISIONS:
+    known = _C.precision_names()
+    if precision not in known:
         raise ValueError(
-            f"[{_WHERE}] got mixed_precision {mixed_precision!r}, expected one of {_PRECISIONS}"
+            f"[{_WHERE}] got mixed_precision {mixed_precision!r}, expected one of "
+            f"{', '.join(known)}"
         )
     return precision
 
@@ -136,7 +143,7 @@ def _count_gpus() -> int:
 
     from . import _C  # Needs torch's libraries.
 
-    if _C.wants_cpu(False):
+    if _C.wants_cpu():
         return 0
     # Asks the driver's management library: this process starts no CUDA context by it.
     num_gpus = torch.cuda.device_count()

@@ -12,6 +12,8 @@ import torch
 
 from accelerate import _C
 from accelerate._placeholders import placeholders_for
+from accelerate._state_values import flatten, unflatten
+from accelerate.errors import UsageError
 from accelerate.utils.operations import send_to_device
 
 
@@ -21,23 +23,77 @@ class _Adapter:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self.closure: Callable | None = None
+        # None where the user has left it to the optimizer.
         self.set_to_none: bool | None = None
         self.result: Any = None
 
     def parameters(self) -> list[torch.Tensor]:
         return [p for group in self._optimizer.param_groups for p in group["params"]]
 
-    def step(self) -> None:
+    def replace(self, replacements: list[tuple[str, torch.Tensor, torch.Tensor]]) -> None:
+        for name, before, _ in replacements:
+            if before in self._optimizer.state:
+                raise UsageError(
+                    f"[prepare] the optimizer has state for '{name}' already, and this strategy "
+                    "trains another tensor in its place; prepare model and optimizer before the "
+                    "first step, and load state after prepare"
+                )
+        after = {id(before): new for _, before, new in replacements}
+        for group in self._optimizer.param_groups:
+            group["params"] = [after.get(id(p), p) for p in group["params"]]
+
+    def takes_scalars(self) -> bool:
+        # torch's fused optimizers; a closure computes gradients that nobody has looked at.
+        supports = getattr(self._optimizer, "_step_supports_amp_scaling", False)
+        return bool(supports) and self.closure is None
+
+    def step(self, found_inf: torch.Tensor | None) -> None:
+        if found_inf is None:
+            self._step()
+            return
+        optimizer: Any = self._optimizer
+        # What torch's own scaler does: the gradients are unscaled, the flag is the device's.
+        optimizer.grad_scale, optimizer.found_inf = None, found_inf
+        try:
+            self._step()
+        finally:
+            del optimizer.grad_scale, optimizer.found_inf
+
+    def _step(self) -> None:
         if self.closure is None:
             self.result = self._optimizer.step()
         else:
             self.result = self._optimizer.step(self.closure)
 
-    def zero_grad(self) -> None:
-        if self.set_to_none is None:
+    def zero_grad(self, set_to_none: bool) -> None:
+        if self.set_to_none is None and set_to_none:
             self._optimizer.zero_grad()
         else:
-            self._optimizer.zero_grad(set_to_none=self.set_to_none)
+            self._optimizer.zero_grad(set_to_none=set_to_none)
+
+    def state(self, names: list[str]) -> dict[str, Any]:
+        """`state.NAME.KEY` for each tensor that is kept for a parameter, the rest as a text."""
+        saved = self._optimizer.state_dict()
+        flat: dict[str, Any] = {}
+        rest: dict[int, dict] = {}
+        for index, entries in saved["state"].items():
+            for key, value in entries.items():
+                if isinstance(value, torch.Tensor):
+                    flat[f"state.{names[index]}.{key}"] = value
+                else:
+                    rest.setdefault(index, {})[key] = value
+        return {**flat, **flatten({"groups": saved["param_groups"], "rest": rest}, "other")}
+
+    def load_state(self, names: list[str], flat: dict[str, Any]) -> None:
+        other = unflatten(flat, "other")
+        state: dict[int, dict] = {index: dict(entries) for index, entries in other["rest"].items()}
+        for index, name in enumerate(names):
+            prefix = f"state.{name}."
+            for key, value in flat.items():
+                # Not those of a parameter whose name begins with this one's.
+                if key.startswith(prefix) and "." not in key[len(prefix) :]:
+                    state.setdefault(index, {})[key[len(prefix) :]] = value.clone()
+        self._optimizer.load_state_dict({"state": state, "param_groups": other["groups"]})
 
 
 class AcceleratedOptimizer(torch.optim.Optimizer):
@@ -104,7 +160,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Drops the gradients; nothing while they are accumulated."""
         self._adapter.set_to_none = set_to_none
-        self._step.zero_grad()
+        self._step.zero_grad(set_to_none is None or set_to_none)
 
     @property
     def step_was_skipped(self) -> bool:

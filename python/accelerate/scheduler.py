@@ -35,17 +35,19 @@ class AcceleratedScheduler:
         self._run = run
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        if not self.step_with_optimizer:
-            self.scheduler.step(*args, **kwargs)
-            return
-        num_moves = self._run.num_scheduler_moves([opt._step for opt in self.optimizers])
-        if not self.gradient_state.sync_gradients and self.gradient_state.adjust_scheduler:
-            self.scheduler._step_count += 1
         end = getattr(self.scheduler, "total_steps", None)
+        num_moves, num_counted = self._run.scheduler_moves(
+            [opt._step for opt in self.optimizers],
+            step_with_optimizer=self.step_with_optimizer,
+            adjust_scheduler=self.gradient_state.adjust_scheduler,
+            # torch counts the start as a step.
+            num_counted=getattr(self.scheduler, "_step_count", 1) - 1,
+            end=end,
+        )
+        if num_counted:
+            self.scheduler._step_count += num_counted
         for _ in range(num_moves):
-            # One-cycle schedules raise when they are stepped beyond their end.
-            if end is None or self.scheduler._step_count <= end:
-                self.scheduler.step(*args, **kwargs)
+            self.scheduler.step(*args, **kwargs)
 
     # Copies are plain schedulers, as copies of prepared modules are plain modules.
     def __deepcopy__(self, memo: dict) -> Any:

@@ -44,7 +44,8 @@ class PartialState:
             return
         from accelerate._connect import connect
 
-        cpu = _C.wants_cpu(cpu)
+        # As in the original, the default argument leaves the variable its say.
+        cpu = _C.wants_cpu(cpu or None)
         environment, group = connect(cpu, kwargs)
         self.environment = environment
         self.group = group
@@ -54,7 +55,9 @@ class PartialState:
         self.process_index = environment.rank
         self.local_process_index = environment.local_rank
         self.fork_launched = False
-        self.debug = False
+        self.debug = _C.debug_is_on()
+        if self.debug:
+            group.check_collectives()
         if group.is_solo:
             self.backend = None
             self.distributed_type = DistributedType.NO
@@ -387,7 +390,8 @@ class AcceleratorState:
 
 def _precision_or_default(mixed_precision: str | None) -> str:
     if mixed_precision is None:
-        return os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+        # In any case of letters, as in the original.
+        return os.environ.get(_C.variables.MIXED_PRECISION, "no").lower()
     return str(mixed_precision).lower()
 
 

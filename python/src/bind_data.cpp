@@ -1,11 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "accelerate/samplers.h"
+#include "data/batch_dealer.h"
+#include "data/dispatch_chain.h"
 #include "data/even_part.h"
 #include "python/src/binders.h"
 
 namespace accelerate::python {
+namespace {
 
 namespace py = pybind11;
+using detail::DispatchedBatch;
+using detail::DispatchReceiver;
+using detail::DispatchSender;
+
+/// For what waits for other processes when it goes.
+struct DeleteWithoutGil {
+  template <class T>
+  void operator()(T* object) const {
+    const py::gil_scoped_release no_gil;
+    delete object;
+  }
+};
+
+/// A batch's bytes (none for what does not travel), samples, and how many of
+/// them are real.
+using BatchOfBytes = std::tuple<std::optional<py::bytes>, int64_t, int64_t>;
+
+DispatchedBatch to_message(const BatchOfBytes& batch) {
+  const auto& [bytes, num_samples, num_real] = batch;
+  DispatchedBatch dispatched{
+      .message = {},
+      .facts = {.num_samples = num_samples, .num_real = num_real}};
+  if (bytes) {
+    const auto view = static_cast<std::string_view>(*bytes);
+    dispatched.message =
+        detail::make_message(static_cast<int64_t>(view.size()));
+    std::copy(
+        view.begin(),
+        view.end(),
+        detail::content_of(dispatched.message).begin());
+  }
+  return dispatched;
+}
+
+void bind_dispatch(py::module_& module) {
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<DispatchSender, std::unique_ptr<DispatchSender, DeleteWithoutGil>>(
+      module, "DispatchSender")
+      .def(
+          py::init<ProcessGroup, int64_t>(),
+          py::arg("group"),
+          py::arg("num_ahead"))
+      .def_property_readonly("wants_turn", &DispatchSender::wants_turn)
+      .def(
+          "give",
+          [](DispatchSender& sender, const std::vector<BatchOfBytes>& turn) {
+            std::vector<DispatchedBatch> messages;
+            for (const auto& batch : turn) {
+              messages.push_back(to_message(batch));
+            }
+            const py::gil_scoped_release no_gil;
+            sender.give(std::move(messages));
+          },
+          py::arg("turn"))
+      .def("fail", &DispatchSender::fail, py::arg("message"), release)
+      .def("end", &DispatchSender::end, release)
+      .def("next", &DispatchSender::next, release);
+  py::class_<
+      DispatchReceiver,
+      std::unique_ptr<DispatchReceiver, DeleteWithoutGil>>(
+      module, "DispatchReceiver")
+      .def(
+          py::init<ProcessGroup, int64_t>(),
+          py::arg("group"),
+          py::arg("num_ahead"))
+      .def(
+          "next",
+          [](DispatchReceiver& receiver)
+              -> std::optional<std::pair<py::bytes, BatchFacts>> {
+            std::optional<DispatchedBatch> batch;
+            {
+              const py::gil_scoped_release no_gil;
+              batch = receiver.next();
+            }
+            if (!batch) {
+              return std::nullopt;
+            }
+            const auto content = detail::content_of(batch->message);
+            return std::pair(
+                py::bytes(content.data(), content.size()), batch->facts);
+          });
+}
+
+void bind_dealer(py::module_& module) {
+  py::class_<BatchDealer::Part>(module, "DealtPart")
+      .def_readonly("first", &BatchDealer::Part::first)
+      .def_readonly("num_samples", &BatchDealer::Part::num_samples)
+      .def_readonly("num_real", &BatchDealer::Part::num_real);
+  py::class_<BatchDealer::Turn>(module, "DealtTurn")
+      .def_readonly("num_samples", &BatchDealer::Turn::num_samples)
+      .def_readonly("repeated", &BatchDealer::Turn::repeated)
+      .def_readonly("parts", &BatchDealer::Turn::parts)
+      .def_readonly("is_even", &BatchDealer::Turn::is_even)
+      .def_readonly("is_kept", &BatchDealer::Turn::is_kept);
+  py::class_<BatchDealer>(module, "BatchDealer")
+      .def(
+          py::init<bool, bool, int>(),
+          py::arg("split_batches"),
+          py::arg("drop_last"),
+          py::arg("world_size"))
+      .def_property_readonly("batches_per_turn", &BatchDealer::batches_per_turn)
+      .def("num_turns", &BatchDealer::num_turns, py::arg("num_batches"))
+      .def("deal", &BatchDealer::deal, py::arg("sizes"));
+}
+
+} // namespace
 
 void bind_data(py::module_& module) {
   py::class_<IterableShard>(module, "IterableShard")
@@ -54,6 +165,8 @@ void bind_data(py::module_& module) {
       py::arg("size"),
       py::arg("seed"),
       py::arg("epoch"));
+  bind_dealer(module);
+  bind_dispatch(module);
 }
 
 } // namespace accelerate::python

@@ -36,6 +36,7 @@ void bind_group(py::module_& module) {
       .def_property_readonly("backend", &ProcessGroup::backend)
       .def_property_readonly("is_solo", &ProcessGroup::is_solo)
       .def("barrier", &ProcessGroup::barrier, release)
+      .def("check_collectives", &ProcessGroup::check_collectives)
       .def("shutdown", &ProcessGroup::shutdown, release)
       .def_property_readonly("is_shut_down", &ProcessGroup::is_shut_down)
       .def(
@@ -112,20 +113,6 @@ void bind_group(py::module_& module) {
             return py::bytes(all);
           },
           py::arg("data"),
-          py::arg("root"))
-      .def(
-          "scatter_bytes",
-          [](const ProcessGroup& group,
-             const std::vector<std::string>& parts,
-             int root) {
-            std::string own;
-            {
-              const py::gil_scoped_release no_gil;
-              own = group.scatter_bytes(parts, root);
-            }
-            return py::bytes(own);
-          },
-          py::arg("parts"),
           py::arg("root"));
 }
 

@@ -26,7 +26,7 @@ class Forward {
     scope_.reset();
     return outputs;
   }
-  /// The user's forward threw: leaves the precision of the run.
+  /// The user's forward threw.
   void abandon() { scope_.reset(); }
 
  private:
@@ -73,7 +73,7 @@ void bind_model(py::module_& module) {
   py::class_<Forward>(module, "Forward")
       .def_property_readonly("wants_outputs", &Forward::wants_outputs)
       .def("finish", &Forward::finish, py::arg("outputs"), release)
-      .def("abandon", &Forward::abandon);
+      .def("abandon", &Forward::abandon, release);
   py::class_<NoSync>(module, "NoSync")
       .def("enter", &NoSync::enter)
       .def("exit", &NoSync::exit);

@@ -2,16 +2,34 @@
 #include "optim/optimizer_step.h"
 #include "python/src/binders.h"
 #include "python/src/python_optimizer.h"
+#include "python/src/state_values.h"
 
 namespace accelerate::python {
 
 namespace py = pybind11;
 
+namespace {
+
+std::vector<std::string> only_names(const NamedParameters& parameters) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : parameters) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+} // namespace
+
 void bind_optimizer(py::module_& module) {
   py::class_<OptimizerStep, std::shared_ptr<OptimizerStep>>(
       module, "OptimizerStep")
-      .def("step", &OptimizerStep::step)
-      .def("zero_grad", &OptimizerStep::zero_grad)
+      .def("step", [](OptimizerStep& step) { step.step(); })
+      .def(
+          "zero_grad",
+          [](OptimizerStep& step, bool set_to_none) {
+            step.zero_grad(set_to_none ? Zeroing::kDrop : Zeroing::kFill);
+          },
+          py::arg("set_to_none"))
       .def("unscale", &OptimizerStep::unscale)
       .def_property_readonly("was_skipped", &OptimizerStep::was_skipped);
 }
@@ -29,14 +47,42 @@ std::vector<at::Tensor> PythonOptimizer::parameters() {
   return adapter_.attr("parameters")().cast<std::vector<at::Tensor>>();
 }
 
-void PythonOptimizer::step() {
+void PythonOptimizer::replace(const std::vector<Replacement>& replacements) {
   const py::gil_scoped_acquire gil;
-  adapter_.attr("step")();
+  py::list pairs;
+  for (const auto& [name, from, to] : replacements) {
+    pairs.append(py::make_tuple(name, from, to));
+  }
+  adapter_.attr("replace")(pairs);
 }
 
-void PythonOptimizer::zero_grad() {
+bool PythonOptimizer::takes_scalars() const {
   const py::gil_scoped_acquire gil;
-  adapter_.attr("zero_grad")();
+  return adapter_.attr("takes_scalars")().cast<bool>();
+}
+
+void PythonOptimizer::step(const StepScalars& scalars) {
+  const py::gil_scoped_acquire gil;
+  adapter_.attr("step")(
+      scalars.found_inf.defined() ? py::cast(scalars.found_inf)
+                                  : py::object(py::none()));
+}
+
+void PythonOptimizer::zero_grad(Zeroing how) {
+  const py::gil_scoped_acquire gil;
+  adapter_.attr("zero_grad")(how == Zeroing::kDrop);
+}
+
+StateDict PythonOptimizer::state(const NamedParameters& names) {
+  const py::gil_scoped_acquire gil;
+  return to_state_dict(adapter_.attr("state")(only_names(names)));
+}
+
+void PythonOptimizer::load_state(
+    const NamedParameters& names,
+    const StateDict& state) {
+  const py::gil_scoped_acquire gil;
+  adapter_.attr("load_state")(only_names(names), from_state_dict(state));
 }
 
 } // namespace accelerate::python

@@ -9,7 +9,6 @@
 #include "device/device.h"
 #include "hardware/network.h"
 #include "python/src/binders.h"
-#include "run/assemble.h"
 
 namespace accelerate::python {
 
@@ -35,7 +34,7 @@ void bind_process(py::module_& module) {
           [](const ProcessEnvironment& e) { return e.rendezvous.address; })
       .def_property_readonly(
           "port", [](const ProcessEnvironment& e) { return e.rendezvous.port; })
-      .def_readonly("source", &ProcessEnvironment::source)
+      .def_property_readonly("source", &ProcessEnvironment::starter_name)
       .def(
           "choose_backend",
           [](const ProcessEnvironment& e,
@@ -84,10 +83,6 @@ void bind_process(py::module_& module) {
       py::arg("world_size"),
       py::arg("local_rank"),
       py::arg("local_world_size"));
-  module.def(
-      "wants_cpu",
-      [](bool cpu) { return wants_cpu(cpu, system_env); },
-      py::arg("cpu"));
   module.def(
       "select_device", &select_device, py::arg("local_rank"), py::arg("cpu"));
 }

@@ -41,6 +41,8 @@ void bind_options(py::module_& module) {
       .def_readwrite("static_graph", &DdpOptions::static_graph)
       .def_readwrite("compression", &DdpOptions::compression)
       .def_readwrite("power_sgd", &DdpOptions::power_sgd);
+  // Made by extension modules that have an engine of their own.
+  py::class_<OwnEngine>(module, "OwnEngine");
   py::class_<GradScalerOptions>(module, "GradScalerOptions")
       .def(py::init<>())
       .def_readwrite("init_scale", &GradScalerOptions::init_scale)
@@ -56,8 +58,10 @@ void bind_options(py::module_& module) {
   py::class_<AcceleratorOptions>(module, "AcceleratorOptions")
       .def(py::init<>())
       .def_readwrite("cpu", &AcceleratorOptions::cpu)
+      .def_readwrite("debug", &AcceleratorOptions::debug)
       .def_readwrite("accumulation", &AcceleratorOptions::accumulation)
       .def_readwrite("ddp", &AcceleratorOptions::ddp)
+      .def_readwrite("engine", &AcceleratorOptions::engine)
       .def_readwrite("scaler", &AcceleratorOptions::scaler)
       .def_readwrite("environment", &AcceleratorOptions::environment)
       .def_readwrite("process_group", &AcceleratorOptions::process_group)
@@ -75,18 +79,6 @@ void bind_options(py::module_& module) {
                             : SchedulerStepping::kPerOptimizerStep;
           },
           py::arg("per_process"));
-}
-
-const char* name_of(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return "bf16";
-    case Precision::kFp16:
-      return "fp16";
-    case Precision::kNo:
-      break;
-  }
-  return "no";
 }
 
 /// What Python's `with accelerator.accumulate(model)` enters and leaves.
@@ -148,7 +140,10 @@ void bind_run(py::module_& module) {
       .def_property_readonly("device", &TrainingRun::device)
       .def_property_readonly(
           "mixed_precision",
-          [](const TrainingRun& run) { return name_of(run.precision()); })
+          [](const TrainingRun& run) {
+            return find_precision(run.precision()).name;
+          })
+      .def_property_readonly("debug", &TrainingRun::debug)
       .def_property(
           "num_accumulation_steps",
           &TrainingRun::num_accumulation_steps,
@@ -166,6 +161,8 @@ void bind_run(py::module_& module) {
                 std::make_unique<PythonOptimizer>(std::move(adapter)));
           },
           py::arg("adapter"))
+      .def("wire", &TrainingRun::wire)
+      .def_property_readonly("state", &TrainingRun::state)
       .def(
           "backward",
           [](TrainingRun& run, const at::Tensor& loss, const py::function& f) {
@@ -207,9 +204,27 @@ void bind_run(py::module_& module) {
           "optimizer_step_was_skipped",
           &TrainingRun::optimizer_step_was_skipped)
       .def(
-          "num_scheduler_moves",
-          &TrainingRun::num_scheduler_moves,
-          py::arg("optimizers"))
+          "scheduler_moves",
+          [](const TrainingRun& run,
+             std::vector<std::shared_ptr<OptimizerStep>> optimizers,
+             bool step_with_optimizer,
+             bool adjust_scheduler,
+             int64_t num_counted,
+             std::optional<int64_t> end) {
+            const SchedulerMoves moves = run.scheduler_moves(
+                {.follows_optimizers = step_with_optimizer,
+                 .optimizers = std::move(optimizers),
+                 .is_original_rule = true,
+                 .counts_accumulated = adjust_scheduler,
+                 .num_counted = num_counted,
+                 .end = end});
+            return std::make_pair(moves.num_moves, moves.num_counted);
+          },
+          py::arg("optimizers"),
+          py::arg("step_with_optimizer"),
+          py::arg("adjust_scheduler"),
+          py::arg("num_counted"),
+          py::arg("end"))
       .def("set_trigger", &TrainingRun::set_trigger)
       .def("check_trigger", &TrainingRun::check_trigger, release)
       .def(

@@ -5,8 +5,10 @@ PYBIND11_MODULE(_C, module) {
   using namespace accelerate::python;
   module.doc() = "The engine of accelerate; see docs/guide_python.md.";
   bind_errors(module);
+  bind_settings(module);
   bind_process(module);
   bind_group(module);
+  bind_state(module);
   bind_step_state(module);
   bind_data(module);
   bind_model(module);

@@ -8,7 +8,7 @@
 
 namespace accelerate::python {
 
-/// Calls an object with `parameters()`, `step()` and `zero_grad()`.
+/// Calls an object of `accelerate/optimizer.py` with the methods below.
 class PythonOptimizer final : public OptimizerAdapter {
  public:
   explicit PythonOptimizer(pybind11::object adapter);
@@ -17,8 +17,13 @@ class PythonOptimizer final : public OptimizerAdapter {
   PythonOptimizer& operator=(const PythonOptimizer&) = delete;
 
   std::vector<at::Tensor> parameters() override;
-  void step() override;
-  void zero_grad() override;
+  void replace(const std::vector<Replacement>& replacements) override;
+  bool takes_scalars() const override;
+  void step(const StepScalars& scalars) override;
+  void zero_grad(Zeroing how) override;
+  StateDict state(const NamedParameters& names) override;
+  void load_state(const NamedParameters& names, const StateDict& state)
+      override;
 
  private:
   pybind11::object adapter_;

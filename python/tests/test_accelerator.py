@@ -125,6 +125,35 @@ def test_optimizers_wait_for_the_end_of_the_window():
     assert net.weight.grad.item() == 2.5
 
 
+def test_schedulers_stop_at_their_end_and_may_count_accumulation():
+    def counts(total_steps, with_optimizer=True, adjust=False):
+        """How often the schedule moved, and what it counts, after each of seven micro-batches."""
+        accelerator = Accelerator(
+            cpu=True, gradient_accumulation_steps=2, step_scheduler_with_optimizer=with_optimizer
+        )
+        accelerator.gradient_state.plugin_kwargs["adjust_scheduler"] = adjust
+        net = torch.nn.Linear(1, 1)
+        raw = torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9)
+        one_cycle = torch.optim.lr_scheduler.OneCycleLR(raw, 1.0, total_steps=total_steps)
+        net, optimizer, scheduler = accelerator.prepare(net, raw, one_cycle)
+        found = []
+        for _ in range(7):
+            with accelerator.accumulate(net):
+                accelerator.backward(net(torch.ones(1, 1)).sum())
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            found.append((one_cycle.last_epoch, one_cycle._step_count))
+        return found
+
+    # torch counts the start as a step.
+    assert counts(2) == [(0, 1), (1, 2), (1, 2), (2, 3), (2, 3), (2, 3), (2, 3)]
+    # Every call counts; the schedule has come to its end before the sixth.
+    assert counts(5, adjust=True) == [(0, 2), (1, 3), (1, 4), (2, 5), (2, 6), (2, 6), (2, 7)]
+    with pytest.raises(ValueError, match="step 3 times"):
+        counts(2, with_optimizer=False)
+
+
 def test_a_closure_is_called_and_its_loss_comes_back():
     accelerator = Accelerator(cpu=True)
     net = torch.nn.Linear(1, 1)

@@ -317,6 +317,101 @@ def test_skipping_goes_on_in_the_middle_of_an_epoch():
     assert told(stream) == [([9, 10, 0], True, 3, 2)]
 
 
+def seedable(num_workers=0, data_seed=5):
+    return of_rank_1(
+        DataLoader(torch.arange(14), 2, shuffle=True, num_workers=num_workers),
+        use_seedable_sampler=True,
+        data_seed=data_seed,
+    )
+
+
+def dispatched(dataset):
+    return prepare_data_loader(
+        DataLoader(dataset, 3), torch.device("cpu"), put_on_device=True, dispatch_batches=True
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        seedable,
+        lambda: seedable(num_workers=2),
+        lambda: of_rank_1(DataLoader(Stream(11), 2)),
+        lambda: dispatched(Stream(11)),
+        lambda: dispatched(torch.arange(11)),
+    ],
+    ids=["map", "map, workers", "stream", "dispatched stream", "dispatched map"],
+)
+def test_a_restored_loader_goes_on_where_the_other_stood(make):
+    whole = make()
+    epochs = [told(whole) for _ in range(3)]
+    for stop in range(1, len(epochs[1]) + 1):
+        loader = make()
+        assert told(loader) == epochs[0]
+        begun = list(islice(loader, stop))
+        assert [batch.tolist() for batch in begun] == [batch for batch, *_ in epochs[1][:stop]]
+        position = loader._position()
+        assert (position["epoch"], position["num_batches"]) == (1, stop)
+        other = make()
+        other._restore_position(position)
+        assert other._position() == position
+        assert told(other) == epochs[1][stop:]
+        # Once.
+        assert other._position() == {**position, "epoch": 2, "num_batches": 0}
+        assert told(other) == epochs[2]
+
+
+def test_a_position_brings_the_seed_along_and_is_of_ints():
+    loader, other = seedable(data_seed=5), seedable(data_seed=77)
+    batches = iter(loader)
+    next(batches)
+    assert loader._position() == {"epoch": 0, "num_batches": 1, "seed": 5}
+    other._restore_position(loader._position())
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+    assert loader._position() == {"epoch": 1, "num_batches": 0, "seed": 5}
+    plain = of_rank_1(DataLoader(TEN, 2))
+    assert plain._position() == {"epoch": 0, "num_batches": 0}
+    with pytest.raises(ValueError, match=r"^\[DataLoader\] got the position .*without a seed"):
+        plain._restore_position(loader._position())
+
+
+def test_what_was_handed_out_before_is_not_read_again():
+    read = []
+
+    class Watched(torch.utils.data.Dataset):
+        __len__ = TEN.__len__
+
+        def __getitem__(self, index):
+            read.append(index)
+            return index
+
+    loader = prepare_data_loader(DataLoader(Watched(), 2))
+    loader._restore_position({"epoch": 4, "num_batches": 3})
+    assert [batch.tolist() for batch in loader] == [[6, 7], [8, 9]]
+    assert read == [6, 7, 8, 9]
+    assert loader.iteration == 5
+
+
+def test_another_epoch_begins_at_its_beginning_whatever_was_restored():
+    loader = prepare_data_loader(DataLoader(TEN, 5))
+    loader._restore_position({"epoch": 2, "num_batches": 1})
+    loader.set_epoch(3)
+    assert loader._position() == {"epoch": 3, "num_batches": 0}
+    assert len(list(loader)) == 2
+
+
+def test_the_rest_of_an_epoch_that_is_skipped_to_counts_for_the_loader():
+    for data in (TEN, Stream()):
+        loader = prepare_data_loader(DataLoader(data, 2))
+        # A script that skips by itself is not made to skip twice.
+        loader._restore_position({"epoch": 0, "num_batches": 3})
+        rest = iter(skip_first_batches(loader, 3))
+        assert next(rest).tolist() == [6, 7]
+        assert loader._position() == {"epoch": 0, "num_batches": 4}
+        assert [batch.tolist() for batch in rest] == [[8, 9]]
+        assert len(list(loader)) == 5
+
+
 def test_a_sampler_is_set_underneath_whatever_stands_in_between():
     for loader in (
         prepare_data_loader(DataLoader(TEN, 2)),

@@ -141,6 +141,52 @@ answer(found)
 """
 
 
+LEFT_EARLY = """
+import os, time
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from accelerate import Accelerator
+
+class Count(IterableDataset):
+    def __iter__(self):
+        return iter(range(26))
+
+accelerator = Accelerator(cpu=True)
+rank = accelerator.process_index
+def prepared():
+    return accelerator.prepare(DataLoader(Count(), 2))
+outer, found = prepared(), []
+for batch in outer:
+    # A loop inside, and one that is left at its second batch.
+    inner = [other.tolist() for other in prepared()]
+    for number, other in enumerate(prepared()):
+        if number == 1:
+            break
+    found.append([batch.tolist(), inner, other.tolist()])
+    if len(found) == 3:
+        break
+position = outer._position()
+rest = prepared()
+rest._restore_position(position)
+found = {"begun": found, "position": position, "rest": [batch.tolist() for batch in rest]}
+
+# Process 0 runs ahead of one that has not begun yet.
+loader = iter(prepared())
+if rank == 0:
+    found["ahead"] = [next(loader).tolist() for _ in range(2)]
+    open("ahead", "w").close()
+else:
+    end = time.monotonic() + 60
+    while not os.path.exists("ahead") and time.monotonic() < end:
+        time.sleep(0.01)
+    assert os.path.exists("ahead"), "process 0 waits for this one"
+    found["ahead"] = [next(loader).tolist() for _ in range(2)]
+loader.close()
+accelerator.wait_for_everyone()
+answer(found)
+"""
+
+
 @pytest.fixture(scope="module")
 def loaders(tmp_path_factory) -> tuple[list, list]:
     folder = tmp_path_factory.mktemp("loaders")
@@ -187,3 +233,16 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
             expected = [[[0, 1, 2, 3], [8, 9, 10, 11]], [[4, 5, 6, 7], [12, 13, 14, 15]]][rank]
             assert batches == (expected if name == "broken" else [])
     assert sorted(i for r in ranks for batch in r["after"] for i in batch) == list(range(8))
+
+
+def test_dispatched_loops_are_left_nested_and_gone_on_with(tmp_path):
+    def of_rank(rank):
+        # The last of seven turns has samples 24 and 25, one for each process.
+        return [[i, i + 1] for i in range(2 * rank, 24, 4)] + [[24 + rank]]
+
+    for rank, found in enumerate(run_ours(LEFT_EARLY, tmp_path)):
+        batches = of_rank(rank)
+        assert found["begun"] == [[batch, batches, batches[1]] for batch in batches[:3]]
+        assert found["position"] == {"epoch": 0, "num_batches": 3}
+        assert found["rest"] == batches[3:]
+        assert found["ahead"] == batches[:2]

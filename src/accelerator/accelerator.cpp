@@ -3,14 +3,10 @@
 
 #include <ATen/ATen.h>
 
-#include <exception>
-#include <iostream>
-
+#include "accelerate/detail/needs_process_group.h"
 #include "accelerate/error.h"
-#include "accelerate/sync_batch_norm.h"
 #include "accelerator/module_adapter.h"
 #include "base/str.h"
-#include "data/even_part.h"
 #include "optim/prepared_optimizers.h"
 #include "optim/torch_optimizer.h"
 #include "run/training_run.h"
@@ -18,9 +14,11 @@
 namespace accelerate {
 struct Accelerator::State {
   explicit State(AcceleratorOptions options)
-      : run(std::move(options), system_env) {}
+      : run(std::move(options), system_env),
+        processes(run.topology(), run.group()) {}
 
   TrainingRun run;
+  ProcessControl processes;
   /// What was prepared so far, so that a second `prepare` finds it again.
   std::vector<
       std::pair<std::weak_ptr<torch::nn::Module>, std::weak_ptr<ModelContext>>>
@@ -37,23 +35,8 @@ Accelerator::~Accelerator() = default;
 c10::Device Accelerator::device() const {
   return state_->run.device();
 }
-int Accelerator::num_processes() const {
-  return state_->run.topology().world_size;
-}
-int Accelerator::process_index() const {
-  return state_->run.topology().rank;
-}
-int Accelerator::local_process_index() const {
-  return state_->run.topology().local_rank;
-}
-bool Accelerator::is_main_process() const {
-  return state_->run.topology().is_main();
-}
-bool Accelerator::is_local_main_process() const {
-  return state_->run.topology().is_local_main();
-}
-bool Accelerator::is_last_process() const {
-  return state_->run.topology().is_last();
+const ProcessControl& Accelerator::processes() const {
+  return state_->processes;
 }
 const ProcessGroup& Accelerator::process_group() const {
   return state_->run.group();
@@ -107,7 +90,16 @@ Scheduler Accelerator::prepare_scheduler(Scheduler scheduler) {
       state_->optimizers,
       state_->run.options().scheduler_stepping,
       num_processes());
+  state().add("scheduler", scheduler.stateful());
   return scheduler;
+}
+
+void Accelerator::wire() {
+  state_->run.wire();
+}
+
+StateRegistry& Accelerator::state() {
+  return *state_->run.state();
 }
 
 std::optional<c10::Device> Accelerator::placement() const {
@@ -197,52 +189,6 @@ AutocastGuard Accelerator::autocast(bool enabled) const {
       device().type(), enabled ? mixed_precision() : Precision::kNo);
 }
 
-void Accelerator::print_line(const std::string& line) const {
-  if (is_local_main_process()) {
-    std::cout << line + '\n' << std::flush;
-  }
-}
-
-void Accelerator::wait_for_everyone() {
-  process_group().barrier();
-}
-
-Accelerator::FirstGuard::FirstGuard(const ProcessGroup& group, bool is_first)
-    : group_(group),
-      is_first_(is_first),
-      num_exceptions_(std::uncaught_exceptions()) {
-  if (!is_first_) {
-    group_.barrier();
-  }
-}
-
-Accelerator::FirstGuard::~FirstGuard() noexcept(false) {
-  // After an exception the others must not go on as if the work was done.
-  if (is_first_ && std::uncaught_exceptions() == num_exceptions_) {
-    group_.barrier();
-  }
-}
-
-Accelerator::FirstGuard Accelerator::main_process_first() {
-  return FirstGuard(process_group(), is_main_process());
-}
-Accelerator::FirstGuard Accelerator::local_main_process_first() {
-  return FirstGuard(process_group(), is_local_main_process());
-}
-
-std::vector<int64_t> Accelerator::part_of(int64_t size, bool apply_padding)
-    const {
-  return even_part(size, {process_index(), num_processes()}, apply_padding);
-}
-
-at::Tensor Accelerator::split_between_processes(
-    const at::Tensor& inputs,
-    bool apply_padding) const {
-  const auto part = part_of(detail::length_of(inputs), apply_padding);
-  return inputs.index_select(
-      0, at::tensor(part, at::kLong).to(inputs.device()));
-}
-
 void Accelerator::set_trigger() {
   state_->run.set_trigger();
 }
@@ -272,36 +218,5 @@ std::vector<std::string> Accelerator::gather_object(
 void Accelerator::synchronize_rng_states() {
   accelerate::synchronize_rng_states(process_group(), device());
 }
-
-namespace detail {
-
-int64_t length_of(const at::Tensor& values) {
-  if (values.dim() == 0) {
-    throw UsageError(
-        "[split_between_processes] got a scalar, expected a tensor with a "
-        "first dimension to split");
-  }
-  return values.size(0);
-}
-
-void check_same_length(
-    const std::vector<std::pair<std::string, int64_t>>& lengths) {
-  for (const auto& [name, length] : lengths) {
-    if (length != lengths[0].second) {
-      throw UsageError(str_cat(
-          "[split_between_processes] '",
-          name,
-          "' has length ",
-          length,
-          ", '",
-          lengths[0].first,
-          "' has ",
-          lengths[0].second,
-          ", expected the same for all"));
-    }
-  }
-}
-
-} // namespace detail
 
 } // namespace accelerate

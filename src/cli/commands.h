@@ -25,28 +25,37 @@ ACCELERATE_API int launch(
     const std::vector<std::string>& program,
     const std::string& parent_folder = {});
 
-/// Adds `launch`. Parsing it runs the workers and stores their exit code.
-ACCELERATE_API void add_launch_command(CLI::App& app, int& exit_code);
-
-/// Adds `estimate-memory`. Parsing it prints what a model takes.
-ACCELERATE_API void add_estimate_memory_command(CLI::App& app);
-
-/// Adds `merge-weights`. Parsing it writes the merged file.
-ACCELERATE_API void add_merge_weights_command(CLI::App& app);
+/// Adds a command to `app`. Parsing it runs it; `exit_code` is then what the
+/// program returns, 0 unless the command sets it.
+using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
 /// Adds `config` with `default`, `update` and `show`.
 ACCELERATE_API void add_config_command(CLI::App& app, int& exit_code);
-
+/// Adds `launch`, whose exit code is that of the workers.
+ACCELERATE_API void add_launch_command(CLI::App& app, int& exit_code);
+/// Adds `estimate-memory`: what a model takes.
+ACCELERATE_API void add_estimate_memory_command(CLI::App& app, int& exit_code);
+/// Adds `merge-weights`: one file out of many.
+ACCELERATE_API void add_merge_weights_command(CLI::App& app, int& exit_code);
 /// Adds `env`: what a bug report needs.
-ACCELERATE_API void add_env_command(CLI::App& app);
-
+ACCELERATE_API void add_env_command(CLI::App& app, int& exit_code);
 /// Adds `test`: runs the self-check through the launcher.
 ACCELERATE_API void add_test_command(CLI::App& app, int& exit_code);
-
 /// Adds `doctor`: what would go wrong before it does.
 ACCELERATE_API void add_doctor_command(CLI::App& app, int& exit_code);
-
 /// Adds `completion`. It describes the commands that `app` has when it runs.
-ACCELERATE_API void add_completion_command(CLI::App& app);
+ACCELERATE_API void add_completion_command(CLI::App& app, int& exit_code);
+
+/// In the order of `--help`.
+inline constexpr AddCommand kCommands[] = {
+    add_config_command,
+    add_launch_command,
+    add_estimate_memory_command,
+    add_merge_weights_command,
+    add_env_command,
+    add_test_command,
+    add_doctor_command,
+    add_completion_command,
+};
 
 } // namespace accelerate

@@ -8,6 +8,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/words.h"
 #include "cli/commands.h"
 #include "config/fields.h"
 
@@ -42,9 +43,7 @@ OptionInfo describe(const CLI::Option& option) {
       .takes_value = option.get_items_expected_max() > 0,
       .choices = {}};
   if (const Field* field = find_field(info.name)) {
-    for (const std::string_view choice : field->choices) {
-      info.choices += str_cat(info.choices.empty() ? "" : " ", choice);
-    }
+    info.choices = join(field->choices, " ");
   }
   return info;
 }
@@ -71,14 +70,6 @@ void collect(
         path.empty() ? sub->get_name() : path + " " + sub->get_name(),
         commands);
   }
-}
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    text += (text.empty() ? "" : " ") + word;
-  }
-  return text;
 }
 
 std::string in_single_quotes(const std::string& text) {
@@ -157,7 +148,7 @@ std::string bash_script(const std::vector<CommandInfo>& commands) {
         "') options='",
         options,
         "' subcommands='",
-        join(command.subcommands),
+        join(command.subcommands, " "),
         "' valued='",
         valued,
         "' ;;\n");
@@ -199,7 +190,7 @@ std::string zsh_script(const std::vector<CommandInfo>& commands) {
     } else if (!command.subcommands.empty()) {
       script += str_cat(
           " \\\n    '1:command:(",
-          join(command.subcommands),
+          join(command.subcommands, " "),
           ")' \\\n    '*:: :->rest'\n  [[ $state == rest ]] || return\n  case "
           "$words[1] in\n");
       for (const std::string& sub : command.subcommands) {
@@ -228,8 +219,8 @@ std::string fish_condition(const CommandInfo& command) {
         part);
   }
   if (!command.subcommands.empty()) {
-    condition +=
-        "; and not __fish_seen_subcommand_from " + join(command.subcommands);
+    condition += "; and not __fish_seen_subcommand_from " +
+                 join(command.subcommands, " ");
   }
   return condition;
 }
@@ -268,7 +259,7 @@ std::string fish_script(const std::vector<CommandInfo>& commands) {
 
 } // namespace
 
-void add_completion_command(CLI::App& app) {
+void add_completion_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "completion", "Prints a completion script for bash, zsh or fish");
   auto shell = std::make_shared<std::string>();

@@ -72,7 +72,7 @@ void add_default(CLI::App& config) {
           flag_spellings("mixed_precision", 0),
           *precision,
           std::string(find_field("mixed_precision")->help))
-      ->type_name("{no,fp16,bf16}");
+      ->type_name(value_placeholder(*find_field("mixed_precision")));
   command->callback([file, precision] {
     const fs::path path = path_or_default(*file);
     const LaunchConfig config = default_config(count_gpus(), *precision);

@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "config/flags.h"
 #include "config/resolve.h"
-#include "launch/diagnosis.h"
+#include "launch/machines/diagnosis.h"
 
 namespace accelerate {
 

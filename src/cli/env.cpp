@@ -11,6 +11,7 @@
 #include "accelerate/process.h"
 #include "accelerate/version.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "cli/commands.h"
 #include "config/flags.h"
 #include "config/resolve.h"
@@ -105,15 +106,15 @@ void print_variables() {
       "RANK=",
       "WORLD",
       "LOCAL_",
-      "HF_HOME"};
+      variables::kHuggingFaceHome};
   std::cout << "- variables:\n";
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     for (const char* prefix : kPrefixes) {
       if (text.starts_with(prefix)) {
-        const bool is_secret = text.starts_with("ACCELERATE_JOB_TOKEN=");
+        const std::string secret = str_cat(variables::kJobToken, "=");
         std::cout << "    "
-                  << (is_secret ? "ACCELERATE_JOB_TOKEN=(hidden)" : text)
+                  << (text.starts_with(secret) ? secret + "(hidden)" : text)
                   << '\n';
         break;
       }
@@ -136,7 +137,7 @@ void print_config(const ConfigLayer& flags) {
 
 } // namespace
 
-void add_env_command(CLI::App& app) {
+void add_env_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command =
       app.add_subcommand("env", "Prints what a bug report needs");
   const auto flags = std::make_shared<ConfigLayer>();

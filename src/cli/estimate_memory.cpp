@@ -8,7 +8,7 @@
 
 #include "base/str.h"
 #include "cli/commands.h"
-#include "cli/model_sizes.h"
+#include "sizing/model_sizes.h"
 
 namespace accelerate {
 namespace {
@@ -186,7 +186,7 @@ void run(const Options& options) {
 
 } // namespace
 
-void add_estimate_memory_command(CLI::App& app) {
+void add_estimate_memory_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "estimate-memory", "Says how much memory a model takes");
   auto options = std::make_shared<Options>();

@@ -40,6 +40,14 @@ class ReadableFormatter : public CLI::Formatter {
     return text.starts_with('\n') ? text.substr(1) : text;
   }
 
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    if (app->get_prefix_command()) {
+      usage.insert(usage.find_last_not_of('\n') + 1, " PROGRAM [ARGUMENTS]");
+    }
+    return usage;
+  }
+
   // `--num-processes` is accepted, but twice the names are half as readable.
   std::string make_option_name(const CLI::Option* option, bool is_positional)
       const override {

@@ -3,21 +3,26 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "cli/commands.h"
+#include "cli/program_mark.h"
 #include "config/fields.h"
 #include "config/flags.h"
 #include "config/resolve.h"
-#include "launch/guardian.h"
-#include "launch/hosts.h"
-#include "launch/job_token.h"
-#include "launch/mpirun.h"
-#include "launch/plan.h"
+#include "launch/machines/diagnosis.h"
+#include "launch/machines/job_token.h"
+#include "launch/parent_folder.h"
+#include "launch/plan/hosts.h"
+#include "launch/plan/mpirun.h"
+#include "launch/plan/plan.h"
 #include "launch/session.h"
+#include "launch/supervise/guardian.h"
 
 namespace accelerate {
 namespace {
@@ -33,16 +38,50 @@ void check_program(const std::vector<std::string>& program) {
   }
 }
 
+Patience patience_of(const LaunchConfig& config) {
+  Patience patience;
+  patience.limit = std::chrono::seconds(config.heartbeat_seconds);
+  patience.notice = std::min(patience.notice, patience.limit);
+  return patience;
+}
+
+std::vector<std::string> find_problems(
+    const LaunchConfig& config,
+    const LaunchPlan& plan,
+    const MachineFacts& facts) {
+  return config.check ? problems_of(diagnose_machine(
+                            config, facts, plan.command.command.at(0)))
+                      : std::vector<std::string>();
+}
+
+/// Python would say it once per worker, each with its own words.
+void check_script(
+    const LaunchConfig& config,
+    const std::vector<std::string>& program) {
+  std::error_code error;
+  if (!config.module && !config.no_python && program[0].ends_with(".py") &&
+      !std::filesystem::exists(program[0], error)) {
+    throw ConfigError(str_cat(
+        "[launch] there is no file ",
+        program[0],
+        " in ",
+        std::filesystem::current_path(error).string(),
+        "; give the path of the script"));
+  }
+}
+
 int run_plan(const LaunchPlan& plan, SessionOptions options) {
-  return run_guarded([&](int lifeline) {
-    options.lifeline = lifeline;
-    try {
-      return run_session(plan, options);
-    } catch (const Error& error) {
-      std::cerr << "accelerate: " << error.what() << '\n';
-      return kExitUsage;
-    }
-  });
+  return run_guarded(
+      [&](int lifeline) {
+        options.lifeline = lifeline;
+        try {
+          return run_session(plan, options);
+        } catch (const Error& error) {
+          std::cerr << "accelerate: " << error.what() << '\n';
+          return kExitUsage;
+        }
+      },
+      plan.is_contained);
 }
 
 void print_dry_run(const LaunchPlan& plan) {
@@ -71,7 +110,7 @@ Placement place_hosts(
   if (hosts.size() > 1) {
     placement.meeting_point = {
         meeting_address(hosts, config.main_process_ip),
-        config.main_process_port.value_or(kDefaultMachinesPort)};
+        config.main_process_port.value_or(kDefaultMainProcessPort)};
   }
   return placement;
 }
@@ -93,7 +132,7 @@ std::vector<RemoteLauncher> remote_launchers(
   order.is_coloured = plan.output.is_coloured;
   order.folder = std::filesystem::current_path();
   order.program = program;
-  order.variables = variables_to_pass_on(environ);
+  order.variables = variables_to_pass_on(environ, config.values.exported);
   for (const Field& field : launch_fields()) {
     const std::string name(field.name);
     if (config.kind_of(name) != SourceKind::kDefault) {
@@ -101,7 +140,7 @@ std::vector<RemoteLauncher> remote_launchers(
     }
   }
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string ssh = system_env("ACCELERATE_SSH_COMMAND").value_or("");
+  const std::string ssh = system_env(variables::kSshCommand).value_or("");
   std::vector<RemoteLauncher> launchers;
   for (size_t i = 1; i < hosts.size(); ++i) {
     order.machine_rank = static_cast<int>(i);
@@ -140,18 +179,19 @@ int join_from_stdin() {
   placement.num_machines = order.num_machines;
   placement.machine_rank = order.machine_rank;
   placement.meeting_point = order.meeting_point;
-  LaunchPlan plan = make_plan(
-      config,
-      order.program,
-      placement,
-      read_machine_facts(config.values, system_env));
-  plan.command.variables.insert(order.variables.begin(), order.variables.end());
-  plan.num_local = order.num_local.value_or(plan.num_local);
-  plan.output.is_coloured = order.is_coloured;
-  plan.output.is_input_shared = false;
+  const auto facts = read_machine_facts(config.values, system_env);
+  LaunchStarter starter;
+  starter.num_local = order.num_local;
+  starter.variables = order.variables;
+  starter.is_coloured = order.is_coloured;
+  starter.is_input_shared = false;
+  const LaunchPlan plan =
+      make_plan(config, order.program, placement, facts, starter);
   SessionOptions options;
   options.token = order.token;
   options.join_limit = order.join_limit;
+  options.patience = patience_of(config.values);
+  options.problems = find_problems(config.values, plan, facts);
   options.is_remote_controlled = true;
   return run_plan(plan, options);
 }
@@ -163,6 +203,9 @@ int launch(
     const std::vector<std::string>& program,
     const std::string& parent_folder) {
   check_program(program);
+  if (!parent_folder.empty()) {
+    check_parent_folder(parent_folder);
+  }
   const ResolvedConfig config = resolve_launch_config(flags, system_env);
   check_launchable(config);
   const LaunchConfig& values = config.values;
@@ -174,25 +217,24 @@ int launch(
   } else if (!is_mpirun) {
     placement = find_placement(config, system_env);
   }
-  LaunchPlan plan = make_plan(
-      config, program, placement, read_machine_facts(values, system_env));
-  plan.output.is_coloured = isatty(STDOUT_FILENO) == 1 &&
-                            isatty(STDERR_FILENO) == 1 &&
-                            !system_env("NO_COLOR");
-  plan.output.is_prompt = !parent_folder.empty();
-  plan.output.is_input_shared = parent_folder.empty();
+  LaunchStarter starter;
+  starter.is_coloured = isatty(STDOUT_FILENO) == 1 &&
+                        isatty(STDERR_FILENO) == 1 &&
+                        !system_env(variables::kNoColor);
+  starter.is_prompt = !parent_folder.empty();
+  starter.is_input_shared = parent_folder.empty();
   if (!hosts.empty()) {
-    plan.num_local = hosts[0].slots.value_or(plan.num_local);
+    starter.num_local = hosts[0].slots;
   } else if (is_mpirun) {
-    plan.command = under_mpirun(values, plan.command, mpirun_version());
-    plan.num_local = 1;
-    plan.is_ranked = false;
-    plan.output.is_inherited = values.log_dir.empty();
+    starter.mpirun_version = mpirun_version();
   }
+  const auto facts = read_machine_facts(values, system_env);
+  const LaunchPlan plan = make_plan(config, program, placement, facts, starter);
   if (values.dry_run) {
     print_dry_run(plan);
     return 0;
   }
+  check_script(values, program);
   for (const auto& note : config.notes) {
     std::cerr << "[launch] " << note << '\n';
   }
@@ -202,7 +244,15 @@ int launch(
   SessionOptions options;
   options.join_limit = std::chrono::seconds(values.join_timeout);
   options.parent_folder = parent_folder;
-  options.token = hosts.size() > 1 ? random_token() : find_token(system_env);
+  options.patience = patience_of(values);
+  options.problems = find_problems(values, plan, facts);
+  std::optional<JobToken> token;
+  if (hosts.size() > 1) {
+    options.token = random_token();
+  } else {
+    token.emplace(placement, system_env, options.join_limit);
+    options.token = token->text();
+  }
   options.remote_launchers =
       remote_launchers(hosts, config, plan, program, options.token);
   return run_plan(plan, options);
@@ -223,9 +273,10 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   // Everything from the program on belongs to the program.
   command->prefix_command();
   command->callback([=, &exit_code] {
-    exit_code = *is_joining
-                    ? join_from_stdin()
-                    : launch(*flags, command->remaining(), *parent_folder);
+    auto program = command->remaining();
+    unmark_program(program);
+    exit_code = *is_joining ? join_from_stdin()
+                            : launch(*flags, program, *parent_folder);
   });
 }
 

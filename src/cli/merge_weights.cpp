@@ -55,7 +55,7 @@ void run(const Options& options) {
 
 } // namespace
 
-void add_merge_weights_command(CLI::App& app) {
+void add_merge_weights_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "merge-weights", "Joins sharded safetensors files into one");
   auto options = std::make_shared<Options>();

@@ -12,6 +12,7 @@
 #include "accelerate/error.h"
 #include "accelerate/process_group.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "comm/backends/backends.h"
 #include "comm/failures.h"
 #include "comm/process_group_impl.h"
@@ -28,7 +29,9 @@ std::string address_for_peers(const std::string& host) {
     addresses = resolve_host(host);
   } catch (const CommError& error) {
     throw ConfigError(str_cat(
-        "[connect] MASTER_ADDR='",
+        "[connect] ",
+        variables::kMasterAddress,
+        "='",
         host,
         "' cannot be resolved; use a name or address that every machine "
         "knows"));
@@ -39,7 +42,9 @@ std::string address_for_peers(const std::string& host) {
     }
   }
   throw ConfigError(str_cat(
-      "[connect] no network route to MASTER_ADDR='",
+      "[connect] no network route to ",
+      variables::kMasterAddress,
+      "='",
       host,
       "'; is the interface up?"));
 }

@@ -10,6 +10,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "comm/connect.h"
 #include "comm/failures.h"
 #include "comm/roll_call.h"
@@ -88,15 +89,17 @@ class QuietLog {
 StorePtr open_store(
     const ProcessEnvironment& environment,
     milliseconds timeout) {
-  const auto& [topology, rendezvous, source] = environment;
+  const auto& topology = environment.topology;
+  const auto& rendezvous = environment.rendezvous;
   if (rendezvous.address.empty() || rendezvous.port == 0) {
     throw ConfigError(str_cat(
         "[connect] ",
-        source,
+        environment.starter_name(),
         " started ",
         topology.world_size,
         " processes but ",
-        rendezvous.address.empty() ? "MASTER_ADDR" : "MASTER_PORT",
+        rendezvous.address.empty() ? variables::kMasterAddress
+                                   : variables::kMasterPort,
         " is not set; set it to the machine of rank 0 (and a free port), or "
         "start with `accelerate launch`"));
   }
@@ -125,7 +128,11 @@ StorePtr open_store(
         rendezvous.port);
     if (options.isServer) {
       throw CommError(str_cat(
-          where, " cannot listen: ", cause, "; choose another MASTER_PORT"));
+          where,
+          " cannot listen: ",
+          cause,
+          "; choose another ",
+          variables::kMasterPort));
     }
     if (is_timeout(cause)) {
       throw TimeoutError(str_cat(
@@ -139,8 +146,9 @@ StorePtr open_store(
         where,
         " found no store: ",
         cause,
-        "; see that rank 0, which holds it, still runs and that MASTER_ADDR "
-        "leads to it"));
+        "; see that rank 0, which holds it, still runs and that ",
+        variables::kMasterAddress,
+        " leads to it"));
   }
 }
 

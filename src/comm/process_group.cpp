@@ -14,6 +14,7 @@
 #include "comm/backends/backends.h"
 #include "comm/failures.h"
 #include "comm/process_group_impl.h"
+#include "comm/raw_check.h"
 
 namespace accelerate {
 namespace {
@@ -54,6 +55,13 @@ at::Tensor bytes_tensor(const std::string& bytes) {
 std::string to_string(const at::Tensor& bytes, int64_t size) {
   return {
       static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(size)};
+}
+
+// What travelled, where it was a copy.
+void take(at::Tensor& tensor, const at::Tensor& carried) {
+  if (!carried.is_same(tensor)) {
+    tensor.copy_(carried);
+  }
 }
 
 // Gloo has no average; whole numbers are divided towards zero.
@@ -314,8 +322,13 @@ void ProcessGroup::guard(
   impl_->guard(operation, work);
 }
 
+void ProcessGroup::check_collectives() {
+  impl_->set_checks_collectives(!impl_->is_solo());
+}
+
 void ProcessGroup::barrier() const {
   if (!impl_->is_solo()) {
+    check_raw(*this, "barrier", {});
     Impl::start(impl_, "barrier", [&](auto& group) {
       // c10d's own keeps a static tensor, which threads would write at once.
       return ranks_are_threads() ? group.getBackend(c10::kCPU)->barrier()
@@ -329,6 +342,7 @@ ProcessGroup::Work ProcessGroup::start_broadcast(at::Tensor tensor, int root)
   if (impl_->is_solo()) {
     return {};
   }
+  check_raw(*this, str_cat("broadcast from rank ", root), {tensor});
   c10d::BroadcastOptions options;
   options.rootRank = root;
   std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
@@ -336,11 +350,7 @@ ProcessGroup::Work ProcessGroup::start_broadcast(at::Tensor tensor, int root)
       impl_,
       "broadcast",
       [&](auto& group) { return group.broadcast(tensors, options); },
-      [tensor, carried = tensors[0]]() mutable {
-        if (!carried.is_same(tensor)) {
-          tensor.copy_(carried);
-        }
-      });
+      [tensor, carried = tensors[0]]() mutable { take(tensor, carried); });
 }
 
 ProcessGroup::Work ProcessGroup::start_all_reduce(
@@ -349,6 +359,7 @@ ProcessGroup::Work ProcessGroup::start_all_reduce(
   if (impl_->is_solo()) {
     return {};
   }
+  check_raw(*this, str_cat("all_reduce ", static_cast<int>(op)), {tensor});
   c10d::AllreduceOptions options;
   options.reduceOp = to_c10d(op);
   std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
@@ -357,9 +368,7 @@ ProcessGroup::Work ProcessGroup::start_all_reduce(
       "all_reduce",
       [&](auto& group) { return group.allreduce(tensors, options); },
       [tensor, carried = tensors[0], op, size = world_size()]() mutable {
-        if (!carried.is_same(tensor)) {
-          tensor.copy_(carried);
-        }
+        take(tensor, carried);
         divide(tensor, op, size);
       });
 }
@@ -378,6 +387,7 @@ ProcessGroup::Work ProcessGroup::start_all_gather_into(
     whole.copy_(part.reshape(whole.sizes()));
     return {};
   }
+  check_raw(*this, "all_gather", {part});
   auto input = impl_->carried(part.detach()).flatten();
   const bool is_direct =
       whole.is_contiguous() && whole.device() == input.device();
@@ -404,6 +414,7 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
     part.copy_(whole.reshape(part.sizes()));
     return {};
   }
+  check_raw(*this, str_cat("reduce_scatter ", static_cast<int>(op)), {whole});
   auto input = impl_->carried(whole.detach()).flatten();
   // All ranks' pieces for this one, or their reduction, as rows.
   const bool by_exchange = impl_->sums_after_exchange(input.device().type());
@@ -459,6 +470,7 @@ at::Tensor ProcessGroup::gather(const at::Tensor& tensor, int root) const {
   if (impl_->is_solo()) {
     return all_gather(tensor);
   }
+  check_raw(*this, str_cat("gather to rank ", root), {tensor});
   c10d::GatherOptions options;
   options.rootRank = root;
   at::Tensor rows;
@@ -482,6 +494,7 @@ void ProcessGroup::scatter(at::Tensor output, const at::Tensor& rows, int root)
     output.copy_(rows[0]);
     return;
   }
+  check_raw(*this, str_cat("scatter from rank ", root), {output});
   c10d::ScatterOptions options;
   options.rootRank = root;
   std::vector<at::Tensor> outputs = {output};
@@ -496,22 +509,22 @@ void ProcessGroup::scatter(at::Tensor output, const at::Tensor& rows, int root)
 
 ProcessGroup::Work
 ProcessGroup::start_send(const at::Tensor& tensor, int to, int channel) const {
-  std::vector<at::Tensor> tensors = {tensor};
+  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
   return Impl::start(
       impl_,
       "send",
       [&](auto& group) { return group.send(tensors, to, channel); },
-      [tensor] {});
+      [carried = tensors[0]] {});
 }
 
 ProcessGroup::Work
 ProcessGroup::start_receive(at::Tensor tensor, int from, int channel) const {
-  std::vector<at::Tensor> tensors = {tensor};
+  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
   return Impl::start(
       impl_,
       "receive",
       [&](auto& group) { return group.recv(tensors, from, channel); },
-      [tensor] {});
+      [tensor, carried = tensors[0]]() mutable { take(tensor, carried); });
 }
 
 int ProcessGroup::open_channel() const {

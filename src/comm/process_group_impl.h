@@ -51,6 +51,10 @@ class ProcessGroup::Impl {
   void adopt(std::weak_ptr<Impl> subgroup);
   void shutdown();
 
+  /// See `ProcessGroup::check_collectives`; off while ranks compare.
+  bool checks_collectives() const { return checks_collectives_; }
+  void set_checks_collectives(bool on) { checks_collectives_ = on; }
+
   const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
   bool is_solo() const { return solo_; }
   bool is_shut_down() const { return !solo_ && !group_; }
@@ -76,6 +80,7 @@ class ProcessGroup::Impl {
   bool ranks_are_threads_ = false;
   uint64_t num_operations_ = 0;
   int num_channels_ = 0;
+  bool checks_collectives_ = false;
   std::vector<std::weak_ptr<Impl>> subgroups_;
 };
 

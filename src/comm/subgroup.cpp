@@ -187,6 +187,7 @@ ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks) const {
       result = ProcessGroup(std::make_shared<Impl>(
           part, backend(), /*owns=*/true, ranks_are_threads()));
       impl_->adopt(result.impl());
+      result.impl()->set_checks_collectives(impl_->checks_collectives());
     }
     enlist(whole, part.get());
   });

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "config/config_file.h"
 
-#include <fstream>
-#include <sstream>
+#include <unistd.h>
 
 #include "accelerate/error.h"
+#include "base/parse.h"
+#include "base/printable.h"
+#include "base/small_file.h"
 #include "base/str.h"
 #include "config/fields.h"
 #include "config/foreign.h"
@@ -15,6 +17,9 @@ namespace accelerate {
 namespace {
 
 using nlohmann::json;
+
+// Plain data parallel training under another name.
+constexpr std::string_view kReplicas = "dp_replicate_size";
 
 const Field* find_field_by_key(const std::string& key) {
   for (const Field& field : launch_fields()) {
@@ -50,6 +55,7 @@ class FileReader {
       }
       read_top(entry);
     }
+    settle_replicas();
     return std::move(file_);
   }
 
@@ -59,7 +65,7 @@ class FileReader {
   }
 
   [[noreturn]] void refuse(const YamlEntry& entry, const std::string& what) {
-    throw ConfigError(str_cat("[", place(entry), "] ", what));
+    throw ConfigError(str_cat("[", place(entry), "] ", printable(what)));
   }
 
   void read_top(const YamlEntry& entry) {
@@ -227,9 +233,12 @@ class FileReader {
   void read_foreign(const ForeignKey& foreign, const YamlEntry& entry) {
     const json& value = entry.value;
     const bool is_set =
-        value.is_structured() ? asks(entry) : !is_off(entry.text);
+        value.is_structured() ? asks(foreign, entry) : !is_off(entry.text);
     if (foreign.is_gone) {
       file_.document.erase(entry.key);
+    }
+    if (entry.key == "parallelism_config") {
+      find_replicas(entry);
     }
     if (entry.key == "dynamo_backend" && is_set) {
       file_.document["dynamo_config"] = {{"dynamo_backend", value}};
@@ -246,17 +255,68 @@ class FileReader {
   }
 
   // A section whose values are all off (`ipex: false`) asks for nothing.
-  static bool asks(const YamlEntry& entry) {
+  static bool asks(const ForeignKey& foreign, const YamlEntry& entry) {
     if (entry.value.is_array()) {
       return !entry.value.empty();
     }
     for (const YamlEntry& inner : entry.entries) {
-      if (inner.value.is_structured() ? !inner.value.empty()
-                                      : !is_off(inner.text)) {
+      const bool is_switch = inner.key.ends_with(foreign.switches) &&
+                             !inner.key.ends_with(kReplicas);
+      const bool is_one = !foreign.switches.empty() && inner.text == "1";
+      if (is_switch && !is_one &&
+          (inner.value.is_structured() ? !inner.value.empty()
+                                       : !is_off(inner.text))) {
         return true;
       }
     }
     return false;
+  }
+
+  void find_replicas(const YamlEntry& section) {
+    for (const YamlEntry& inner : section.entries) {
+      if (!inner.key.ends_with(kReplicas) || inner.value.is_null()) {
+        continue;
+      }
+      const auto number = parse_number<int>(inner.text);
+      if (!number || *number < 1) {
+        refuse(
+            inner,
+            str_cat(
+                inner.key,
+                " is ",
+                inner.value.dump(),
+                " where a whole number of at least 1 was expected; correct "
+                "it"));
+      }
+      if (*number > 1) {
+        replicas_ = inner;
+      }
+    }
+  }
+
+  void settle_replicas() {
+    if (!replicas_) {
+      return;
+    }
+    const LayerValue wanted{replicas_->text, place(*replicas_)};
+    LaunchConfig scratch;
+    assign_field(scratch, *find_field("num_processes"), wanted);
+    const auto [found, is_new] =
+        file_.values.try_emplace("num_processes", wanted);
+    if (!is_new && found->second.text != wanted.text) {
+      refuse(
+          *replicas_,
+          str_cat(
+              replicas_->key,
+              " is ",
+              wanted.text,
+              ", but num_processes (",
+              found->second.place,
+              ") is ",
+              found->second.text,
+              "; every process holds one replica, so both are the same "
+              "number"));
+    }
   }
 
   void add_foreign(const YamlEntry& entry, std::string_view advice) {
@@ -265,6 +325,7 @@ class FileReader {
   }
 
   ConfigFile file_;
+  std::optional<YamlEntry> replicas_;
 };
 
 } // namespace
@@ -276,9 +337,9 @@ ConfigFile parse_config(
 }
 
 ConfigFile read_config_file(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
   std::error_code ignored;
-  if (!in || std::filesystem::is_directory(path, ignored)) {
+  if (access(path.c_str(), R_OK) != 0 ||
+      std::filesystem::is_directory(path, ignored)) {
     throw ConfigError(str_cat(
         "[config] cannot read the configuration file '",
         path.string(),
@@ -287,9 +348,7 @@ ConfigFile read_config_file(const std::filesystem::path& path) {
         path.string(),
         "`"));
   }
-  std::ostringstream text;
-  text << in.rdbuf();
-  return parse_config(text.str(), path);
+  return parse_config(read_small_file(path, "the configuration file"), path);
 }
 
 } // namespace accelerate

@@ -4,13 +4,15 @@
 #include <algorithm>
 
 #include "base/str.h"
+#include "base/variables.h"
 #include "config/fields.h"
 
 namespace accelerate {
 namespace {
 
-constexpr const char* kIntroduction =
-    R"(# Options of `accelerate launch`
+std::string introduction() {
+  return str_cat(
+      R"(# Options of `accelerate launch`
 
 <!-- Written by `accelerate config options-markdown`; a test compares it. -->
 
@@ -18,7 +20,9 @@ Every option can come from four places. The first that has it wins:
 
 1. a flag: `--num_processes 4`, also spelt `--num-processes 4`;
 2. an environment variable;
-3. the configuration file (`--config_file FILE`, else `ACCELERATE_CONFIG_FILE`,
+3. the configuration file (`--config_file FILE`, else `)",
+      variables::kConfigFile,
+      R"(`,
    else the default file that `accelerate config` writes);
 4. the default.
 
@@ -26,7 +30,8 @@ Every option can come from four places. The first that has it wins:
 switch takes a value too: `--debug=false` beats `debug: true` in the file.
 Keys marked with * are read by this program only: Hugging Face Accelerate
 refuses a file that has them.
-)";
+)");
+}
 
 std::string code(std::string_view text) {
   return text.empty() ? "" : str_cat("`", text, "`");
@@ -66,7 +71,7 @@ std::string source_text(const Source& source) {
 } // namespace
 
 std::string options_markdown() {
-  std::string text = kIntroduction;
+  std::string text = introduction();
   std::string_view group;
   for (const Field& field : launch_fields()) {
     if (field.group != group) {

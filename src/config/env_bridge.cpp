@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/variables.h"
 #include "config/fields.h"
 
 namespace accelerate {
@@ -28,17 +29,25 @@ std::filesystem::path expand_home(
 }
 
 std::filesystem::path hugging_face_home(const EnvLookup& env) {
-  if (const auto folder = non_empty(env, "HF_HOME")) {
+  if (const auto folder = non_empty(env, variables::kHuggingFaceHome)) {
     return expand_home(*folder, env);
   }
-  const auto cache = non_empty(env, "XDG_CACHE_HOME");
+  const auto cache = non_empty(env, variables::kCacheHome);
   return expand_home(cache.value_or("~/.cache"), env) / "huggingface";
+}
+
+// As the original writes them.
+std::string worker_switch(const Field& field, bool is_on) {
+  if (field.workers == WorkerRule::kAlways) {
+    return is_on ? "True" : "False";
+  }
+  return "1";
 }
 
 } // namespace
 
 std::filesystem::path home_folder(const EnvLookup& env) {
-  if (const auto folder = non_empty(env, "HOME")) {
+  if (const auto folder = non_empty(env, variables::kHome)) {
     return *folder;
   }
   const passwd* user = getpwuid(getuid());
@@ -54,7 +63,7 @@ ConfigLayer read_environment(const EnvLookup& env) {
     const std::string variable(field.variable);
     const auto value = non_empty(env, variable);
     // OpenMP's list of counts per nesting level is inherited as it is.
-    const bool is_omp_list = value && variable == "OMP_NUM_THREADS" &&
+    const bool is_omp_list = value && variable == variables::kOmpNumThreads &&
                              value->find(',') != std::string::npos;
     if (value && !is_omp_list) {
       layer[std::string(field.name)] = {*value, variable};
@@ -65,29 +74,17 @@ ConfigLayer read_environment(const EnvLookup& env) {
 
 std::map<std::string, std::string> worker_variables(
     const LaunchConfig& config) {
-  std::map<std::string, std::string> variables = {
-      {"ACCELERATE_MIXED_PRECISION", config.mixed_precision},
-      {"ACCELERATE_USE_CPU", config.cpu ? "True" : "False"},
-  };
-  if (config.debug) {
-    variables["ACCELERATE_DEBUG_MODE"] = "1";
+  std::map<std::string, std::string> result;
+  for (const Field& field : launch_fields()) {
+    const std::string text = format_field(config, field);
+    const bool is_decided = text != format_field(LaunchConfig{}, field);
+    if (field.workers == WorkerRule::kAlways ||
+        (field.workers == WorkerRule::kWhereDecided && is_decided)) {
+      result[std::string(field.variable)] =
+          field.is_flag() ? worker_switch(field, is_decided) : text;
+    }
   }
-  if (config.enable_cpu_affinity) {
-    variables["ACCELERATE_CPU_AFFINITY"] = "1";
-  }
-  if (config.gradient_accumulation_steps) {
-    variables["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] =
-        std::to_string(*config.gradient_accumulation_steps);
-  }
-  if (config.num_cpu_threads_per_process) {
-    variables["OMP_NUM_THREADS"] =
-        std::to_string(*config.num_cpu_threads_per_process);
-  }
-  if (!config.gpu_ids.empty()) {
-    variables["CUDA_VISIBLE_DEVICES"] =
-        format_field(config, *find_field("gpu_ids"));
-  }
-  return variables;
+  return result;
 }
 
 std::filesystem::path default_config_path(const EnvLookup& env) {

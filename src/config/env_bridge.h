@@ -2,18 +2,16 @@
 // Between the launch configuration and environment variables, both ways.
 #pragma once
 
+#include "accelerate/process.h"
 #include "config/launch_config.h"
 
 namespace accelerate {
 
-/// The same type as in `process.h`, which this module does not include.
-using EnvLookup =
-    std::function<std::optional<std::string>(const std::string& name)>;
-
 /// The fields whose variable is set and not empty.
 ACCELERATE_API ConfigLayer read_environment(const EnvLookup& env);
 
-/// The variables by which the workers learn the configuration. Ranks, sizes
+/// The variables by which the workers learn the configuration: those of the
+/// fields that say so (`Field::workers`). Ranks, sizes
 /// and the meeting point are not among them: they belong to the launcher.
 /// Variables that the configuration does not decide are left out, so that an
 /// inherited value stays.

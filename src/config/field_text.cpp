@@ -5,7 +5,9 @@
 
 #include "accelerate/error.h"
 #include "base/parse.h"
+#include "base/printable.h"
 #include "base/str.h"
+#include "base/words.h"
 #include "config/fields.h"
 
 namespace accelerate {
@@ -27,14 +29,6 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) {
-    text += (text.empty() ? "" : ",") + part;
-  }
-  return text;
-}
-
 [[noreturn]] void refuse(
     const Field& field,
     const LayerValue& value,
@@ -43,7 +37,7 @@ std::string join(const std::vector<std::string>& parts) {
       "[config] ",
       field.name,
       " is '",
-      value.text,
+      printable(value.text),
       "' (",
       value.place,
       ") where ",
@@ -87,13 +81,7 @@ std::string expectation(const Field& field) {
     return text;
   }
   if (!field.choices.empty()) {
-    std::string text;
-    for (size_t i = 0; i < field.choices.size(); ++i) {
-      const bool is_last = i + 1 == field.choices.size();
-      text +=
-          str_cat(i == 0 ? "" : (is_last ? " or " : ", "), field.choices[i]);
-    }
-    return text;
+    return either(field.choices);
   }
   return "a text";
 }
@@ -156,7 +144,7 @@ std::string format_field(const LaunchConfig& config, const Field& field) {
           },
           [&](std::vector<std::string> LaunchConfig::*member) {
             const auto& parts = config.*member;
-            return parts.empty() ? unset : join(parts);
+            return parts.empty() ? unset : join(parts, ",");
           },
       },
       field.member);

@@ -2,8 +2,13 @@
 #include "config/fields.h"
 
 #include <algorithm>
+#include <cctype>
 
+#include "accelerate/precision_name.h"
+#include "base/host_name.h"
 #include "base/str.h"
+#include "base/variables.h"
+#include "config/stream_choice.h"
 
 namespace accelerate {
 namespace {
@@ -26,9 +31,9 @@ std::string check_gpu_ids(const std::string& text) {
     const std::string_view id(text.data() + begin, end - begin);
     const bool is_index =
         !id.empty() && std::all_of(id.begin(), id.end(), is_digit);
-    // The last two are how users and Slurm say "none" in the environment.
+    // The last ones are how users, containers and Slurm say "none".
     if (!is_index && !id.starts_with("GPU-") && !id.starts_with("MIG-") &&
-        id != "-1" && id != "NoDevFiles") {
+        id != "-1" && id != "none" && id != "void" && id != "NoDevFiles") {
       return "'all', or device indices or UUIDs joined by commas, as 0,1";
     }
     begin = end + 1;
@@ -37,17 +42,59 @@ std::string check_gpu_ids(const std::string& text) {
 }
 
 std::string check_precision(const std::string& text) {
-  return text == "fp8" ? "no, fp16 or bf16 (fp8 needs an engine that this "
-                         "program does not have; bf16 is the nearest)"
-                       : "";
+  return find_precision(text) != nullptr ? "" : expected_precision(text);
+}
+
+std::vector<std::string_view> precision_choices() {
+  std::vector<std::string_view> choices;
+  for (const PrecisionName& row : precision_names()) {
+    choices.push_back(row.name);
+  }
+  return choices;
 }
 
 std::string check_hosts(const std::string& text) {
-  return text.empty() || text.starts_with(',') || text.ends_with(',') ||
-                 text.find(",,") != std::string::npos ||
-                 text.find_first_of(" \t") != std::string::npos
-             ? "host names joined by commas, as node0,node1"
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (!is_ssh_target(text.substr(begin, end - begin))) {
+      return "host names joined by commas, as node0,node1";
+    }
+    begin = end + 1;
+  }
+  return {};
+}
+
+std::string check_variables(const std::string& text) {
+  const auto is_part = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' ||
+           c == ',';
+  };
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_part)
+             ? ""
+             : "names of environment variables joined by commas, as A,B";
+}
+
+std::string check_tee(const std::string& text) {
+  return parse_stream_choice(text)
+             ? ""
+             : "0, 1, 2 or 3, or one of these by local rank, as 0:3,1:2,";
+}
+
+std::string check_ranks(const std::string& text) {
+  return text.find_first_not_of("0123456789,") != std::string::npos ||
+                 text.empty() || text.starts_with(',') || text.ends_with(',') ||
+                 text.find(",,") != std::string::npos || text.size() > 1000
+             ? "local ranks joined by commas, as 0,1,"
              : "";
+}
+
+std::string_view port_help() {
+  static const std::string text = str_cat(
+      "TCP port of machine 0; by default ",
+      kDefaultMainProcessPort,
+      " with several machines, any free one with one");
+  return text;
 }
 
 std::vector<Field> program_fields() {
@@ -72,7 +119,8 @@ std::vector<Field> hardware_fields() {
        .help = "Train on the CPU even where there are GPUs",
        .yaml_key = "use_cpu",
        .is_shared_key = true,
-       .variable = "ACCELERATE_USE_CPU",
+       .variable = variables::kUseCpu,
+       .workers = WorkerRule::kAlways,
        .question = "Train on the CPU only, even where there are GPUs?"},
       {.name = "multi_gpu",
        .member = &LaunchConfig::multi_gpu,
@@ -83,11 +131,12 @@ std::vector<Field> hardware_fields() {
        .member = &LaunchConfig::mixed_precision,
        .group = kHardware,
        .help = "Arithmetic of the forward pass",
-       .choices = {"no", "fp16", "bf16"},
+       .choices = precision_choices(),
        .check = check_precision,
        .yaml_key = "mixed_precision",
        .is_shared_key = true,
-       .variable = "ACCELERATE_MIXED_PRECISION",
+       .variable = variables::kMixedPrecision,
+       .workers = WorkerRule::kAlways,
        .question = "Which mixed precision?"},
       {.name = "num_processes",
        .member = &LaunchConfig::num_processes,
@@ -100,7 +149,7 @@ std::vector<Field> hardware_fields() {
        .unset_word = "auto",
        .yaml_key = "num_processes",
        .is_shared_key = true,
-       .variable = "ACCELERATE_NUM_PROCESSES",
+       .variable = variables::kNumProcesses,
        .question = "How many processes, over all machines?"},
       {.name = "gpu_ids",
        .member = &LaunchConfig::gpu_ids,
@@ -112,7 +161,8 @@ std::vector<Field> hardware_fields() {
        .unset_word = "all",
        .yaml_key = "gpu_ids",
        .is_shared_key = true,
-       .variable = "CUDA_VISIBLE_DEVICES",
+       .variable = variables::kVisibleDevices,
+       .workers = WorkerRule::kWhereDecided,
        .question = "Which GPUs of this machine (as 0,1), or all?"},
       {.name = "num_cpu_threads_per_process",
        .member = &LaunchConfig::num_cpu_threads_per_process,
@@ -123,15 +173,24 @@ std::vector<Field> hardware_fields() {
        .least = 1,
        .unset_word = "auto",
        .yaml_key = "num_cpu_threads_per_process",
-       .variable = "OMP_NUM_THREADS"},
+       .variable = variables::kOmpNumThreads,
+       .workers = WorkerRule::kWhereDecided},
       {.name = "enable_cpu_affinity",
        .member = &LaunchConfig::enable_cpu_affinity,
        .group = kHardware,
        .help = "Keep each process on the cores near its GPU (NUMA)",
        .yaml_key = "enable_cpu_affinity",
        .is_shared_key = true,
-       .variable = "ACCELERATE_CPU_AFFINITY",
+       .variable = variables::kCpuAffinity,
+       .workers = WorkerRule::kWhereDecided,
        .question = "Keep each process on the cores near its GPU (NUMA)?"},
+      {.name = "bind_memory",
+       .member = &LaunchConfig::bind_memory,
+       .group = kHardware,
+       .help = "Take the memory of each process from the NUMA node near its "
+               "GPU only",
+       .yaml_key = "bind_memory",
+       .variable = variables::kBindMemory},
   };
 }
 
@@ -146,7 +205,7 @@ std::vector<Field> machine_fields() {
        .most = kMaxMachines,
        .yaml_key = "num_machines",
        .is_shared_key = true,
-       .variable = "ACCELERATE_NUM_MACHINES",
+       .variable = variables::kNumMachines,
        .question = "How many machines?"},
       {.name = "machine_rank",
        .member = &LaunchConfig::machine_rank,
@@ -157,7 +216,7 @@ std::vector<Field> machine_fields() {
        .most = kMaxMachines - 1,
        .yaml_key = "machine_rank",
        .is_shared_key = true,
-       .variable = "ACCELERATE_MACHINE_RANK",
+       .variable = variables::kMachineRank,
        .question =
            "Which of them is this one (0 is where the others connect)?"},
       {.name = "main_process_ip",
@@ -167,19 +226,18 @@ std::vector<Field> machine_fields() {
        .value_name = "HOST",
        .yaml_key = "main_process_ip",
        .is_shared_key = true,
-       .variable = "MASTER_ADDR",
+       .variable = variables::kMasterAddress,
        .question = "Address (name or IP) of machine 0?"},
       {.name = "main_process_port",
        .member = &LaunchConfig::main_process_port,
        .group = kMachines,
-       .help = "TCP port of machine 0; by default 29500 with several machines, "
-               "any free one with one",
+       .help = port_help(),
        .value_name = "PORT",
        .most = kMaxPort,
        .unset_word = "auto",
        .yaml_key = "main_process_port",
        .is_shared_key = true,
-       .variable = "MASTER_PORT",
+       .variable = variables::kMasterPort,
        .question = "TCP port of machine 0?"},
       {.name = "hosts",
        .member = &LaunchConfig::hosts,
@@ -189,14 +247,14 @@ std::vector<Field> machine_fields() {
        .value_name = "A,B,C",
        .check = check_hosts,
        .yaml_key = "hosts",
-       .variable = "ACCELERATE_HOSTS"},
+       .variable = variables::kHosts},
       {.name = "hostfile",
        .member = &LaunchConfig::hostfile,
        .group = kMachines,
        .help = "As --hosts, one host per line of this file (`name slots=N`)",
        .value_name = "FILE",
        .yaml_key = "hostfile",
-       .variable = "ACCELERATE_HOSTFILE"},
+       .variable = variables::kHostfile},
       {.name = "mpirun_hostfile",
        .member = &LaunchConfig::mpirun_hostfile,
        .group = kMachines,
@@ -204,7 +262,7 @@ std::vector<Field> machine_fields() {
        .value_name = "FILE",
        .yaml_key = "mpirun_config.mpirun_hostfile",
        .is_shared_key = true,
-       .variable = "ACCELERATE_MPIRUN_HOSTFILE",
+       .variable = variables::kMpirunHostfile,
        .question = "Host file for mpirun?"},
       {.name = "join_timeout",
        .member = &LaunchConfig::join_timeout,
@@ -214,7 +272,35 @@ std::vector<Field> machine_fields() {
        .least = 1,
        .most = 86400,
        .yaml_key = "join_timeout",
-       .variable = "ACCELERATE_JOIN_TIMEOUT"},
+       .variable = variables::kJoinTimeout},
+      {.name = "heartbeat_seconds",
+       .member = &LaunchConfig::heartbeat_seconds,
+       .group = kMachines,
+       .help = "Seconds of silence after which a machine is given up; it is "
+               "named after 5",
+       .value_name = "SECONDS",
+       .least = 1,
+       .most = 86400,
+       .yaml_key = "heartbeat_seconds",
+       .variable = variables::kHeartbeatSeconds},
+      {.name = "export",
+       .member = &LaunchConfig::exported,
+       .group = kMachines,
+       .help = "Environment variables that the workers on other hosts get too "
+               "(with --hosts, --hostfile and --mpirun_hostfile); may be "
+               "given several times",
+       .value_name = "NAME,NAME",
+       .check = check_variables,
+       .adds_up = true,
+       .yaml_key = "export",
+       .variable = variables::kExport},
+      {.name = "check",
+       .member = &LaunchConfig::check,
+       .group = kMachines,
+       .help = "Look at every machine before the workers start, as `accelerate "
+               "doctor` does; start nothing where one cannot run them",
+       .yaml_key = "check",
+       .variable = variables::kCheck},
   };
 }
 
@@ -227,38 +313,84 @@ std::vector<Field> job_fields() {
        .value_name = "N",
        .most = 1000000,
        .yaml_key = "max_restarts",
-       .variable = "ACCELERATE_MAX_RESTARTS"},
+       .variable = variables::kMaxRestarts},
+      {.name = "grace_seconds",
+       .member = &LaunchConfig::grace_seconds,
+       .group = kJob,
+       .help = "Seconds that processes have to end by themselves before they "
+               "are killed",
+       .value_name = "SECONDS",
+       .most = 86400,
+       .yaml_key = "grace_seconds",
+       .variable = variables::kGraceSeconds},
+      {.name = "contain",
+       .member = &LaunchConfig::contain,
+       .group = kJob,
+       .help = "Run everything in a PID namespace, which the kernel empties "
+               "whatever happens to the launcher",
+       .yaml_key = "contain",
+       .variable = variables::kContain},
       {.name = "log_dir",
        .member = &LaunchConfig::log_dir,
        .group = kJob,
-       .help = "Write the output of each process to files in this folder",
+       .help = "Write the output of each process to files in this folder, one "
+               "folder per run",
        .value_name = "DIR",
        .yaml_key = "log_dir",
-       .variable = "ACCELERATE_LOG_DIR"},
+       .variable = variables::kLogDir},
+      {.name = "log_max_mb",
+       .member = &LaunchConfig::log_max_mb,
+       .group = kJob,
+       .help = "Begin a new log file after so many MiB and keep the last five; "
+               "0 never",
+       .value_name = "N",
+       .most = 1048576,
+       .yaml_key = "log_max_mb",
+       .variable = variables::kLogMaxMb},
       {.name = "tee",
        .member = &LaunchConfig::tee,
        .group = kJob,
        .help = "With --log_dir, what the terminal shows too: 0 nothing, 1 "
-               "standard output, 2 standard error, 3 both",
+               "standard output, 2 standard error, 3 both; by local rank as "
+               "0:3,1:2",
        .value_name = "N",
-       .most = 3,
+       .check = check_tee,
        .letter = 't',
        .yaml_key = "tee",
-       .variable = "ACCELERATE_TEE"},
+       .variable = variables::kTee},
+      {.name = "local_ranks_filter",
+       .member = &LaunchConfig::local_ranks_filter,
+       .group = kJob,
+       .help = "Show only the output of these local ranks, as 0,1; log files "
+               "hold all",
+       .value_name = "RANKS",
+       .check = check_ranks,
+       .unset_word = "all",
+       .yaml_key = "local_ranks_filter",
+       .variable = variables::kLocalRanksFilter},
+      {.name = "timestamps",
+       .member = &LaunchConfig::timestamps,
+       .group = kJob,
+       .help = "Start every line of output with the time (UTC), in log files "
+               "too",
+       .yaml_key = "timestamps",
+       .variable = variables::kTimestamps},
       {.name = "quiet",
        .member = &LaunchConfig::quiet,
        .group = kJob,
        .help = "Say nothing about a failure beyond the exit code",
        .letter = 'q',
-       .variable = "ACCELERATE_QUIET"},
+       .variable = variables::kQuiet},
       {.name = "debug",
        .member = &LaunchConfig::debug,
        .group = kJob,
-       .help = "Check that all processes call each collective with values that "
-               "fit together",
+       .help = "Check what is normally trusted: processes compare what they "
+               "bring to each collective; warnings of the Python package are "
+               "errors",
        .yaml_key = "debug",
        .is_shared_key = true,
-       .variable = "ACCELERATE_DEBUG_MODE",
+       .variable = variables::kDebugMode,
+       .workers = WorkerRule::kWhereDecided,
        .question = "Check distributed operations while running (slower)?"},
       {.name = "dry_run",
        .member = &LaunchConfig::dry_run,
@@ -279,7 +411,8 @@ std::vector<Field> training_fields() {
        .least = 1,
        .unset_word = "auto",
        .yaml_key = "gradient_accumulation_steps",
-       .variable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"},
+       .variable = variables::kGradientAccumulationSteps,
+       .workers = WorkerRule::kWhereDecided},
   };
 }
 

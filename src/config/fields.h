@@ -27,6 +27,14 @@ using FieldMember = std::variant<
 /// where it does not, empty where it does.
 using FieldCheck = std::string (*)(const std::string& text);
 
+/// Whether workers get the variable of a field.
+enum class WorkerRule {
+  kNever,
+  /// Where the value is not the default, so that else an inherited one stays.
+  kWhereDecided,
+  kAlways,
+};
+
 struct Field {
   /// The long flag without dashes; also the name in messages and sources.
   std::string_view name = {};
@@ -43,6 +51,8 @@ struct Field {
   FieldCheck check = nullptr;
   /// The word for "not set", accepted everywhere: "all", "auto".
   std::string_view unset_word = {};
+  /// A flag of a list that was given twice means both, not the last.
+  bool adds_up = false;
   /// One-letter flag, or 0.
   char letter = 0;
   /// Path in the file, parts joined by a dot; empty: not kept in files.
@@ -51,6 +61,8 @@ struct Field {
   bool is_shared_key = false;
   /// The environment variable that sets it.
   std::string_view variable = {};
+  /// Whether the launcher sets it for the workers, too.
+  WorkerRule workers = WorkerRule::kNever;
   /// How the questionnaire asks for it; empty: it does not.
   std::string_view question = {};
 

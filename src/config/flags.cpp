@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/str.h"
+#include "base/words.h"
 #include "config/fields.h"
 #include "config/foreign.h"
 #include "config/nearest.h"
@@ -35,20 +36,20 @@ void add_flag(
         ->group(group);
     return;
   }
-  const std::string value(
-      field.choices.empty()
-          ? std::string(field.value_name)
-          : "{" + CLI::detail::join(field.choices, ",") + "}");
-  command
-      .add_option_function<std::string>(
-          spellings,
-          [layer, name](const std::string& text) {
-            (*layer)[name] = {text, "--" + name};
-          },
-          help)
-      ->group(group)
-      ->take_last()
-      ->type_name(value);
+  auto* option = command
+                     .add_option_function<std::string>(
+                         spellings,
+                         [layer, name](const std::string& text) {
+                           (*layer)[name] = {text, "--" + name};
+                         },
+                         help)
+                     ->group(group)
+                     ->type_name(value_placeholder(field));
+  if (field.adds_up) {
+    option->join(',');
+  } else {
+    option->take_last();
+  }
 }
 
 void add_ignored_flag(
@@ -70,6 +71,11 @@ void add_ignored_flag(
 }
 
 } // namespace
+
+std::string value_placeholder(const Field& field) {
+  return field.choices.empty() ? std::string(field.value_name)
+                               : "{" + join(field.choices, ",") + "}";
+}
 
 std::string flag_spellings(const std::string& name, char letter) {
   std::string dashed = name;

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "config/launch_config.h"
+#include "config/fields.h"
 
 namespace CLI {
 class App;
@@ -25,5 +25,8 @@ ACCELERATE_API std::string explain_unknown_flag(const std::string& flag);
 
 /// "--num_processes,--num-processes": all spellings of a name, for CLI11.
 ACCELERATE_API std::string flag_spellings(const std::string& name, char letter);
+
+/// What stands for the value in `--help`: "N", "{no,fp16,bf16}".
+ACCELERATE_API std::string value_placeholder(const Field& field);
 
 } // namespace accelerate

@@ -27,6 +27,9 @@ struct ForeignKey {
   std::string_view advice;
   /// No current version of the original loads it: not written again.
   bool is_gone = false;
+  /// How the names of those keys of the section end that turn the engine on;
+  /// empty: any does. The original writes the others (modes, backends) always.
+  std::string_view switches = {};
 };
 
 /// A flag of the original that is taken, so that its command lines work, but

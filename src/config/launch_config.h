@@ -3,7 +3,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +11,9 @@
 #include "accelerate/export.h"
 
 namespace accelerate {
+
+/// Where machines meet that were told no port; torch's own default.
+inline constexpr int kDefaultMainProcessPort = 29500;
 
 /// Every option of `accelerate launch`, after flags, environment, file and
 /// defaults were put together. The member initialisers are the defaults. The
@@ -24,7 +26,7 @@ struct LaunchConfig {
   // Hardware.
   bool cpu = false;
   bool multi_gpu = false;
-  /// "no", "fp16" or "bf16".
+  /// A name of `precision_name.h`.
   std::string mixed_precision = "no";
   /// Over all machines; unset: as many as there are devices (one on a CPU).
   std::optional<int> num_processes = {};
@@ -32,24 +34,39 @@ struct LaunchConfig {
   std::vector<std::string> gpu_ids = {};
   std::optional<int> num_cpu_threads_per_process = {};
   bool enable_cpu_affinity = false;
+  bool bind_memory = false;
 
   // Several machines.
   int num_machines = 1;
   int machine_rank = 0;
   std::string main_process_ip = {};
-  /// Unset or 0: any free one on one machine, 29500 on several.
+  /// Unset or 0: any free one on one machine, `kDefaultMainProcessPort` on
+  /// several.
   std::optional<int> main_process_port = {};
   std::vector<std::string> hosts = {};
   std::filesystem::path hostfile = {};
   std::filesystem::path mpirun_hostfile = {};
   /// How long launchers wait for each other, in seconds.
   int join_timeout = 60;
+  /// How long a machine may be silent before it is given up.
+  int heartbeat_seconds = 30;
+  /// Names of variables that workers on other hosts get too.
+  std::vector<std::string> exported = {};
+  bool check = false;
 
   // The life of the job.
   int max_restarts = 0;
+  /// From the first signal to SIGKILL.
+  int grace_seconds = 30;
+  bool contain = false;
   std::filesystem::path log_dir = {};
-  /// Streams shown beside the files of `log_dir`: 0 none, 1 out, 2 err, 3 both.
-  int tee = 3;
+  /// MiB after which a log file is put aside; 0: never.
+  int log_max_mb = 0;
+  /// Streams shown beside the files of `log_dir`: see `stream_choice.h`.
+  std::string tee = "3";
+  /// Local ranks; empty: all.
+  std::vector<std::string> local_ranks_filter = {};
+  bool timestamps = false;
   bool quiet = false;
   bool debug = false;
   bool dry_run = false;

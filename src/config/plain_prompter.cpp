@@ -2,18 +2,11 @@
 #include <charconv>
 
 #include "base/str.h"
+#include "base/words.h"
 #include "config/prompter.h"
 
 namespace accelerate {
 namespace {
-
-std::string trim(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string::npos) {
-    return {};
-  }
-  return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
-}
 
 class PlainPrompter : public Prompter {
  public:
@@ -49,7 +42,7 @@ class PlainPrompter : public Prompter {
           "[config] the input ended before all questions were answered; "
           "nothing was written");
     }
-    const std::string answer = trim(line);
+    const std::string answer(trimmed(line, " \t\r\n"));
     return answer.empty() ? preset : answer;
   }
 

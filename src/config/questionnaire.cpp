@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "accelerate/precision_name.h"
 #include "base/parse.h"
 #include "base/str.h"
 #include "config/fields.h"
@@ -10,7 +11,6 @@
 namespace accelerate {
 namespace {
 
-constexpr int kDefaultPort = 29500;
 // More machines than this do not make a readable menu.
 constexpr int kLongestMenu = 10;
 
@@ -74,7 +74,7 @@ class Questionnaire {
       return config_.main_process_ip.empty() ? "a host name or an IP address"
                                              : std::string();
     });
-    ask_text("main_process_port", std::to_string(kDefaultPort));
+    ask_text("main_process_port", std::to_string(kDefaultMainProcessPort));
   }
 
   void ask_mpirun() {
@@ -105,11 +105,10 @@ class Questionnaire {
   }
 
   void ask_precision() {
-    const Field& field = *find_field("mixed_precision");
     std::vector<std::string> choices;
-    for (const std::string_view choice : field.choices) {
-      if (!(config_.cpu && choice == "fp16")) { // Not on CPUs.
-        choices.emplace_back(choice);
+    for (const PrecisionName& row : precision_names()) {
+      if (row.runs_on_cpu || !config_.cpu) {
+        choices.emplace_back(row.name);
       }
     }
     const size_t chosen =

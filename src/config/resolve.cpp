@@ -2,7 +2,9 @@
 #include "config/resolve.h"
 
 #include "accelerate/error.h"
+#include "accelerate/precision_name.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "config/config_file.h"
 #include "config/fields.h"
 #include "config/foreign.h"
@@ -16,7 +18,7 @@ std::optional<ConfigFile> find_file(
   if (const auto flag = flags.find("config_file"); flag != flags.end()) {
     return read_config_file(flag->second.text);
   }
-  if (const auto path = env("ACCELERATE_CONFIG_FILE"); path && !path->empty()) {
+  if (const auto path = env(variables::kConfigFile); path && !path->empty()) {
     return read_config_file(*path);
   }
   const auto path = default_config_path(env);
@@ -93,7 +95,7 @@ void check_pairs(const ResolvedConfig& config) {
   if (!values.hosts.empty() && !values.hostfile.empty()) {
     contradiction(config, "hosts", "hostfile", "give one of them");
   }
-  if (values.cpu && values.mixed_precision == "fp16") {
+  if (values.cpu && !find_precision(values.mixed_precision)->runs_on_cpu) {
     contradiction(
         config, "cpu", "mixed_precision", "use bf16 or no on the CPU");
   }

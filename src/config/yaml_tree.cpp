@@ -11,6 +11,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/utf8.h"
 
 namespace accelerate {
 namespace {
@@ -69,6 +70,7 @@ class TreeReader {
 
   std::vector<YamlEntry> mapping(const YAML::Node& node, int depth) {
     std::vector<YamlEntry> entries;
+    std::vector<YamlEntry> merged;
     std::set<std::string> seen;
     for (const auto& pair : node) {
       const YAML::Node& key = pair.first;
@@ -83,13 +85,58 @@ class TreeReader {
             "key '" + key.Scalar() + "' is there twice; keep one of them");
       }
       YamlEntry entry{.key = key.Scalar(), .line = line};
+      if (key.Scalar() == "<<" && !is_quoted(key)) {
+        merge(pair.second, line, depth, merged);
+        continue;
+      }
       fill(pair.second, entry, depth + 1);
       entries.push_back(std::move(entry));
+    }
+    for (YamlEntry& entry : merged) {
+      if (seen.insert(entry.key).second) {
+        entries.push_back(std::move(entry));
+      }
     }
     return entries;
   }
 
  private:
+  static bool is_quoted(const YAML::Node& node) { return node.Tag() != "?"; }
+
+  // `<<: *base`, or a list of them: what the mapping itself says is stronger,
+  // then the first of the list.
+  void merge(
+      const YAML::Node& node,
+      int line,
+      int depth,
+      std::vector<YamlEntry>& merged) {
+    if (!node.IsSequence()) {
+      merge_one(node, line, depth, merged);
+      return;
+    }
+    for (const auto& item : node) {
+      merge_one(item, line, depth, merged);
+    }
+  }
+
+  void merge_one(
+      const YAML::Node& node,
+      int line,
+      int depth,
+      std::vector<YamlEntry>& merged) {
+    if (!node.IsMap()) {
+      refuse(
+          path_,
+          line,
+          "'<<' merges no mapping; write `<<: *name`, where `&name` stands "
+          "before a mapping");
+    }
+    YamlEntry base{.line = line};
+    fill(node, base, depth + 1);
+    std::move(
+        base.entries.begin(), base.entries.end(), std::back_inserter(merged));
+  }
+
   void fill(const YAML::Node& node, YamlEntry& entry, int depth) {
     if (depth > kMaxDepth || ++num_nodes_ > kMaxNodes) {
       refuse(
@@ -111,9 +158,8 @@ class TreeReader {
         entry.value.push_back(std::move(inner.value));
       }
     } else if (node.IsScalar()) {
-      const bool is_quoted = node.Tag() != "?";
       entry.text = node.Scalar();
-      entry.value = is_quoted ? json(entry.text) : type_plain(entry.text);
+      entry.value = is_quoted(node) ? json(entry.text) : type_plain(entry.text);
     }
   }
 
@@ -147,19 +193,6 @@ bool has_one_document(const std::string& text) {
   YAML::Parser parser(in);
   IgnoreEvents ignore;
   return parser.HandleNextDocument(ignore) && !parser;
-}
-
-bool is_utf8_text(std::string_view text) {
-  if (text.find('\0') != std::string_view::npos) {
-    return false;
-  }
-  // nlohmann's serialiser checks UTF-8 strictly.
-  try {
-    json(text).dump();
-  } catch (const json::exception&) {
-    return false;
-  }
-  return true;
 }
 
 std::string quote_scalar(const std::string& text) {
@@ -223,7 +256,7 @@ std::vector<YamlEntry> parse_yaml_mapping(
   if (text.size() > kMaxBytes) {
     refuse(path, 1, "the file is larger than 1 MiB; is it a configuration?");
   }
-  if (!is_utf8_text(text)) {
+  if (text.find('\0') != std::string_view::npos || find_invalid_utf8(text)) {
     refuse(path, 1, "the file is not UTF-8 text; is it a configuration?");
   }
   try {

@@ -58,7 +58,10 @@ void check(const DataLoaderOptions& options, bool is_stream) {
 } // namespace
 
 /// Shared by the copies of a loader.
-struct AnyDataLoader::State {
+struct AnyDataLoader::State final : Stateful {
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
   std::shared_ptr<const detail::BatchSource> source;
   DataLoaderOptions options;
   detail::LoaderPlace place;
@@ -343,26 +346,25 @@ bool AnyDataLoader::is_prepared() const {
   return state_->is_prepared;
 }
 
-StateDict AnyDataLoader::state_dict() const {
-  const State& state = *state_;
+StateDict AnyDataLoader::State::state_dict() const {
   StateDict dict;
-  const bool is_running = state.running != nullptr;
-  dict.set("epoch", is_running ? state.epoch : state.next_epoch);
-  dict.set("num_done", is_running ? state.num_done : state.next_num_done);
-  dict.set("unit", state.unit());
-  dict.set("seed", static_cast<int64_t>(state.seed));
-  dict.set("shuffle", state.options.shuffle);
-  dict.set("num_samples", state.num_samples);
-  dict.set("world_size", state.place.shard.world_size);
-  dict.set("num_workers", state.options.num_workers);
-  dict.set("batch_size", state.options.batch_size);
+  const bool is_running = running != nullptr;
+  dict.set("epoch", is_running ? epoch : next_epoch);
+  dict.set("num_done", is_running ? num_done : next_num_done);
+  dict.set("unit", unit());
+  dict.set("seed", static_cast<int64_t>(seed));
+  dict.set("shuffle", options.shuffle);
+  dict.set("num_samples", num_samples);
+  dict.set("world_size", place.shard.world_size);
+  dict.set("num_workers", options.num_workers);
+  dict.set("batch_size", options.batch_size);
   return dict;
 }
 
-void AnyDataLoader::load_state_dict(const StateDict& dict) {
+void AnyDataLoader::State::load_state_dict(const StateDict& dict) {
   const StateDict own = state_dict();
   std::vector<const char*> must_agree = {"unit", "shuffle", "num_samples"};
-  if (state_->plan(0, 0).shards_itself()) {
+  if (plan(0, 0).shards_itself()) {
     must_agree.push_back("world_size");
     must_agree.push_back("num_workers");
     must_agree.push_back("batch_size");
@@ -371,7 +373,14 @@ void AnyDataLoader::load_state_dict(const StateDict& dict) {
     for (const auto& [key, value] : from) {
       if (key == name) {
         return std::visit(
-            [](const auto& v) { return str_cat(std::boolalpha, v); }, value);
+            [](const auto& v) {
+              if constexpr (std::is_same_v<decltype(v), const TensorSlice&>) {
+                return std::string("a slice of a tensor");
+              } else {
+                return str_cat(std::boolalpha, v);
+              }
+            },
+            value);
       }
     }
     return std::string("none");
@@ -390,10 +399,20 @@ void AnyDataLoader::load_state_dict(const StateDict& dict) {
             expected,
             " as this loader has; load it into a loader over the same data"));
   }
-  state_->next_epoch = dict.get<int64_t>("epoch");
-  state_->next_num_done = dict.get<int64_t>("num_done");
-  state_->seed = static_cast<uint64_t>(dict.get<int64_t>("seed"));
-  state_->running = nullptr;
+  next_epoch = dict.get<int64_t>("epoch");
+  next_num_done = dict.get<int64_t>("num_done");
+  seed = static_cast<uint64_t>(dict.get<int64_t>("seed"));
+  running = nullptr;
+}
+
+StateDict AnyDataLoader::state_dict() const {
+  return state_->state_dict();
+}
+void AnyDataLoader::load_state_dict(const StateDict& state) {
+  state_->load_state_dict(state);
+}
+std::shared_ptr<Stateful> AnyDataLoader::stateful() const {
+  return state_;
 }
 
 } // namespace accelerate

@@ -15,6 +15,8 @@
 namespace accelerate {
 namespace {
 
+// One of its own: torch's default generator neither decides the order nor moves
+// on by it. The sum is the original's.
 at::Generator generator_of(uint64_t seed, int64_t epoch) {
   return at::detail::createCPUGenerator(seed + static_cast<uint64_t>(epoch));
 }
@@ -96,6 +98,7 @@ WeightedRandomSampler::WeightedRandomSampler(
 
 std::vector<int64_t> WeightedRandomSampler::order(uint64_t seed, int64_t epoch)
     const {
+  // As doubles, as torch's sampler keeps them: other types draw other numbers.
   const auto weights = at::from_blob(
       const_cast<double*>(weights_.data()),
       {static_cast<int64_t>(weights_.size())},
@@ -130,10 +133,12 @@ std::vector<int64_t> LengthGroupedSampler::order(uint64_t seed, int64_t epoch)
   int64_t longest = 0;
   for (int64_t first = 0; first < size(); first += mega_batch_size_) {
     const int64_t last = std::min(first + mega_batch_size_, size());
+    // Stable, as Python's `sorted`: equal lengths stay shuffled alike.
     std::stable_sort(
         order.begin() + first, order.begin() + last, [&](auto a, auto b) {
           return length(a) > length(b);
         });
+    // The longest of all begins a mega-batch; of several the first counts.
     if (length(order[static_cast<size_t>(first)]) >
         length(order[static_cast<size_t>(longest)])) {
       longest = first;

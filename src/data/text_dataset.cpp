@@ -5,19 +5,12 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/words.h"
 
 namespace accelerate {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
 
 // The value of `column` in every row, as `convert(text, place)` makes it.
 template <class T, class F>
@@ -46,7 +39,7 @@ std::vector<T> number_column(
     const std::string& column,
     const char* kind) {
   return column_of<T>(data, column, [&](const auto& text, const auto& place) {
-    const auto digits = trimmed(text);
+    const auto digits = trimmed(text, " \t");
     T value{};
     const auto [end, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), value);

@@ -4,19 +4,12 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/str.h"
 
 namespace accelerate {
-namespace {
-
-constexpr int kMaxNodes = 1024;
-
-} // namespace
-
 std::vector<int> allowed_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -52,25 +45,24 @@ std::vector<int> parse_core_list(const std::string& text) {
   return cores;
 }
 
-std::vector<std::vector<int>> numa_nodes() {
+std::vector<NumaNode> numa_nodes(const std::filesystem::path& system) {
   const auto allowed = allowed_cores();
-  std::vector<std::vector<int>> nodes;
-  for (int node = 0; node < kMaxNodes; ++node) {
-    const auto file =
-        str_cat("/sys/devices/system/node/node", node, "/cpulist");
-    std::error_code ignored;
-    if (!std::filesystem::exists(file, ignored)) {
-      break;
-    }
+  std::string online;
+  std::getline(std::ifstream(system / "online"), online);
+  std::vector<NumaNode> nodes;
+  for (const int number : parse_core_list(online)) {
     std::string text;
-    std::getline(std::ifstream(file) >> std::ws, text);
+    std::getline(
+        std::ifstream(system / str_cat("node", number) / "cpulist"), text);
     std::vector<int> cores = parse_core_list(text);
     std::erase_if(cores, [&](int core) {
       return !std::binary_search(allowed.begin(), allowed.end(), core);
     });
-    nodes.push_back(std::move(cores));
+    if (!cores.empty()) {
+      nodes.push_back({number, std::move(cores)});
+    }
   }
-  return nodes.empty() ? std::vector<std::vector<int>>{allowed} : nodes;
+  return nodes.empty() ? std::vector<NumaNode>{{0, allowed}} : nodes;
 }
 
 std::string processor_name() {

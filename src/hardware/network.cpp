@@ -87,6 +87,10 @@ std::vector<std::string> resolve_host(const std::string& host) {
   return addresses;
 }
 
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
 bool is_this_machine(const std::string& host) {
   const auto own = list_interfaces();
   const auto addresses = resolve_host(host);

@@ -24,6 +24,9 @@ ACCELERATE_API std::vector<NetworkInterface> list_interfaces();
 /// the resolver's answer where there are none. May block on a name server.
 ACCELERATE_API std::vector<std::string> resolve_host(const std::string& host);
 
+/// Whether an address, as text, never leaves the machine.
+ACCELERATE_API bool is_loopback(const std::string& address);
+
 /// Whether one of the addresses of `host` belongs to this machine.
 ACCELERATE_API bool is_this_machine(const std::string& host);
 

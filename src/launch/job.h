@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
+#include "launch/supervise/event_loop.h"
 
 namespace accelerate {
 
@@ -49,11 +50,24 @@ class Machine {
 /// Decides for all machines. Any failure stops every machine; when all have
 /// stopped, the job starts again (while restarts are left) or ends. Exactly
 /// one `end` reaches every machine that was not lost.
+///
+/// A lost machine ends the job too, or restarts it once the machine is back.
+///
+/// Between restarts it waits: 0.1 s, twice as long each time, 30 s at most. An
+/// attempt that ran for a minute begins the count anew.
 class ACCELERATE_API Job {
  public:
   using Say = std::function<void(const std::string& line)>;
-  /// `machines` in the order of their ranks; they outlive the job.
-  Job(std::vector<Machine*> machines, int max_restarts, Say say);
+  /// `machines` in the order of their ranks; they and the loop outlive the job.
+  /// `return_limit` is how long a restart waits for a machine that was lost.
+  Job(EventLoop& loop,
+      std::vector<Machine*> machines,
+      int max_restarts,
+      std::chrono::seconds return_limit,
+      Say say);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   void start();
   void machine_failed(size_t machine, const FailureReport& report);
@@ -67,6 +81,10 @@ class ACCELERATE_API Job {
   /// "machine 1 (host) ...".
   void
   machine_lost(size_t machine, const std::string& host, const std::string& why);
+  /// A machine that was lost can be reached again, and runs nothing.
+  void machine_returned(size_t machine);
+  /// Whether a restart waits for this machine to come back.
+  bool is_waiting_for(size_t machine) const;
   /// Somebody asked the launcher of a machine to end.
   void interrupt(int signal, const std::string& host);
 
@@ -76,14 +94,22 @@ class ACCELERATE_API Job {
 
   void stop_all(int signal, State next);
   void go_on_when_all_stopped();
+  void start_later();
+  bool is_any(Phase phase) const;
   void end(const JobEnding& ending);
 
+  EventLoop& loop_;
   std::vector<Machine*> machines_;
   std::vector<Phase> phases_;
   int max_restarts_;
+  std::chrono::seconds return_limit_;
   Say say_;
   State state_ = State::kWaiting;
   int attempt_ = 0;
+  int num_quick_restarts_ = 0;
+  EventLoop::Clock::time_point attempt_start_;
+  EventLoop::TimerId restart_timer_ = 0;
+  EventLoop::TimerId return_timer_ = 0;
   JobEnding ending_;
 };
 

@@ -1,17 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/leader_session.h"
 
-#include <cctype>
 #include <cstring>
+#include <ctime>
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "hardware/network.h"
 #include "hardware/ports.h"
-#include "launch/job_token.h"
-#include "launch/sockets.h"
+#include "launch/machines/job_token.h"
+#include "launch/machines/sockets.h"
 
 namespace accelerate {
+
+namespace {
+
+/// Sorts by time: the folders of a run's logs carry it.
+std::string make_run_id() {
+  const time_t now = time(nullptr);
+  tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  strftime(text, sizeof(text), "%Y%m%d-%H%M%S-", &parts);
+  return text + random_token().substr(0, 8);
+}
+
+} // namespace
 
 class LeaderSession::LocalMachine : public Machine {
  public:
@@ -54,7 +69,7 @@ class LeaderSession::RemoteMachine : public Machine {
 LeaderSession::LeaderSession(
     const LaunchPlan& plan,
     const SessionOptions& options)
-    : LaunchSession(plan, options), run_id_(random_token().substr(0, 16)) {}
+    : LaunchSession(plan, options), run_id_(make_run_id()) {}
 
 LeaderSession::~LeaderSession() = default;
 
@@ -68,6 +83,10 @@ void LeaderSession::begin() {
   if (machines > 1) {
     listen();
     start_remote_launchers();
+  } else if (const auto problems = describe_problems({introduction()});
+             !problems.empty()) {
+    say_ending(problems);
+    finish(1);
   } else {
     begin_job();
   }
@@ -75,31 +94,13 @@ void LeaderSession::begin() {
 
 void LeaderSession::listen() {
   const Placement& placement = plan_.placement;
-  const std::string& address = placement.meeting_point.address;
-  const int port = placement.meeting_point.port;
-  // A machine's own name is often a loopback address in its /etc/hosts: the
-  // others would knock in vain.
-  const bool is_hidden =
-      std::isdigit(static_cast<unsigned char>(address[0])) == 0 &&
-      address != "localhost" && resolve_host(address)[0].starts_with("127.");
-  const std::string shown =
-      placement.listens_everywhere || is_hidden ? "" : address;
-  auto listener = listen_on(shown, port);
-  if (options_.token.empty()) {
-    say(str_cat(
-        "[launch] port ",
-        port,
-        " of ",
-        shown.empty() ? "all addresses" : shown,
-        " is open to the network without a token: whoever reaches it can join "
-        "with the same configuration. Set the same ACCELERATE_JOB_TOKEN on "
-        "every machine to close it"));
-  }
   server_ = std::make_unique<ControlServer>(
       loop_,
-      std::move(listener),
+      listen_on(listening_address(placement), placement.meeting_point.port),
+      options_.token,
       introduction(),
       placement.num_machines,
+      options_.patience,
       ControlServer::Callbacks{
           [this] { roll_complete(); },
           [this](size_t machine, const Message& message) {
@@ -108,29 +109,43 @@ void LeaderSession::listen() {
           [this](size_t machine, const std::string& why) {
             lost(machine, why);
           },
+          [this](size_t machine) { returned(machine); },
           [this](const std::string& line) { say(line); }});
   join_timer_ = loop_.after(options_.join_limit, [this] { join_time_over(); });
 }
 
 void LeaderSession::start_remote_launchers() {
-  const auto pids = remotes_.start(
-      options_.remote_launchers,
-      [this](const std::string& host, int wait_status) {
-        if (!job_ && !is_sent_away_) {
-          send_away(
-              str_cat(
-                  "[launch] the launcher on ",
-                  host,
-                  " ended with ",
-                  describe_end(wait_status),
-                  " before the start; try `ssh ",
-                  host,
-                  " accelerate --version`"),
-              1);
-        }
-      });
-  for (const pid_t pid : pids) {
-    supervisor_.spare(pid);
+  for (size_t machine = 1; machine <= options_.remote_launchers.size();
+       ++machine) {
+    start_remote_launcher(machine);
+  }
+}
+
+void LeaderSession::start_remote_launcher(size_t machine) {
+  running_launchers_.insert(machine);
+  supervisor_.spare(remotes_.start(
+      options_.remote_launchers[machine - 1], [this, machine](int wait_status) {
+        remote_launcher_ended(machine, wait_status);
+      }));
+}
+
+void LeaderSession::remote_launcher_ended(size_t machine, int wait_status) {
+  running_launchers_.erase(machine);
+  const std::string& host = options_.remote_launchers[machine - 1].host;
+  if (job_) {
+    constexpr std::chrono::milliseconds kRetry{1000};
+    loop_.after(kRetry, [this, machine] { call_back(machine); });
+  } else if (!is_sent_away_) {
+    send_away(
+        str_cat(
+            "[launch] the launcher on ",
+            host,
+            " ended with ",
+            describe_end(wait_status),
+            " before the start; try `ssh ",
+            host,
+            " accelerate --version`"),
+        1);
   }
 }
 
@@ -140,9 +155,31 @@ void LeaderSession::roll_complete() {
   for (const auto& machine : server_->roll()) {
     roll.push_back(*machine);
   }
+  if (const auto problems = describe_problems(roll); !problems.empty()) {
+    send_away(problems, 1);
+    return;
+  }
   roll_ = format_roll(roll);
   say(roll_);
   begin_job();
+}
+
+std::string LeaderSession::describe_problems(
+    const std::vector<HelloMessage>& roll) const {
+  std::string text;
+  for (const auto& machine : roll) {
+    for (const auto& problem : machine.problems) {
+      text += str_cat(
+          "[launch] machine ",
+          machine.machine_rank,
+          " (",
+          machine.host,
+          "): ",
+          problem,
+          '\n');
+    }
+  }
+  return text.empty() ? text : text + "[launch] --check: nothing was started";
 }
 
 void LeaderSession::join_time_over() {
@@ -200,6 +237,28 @@ void LeaderSession::lost(size_t machine, const std::string& why) {
         machine,
         server_->roll()[machine]->host,
         "was lost: the connection " + why);
+    if (job_->is_waiting_for(machine)) {
+      server_->await(machine);
+      call_back(machine);
+    }
+  }
+}
+
+void LeaderSession::returned(size_t machine) {
+  say(str_cat(
+      "[launch] machine ",
+      machine,
+      " (",
+      server_->roll()[machine]->host,
+      ") is back"));
+  job_->machine_returned(machine);
+}
+
+void LeaderSession::call_back(size_t machine) {
+  // Without ssh, whoever started it there starts it again.
+  if (!options_.remote_launchers.empty() && job_->is_waiting_for(machine) &&
+      !server_->is_here(machine) && !running_launchers_.contains(machine)) {
+    start_remote_launcher(machine);
   }
 }
 
@@ -209,9 +268,11 @@ void LeaderSession::begin_job() {
     machines.push_back(machine.get());
   }
   job_ = std::make_unique<Job>(
-      std::move(machines), plan_.max_restarts, [this](const std::string& line) {
-        say(line);
-      });
+      loop_,
+      std::move(machines),
+      plan_.max_restarts,
+      options_.join_limit,
+      [this](const std::string& line) { say(line); });
   job_->start();
 }
 

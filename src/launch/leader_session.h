@@ -3,10 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <vector>
 
-#include "launch/control_server.h"
 #include "launch/job.h"
+#include "launch/machines/control_server.h"
 #include "launch/session.h"
 
 namespace accelerate {
@@ -31,10 +32,16 @@ class LeaderSession : public LaunchSession {
 
   void listen();
   void start_remote_launchers();
+  void start_remote_launcher(size_t machine);
+  void remote_launcher_ended(size_t machine, int wait_status);
   void roll_complete();
+  std::string describe_problems(const std::vector<HelloMessage>& roll) const;
   void join_time_over();
   void received(size_t machine, const Message& message);
   void lost(size_t machine, const std::string& why);
+  void returned(size_t machine);
+  /// Starts the launcher of a lost machine again, as often as it takes.
+  void call_back(size_t machine);
   void begin_job();
   StartOrder order_for(size_t machine, int attempt);
   void send_away(const std::string& reason, int exit_code);
@@ -43,6 +50,8 @@ class LeaderSession : public LaunchSession {
 
   std::unique_ptr<ControlServer> server_;
   RemoteLaunchers remotes_{loop_, reaper_, output_};
+  /// The machines whose ssh runs.
+  std::set<size_t> running_launchers_;
   std::vector<std::unique_ptr<Machine>> machines_;
   std::unique_ptr<Job> job_;
   std::string run_id_;

@@ -19,16 +19,20 @@ MemberSession::MemberSession(
       client_(
           loop_,
           plan.placement.meeting_point,
+          options.token,
           introduction(),
           options.join_limit,
+          options.patience,
           {[this](const Message& message) { received(message); },
            [this](const std::string& why, bool was_accepted) {
              lost(why, was_accepted);
-           }}) {}
+           },
+           [this](const std::string& line) { say(line); }}) {}
 
 void MemberSession::received(const Message& message) {
   if (const auto* start = std::get_if<StartMessage>(&message)) {
     has_started_ = true;
+    is_joining_again_ = false;
     if (!start->roll.empty()) {
       say(start->roll);
     }
@@ -40,6 +44,10 @@ void MemberSession::received(const Message& message) {
   } else if (const auto* over = std::get_if<EndMessage>(&message)) {
     end(over->ending);
   } else if (const auto* refused = std::get_if<RefusedMessage>(&message)) {
+    if (is_joining_again_) {
+      client_.ask_again("it refuses this machine: " + refused->reason);
+      return;
+    }
     end(
         {kExitUsage,
          str_cat(
@@ -53,6 +61,13 @@ void MemberSession::received(const Message& message) {
 void MemberSession::lost(const std::string& why, bool was_accepted) {
   if (leaving_) {
     return; // It was told, and is gone already.
+  }
+  if (was_accepted && has_started_ && plan_.max_restarts > 0 &&
+      !options_.is_remote_controlled) {
+    say(why + "; ending the workers here and joining it again");
+    is_joining_again_ = true;
+    stop_workers(SIGTERM, true);
+    return;
   }
   leaving_ = JobEnding{1, why};
   if (was_accepted && has_started_) {
@@ -73,6 +88,8 @@ void MemberSession::workers_finished() {
 void MemberSession::workers_stopped() {
   if (leaving_) {
     end(*leaving_);
+  } else if (is_joining_again_) {
+    client_.join_again();
   } else {
     client_.send(StoppedMessage{});
   }

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "launch/control_client.h"
+#include "launch/machines/control_client.h"
 #include "launch/session.h"
 
 namespace accelerate {
@@ -29,6 +29,8 @@ class MemberSession : public LaunchSession {
 
   ControlClient client_;
   bool has_started_ = false;
+  /// Machine 0 was lost, but the job may be started again.
+  bool is_joining_again_ = false;
   /// Set once nobody can be asked any more: leave when the workers are gone.
   std::optional<JobEnding> leaving_;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/session.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <fstream>
 
@@ -9,7 +11,9 @@
 #include "base/str.h"
 #include "launch/leader_session.h"
 #include "launch/member_session.h"
-#include "launch/process_tree.h"
+#include "launch/parent_folder.h"
+#include "launch/supervise/log_folder.h"
+#include "launch/supervise/process_tree.h"
 
 namespace accelerate {
 
@@ -23,12 +27,17 @@ LaunchSession::LaunchSession(
           loop_,
           reaper_,
           output_,
+          plan.grace,
           {[this](const FailureReport& report) { workers_failed(report); },
            [this] { workers_finished(); },
-           [this] { workers_stopped(); }}) {
+           [this] { workers_stopped(); }}),
+      merger_(loop_, getppid(), [this](int signal, bool is_group_told) {
+        signalled(signal, is_group_told ? GroupTold::kYes : GroupTold::kNo);
+      }) {
   loop_.watch(signals_.file(), POLLIN, [this](short) { take_signals(); });
   if (options.lifeline >= 0) {
-    loop_.watch(options.lifeline, POLLIN, [this](short) { guardian_gone(); });
+    loop_.watch(
+        options.lifeline, POLLIN, [this](short) { take_from_guardian(); });
   }
   if (options.is_remote_controlled || !options.parent_folder.empty()) {
     loop_.watch(STDIN_FILENO, POLLIN, [this](short) { parent_gone(); });
@@ -38,24 +47,28 @@ LaunchSession::LaunchSession(
 int LaunchSession::run() {
   begin();
   loop_.run();
-  output_.finish();
-  return exit_code_;
+  constexpr int kExitLostOutput = 74; // EX_IOERR of sysexits.h.
+  return exit_code_ == 0 && output_.num_lost() > 0 ? kExitLostOutput
+                                                   : exit_code_;
 }
 
 void LaunchSession::start_workers(const StartOrder& order) {
   try {
-    supervisor_.start(workers_of(plan_, order), order.attempt);
+    if (!plan_.output.log_dir.empty()) {
+      make_run_folder(plan_.output.log_dir, order.run_id);
+    }
+    supervisor_.start(workers_of(plan_, order));
   } catch (const SystemError& error) {
     workers_cannot_start(error.what());
   }
 }
 
 void LaunchSession::stop_workers(int signal, bool is_to_restart) {
-  const bool has_terminal_told = first_request_ &&
-                                 first_request_->sender == 0 &&
-                                 first_request_->number == signal;
-  constexpr int kNoSignal = 0;
-  supervisor_.stop(has_terminal_told ? kNoSignal : signal, is_to_restart);
+  const bool is_asked_here = first_request_ && first_request_->signal == signal;
+  supervisor_.stop(
+      signal,
+      is_to_restart,
+      is_asked_here ? first_request_->told : GroupTold::kNo);
 }
 
 void LaunchSession::take_signals() {
@@ -63,21 +76,42 @@ void LaunchSession::take_signals() {
     if (signal->number == SIGCHLD) {
       reaper_.collect();
       supervisor_.look_again();
-    } else if (signal->number == SIGWINCH) {
-      output_.resize();
     } else {
-      request_to_end(*signal);
+      merger_.came(*signal);
     }
   }
 }
 
-void LaunchSession::request_to_end(const SignalFileGuard::Signal& signal) {
-  if (!first_request_) {
-    first_request_ = signal;
-    interrupted(signal.number);
-  } else if (signal.sender == first_request_->sender) {
-    // Asked twice in the same way: no more patience. A signal to the whole
-    // process group arrives twice too, once through the guardian.
+void LaunchSession::take_from_guardian() {
+  Signal signal;
+  const auto size = read(options_.lifeline, &signal, sizeof(signal));
+  if (size == sizeof(signal)) {
+    merger_.came_through_guardian(signal);
+  } else if (size == 0) {
+    guardian_gone();
+  }
+}
+
+void LaunchSession::signalled(int signal, GroupTold told) {
+  if (is_request_to_end(signal)) {
+    request_to_end(signal, told);
+    return;
+  }
+  if (signal == SIGWINCH) {
+    output_.resize();
+  }
+  supervisor_.forward(signal, told);
+}
+
+void LaunchSession::request_to_end(int signal, GroupTold told) {
+  if (is_finishing_) {
+    // Nobody takes the output, and somebody is tired of waiting for it.
+    exit_code_ = exit_code_ == 0 ? 128 + signal : exit_code_;
+    loop_.stop();
+  } else if (!first_request_) {
+    first_request_ = {signal, told};
+    interrupted(signal);
+  } else if (supervisor_.state() != WorkersState::kDone) {
     supervisor_.stop(SIGKILL);
   }
 }
@@ -89,14 +123,16 @@ void LaunchSession::guardian_gone() {
 }
 
 void LaunchSession::parent_gone() {
-  std::error_code ignored;
-  std::filesystem::remove_all(options_.parent_folder, ignored);
+  if (!options_.parent_folder.empty()) {
+    remove_parent_folder(options_.parent_folder);
+  }
   guardian_gone();
 }
 
 void LaunchSession::finish(int exit_code) {
   exit_code_ = exit_code;
-  loop_.stop();
+  is_finishing_ = true;
+  output_.finish([this] { loop_.stop(); });
 }
 
 void LaunchSession::say(const std::string& line) {
@@ -116,11 +152,11 @@ void LaunchSession::say_ending(const std::string& summary) {
 HelloMessage LaunchSession::introduction() const {
   return {
       .version = ACCELERATE_VERSION,
-      .token = options_.token,
       .machine_rank = plan_.placement.machine_rank,
       .host = host_name(),
       .num_local = plan_.num_local,
       .devices = plan_.devices,
+      .problems = options_.problems,
       .agreement = plan_.agreement};
 }
 

@@ -9,24 +9,30 @@
 #include <vector>
 
 #include "accelerate/export.h"
-#include "launch/child_process.h"
-#include "launch/event_loop.h"
 #include "launch/job.h"
-#include "launch/output_router.h"
-#include "launch/plan.h"
-#include "launch/protocol.h"
-#include "launch/remote_launchers.h"
-#include "launch/signal_file.h"
-#include "launch/supervisor.h"
+#include "launch/machines/connection.h"
+#include "launch/machines/protocol.h"
+#include "launch/machines/remote_launchers.h"
+#include "launch/plan/plan.h"
+#include "launch/supervise/child_process.h"
+#include "launch/supervise/event_loop.h"
+#include "launch/supervise/output_router.h"
+#include "launch/supervise/signal_file.h"
+#include "launch/supervise/signal_merger.h"
+#include "launch/supervise/supervisor.h"
 
 namespace accelerate {
 
 struct SessionOptions {
-  /// Shared by the launchers of the job; empty: anybody may try to join.
+  /// Shared by the launchers of the job; empty: every program of this machine
+  /// may try to join.
   std::string token = {};
   /// How long launchers wait for each other.
   std::chrono::seconds join_limit{60};
-  /// A file whose end means that everything here must end at once.
+  /// How long another machine may be silent.
+  Patience patience = {};
+  /// Signals that the guardian got; its end means that everything here must
+  /// end at once.
   int lifeline = -1;
   /// Started by the launcher of machine 0, which does the talking: where stdin
   /// ends, that launcher is gone.
@@ -34,8 +40,10 @@ struct SessionOptions {
   /// Of the program that started this launcher (`notebook_launcher`) and shows
   /// its output; empty: a person did. How the job ended is written to the file
   /// `ending` there. Where stdin ends, that program is gone, and the folder is
-  /// removed for it.
+  /// removed for it (`check_parent_folder`).
   std::filesystem::path parent_folder = {};
+  /// What `--check` found wrong with this machine: the job does not start.
+  std::vector<std::string> problems = {};
   /// Launchers of other machines that machine 0 has to start.
   std::vector<RemoteLauncher> remote_launchers = {};
 };
@@ -62,8 +70,10 @@ class LaunchSession {
   virtual void interrupted(int signal) = 0;
 
   void start_workers(const StartOrder& order);
-  /// A worker that the terminal has interrupted already is not told twice.
+  /// Whoever was told by the terminal, or with the whole process group, is not
+  /// told twice.
   void stop_workers(int signal, bool is_to_restart);
+  /// The job is over: leaves once readers have taken the output.
   void finish(int exit_code);
   void say(const std::string& line);
   /// The last words, said once.
@@ -79,12 +89,21 @@ class LaunchSession {
 
  private:
   void take_signals();
-  void request_to_end(const SignalFileGuard::Signal& signal);
+  void take_from_guardian();
+  void signalled(int signal, GroupTold told);
+  void request_to_end(int signal, GroupTold told);
   void guardian_gone();
   void parent_gone();
 
+  struct Request {
+    int signal = 0;
+    GroupTold told = GroupTold::kNo;
+  };
+
   SignalFileGuard signals_;
-  std::optional<SignalFileGuard::Signal> first_request_;
+  SignalMerger merger_;
+  std::optional<Request> first_request_;
+  bool is_finishing_ = false;
   int exit_code_ = 0;
 };
 

@@ -40,12 +40,20 @@ struct Architecture {
   std::vector<std::string> ignored_endings = {};
 };
 
-/// One function per file of an architecture; `architectures()` in
-/// auto_model.cpp lists them.
+/// One function per file of an architecture.
 const Architecture& bert_architecture();
 const Architecture& distilbert_architecture();
 const Architecture& gpt2_architecture();
 const Architecture& llama_architecture();
 const Architecture& roberta_architecture();
+
+using ArchitectureFunction = const Architecture& (*)();
+inline constexpr ArchitectureFunction kArchitectures[] = {
+    bert_architecture,
+    distilbert_architecture,
+    gpt2_architecture,
+    llama_architecture,
+    roberta_architecture,
+};
 
 } // namespace accelerate::models

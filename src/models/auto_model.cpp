@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a configuration to a model: the table of architectures.
+// From a configuration to a model.
 #include <algorithm>
 
 #include "accelerate/error.h"
@@ -9,17 +9,6 @@
 
 namespace accelerate::models {
 namespace {
-
-const std::vector<const Architecture*>& architectures() {
-  static const std::vector<const Architecture*> table = {
-      &bert_architecture(),
-      &distilbert_architecture(),
-      &gpt2_architecture(),
-      &llama_architecture(),
-      &roberta_architecture(),
-  };
-  return table;
-}
 
 const char* auto_class(Task task) {
   switch (task) {
@@ -38,18 +27,19 @@ const char* auto_class(Task task) {
 const Architecture& find_architecture(const ModelConfig& config) {
   const std::string type = config.model_type();
   std::string known;
-  for (const auto* architecture : architectures()) {
-    if (type == architecture->model_type) {
-      return *architecture;
+  for (const auto architecture_of : kArchitectures) {
+    const Architecture& architecture = architecture_of();
+    if (type == architecture.model_type) {
+      return architecture;
     }
-    known += str_cat(known.empty() ? "" : ", ", architecture->model_type);
+    known += str_cat(known.empty() ? "" : ", ", architecture.model_type);
   }
   config.refuse(str_cat(
       "'model_type' is '",
       type,
       "', which is not known here; known are ",
       known,
-      " (docs/adding_a_model.md shows how to add one)"));
+      " (docs/adding.md shows how to add one)"));
 }
 
 const Variant& find_variant(

@@ -102,8 +102,29 @@ struct AdamLists {
       *step.mutable_data_ptr<float>() += 1;
     }
   }
+  /// A step that the device has left out does not count.
+  void uncount_step(const at::Tensor& found_inf) {
+    at::_foreach_sub_(steps, found_inf.reshape({}));
+  }
   std::vector<at::Tensor> gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs;
   std::vector<at::Tensor> steps;
+};
+
+/// What the device says of a step, where these parameters are.
+struct DeviceScalars {
+  DeviceScalars(
+      const at::Tensor& found_inf,
+      const at::Tensor& learning_rate,
+      c10::Device device) {
+    if (found_inf.defined()) {
+      overflow = found_inf.to(device);
+    }
+    if (learning_rate.defined()) {
+      rate = learning_rate.to(device);
+    }
+  }
+  std::optional<at::Tensor> overflow;
+  std::optional<at::Tensor> rate;
 };
 
 /// `function` is one of the two Adam operators, which share a signature.
@@ -112,22 +133,35 @@ void call_adam(
     Function function,
     const Options& options,
     const std::vector<at::Tensor>& parameters,
-    AdamLists& lists) {
+    AdamLists& lists,
+    const DeviceScalars& scalars) {
   lists.count_step();
-  function(
-      parameters,
-      lists.gradients,
-      lists.exp_avgs,
-      lists.exp_avg_sqs,
-      lists.max_exp_avg_sqs,
-      lists.steps,
-      options.lr,
-      options.betas.first,
-      options.betas.second,
-      options.weight_decay,
-      options.eps,
-      options.amsgrad,
-      options.maximize);
+  const auto call = [&](const auto& rate) {
+    function(
+        parameters,
+        lists.gradients,
+        lists.exp_avgs,
+        lists.exp_avg_sqs,
+        lists.max_exp_avg_sqs,
+        lists.steps,
+        rate,
+        options.betas.first,
+        options.betas.second,
+        options.weight_decay,
+        options.eps,
+        options.amsgrad,
+        options.maximize,
+        std::nullopt,
+        scalars.overflow);
+  };
+  if (scalars.rate) {
+    call(*scalars.rate);
+  } else {
+    call(options.lr);
+  }
+  if (scalars.overflow) {
+    lists.uncount_step(*scalars.overflow);
+  }
 }
 
 void call_sgd(
@@ -135,19 +169,30 @@ void call_sgd(
     const std::vector<at::Tensor>& parameters,
     const std::vector<at::Tensor>& gradients,
     const std::vector<at::Tensor>& buffers,
-    bool is_first_step) {
-  if (!parameters.empty()) {
+    bool is_first_step,
+    const DeviceScalars& scalars) {
+  if (parameters.empty()) {
+    return;
+  }
+  const auto call = [&](const auto& rate) {
     at::_fused_sgd_(
         parameters,
         gradients,
         buffers,
         options.weight_decay,
         options.momentum,
-        options.lr,
+        rate,
         options.dampening,
         options.nesterov,
         options.maximize,
-        is_first_step);
+        is_first_step,
+        std::nullopt,
+        scalars.overflow);
+  };
+  if (scalars.rate) {
+    call(*scalars.rate);
+  } else {
+    call(options.lr);
   }
 }
 
@@ -195,7 +240,8 @@ void AdamW::update(
       [](const auto&... arguments) { at::_fused_adamw_(arguments...); },
       options,
       parameters,
-      lists);
+      lists,
+      {found_inf(), learning_rate(), parameters[0].device()});
 }
 
 void Adam::update(
@@ -209,7 +255,8 @@ void Adam::update(
       [](const auto&... arguments) { at::_fused_adam_(arguments...); },
       options,
       parameters,
-      lists);
+      lists,
+      {found_inf(), learning_rate(), parameters[0].device()});
 }
 
 void SGD::update(
@@ -231,10 +278,26 @@ void SGD::update(
     chosen[starts].push_back(parameter);
     gradients[starts].push_back(aligned_gradient(parameter));
   }
+  const DeviceScalars scalars(
+      found_inf(), learning_rate(), parameters[0].device());
   for (const bool starts : {false, true}) {
     call_sgd(
-        options, chosen[starts], gradients[starts], buffers[starts], starts);
+        options,
+        chosen[starts],
+        gradients[starts],
+        buffers[starts],
+        starts,
+        scalars);
   }
+}
+
+bool SGD::takes_scalars() const {
+  for (size_t group = 0; group < param_groups().size(); ++group) {
+    if (options(group).momentum != 0 && options(group).dampening != 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 } // namespace accelerate::optim

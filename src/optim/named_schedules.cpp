@@ -209,9 +209,40 @@ Factor warmup_stable_decay(const SchedulerOptions& options, double) {
   };
 }
 
+void check_stable_decay(const SchedulerOptions& options) {
+  const std::string name = "warmup_stable_decay";
+  check(name, options.num_decay_steps.has_value(), "needs num_decay_steps");
+  check(
+      name,
+      options.num_training_steps || options.num_stable_steps,
+      "needs num_training_steps or num_stable_steps");
+  const std::pair<const char*, const std::string&> types[] = {
+      {"warmup_type", options.warmup_type}, {"decay_type", options.decay_type}};
+  for (const auto& [field, type] : types) {
+    check(
+        name,
+        type == "linear" || type == "cosine" || type == "1-sqrt",
+        str_cat(
+            "has ",
+            field,
+            " '",
+            type,
+            "', expected 'linear', 'cosine' or '1-sqrt'"));
+  }
+}
+
+void check_polynomial(const SchedulerOptions& options) {
+  check(
+      "polynomial",
+      *options.num_training_steps > options.num_warmup_steps,
+      "needs more num_training_steps than num_warmup_steps");
+}
+
 struct Named {
   FactorMaker make;
   bool needs_training_steps = true;
+  /// What else it asks of the options.
+  void (*check)(const SchedulerOptions& options) = nullptr;
 };
 
 const std::map<std::string, Named>& factors() {
@@ -219,13 +250,13 @@ const std::map<std::string, Named>& factors() {
       {"linear", {linear}},
       {"cosine", {cosine}},
       {"cosine_with_restarts", {cosine_with_restarts}},
-      {"polynomial", {polynomial}},
+      {"polynomial", {polynomial, true, check_polynomial}},
       {"constant", {constant, false}},
       {"constant_with_warmup", {constant_with_warmup, false}},
       {"inverse_sqrt", {inverse_sqrt, false}},
       {"cosine_with_min_lr", {cosine_with_min_lr}},
       {"cosine_warmup_with_min_lr", {cosine_warmup_with_min_lr}},
-      {"warmup_stable_decay", {warmup_stable_decay, false}},
+      {"warmup_stable_decay", {warmup_stable_decay, false, check_stable_decay}},
   };
   return kFactors;
 }
@@ -262,28 +293,6 @@ void check_counts(const std::string& name, const SchedulerOptions& options) {
           ", expected 1 or more"));
 }
 
-void check_stable_decay(const SchedulerOptions& options) {
-  const std::string name = "warmup_stable_decay";
-  check(name, options.num_decay_steps.has_value(), "needs num_decay_steps");
-  check(
-      name,
-      options.num_training_steps || options.num_stable_steps,
-      "needs num_training_steps or num_stable_steps");
-  const std::pair<const char*, const std::string&> types[] = {
-      {"warmup_type", options.warmup_type}, {"decay_type", options.decay_type}};
-  for (const auto& [field, type] : types) {
-    check(
-        name,
-        type == "linear" || type == "cosine" || type == "1-sqrt",
-        str_cat(
-            "has ",
-            field,
-            " '",
-            type,
-            "', expected 'linear', 'cosine' or '1-sqrt'"));
-  }
-}
-
 } // namespace
 
 Schedule named_schedule(
@@ -305,14 +314,8 @@ Schedule named_schedule(
       options.num_training_steps || !found->second.needs_training_steps,
       "needs num_training_steps: the updates of the weights in the whole "
       "training");
-  if (name == "warmup_stable_decay") {
-    check_stable_decay(options);
-  }
-  if (name == "polynomial") {
-    check(
-        name,
-        *options.num_training_steps > options.num_warmup_steps,
-        "needs more num_training_steps than num_warmup_steps");
+  if (found->second.check != nullptr) {
+    found->second.check(options);
   }
   const FactorMaker make = found->second.make;
   return Schedule([name, options, make]() -> std::unique_ptr<ScheduleRule> {

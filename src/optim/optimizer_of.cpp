@@ -122,6 +122,23 @@ at::Tensor zeros_for(const at::Tensor& parameter) {
   return at::zeros_like(parameter, parameter.options().requires_grad(false));
 }
 
+void check_scalars(
+    const StepScalars& scalars,
+    size_t num_groups,
+    const char* optimizer) {
+  const size_t num_rates = scalars.learning_rates.size();
+  if (num_rates != 0 && num_rates != num_groups) {
+    throw UsageError(str_cat(
+        "[",
+        optimizer,
+        "] got ",
+        num_rates,
+        " learning rates on the device, expected one for each of ",
+        num_groups,
+        " groups"));
+  }
+}
+
 void throw_no_archive(const char* optimizer) {
   throw UsageError(str_cat(
       '[',

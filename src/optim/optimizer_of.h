@@ -60,6 +60,12 @@ at::Tensor aligned_gradient(const at::Tensor& parameter);
 /// Zeros in the memory layout of the parameter, which must be dense.
 at::Tensor zeros_for(const at::Tensor& parameter);
 
+/// Throws `UsageError` where there are rates, but not one for each group.
+void check_scalars(
+    const StepScalars& scalars,
+    size_t num_groups,
+    const char* optimizer);
+
 [[noreturn]] void throw_no_archive(const char* optimizer);
 [[noreturn]] void throw_foreign_options(const char* optimizer, size_t group);
 
@@ -109,13 +115,26 @@ at::Tensor OptimizerOf<Options, State>::step(LossClosure closure) {
     loss = closure();
   }
   const at::NoGradGuard no_grad;
-  for (size_t group = 0; group < param_groups_.size(); ++group) {
+  check_scalars(scalars_, param_groups_.size(), Options::kName);
+  for (group_ = 0; group_ < param_groups_.size(); ++group_) {
     for (const auto& parameters :
-         with_gradients(param_groups_[group].params(), Options::kName)) {
-      update(options(group), parameters);
+         with_gradients(param_groups_[group_].params(), Options::kName)) {
+      update(options(group_), parameters);
     }
   }
+  scalars_ = {};
   return loss;
+}
+
+template <class Options, class State>
+void OptimizerOf<Options, State>::give_scalars(StepScalars scalars) {
+  scalars_ = std::move(scalars);
+}
+
+template <class Options, class State>
+at::Tensor OptimizerOf<Options, State>::learning_rate() const {
+  return scalars_.learning_rates.empty() ? at::Tensor()
+                                         : scalars_.learning_rates[group_];
 }
 
 template <class Options, class State>

@@ -5,27 +5,54 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "accelerate/detail/step_scalars.h"
 #include "accelerate/export.h"
 #include "accelerate/grad_scaler.h"
+#include "accelerate/optimizer_state.h"
+#include "accelerate/stateful.h"
+#include "parallel/engine.h"
 #include "state/step_state.h"
 
 namespace accelerate {
+
+/// A tensor of an optimizer and the one to train in its place.
+struct Replacement {
+  std::string name;
+  at::Tensor from;
+  at::Tensor to;
+};
 
 /// An optimizer as the training step sees it.
 class ACCELERATE_API OptimizerAdapter {
  public:
   virtual ~OptimizerAdapter() = default;
+  /// Of all groups.
   virtual std::vector<at::Tensor> parameters() = 0;
-  virtual void step() = 0;
-  /// Drops the gradients, which may live in a bucket: neither zeroed nor
-  /// detached in place.
-  virtual void zero_grad();
+  /// Trains other tensors from now on, in the same groups. Throws `UsageError`
+  /// where the optimizer has state for one of them already.
+  virtual void replace(const std::vector<Replacement>& replacements) = 0;
+  /// Whether `step` may be given tensors on the device in the place of numbers
+  /// of the host.
+  virtual bool takes_scalars() const { return false; }
+  /// `scalars` is empty where `takes_scalars` is false.
+  virtual void step(const StepScalars& scalars) = 0;
+  /// Forgets the gradients of `parameters()`. Those that live in a bucket can
+  /// be dropped or filled, but not detached in place.
+  virtual void zero_grad(Zeroing how);
+  /// The state by the names of the tensors that it trains.
+  virtual StateDict state(const NamedParameters& names) = 0;
+  virtual void load_state(
+      const NamedParameters& names,
+      const StateDict& state) = 0;
 };
 
 /// Decides whether a call of `step` updates weights.
-class ACCELERATE_API OptimizerStep {
+class ACCELERATE_API OptimizerStep : public Stateful {
  public:
   /// `scaler` may be empty.
   OptimizerStep(
@@ -33,25 +60,65 @@ class ACCELERATE_API OptimizerStep {
       std::shared_ptr<StepState> step_state,
       std::shared_ptr<GradScaler> scaler);
 
+  /// The engine of a model and those of its parameters that are to be trained
+  /// here, under their names. The optimizer trains what the engine says in
+  /// their place; the engine takes part in every step. Nothing for parameters
+  /// that are not the optimizer's, or are wired already.
+  void wire(
+      const std::shared_ptr<ParallelEngine>& engine,
+      const NamedParameters& parameters);
+
   /// Nothing while gradients are accumulated; else unscales, agrees with the
-  /// other ranks on overflow, and steps where there is none.
-  void step();
-  void zero_grad();
+  /// other ranks on overflow, and steps where there is none. Waits for the
+  /// device only with a scaler and an optimizer that does not take scalars.
+  void step(StepScalars scalars = {});
+  void zero_grad(Zeroing how = Zeroing::kDrop);
   /// Nothing while gradients are accumulated.
   void unscale();
 
   /// Not any more when a micro-batch has begun that only adds up gradients.
-  bool did_step() const { return did_step_ && step_state_->sync_gradients(); }
-  /// Whether the latest `step` was left out because of an overflow.
-  bool was_skipped() const { return was_skipped_; }
+  bool did_step() const { return is_done_ && !was_skipped() && syncs(); }
+  /// Whether the latest `step` was left out because of an overflow. Waits for
+  /// the device where nobody has before.
+  bool was_skipped() const;
   OptimizerAdapter& optimizer() { return *optimizer_; }
 
+  /// The gradients of all that it trains, as this rank holds them.
+  std::vector<at::Tensor> gradients();
+
+  /// By the names of `wire`. Moments of slices are `TensorSlice`s.
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
  private:
+  /// Parameters of one model.
+  struct Part {
+    std::weak_ptr<ParallelEngine> engine;
+    /// The model's tensors, and what is trained in their place.
+    NamedParameters parameters;
+    NamedParameters trained;
+  };
+
+  bool syncs() const { return step_state_->sync_gradients(); }
+  std::vector<std::shared_ptr<ParallelEngine>> engines() const;
+  /// Null where the tensor belongs to no prepared model, or to one that is
+  /// gone.
+  std::shared_ptr<ParallelEngine> engine_of(const at::Tensor& trained) const;
+  NamedParameters names() const;
+  /// Calls `work` with each entry of the state that belongs to a slice.
+  template <class Work>
+  void for_each_slice(StateDict& state, Work&& work) const;
+
   std::unique_ptr<OptimizerAdapter> optimizer_;
   std::shared_ptr<StepState> step_state_;
   std::shared_ptr<GradScaler> scaler_;
-  bool did_step_ = false;
-  bool was_skipped_ = false;
+  std::vector<Part> parts_;
+  /// From what is trained to its part.
+  std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
+  bool is_done_ = false;
+  /// Of the latest step: a number that is not 0 after an overflow, or nothing.
+  mutable at::Tensor overflow_;
+  mutable bool was_skipped_ = false;
 };
 
 } // namespace accelerate

@@ -18,8 +18,8 @@ bool PreparedOptimizer::did_step() const {
 bool PreparedOptimizer::step_was_skipped() const {
   return step_->was_skipped();
 }
-void PreparedOptimizer::zero_grad() {
-  step_->zero_grad();
+void PreparedOptimizer::zero_grad(bool set_to_none) {
+  step_->zero_grad(set_to_none ? Zeroing::kDrop : Zeroing::kFill);
 }
 
 } // namespace accelerate

@@ -2,6 +2,7 @@
 #include "optim/prepared_optimizers.h"
 #include "optim/savable.h"
 #include "optim/schedule_rule.h"
+#include "optim/scheduler_moves.h"
 
 namespace accelerate {
 namespace {
@@ -41,7 +42,17 @@ OptimizerToSchedule::OptimizerToSchedule(torch::optim::Optimizer* optimizer)
 OptimizerToSchedule::OptimizerToSchedule(PreparedOptimizer optimizer)
     : optimizer_(&optimizer.optimizer()), prepared_(std::move(optimizer)) {}
 
-struct Scheduler::State {
+struct Scheduler::State final : Stateful {
+  State(
+      torch::optim::Optimizer& optimizer,
+      std::optional<PreparedOptimizer> prepared,
+      std::unique_ptr<ScheduleRule> rule)
+      : optimizer(optimizer),
+        prepared(std::move(prepared)),
+        rule(std::move(rule)) {}
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
   torch::optim::Optimizer& optimizer;
   std::optional<PreparedOptimizer> prepared;
   std::shared_ptr<const PreparedOptimizers> registry;
@@ -49,7 +60,8 @@ struct Scheduler::State {
   std::vector<double> base_lrs;
   std::vector<double> last_lr;
   int64_t num_steps = 0;
-  int steps_at_once = 1;
+  SchedulerStepping stepping = SchedulerStepping::kPerOptimizerStep;
+  int num_processes = 1;
 
   /// The optimizer's rates as they are now.
   Rates rates() const {
@@ -88,35 +100,34 @@ struct Scheduler::State {
     }
   }
 
-  /// Whether the optimizer's latest step was a real one.
-  bool is_due() const {
-    if (prepared) {
-      return prepared->did_step();
+  /// The step of the prepared optimizer; null where nothing was prepared.
+  std::shared_ptr<OptimizerStep> optimizer_step() const {
+    if (prepared || !registry) {
+      return prepared ? prepared->shared_step() : nullptr;
     }
-    if (!registry) {
-      return true;
-    }
-    const auto found = registry->find(optimizer);
+    auto found = registry->find(optimizer);
     if (!found) {
       throw UsageError(
           "[Scheduler] the scheduler was prepared, its optimizer was not; pass "
           "the optimizer to prepare as well and keep what comes back");
     }
-    return found->did_step();
+    return found;
   }
 
   template <class... Metric>
   void step(Metric... metric) {
-    if (!is_due()) {
-      return;
+    SchedulerCall call{
+        .stepping = stepping,
+        .num_processes = num_processes,
+        .num_counted = num_steps,
+        .end = rule->total_steps()};
+    if (auto followed = optimizer_step()) {
+      call.optimizers.push_back(std::move(followed));
+    } else {
+      call.follows_optimizers = false;
     }
-    for (int i = 0; i < steps_at_once; ++i) {
-      // The original stops a schedule of known length at its end when it steps
-      // several times at once.
-      if (steps_at_once > 1 && rule->total_steps() &&
-          num_steps >= *rule->total_steps()) {
-        return;
-      }
+    const int64_t num_moves = scheduler_moves(call).num_moves;
+    for (int64_t i = 0; i < num_moves; ++i) {
       Rates now = rates();
       rule->advance(now, metric...);
       ++num_steps;
@@ -128,13 +139,10 @@ struct Scheduler::State {
 Scheduler::Scheduler(
     const OptimizerToSchedule& optimizer,
     const Schedule& schedule)
-    : state_(std::make_shared<State>(State{
-          .optimizer = optimizer.optimizer(),
-          .prepared = optimizer.prepared(),
-          .registry = {},
-          .rule = schedule.make_rule(),
-          .base_lrs = {},
-          .last_lr = {}})) {
+    : state_(std::make_shared<State>(
+          optimizer.optimizer(),
+          optimizer.prepared(),
+          schedule.make_rule())) {
   for (const auto& group : state_->optimizer.param_groups()) {
     state_->base_lrs.push_back(group.options().get_lr());
   }
@@ -166,27 +174,27 @@ const std::vector<double>& Scheduler::last_lr() const {
   return state_->last_lr;
 }
 
-StateDict Scheduler::state_dict() const {
+StateDict Scheduler::State::state_dict() const {
   StateDict state;
-  state.set("kind", state_->rule->name());
-  state.set("num_steps", state_->num_steps);
-  for (size_t i = 0; i < state_->base_lrs.size(); ++i) {
-    state.set(str_cat("base_lr.", i), state_->base_lrs[i]);
-    state.set(str_cat("last_lr.", i), state_->last_lr[i]);
+  state.set("kind", rule->name());
+  state.set("num_steps", num_steps);
+  for (size_t i = 0; i < base_lrs.size(); ++i) {
+    state.set(str_cat("base_lr.", i), base_lrs[i]);
+    state.set(str_cat("last_lr.", i), last_lr[i]);
   }
-  state.set("schedule", state_->rule->state());
+  state.set("schedule", rule->state());
   return state;
 }
 
-void Scheduler::load_state_dict(const StateDict& state) {
+void Scheduler::State::load_state_dict(const StateDict& state) {
   const auto& kind = state.get<std::string>("kind");
-  const size_t num_groups = state_->base_lrs.size();
-  if (kind != state_->rule->name()) {
+  const size_t num_groups = base_lrs.size();
+  if (kind != rule->name()) {
     throw UsageError(str_cat(
         "[load_state_dict] got the state of the schedule ",
         kind,
         ", expected ",
-        state_->rule->name(),
+        rule->name(),
         "; make the same schedule before loading"));
   }
   if (state.part("base_lr").size() != num_groups) {
@@ -197,17 +205,27 @@ void Scheduler::load_state_dict(const StateDict& state) {
         num_groups,
         "; make the same groups before loading"));
   }
-  state_->rule->load(state.part("schedule"));
-  state_->num_steps = state.get<int64_t>("num_steps");
+  rule->load(state.part("schedule"));
+  num_steps = state.get<int64_t>("num_steps");
   for (size_t i = 0; i < num_groups; ++i) {
-    state_->base_lrs[i] = state.get<double>(str_cat("base_lr.", i));
+    base_lrs[i] = state.get<double>(str_cat("base_lr.", i));
   }
-  Rates rates = state_->rates();
+  Rates rates = this->rates();
   for (size_t i = 0; i < num_groups; ++i) {
     rates.groups[i].lr = state.get<double>(str_cat("last_lr.", i));
   }
-  state_->rule->restore_momentum(rates);
-  state_->apply(rates);
+  rule->restore_momentum(rates);
+  apply(rates);
+}
+
+StateDict Scheduler::state_dict() const {
+  return state_->state_dict();
+}
+void Scheduler::load_state_dict(const StateDict& state) {
+  state_->load_state_dict(state);
+}
+std::shared_ptr<Stateful> Scheduler::stateful() const {
+  return state_;
 }
 
 void Scheduler::prepare(
@@ -217,8 +235,8 @@ void Scheduler::prepare(
   if (!state_->prepared) {
     state_->registry = std::move(prepared);
   }
-  state_->steps_at_once =
-      stepping == SchedulerStepping::kPerProcess ? num_processes : 1;
+  state_->stepping = stepping;
+  state_->num_processes = num_processes;
 }
 
 Scheduler get_scheduler(

@@ -5,9 +5,11 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "accelerate/error.h"
+#include "base/str.h"
 #include "optim/optimizer_step.h"
 #include "optim/savable.h"
 
@@ -26,10 +28,25 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
     return all;
   }
-  void step() override {
+  void replace(const std::vector<Replacement>& replacements) override;
+  bool takes_scalars() const override {
+    const auto* taker = dynamic_cast<TakesStepScalars*>(&optimizer_);
+    return taker != nullptr && taker->takes_scalars();
+  }
+  void step(const StepScalars& scalars) override {
     check_gradients();
     place_state();
+    if (auto* taker = dynamic_cast<TakesStepScalars*>(&optimizer_)) {
+      taker->give_scalars(scalars);
+    }
     optimizer_.step();
+  }
+  StateDict state(const NamedParameters& names) override {
+    return optimizer_state(optimizer_, names);
+  }
+  void load_state(const NamedParameters& names, const StateDict& state)
+      override {
+    load_optimizer_state(optimizer_, names, state);
   }
 
  private:
@@ -62,5 +79,29 @@ class TorchOptimizer final : public OptimizerAdapter {
   torch::optim::Optimizer& optimizer_;
   bool is_placed_ = false;
 };
+
+inline void TorchOptimizer::replace(
+    const std::vector<Replacement>& replacements) {
+  std::unordered_map<const c10::TensorImpl*, const Replacement*> by_tensor;
+  for (const auto& replacement : replacements) {
+    if (optimizer_.state().count(replacement.from.unsafeGetTensorImpl()) > 0) {
+      throw UsageError(str_cat(
+          "[prepare] the optimizer has state for '",
+          replacement.name,
+          "' already, and this strategy trains another tensor in its place; "
+          "prepare model and optimizer before the first step, and load state "
+          "after prepare"));
+    }
+    by_tensor.emplace(replacement.from.unsafeGetTensorImpl(), &replacement);
+  }
+  for (auto& group : optimizer_.param_groups()) {
+    for (auto& parameter : group.params()) {
+      const auto found = by_tensor.find(parameter.unsafeGetTensorImpl());
+      if (found != by_tensor.end()) {
+        parameter = found->second->to;
+      }
+    }
+  }
+}
 
 } // namespace accelerate

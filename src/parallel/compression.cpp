@@ -36,26 +36,26 @@ class CastHook final : public c10d::CommHookInterface {
 
 } // namespace
 
-std::unique_ptr<c10d::CommHookInterface> make_cast_hook(
+CompressionHook make_cast_compression(
     at::ScalarType dtype,
     std::shared_ptr<CompressionState> state) {
-  return std::make_unique<CastHook>(dtype, std::move(state));
+  return {std::make_unique<CastHook>(dtype, std::move(state)), nullptr};
 }
 
-std::unique_ptr<c10d::CommHookInterface> make_compression_hook(
+CompressionHook make_compression(
     const DdpOptions& options,
     std::shared_ptr<CompressionState> state) {
   switch (options.compression) {
     case Compression::kFp16:
-      return make_cast_hook(at::kHalf, std::move(state));
+      return make_cast_compression(at::kHalf, std::move(state));
     case Compression::kBf16:
-      return make_cast_hook(at::kBFloat16, std::move(state));
+      return make_cast_compression(at::kBFloat16, std::move(state));
     case Compression::kPowerSgd:
-      return make_power_sgd_hook(options.power_sgd, std::move(state));
+      return make_power_sgd(options.power_sgd, std::move(state));
     case Compression::kNone:
       break;
   }
-  return nullptr;
+  return {};
 }
 
 c10::intrusive_ptr<c10d::Work> start_sum(

@@ -15,6 +15,8 @@
 #include "parallel/compression.h"
 #include "parallel/engine.h"
 #include "parallel/join.h"
+#include "parallel/joinable.h"
+#include "parallel/strategies.h"
 #include "parallel/unused_parameters.h"
 
 namespace accelerate {
@@ -80,13 +82,16 @@ std::string describe(const ParameterSet& model) {
   return text + str_cat(model.buffers.size(), " buffers");
 }
 
-class DdpEngine final : public ParallelEngine, private BackwardNotifier {
+class DdpEngine final : public ParallelEngine,
+                        private Joinable,
+                        private BackwardNotifier {
  public:
-  DdpEngine(
-      const ProcessGroup& group,
-      const ParameterSet& model,
-      const DdpOptions& options)
-      : group_(group), options_(options), buffers_(model.buffers) {
+  DdpEngine(const EngineArguments& arguments, const DdpOptions& options)
+      : ParallelEngine(MemoryLayout(arguments.memory)),
+        group_(arguments.group),
+        options_(options),
+        buffers_(arguments.model.buffers) {
+    const auto& model = arguments.model;
     for (const auto& parameter : model.parameters) {
       parameters_.push_back(parameter.detach());
     }
@@ -123,7 +128,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
       group_.guard("forward", [&] {
         name_unused_parameters(names_, [&] {
           reducer_->prepare_for_forward();
-          reducer_->rebuild_buckets();
+          rebuild_buckets();
         });
       });
     }
@@ -169,6 +174,17 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({});
   }
+
+  StateDict state_dict() const override {
+    return memory_ ? memory_->state_dict() : StateDict();
+  }
+  void load_state_dict(const StateDict& state) override {
+    if (memory_) {
+      memory_->load_state_dict(state);
+    }
+  }
+
+  Joinable* joinable() override { return this; }
 
   void begin_join(std::shared_ptr<JoinChannel> channel, int64_t index)
       override {
@@ -240,7 +256,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
   void match_forward(const JoinNews& news) {
     compression_->divisor = join_->divisor(news);
     if (news.records && news.syncs) {
-      name_unused_parameters(names_, [&] { reducer_->rebuild_buckets(); });
+      name_unused_parameters(names_, [&] { rebuild_buckets(); });
     }
     share_buffers(news.last_active, news.records && news.syncs);
   }
@@ -268,6 +284,8 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     std::unordered_map<size_t, std::string> names;
     for (size_t i = 0; i < model.parameters.size(); ++i) {
       if (model.parameters[i].requires_grad()) {
+        index_of_.emplace(
+            model.parameters[i].unsafeGetTensorImpl(), parameters.size());
         names[parameters.size()] = model.names[i];
         names_.push_back(model.names[i]);
         parameters.push_back(model.parameters[i]);
@@ -281,6 +299,7 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
         sparse);
     // Gradients arrive last layer first.
     std::reverse(buckets.begin(), buckets.end());
+    layout_.set_units(parameters, buckets);
     reducer_ = std::make_shared<c10d::Reducer>(
         parameters,
         buckets,
@@ -302,9 +321,50 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
     }
     compression_->group = to_c10d(group_);
     compression_->divisor = group_.world_size();
-    if (auto hook = make_compression_hook(options_, compression_)) {
-      reducer_->register_comm_hook(std::move(hook));
+    compression_->name_of = [this](const at::Tensor& parameter) {
+      return names_[index_of_.at(parameter.unsafeGetTensorImpl())];
+    };
+    auto compression = make_compression(options_, compression_);
+    memory_ = std::move(compression.memory);
+    if (compression.hook) {
+      reducer_->register_comm_hook(std::move(compression.hook));
     }
+    trained_ = std::move(parameters);
+    place_buckets();
+  }
+
+  void rebuild_buckets() {
+    if (!reducer_->rebuild_buckets()) {
+      return;
+    }
+    std::vector<std::vector<size_t>> units;
+    for (const auto& bucket : buckets()) {
+      auto& unit = units.emplace_back();
+      for (const auto& parameter : bucket.getParameters()) {
+        unit.push_back(index_of_.at(parameter.unsafeGetTensorImpl()));
+      }
+    }
+    layout_.set_units(trained_, std::move(units));
+    place_buckets();
+    if (memory_) {
+      // By names, into the new buckets: a run that goes on has something to
+      // keep when they are laid out.
+      memory_->load_state_dict(memory_->state_dict());
+    }
+  }
+
+  // The reducer allocates its buckets itself.
+  void place_buckets() {
+    for (const auto& bucket : buckets()) {
+      // A bucket of sparse gradients has no memory of its own.
+      if (bucket.getBuffer().defined()) {
+        layout_.move_in(MemoryUse::kGradients, bucket.getBuffer());
+      }
+    }
+  }
+
+  std::vector<c10d::GradBucket> buckets() const {
+    return reducer_->get_grad_buckets(/*return_zero_tensors=*/false);
   }
 
   void watch_backward(std::span<at::Tensor* const> outputs) {
@@ -336,8 +396,12 @@ class DdpEngine final : public ParallelEngine, private BackwardNotifier {
   std::vector<at::Tensor> buffers_;
   /// All of them, frozen ones too, without their graph.
   std::vector<at::Tensor> parameters_;
-  /// Of the parameters that the reducer knows.
+  /// The parameters that the reducer knows, and their names.
+  std::vector<at::Tensor> trained_;
   std::vector<std::string> names_;
+  std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
+  /// What a compression keeps between steps; may be empty.
+  std::shared_ptr<Stateful> memory_;
   std::shared_ptr<CompressionState> compression_ =
       std::make_shared<CompressionState>();
   std::shared_ptr<JoinChannel> join_;
@@ -361,8 +425,7 @@ bool is_trained(const ParameterSet& model) {
 } // namespace
 
 std::unique_ptr<ParallelEngine> make_ddp_engine(
-    const ProcessGroup& group,
-    const ParameterSet& model,
+    const EngineArguments& arguments,
     const DdpOptions& options) {
   if (options.bucket_cap_mb < 1) {
     throw UsageError(str_cat(
@@ -370,13 +433,13 @@ std::unique_ptr<ParallelEngine> make_ddp_engine(
         options.bucket_cap_mb,
         ", expected at least 1"));
   }
-  refuse_second_engine(model);
-  agree_on_text(group, "prepare", describe(model));
+  refuse_second_engine(arguments.model);
+  agree_on_text(arguments.group, "prepare", describe(arguments.model));
   // A frozen model has no gradients to average.
-  if (!is_trained(model)) {
-    return make_single_device_engine();
+  if (!is_trained(arguments.model)) {
+    return std::make_unique<ParallelEngine>();
   }
-  return std::make_unique<DdpEngine>(group, model, options);
+  return std::make_unique<DdpEngine>(arguments, options);
 }
 
 } // namespace accelerate

@@ -1,37 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the gradients of one model meet those of the other ranks.
+// How one model trains together with the other ranks: the seams of a step.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "accelerate/ddp.h"
+#include "accelerate/export.h"
 #include "accelerate/process_group.h"
+#include "accelerate/stateful.h"
+#include "parallel/memory_layout.h"
 #include "state/parameter_set.h"
 
 namespace accelerate {
 
-class JoinChannel;
-struct JoinNews;
+class Joinable;
 
-/// One engine per prepared model. Every method is one seam of the training
-/// step; the base class does what a single device needs: nothing.
-class ParallelEngine {
+/// What becomes of gradients that were used.
+enum class Zeroing {
+  /// They are forgotten: the next backward makes new ones.
+  kDrop,
+  /// Their memory stays and is filled with zeros, as a captured step needs it.
+  kFill,
+};
+
+/// One engine per prepared model; the base class does what a single device
+/// needs. In the order in which a step calls them:
+///
+///     before_forward ... after_forward, or abandon_forward
+///     before_backward ... after_backward, or abandon_backward
+///     (gradient, combine, scale_gradients: clipping, unscaling, windows)
+///     before_step ... after_step, or abandon_step
+///     zero_gradients
+///
+/// A seam is abandoned where the code between its two sides has thrown; what
+/// was begun is then dropped, and the next step starts from nothing.
+///
+/// `parameter` is always a tensor of the `ParameterSet` that the engine was
+/// made for, or what `trained` gave for it. Used by the thread that trains;
+/// autograd's threads come in through hooks of the engine's own.
+class ACCELERATE_API ParallelEngine : public Stateful {
  public:
-  virtual ~ParallelEngine() = default;
+  explicit ParallelEngine(MemoryLayout layout = {});
 
-  /// Whether gradients never meet those of other ranks.
+  /// Whether gradients never meet those of other ranks and every seam is empty.
   virtual bool is_local() const { return true; }
-  /// Before the user's forward.
+
+  // --- forward --------------------------------------------------------------
   virtual void before_forward() {}
   /// Whether `after_forward` wants to see the output at this step.
   virtual bool wants_outputs() const { return false; }
-  /// After the user's forward, with the tensors of its output where
-  /// `wants_outputs` said so. May replace them.
+  /// With the tensors of the output where `wants_outputs` said so. May replace
+  /// them.
   virtual void after_forward(std::span<at::Tensor* const> /*outputs*/) {}
+  virtual void abandon_forward() {}
   /// The model's buffers are other tensors from now on.
   virtual void set_buffers(const std::vector<at::Tensor>& /*buffers*/) {}
+
+  // --- backward -------------------------------------------------------------
+  /// Around every backward of the run, also one that does not reach this model.
+  virtual void before_backward() {}
+  virtual void after_backward() {}
+  virtual void abandon_backward() {}
   /// While false, backward adds up local gradients and sends nothing.
   virtual void set_sync(bool /*sync*/) {}
   virtual bool sync() const { return true; }
@@ -39,25 +70,68 @@ class ParallelEngine {
   /// while `sync` was false.
   virtual void sync_next_backward() {}
 
-  /// From here to `end_join`, forwards and backwards are announced on `channel`
-  /// as those of its model number `index`.
-  virtual void begin_join(
-      std::shared_ptr<JoinChannel> /*channel*/,
-      int64_t /*index*/) {}
-  virtual void end_join() {}
-  /// On a rank that has no batches left: the collectives of what the others do.
-  virtual void match(const JoinNews& /*news*/) {}
-  /// Gives all ranks the parameters and buffers of `root`.
-  virtual void share_all(int /*root*/) {}
+  // --- gradients ------------------------------------------------------------
+  /// The gradient as this rank holds it now: in the middle of a window what was
+  /// added up so far, at its end the whole or that of its slice. Undefined
+  /// where there is none.
+  virtual at::Tensor gradient(const at::Tensor& parameter) const;
+  /// Whether other ranks hold other slices of the gradients.
+  virtual bool holds_slices() const { return false; }
+  /// Makes a number that every rank has computed from its own gradients that of
+  /// all of them. A collective; nothing where gradients are whole.
+  virtual void combine(at::Tensor& /*number*/, ReduceOp /*op*/) const {}
+  /// Multiplies what was added up for these parameters so far in a window that
+  /// goes on. `factor` is a tensor of one number.
+  virtual void scale_gradients(
+      const std::vector<at::Tensor>& parameters,
+      const at::Tensor& factor);
+  /// An optimizer has forgotten the gradients of what it trains for these
+  /// parameters; the engine forgets what it keeps beside them.
+  virtual void zero_gradients(
+      const std::vector<at::Tensor>& /*parameters*/,
+      Zeroing /*how*/) {}
+
+  // --- step -----------------------------------------------------------------
+  /// The tensor that an optimizer trains in the place of `parameter`: itself, a
+  /// view of it, or this rank's slice. Always the same one.
+  virtual at::Tensor trained(const at::Tensor& parameter) const {
+    return parameter;
+  }
+  /// Where `trained(parameter)` begins in the whole parameter, as a
+  /// `TensorSlice` counts; nothing where it is the whole.
+  virtual std::optional<int64_t> slice_begin(
+      const at::Tensor& /*parameter*/) const {
+    return std::nullopt;
+  }
+  /// Around the step of each optimizer that trains parameters of the model.
+  virtual void before_step() {}
+  /// `did_step` is false where the update was left out because of an overflow.
+  virtual void after_step(bool /*did_step*/) {}
+  virtual void abandon_step() {}
+
+  // --- state ----------------------------------------------------------------
+  /// What this rank saves of a parameter: the whole, or a `TensorSlice`.
+  virtual StateValue saved(const at::Tensor& parameter) const;
+  /// Puts such a value back. Throws `UsageError` where its shape is another.
+  virtual void load(const at::Tensor& parameter, const StateValue& value);
+  /// Puts back what `gradient` gave in the middle of a window; forgets it where
+  /// `value` is undefined.
+  virtual void load_gradient(
+      const at::Tensor& parameter,
+      const at::Tensor& value);
+  /// What the engine itself keeps between steps, such as the error feedback of
+  /// a compression. Nothing by default.
+  StateDict state_dict() const override { return {}; }
+  void load_state_dict(const StateDict& /*state*/) override {}
+
+  /// Where parameters and gradients lie, and in which units they travel.
+  const MemoryLayout& layout() const { return layout_; }
+
+  /// Null where ranks cannot have different numbers of batches.
+  virtual Joinable* joinable() { return nullptr; }
+
+ protected:
+  MemoryLayout layout_;
 };
-
-std::unique_ptr<ParallelEngine> make_single_device_engine();
-
-/// Gives all ranks rank 0's parameters and buffers, then averages gradients.
-/// Throws `MismatchError` naming the odd rank where models differ.
-std::unique_ptr<ParallelEngine> make_ddp_engine(
-    const ProcessGroup& group,
-    const ParameterSet& model,
-    const DdpOptions& options);
 
 } // namespace accelerate

@@ -1,28 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms and limits over all gradients of a model.
+// Norms and limits over the gradients of one or more models.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <vector>
 
+#include "accelerate/export.h"
+
 namespace accelerate {
 
-/// Shrinks the gradients of `parameters` so that their norm is at most
-/// `max_norm`; the norm before, as a tensor that nobody has waited for.
-at::Tensor clip_gradient_norm(
-    const std::vector<at::Tensor>& parameters,
+class ParallelEngine;
+
+/// Gradients as this rank holds them.
+struct HeldGradients {
+  /// The engine whose other ranks hold the other slices; null where gradients
+  /// are whole.
+  const ParallelEngine* engine = nullptr;
+  std::vector<at::Tensor> gradients = {};
+};
+
+/// Shrinks all gradients alike so that their norm is at most `max_norm`; the
+/// norm before, as a tensor that nobody has waited for. A collective of the
+/// engines that are named, in their order.
+ACCELERATE_API at::Tensor clip_gradient_norm(
+    const std::vector<HeldGradients>& held,
     double max_norm,
     double norm_type);
 
 /// Cuts each number of the gradients to `[-limit, limit]`.
-void clip_gradient_values(
-    const std::vector<at::Tensor>& parameters,
+ACCELERATE_API void clip_gradient_values(
+    const std::vector<HeldGradients>& held,
     double limit);
-
-/// Multiplies all gradients by `factor`, a tensor of one number.
-void scale_gradients(
-    const std::vector<at::Tensor>& parameters,
-    const at::Tensor& factor);
 
 } // namespace accelerate

@@ -11,6 +11,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "parallel/engine.h"
+#include "parallel/joinable.h"
 
 namespace accelerate {
 namespace {
@@ -105,7 +106,16 @@ JoinGuard::JoinGuard(
   }
   try {
     for (size_t i = 0; i < engines_.size(); ++i) {
-      engines_[i]->begin_join(channel_, static_cast<int64_t>(i));
+      if (auto* joinable = engines_[i]->joinable()) {
+        joinable->begin_join(channel_, static_cast<int64_t>(i));
+      } else if (!engines_[i]->is_local()) {
+        throw UsageError(str_cat(
+            "[join_uneven_inputs] got model ",
+            i,
+            " with a strategy that cannot train on ranks with different "
+            "numbers of batches; let loaders fill up (even_batches), or train "
+            "it with DDP"));
+      }
     }
   } catch (...) {
     leave();
@@ -115,7 +125,9 @@ JoinGuard::JoinGuard(
 
 void JoinGuard::leave() {
   for (auto* engine : engines_) {
-    engine->end_join();
+    if (auto* joinable = engine->joinable()) {
+      joinable->end_join();
+    }
   }
 }
 
@@ -135,11 +147,14 @@ JoinGuard::~JoinGuard() noexcept(false) {
 
 void JoinGuard::match_the_others() {
   while (const auto news = channel_->listen()) {
-    engines_[static_cast<size_t>(news->model)]->match(*news);
+    // Only a joinable model announces.
+    engines_[static_cast<size_t>(news->model)]->joinable()->match(*news);
   }
   if (const auto root = channel_->last_trained()) {
     for (auto* engine : engines_) {
-      engine->share_all(*root);
+      if (auto* joinable = engine->joinable()) {
+        joinable->share_all(*root);
+      }
     }
   }
 }

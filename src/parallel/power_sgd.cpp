@@ -5,8 +5,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <random>
-#include <unordered_map>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -17,14 +18,17 @@ namespace {
 
 /// The matrices of one bucket, with views of where their factors lie.
 struct Factors {
+  std::vector<std::string> names;
   std::vector<at::Tensor> matrices, ps, qs;
   std::vector<at::Tensor> uncompressed;
 };
 
 /// What is kept between steps for one bucket: all P and all Q, each in one
-/// piece, and what the last approximation left out.
+/// piece, and what the last approximation left out. Views of both by name, as
+/// buckets are laid out anew in every run.
 struct BucketMemory {
   at::Tensor p, q, error;
+  std::map<std::string, at::Tensor> qs, errors;
 };
 
 // The stream of seeds of NumPy's RandomState(seed).randint(10**9), so that
@@ -33,6 +37,7 @@ class SeedStream {
  public:
   explicit SeedStream(uint32_t seed) : engine_(seed) {}
   uint64_t next() {
+    ++num_drawn_;
     constexpr uint32_t kBelow = 1'000'000'000;
     constexpr uint32_t kMask = (1u << 30) - 1;
     uint32_t value = kBelow;
@@ -41,9 +46,89 @@ class SeedStream {
     }
     return value;
   }
+  int64_t num_drawn() const { return num_drawn_; }
 
  private:
   std::mt19937 engine_;
+  int64_t num_drawn_ = 0;
+};
+
+/// All that PowerSGD keeps between steps.
+class PowerSgdMemory final : public Stateful {
+ public:
+  explicit PowerSgdMemory(uint32_t random_seed)
+      : seeds(random_seed), random_seed_(random_seed) {}
+
+  // P follows from Q and the next gradient.
+  StateDict state_dict() const override {
+    StateDict state;
+    state.set("iteration", iteration);
+    state.set("num_seeds", seeds.num_drawn());
+    const auto put = [&](const char* kind, const auto& tensors) {
+      for (const auto& [name, tensor] : tensors) {
+        state.set(str_cat(kind, '.', name), tensor);
+      }
+    };
+    put("q", loaded_qs_);
+    put("error", loaded_errors_);
+    for (const auto& [index, bucket] : buckets) {
+      put("q", bucket.qs);
+      put("error", bucket.errors);
+    }
+    return state;
+  }
+
+  void load_state_dict(const StateDict& state) override {
+    const auto new_iteration = state.get<int64_t>("iteration");
+    const auto num_seeds = state.get<int64_t>("num_seeds");
+    const auto tensors_of = [&](const char* kind) {
+      std::map<std::string, at::Tensor> tensors;
+      for (const auto& [name, value] : state.part(kind)) {
+        const auto key = str_cat(kind, '.', name);
+        tensors[name] = state.get<at::Tensor>(key).clone();
+      }
+      return tensors;
+    };
+    loaded_qs_ = tensors_of("q");
+    loaded_errors_ = tensors_of("error");
+    buckets.clear();
+    iteration = new_iteration;
+    seeds = SeedStream(random_seed_);
+    while (seeds.num_drawn() < num_seeds) {
+      seeds.next();
+    }
+  }
+
+  /// What was loaded and not asked for yet, into `target` of the same size.
+  bool take_q(const std::string& name, at::Tensor target) {
+    return take(loaded_qs_, name, std::move(target));
+  }
+  bool take_error(const std::string& name, at::Tensor target) {
+    return take(loaded_errors_, name, std::move(target));
+  }
+  bool has_loaded_errors() const { return !loaded_errors_.empty(); }
+
+  int64_t iteration = 0;
+  SeedStream seeds;
+  /// By the bucket's index.
+  std::map<size_t, BucketMemory> buckets;
+
+ private:
+  static bool take(
+      std::map<std::string, at::Tensor>& loaded,
+      const std::string& name,
+      at::Tensor target) {
+    const auto found = loaded.find(name);
+    if (found == loaded.end()) {
+      return false;
+    }
+    target.copy_(found->second.view_as(target));
+    loaded.erase(found);
+    return true;
+  }
+
+  uint32_t random_seed_;
+  std::map<std::string, at::Tensor> loaded_qs_, loaded_errors_;
 };
 
 void gram_schmidt(at::Tensor matrix, double epsilon) {
@@ -73,10 +158,11 @@ class PowerSgdHook final : public c10d::CommHookInterface {
  public:
   PowerSgdHook(
       const PowerSgdOptions& options,
-      std::shared_ptr<CompressionState> state)
+      std::shared_ptr<CompressionState> state,
+      std::shared_ptr<PowerSgdMemory> memory)
       : options_(options),
         state_(std::move(state)),
-        seeds_(options.random_seed) {}
+        memory_(std::move(memory)) {}
 
   // Everything is done when it returns: were the second and third sum started
   // from callbacks, ranks with several buckets could start them in different
@@ -84,13 +170,13 @@ class PowerSgdHook final : public c10d::CommHookInterface {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(
       c10d::GradBucket& bucket) override {
     auto& buffer = bucket.getBufferRef();
-    if (iteration_ < options_.start_powerSGD_iter) {
+    if (memory_->iteration < options_.start_powerSGD_iter) {
       sum_of(buffer.div_(state_->divisor));
     } else {
       compress(bucket);
     }
     if (bucket.isLast()) {
-      ++iteration_;
+      ++memory_->iteration;
     }
     auto done = c10::make_intrusive<c10::ivalue::Future>(
         c10::TensorType::get(),
@@ -113,15 +199,27 @@ class PowerSgdHook final : public c10d::CommHookInterface {
 
   void compress(c10d::GradBucket& bucket) {
     auto& buffer = bucket.getBufferRef();
-    auto& memory = memory_[bucket.getIndex()];
+    auto& memory = memory_->buckets[bucket.getIndex()];
+    const auto gradients = bucket.getGradients();
+    std::vector<std::string> names;
+    for (const auto& parameter : bucket.getParameters()) {
+      names.push_back(state_->name_of(parameter));
+    }
     at::Tensor wanted;
     if (options_.use_error_feedback) {
+      if (!memory.error.defined() && memory_->has_loaded_errors()) {
+        memory.error = at::zeros_like(buffer);
+        for (const auto& [name, own] :
+             by_name(names, gradients, buffer, memory.error)) {
+          memory_->take_error(name, own);
+        }
+      }
       if (memory.error.defined()) {
         buffer.add_(memory.error);
       }
       wanted = buffer.clone();
     }
-    auto factors = split(bucket.getGradients(), memory);
+    auto factors = split(names, gradients, memory);
     sum_uncompressed(factors.uncompressed);
     for (size_t i = 0; i < factors.matrices.size(); ++i) {
       at::mm_out(factors.ps[i], factors.matrices[i], factors.qs[i]);
@@ -138,10 +236,31 @@ class PowerSgdHook final : public c10d::CommHookInterface {
     }
     if (options_.use_error_feedback) {
       memory.error = wanted.sub_(buffer);
+      memory.errors = by_name(names, gradients, buffer, memory.error);
     }
+    memory.qs.clear();
     if (!options_.warm_start) {
       memory.p = memory.q = at::Tensor();
+      return;
     }
+    for (size_t i = 0; i < factors.names.size(); ++i) {
+      memory.qs[factors.names[i]] = factors.qs[i];
+    }
+  }
+
+  /// Views of `flat`, laid out as `buffer`, that lie where the gradients do.
+  static std::map<std::string, at::Tensor> by_name(
+      const std::vector<std::string>& names,
+      const std::vector<at::Tensor>& gradients,
+      const at::Tensor& buffer,
+      const at::Tensor& flat) {
+    std::map<std::string, at::Tensor> views;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const int64_t begin =
+          gradients[i].storage_offset() - buffer.storage_offset();
+      views[names[i]] = flat.narrow(0, begin, gradients[i].numel());
+    }
+    return views;
   }
 
   int64_t rank_for(int64_t n, int64_t m) const {
@@ -150,18 +269,21 @@ class PowerSgdHook final : public c10d::CommHookInterface {
 
   // Which gradients are compressed, and where their factors lie.
   Factors split(
+      const std::vector<std::string>& names,
       const std::vector<at::Tensor>& gradients,
       BucketMemory& memory) {
     Factors factors;
     int64_t p_size = 0;
     int64_t q_size = 0;
-    for (const auto& gradient : gradients) {
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const auto& gradient = gradients[i];
       const int64_t n = gradient.dim() == 0 ? 1 : gradient.size(0);
       const auto matrix = gradient.view({n, -1});
       const int64_t m = matrix.size(1);
       const int64_t rank = rank_for(n, m);
       const auto small = static_cast<double>((n + m) * rank);
       if (small * options_.min_compression_rate < static_cast<double>(n * m)) {
+        factors.names.push_back(names[i]);
         factors.matrices.push_back(matrix);
         p_size += n * rank;
         q_size += m * rank;
@@ -175,7 +297,7 @@ class PowerSgdHook final : public c10d::CommHookInterface {
       memory.q = at::empty({q_size}, gradients[0].options());
     }
     place(factors, memory);
-    begin_qs(factors.qs, is_new);
+    begin_qs(factors, is_new);
     return factors;
   }
 
@@ -187,12 +309,18 @@ class PowerSgdHook final : public c10d::CommHookInterface {
         return other.sizes() == matrix.sizes();
       });
     };
-    auto sorted = all;
-    std::stable_sort(
-        sorted.begin(), sorted.end(), [&](const auto& a, const auto& b) {
-          return first_alike(all, a) < first_alike(all, b);
-        });
-    factors.matrices = std::move(sorted);
+    std::vector<size_t> order(all.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return first_alike(all, all[a]) < first_alike(all, all[b]);
+    });
+    Factors sorted;
+    for (const size_t i : order) {
+      sorted.names.push_back(factors.names[i]);
+      sorted.matrices.push_back(factors.matrices[i]);
+    }
+    factors.names = std::move(sorted.names);
+    factors.matrices = std::move(sorted.matrices);
     int64_t p_begin = 0;
     int64_t q_begin = 0;
     for (const auto& matrix : factors.matrices) {
@@ -208,17 +336,25 @@ class PowerSgdHook final : public c10d::CommHookInterface {
     }
   }
 
-  void begin_qs(const std::vector<at::Tensor>& qs, bool is_new) {
-    if (is_new) {
-      auto generator = at::detail::createCPUGenerator(seeds_.next());
-      for (const auto& q : qs) {
+  void begin_qs(const Factors& factors, bool is_new) {
+    if (is_new && !take_loaded_qs(factors)) {
+      auto generator = at::detail::createCPUGenerator(memory_->seeds.next());
+      for (const auto& q : factors.qs) {
         q.copy_(at::randn(
             q.sizes(), generator, at::TensorOptions(q.scalar_type())));
       }
     }
-    for (const auto& q : qs) {
+    for (const auto& q : factors.qs) {
       orthogonalize(q, options_.orthogonalization_epsilon);
     }
+  }
+
+  bool take_loaded_qs(const Factors& factors) {
+    bool all = true;
+    for (size_t i = 0; i < factors.names.size(); ++i) {
+      all = memory_->take_q(factors.names[i], factors.qs[i]) && all;
+    }
+    return all;
   }
 
   void sum_uncompressed(const std::vector<at::Tensor>& gradients) {
@@ -242,14 +378,12 @@ class PowerSgdHook final : public c10d::CommHookInterface {
 
   PowerSgdOptions options_;
   std::shared_ptr<CompressionState> state_;
-  SeedStream seeds_;
-  int64_t iteration_ = 0;
-  std::unordered_map<size_t, BucketMemory> memory_;
+  std::shared_ptr<PowerSgdMemory> memory_;
 };
 
 } // namespace
 
-std::unique_ptr<c10d::CommHookInterface> make_power_sgd_hook(
+CompressionHook make_power_sgd(
     const PowerSgdOptions& options,
     std::shared_ptr<CompressionState> state) {
   if (options.matrix_approximation_rank < 1) {
@@ -266,7 +400,10 @@ std::unique_ptr<c10d::CommHookInterface> make_power_sgd_hook(
         ", expected at least 2 with use_error_feedback or warm_start: buckets "
         "are laid out anew after the first step"));
   }
-  return std::make_unique<PowerSgdHook>(options, std::move(state));
+  auto memory = std::make_shared<PowerSgdMemory>(options.random_seed);
+  return {
+      std::make_unique<PowerSgdHook>(options, std::move(state), memory),
+      memory};
 }
 
 } // namespace accelerate

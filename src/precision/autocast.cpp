@@ -1,30 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/autocast_mode.h>
 
-#include "accelerate/error.h"
 #include "accelerate/precision.h"
-#include "base/str.h"
 
 namespace accelerate {
-
-Precision parse_precision(std::string_view text) {
-  if (text == "no") {
-    return Precision::kNo;
-  }
-  if (text == "bf16") {
-    return Precision::kBf16;
-  }
-  if (text == "fp16") {
-    return Precision::kFp16;
-  }
-  if (text == "fp8") {
-    throw ConfigError(
-        "[mixed_precision] got fp8, which this library does not have; use "
-        "bf16");
-  }
-  throw ConfigError(
-      str_cat("[mixed_precision] got '", text, "', expected no, bf16 or fp16"));
-}
 
 AutocastGuard::AutocastGuard(c10::DeviceType device, Precision precision)
     : device_(device),

@@ -33,21 +33,18 @@ void check(const GradScalerOptions& o) {
 using Batches =
     std::map<std::pair<int, at::ScalarType>, std::vector<at::Tensor>>;
 
-Batches gradients_of(const std::vector<at::Tensor>& parameters) {
+Batches batches_of(const std::vector<at::Tensor>& gradients) {
   Batches batches;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const auto& gradient = parameters[i].grad();
-    if (!gradient.defined()) {
-      continue;
-    }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const auto& gradient = gradients[i];
     if (gradient.scalar_type() == at::kHalf) {
       throw UsageError(str_cat(
-          "[unscale] parameter ",
+          "[unscale] the optimizer has fp16 gradients (number ",
           i,
-          " of the optimizer, of shape ",
+          ", of shape ",
           gradient.sizes(),
-          ", has fp16 gradients, expected fp32; keep the weights in fp32 and "
-          "let mixed precision cast them"));
+          "), expected fp32; keep the weights in fp32 and let mixed precision "
+          "cast them"));
     }
     batches[{gradient.device().index(), gradient.scalar_type()}].push_back(
         gradient);
@@ -88,18 +85,30 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
 void GradScaler::unscale(
     const void* owner,
     const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters) {
+    if (parameter.grad().defined()) {
+      gradients.push_back(parameter.grad());
+    }
+  }
+  unscale_gradients(owner, gradients);
+}
+
+void GradScaler::unscale_gradients(
+    const void* owner,
+    const std::vector<at::Tensor>& gradients) {
   if (unscaled_.contains(owner)) {
     return;
   }
   const at::NoGradGuard no_grad;
-  auto batches = gradients_of(parameters);
+  auto batches = batches_of(gradients);
   // In double, as 1 / scale may not be a float.
   const auto inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   auto found = at::zeros({1}, scale_.options());
-  for (auto& [kind, gradients] : batches) {
-    auto here = found.to(gradients[0].device());
+  for (auto& [kind, batch] : batches) {
+    auto here = found.to(batch[0].device());
     at::_amp_foreach_non_finite_check_and_unscale_(
-        gradients, here, inverse.to(here.device()));
+        batch, here, inverse.to(here.device()));
     found = at::max(found, here.to(found.device()));
   }
   if (agree_) {
@@ -112,9 +121,14 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   unscale(&optimizer, parameters_of(optimizer));
 }
 
-bool GradScaler::found_inf(const void* owner) const {
+at::Tensor GradScaler::overflow_of(const void* owner) const {
   const auto found = unscaled_.find(owner);
-  return found != unscaled_.end() && found->second.found_inf.item<float>() > 0;
+  return found == unscaled_.end() ? at::Tensor() : found->second.found_inf;
+}
+
+bool GradScaler::found_inf(const void* owner) const {
+  const auto overflow = overflow_of(owner);
+  return overflow.defined() && overflow.item<float>() > 0;
 }
 
 void GradScaler::finish(const void* owner) {

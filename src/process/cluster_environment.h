@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One starter of processes that we recognise by the variables it leaves.
+// Starters of processes that we recognise by the variables they leave.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,6 @@ class EnvReader {
 
 /// The names under which one starter publishes ranks and sizes.
 struct RankVariables {
-  const char* source;
   const char* rank;
   const char* world_size;
   const char* local_rank;
@@ -37,12 +36,21 @@ struct RankVariables {
   const char* local_world_size;
 };
 
-/// Reads `names`; nothing where the rank variable is unset. A missing local
-/// rank means one process per machine; a missing local size, as many as the
-/// local rank proves. Checks that every rank lies below its size.
+/// One row of the table of starters in `detect.cpp`.
+struct StarterRow {
+  Starter starter;
+  RankVariables names;
+  /// Nothing where this starter did not start the process.
+  std::optional<ProcessEnvironment> (
+      *detect)(const EnvReader& env, const StarterRow& row);
+};
+
+/// Reads the row's names; nothing where the rank variable is unset. A missing
+/// local rank means one process per machine; a missing local size, as many as
+/// the local rank proves. Checks that every rank lies below its size.
 std::optional<ProcessEnvironment> read_ranks(
     const EnvReader& env,
-    const RankVariables& names);
+    const StarterRow& row);
 
 /// MASTER_ADDR and MASTER_PORT, where set, else `fallback`.
 Rendezvous read_rendezvous(const EnvReader& env, const Rendezvous& fallback);
@@ -52,9 +60,15 @@ Rendezvous read_rendezvous(const EnvReader& env, const Rendezvous& fallback);
 /// connections.
 int port_of_job(uint64_t job);
 
-std::optional<ProcessEnvironment> detect_torchrun(const EnvReader& env);
-std::optional<ProcessEnvironment> detect_mpi(const EnvReader& env);
-std::optional<ProcessEnvironment> detect_slurm(const EnvReader& env);
+std::optional<ProcessEnvironment> detect_torchrun(
+    const EnvReader& env,
+    const StarterRow& row);
+std::optional<ProcessEnvironment> detect_mpi(
+    const EnvReader& env,
+    const StarterRow& row);
+std::optional<ProcessEnvironment> detect_slurm(
+    const EnvReader& env,
+    const StarterRow& row);
 
 /// The first host of a Slurm node list such as `gpu[003-010,12],login1`.
 /// Throws `ConfigError` naming `variable` where the list is malformed.

@@ -5,6 +5,7 @@
 #include "accelerate/process.h"
 #include "base/parse.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "process/cluster_environment.h"
 
 namespace accelerate {
@@ -88,13 +89,14 @@ void check_below(
 
 std::optional<ProcessEnvironment> read_ranks(
     const EnvReader& env,
-    const RankVariables& names) {
+    const StarterRow& row) {
+  const RankVariables& names = row.names;
   const auto rank = env.number(names.rank);
   if (!rank) {
     return std::nullopt;
   }
   ProcessEnvironment found;
-  found.source = names.source;
+  found.starter = &row.starter;
   ProcessTopology& topology = found.topology;
   topology.rank = *rank;
   topology.world_size = env.required(names.world_size, names.rank, 1);
@@ -129,16 +131,19 @@ std::optional<ProcessEnvironment> read_ranks(
 
 Rendezvous read_rendezvous(const EnvReader& env, const Rendezvous& fallback) {
   Rendezvous result = fallback;
-  result.address = env.text("MASTER_ADDR").value_or(fallback.address);
-  result.port = env.number("MASTER_PORT", 1).value_or(fallback.port);
+  result.address =
+      env.text(variables::kMasterAddress).value_or(fallback.address);
+  result.port = env.number(variables::kMasterPort, 1).value_or(fallback.port);
   if (result.port > 65535) {
     throw ConfigError(str_cat(
-        "[detect_environment] MASTER_PORT=",
+        "[detect_environment] ",
+        variables::kMasterPort,
+        "=",
         result.port,
         " is not a TCP port; use 1 to 65535"));
   }
-  result.attempt = env.number("TORCHELASTIC_RESTART_COUNT").value_or(0);
-  result.interface = env.text("GLOO_SOCKET_IFNAME").value_or("");
+  result.attempt = env.number(variables::kRestartCount).value_or(0);
+  result.interface = env.text(variables::kGlooInterface).value_or("");
   return result;
 }
 
@@ -150,12 +155,49 @@ int port_of_job(uint64_t job) {
   return static_cast<int>(kFirst + (mixed >> 32) % kCount);
 }
 
+namespace {
+
+// torchrun comes first: its variables are the innermost starter's where srun or
+// mpirun started a launcher per machine.
+constexpr StarterRow kStarters[] = {
+    {{.name = "torchrun", .omits_local_rank_of_machines = true},
+     {variables::kRank,
+      variables::kWorldSize,
+      variables::kLocalRank,
+      variables::kLocalWorldSize},
+     detect_torchrun},
+    {{.name = "Open MPI"},
+     {variables::kOpenMpiRank,
+      variables::kOpenMpiSize,
+      variables::kOpenMpiLocalRank,
+      variables::kOpenMpiLocalSize},
+     detect_mpi},
+    {{.name = "MVAPICH"},
+     {variables::kMvapichRank,
+      variables::kMvapichSize,
+      variables::kMvapichLocalRank,
+      variables::kMvapichLocalSize},
+     detect_mpi},
+    {{.name = "PMI"},
+     {variables::kPmiRank,
+      variables::kPmiSize,
+      variables::kPmiLocalRank,
+      variables::kPmiLocalSize},
+     detect_mpi},
+    {{.name = "Slurm"},
+     {variables::kSlurmRank,
+      variables::kSlurmTasks,
+      variables::kSlurmLocalRank,
+      nullptr},
+     detect_slurm},
+};
+
+} // namespace
+
 ProcessEnvironment detect_environment(const EnvLookup& env) {
-  // torchrun's variables come first: they are the innermost starter's where
-  // srun or mpirun started a launcher per machine.
   const EnvReader reader(env);
-  for (const auto detect : {detect_torchrun, detect_mpi, detect_slurm}) {
-    if (auto found = detect(reader)) {
+  for (const StarterRow& row : kStarters) {
+    if (auto found = row.detect(reader, row)) {
       return *found;
     }
   }

@@ -3,7 +3,10 @@
 #include <cctype>
 
 #include "accelerate/error.h"
+#include "base/host_name.h"
+#include "base/printable.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "process/cluster_environment.h"
 
 namespace accelerate {
@@ -14,7 +17,8 @@ constexpr int kMaxTasksPerNode = 1 << 20;
 // The script of a batch job carries SLURM_PROCID=0 and the job's task count
 // but is no task of it: it would wait for ranks that nobody starts.
 bool is_batch_script(const EnvReader& env) {
-  return env.text("ENVIRONMENT") == "BATCH" && !env.text("SLURM_STEP_ID");
+  return env.text(variables::kBatchEnvironment) == "BATCH" &&
+         !env.text(variables::kSlurmStep);
 }
 
 [[noreturn]] void refuse(
@@ -25,7 +29,7 @@ bool is_batch_script(const EnvReader& env) {
       "[detect_environment] ",
       variable,
       "='",
-      value,
+      printable(value),
       "' is not ",
       what,
       "; correct or unset it"));
@@ -33,9 +37,10 @@ bool is_batch_script(const EnvReader& env) {
 
 // SLURM_STEP_TASKS_PER_NODE reads `2(x3),1`: two tasks on each of the first
 // three nodes, one on the fourth.
-std::optional<int> tasks_on_node(const EnvReader& env, int node) {
+std::optional<int>
+tasks_on_node(const EnvReader& env, int node, int local_rank) {
   for (const char* name :
-       {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+       {variables::kSlurmStepTasksPerNode, variables::kSlurmTasksPerNode}) {
     const auto value = env.text(name);
     if (!value) {
       continue;
@@ -44,7 +49,8 @@ std::optional<int> tasks_on_node(const EnvReader& env, int node) {
     const auto digits = [&]() {
       int number = 0;
       const size_t first = at;
-      while (at < value->size() && std::isdigit((*value)[at]) != 0) {
+      while (at < value->size() &&
+             std::isdigit(static_cast<unsigned char>((*value)[at])) != 0) {
         number = number * 10 + ((*value)[at++] - '0');
         if (number > kMaxTasksPerNode) {
           refuse(name, *value, "a list of task counts");
@@ -66,6 +72,9 @@ std::optional<int> tasks_on_node(const EnvReader& env, int node) {
         }
       }
       if (node < first + nodes) {
+        if (tasks <= local_rank) {
+          refuse(name, *value, "a list that has room for this local rank");
+        }
         return tasks;
       }
       first += nodes;
@@ -80,17 +89,32 @@ std::optional<int> tasks_on_node(const EnvReader& env, int node) {
 Rendezvous meeting_point(const EnvReader& env) {
   Rendezvous point;
   for (const char* name :
-       {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+       {variables::kSlurmStepNodes,
+        variables::kSlurmJobNodes,
+        variables::kSlurmNodes}) {
     if (const auto nodes = env.text(name)) {
       point.address = first_slurm_host(*nodes, name);
       break;
     }
   }
-  const auto job = env.number("SLURM_JOB_ID").value_or(0);
-  const auto step = env.number("SLURM_STEP_ID").value_or(0);
+  const auto job = env.number(variables::kSlurmJob).value_or(0);
+  const auto step = env.number(variables::kSlurmStep).value_or(0);
   point.port = port_of_job(
       static_cast<uint64_t>(job) * 4096 + static_cast<uint64_t>(step));
   return point;
+}
+
+// A job that was queued again has the same numbers.
+std::string name_of_job(const EnvReader& env) {
+  const auto job = env.number(variables::kSlurmJob);
+  return job ? str_cat(
+                   "slurm-",
+                   *job,
+                   '.',
+                   env.number(variables::kSlurmStep).value_or(0),
+                   '.',
+                   env.number(variables::kSlurmRestarts).value_or(0))
+             : "";
 }
 
 } // namespace
@@ -114,31 +138,38 @@ std::string first_slurm_host(
     host += node_list.substr(at + 1, end - at - 1);
     at = close + 1;
   }
-  if (host.empty() || host.find_first_of("[] ") != std::string::npos) {
+  if (!is_host_name(host)) {
     refuse(variable, node_list, "a Slurm node list");
   }
   return host;
 }
 
-std::optional<ProcessEnvironment> detect_slurm(const EnvReader& env) {
+std::optional<ProcessEnvironment> detect_slurm(
+    const EnvReader& env,
+    const StarterRow& row) {
   if (is_batch_script(env)) {
     return std::nullopt;
   }
-  const char* tasks = env.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS"
-                                                       : "SLURM_NTASKS";
-  auto found = read_ranks(
-      env, {"Slurm", "SLURM_PROCID", tasks, "SLURM_LOCALID", nullptr});
+  // A step may have fewer tasks than its job.
+  StarterRow step = row;
+  if (env.text(variables::kSlurmStepTasks)) {
+    step.names.world_size = variables::kSlurmStepTasks;
+  }
+  auto found = read_ranks(env, step);
   if (!found) {
     return std::nullopt;
   }
+  found->starter = &row.starter;
   ProcessTopology& topology = found->topology;
-  if (const auto node = env.number("SLURM_NODEID")) {
+  if (const auto node = env.number(variables::kSlurmNode)) {
     topology.node_rank = *node;
   }
-  if (const auto here = tasks_on_node(env, topology.node_rank)) {
+  if (const auto here =
+          tasks_on_node(env, topology.node_rank, topology.local_rank)) {
     topology.local_world_size = *here;
   }
   found->rendezvous = read_rendezvous(env, meeting_point(env));
+  found->job = name_of_job(env);
   return found;
 }
 

@@ -2,30 +2,34 @@
 // torchrun, our own launcher, and Kubernetes' PyTorchJob.
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "process/cluster_environment.h"
 
 namespace accelerate {
 
-std::optional<ProcessEnvironment> detect_torchrun(const EnvReader& env) {
-  auto found = read_ranks(
-      env,
-      {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+std::optional<ProcessEnvironment> detect_torchrun(
+    const EnvReader& env,
+    const StarterRow& row) {
+  auto found = read_ranks(env, row);
   if (!found) {
-    const auto world_size = env.number("WORLD_SIZE", 1);
+    const auto world_size = env.number(row.names.world_size, 1);
     if (world_size.value_or(1) > 1) {
       throw ConfigError(str_cat(
-          "[detect_environment] WORLD_SIZE=",
+          "[detect_environment] ",
+          row.names.world_size,
+          "=",
           *world_size,
-          " is set but RANK is not; set both or neither"));
+          " is set but ",
+          row.names.rank,
+          " is not; set both or neither"));
     }
     return std::nullopt;
   }
-  if (const auto node = env.number("GROUP_RANK")) {
+  if (const auto node = env.number(variables::kGroupRank)) {
     found->topology.node_rank = *node;
   }
   found->rendezvous = read_rendezvous(env, {});
-  found->rendezvous.is_hosted =
-      env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  found->rendezvous.is_hosted = env.text(variables::kUseAgentStore) == "True";
   return found;
 }
 

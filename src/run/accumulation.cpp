@@ -7,7 +7,6 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
-#include "parallel/gradient_norm.h"
 
 namespace accelerate {
 
@@ -38,19 +37,34 @@ LossWeight::LossWeight(at::Tensor count) {
   count_ = count.detach().reshape({}).to(at::kDouble);
 }
 
-Accumulation::Accumulation(AccumulationOptions options)
-    : options_(options), current_(&windows_[{}]) {
-  set_num_steps(options.num_steps);
+Accumulation::Accumulation(
+    int64_t num_steps,
+    const AccumulationOptions& options,
+    std::shared_ptr<const StateRegistry> registry)
+    : sync_with_dataloader_(options.sync_with_dataloader),
+      sync_each_batch_(options.sync_each_batch),
+      registry_(std::move(registry)),
+      current_(&windows_[{}]) {
+  set_num_steps(num_steps);
 }
 
 void Accumulation::set_num_steps(int64_t num_steps) {
   if (num_steps < 1) {
     throw ConfigError(str_cat(
-        "[Accelerator] got accumulation.num_steps ",
+        "[Accelerator] got gradient_accumulation_steps ",
         num_steps,
         ", expected at least 1"));
   }
-  options_.num_steps = num_steps;
+  num_steps_ = num_steps;
+}
+
+std::vector<const ModelContext*> Accumulation::key_of(const Models& models) {
+  std::vector<const ModelContext*> key;
+  for (const auto& model : models) {
+    key.push_back(model.get());
+  }
+  std::sort(key.begin(), key.end());
+  return key;
 }
 
 void Accumulation::drop_dead_windows() {
@@ -67,23 +81,18 @@ void Accumulation::begin(
     std::vector<std::shared_ptr<ModelContext>> models,
     AccumulateGuard& guard) {
   drop_dead_windows();
-  std::vector<const ModelContext*> key;
-  for (const auto& model : models) {
-    key.push_back(model.get());
-  }
-  std::sort(key.begin(), key.end());
-  Window& window = windows_[key];
+  Window& window = windows_[key_of(models)];
   current_ = &window;
   window.models.assign(models.begin(), models.end());
   ++window.num_begun;
   const auto batch = step_state.batch();
-  const bool is_last = options_.sync_with_dataloader && batch && batch->is_last;
-  const bool sync = is_last || window.num_begun >= options_.num_steps;
+  const bool is_last = sync_with_dataloader_ && batch && batch->is_last;
+  const bool sync = is_last || window.num_begun >= num_steps_;
   if (sync) {
     window.num_begun = 0;
   }
   step_state.set_sync_gradients(sync);
-  if (!sync && !options_.sync_each_batch) {
+  if (!sync && !sync_each_batch_) {
     for (const auto& model : models) {
       guard.hold_back(*model->engine);
     }
@@ -106,9 +115,7 @@ at::Tensor Accumulation::weigh(
   const bool ends = step_state.sync_gradients();
   window.num_backwards = ends ? 0 : window.num_backwards + 1;
   if (!weight) {
-    return options_.num_steps == 1
-               ? loss
-               : loss / static_cast<double>(options_.num_steps);
+    return num_steps_ == 1 ? loss : loss / static_cast<double>(num_steps_);
   }
   const auto count = weight->count().to(loss.device());
   window.total = is_first ? count.clone() : window.total + count;
@@ -116,10 +123,9 @@ at::Tensor Accumulation::weigh(
     if (is_first) {
       // Near the right size, so that fp16 gradients keep their range; one for
       // all ranks where gradients meet before the sum is known.
-      window.divisor = options_.sync_each_batch
-                           ? at::ones_like(count)
-                           : at::clamp_min(count, 1.0) *
-                                 static_cast<double>(options_.num_steps);
+      window.divisor = sync_each_batch_ ? at::ones_like(count)
+                                        : at::clamp_min(count, 1.0) *
+                                              static_cast<double>(num_steps_);
     }
     return loss * (count / window.divisor).to(loss.scalar_type());
   }
@@ -130,11 +136,99 @@ at::Tensor Accumulation::weigh(
     const auto correction = (window.divisor * unit).to(at::kFloat);
     for (const auto& model : window.models) {
       if (const auto alive = model.lock()) {
-        scale_gradients(alive->model.parameters, correction);
+        alive->engine->scale_gradients(alive->model.parameters, correction);
       }
     }
   }
   return loss * (count * unit).to(loss.scalar_type());
+}
+
+StateDict Accumulation::state_dict() const {
+  StateDict state;
+  int64_t num_windows = 0;
+  for (const auto& [key, window] : windows_) {
+    if (window.num_begun > 0 || window.num_backwards > 0) {
+      StateDict own;
+      save(window, own);
+      state.set(str_cat("window.", num_windows++), own);
+    }
+  }
+  state.set("num_windows", num_windows);
+  return state;
+}
+
+void Accumulation::save(const Window& window, StateDict& state) const {
+  state.set("num_begun", window.num_begun);
+  state.set("num_backwards", window.num_backwards);
+  state.set("is_weighted", window.is_weighted);
+  if (window.is_weighted && window.total.defined()) {
+    state.set("total", window.total);
+    state.set("divisor", window.divisor);
+  }
+  int64_t num_models = 0;
+  for (const auto& weak : window.models) {
+    const auto model = weak.lock();
+    if (!model) {
+      continue;
+    }
+    const auto prefix = str_cat("model.", num_models++);
+    state.set(str_cat(prefix, ".name"), registry_->name_of(*model));
+    for (size_t i = 0; i < model->model.names.size(); ++i) {
+      const auto gradient = model->engine->gradient(model->model.parameters[i]);
+      if (gradient.defined()) {
+        state.set(
+            str_cat(prefix, ".gradient.", model->model.names[i]), gradient);
+      }
+    }
+  }
+  state.set("num_models", num_models);
+}
+
+void Accumulation::load_state_dict(const StateDict& state) {
+  windows_.clear();
+  current_ = &windows_[{}];
+  const auto num_windows = state.get<int64_t>("num_windows");
+  for (int64_t i = 0; i < num_windows; ++i) {
+    load_window(state.part(str_cat("window.", i)));
+  }
+}
+
+void Accumulation::load_window(const StateDict& state) {
+  Models models;
+  const auto num_models = state.get<int64_t>("num_models");
+  for (int64_t i = 0; i < num_models; ++i) {
+    const auto own = state.part(str_cat("model.", i));
+    const auto& name = own.get<std::string>("name");
+    std::shared_ptr<ModelContext> model;
+    for (const auto& [known, object] : registry_->objects()) {
+      if (known == name) {
+        model = std::dynamic_pointer_cast<ModelContext>(object);
+      }
+    }
+    if (!model) {
+      throw UsageError(str_cat(
+          "[load_state_dict] the state holds half a window of '",
+          name,
+          "', which is no prepared model; prepare the same models before "
+          "loading"));
+    }
+    for (size_t j = 0; j < model->model.names.size(); ++j) {
+      const auto key = str_cat("gradient.", model->model.names[j]);
+      model->engine->load_gradient(
+          model->model.parameters[j],
+          own.contains(key) ? own.get<at::Tensor>(key) : at::Tensor());
+    }
+    models.push_back(std::move(model));
+  }
+  Window& window = windows_[key_of(models)];
+  window.models.assign(models.begin(), models.end());
+  window.num_begun = state.get<int64_t>("num_begun");
+  window.num_backwards = state.get<int64_t>("num_backwards");
+  window.is_weighted = state.get<bool>("is_weighted");
+  if (state.contains("total")) {
+    window.total = state.get<at::Tensor>("total").clone();
+    window.divisor = state.get<at::Tensor>("divisor").clone();
+  }
 }
 
 } // namespace accelerate

@@ -8,14 +8,23 @@
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/accumulate.h"
+#include "accelerate/process_group.h"
+#include "accelerate/state_registry.h"
 #include "run/model_context.h"
 
 namespace accelerate {
 
-class ACCELERATE_API Accumulation {
+/// Its state are the windows under way, with the gradients of their models as
+/// this rank holds them.
+class ACCELERATE_API Accumulation : public Stateful {
  public:
-  /// Throws `ConfigError` on less than one step.
-  explicit Accumulation(AccumulationOptions options);
+  /// `num_steps` is what came of the one in `options` and its variable. Models
+  /// are named in the state as `registry` names them. Throws `ConfigError` on
+  /// less than one step.
+  Accumulation(
+      int64_t num_steps,
+      const AccumulationOptions& options,
+      std::shared_ptr<const StateRegistry> registry);
 
   /// Begins a micro-batch of these models; holds their gradients back in
   /// `guard` where more follow. Each set of models has a window of its own, so
@@ -24,7 +33,7 @@ class ACCELERATE_API Accumulation {
       StepState& step_state,
       std::vector<std::shared_ptr<ModelContext>> models,
       AccumulateGuard& guard);
-  int64_t num_steps() const { return options_.num_steps; }
+  int64_t num_steps() const { return num_steps_; }
   /// Throws `ConfigError` on less than one step.
   void set_num_steps(int64_t num_steps);
 
@@ -35,6 +44,10 @@ class ACCELERATE_API Accumulation {
       const std::optional<LossWeight>& weight,
       const StepState& step_state,
       const ProcessGroup& group);
+
+  StateDict state_dict() const override;
+  /// The models of the windows must be prepared before.
+  void load_state_dict(const StateDict& state) override;
 
  private:
   struct Window {
@@ -47,9 +60,16 @@ class ACCELERATE_API Accumulation {
     at::Tensor total;
     at::Tensor divisor;
   };
+  using Models = std::vector<std::shared_ptr<ModelContext>>;
+  static std::vector<const ModelContext*> key_of(const Models& models);
   void drop_dead_windows();
+  void save(const Window& window, StateDict& state) const;
+  void load_window(const StateDict& state);
 
-  AccumulationOptions options_;
+  int64_t num_steps_ = 1;
+  bool sync_with_dataloader_;
+  bool sync_each_batch_;
+  std::shared_ptr<const StateRegistry> registry_;
   /// By the models of `begin`, in the order of their addresses.
   std::map<std::vector<const ModelContext*>, Window> windows_;
   Window* current_;

@@ -4,9 +4,9 @@
 #include <iostream>
 
 #include "accelerate/error.h"
-#include "base/parse.h"
 #include "base/str.h"
 #include "comm/connect.h"
+#include "config/run_settings.h"
 #include "device/device.h"
 
 namespace accelerate {
@@ -67,20 +67,14 @@ void warn_where_gpus_are_shared(const Assembly& assembly) {
   }
 }
 
-Precision choose_precision(
-    const AcceleratorOptions& options,
-    const EnvLookup& env,
-    c10::Device device) {
-  const Precision precision =
-      options.mixed_precision
-          ? *options.mixed_precision
-          : parse_precision(env("ACCELERATE_MIXED_PRECISION").value_or("no"));
-  if (precision == Precision::kFp16 && device.is_cpu()) {
-    throw ConfigError(
-        "[Accelerator] mixed precision fp16 needs a GPU, and this process "
-        "trains on the CPU; use bf16");
+void refuse_what_the_cpu_lacks(const Assembly& assembly) {
+  const PrecisionName& row = find_precision(assembly.precision);
+  if (assembly.device.is_cpu() && !row.runs_on_cpu) {
+    throw ConfigError(str_cat(
+        "[Accelerator] mixed precision ",
+        row.name,
+        " needs a GPU, and this process trains on the CPU; use bf16"));
   }
-  return precision;
 }
 
 // What PowerSGD keeps of one step would meet gradients of another scale, or an
@@ -98,45 +92,24 @@ void refuse_memory_of_scaled_gradients(
   }
 }
 
-int64_t choose_accumulation(
+Strategy choose_strategy(
     const AcceleratorOptions& options,
-    const EnvLookup& env) {
-  const char* name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
-  const auto given = env(name);
-  if (!given) {
-    return options.accumulation.num_steps;
+    const ProcessGroup& group) {
+  if (options.engine.make) {
+    return options.engine;
   }
-  const auto steps = parse_number<int64_t>(*given);
-  if (!steps || *steps < 1) {
-    throw ConfigError(str_cat(
-        "[Accelerator] ",
-        name,
-        "=",
-        *given,
-        ", expected a number of at least 1"));
+  if (group.is_solo()) {
+    return SingleDevice{};
   }
-  return *steps;
+  return options.ddp;
 }
 
 } // namespace
 
-bool wants_cpu(bool cpu, const EnvLookup& env) {
-  const std::string name = "ACCELERATE_USE_CPU";
-  const auto value = env(name);
-  if (!value || value->empty()) {
-    return cpu;
-  }
-  const auto is_wanted = parse_bool(*value);
-  if (!is_wanted) {
-    throw ConfigError(str_cat(
-        "[Accelerator] ", name, "=", *value, ", expected true or false"));
-  }
-  return *is_wanted || cpu;
-}
-
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   Assembly assembly;
-  const bool cpu = wants_cpu(options.cpu, env);
+  const RunSettings settings(env);
+  const bool cpu = settings.cpu(options.cpu);
   if (options.process_group) {
     assembly.topology = topology_of(options);
     assembly.group = *options.process_group;
@@ -153,21 +126,18 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
       Mesh(assembly.group, {{Mesh::kReplicate, assembly.group.world_size()}});
   assembly.device = select_device(assembly.topology.local_rank, cpu);
   refuse_threads_on_one_gpu(assembly);
-  assembly.precision = choose_precision(options, env, assembly.device);
-  assembly.gradient_accumulation_steps = choose_accumulation(options, env);
+  assembly.precision = settings.mixed_precision(options.mixed_precision);
+  refuse_what_the_cpu_lacks(assembly);
+  assembly.strategy = choose_strategy(options, assembly.group);
+  assembly.gradient_accumulation_steps =
+      settings.gradient_accumulation_steps(options.accumulation.num_steps);
+  assembly.debug = settings.debug(options.debug);
+  if (assembly.debug) {
+    assembly.group.check_collectives();
+  }
   refuse_memory_of_scaled_gradients(assembly, options.ddp);
   warn_where_gpus_are_shared(assembly);
   return assembly;
-}
-
-std::unique_ptr<ParallelEngine> make_engine(
-    const Assembly& assembly,
-    const ParameterSet& model,
-    const AcceleratorOptions& options) {
-  if (assembly.group.is_solo()) {
-    return make_single_device_engine();
-  }
-  return make_ddp_engine(assembly.group, model, options.ddp);
 }
 
 } // namespace accelerate

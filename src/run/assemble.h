@@ -6,7 +6,7 @@
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/mesh.h"
-#include "parallel/engine.h"
+#include "parallel/strategies.h"
 
 namespace accelerate {
 
@@ -18,20 +18,13 @@ struct Assembly {
   Mesh mesh;
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
+  /// How models train together.
+  Strategy strategy;
   int64_t gradient_accumulation_steps = 1;
+  bool debug = false;
 };
-
-/// Whether the options or ACCELERATE_USE_CPU keep the run off GPUs. Throws
-/// `ConfigError` where the variable is no truth value.
-ACCELERATE_API bool wants_cpu(bool cpu, const EnvLookup& env);
 
 /// From options and the process's variables to group and device.
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env);
-
-/// The engine for one model of such a run.
-std::unique_ptr<ParallelEngine> make_engine(
-    const Assembly& assembly,
-    const ParameterSet& model,
-    const AcceleratorOptions& options);
 
 } // namespace accelerate

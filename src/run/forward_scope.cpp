@@ -9,12 +9,23 @@ namespace accelerate {
 namespace detail {
 
 ForwardScope::ForwardScope(ModelContext& context) : context_(context) {
-  context_.engine->before_forward();
+  try {
+    context_.engine->before_forward();
+  } catch (...) {
+    context_.engine->abandon_forward();
+    throw;
+  }
   if (at::GradMode::is_enabled()) {
     context_.step_state->note_forward();
   }
   if (context_.precision != Precision::kNo) {
     autocast_.emplace(context_.device, context_.precision);
+  }
+}
+
+ForwardScope::~ForwardScope() {
+  if (!is_finished_) {
+    context_.engine->abandon_forward();
   }
 }
 
@@ -34,6 +45,7 @@ void ForwardScope::finish(std::span<at::Tensor* const> outputs) {
     }
   }
   context_.engine->after_forward(outputs);
+  is_finished_ = true;
 }
 
 ParallelEngine& engine_of(ModelContext& context) {

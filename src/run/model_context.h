@@ -3,8 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 
 #include "accelerate/precision.h"
+#include "accelerate/stateful.h"
 #include "parallel/engine.h"
 #include "state/parameter_set.h"
 #include "state/parameter_snapshot.h"
@@ -12,8 +14,10 @@
 
 namespace accelerate {
 
-struct ModelContext {
-  std::unique_ptr<ParallelEngine> engine;
+/// Its state are the parameters and buffers under the model's names; what
+/// belongs to the engine alone is the engine's.
+struct ACCELERATE_API ModelContext : Stateful {
+  std::shared_ptr<ParallelEngine> engine;
   ParameterSet model;
   ParameterSnapshot as_prepared;
   std::shared_ptr<StepState> step_state;
@@ -21,6 +25,12 @@ struct ModelContext {
   Precision precision = Precision::kNo;
   /// Outputs of reduced precision are handed out as fp32.
   bool outputs_to_fp32 = true;
+  /// From the model's tensors, and from what is trained in their place.
+  std::unordered_map<const c10::TensorImpl*, size_t> index_of;
+
+  StateDict state_dict() const override;
+  /// All tensors are compared before the first is loaded.
+  void load_state_dict(const StateDict& state) override;
 };
 
 } // namespace accelerate

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "accelerate/error.h"
 #include "base/str.h"
-#include "parallel/gradient_norm.h"
+#include "random/generators.h"
 
 namespace accelerate {
 namespace {
@@ -41,6 +42,52 @@ std::shared_ptr<GradScaler> make_scaler(
       });
 }
 
+/// The state of torch's default generator of a device.
+class GeneratorState final : public Stateful {
+ public:
+  explicit GeneratorState(c10::Device device) : device_(device) {}
+  StateDict state_dict() const override {
+    StateDict state;
+    state.set("state", generator_state(default_generator(device_)));
+    return state;
+  }
+  void load_state_dict(const StateDict& state) override {
+    set_generator_state(
+        default_generator(device_), state.get<at::Tensor>("state"));
+  }
+
+ private:
+  c10::Device device_;
+};
+
+/// The seams of a backward, abandoned where it goes before `finish`.
+class BackwardScope {
+ public:
+  explicit BackwardScope(std::vector<std::shared_ptr<ModelContext>> models)
+      : models_(std::move(models)) {
+    for (const auto& model : models_) {
+      model->engine->before_backward();
+    }
+  }
+  ~BackwardScope() {
+    for (const auto& model : models_) {
+      model->engine->abandon_backward();
+    }
+  }
+  BackwardScope(const BackwardScope&) = delete;
+  BackwardScope& operator=(const BackwardScope&) = delete;
+
+  void finish() {
+    for (const auto& model : models_) {
+      model->engine->after_backward();
+    }
+    models_.clear();
+  }
+
+ private:
+  std::vector<std::shared_ptr<ModelContext>> models_;
+};
+
 } // namespace
 
 TrainingRun::TrainingRun(
@@ -50,11 +97,25 @@ TrainingRun::TrainingRun(
     : options_(std::move(options)),
       assembly_(assemble(options_, env)),
       step_state_(std::move(step_state)),
-      accumulation_(
-          {assembly_.gradient_accumulation_steps,
-           options_.accumulation.sync_with_dataloader,
-           options_.accumulation.sync_each_batch}),
-      scaler_(make_scaler(assembly_, options_.scaler)) {}
+      state_(std::make_shared<StateRegistry>()),
+      accumulation_(std::make_shared<Accumulation>(
+          assembly_.gradient_accumulation_steps,
+          options_.accumulation,
+          state_)),
+      scaler_(make_scaler(assembly_, options_.scaler)) {
+  state_->add("accumulation", accumulation_);
+  if (scaler_) {
+    state_->add("scaler", scaler_);
+  }
+  const auto add_generator = [&](const char* name, c10::Device device) {
+    generators_.push_back(std::make_shared<GeneratorState>(device));
+    state_->add(name, generators_.back());
+  };
+  add_generator("generator_cpu", c10::Device(c10::kCPU));
+  if (!device().is_cpu()) {
+    add_generator("generator_device", device());
+  }
+}
 
 DistributedType TrainingRun::distributed_type() const {
   if (group().is_solo()) {
@@ -71,14 +132,25 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   context->model = std::move(model);
   context->as_prepared = ParameterSnapshot(context->model);
   check_precision(context->model, precision());
-  context->engine = evaluation_mode
-                        ? make_single_device_engine()
-                        : make_engine(assembly_, context->model, options_);
+  context->engine = make_engine(
+      {assembly_.group, context->model, options_.memory},
+      evaluation_mode ? Strategy(SingleDevice{}) : assembly_.strategy);
   context->step_state = step_state_;
   context->device = device().type();
   context->precision = precision();
   context->outputs_to_fp32 = options_.outputs_to_fp32;
+  for (size_t i = 0; i < context->model.parameters.size(); ++i) {
+    const auto& parameter = context->model.parameters[i];
+    context->index_of[parameter.unsafeGetTensorImpl()] = i;
+    context
+        ->index_of[context->engine->trained(parameter).unsafeGetTensorImpl()] =
+        i;
+  }
   has_models_ = has_models_ || !evaluation_mode;
+  std::erase_if(models_, [](const auto& entry) { return entry.expired(); });
+  models_.push_back(context);
+  state_->add("model", context);
+  state_->add("engine", context->engine);
   return context;
 }
 
@@ -88,7 +160,25 @@ std::shared_ptr<OptimizerStep> TrainingRun::prepare_optimizer(
   auto step = std::make_shared<OptimizerStep>(
       std::move(optimizer), step_state_, scaler_);
   optimizers_.push_back(step);
+  state_->add("optimizer", step);
   return step;
+}
+
+void TrainingRun::wire() {
+  for (const auto& model : living_models()) {
+    const std::string name = state_->name_of(*model);
+    NamedParameters parameters;
+    for (size_t i = 0; i < model->model.names.size(); ++i) {
+      // The first model's names are as they are, the others' after their model.
+      const auto& own = model->model.names[i];
+      parameters.emplace_back(
+          name == "model" ? own : str_cat(name, '.', own),
+          model->model.parameters[i]);
+    }
+    for (const auto& optimizer : living_optimizers()) {
+      optimizer->wire(model->engine, parameters);
+    }
+  }
 }
 
 void TrainingRun::backward(
@@ -103,7 +193,7 @@ void TrainingRun::backward(
         "do not meet those of the other processes");
   }
   at::Tensor weighted =
-      accumulation_.weigh(loss, weight, *step_state_, group());
+      accumulation_->weigh(loss, weight, *step_state_, group());
   if (scaler_) {
     // Not after each optimizer's step: another may still hold gradients of the
     // old scale.
@@ -112,14 +202,16 @@ void TrainingRun::backward(
     }
     weighted = scaler_->scale(weighted);
   }
+  BackwardScope scope(living_models());
   group().guard("backward", [&] { run(weighted); });
+  scope.finish();
   step_state_->note_backward();
 }
 
 AccumulateGuard TrainingRun::begin_micro_batch(
     std::vector<std::shared_ptr<ModelContext>> models) {
   AccumulateGuard guard;
-  accumulation_.begin(*step_state_, std::move(models), guard);
+  accumulation_->begin(*step_state_, std::move(models), guard);
   return guard;
 }
 
@@ -128,6 +220,16 @@ std::vector<std::shared_ptr<OptimizerStep>> TrainingRun::living_optimizers()
   std::vector<std::shared_ptr<OptimizerStep>> living;
   for (const auto& optimizer : optimizers_) {
     if (auto alive = optimizer.lock()) {
+      living.push_back(std::move(alive));
+    }
+  }
+  return living;
+}
+
+std::vector<std::shared_ptr<ModelContext>> TrainingRun::living_models() const {
+  std::vector<std::shared_ptr<ModelContext>> living;
+  for (const auto& model : models_) {
+    if (auto alive = model.lock()) {
       living.push_back(std::move(alive));
     }
   }
@@ -147,6 +249,11 @@ void TrainingRun::unscale_owners_of(const std::vector<at::Tensor>& parameters) {
   std::unordered_set<const c10::TensorImpl*> wanted;
   for (const auto& parameter : parameters) {
     wanted.insert(parameter.unsafeGetTensorImpl());
+    for (const auto& model : living_models()) {
+      if (model->index_of.contains(parameter.unsafeGetTensorImpl())) {
+        wanted.insert(model->engine->trained(parameter).unsafeGetTensorImpl());
+      }
+    }
   }
   for (const auto& optimizer : living_optimizers()) {
     const auto own = optimizer->optimizer().parameters();
@@ -158,6 +265,36 @@ void TrainingRun::unscale_owners_of(const std::vector<at::Tensor>& parameters) {
   }
 }
 
+std::vector<HeldGradients> TrainingRun::held_gradients(
+    const std::vector<at::Tensor>& parameters) const {
+  const auto models = living_models();
+  // First what is whole, then what engines hold in slices: every rank asks
+  // these engines, in the same order, whether or not it holds a part itself.
+  std::vector<HeldGradients> held(1);
+  std::unordered_map<const ParallelEngine*, size_t> place_of;
+  for (const auto& parameter : parameters) {
+    const ParallelEngine* engine = nullptr;
+    for (const auto& model : models) {
+      if (model->index_of.contains(parameter.unsafeGetTensorImpl())) {
+        engine = model->engine.get();
+        break;
+      }
+    }
+    auto gradient = engine ? engine->gradient(parameter) : parameter.grad();
+    size_t place = 0;
+    if (engine != nullptr && engine->holds_slices()) {
+      place = place_of.emplace(engine, held.size()).first->second;
+      if (place == held.size()) {
+        held.push_back({engine, {}});
+      }
+    }
+    if (gradient.defined()) {
+      held[place].gradients.push_back(std::move(gradient));
+    }
+  }
+  return held;
+}
+
 at::Tensor TrainingRun::clip_grad_norm(
     const std::vector<at::Tensor>& parameters,
     double max_norm,
@@ -166,7 +303,7 @@ at::Tensor TrainingRun::clip_grad_norm(
     return at::full({}, std::nan(""));
   }
   unscale_owners_of(parameters);
-  return clip_gradient_norm(parameters, max_norm, norm_type);
+  return clip_gradient_norm(held_gradients(parameters), max_norm, norm_type);
 }
 
 void TrainingRun::clip_grad_value(
@@ -174,7 +311,7 @@ void TrainingRun::clip_grad_value(
     double limit) {
   if (step_state_->sync_gradients()) {
     unscale_owners_of(parameters);
-    clip_gradient_values(parameters, limit);
+    clip_gradient_values(held_gradients(parameters), limit);
   }
 }
 
@@ -185,18 +322,11 @@ bool TrainingRun::optimizer_step_was_skipped() const {
   });
 }
 
-int64_t TrainingRun::num_scheduler_moves(
-    const std::vector<std::shared_ptr<OptimizerStep>>& optimizers) const {
-  const bool is_skipped =
-      std::any_of(optimizers.begin(), optimizers.end(), [](const auto& step) {
-        return step->was_skipped();
-      });
-  if (is_skipped || !step_state_->sync_gradients()) {
-    return 0;
-  }
-  return options_.scheduler_stepping == SchedulerStepping::kPerProcess
-             ? topology().world_size
-             : 1;
+SchedulerMoves TrainingRun::scheduler_moves(SchedulerCall call) const {
+  call.sync_gradients = step_state_->sync_gradients();
+  call.stepping = options_.scheduler_stepping;
+  call.num_processes = topology().world_size;
+  return accelerate::scheduler_moves(call);
 }
 
 bool TrainingRun::check_trigger() {

@@ -10,7 +10,10 @@
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/collectives.h"
+#include "accelerate/state_registry.h"
 #include "optim/optimizer_step.h"
+#include "optim/scheduler_moves.h"
+#include "parallel/gradient_norm.h"
 #include "run/accumulation.h"
 #include "run/assemble.h"
 
@@ -33,10 +36,15 @@ class ACCELERATE_API TrainingRun {
   const Mesh& mesh() const { return assembly_.mesh; }
   c10::Device device() const { return assembly_.device; }
   Precision precision() const { return assembly_.precision; }
+  /// Whether what is normally trusted is checked; see `AcceleratorOptions`.
+  bool debug() const { return assembly_.debug; }
   DistributedType distributed_type() const;
   const std::shared_ptr<StepState>& step_state() const { return step_state_; }
   const std::shared_ptr<GradScaler>& scaler() const { return scaler_; }
 
+  /// Preparing has two phases: all objects of one call are given first, in any
+  /// order, then `wire` lets them meet. `prepare` may be called several times.
+  ///
   /// A model that is on its device already; in `evaluation_mode` its gradients
   /// never meet those of other ranks. Throws `UsageError` on fp16 parameters
   /// with fp16.
@@ -45,6 +53,14 @@ class ACCELERATE_API TrainingRun {
       bool evaluation_mode = false);
   std::shared_ptr<OptimizerStep> prepare_optimizer(
       std::unique_ptr<OptimizerAdapter> optimizer);
+  /// Optimizers meet the engines of the models whose parameters they hold, and
+  /// train what these say. Throws `UsageError` where the strategy trains other
+  /// tensors and an optimizer has state for the model's own already.
+  void wire();
+
+  /// Everything of this run that has state, under names: `model`, `engine`,
+  /// `optimizer`, `scheduler`, `loader`, `scaler`, `generator_cpu`, ...
+  const std::shared_ptr<StateRegistry>& state() const { return state_; }
 
   /// A loss of a model that was called without its context is refused by
   /// default. Allowed where there are no other ranks to meet, it trains.
@@ -58,9 +74,9 @@ class ACCELERATE_API TrainingRun {
       const RunAutograd& run);
   AccumulateGuard begin_micro_batch(
       std::vector<std::shared_ptr<ModelContext>> models);
-  int64_t num_accumulation_steps() const { return accumulation_.num_steps(); }
+  int64_t num_accumulation_steps() const { return accumulation_->num_steps(); }
   void set_num_accumulation_steps(int64_t num_steps) {
-    accumulation_.set_num_steps(num_steps);
+    accumulation_->set_num_steps(num_steps);
   }
 
   /// Nothing while gradients are accumulated.
@@ -72,11 +88,10 @@ class ACCELERATE_API TrainingRun {
       double norm_type);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double limit);
   bool optimizer_step_was_skipped() const;
-  /// How often a scheduler of these optimizers moves at one call of `step`, by
-  /// Hugging Face's rule: not while gradients are accumulated, not after a
-  /// skipped step, else as `scheduler_stepping` says.
-  int64_t num_scheduler_moves(
-      const std::vector<std::shared_ptr<OptimizerStep>>& optimizers) const;
+  /// What a call of a scheduler's `step` does in this run, which says whether
+  /// gradients are accumulated, how many processes there are, and
+  /// `scheduler_stepping`.
+  SchedulerMoves scheduler_moves(SchedulerCall call) const;
 
   void set_trigger() { trigger_ = true; }
   bool check_trigger();
@@ -89,13 +104,21 @@ class ACCELERATE_API TrainingRun {
 
  private:
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
+  /// The gradients of these parameters, or of what is trained in their place,
+  /// by the engines that hold them.
+  std::vector<HeldGradients> held_gradients(
+      const std::vector<at::Tensor>& parameters) const;
   std::vector<std::shared_ptr<OptimizerStep>> living_optimizers() const;
+  std::vector<std::shared_ptr<ModelContext>> living_models() const;
 
   AcceleratorOptions options_;
   Assembly assembly_;
   std::shared_ptr<StepState> step_state_;
-  Accumulation accumulation_;
+  std::shared_ptr<StateRegistry> state_;
+  std::shared_ptr<Accumulation> accumulation_;
   std::shared_ptr<GradScaler> scaler_;
+  std::vector<std::shared_ptr<Stateful>> generators_;
+  std::vector<std::weak_ptr<ModelContext>> models_;
   std::vector<std::weak_ptr<OptimizerStep>> optimizers_;
   bool has_models_ = false;
   bool allows_raw_models_alone_ = false;

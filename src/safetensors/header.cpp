@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "base/str.h"
+#include "base/utf8.h"
 #include "safetensors/shown.h"
-#include "safetensors/utf8.h"
 
 namespace accelerate::safetensors {
 namespace {

@@ -4,9 +4,9 @@
 #include "accelerate/safetensors_index.h"
 #include "base/mapped_file.h"
 #include "base/str.h"
+#include "base/utf8.h"
 #include "safetensors/json_events.h"
 #include "safetensors/shown.h"
-#include "safetensors/utf8.h"
 
 namespace accelerate::safetensors {
 namespace {

@@ -8,6 +8,7 @@
 #include "accelerate/safetensors_index.h"
 #include "base/atomic_file.h"
 #include "base/str.h"
+#include "base/words.h"
 #include "safetensors/folder.h"
 
 namespace accelerate::safetensors {
@@ -30,15 +31,6 @@ constexpr Unit kUnits[] = {
     {"KB", 1e3},
     {"", 1.0},
 };
-
-std::string_view trimmed(std::string_view text) {
-  constexpr const char* kSpaces = " \t\n";
-  const auto begin = text.find_first_not_of(kSpaces);
-  if (begin == text.npos) {
-    return {};
-  }
-  return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
-}
 
 std::string shard_name(std::size_t number, std::size_t count) {
   char name[64];

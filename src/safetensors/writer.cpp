@@ -6,9 +6,9 @@
 #include "accelerate/safetensors.h"
 #include "base/atomic_file.h"
 #include "base/str.h"
+#include "base/utf8.h"
 #include "safetensors/header.h"
 #include "safetensors/shown.h"
-#include "safetensors/utf8.h"
 
 namespace accelerate::safetensors {
 namespace {

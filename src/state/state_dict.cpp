@@ -9,7 +9,12 @@ namespace {
 
 const char* type_name(const StateValue& value) {
   constexpr const char* kNames[] = {
-      "a switch", "a whole number", "a number", "a text", "a tensor"};
+      "a switch",
+      "a whole number",
+      "a number",
+      "a text",
+      "a tensor",
+      "a slice of a tensor"};
   return kNames[value.index()];
 }
 
@@ -32,6 +37,28 @@ void StateDict::set(const std::string& name, std::string value) {
 }
 void StateDict::set(const std::string& name, at::Tensor value) {
   put(name, std::move(value));
+}
+void StateDict::set(const std::string& name, TensorSlice value) {
+  int64_t size = 1;
+  for (const int64_t length : value.whole) {
+    size *= length;
+  }
+  if (!value.values.defined() || value.begin < 0 ||
+      value.begin + value.values.numel() > size) {
+    throw UsageError(str_cat(
+        "[state_dict] '",
+        name,
+        "' is a slice from ",
+        value.begin,
+        " of ",
+        value.values.defined() ? value.values.numel() : 0,
+        " numbers, expected one inside of its whole of ",
+        size));
+  }
+  put(name, std::move(value));
+}
+void StateDict::set(const std::string& name, StateValue value) {
+  std::visit([&](auto& held) { set(name, std::move(held)); }, value);
 }
 void StateDict::set(const std::string& prefix, const StateDict& part) {
   for (const auto& [name, value] : part) {
@@ -65,6 +92,7 @@ template const int64_t& StateDict::get(const std::string&) const;
 template const double& StateDict::get(const std::string&) const;
 template const std::string& StateDict::get(const std::string&) const;
 template const at::Tensor& StateDict::get(const std::string&) const;
+template const TensorSlice& StateDict::get(const std::string&) const;
 
 StateDict StateDict::part(const std::string& prefix) const {
   const std::string start = prefix + '.';

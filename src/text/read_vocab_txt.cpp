@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/str.h"
+#include "base/utf8.h"
 #include "text/json_part.h"
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"
@@ -94,8 +95,7 @@ TokenizerParts read_vocab_txt(
     std::string_view lines,
     const BertSettings& settings,
     const std::string& name) {
-  bool is_ascii = false;
-  if (const auto at = find_invalid_utf8(lines, &is_ascii)) {
+  if (const auto at = find_invalid_utf8(lines)) {
     throw ConfigError(
         str_cat("[Tokenizer] ", name, ": byte ", *at, " is not UTF-8"));
   }

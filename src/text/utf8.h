@@ -3,19 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "accelerate/export.h"
 
 namespace accelerate::text {
-
-/// The first byte that belongs to no valid character; unset where all do.
-/// `is_ascii` is set to whether all bytes are below 0x80.
-ACCELERATE_API std::optional<size_t> find_invalid_utf8(
-    std::string_view text,
-    bool* is_ascii);
 
 /// Throws `InvalidUtf8Error` with `where` in its message; returns whether the
 /// text is ASCII.

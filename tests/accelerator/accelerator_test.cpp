@@ -45,7 +45,7 @@ TEST(Accelerator, RefusesAnEnvironmentOfAnotherRank) {
     EXPECT_THAT(
         [&] {
           Accelerator(
-              {.environment = ProcessEnvironment{{0, 3, 0, 3, 0}, {}, "test"},
+              {.environment = ProcessEnvironment{{0, 3, 0, 3, 0}, {}},
                .process_group = group});
         },
         ThrowsMessage<ConfigError>(HasSubstr("rank 0 of 3")));
@@ -192,6 +192,20 @@ TEST(Accelerator, RefusesCollectivesAfterTheEnd) {
     EXPECT_THAT(
         [&] { accelerator.wait_for_everyone(); },
         ThrowsMessage<UsageError>(HasSubstr("end_training")));
+  });
+}
+
+TEST(Accelerator, ChecksRawCollectivesInDebugMode) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto mismatch = [&] {
+      group.all_reduce(torch::ones(1 + group.rank()), ReduceOp::kSum);
+    };
+    Accelerator accelerator(
+        {.cpu = true, .debug = true, .process_group = group});
+    EXPECT_THROW(mismatch(), MismatchError);
+    EXPECT_THROW(
+        accelerator.process_group().all_gather(torch::ones(1 + group.rank())),
+        MismatchError);
   });
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/check_layers.py refuses a planted include and an unlisted header."""
+"""tools/check_layers.py refuses planted includes, an unlisted header, a circle."""
 import pathlib
 import shutil
 import subprocess
@@ -29,13 +29,15 @@ def with_planted(path, text):
 assert check(ROOT).returncode == 0, check(ROOT).stdout
 
 for path, text, expected in [
-    ("src/process/detect.cpp", '#include "launch/plan.h"\n',
-     "process may not include launch/plan.h of launch"),
-    ("src/launch/plan.cpp", '#include "accelerate/accelerator.h"\n',
+    ("src/process/detect.cpp", '#include "launch/plan/plan.h"\n',
+     "process may not include launch/plan/plan.h of launch"),
+    ("src/launch/plan/plan.cpp", '#include "accelerate/accelerator.h"\n',
      "launch may not include accelerate/accelerator.h of accelerator"),
     ("include/accelerate/tree.h", "#include <accelerate/process_group.h>\n",
      "tree may not include accelerate/process_group.h of comm"),
     ("include/accelerate/unlisted.h", "#pragma once\n", "not listed"),
+    ("tools/layers.txt", "first : second :\nsecond : first :\n",
+     "first may include second, which is no row above it"),
 ]:
     answer = with_planted(path, text)
     assert answer.returncode == 1, f"{path}: planted line was not refused"

@@ -116,6 +116,53 @@ TEST(ConfigFile, TakesSectionsOfEnginesThatAreNotAskedFor) {
   EXPECT_THAT(file.notes[0], HasSubstr("fsdp_config (f:2) is not used"));
 }
 
+// As the original's questionnaire writes them where nothing was chosen.
+TEST(ConfigFile, TakesSectionsThatListAnEngineWhichIsOff) {
+  for (const char* text :
+       {"dynamo_config:\n  dynamo_backend: 'NO'\n  dynamo_mode: default\n"
+        "  dynamo_use_dynamic: true\n  dynamo_use_fullgraph: false\n",
+        "parallelism_config:\n  parallelism_config_cp_backend: torch\n"
+        "  parallelism_config_cp_comm_strategy: allgather\n"
+        "  parallelism_config_cp_size: 1\n"
+        "  parallelism_config_dp_replicate_size: 1\n"
+        "  parallelism_config_dp_shard_size: 1\n"
+        "  parallelism_config_tp_size: 1\n"}) {
+    const auto file = parse(text);
+    EXPECT_THAT(file.foreign, IsEmpty()) << text;
+    EXPECT_THAT(file.notes, IsEmpty()) << text;
+  }
+}
+
+TEST(ConfigFile, TakesReplicasAsTheNumberOfProcesses) {
+  const std::string section =
+      "parallelism_config:\n  parallelism_config_dp_replicate_size: 4\n";
+  const auto file = parse(section);
+  EXPECT_THAT(file.foreign, IsEmpty());
+  EXPECT_EQ(texts(file), (Texts{{"num_processes", "4"}}));
+  EXPECT_EQ(file.values.at("num_processes").place, "f:2");
+  EXPECT_EQ(
+      texts(parse(section + "num_processes: 4\n")),
+      (Texts{{"num_processes", "4"}}));
+}
+
+TEST(ConfigFile, TakesMergedMappings) {
+  const auto file = parse(
+      "mpirun_config: &base {mpirun_hostfile: hosts}\n"
+      "fsdp_config:\n  <<: *base\n  own: 1\n");
+  EXPECT_EQ(
+      file.document["fsdp_config"].dump(),
+      R"({"mpirun_hostfile":"hosts","own":1})");
+}
+
+TEST(ConfigFile, QuotesWhatATerminalWouldObey) {
+  try {
+    parse("\"num_\\e[2Jprocesses\": 2\n");
+    ADD_FAILURE();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("unknown key 'num_\\x1b[2Jprocesses'"));
+  }
+}
+
 TEST(ConfigFile, RefusesWhatItDoesNotUnderstandInOneLine) {
   const std::pair<const char*, const char*> cases[] = {
       {"num_proceses: 2\n",
@@ -141,6 +188,9 @@ TEST(ConfigFile, RefusesWhatItDoesNotUnderstandInOneLine) {
       {"distributed_type: MULTI\n", "NO, MULTI_GPU or MULTI_CPU"},
       {"compute_environment: CLOUD\n", "LOCAL_MACHINE"},
       {"fp16: maybe\n", "mixed_precision"},
+      {"parallelism_config: {dp_replicate_size: two}\n", "a whole number"},
+      {"num_processes: 2\nparallelism_config: {dp_replicate_size: 4}\n",
+       "[f:2] dp_replicate_size is 4, but num_processes (f:1) is 2"},
   };
   for (const auto& [text, part] : cases) {
     try {
@@ -164,6 +214,15 @@ TEST(ConfigFile, MustBeReadable) {
       EXPECT_THAT(error.what(), HasSubstr(path.string()));
       EXPECT_THAT(error.what(), HasSubstr("accelerate config"));
     }
+  }
+}
+
+TEST(ConfigFile, WithoutAnEndIsRefused) {
+  try {
+    read_config_file("/dev/zero");
+    ADD_FAILURE();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has more than 1048576 bytes"));
   }
 }
 

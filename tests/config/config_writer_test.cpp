@@ -55,7 +55,7 @@ TEST(ToDocument, ComesBackAsTheSameConfiguration) {
       .mpirun_hostfile = "/h",
       .max_restarts = 3,
       .log_dir = "/a b",
-      .tee = 1,
+      .tee = "1",
       .debug = true,
       .gradient_accumulation_steps = 4};
   const testing::TempDir folder;

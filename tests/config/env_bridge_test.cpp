@@ -4,23 +4,18 @@
 #include <gmock/gmock.h>
 
 #include "support/temp_dir.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::Key;
+using testing::lookup;
 using ::testing::Pair;
 
-EnvLookup variables(std::map<std::string, std::string> values) {
-  return [values](const std::string& name) -> std::optional<std::string> {
-    const auto found = values.find(name);
-    return found == values.end() ? std::nullopt : std::optional(found->second);
-  };
-}
-
 TEST(ReadEnvironment, TakesTheNamesOfTheOriginal) {
-  const auto layer = read_environment(variables({
+  const auto layer = read_environment(lookup({
       {"ACCELERATE_MIXED_PRECISION", "bf16"},
       {"ACCELERATE_USE_CPU", "True"},
       {"CUDA_VISIBLE_DEVICES", "2,3"},
@@ -69,7 +64,7 @@ TEST(WorkerVariables, HaveTheOriginalsNamesAndValues) {
 
 TEST(DefaultConfigPath, FollowsTheOriginalsFolders) {
   const auto path = [](std::map<std::string, std::string> values) {
-    return default_config_path(variables(std::move(values))).string();
+    return default_config_path(lookup(std::move(values))).string();
   };
   const std::string file = "/accelerate/default_config.yaml";
   EXPECT_EQ(path({{"HOME", "/h"}}), "/h/.cache/huggingface" + file);
@@ -87,7 +82,7 @@ TEST(DefaultConfigPath, FollowsTheOriginalsFolders) {
 TEST(DefaultConfigPath, IsTheJsonFileWhereOnlyThatExists) {
   const testing::TempDir folder;
   std::filesystem::create_directories(folder.path() / "accelerate");
-  const auto env = variables({{"HF_HOME", folder.path().string()}});
+  const auto env = lookup({{"HF_HOME", folder.path().string()}});
   folder.write("accelerate/default_config.json", "{}");
   EXPECT_EQ(default_config_path(env).filename(), "default_config.json");
   folder.write("accelerate/default_config.yaml", "");

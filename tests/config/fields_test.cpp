@@ -42,6 +42,7 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--gpu_ids,--gpu-ids",
           "--num_cpu_threads_per_process,--num-cpu-threads-per-process",
           "--enable_cpu_affinity,--enable-cpu-affinity",
+          "--bind_memory,--bind-memory",
           "--num_machines,--num-machines",
           "--machine_rank,--machine-rank",
           "--main_process_ip,--main-process-ip",
@@ -50,9 +51,17 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--hostfile",
           "--mpirun_hostfile,--mpirun-hostfile",
           "--join_timeout,--join-timeout",
+          "--heartbeat_seconds,--heartbeat-seconds",
+          "--export",
+          "--check",
           "--max_restarts,--max-restarts",
+          "--grace_seconds,--grace-seconds",
+          "--contain",
           "--log_dir,--log-dir",
+          "--log_max_mb,--log-max-mb",
           "-t,--tee",
+          "--local_ranks_filter,--local-ranks-filter",
+          "--timestamps",
           "-q,--quiet",
           "--debug",
           "--dry_run,--dry-run",
@@ -68,14 +77,17 @@ TEST(LaunchFlags, AreExactlyThese) {
 TEST(LaunchFlags, FillTheLayerInBothSpellings) {
   CLI::App app;
   const auto layer = add_launch_flags(app);
-  app.parse("--num-processes 3 --gpu_ids=0,1 -q --debug=false --tee 1 -t 2");
+  app.parse(
+      "--num-processes 3 --gpu_ids=0,1 -q --debug=false --tee 1 -t 2 "
+      "--export A --export B,C");
+  EXPECT_EQ(layer->at("export").text, "A,B,C");
   EXPECT_EQ(layer->at("num_processes").text, "3");
   EXPECT_EQ(layer->at("num_processes").place, "--num_processes");
   EXPECT_EQ(layer->at("gpu_ids").text, "0,1");
   EXPECT_EQ(layer->at("quiet").text, "true");
   EXPECT_EQ(layer->at("debug").text, "false");
   EXPECT_EQ(layer->at("tee").text, "2");
-  EXPECT_EQ(layer->size(), 5U);
+  EXPECT_EQ(layer->size(), 6U);
 }
 
 TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
@@ -148,9 +160,15 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       {"mixed_precision", "fp8", "bf16 is the nearest"},
       {"gpu_ids", "0,,1", "0,1"},
       {"gpu_ids", "first", "0,1"},
+      {"export", "A=1", "A,B"},
       {"hosts", "a,,b", "node0,node1"},
       {"hosts", "a b", "node0,node1"},
+      {"hosts", "a,-oProxyCommand=x", "node0,node1"},
+      {"hosts", "a,me@-b", "node0,node1"},
       {"tee", "4", "at most 3"},
+      {"tee", "4", "as 0:3,1:2"},
+      {"tee", "0:3,", "as 0:3,1:2"},
+      {"local_ranks_filter", "0,,1", "as 0,1"},
   };
   for (const auto& [name, text, expected] : cases) {
     LaunchConfig config;
@@ -163,6 +181,15 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       EXPECT_THAT(error.what(), HasSubstr(expected)) << name;
     }
     EXPECT_EQ(config, LaunchConfig{}) << name;
+  }
+}
+
+// How users, containers and Slurm hide all GPUs.
+TEST(Fields, TakeEveryWordForNoGpu) {
+  for (const char* none : {"-1", "none", "void", "NoDevFiles"}) {
+    LaunchConfig config;
+    assign_field(config, *find_field("gpu_ids"), {none, "test"});
+    EXPECT_THAT(config.gpu_ids, ElementsAre(none));
   }
 }
 

@@ -6,6 +6,7 @@
 #include "accelerate/error.h"
 #include "config/fields.h"
 #include "support/temp_dir.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
@@ -14,15 +15,12 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-using Variables = std::map<std::string, std::string>;
+using testing::Variables;
 
 EnvLookup lookup(Variables values) {
   // Nothing of the person who runs the tests may leak in.
   values.emplace("HF_HOME", "/nonexistent");
-  return [values](const std::string& name) -> std::optional<std::string> {
-    const auto found = values.find(name);
-    return found == values.end() ? std::nullopt : std::optional(found->second);
-  };
+  return testing::lookup(std::move(values));
 }
 
 ConfigLayer flag(const std::string& name, const std::string& text) {
@@ -51,12 +49,21 @@ const Row kRows[] = {
     {"hostfile", "/a", "/b", "/c"},
     {"mpirun_hostfile", "/a", "/b", "/c"},
     {"join_timeout", "5", "6", "7"},
+    {"heartbeat_seconds", "5", "6", "7"},
+    {"export", "A", "B,C", "D"},
+    {"check", "true", "false", "true"},
     {"max_restarts", "1", "2", "3"},
+    {"grace_seconds", "1", "2", "3"},
+    {"contain", "true", "false", "true"},
     {"log_dir", "/a", "/b", "/c"},
-    {"tee", "0", "1", "2"},
+    {"log_max_mb", "1", "2", "3"},
+    {"tee", "0", "1", "0:3,1:2"},
+    {"local_ranks_filter", "0", "0,1", "2"},
+    {"timestamps", "true", "false", "true"},
     {"gradient_accumulation_steps", "2", "4", "8"},
     {"cpu", "true", "false", "true"},
     {"enable_cpu_affinity", "true", "false", "true"},
+    {"bind_memory", "true", "false", "true"},
     {"debug", "true", "false", "true"},
     {"quiet", nullptr, "true", "false"},
     {"module", nullptr, nullptr, "true"},

@@ -105,6 +105,25 @@ TEST(YamlTree, RefusesWhatIsNoMappingInOneLine) {
   }
 }
 
+// The values are PyYAML's for the same texts.
+TEST(YamlTree, MergesMappings) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n", R"({"x":1,"y":3})"},
+      {"a: &a {x: 1, y: 2}\nb:\n  y: 3\n  <<: *a\n", R"({"x":1,"y":3})"},
+      {"a: &a {x: 1}\nc: &c {x: 2, y: 2}\nb:\n  <<: [*a, *c]\n",
+       R"({"x":1,"y":2})"},
+      {"a: &a {x: 1}\nc: &c {<<: *a, y: 2}\nb:\n  <<: *c\n",
+       R"({"x":1,"y":2})"},
+      {"b: {\"<<\": 1}\n", R"({"<<":1})"},
+  };
+  for (const auto& [text, expected] : cases) {
+    const auto entries = parse_yaml_mapping(text, "f");
+    EXPECT_EQ(entries.back().value.dump(), expected) << text;
+  }
+  EXPECT_THROW(parse_yaml_mapping("<<: 1\n", "f"), ConfigError);
+  EXPECT_THROW(parse_yaml_mapping("<<: [[{a: 1}]]\n", "f"), ConfigError);
+}
+
 TEST(ToYaml, WritesWhatTheReaderTakesBack) {
   const json document = json::parse(R"({
     "empty_list": [], "empty_map": {}, "list": ["a", "no", 1],

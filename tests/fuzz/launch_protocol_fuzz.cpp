@@ -5,19 +5,18 @@
 #include <string_view>
 
 #include "accelerate/error.h"
-#include "launch/protocol.h"
+#include "launch/machines/protocol.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace accelerate;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   try {
     FrameReader reader;
-    reader.set_limit(kMaxHelloBytes);
     reader.add(bytes);
     while (const auto payload = reader.next()) {
       const Message message = decode_payload(*payload);
       FrameReader again;
-      again.add(encode_frame(message));
+      again.add(frame_of(encode_payload(message)));
       if (decode_payload(again.next().value()) != message) {
         std::abort();
       }

@@ -46,9 +46,25 @@ TEST(Cores, ListsAreReadAsTheKernelWritesThem) {
 TEST(Cores, EachBelongsToOneNumaNode) {
   size_t total = 0;
   for (const auto& node : numa_nodes()) {
-    total += node.size();
+    total += node.cores.size();
   }
   EXPECT_EQ(total, allowed_cores().size());
+}
+
+TEST(Cores, OfNumaNodesKeepTheNumbersOfTheirNodes) {
+  const testing::TempDir folder;
+  const int core = allowed_cores()[0];
+  for (const char* node : {"node0", "node2", "node8"}) {
+    std::filesystem::create_directory(folder.path() / node);
+  }
+  folder.write("online", "0,2,8\n");
+  folder.write("node0/cpulist", "\n"); // Memory without cores.
+  folder.write("node2/cpulist", "1000-1003\n");
+  folder.write("node8/cpulist", std::to_string(core) + "\n");
+  const auto nodes = numa_nodes(folder.path());
+  ASSERT_EQ(nodes.size(), 1U);
+  EXPECT_EQ(nodes[0].number, 8);
+  EXPECT_THAT(nodes[0].cores, ElementsAre(core));
 }
 
 std::vector<Gpu> three_gpus() {

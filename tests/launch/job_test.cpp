@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include "launch/diagnosis.h"
+#include "launch/machines/diagnosis.h"
 
 namespace accelerate {
 namespace {
@@ -33,9 +33,26 @@ class RecordingMachine : public Machine {
 
 struct TwoMachines {
   explicit TwoMachines(int max_restarts = 0)
-      : job({&first, &second}, max_restarts, [](const std::string&) {}) {
+      : job(loop,
+            {&first, &second},
+            max_restarts,
+            std::chrono::seconds(30),
+            [](const std::string&) {}) {
     job.start();
   }
+  /// Lets the pause before a restart go by.
+  void wait_until_started(size_t num_orders) {
+    const std::function<void()> look = [&] {
+      if (second.log.size() >= num_orders) {
+        loop.stop();
+      } else {
+        loop.after(std::chrono::milliseconds(5), look);
+      }
+    };
+    look();
+    loop.run();
+  }
+  EventLoop loop;
   RecordingMachine first;
   RecordingMachine second;
   Job job;
@@ -71,6 +88,7 @@ TEST(Job, RestartsEverybodyOnlyWhenAllHaveStopped) {
   two.job.machine_stopped(1);
   EXPECT_THAT(two.second.log, ElementsAre("start 0", "restart 15"));
   two.job.machine_stopped(0);
+  two.wait_until_started(3);
   EXPECT_THAT(two.second.log, ElementsAre("start 0", "restart 15", "start 1"));
   two.job.machine_failed(0, {0, "node0", 9, "exit code 9", {}});
   two.job.machine_stopped(0);
@@ -78,8 +96,38 @@ TEST(Job, RestartsEverybodyOnlyWhenAllHaveStopped) {
   EXPECT_EQ(two.first.log.back(), "end 9");
 }
 
+TEST(Job, IsInterruptedBetweenTwoAttempts) {
+  TwoMachines two(1);
+  two.job.machine_failed(1, {3, "node1", 7, "exit code 7", {}});
+  two.job.machine_stopped(0);
+  two.job.machine_stopped(1);
+  two.job.interrupt(SIGTERM, "node0");
+  two.job.machine_stopped(0);
+  two.job.machine_stopped(1);
+  EXPECT_THAT(
+      two.second.log,
+      ElementsAre("start 0", "restart 15", "stop 15", "end 143"));
+}
+
+TEST(Job, RestartsWhenALostMachineIsBack) {
+  TwoMachines two(1);
+  two.job.machine_lost(1, "node1", "was lost: silence");
+  EXPECT_TRUE(two.job.is_waiting_for(1));
+  two.job.machine_stopped(0);
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 15"));
+  two.job.machine_returned(1);
+  EXPECT_FALSE(two.job.is_waiting_for(1));
+  two.wait_until_started(2);
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 15", "start 1"));
+  EXPECT_THAT(two.second.log, ElementsAre("start 0", "start 1"));
+  // No restart is left.
+  two.job.machine_lost(1, "node1", "was lost: silence");
+  two.job.machine_stopped(0);
+  EXPECT_EQ(two.first.log.back(), "end 1");
+}
+
 TEST(Job, EndsWithoutTheMachineThatWasLost) {
-  TwoMachines two(5);
+  TwoMachines two;
   two.job.machine_lost(1, "node1", "was lost: silence");
   EXPECT_THAT(two.first.log, ElementsAre("start 0", "stop 15"));
   two.job.machine_stopped(0);

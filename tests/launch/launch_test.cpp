@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "hardware/ports.h"
-#include "launch/sockets.h"
+#include "launch/machines/sockets.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -177,14 +177,52 @@ TEST(Launch, RunsModulesAndScriptsThroughPythonAndOthersAsTheyAre) {
   EXPECT_EQ(result.out, "python y\n") << result.err;
 }
 
+TEST(LaunchErrors, ProposeAFileOfThisFolder) {
+  TempDir folder;
+  folder.write("trainer", "#!/bin/sh\n");
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       "cd " + folder.path().string() + " && " + kProgram + " launch trainer"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("write ./trainer"));
+}
+
+TEST(Launch, TakesTwoDashesBeforeTheProgram) {
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--num_processes",
+       "2",
+       "--",
+       "sh",
+       "-c",
+       "echo $1$RANK",
+       "sh",
+       "--"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("--0\n"));
+}
+
+TEST(Launch, ShowsTheProgramInItsUsage) {
+  const auto result = run_process({kProgram, "launch", "--help"});
+  EXPECT_THAT(result.out, HasSubstr("PROGRAM [ARGUMENTS]"));
+}
+
 TEST(LaunchErrors, GetOneLineAndExitCode2) {
+  TempDir folder;
+  const auto plain = folder.write("plain", "#!/bin/sh\n");
+  std::filesystem::permissions(plain, std::filesystem::perms::owner_read);
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{kProgram, "launch"}, "no program"},
       {{kProgram, "launch", "--num_processes", "0", "true"}, "num_processes"},
       {{kProgram, "launch", "--num_processes", "two", "true"}, "num_processes"},
       {{kProgram, "launch", "--num_procs", "2", "true"}, "--num_processes"},
       {{kProgram, "launch", "./no_such_program"}, "'./no_such_program'"},
-      {{kProgram, "lunch"}, "lunch"},
+      {{kProgram, "launch", "no_such_script.py"}, "no file no_such_script.py"},
+      {{kProgram, "launch", "--no_python", plain}, "chmod +x"},
+      {{kProgram, "launch", "--no_python", "/etc"}, "it is a folder"},
+      {{kProgram, "lunch"}, "did you mean 'launch'?"},
   };
   for (const auto& [command, part] : cases) {
     const auto result = run_process(command);

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "launch/mpirun.h"
+#include "launch/plan/mpirun.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {

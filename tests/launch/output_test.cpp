@@ -104,7 +104,7 @@ TEST(Output, GoesToOneFilePerRankStreamAndAttempt) {
   for (const char* attempt : {"attempt_0", "attempt_1"}) {
     for (const char* rank : {"0", "1"}) {
       const auto rank_folder =
-          folder.path() / attempt / (std::string("rank_") + rank);
+          folder.path() / "latest" / attempt / (std::string("rank_") + rank);
       EXPECT_EQ(
           read_file(rank_folder / "stdout.log"),
           std::string("out ") + rank + "\n");
@@ -113,6 +113,102 @@ TEST(Output, GoesToOneFilePerRankStreamAndAttempt) {
           std::string("err ") + rank + "\n");
     }
   }
+}
+
+TEST(Output, GoesToAFolderPerRunAndTheNewestIsLinked) {
+  TempDir folder;
+  for (const char* word : {"one", "two"}) {
+    run_process(launch_shell(
+        {"--num_processes", "2", "--log_dir", folder.path()},
+        std::string("echo ") + word));
+    EXPECT_EQ(
+        read_file(folder.path() / "latest/attempt_0/rank_1/stdout.log"),
+        std::string(word) + "\n");
+  }
+  int num_runs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    const std::string name = entry.path().filename();
+    num_runs += name.starts_with("run_");
+    EXPECT_TRUE(name.starts_with("run_") || name == "latest") << name;
+  }
+  EXPECT_EQ(num_runs, 2);
+}
+
+TEST(Output, IsChosenByLocalRank) {
+  TempDir folder;
+  const auto teed = run_process(launch_shell(
+      {"--num_processes", "3", "--log_dir", folder.path(), "--tee", "0:3,1:2"},
+      "echo out $RANK; echo err $RANK >&2"));
+  EXPECT_EQ(teed.out, "out 0\n");
+  EXPECT_THAT(
+      teed.err,
+      AllOf(HasSubstr("err 0"), HasSubstr("err 1"), Not(HasSubstr("err 2"))));
+  const auto filtered = run_process(launch_shell(
+      {"--num_processes", "3", "--local_ranks_filter", "1,2"}, "echo $RANK"));
+  EXPECT_THAT(
+      filtered.out,
+      AllOf(HasSubstr("[rank 1] 1\n"), HasSubstr("[rank 2] 2\n")));
+  EXPECT_THAT(filtered.out, Not(HasSubstr("0")));
+  const auto wrong = run_process(launch_shell({"--tee", "0:3,x"}, "true"));
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("as 0:3,1:2"));
+}
+
+TEST(Output, CarriesTheTimeWhenAskedTo) {
+  TempDir folder;
+  const auto result = run_process(launch_shell(
+      {"--num_processes", "2", "--timestamps", "--log_dir", folder.path()},
+      "echo hello; sleep 0.1; [ $RANK = 0 ] || exit 4; exec sleep 61"));
+  const std::string time =
+      "\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d{3} ";
+  EXPECT_TRUE(
+      std::regex_search(result.out, std::regex(time + "\\[rank 1\\] hello\n")))
+      << result.out;
+  EXPECT_TRUE(std::regex_search(
+      result.err, std::regex(time + "\\[launch\\] first failure")))
+      << result.err;
+  EXPECT_TRUE(std::regex_match(
+      read_file(folder.path() / "latest/attempt_0/rank_1/stdout.log"),
+      std::regex(time + "hello\n")));
+}
+
+TEST(Output, PutsFullLogFilesAside) {
+  TempDir folder;
+  const auto result = run_process(launch_shell(
+      {"--num_processes",
+       "2",
+       "--log_dir",
+       folder.path(),
+       "--log_max_mb",
+       "1",
+       "--tee",
+       "0"},
+      "[ $RANK = 0 ] || seq 1000000 1450000"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto log = folder.path() / "latest/attempt_0/rank_1/stdout.log";
+  std::string all;
+  for (const char* part : {".3", ".2", ".1", ""}) {
+    const auto text = read_file(log.string() + part);
+    EXPECT_TRUE(text.empty() || text.ends_with('\n')) << part;
+    all += text;
+  }
+  // 450,001 lines of 8 bytes: three full files and a rest, in order.
+  EXPECT_EQ(all.size(), 450001U * 8);
+  EXPECT_TRUE(all.starts_with("1000000\n"));
+  EXPECT_TRUE(all.ends_with("\n1450000\n"));
+}
+
+TEST(Failure, IsExplainedByTheWorkersErrorFile) {
+  TempDir folder;
+  const auto result = run_process(launch_shell(
+      {"--num_processes", "2", "--log_dir", folder.path()},
+      "[ $RANK = 1 ] || exec sleep 61; echo '{\"message\": {\"message\": "
+      "\"ValueError: no such thing\", \"extraInfo\": {}}}' > "
+      "$TORCHELASTIC_ERROR_FILE; exit 3"));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("exit code 3; its error file says: ValueError: no such thing"));
 }
 
 TEST(Output, IsATerminalForASingleProcess) {
@@ -167,6 +263,7 @@ std::string launch_for_parent(
     const TempDir& folder,
     const std::string& script) {
   const std::string path = folder.path();
+  folder.write("accelerate_parent", "");
   return "mkfifo " + path + "/in; exec 9<>" + path + "/in; exec " + kProgram +
          " launch --parent_folder " + path + " --num_processes 2 sh -c '" +
          script + "' <&9";
@@ -250,6 +347,7 @@ TEST(Parent, ReadsHowTheJobEndedFromAFile) {
 
 TEST(Parent, TakesTheJobWithIt) {
   TempDir folder;
+  folder.write("accelerate_parent", "");
   const auto result = run_process(
       {"sh",
        "-c",
@@ -257,6 +355,57 @@ TEST(Parent, TakesTheJobWithIt) {
            " --num_processes 2 sleep 600; echo code $?"});
   EXPECT_EQ(result.out, "code 137\n");
   EXPECT_FALSE(std::filesystem::exists(folder.path()));
+}
+
+TEST(Logs, FollowNoLinkOfAnotherUser) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root can make a link of another user";
+  }
+  TempDir folder;
+  const auto target = folder.path() / "target";
+  const auto link = folder.path() / "logs";
+  std::filesystem::create_directory(target);
+  std::filesystem::create_directory_symlink(target, link);
+  constexpr uid_t kAnother = 12345;
+  ASSERT_EQ(lchown(link.c_str(), kAnother, kAnother), 0);
+  const auto result = run_process(
+      {kProgram, "launch", "--num_processes", "2", "--log_dir", link, "true"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("is a link of another user"));
+  EXPECT_TRUE(std::filesystem::is_empty(target));
+  ASSERT_EQ(lchown(link.c_str(), 0, 0), 0);
+  EXPECT_EQ(
+      run_process({kProgram,
+                   "launch",
+                   "--num_processes",
+                   "2",
+                   "--log_dir",
+                   link,
+                   "true"})
+          .exit_code,
+      0);
+  EXPECT_FALSE(std::filesystem::is_empty(target));
+}
+
+// A folder that no parent has marked is somebody's own.
+TEST(Parent, LosesNothingThatItHasNotMarked) {
+  TempDir folder;
+  const auto precious = folder.write("thesis", "");
+  TempDir marked;
+  marked.write("accelerate_parent", "");
+  const auto link = folder.path() / "link";
+  std::filesystem::create_directory_symlink(marked.path(), link);
+  for (const auto& given : {folder.path(), link}) {
+    const auto result = run_process(
+        {"sh",
+         "-c",
+         ": | " + kProgram + " launch --parent_folder " + given.string() +
+             " --num_processes 2 true"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("is not a folder of this user with"));
+  }
+  EXPECT_TRUE(std::filesystem::exists(precious));
+  EXPECT_TRUE(std::filesystem::exists(marked.path()));
 }
 
 TEST(Commands, EnvPrintsWhatABugReportNeedsWithoutTheToken) {

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/placement.h"
+#include "launch/plan/placement.h"
 
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "accelerate/error.h"
+#include "config/fields.h"
+#include "config/yaml_tree.h"
+#include "support/temp_dir.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
@@ -11,15 +17,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-using Variables = std::map<std::string, std::string>;
+using testing::Variables;
 
 Placement place(const Variables& variables, ResolvedConfig config = {}) {
-  return find_placement(
-      config, [&](const std::string& name) -> std::optional<std::string> {
-        const auto found = variables.find(name);
-        return found == variables.end() ? std::nullopt
-                                        : std::optional(found->second);
-      });
+  return find_placement(config, testing::lookup(variables));
 }
 
 const Variables kOneTaskPerNode = {
@@ -100,7 +101,8 @@ TEST(Placement, LetsFlagsWinOverTheCluster) {
   EXPECT_EQ(placement.num_machines, 4);
   EXPECT_EQ(placement.machine_rank, 3);
   EXPECT_EQ(
-      placement.meeting_point, (Rendezvous{"10.0.0.1", kDefaultMachinesPort}));
+      placement.meeting_point,
+      (Rendezvous{"10.0.0.1", kDefaultMainProcessPort}));
 }
 
 TEST(Placement, RefusesContradictionsAndMissingAddresses) {
@@ -118,6 +120,70 @@ TEST(Placement, RefusesContradictionsAndMissingAddresses) {
   EXPECT_THAT(
       [&] { place({}, no_address); },
       ThrowsMessage<ConfigError>(HasSubstr("--main_process_ip")));
+}
+
+/// The variables of pod `index` of a manifest's container, as Kubernetes would
+/// set them.
+Variables pod_variables(const nlohmann::json& container, int index) {
+  Variables variables;
+  for (const auto& entry : container.at("env")) {
+    const auto name = entry.at("name").get<std::string>();
+    if (entry.contains("value")) {
+      variables[name] = entry["value"].get<std::string>();
+    } else if (entry["valueFrom"].contains("fieldRef")) {
+      EXPECT_EQ(
+          entry["valueFrom"]["fieldRef"]["fieldPath"],
+          "metadata.annotations['batch.kubernetes.io/job-completion-index']");
+      variables[name] = std::to_string(index);
+    } else {
+      EXPECT_TRUE(entry["valueFrom"].contains("secretKeyRef"));
+      variables[name] = "a secret";
+    }
+  }
+  return variables;
+}
+
+struct Manifest {
+  const char* file;
+  const char* pods;
+  const char* first_pod;
+};
+
+TEST(Placement, IsAMachineInEachPodOfTheExamples) {
+  const Manifest manifests[] = {
+      {"indexed_job.yaml", "/spec", "train-0.train"},
+      {"jobset.yaml",
+       "/spec/replicatedJobs/0/template/spec",
+       "train-pods-0-0.train"}};
+  for (const auto& [file, pods, first_pod] : manifests) {
+    std::string text = testing::read_file(
+        std::string(TEST_REFERENCE_DIR) + "/../../examples/kubernetes/" + file);
+    // Behind a service of its own, if there is one.
+    const size_t mark = text.find("---\n");
+    text = mark == std::string::npos ? text : text.substr(mark + 4);
+    nlohmann::json document;
+    for (const auto& entry : parse_yaml_mapping(text, file)) {
+      document[entry.key] = entry.value;
+    }
+    const auto job = document.at(nlohmann::json::json_pointer(pods));
+    const auto container = job.at("template").at("spec").at("containers").at(0);
+    for (int index = 0; index < job.at("completions"); ++index) {
+      const auto variables = pod_variables(container, index);
+      const auto placement = place(variables);
+      EXPECT_FALSE(placement.is_in_place);
+      EXPECT_EQ(placement.num_machines, job.at("completions"));
+      EXPECT_EQ(placement.machine_rank, index);
+      EXPECT_EQ(placement.meeting_point.address, first_pod);
+      EXPECT_EQ(placement.meeting_point.port, 29500);
+      EXPECT_TRUE(placement.listens_everywhere);
+      EXPECT_EQ(variables.at("ACCELERATE_JOB_TOKEN"), "a secret");
+    }
+    for (const auto& argument : container.at("args")) {
+      const auto word = argument.get<std::string>();
+      EXPECT_TRUE(!word.starts_with("--") || find_field(word.substr(2)))
+          << word;
+    }
+  }
 }
 
 } // namespace

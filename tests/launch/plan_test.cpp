@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/plan.h"
+#include "launch/plan/plan.h"
 
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
+#include "support/temp_dir.h"
 
 namespace accelerate {
 namespace {
@@ -28,7 +29,7 @@ MachineFacts two_gpus() {
   facts.gpus = {
       {.index = 0, .name = "H200", .numa_node = 1},
       {.index = 1, .name = "H200", .numa_node = 0}};
-  facts.numa_nodes = {{0, 1, 2, 3}, {4, 5, 6, 7}};
+  facts.numa_nodes = {{0, {0, 1, 2, 3}}, {1, {4, 5, 6, 7}}};
   return facts;
 }
 
@@ -88,9 +89,59 @@ TEST(Plan, KeepsAWorkerOnTheCoresNearItsGpu) {
   EXPECT_THAT(workers[1].command.cores, ElementsAre(0, 1, 2, 3));
 }
 
+TEST(Plan, FindsTheNodeOfAGpuWhereNumbersHaveGaps) {
+  MachineFacts facts = two_gpus();
+  facts.gpus[0].numa_node = 8;
+  facts.numa_nodes = {{0, {0, 1}}, {8, {2, 3}}};
+  const auto plan =
+      plan_of({.enable_cpu_affinity = true, .bind_memory = true}, facts);
+  const auto workers = workers_of(plan, {});
+  EXPECT_THAT(workers[0].command.cores, ElementsAre(2, 3));
+  EXPECT_THAT(workers[0].command.memory_nodes, ElementsAre(8));
+  EXPECT_THAT(workers[1].command.cores, ElementsAre(0, 1));
+  EXPECT_THAT(workers[1].command.memory_nodes, ElementsAre(0));
+}
+
+TEST(Plan, IsFinishedByWhatTheStarterSettles) {
+  ResolvedConfig config;
+  config.values.num_processes = 2;
+  LaunchStarter starter;
+  starter.num_local = 3;
+  starter.variables = {{"A", "b"}, {"ACCELERATE_MIXED_PRECISION", "fp16"}};
+  starter.is_input_shared = false;
+  const auto plan = make_plan(config, {"./train"}, {}, {}, starter);
+  EXPECT_EQ(plan.num_local, 3);
+  EXPECT_FALSE(plan.output.is_input_shared);
+  EXPECT_THAT(plan.command.variables, Contains(Pair("A", "b")));
+  EXPECT_THAT(
+      plan.command.variables,
+      Contains(Pair("ACCELERATE_MIXED_PRECISION", "no")));
+  starter.num_local = {};
+  starter.mpirun_version = "mpirun (Open MPI) 4.1.4";
+  const testing::TempDir folder;
+  config.values.mpirun_hostfile = folder.write("hosts", "localhost slots=2\n");
+  const auto under_mpi = make_plan(config, {"./train"}, {}, {}, starter);
+  EXPECT_FALSE(under_mpi.is_ranked);
+  EXPECT_EQ(under_mpi.num_local, 1);
+  EXPECT_EQ(under_mpi.command.command[0], "mpirun");
+}
+
+TEST(Plan, NamesAnErrorFileBesideTheLogs) {
+  StartOrder order;
+  order.run_id = "abc";
+  const auto with_logs = workers_of(plan_of({.log_dir = "/logs"}), order);
+  EXPECT_THAT(
+      with_logs[0].command.variables,
+      Contains(Pair(
+          "TORCHELASTIC_ERROR_FILE",
+          "/logs/run_abc/attempt_0/rank_0/error.json")));
+  EXPECT_FALSE(workers_of(plan_of({}), order)[0].command.variables.contains(
+      "TORCHELASTIC_ERROR_FILE"));
+}
+
 TEST(Plan, SpreadsCpuWorkersOverTheNumaNodes) {
   MachineFacts facts;
-  facts.numa_nodes = {{0, 1}, {2, 3}};
+  facts.numa_nodes = {{0, {0, 1}}, {1, {2, 3}}};
   const auto plan =
       plan_of({.num_processes = 4, .enable_cpu_affinity = true}, facts);
   EXPECT_THAT(

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/protocol.h"
+#include "launch/machines/protocol.h"
 
 #include <gmock/gmock.h>
 
 #include "accelerate/error.h"
-#include "launch/control_server.h"
-#include "launch/hosts.h"
-#include "launch/job_token.h"
+#include "launch/machines/job_token.h"
+#include "launch/plan/hosts.h"
 #include "support/temp_dir.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
@@ -16,6 +16,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
+
+std::string encode_frame(const Message& message) {
+  return frame_of(encode_payload(message));
+}
 
 Message round_trip(const Message& message) {
   FrameReader reader;
@@ -32,13 +36,16 @@ TEST(Protocol, EveryMessageComesBackAsItWas) {
   start.order.run_id = "abc";
   start.roll = "the roll";
   const Message messages[] = {
+      KnockMessage{.number = random_token()},
+      ChallengeMessage{random_token()},
+      ProofMessage{random_token()},
       HelloMessage{
           .version = "0.1.0",
-          .token = "secret",
           .machine_rank = 3,
           .host = "node3",
           .num_local = 8,
           .devices = "8 x H200",
+          .problems = {"no GPU"},
           .agreement = {{"num_machines", "4"}}},
       AcceptedMessage{},
       RefusedMessage{"because"},
@@ -89,7 +96,9 @@ TEST(Protocol, RefusesWhatIsNoMessage) {
       {"GET / HTTP/1.1", "not a JSON object"},
       {"{}", "'type' is missing"},
       {R"({"type":"dance"})", "unknown type 'dance'"},
-      {R"({"type":7})", "'type' is not a text"},
+      {R"({"type":7})", "'type' holds something else than text"},
+      {"{\"type\":\"\\u001b[2J\"}", "unknown type '\\x1b[2J'"},
+      {R"({"type":"proof","proof":"12"})", "'proof' is not 64 digits"},
       {R"({"type":"stop","signal":0,"is_to_restart":true})", "'signal'"},
       {R"({"type":"stop","signal":1e9,"is_to_restart":true})", "'signal'"},
       {R"({"type":"stop","signal":15,"is_to_restart":1})", "'is_to_restart'"},
@@ -118,43 +127,26 @@ TEST(Protocol, ShortensWhatAWorkerWroteUntilItFits) {
   EXPECT_LE(end.ending.summary.size(), kMaxFrameBytes);
 }
 
-HelloMessage hello() {
-  return {
-      .version = "0.1.0",
-      .token = "secret",
-      .machine_rank = 1,
-      .host = "node1",
-      .agreement = {{"num_machines", "2"}, {"mixed_precision", "no"}}};
-}
-
-TEST(RollCall, RefusesEachDifferenceByName) {
-  const auto own = hello();
-  EXPECT_EQ(reason_to_refuse(own, hello(), 2), "");
-  const auto reason = [&](auto change) {
-    HelloMessage other = hello();
-    change(other);
-    return reason_to_refuse(own, other, 2);
-  };
-  for (const char* token : {"", "secre", "secret1", "Secret"}) {
-    EXPECT_THAT(reason([&](auto& m) { m.token = token; }), HasSubstr("token"));
-  }
-  EXPECT_THAT(
-      reason([](auto& m) { m.version = "9.9.9"; }),
-      HasSubstr("it runs accelerate 9.9.9 (protocol 1), machine 0 runs 0.1.0"));
-  EXPECT_THAT(
-      reason([](auto& m) { m.protocol = 2; }), HasSubstr("(protocol 2)"));
-  EXPECT_THAT(
-      reason([](auto& m) { m.agreement["mixed_precision"] = "bf16"; }),
-      HasSubstr("mixed_precision=bf16, machine 0 has mixed_precision=no"));
-  EXPECT_THAT(
-      reason([](auto& m) { m.agreement.erase("num_machines"); }),
-      HasSubstr("num_machines=nothing"));
-  EXPECT_THAT(
-      reason([](auto& m) { m.machine_rank = 2; }),
-      HasSubstr("--machine_rank is 2"));
-  EXPECT_THAT(
-      reason([](auto& m) { m.machine_rank = 0; }),
-      HasSubstr("--machine_rank is 0"));
+// Control characters, a forged line, a terminal's title.
+TEST(Protocol, TextsOfOthersComeOutHarmless) {
+  const auto hello = std::get<HelloMessage>(round_trip(HelloMessage{
+      .host = "node\x1b]0;owned\a",
+      .devices = "a\n[launch] all is well",
+      .problems = {"\r"},
+      .agreement = {{"program", "x\x1b[2J"}}}));
+  EXPECT_EQ(hello.host, "node\\x1b]0;owned\\x07");
+  EXPECT_EQ(hello.devices, "a\\x0a[launch] all is well");
+  EXPECT_EQ(hello.problems[0], "\\x0d");
+  EXPECT_EQ(hello.agreement.at("program"), "x\\x1b[2J");
+  const auto failed = std::get<FailedMessage>(
+      round_trip(FailedMessage{{1, "h\n", 1, "exit\x1b", {"\x1b[31mred"}}}));
+  EXPECT_EQ(failed.report.host, "h\\x0a");
+  EXPECT_EQ(failed.report.how, "exit\\x1b");
+  EXPECT_THAT(failed.report.last_lines, ElementsAre("\\x1b[31mred"));
+  // What has several lines by its nature keeps them, and nothing else.
+  const auto end =
+      std::get<EndMessage>(round_trip(EndMessage{{1, "one\ntwo\x1b"}}));
+  EXPECT_EQ(end.ending.summary, "one\ntwo\\x1b");
 }
 
 TEST(JobToken, IsRandomAndComesFromAPrivateFile) {
@@ -162,11 +154,8 @@ TEST(JobToken, IsRandomAndComesFromAPrivateFile) {
   EXPECT_NE(random_token(), random_token());
   testing::TempDir folder;
   const auto file = folder.write("token", "first line\nsecond\n");
-  const auto env = [&](const std::string& name) -> std::optional<std::string> {
-    return name == "ACCELERATE_JOB_TOKEN_FILE"
-               ? std::optional<std::string>(file.string())
-               : std::nullopt;
-  };
+  const auto env =
+      testing::lookup({{"ACCELERATE_JOB_TOKEN_FILE", file.string()}});
   std::filesystem::permissions(file, std::filesystem::perms(0644));
   EXPECT_THAT(
       [&] { find_token(env); },
@@ -192,10 +181,19 @@ TEST(Hosts, AreReadFromAFileLineByLine) {
   EXPECT_THAT(
       [&] { find_hosts(config); },
       ThrowsMessage<ConfigError>(HasSubstr("bad:2: 'slots=two'")));
+  config.hostfile = folder.write("option", "node0\n-oProxyCommand=x\n");
+  EXPECT_THAT(
+      [&] { find_hosts(config); },
+      ThrowsMessage<ConfigError>(
+          HasSubstr("option:2: '-oProxyCommand=x' where the name of a host")));
+  config.hostfile = "/dev/zero";
+  EXPECT_THAT(
+      [&] { find_hosts(config); },
+      ThrowsMessage<ConfigError>(HasSubstr("has more than")));
   config.hostfile = folder.path() / "none";
   EXPECT_THAT(
       [&] { find_hosts(config); },
-      ThrowsMessage<ConfigError>(HasSubstr("cannot read the host file")));
+      ThrowsMessage<ConfigError>(HasSubstr("cannot be read (No such file")));
 }
 
 TEST(Hosts, OrdersTravelWholeAndVariablesWithoutTheToken) {
@@ -223,6 +221,24 @@ TEST(Hosts, OrdersTravelWholeAndVariablesWithoutTheToken) {
       variables_to_pass_on(environment),
       (std::map<std::string, std::string>{
           {"NCCL_DEBUG", "INFO"}, {"PATH", "/bin"}}));
+  EXPECT_EQ(variables_to_pass_on(environment, {"HOME"}).at("HOME"), "/root");
+  EXPECT_FALSE(variables_to_pass_on(environment, {"ACCELERATE_JOB_TOKEN"})
+                   .contains("ACCELERATE_JOB_TOKEN"));
+  EXPECT_THAT(
+      [&] { variables_to_pass_on(environment, {"WANDB_KEY"}); },
+      ThrowsMessage<ConfigError>(
+          HasSubstr("--export WANDB_KEY, but that variable is not set")));
+}
+
+TEST(Hosts, AreReachedWithTheUsersOwnCommand) {
+  const auto command = ssh_command(
+      {"node1"}, "ssh -i '/my keys/a' -o \"ProxyCommand=nc %h\" a\\ b", "/a b");
+  EXPECT_THAT(
+      std::vector(command.begin(), command.begin() + 6),
+      ElementsAre(
+          "ssh", "-i", "/my keys/a", "-o", "ProxyCommand=nc %h", "a b"));
+  EXPECT_EQ(command.back(), "exec '/a b' launch --join_from_stdin");
+  EXPECT_THROW(ssh_command({"a"}, "ssh 'x", "l"), ConfigError);
 }
 
 } // namespace

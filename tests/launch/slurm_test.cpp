@@ -115,6 +115,7 @@ class Slurm : public ::testing::Test {
         {"SLURM_CONF", folder_->path() / "slurm.conf"},
         {"PATH",
          "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+        {"HOME", folder_->path()},
         {"TEST_MARK", folder_->path().filename()}};
   }
 
@@ -175,6 +176,9 @@ TEST_F(Slurm, OneTaskPerMachineStartsTheLocalWorkers) {
           HasSubstr("rank 2/4 local 0 at node0 on node1"),
           HasSubstr("rank 3/4 local 1 at node0 on node1")));
   EXPECT_THAT(result.err, HasSubstr("node1  2-3"));
+  // The launchers made themselves a token, and left none behind.
+  EXPECT_TRUE(std::filesystem::is_empty(
+      folder_->path() / ".cache" / "accelerate" / "tokens"));
 }
 
 TEST_F(Slurm, OneTaskStartsAsManyWorkersAsAsked) {

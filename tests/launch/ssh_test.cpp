@@ -61,17 +61,16 @@ class Ssh : public ::testing::Test {
 
   std::unique_ptr<Subprocess> launch(
       std::vector<std::string> flags,
-      const std::string& script) {
+      const std::string& script,
+      std::map<std::string, std::string> variables = {}) {
     std::vector<std::string> command = {kProgram, "launch"};
     command.insert(command.end(), flags.begin(), flags.end());
     command.insert(command.end(), {"sh", "-c", script});
-    return cluster_->start(
-        0,
-        command,
-        {{"ACCELERATE_SSH_COMMAND",
-          "ssh -F " + folder_.path().string() + "/ssh_config"},
-         {"ACCELERATE_TEST_MARK", mark()},
-         {"NCCL_TEST_VALUE", "passed on"}});
+    variables["ACCELERATE_SSH_COMMAND"] =
+        "ssh -F '" + folder_.path().string() + "/ssh_config'";
+    variables["ACCELERATE_TEST_MARK"] = mark();
+    variables["NCCL_TEST_VALUE"] = "passed on";
+    return cluster_->start(0, command, variables);
   }
 
   std::string mark() const { return folder_.path().filename().string(); }
@@ -143,6 +142,44 @@ TEST_F(Ssh, KeepsTheTokenOffEveryCommandLine) {
   job->send(SIGTERM);
   EXPECT_EQ(job->wait(10s).exit_code, 143) << job->err();
   EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(Ssh, StartsTheLauncherOfALostHostAgain) {
+  auto job = launch(
+      {"--hosts", "node0,node1", "--num_processes", "2", "--max_restarts", "1"},
+      "touch " + folder_.path().string() +
+          "/run$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; sleep 61");
+  ASSERT_TRUE(eventually([&] {
+    return std::filesystem::exists(folder_.path() / "run0") &&
+           std::filesystem::exists(folder_.path() / "run1");
+  })) << job->err();
+  // Everything that sshd started on that host goes at once.
+  ASSERT_EQ(shell("pkill -9 -P " + std::to_string(servers_[0]->pid())), 0);
+  const auto result = job->wait(40s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("machine 1 (node1) was lost"),
+          HasSubstr("machine 1 (node1) is back")));
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(Ssh, PassesExportedVariablesOn) {
+  auto job = launch(
+      {"--hosts",
+       "node0,node1",
+       "--num_processes",
+       "2",
+       "--export",
+       "TEST_A",
+       "--export",
+       "TEST_B"},
+      "echo rank $RANK has $TEST_A and $TEST_B",
+      {{"TEST_A", "1, 2"}, {"TEST_B", "it's"}});
+  const auto result = job->wait(30s);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("rank 1 has 1, 2 and it's"));
 }
 
 TEST_F(Ssh, EndsTheOtherHostsWhenTheLauncherIsKilled) {

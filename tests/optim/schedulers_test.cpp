@@ -9,6 +9,7 @@
 #include "accelerate/accelerate.h"
 #include "optim/optimizer_step.h"
 #include "optim/reference.h"
+#include "optim/scheduler_moves.h"
 #include "optim/torch_optimizer.h"
 
 namespace accelerate::testing {
@@ -353,6 +354,56 @@ TEST(Scheduler, StepsOncePerProcessWhereAsked) {
       EXPECT_EQ(bounded.state_dict().get<int64_t>("num_steps"), 3);
     });
   }
+}
+
+TEST(SchedulerMoves, FollowTheRuleOfTheirLanguage) {
+  auto raw = two_groups();
+  auto state = std::make_shared<StepState>();
+  auto scaler = std::make_shared<GradScaler>();
+  const auto optimizer = std::make_shared<OptimizerStep>(
+      std::make_unique<TorchOptimizer>(raw), state, scaler);
+  /// Moves by our own rule, by Hugging Face's, and what that counts only.
+  const auto moves = [&](SchedulerCall call) {
+    call.optimizers = {optimizer};
+    call.sync_gradients = state->sync_gradients();
+    const int64_t ours = scheduler_moves(call).num_moves;
+    call.is_original_rule = true;
+    call.counts_accumulated = true;
+    const SchedulerMoves originals = scheduler_moves(call);
+    return std::vector{ours, originals.num_moves, originals.num_counted};
+  };
+  const auto step_with = [&](double gradient) {
+    scaler->scale(torch::ones({1}));
+    raw.param_groups()[0].params()[0].mutable_grad() =
+        torch::full({1}, gradient);
+    optimizer->step();
+    scaler->update();
+  };
+  const SchedulerCall per_process{
+      .stepping = SchedulerStepping::kPerProcess, .num_processes = 4};
+  // No step was made.
+  EXPECT_THAT(moves({}), ElementsAre(0, 1, 0));
+  step_with(1);
+  EXPECT_THAT(moves({}), ElementsAre(1, 1, 0));
+  EXPECT_THAT(moves(per_process), ElementsAre(4, 4, 0));
+  // At the end of a schedule.
+  auto ending = per_process;
+  ending.num_counted = 8;
+  ending.end = 10;
+  EXPECT_THAT(moves(ending), ElementsAre(2, 2, 0));
+  ending.num_counted = 11;
+  EXPECT_THAT(moves(ending), ElementsAre(0, 0, 0));
+  EXPECT_THAT(moves({.num_counted = 10, .end = 10}), ElementsAre(1, 0, 0));
+  EXPECT_THAT(moves({.num_counted = 9, .end = 10}), ElementsAre(1, 1, 0));
+  // In the middle of an accumulation.
+  state->set_sync_gradients(false);
+  EXPECT_THAT(moves(per_process), ElementsAre(0, 0, 1));
+  state->set_sync_gradients(true);
+  step_with(INFINITY);
+  EXPECT_THAT(moves(per_process), ElementsAre(0, 0, 0));
+  // Whatever the optimizer did, also at the end.
+  ending.follows_optimizers = false;
+  EXPECT_THAT(moves(ending), ElementsAre(1, 1, 0));
 }
 
 TEST(Scheduler, ReportsBadUseInOneLine) {

@@ -24,10 +24,10 @@ TEST(Precision, IsReadFromItsNames) {
   EXPECT_EQ(parse_precision("fp16"), Precision::kFp16);
   EXPECT_THAT(
       [] { parse_precision("fp8"); },
-      ThrowsMessage<ConfigError>(HasSubstr("use bf16")));
+      ThrowsMessage<ConfigError>(HasSubstr("bf16 is the nearest")));
   EXPECT_THAT(
       [] { parse_precision("half"); },
-      ThrowsMessage<ConfigError>(HasSubstr("expected no, bf16 or fp16")));
+      ThrowsMessage<ConfigError>(HasSubstr("expected no, fp16 or bf16")));
 }
 
 at::ScalarType type_of_product() {
@@ -241,6 +241,11 @@ TEST(Accelerator, TakesPrecisionAndAccumulationFromTheEnvironment) {
     Accelerator accelerator;
     const auto window = accelerator.accumulate();
     EXPECT_FALSE(accelerator.sync_gradients());
+  }
+  {
+    Accelerator accelerator({.accumulation = {.num_steps = 1}});
+    const auto window = accelerator.accumulate();
+    EXPECT_TRUE(accelerator.sync_gradients()) << "what the program says wins";
   }
   setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "many", 1);
   EXPECT_THAT(

@@ -6,21 +6,16 @@
 #include "accelerate/error.h"
 #include "accelerate/process.h"
 #include "process/cluster_environment.h"
+#include "support/variables.h"
 
 namespace accelerate {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::lookup;
 using ::testing::ThrowsMessage;
-using Variables = std::map<std::string, std::string>;
-
-EnvLookup lookup(const Variables& variables) {
-  return [variables](const std::string& name) -> std::optional<std::string> {
-    const auto at = variables.find(name);
-    return at == variables.end() ? std::nullopt : std::optional(at->second);
-  };
-}
+using testing::Variables;
 
 ProcessEnvironment detect(const Variables& variables) {
   return detect_environment(lookup(variables));
@@ -29,16 +24,18 @@ ProcessEnvironment detect(const Variables& variables) {
 struct Case {
   const char* name;
   Variables variables;
-  ProcessEnvironment expected;
+  ProcessTopology topology;
+  Rendezvous rendezvous;
+  std::string starter;
 };
 
 class DetectEnvironment : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DetectEnvironment, ReadsTheStartersVariables) {
   const auto found = detect(GetParam().variables);
-  const auto& expected = GetParam().expected;
+  const auto& expected = GetParam();
   EXPECT_EQ(found.topology, expected.topology);
-  EXPECT_EQ(found.source, expected.source);
+  EXPECT_EQ(found.starter_name(), expected.starter);
   EXPECT_EQ(found.rendezvous.address, expected.rendezvous.address);
   if (expected.rendezvous.port != 0) {
     EXPECT_EQ(found.rendezvous.port, expected.rendezvous.port);
@@ -46,7 +43,7 @@ TEST_P(DetectEnvironment, ReadsTheStartersVariables) {
 }
 
 const Case kCases[] = {
-    {"Nothing", {}, {{0, 1, 0, 1, 0}, {}, "none"}},
+    {"Nothing", {}, {0, 1, 0, 1, 0}, {}, "none"},
     {"Torchrun",
      {{"RANK", "3"},
       {"WORLD_SIZE", "4"},
@@ -55,39 +52,51 @@ const Case kCases[] = {
       {"GROUP_RANK", "1"},
       {"MASTER_ADDR", "host1"},
       {"MASTER_PORT", "29511"}},
-     {{3, 4, 1, 2, 1}, {"host1", 29511}, "torchrun"}},
+     {3, 4, 1, 2, 1},
+     {"host1", 29511},
+     "torchrun"},
     {"PyTorchJobWithOneProcessPerPod",
      {{"RANK", "2"},
       {"WORLD_SIZE", "3"},
       {"MASTER_ADDR", "job-master-0"},
       {"MASTER_PORT", "23456"}},
-     {{2, 3, 0, 1, 2}, {"job-master-0", 23456}, "torchrun"}},
+     {2, 3, 0, 1, 2},
+     {"job-master-0", 23456},
+     "torchrun"},
     {"OpenMpiOnOneMachine",
      {{"OMPI_COMM_WORLD_RANK", "1"},
       {"OMPI_COMM_WORLD_SIZE", "2"},
       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
       {"PMIX_NAMESPACE", "prterun-1@1"}},
-     {{1, 2, 1, 2, 0}, {"127.0.0.1", 0}, "Open MPI"}},
+     {1, 2, 1, 2, 0},
+     {"127.0.0.1", 0},
+     "Open MPI"},
     {"OpenMpiOnTwoMachinesNamesNoHost",
      {{"OMPI_COMM_WORLD_RANK", "3"},
       {"OMPI_COMM_WORLD_SIZE", "4"},
       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
-     {{3, 4, 1, 2, 1}, {"", 0}, "Open MPI"}},
+     {3, 4, 1, 2, 1},
+     {"", 0},
+     "Open MPI"},
     {"IntelMpi",
      {{"PMI_RANK", "5"},
       {"PMI_SIZE", "8"},
       {"MPI_LOCALRANKID", "1"},
       {"MPI_LOCALNRANKS", "4"},
       {"MASTER_ADDR", "head"}},
-     {{5, 8, 1, 4, 1}, {"head", 0}, "PMI"}},
+     {5, 8, 1, 4, 1},
+     {"head", 0},
+     "PMI"},
     {"Mvapich",
      {{"MV2_COMM_WORLD_RANK", "0"},
       {"MV2_COMM_WORLD_SIZE", "2"},
       {"MV2_COMM_WORLD_LOCAL_RANK", "0"},
       {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}},
-     {{0, 2, 0, 2, 0}, {"127.0.0.1", 0}, "MVAPICH"}},
+     {0, 2, 0, 2, 0},
+     {"127.0.0.1", 0},
+     "MVAPICH"},
     {"Slurm",
      {{"SLURM_PROCID", "5"},
       {"SLURM_NTASKS", "7"},
@@ -96,7 +105,9 @@ const Case kCases[] = {
       {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
       {"SLURM_JOB_NODELIST", "gpu[003-005,012],spare"},
       {"SLURM_JOB_ID", "1234"}},
-     {{5, 7, 1, 2, 2}, {"gpu003", 0}, "Slurm"}},
+     {5, 7, 1, 2, 2},
+     {"gpu003", 0},
+     "Slurm"},
     {"SlurmStepOfFewerTasksThanItsJob",
      {{"SLURM_PROCID", "1"},
       {"SLURM_NTASKS", "8"},
@@ -107,10 +118,14 @@ const Case kCases[] = {
       {"SLURM_JOB_NODELIST", "n1"},
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", "5000"}},
-     {{1, 2, 1, 2, 0}, {"127.0.0.1", 5000}, "Slurm"}},
+     {1, 2, 1, 2, 0},
+     {"127.0.0.1", 5000},
+     "Slurm"},
     {"SlurmBatchScriptIsNoTask",
      {{"ENVIRONMENT", "BATCH"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}},
-     {{0, 1, 0, 1, 0}, {}, "none"}},
+     {0, 1, 0, 1, 0},
+     {},
+     "none"},
     {"TorchrunInsideOfSlurm",
      {{"RANK", "1"},
       {"WORLD_SIZE", "2"},
@@ -118,7 +133,9 @@ const Case kCases[] = {
       {"LOCAL_WORLD_SIZE", "2"},
       {"SLURM_PROCID", "0"},
       {"SLURM_NTASKS", "1"}},
-     {{1, 2, 1, 2, 0}, {}, "torchrun"}},
+     {1, 2, 1, 2, 0},
+     {},
+     "torchrun"},
 };
 
 INSTANTIATE_TEST_SUITE_P(
@@ -183,6 +200,30 @@ TEST(DetectEnvironment, DerivesOnePortPerJobForAllItsRanks) {
   EXPECT_LT(port, 32000);
 }
 
+TEST(DetectEnvironment, NamesTheJobAlikeOnAllItsMachines) {
+  Variables task = {
+      {"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "2"},
+      {"SLURM_JOB_ID", "77"},
+      {"SLURM_STEP_ID", "3"}};
+  EXPECT_EQ(detect(task).job, "slurm-77.3.0");
+  task["SLURM_PROCID"] = "1";
+  EXPECT_EQ(detect(task).job, "slurm-77.3.0");
+  task["SLURM_RESTART_COUNT"] = "1";
+  EXPECT_EQ(detect(task).job, "slurm-77.3.1");
+
+  Variables rank = {
+      {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  EXPECT_EQ(detect(rank).job, "");
+  rank["PMIX_NAMESPACE"] = "../prterun-host-1@1";
+  const std::string name = detect(rank).job;
+  EXPECT_THAT(name, ::testing::MatchesRegex("mpi-[0-9a-f]+"));
+  rank["OMPI_COMM_WORLD_RANK"] = "1";
+  EXPECT_EQ(detect(rank).job, name);
+  rank["PMIX_NAMESPACE"] = "prterun-host-2@1";
+  EXPECT_NE(detect(rank).job, name);
+}
+
 TEST(FirstSlurmHost, ExpandsBracketRanges) {
   const std::pair<const char*, const char*> cases[] = {
       {"login1", "login1"},
@@ -194,7 +235,8 @@ TEST(FirstSlurmHost, ExpandsBracketRanges) {
   for (const auto& [list, host] : cases) {
     EXPECT_EQ(first_slurm_host(list, "L"), host) << list;
   }
-  for (const char* list : {"", ",a", "n[", "n[]", "n]1"}) {
+  for (const char* list :
+       {"", ",a", "n[", "n[]", "n]1", "-oProxyCommand=x", "n 1", "n\x1b"}) {
     EXPECT_THROW(first_slurm_host(list, "L"), ConfigError) << list;
   }
 }

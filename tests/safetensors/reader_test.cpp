@@ -7,7 +7,6 @@
 
 #include "safetensors/cause.h"
 #include "safetensors/reference.h"
-#include "safetensors/utf8.h"
 
 namespace accelerate::testing {
 namespace {
@@ -269,30 +268,6 @@ TEST(SafetensorsDtypes, HaveTheFormatsNames) {
   EXPECT_EQ(dtype_bits(Dtype::kF6E3M2), 6);
   EXPECT_EQ(dtype_bits(Dtype::kU64), 64);
   EXPECT_EQ(try_parse_dtype("F31"), std::nullopt);
-}
-
-TEST(SafetensorsUtf8, FindsWhatUnicodeForbids) {
-  const std::pair<std::string, std::optional<std::size_t>> cases[] = {
-      {"", std::nullopt},
-      {"plain ascii, longer than eight", std::nullopt},
-      {"\xC3\xBC\xE9\x87\x8D\xF0\x9F\xA4\x97\xF4\x8F\xBF\xBF", std::nullopt},
-      {"\xED\x9F\xBF\xEE\x80\x80", std::nullopt},
-      {"12345678\x80", 8},
-      {"a\xC0\x80", 1}, // Overlong.
-      {"\xC1\xBF", 0},
-      {"\xE0\x9F\xBF", 0},
-      {"\xF0\x8F\xBF\xBF", 0},
-      {"\xED\xA0\x80", 0},     // Surrogate.
-      {"\xF4\x90\x80\x80", 0}, // Above U+10FFFF.
-      {"\xF5\x80\x80\x80", 0},
-      {"ab\xC3", 2}, // Cut off.
-      {"\xE9\x87", 0},
-      {"\xE9\x87z", 0},
-      {"\xF0\x9F\xA4", 0},
-  };
-  for (const auto& [text, at] : cases) {
-    EXPECT_EQ(find_invalid_utf8(text), at) << text;
-  }
 }
 
 } // namespace

@@ -110,6 +110,10 @@ void Cluster::cut(int host) const {
   shell("ip -n " + name(host) + " link set eth0 down");
 }
 
+void Cluster::mend(int host) const {
+  shell("ip -n " + name(host) + " link set eth0 up");
+}
+
 std::vector<pid_t> processes_with(const std::string& variable) {
   std::vector<pid_t> found;
   DIR* folder = opendir("/proc");

@@ -35,6 +35,8 @@ class Cluster {
       std::map<std::string, std::string> variables = {}) const;
   /// Pulls the host's cable.
   void cut(int host) const;
+  /// Puts it in again.
+  void mend(int host) const;
 
  private:
   std::string name(int host) const;

@@ -16,8 +16,9 @@ namespace accelerate::testing {
 using RankBody = std::function<std::string(const AcceleratorOptions&)>;
 
 /// Registers a body under a name, before `main`:
-///     const RankBodyRegistration kTrain("train", [](const auto& options)
-///     {...});
+///
+///     const RankBodyRegistration kTrain(
+///         "train", [](const AcceleratorOptions& options) { ... });
 class RankBodyRegistration {
  public:
   RankBodyRegistration(const std::string& name, RankBody body);

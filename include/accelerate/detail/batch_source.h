@@ -246,4 +246,18 @@ class StreamSource final
   const Collate collate_;
 };
 
+template <class D>
+concept Loadable = Dataset<D> || BatchDataset<D> || IterableSource<D>;
+
+template <class D, class Collate>
+std::shared_ptr<const BatchSource> make_source(D data, Collate collate) {
+  if constexpr (IterableSource<D>) {
+    return std::make_shared<StreamSource<D, Collate>>(
+        std::move(data), std::move(collate));
+  } else {
+    return std::make_shared<MapSource<D, Collate>>(
+        std::move(data), std::move(collate));
+  }
+}
+
 } // namespace accelerate::detail

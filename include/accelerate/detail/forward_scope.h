@@ -22,6 +22,10 @@ namespace detail {
 class ACCELERATE_API ForwardScope {
  public:
   explicit ForwardScope(ModelContext& context);
+  /// Abandons the forward where it was not finished.
+  ~ForwardScope();
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
   bool wants_outputs() const;
   /// May replace the tensors.
   void finish(std::span<at::Tensor* const> outputs);
@@ -29,6 +33,7 @@ class ACCELERATE_API ForwardScope {
  private:
   ModelContext& context_;
   std::optional<AutocastGuard> autocast_;
+  bool is_finished_ = false;
 };
 
 ACCELERATE_API ParallelEngine& engine_of(ModelContext& context);

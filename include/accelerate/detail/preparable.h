@@ -6,14 +6,9 @@
 #include <torch/nn/pimpl.h>
 
 #include <concepts>
-#include <cstdint>
 #include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "accelerate/data_loader.h"
-#include "accelerate/export.h"
 #include "accelerate/optimizer.h"
 #include "accelerate/prepared_model.h"
 
@@ -77,15 +72,5 @@ concept TorchDataLoader = LooksLikeTorchDataLoader<T> || requires(T& pointer) {
   requires LooksLikeTorchDataLoader<
       std::remove_reference_t<decltype(*pointer)>>;
 };
-
-template <class T>
-int64_t length_of(const std::vector<T>& values) {
-  return static_cast<int64_t>(values.size());
-}
-ACCELERATE_API int64_t length_of(const at::Tensor& values);
-
-/// Throws `UsageError` naming two entries that differ.
-ACCELERATE_API void check_same_length(
-    const std::vector<std::pair<std::string, int64_t>>& lengths);
 
 } // namespace accelerate::detail

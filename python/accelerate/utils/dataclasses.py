@@ -253,6 +253,14 @@ class InitProcessGroupKwargs(KwargsHandler):
 
 
 @dataclass
+class EngineKwargs(KwargsHandler):
+    """An engine of your own in the place of DDP's, made in C++ (`OwnEngine` in own_engine.h) and
+    handed over by an extension module."""
+
+    engine: Any = None
+
+
+@dataclass
 class ProfileKwargs(KwargsHandler):
     """Arguments of `torch.profiler.profile`; activities by name (`cpu`, `cuda`, ...), the
     schedule as the arguments of `torch.profiler.schedule`. Traces go to `output_trace_dir`.

@@ -14,7 +14,10 @@ import torch
 
 from accelerate import _trees
 from accelerate._placeholders import placeholders_for
-from accelerate.errors import UsageError
+from accelerate.errors import MismatchError, UsageError
+
+# The original's name, for what it only looks at in debug mode.
+DistributedOperationException = MismatchError
 
 
 def _group() -> Any:

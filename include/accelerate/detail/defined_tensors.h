@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The members of a struct of tensors that it really has.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <initializer_list>
+#include <vector>
+
+namespace accelerate::models::detail {
+
+/// Those of some tensors that are defined, for `tensor_fields`: answers that a
+/// model does not give are no part of the tree.
+class DefinedTensors {
+ public:
+  class Iterator {
+   public:
+    explicit Iterator(at::Tensor* const* place) : place_(place) {}
+    at::Tensor& operator*() const { return **place_; }
+    Iterator& operator++() {
+      ++place_;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    at::Tensor* const* place_;
+  };
+  DefinedTensors(std::initializer_list<at::Tensor*> tensors) {
+    for (auto* tensor : tensors) {
+      if (tensor->defined()) {
+        tensors_.push_back(tensor);
+      }
+    }
+  }
+  size_t size() const { return tensors_.size(); }
+  Iterator begin() const { return Iterator(tensors_.data()); }
+  Iterator end() const { return Iterator(tensors_.data() + size()); }
+
+ private:
+  std::vector<at::Tensor*> tensors_;
+};
+
+} // namespace accelerate::models::detail

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a loader is given by `Accelerator::prepare`, and its loop.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <optional>
+
+#include "accelerate/data_loader_options.h"
+#include "accelerate/export.h"
+#include "accelerate/process_group.h"
+#include "accelerate/samplers.h"
+
+namespace accelerate {
+
+class StepState;
+
+namespace detail {
+
+/// What `Accelerator::prepare` gives a loader.
+struct LoaderPlace {
+  ProcessGroup group = {};
+  ShardOptions shard = {};
+  /// Where batches go; they stay where they are without it.
+  std::optional<c10::Device> device = {};
+  DataLoaderConfiguration configuration = {};
+  std::shared_ptr<StepState> step_state = {};
+};
+
+/// One loop over a loader.
+class ACCELERATE_API BatchCursor {
+ public:
+  virtual ~BatchCursor();
+  /// Goes to the next batch. Throws what reading it threw.
+  virtual void advance() = 0;
+  /// The batch, null after the last.
+  virtual void* batch() const = 0;
+};
+
+} // namespace detail
+} // namespace accelerate

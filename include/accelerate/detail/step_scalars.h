@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of a step that may live on the device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// What an update is told by tensors, so that the host waits for nothing and a
+/// captured step reads new values at every replay. Undefined or empty where the
+/// host decides.
+struct StepScalars {
+  /// One float, 0 or 1; with 1 the step changes nothing.
+  at::Tensor found_inf = {};
+  /// One float for each group, in the place of the group's own rate.
+  std::vector<at::Tensor> learning_rates = {};
+
+  bool empty() const { return !found_inf.defined() && learning_rates.empty(); }
+};
+
+/// Optimizers that can read them derive from it.
+class ACCELERATE_API TakesStepScalars {
+ public:
+  /// With the options that it has now.
+  virtual bool takes_scalars() const = 0;
+  /// For the next step alone.
+  virtual void give_scalars(StepScalars scalars) = 0;
+
+ protected:
+  ~TakesStepScalars() = default;
+};
+
+} // namespace accelerate

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which process does what, and when.
+#pragma once
+
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "accelerate/export.h"
+#include "accelerate/process.h"
+#include "accelerate/process_group.h"
+#include "accelerate/samplers.h"
+
+namespace accelerate {
+
+/// The place of this process among those of the run. `Accelerator` has all of
+/// it under the same names; by itself it needs no model.
+class ACCELERATE_API ProcessControl {
+ public:
+  ProcessControl(ProcessTopology topology, ProcessGroup group);
+
+  int num_processes() const { return topology_.world_size; }
+  int process_index() const { return topology_.rank; }
+  int local_process_index() const { return topology_.local_rank; }
+  bool is_main_process() const { return topology_.is_main(); }
+  bool is_local_main_process() const { return topology_.is_local_main(); }
+  bool is_last_process() const { return topology_.is_last(); }
+  /// As `splitting.h` and loaders take it.
+  ShardOptions shard() const { return {process_index(), num_processes()}; }
+
+  /// Prints the values in one line, once per machine.
+  template <class... Values>
+  void print(const Values&... values) const {
+    std::ostringstream out;
+    (out << ... << values);
+    print_line(out.str());
+  }
+  void wait_for_everyone() const;
+
+  /// Lets the main process run the block first: the others wait where the guard
+  /// is made, the main process releases them when its guard goes.
+  class ACCELERATE_API FirstGuard {
+   public:
+    FirstGuard(const ProcessGroup& group, bool is_first);
+    ~FirstGuard() noexcept(false);
+    FirstGuard(const FirstGuard&) = delete;
+    FirstGuard& operator=(const FirstGuard&) = delete;
+
+   private:
+    const ProcessGroup& group_;
+    bool is_first_;
+    int num_exceptions_;
+  };
+  [[nodiscard]] FirstGuard main_process_first() const;
+  /// As above, for the first process of each machine.
+  [[nodiscard]] FirstGuard local_main_process_first() const;
+
+  template <class F>
+  void on_main_process(F&& f) const {
+    on_process(0, std::forward<F>(f));
+  }
+  template <class F>
+  void on_local_main_process(F&& f) const {
+    if (is_local_main_process()) {
+      f();
+    }
+  }
+  template <class F>
+  void on_last_process(F&& f) const {
+    on_process(num_processes() - 1, std::forward<F>(f));
+  }
+  template <class F>
+  void on_process(int process_index, F&& f) const {
+    if (this->process_index() == process_index) {
+      f();
+    }
+  }
+
+ private:
+  void print_line(const std::string& line) const;
+
+  ProcessTopology topology_;
+  ProcessGroup group_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that a run is made of, each part under a name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/stateful.h"
+
+namespace accelerate {
+
+/// The state of a whole run. `prepare` puts models, optimizers, schedulers and
+/// loaders in; the run itself its scaler, generators and accumulation; users
+/// their own objects. Objects belong to whoever made them: one that is gone has
+/// left the registry. Used by one thread.
+///
+///     auto counter = std::make_shared<Counter>();
+///     accelerator.state().add("counter", counter);
+///     const auto saved = accelerator.state().state_dict();
+///     saved.part("optimizer").get<double>("groups.0.lr");
+class ACCELERATE_API StateRegistry {
+ public:
+  StateRegistry();
+  ~StateRegistry();
+  StateRegistry(const StateRegistry&) = delete;
+  StateRegistry& operator=(const StateRegistry&) = delete;
+
+  /// Puts the object in under `kind`, or where a living object has that name
+  /// under `kind_1`, `kind_2` and so on: give objects in the same order in
+  /// every run. Returns the name; of an object that is in already, the one it
+  /// has. Throws `UsageError` on an empty object or a name that is empty or has
+  /// dots.
+  std::string add(
+      const std::string& kind,
+      const std::shared_ptr<Stateful>& object);
+  /// The living objects by name, in the order in which they came.
+  std::vector<std::pair<std::string, std::shared_ptr<Stateful>>> objects()
+      const;
+  /// Empty where the object is not in.
+  std::string name_of(const Stateful& object) const;
+
+  /// Everybody's state, each after the object's name and a dot.
+  StateDict state_dict() const;
+  /// Loads each object's part. Throws `UsageError` naming all objects whose
+  /// part is missing and all parts without an object, before anything is
+  /// loaded.
+  void load_state_dict(const StateDict& state);
+
+ private:
+  struct Entry {
+    std::string name;
+    std::weak_ptr<Stateful> object;
+  };
+  std::vector<Entry> entries_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "accelerate/error.h"
+#include "accelerate/state_registry.h"
+#include "python/src/binders.h"
+#include "python/src/state_values.h"
+
+namespace accelerate::python {
+namespace {
+
+namespace py = pybind11;
+
+/// An object of Python's that the registry asks.
+class PythonStateful final : public Stateful {
+ public:
+  StateDict state_dict() const override {
+    const py::gil_scoped_acquire gil;
+    return to_state_dict(method("state_dict")());
+  }
+  void load_state_dict(const StateDict& state) override {
+    const py::gil_scoped_acquire gil;
+    method("load_state_dict")(from_state_dict(state));
+  }
+
+ private:
+  py::function method(const char* name) const {
+    auto found = py::get_override(static_cast<const Stateful*>(this), name);
+    if (!found) {
+      throw UsageError(
+          std::string("[state] got an object of Python without ") + name +
+          ", expected one that gives and takes a dictionary");
+    }
+    return found;
+  }
+};
+
+} // namespace
+
+py::dict from_state_dict(const StateDict& state) {
+  py::dict values;
+  for (const auto& [name, value] : state) {
+    values[py::str(name)] =
+        std::visit([](const auto& held) { return py::cast(held); }, value);
+  }
+  return values;
+}
+
+StateDict to_state_dict(const py::handle& values) {
+  StateDict state;
+  for (const auto& [key, value] : values.cast<py::dict>()) {
+    const auto name = key.cast<std::string>();
+    if (py::isinstance<py::bool_>(value)) {
+      state.set(name, value.cast<bool>());
+    } else if (py::isinstance<py::int_>(value)) {
+      state.set(name, value.cast<int64_t>());
+    } else if (py::isinstance<py::float_>(value)) {
+      state.set(name, value.cast<double>());
+    } else if (py::isinstance<py::str>(value)) {
+      state.set(name, value.cast<std::string>());
+    } else if (py::isinstance<TensorSlice>(value)) {
+      state.set(name, value.cast<TensorSlice>());
+    } else if (THPVariable_Check(value.ptr())) {
+      state.set(name, value.cast<at::Tensor>());
+    } else {
+      throw UsageError(
+          "[state] '" + name + "' is a " +
+          std::string(py::str(py::type::of(value).attr("__name__"))) +
+          ", expected a bool, int, float, str, tensor or slice");
+    }
+  }
+  return state;
+}
+
+void bind_state(py::module_& module) {
+  py::class_<TensorSlice>(module, "TensorSlice")
+      .def(
+          py::init(
+              [](at::Tensor values, std::vector<int64_t> whole, int64_t begin) {
+                return TensorSlice{std::move(values), std::move(whole), begin};
+              }),
+          py::arg("values"),
+          py::arg("whole"),
+          py::arg("begin"))
+      .def_readonly("values", &TensorSlice::values)
+      .def_readonly("whole", &TensorSlice::whole)
+      .def_readonly("begin", &TensorSlice::begin);
+  py::class_<Stateful, PythonStateful, std::shared_ptr<Stateful>>(
+      module, "Stateful")
+      .def(py::init<>());
+  py::class_<StateRegistry, std::shared_ptr<StateRegistry>>(
+      module, "StateRegistry")
+      .def("add", &StateRegistry::add, py::arg("kind"), py::arg("object"))
+      .def(
+          "names",
+          [](const StateRegistry& registry) {
+            std::vector<std::string> names;
+            for (const auto& [name, object] : registry.objects()) {
+              names.push_back(name);
+            }
+            return names;
+          })
+      .def(
+          "state_dict",
+          [](const StateRegistry& registry) {
+            return from_state_dict(registry.state_dict());
+          })
+      .def(
+          "load_state_dict",
+          [](StateRegistry& registry, const py::dict& state) {
+            registry.load_state_dict(to_state_dict(state));
+          },
+          py::arg("state"));
+}
+
+} // namespace accelerate::python

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the code, variables and debug mode decide, beside the original."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+
+import pytest
+import ranks
+import torch  # noqa: F401, the compiled module needs its libraries
+from original import originals_python, run_python
+
+from accelerate import _C, Accelerator, PartialState, _debug
+from accelerate.errors import MismatchError, UsageError
+from accelerate.launchers import notebook_launcher
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import GradientAccumulationPlugin, PrecisionType
+from accelerate.utils.operations import DistributedOperationException
+
+# What a program says and what its variables say, and what comes of it.
+PRECEDENCE = """
+import json, os
+os.environ.update(ACCELERATE_USE_CPU="1", **json.loads({variables!r}))
+from accelerate import Accelerator
+from accelerate.utils import GradientAccumulationPlugin as Plugin
+accelerator = Accelerator({arguments})
+print(json.dumps([
+    accelerator.gradient_accumulation_steps,
+    accelerator.gradient_state.num_steps,
+    accelerator.mixed_precision,
+    accelerator.state.debug,
+    str(accelerator.device),
+]))
+"""
+STEPS = '{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "3"}'
+CASES = [
+    ("{}", ""),
+    (STEPS, ""),
+    (STEPS, "gradient_accumulation_steps=2"),
+    (STEPS, "gradient_accumulation_plugin=Plugin(num_steps=5)"),
+    ('{"ACCELERATE_MIXED_PRECISION": "bf16"}', ""),
+    ('{"ACCELERATE_MIXED_PRECISION": "bf16"}', "mixed_precision='no'"),
+    ("{}", "cpu=False"),
+    ('{"ACCELERATE_DEBUG_MODE": "1"}', ""),
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_state():
+    yield
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+
+
+@pytest.mark.parametrize(("variables", "arguments"), CASES)
+def test_code_and_variables_decide_as_in_the_original(variables: str, arguments: str) -> None:
+    code = PRECEDENCE.format(variables=variables, arguments=arguments)
+    path = ":".join(sys.path)
+    assert run_python(code, path=path) == run_python(code, python=originals_python())
+
+
+def test_the_variable_of_steps_wins_over_the_argument_alone(monkeypatch) -> None:
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "3")
+    assert Accelerator(cpu=True, gradient_accumulation_steps=2).gradient_accumulation_steps == 3
+    GradientState._reset_state()
+    plugin = GradientAccumulationPlugin(num_steps=5)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_plugin=plugin)
+    assert accelerator.gradient_accumulation_steps == 5
+
+
+def test_a_malformed_number_of_steps_is_named(monkeypatch) -> None:
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "many")
+    with pytest.raises(ValueError, match="ACCELERATE_GRADIENT_ACCUMULATION_STEPS=many"):
+        Accelerator(cpu=True)
+
+
+def test_precisions_are_the_engines() -> None:
+    originals = {str(value) for value in PrecisionType.list()} - {"fp8"}
+    assert originals == set(_C.precision_names())
+
+
+def test_the_port_is_the_one_of_the_program() -> None:
+    port = inspect.signature(notebook_launcher).parameters["use_port"].default
+    assert port == str(_C.DEFAULT_MAIN_PROCESS_PORT)
+
+
+def test_warnings_are_errors_in_debug_mode(monkeypatch) -> None:
+    with pytest.warns(UserWarning, match="something odd"):
+        _debug.warn("something odd")
+    monkeypatch.setenv("ACCELERATE_DEBUG_MODE", "1")
+    with warnings.catch_warnings(), pytest.raises(UsageError, match="something odd"):
+        warnings.simplefilter("error")
+        _debug.warn("something odd")
+
+
+def test_the_state_tells_the_mode(monkeypatch) -> None:
+    assert PartialState(cpu=True).debug is False
+    PartialState._reset_state()
+    monkeypatch.setenv("ACCELERATE_DEBUG_MODE", "true")
+    assert PartialState(cpu=True).debug is True
+    assert Accelerator(cpu=True)._run.debug is True
+
+
+def test_the_originals_exception_is_ours() -> None:
+    assert DistributedOperationException is MismatchError
+
+
+def test_processes_in_debug_mode_name_a_mismatch_and_go_on(tmp_path) -> None:
+    script = """
+    import torch
+    from accelerate import Accelerator
+    from accelerate.utils import broadcast
+    from accelerate.utils.operations import DistributedOperationException
+    accelerator = Accelerator()
+    assert accelerator.state.debug
+    rank = accelerator.process_index
+    try:
+        broadcast(torch.ones(2 + rank))
+    except DistributedOperationException as error:
+        assert "rank 1" in str(error), error
+    else:
+        raise SystemExit("no error")
+    model = torch.nn.Linear(2, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+    accelerator.backward(model(torch.ones(1, 2)).sum())
+    optimizer.step()
+    accelerator.wait_for_everyone()
+    print("checked", rank, flush=True)
+    """
+    starter = [*ranks.LAUNCH, "--debug"]
+    output = ranks.check(ranks.run(starter, tmp_path, script))
+    assert "checked 0" in output and "checked 1" in output

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names of all environment variables that this project reads or writes;
+// a check refuses them anywhere else in the sources.
+#pragma once
+
+namespace accelerate::variables {
+
+// What is asked of a run: for the launcher, which tells its workers.
+inline constexpr const char* kUseCpu = "ACCELERATE_USE_CPU";
+inline constexpr const char* kMixedPrecision = "ACCELERATE_MIXED_PRECISION";
+inline constexpr const char* kGradientAccumulationSteps =
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+inline constexpr const char* kDebugMode = "ACCELERATE_DEBUG_MODE";
+inline constexpr const char* kCpuAffinity = "ACCELERATE_CPU_AFFINITY";
+
+// For the launcher alone.
+inline constexpr const char* kConfigFile = "ACCELERATE_CONFIG_FILE";
+inline constexpr const char* kNumProcesses = "ACCELERATE_NUM_PROCESSES";
+inline constexpr const char* kNumMachines = "ACCELERATE_NUM_MACHINES";
+inline constexpr const char* kMachineRank = "ACCELERATE_MACHINE_RANK";
+inline constexpr const char* kHosts = "ACCELERATE_HOSTS";
+inline constexpr const char* kHostfile = "ACCELERATE_HOSTFILE";
+inline constexpr const char* kMpirunHostfile = "ACCELERATE_MPIRUN_HOSTFILE";
+inline constexpr const char* kJoinTimeout = "ACCELERATE_JOIN_TIMEOUT";
+inline constexpr const char* kMaxRestarts = "ACCELERATE_MAX_RESTARTS";
+inline constexpr const char* kLogDir = "ACCELERATE_LOG_DIR";
+inline constexpr const char* kTee = "ACCELERATE_TEE";
+inline constexpr const char* kHeartbeatSeconds = "ACCELERATE_HEARTBEAT_SECONDS";
+inline constexpr const char* kGraceSeconds = "ACCELERATE_GRACE_SECONDS";
+inline constexpr const char* kContain = "ACCELERATE_CONTAIN";
+inline constexpr const char* kExport = "ACCELERATE_EXPORT";
+inline constexpr const char* kCheck = "ACCELERATE_CHECK";
+inline constexpr const char* kLogMaxMb = "ACCELERATE_LOG_MAX_MB";
+inline constexpr const char* kLocalRanksFilter =
+    "ACCELERATE_LOCAL_RANKS_FILTER";
+inline constexpr const char* kTimestamps = "ACCELERATE_TIMESTAMPS";
+inline constexpr const char* kBindMemory = "ACCELERATE_BIND_MEMORY";
+inline constexpr const char* kQuiet = "ACCELERATE_QUIET";
+inline constexpr const char* kSshCommand = "ACCELERATE_SSH_COMMAND";
+/// A secret: never shown, never passed on to workers.
+inline constexpr const char* kJobToken = "ACCELERATE_JOB_TOKEN";
+inline constexpr const char* kJobTokenFile = "ACCELERATE_JOB_TOKEN_FILE";
+
+// Folders and terminals, as other programs have them.
+inline constexpr const char* kPath = "PATH";
+inline constexpr const char* kHome = "HOME";
+inline constexpr const char* kHuggingFaceHome = "HF_HOME";
+inline constexpr const char* kCacheHome = "XDG_CACHE_HOME";
+inline constexpr const char* kNoColor = "NO_COLOR";
+
+// Libraries that a worker uses.
+inline constexpr const char* kOmpNumThreads = "OMP_NUM_THREADS";
+inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
+inline constexpr const char* kGlooInterface = "GLOO_SOCKET_IFNAME";
+inline constexpr const char* kNcclInterface = "NCCL_SOCKET_IFNAME";
+inline constexpr const char* kPythonFaultHandler = "PYTHONFAULTHANDLER";
+inline constexpr const char* kNcclAsyncErrors =
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+
+// torchrun, and our launcher, which speaks as it does.
+inline constexpr const char* kRank = "RANK";
+inline constexpr const char* kWorldSize = "WORLD_SIZE";
+inline constexpr const char* kLocalRank = "LOCAL_RANK";
+inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
+inline constexpr const char* kGroupRank = "GROUP_RANK";
+inline constexpr const char* kGroupWorldSize = "GROUP_WORLD_SIZE";
+inline constexpr const char* kRoleName = "ROLE_NAME";
+inline constexpr const char* kRoleRank = "ROLE_RANK";
+inline constexpr const char* kRoleWorldSize = "ROLE_WORLD_SIZE";
+inline constexpr const char* kMasterAddress = "MASTER_ADDR";
+inline constexpr const char* kMasterPort = "MASTER_PORT";
+inline constexpr const char* kRestartCount = "TORCHELASTIC_RESTART_COUNT";
+inline constexpr const char* kMostRestarts = "TORCHELASTIC_MAX_RESTARTS";
+inline constexpr const char* kRunId = "TORCHELASTIC_RUN_ID";
+inline constexpr const char* kErrorFile = "TORCHELASTIC_ERROR_FILE";
+inline constexpr const char* kUseAgentStore = "TORCHELASTIC_USE_AGENT_STORE";
+
+// Kubernetes' training operator: torchrun's own options.
+inline constexpr const char* kPetPrefix = "PET_";
+inline constexpr const char* kPetNumNodes = "PET_NNODES";
+inline constexpr const char* kPetNodeRank = "PET_NODE_RANK";
+
+// MPI.
+inline constexpr const char* kOpenMpiRank = "OMPI_COMM_WORLD_RANK";
+inline constexpr const char* kOpenMpiSize = "OMPI_COMM_WORLD_SIZE";
+inline constexpr const char* kOpenMpiLocalRank = "OMPI_COMM_WORLD_LOCAL_RANK";
+inline constexpr const char* kOpenMpiLocalSize = "OMPI_COMM_WORLD_LOCAL_SIZE";
+inline constexpr const char* kOpenMpiJob = "OMPI_MCA_ess_base_jobid";
+inline constexpr const char* kMvapichRank = "MV2_COMM_WORLD_RANK";
+inline constexpr const char* kMvapichSize = "MV2_COMM_WORLD_SIZE";
+inline constexpr const char* kMvapichLocalRank = "MV2_COMM_WORLD_LOCAL_RANK";
+inline constexpr const char* kMvapichLocalSize = "MV2_COMM_WORLD_LOCAL_SIZE";
+inline constexpr const char* kMvapichJob = "MPIRUN_ID";
+inline constexpr const char* kPmiRank = "PMI_RANK";
+inline constexpr const char* kPmiSize = "PMI_SIZE";
+inline constexpr const char* kPmiLocalRank = "MPI_LOCALRANKID";
+inline constexpr const char* kPmiLocalSize = "MPI_LOCALNRANKS";
+inline constexpr const char* kPmiJob = "PMI_JOBID";
+inline constexpr const char* kPmixJob = "PMIX_NAMESPACE";
+
+// Slurm.
+inline constexpr const char* kSlurmRank = "SLURM_PROCID";
+inline constexpr const char* kSlurmLocalRank = "SLURM_LOCALID";
+inline constexpr const char* kSlurmNode = "SLURM_NODEID";
+inline constexpr const char* kSlurmTasks = "SLURM_NTASKS";
+inline constexpr const char* kSlurmStepTasks = "SLURM_STEP_NUM_TASKS";
+inline constexpr const char* kSlurmTasksPerNode = "SLURM_TASKS_PER_NODE";
+inline constexpr const char* kSlurmStepTasksPerNode =
+    "SLURM_STEP_TASKS_PER_NODE";
+inline constexpr const char* kSlurmNodes = "SLURM_NODELIST";
+inline constexpr const char* kSlurmJobNodes = "SLURM_JOB_NODELIST";
+inline constexpr const char* kSlurmStepNodes = "SLURM_STEP_NODELIST";
+inline constexpr const char* kSlurmJob = "SLURM_JOB_ID";
+inline constexpr const char* kSlurmRestarts = "SLURM_RESTART_COUNT";
+inline constexpr const char* kSlurmStep = "SLURM_STEP_ID";
+/// "BATCH" in the script of a batch job.
+inline constexpr const char* kBatchEnvironment = "ENVIRONMENT";
+
+} // namespace accelerate::variables

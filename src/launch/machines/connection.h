@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// One control connection between two launchers.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "accelerate/export.h"
+#include "launch/machines/outbox.h"
+#include "launch/machines/protocol.h"
+#include "launch/machines/pulse.h"
+#include "launch/supervise/event_loop.h"
+#include "launch/supervise/unique_file.h"
+
+namespace accelerate {
+
+/// How long a peer may be silent: a cut cable or a machine that lost its power
+/// close no connection. Peers send a sign of life every second.
+struct Patience {
+  /// Then it is named.
+  std::chrono::milliseconds notice{5000};
+  /// Then it is given up.
+  std::chrono::milliseconds limit{30000};
+};
+
+/// Sends and receives messages on a connected socket. Callbacks come from the
+/// loop; after `closed` nothing comes any more. A callback may destroy the
+/// connection only through `EventLoop::after`.
+class ACCELERATE_API Connection {
+ public:
+  struct Callbacks {
+    std::function<void(Message)> received = {};
+    /// `why` completes "the connection ...".
+    std::function<void(const std::string& why)> closed = {};
+    /// Once for each silence of `Patience::notice`; `how` completes "it has
+    /// been silent for 5 s: ...".
+    std::function<void(const std::string& how)> silent = {};
+    /// The silence is over.
+    std::function<void(std::chrono::seconds silence)> heard_again = {};
+  };
+
+  Connection(
+      EventLoop& loop,
+      Pulse& pulse,
+      UniqueFile socket,
+      Patience patience,
+      Callbacks callbacks);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void send(const Message& message);
+  /// The handshake is done: both directions are sealed from here on. Until
+  /// then the peer is a stranger, whose frames are short and whose patience
+  /// is `Patience::notice`.
+  void seal(FrameSeal outgoing, FrameSeal incoming);
+  /// Ends it from this side after what was sent has left, without a callback.
+  void close();
+  bool is_open() const { return static_cast<bool>(socket_); }
+  /// For `Patience::notice` already.
+  bool is_silent() const { return is_named_; }
+
+ private:
+  void on_events(short events);
+  void read_some();
+  void heard();
+  Message open_frame(const std::string& payload);
+  void watch();
+  void look();
+  void fail(const std::string& why);
+
+  EventLoop& loop_;
+  Pulse& pulse_;
+  UniqueFile socket_;
+  Outbox outbox_;
+  Patience patience_;
+  Callbacks callbacks_;
+  FrameReader reader_;
+  std::optional<FrameSeal> incoming_;
+  EventLoop::Clock::time_point last_heard_ = EventLoop::Clock::now();
+  bool is_named_ = false;
+  EventLoop::TimerId timer_ = 0;
+};
+
+} // namespace accelerate

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The side of the control connection that is not machine 0.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "accelerate/export.h"
+#include "accelerate/process.h"
+#include "launch/machines/connection.h"
+#include "launch/machines/handshake.h"
+#include "launch/machines/protocol.h"
+#include "launch/machines/pulse.h"
+#include "launch/supervise/event_loop.h"
+
+namespace accelerate {
+
+/// Connects to machine 0, again and again until it is there or `join_limit` is
+/// over; once both sides have proved that they know the token, introduces this
+/// machine. Once accepted, a lost connection stays lost until `join_again`.
+class ACCELERATE_API ControlClient {
+ public:
+  struct Callbacks {
+    std::function<void(Message)> received = {};
+    /// A whole sentence. `was_accepted`: the job had begun for this machine.
+    std::function<void(const std::string& why, bool was_accepted)> lost = {};
+    std::function<void(const std::string& line)> say = {};
+  };
+
+  ControlClient(
+      EventLoop& loop,
+      Rendezvous machine_0,
+      std::string token,
+      HelloMessage hello,
+      std::chrono::seconds join_limit,
+      Patience patience,
+      Callbacks callbacks);
+  ~ControlClient();
+
+  void send(const Message& message);
+  /// Begins anew, with as much time as at first.
+  void join_again();
+  /// Machine 0 does not take this machine yet: asks again while there is time.
+  void ask_again(const std::string& why);
+  /// Hangs up. No callback follows.
+  void close();
+
+ private:
+  void try_to_connect();
+  void connected(UniqueFile socket);
+  void received(Message message);
+  void take_proof(const Message& message);
+  void failed(const std::string& why);
+  std::string place() const;
+
+  EventLoop& loop_;
+  Rendezvous machine_0_;
+  std::string token_;
+  HelloMessage hello_;
+  EventLoop::Clock::time_point join_end_;
+  std::chrono::seconds join_limit_;
+  Patience patience_;
+  Callbacks callbacks_;
+  Pulse pulse_;
+  UniqueFile connecting_;
+  std::optional<Handshake> handshake_;
+  std::unique_ptr<Connection> connection_;
+  EventLoop::TimerId timer_ = 0;
+  bool is_accepted_ = false;
+  bool is_closed_ = false;
+};
+
+} // namespace accelerate

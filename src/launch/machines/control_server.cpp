@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/machines/control_server.h"
+
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/str.h"
+#include "launch/machines/sockets.h"
+
+namespace accelerate {
+namespace {
+
+constexpr rlim_t kMaxStrangers = 64;
+constexpr int kAcceptsAtATime = 16;
+constexpr std::chrono::milliseconds kIntroductionLimit{5000};
+constexpr std::chrono::milliseconds kFarewellLimit{2000};
+// How long nobody is let in where the system has no descriptor left.
+constexpr std::chrono::milliseconds kPause{200};
+// A flood must not flood the log too.
+constexpr int kMaxRefusalLines = 10;
+
+// At a low limit on descriptors most are left for the workers' streams.
+size_t max_strangers() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return static_cast<size_t>(
+      std::clamp<rlim_t>(limit.rlim_cur / 4, 4, kMaxStrangers));
+}
+
+} // namespace
+
+ControlServer::ControlServer(
+    EventLoop& loop,
+    UniqueFile listener,
+    std::string token,
+    HelloMessage own,
+    int num_machines,
+    Patience patience,
+    Callbacks callbacks)
+    : loop_(loop),
+      listener_(std::move(listener)),
+      token_(std::move(token)),
+      roll_(std::move(own), num_machines, !token_.empty()),
+      patience_(patience),
+      callbacks_(std::move(callbacks)),
+      machines_(static_cast<size_t>(num_machines)) {
+  listen();
+}
+
+ControlServer::~ControlServer() {
+  loop_.unwatch(listener_.get());
+  loop_.cancel(pause_);
+  for (auto& peer : peers_) {
+    loop_.cancel(peer.deadline);
+  }
+}
+
+void ControlServer::listen() {
+  loop_.watch(listener_.get(), POLLIN, [this](short) { accept_some(); });
+}
+
+void ControlServer::accept_some() {
+  for (int i = 0; i < kAcceptsAtATime; ++i) {
+    pollfd waited{listener_.get(), POLLIN, 0};
+    if (poll(&waited, 1, 0) <= 0) {
+      return;
+    }
+    if (num_strangers_ >= max_strangers()) {
+      drop_oldest_stranger();
+    }
+    UniqueFile socket(accept4(
+        listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket) {
+      add_peer(std::move(socket));
+    } else if (
+        (errno == EMFILE || errno == ENFILE) && !drop_oldest_stranger()) {
+      // Nobody to close: asking again at once would only spin.
+      loop_.unwatch(listener_.get());
+      pause_ = loop_.after(kPause, [this] { listen(); });
+      return;
+    }
+  }
+}
+
+// The oldest stranger had the most time to introduce itself.
+bool ControlServer::drop_oldest_stranger() {
+  const auto oldest =
+      std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
+        return !peer.machine && peer.connection->is_open();
+      });
+  if (oldest == peers_.end()) {
+    return false;
+  }
+  remove_soon(oldest);
+  return true;
+}
+
+void ControlServer::add_peer(UniqueFile socket) {
+  const PeerPlace peer = peers_.emplace(peers_.end(), token_);
+  peer->address = peer_address(socket.get());
+  peer->connection = std::make_unique<Connection>(
+      loop_,
+      pulse_,
+      std::move(socket),
+      patience_,
+      Connection::Callbacks{
+          [this, peer](Message message) { received(peer, std::move(message)); },
+          [this, peer](const std::string& why) { closed(peer, why); },
+          [this, peer](const std::string& how) {
+            if (peer->machine) {
+              callbacks_.say(str_cat(
+                  "[launch] ",
+                  name_of(*peer->machine),
+                  " has been silent for ",
+                  patience_.notice.count() / 1000,
+                  " s: ",
+                  how,
+                  "; waiting for ",
+                  patience_.limit.count() / 1000,
+                  " s in all (--heartbeat_seconds)"));
+            }
+          },
+          [this, peer](std::chrono::seconds silence) {
+            if (peer->machine) {
+              callbacks_.say(str_cat(
+                  "[launch] ",
+                  name_of(*peer->machine),
+                  " is back after ",
+                  silence.count(),
+                  " s of silence"));
+            }
+          }});
+  peer->deadline =
+      loop_.after(kIntroductionLimit, [this, peer] { remove_soon(peer); });
+  ++num_strangers_;
+}
+
+void ControlServer::received(PeerPlace peer, Message message) {
+  if (peer->machine) {
+    callbacks_.received(*peer->machine, std::move(message));
+  } else if (peer->is_refused) {
+    return;
+  } else if (!peer->is_known) {
+    take_proof(peer, message);
+  } else if (const auto* hello = std::get_if<HelloMessage>(&message)) {
+    take_hello(peer, *hello);
+  } else {
+    refuse(peer, "it did not introduce itself");
+  }
+}
+
+void ControlServer::take_proof(PeerPlace peer, const Message& message) {
+  const Handshake::Step step = peer->handshake.take(message);
+  if (!step.refusal.empty()) {
+    refuse(peer, step.refusal);
+    return;
+  }
+  if (step.answer) {
+    peer->connection->send(*step.answer);
+  }
+  if (step.is_done) {
+    peer->is_known = true;
+    peer->connection->seal(
+        peer->handshake.seal_of(Side::kLeader),
+        peer->handshake.seal_of(Side::kMember));
+  }
+}
+
+// A machine that was started again knocks before the silence of its old
+// launcher has lasted long enough.
+void ControlServer::drop_silent(size_t machine) {
+  const auto old =
+      std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+        return peer.machine == machine && peer.connection->is_open() &&
+               peer.connection->is_silent();
+      });
+  if (old != peers_.end()) {
+    old->connection->close();
+    closed(old, "fell silent, and a new launcher came from that machine");
+  }
+}
+
+void ControlServer::take_hello(PeerPlace peer, const HelloMessage& hello) {
+  drop_silent(static_cast<size_t>(hello.machine_rank));
+  const std::string reason = roll_.take(hello);
+  if (!reason.empty()) {
+    refuse(peer, reason);
+    return;
+  }
+  const auto machine = static_cast<size_t>(hello.machine_rank);
+  machines_[machine] = peer->connection.get();
+  peer->machine = machine;
+  loop_.cancel(std::exchange(peer->deadline, 0));
+  --num_strangers_;
+  peer->connection->send(AcceptedMessage{});
+  if (is_complete_) {
+    callbacks_.returned(machine);
+  } else if (roll_.is_complete()) {
+    is_complete_ = true;
+    callbacks_.complete();
+  }
+}
+
+void ControlServer::refuse(PeerPlace peer, const std::string& reason) {
+  peer->is_refused = true;
+  peer->connection->send(RefusedMessage{reason});
+  // It hangs up itself, or its time to introduce itself is over soon.
+  if (++num_refusals_ <= kMaxRefusalLines) {
+    callbacks_.say(
+        str_cat("[launch] refused a machine at ", peer->address, ": ", reason));
+  }
+}
+
+void ControlServer::closed(PeerPlace peer, const std::string& why) {
+  if (peer->machine) {
+    const size_t machine = *peer->machine;
+    machines_[machine] = nullptr;
+    erase_soon(peer);
+    if (done_) {
+      if (is_everybody_gone()) {
+        std::exchange(done_, nullptr)();
+      }
+    } else if (!is_complete_) {
+      // It may come again while the roll is still being taken.
+      callbacks_.say(str_cat(
+          "[launch] ",
+          name_of(machine),
+          " left before the start: the connection ",
+          why));
+      roll_.leave(machine);
+    } else {
+      callbacks_.lost(machine, why);
+    }
+    return;
+  }
+  if (!peer->is_refused && ++num_refusals_ <= kMaxRefusalLines) {
+    callbacks_.say(str_cat(
+        "[launch] a stranger at ",
+        peer->address,
+        " was sent away: the connection ",
+        why));
+  }
+  remove_soon(peer);
+}
+
+void ControlServer::remove_soon(PeerPlace peer) {
+  peer->connection->close();
+  loop_.cancel(std::exchange(peer->deadline, 0));
+  --num_strangers_;
+  erase_soon(peer);
+}
+
+void ControlServer::erase_soon(PeerPlace peer) {
+  // Not now: the caller may be a callback of this very connection.
+  loop_.after(
+      std::chrono::milliseconds(0), [this, peer] { peers_.erase(peer); });
+}
+
+void ControlServer::send(size_t machine, const Message& message) {
+  if (machines_[machine] != nullptr) {
+    machines_[machine]->send(message);
+  }
+}
+
+void ControlServer::finish(std::function<void()> done) {
+  if (is_everybody_gone()) {
+    done();
+    return;
+  }
+  done_ = std::move(done);
+  loop_.after(kFarewellLimit, [this] {
+    if (done_) {
+      std::exchange(done_, nullptr)();
+    }
+  });
+}
+
+bool ControlServer::is_everybody_gone() const {
+  return std::all_of(machines_.begin(), machines_.end(), [](const auto* link) {
+    return link == nullptr;
+  });
+}
+
+std::string ControlServer::name_of(size_t machine) const {
+  return str_cat("machine ", machine, " (", roll()[machine]->host, ")");
+}
+
+} // namespace accelerate

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/machines/diagnosis.h"
+
+#include <poll.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "base/variables.h"
+#include "hardware/gpus.h"
+#include "hardware/network.h"
+#include "hardware/ports.h"
+#include "launch/machines/sockets.h"
+#include "launch/plan/hosts.h"
+#include "launch/plan/plan.h"
+#include "launch/plan/shell_quote.h"
+
+namespace accelerate {
+namespace {
+
+constexpr int kSshPort = 22;
+constexpr int kConnectLimitMs = 3000;
+constexpr int64_t kMebibyte = 1 << 20;
+
+Finding look_at_name(const std::string& host) {
+  try {
+    const auto addresses = resolve_host(host);
+    if (addresses[0].starts_with("127.") && host != "localhost") {
+      return {
+          Verdict::kDoubtful,
+          str_cat("name ", host, " is ", addresses[0], " here"),
+          "other machines cannot reach a loopback address: give "
+          "--main_process_ip the machine's network address"};
+    }
+    return {Verdict::kGood, str_cat("name ", host, " is ", addresses[0])};
+  } catch (const CommError&) {
+    return {
+        Verdict::kBad,
+        str_cat("name ", host, " has no address"),
+        "correct it, or add it to DNS or /etc/hosts"};
+  }
+}
+
+Finding look_at_connection(const std::string& host, int port) {
+  try {
+    const UniqueFile probe = begin_connect(host, port);
+    pollfd waited{probe.get(), POLLOUT, 0};
+    const bool has_answer = poll(&waited, 1, kConnectLimitMs) > 0;
+    return judge_connection(
+        host, port, has_answer ? connect_error(probe.get()) : ETIMEDOUT);
+  } catch (const CommError&) {
+    return judge_connection(host, port, EHOSTUNREACH);
+  }
+}
+
+Finding look_at_interface(const std::string& address, const EnvLookup& env) {
+  const std::string chosen = interface_towards(address);
+  for (const char* name :
+       {variables::kGlooInterface, variables::kNcclInterface}) {
+    const auto wanted = env(name);
+    const auto all = list_interfaces();
+    if (wanted && !wanted->empty() && wanted->front() != '^' &&
+        std::none_of(all.begin(), all.end(), [&](const auto& entry) {
+          return entry.name.starts_with(
+              wanted->substr(wanted->front() == '=' ? 1 : 0));
+        })) {
+      return {
+          Verdict::kBad,
+          str_cat(name, "=", *wanted, " names no interface of this machine"),
+          str_cat("unset it, or set it to ", chosen)};
+    }
+  }
+  if (chosen.empty()) {
+    return {
+        Verdict::kBad,
+        str_cat("no interface leads to ", address),
+        "bring the network interface up, or correct the route"};
+  }
+  return {Verdict::kGood, str_cat("interface ", chosen, " leads to ", address)};
+}
+
+Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
+  if (!facts.gpus.empty()) {
+    return {Verdict::kGood, "GPUs: " + describe_gpus(facts.gpus)};
+  }
+  if (config.multi_gpu) {
+    return {
+        Verdict::kBad,
+        "no usable GPU: " + facts.gpu_problem,
+        str_cat(
+            "install the driver or correct --gpu_ids and ",
+            variables::kVisibleDevices,
+            "; --cpu trains on the CPU")};
+  }
+  return {Verdict::kGood, "training on the CPU: " + facts.gpu_problem};
+}
+
+// As execvp(3) looks for it.
+bool can_execute(const std::string& program) {
+  if (program.find('/') != std::string::npos) {
+    return access(program.c_str(), X_OK) == 0;
+  }
+  const char* path = std::getenv(variables::kPath);
+  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (access((folder + "/" + program).c_str(), X_OK) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Finding look_at_program(const std::string& program) {
+  if (can_execute(program)) {
+    return {Verdict::kGood, "the program " + program + " can be executed"};
+  }
+  return {
+      Verdict::kBad,
+      "the program " + program + " cannot be executed",
+      "install it there under the same path, or run `chmod +x` on it"};
+}
+
+Finding look_at_own_clock() {
+  timex state{};
+  if (adjtimex(&state) == TIME_ERROR) {
+    return {
+        Verdict::kDoubtful,
+        "nobody keeps the clock of this machine right",
+        "start chrony or systemd-timesyncd, so that logs of several machines "
+        "fit together"};
+  }
+  return {Verdict::kGood, "the clock is kept right by a time service"};
+}
+
+Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
+  std::string command;
+  for (const auto& word : ssh_command(host, ssh, "")) {
+    // The last word would start a launcher; only the way there is wanted.
+    command +=
+        word.starts_with("exec ") ? "date +%s.%N" : shell_quoted(word) + " ";
+  }
+  const auto start = std::chrono::system_clock::now();
+  FILE* pipe = popen((command + " 2>/dev/null").c_str(), "re");
+  char text[64] = "";
+  const bool has_answer =
+      pipe != nullptr && std::fgets(text, sizeof(text), pipe) != nullptr;
+  if (pipe != nullptr) {
+    pclose(pipe);
+  }
+  if (!has_answer) {
+    return {
+        Verdict::kBad,
+        str_cat("no shell on ", host.name, " over ssh"),
+        str_cat(
+            "make `ssh ", host.name, " true` work without a password first")};
+  }
+  // The answer was given about half way between question and arrival.
+  const auto middle = start + (std::chrono::system_clock::now() - start) / 2;
+  const double ours =
+      std::chrono::duration<double>(middle.time_since_epoch()).count();
+  return judge_clock(host.name, std::atof(text) - ours);
+}
+
+Finding look_at_port(int port) {
+  if (is_port_free(port)) {
+    return {Verdict::kGood, str_cat("port ", port, " of this machine is free")};
+  }
+  return {
+      Verdict::kBad,
+      str_cat("port ", port, " is taken by ", port_owner(port)),
+      "end that program or choose another --main_process_port"};
+}
+
+} // namespace
+
+Finding judge_shared_memory(const MemoryFigures& memory) {
+  if (!memory.shared_free_bytes) {
+    return {
+        Verdict::kBad,
+        "/dev/shm is not mounted",
+        "mount a tmpfs there: data loader workers share tensors through it"};
+  }
+  const int64_t mebibytes = *memory.shared_free_bytes / kMebibyte;
+  constexpr int64_t kEnough = 1024;
+  if (mebibytes < kEnough) {
+    return {
+        Verdict::kDoubtful,
+        str_cat("/dev/shm has ", mebibytes, " MiB free"),
+        "start the container with --shm-size=8g or --ipc=host"};
+  }
+  return {Verdict::kGood, str_cat("/dev/shm has ", mebibytes, " MiB free")};
+}
+
+Finding judge_file_limits(const FileLimits& limits) {
+  constexpr int64_t kEnough = 4096;
+  const std::string shown =
+      limits.soft < 0 ? "without limit" : str_cat(limits.soft);
+  if (limits.soft >= 0 && limits.soft < kEnough) {
+    return {
+        Verdict::kDoubtful,
+        "open files: " + shown,
+        str_cat(
+            "run `ulimit -n ",
+            limits.hard < 0 ? 65536 : limits.hard,
+            "` before launching")};
+  }
+  return {Verdict::kGood, "open files: " + shown};
+}
+
+Finding judge_peer_access(const std::vector<Gpu>& gpus) {
+  for (const auto& gpu : gpus) {
+    for (const auto& other : gpus) {
+      const auto& peers = gpu.peers;
+      if (gpu.index != other.index &&
+          std::find(peers.begin(), peers.end(), other.index) == peers.end()) {
+        return {
+            Verdict::kDoubtful,
+            str_cat(
+                "GPU ",
+                gpu.index,
+                " cannot read the memory of GPU ",
+                other.index,
+                ": what they exchange goes through the CPU"),
+            "see `nvidia-smi topo -p2p r`; where a driver claims access that "
+            "hangs, set NCCL_P2P_DISABLE=1"};
+      }
+    }
+  }
+  return {Verdict::kGood, "every GPU reads every other's memory"};
+}
+
+Finding judge_clock(const std::string& host, double seconds) {
+  constexpr double kTolerable = 1.0;
+  const auto rounded = std::round(seconds * 10) / 10;
+  const std::string what =
+      str_cat("the clock of ", host, " is ", rounded, " s ahead of ours");
+  if (std::abs(seconds) > kTolerable) {
+    return {
+        Verdict::kDoubtful,
+        what,
+        "let chrony or systemd-timesyncd keep both clocks right"};
+  }
+  return {Verdict::kGood, what};
+}
+
+Finding judge_connection(const std::string& host, int port, int error) {
+  const std::string pair = str_cat(host, " port ", port);
+  if (error == 0) {
+    return {Verdict::kGood, str_cat(pair, " answers")};
+  }
+  if (error == ECONNREFUSED && port != kSshPort) {
+    return {
+        Verdict::kGood, str_cat(pair, " can be reached; nobody listens yet")};
+  }
+  return {
+      Verdict::kBad,
+      str_cat(pair, " cannot be reached (", std::strerror(error), ")"),
+      port == kSshPort
+          ? "start sshd there and open its port in the firewall"
+          : "is that machine up, and does its firewall let this port through?"};
+}
+
+std::vector<Finding> diagnose(
+    const ResolvedConfig& config,
+    const EnvLookup& env) {
+  const LaunchConfig& values = config.values;
+  std::vector<Finding> findings;
+  const int port = values.main_process_port.value_or(kDefaultMainProcessPort);
+  const auto hosts = find_hosts(values);
+  if (!hosts.empty() || values.num_machines > 1) {
+    findings.push_back(look_at_name(host_name()));
+  }
+  if (hosts.empty() && values.num_machines > 1 &&
+      !values.main_process_ip.empty()) {
+    const std::string& first = values.main_process_ip;
+    findings.push_back(look_at_name(first));
+    if (values.machine_rank > 0 && findings.back().verdict != Verdict::kBad) {
+      findings.push_back(look_at_connection(first, port));
+      findings.push_back(look_at_interface(resolve_host(first)[0], env));
+    }
+  }
+  if (values.machine_rank == 0 && (values.num_machines > 1 || !hosts.empty())) {
+    findings.push_back(look_at_port(port));
+  }
+  const std::string ssh = env(variables::kSshCommand).value_or("");
+  for (size_t i = 1; i < hosts.size(); ++i) {
+    findings.push_back(look_at_name(hosts[i].address()));
+    if (findings.back().verdict == Verdict::kBad) {
+      continue;
+    }
+    if (ssh.empty()) {
+      findings.push_back(look_at_connection(hosts[i].address(), kSshPort));
+    }
+    findings.push_back(look_at_connection(hosts[i].address(), port));
+    findings.push_back(
+        look_at_interface(resolve_host(hosts[i].address())[0], env));
+    findings.push_back(look_at_clock_of(hosts[i], ssh));
+  }
+  for (auto& finding :
+       diagnose_machine(values, read_machine_facts(values, env), "")) {
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+std::vector<Finding> diagnose_machine(
+    const LaunchConfig& config,
+    const MachineFacts& facts,
+    const std::string& program) {
+  std::vector<Finding> findings;
+  if (!program.empty()) {
+    findings.push_back(look_at_program(program));
+  }
+  findings.push_back(look_at_gpus(config, facts));
+  if (facts.gpus.size() > 1) {
+    findings.push_back(judge_peer_access(facts.gpus));
+  }
+  findings.push_back(judge_shared_memory(read_memory()));
+  findings.push_back(judge_file_limits(read_file_limits()));
+  findings.push_back(look_at_own_clock());
+  return findings;
+}
+
+std::vector<std::string> problems_of(const std::vector<Finding>& findings) {
+  std::vector<std::string> problems;
+  for (const auto& finding : findings) {
+    if (finding.verdict == Verdict::kBad) {
+      problems.push_back(finding.what + ": " + finding.remedy);
+    }
+  }
+  return problems;
+}
+
+} // namespace accelerate

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What would go wrong with a launch, found before it does.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/process.h"
+#include "config/launch_config.h"
+#include "hardware/gpus.h"
+#include "hardware/memory.h"
+#include "launch/plan/plan.h"
+
+namespace accelerate {
+
+enum class Verdict { kGood, kDoubtful, kBad };
+
+/// One line of `accelerate doctor`.
+struct Finding {
+  Verdict verdict = Verdict::kGood;
+  /// What was looked at and seen.
+  std::string what = {};
+  /// What to do; empty where all is well.
+  std::string remedy = {};
+};
+
+/// Looks at names, addresses, ports, interfaces, GPUs, shared memory, limits
+/// and the clock as far as `config` needs them. Takes a few seconds where hosts
+/// do not answer.
+ACCELERATE_API std::vector<Finding> diagnose(
+    const ResolvedConfig& config,
+    const EnvLookup& env);
+
+/// The part that looks at this machine alone, at once: what a launch with
+/// `--check` asks every machine. `program` is what the workers execute.
+ACCELERATE_API std::vector<Finding> diagnose_machine(
+    const LaunchConfig& config,
+    const MachineFacts& facts,
+    const std::string& program);
+
+/// "what: remedy" of the bad ones.
+ACCELERATE_API std::vector<std::string> problems_of(
+    const std::vector<Finding>& findings);
+
+/// The parts that depend on figures alone.
+ACCELERATE_API Finding judge_shared_memory(const MemoryFigures& memory);
+/// Whether every GPU reads every other's memory without the CPU.
+ACCELERATE_API Finding judge_peer_access(const std::vector<Gpu>& gpus);
+ACCELERATE_API Finding judge_file_limits(const FileLimits& limits);
+/// `seconds`: how far the clock of `host` is ahead of ours.
+ACCELERATE_API Finding judge_clock(const std::string& host, double seconds);
+/// `error` as in errno, 0 where the connection stood.
+ACCELERATE_API Finding
+judge_connection(const std::string& host, int port, int error);
+
+} // namespace accelerate

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/machines/job_token.h"
+
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include "accelerate/error.h"
+#include "base/small_file.h"
+#include "base/str.h"
+#include "base/variables.h"
+
+namespace accelerate {
+namespace {
+
+constexpr size_t kMaxTokenBytes = 200;
+
+} // namespace
+
+std::string random_token() {
+  unsigned char bytes[32];
+  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
+    throw SystemError("[launch] the system has no random numbers (getrandom)");
+  }
+  return to_hexadecimal({reinterpret_cast<char*>(bytes), sizeof(bytes)});
+}
+
+std::string to_hexadecimal(std::string_view bytes) {
+  std::string digits;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    digits += "0123456789abcdef"[byte >> 4];
+    digits += "0123456789abcdef"[byte & 15];
+  }
+  return digits;
+}
+
+std::string find_token(const EnvLookup& env) {
+  if (const auto token = env(variables::kJobToken); token && !token->empty()) {
+    if (token->size() > kMaxTokenBytes) {
+      throw ConfigError(str_cat(
+          "[launch] ",
+          variables::kJobToken,
+          " has ",
+          token->size(),
+          " bytes, at most ",
+          kMaxTokenBytes,
+          " are used; shorten it"));
+    }
+    return *token;
+  }
+  const auto file = env(variables::kJobTokenFile);
+  if (!file || file->empty()) {
+    return {};
+  }
+  struct stat facts {};
+  if (stat(file->c_str(), &facts) == 0 && (facts.st_mode & 077) != 0) {
+    throw ConfigError(str_cat(
+        "[launch] ",
+        variables::kJobTokenFile,
+        "=",
+        *file,
+        " can be read by others; run `chmod 600 ",
+        *file,
+        "` and make a new token"));
+  }
+  std::string token = read_small_file(*file, variables::kJobTokenFile);
+  token = token.substr(0, token.find('\n'));
+  if (token.empty() || token.size() > kMaxTokenBytes) {
+    throw ConfigError(str_cat(
+        "[launch] ",
+        variables::kJobTokenFile,
+        "=",
+        *file,
+        " has no token in its first line; write up to ",
+        kMaxTokenBytes,
+        " random characters there, for example `openssl rand -hex 32`"));
+  }
+  return token;
+}
+
+JobToken::JobToken(
+    const Placement& placement,
+    const EnvLookup& env,
+    std::chrono::seconds join_limit)
+    : text_(find_token(env)) {
+  const std::string& job = placement.environment.job;
+  if (!text_.empty() || placement.num_machines == 1 ||
+      is_loopback_only(placement)) {
+    return;
+  }
+  if (job.empty()) {
+    throw ConfigError(str_cat(
+        "[launch] ",
+        placement.num_machines,
+        " machines that meet at ",
+        placement.meeting_point.address,
+        " have no job token: whoever reaches that port could join; set the "
+        "same ",
+        variables::kJobToken,
+        " on every machine, for example from `openssl rand -hex 32`"));
+  }
+  const auto path = token_file_of(job, env);
+  if (placement.machine_rank == 0) {
+    file_ = std::make_unique<TokenFile>(path);
+    text_ = file_->token();
+  } else {
+    text_ = await_token(path, join_limit);
+  }
+}
+
+} // namespace accelerate

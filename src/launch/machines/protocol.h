@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The words that launchers of one job exchange; docs/launch_protocol.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "launch/job.h"
+#include "launch/plan/plan.h"
+
+namespace accelerate {
+
+inline constexpr int kProtocolVersion = 2;
+/// Of one frame, without its length.
+inline constexpr size_t kMaxFrameBytes = 64 * 1024;
+/// Of the frames of a peer that has not yet shown who it is.
+inline constexpr size_t kMaxStrangerBytes = 1024;
+/// Of the random numbers and proofs of a handshake.
+inline constexpr size_t kHandshakeDigits = 64;
+
+/// The first frame of every connection: a machine asks to be challenged.
+struct KnockMessage {
+  int protocol = kProtocolVersion;
+  /// Random, in hexadecimal digits.
+  std::string number = {};
+  bool operator==(const KnockMessage&) const = default;
+};
+/// Machine 0 wants a proof that the token is known.
+struct ChallengeMessage {
+  std::string number = {};
+  bool operator==(const ChallengeMessage&) const = default;
+};
+/// Each side's, the member's first; see `Handshake`.
+struct ProofMessage {
+  std::string proof = {};
+  bool operator==(const ProofMessage&) const = default;
+};
+/// A machine introduces itself, once both sides have proved themselves.
+struct HelloMessage {
+  std::string version = {};
+  int machine_rank = 0;
+  std::string host = {};
+  int num_local = 1;
+  std::string devices = {};
+  /// What `--check` found wrong there.
+  std::vector<std::string> problems = {};
+  std::map<std::string, std::string> agreement = {};
+
+  bool operator==(const HelloMessage&) const = default;
+};
+/// Machine 0 takes the machine into the roll.
+struct AcceptedMessage {
+  bool operator==(const AcceptedMessage&) const = default;
+};
+/// Machine 0 does not, and why.
+struct RefusedMessage {
+  std::string reason = {};
+  bool operator==(const RefusedMessage&) const = default;
+};
+/// Everybody is here: start the workers. `roll` is the table to print.
+struct StartMessage {
+  StartOrder order = {};
+  std::string roll = {};
+  bool operator==(const StartMessage&) const = default;
+};
+struct StopMessage {
+  int signal = 15;
+  bool is_to_restart = false;
+  bool operator==(const StopMessage&) const = default;
+};
+struct EndMessage {
+  JobEnding ending = {};
+  bool operator==(const EndMessage&) const = default;
+};
+struct FailedMessage {
+  FailureReport report = {};
+  bool operator==(const FailedMessage&) const = default;
+};
+/// The workers could not be started at all.
+struct CannotStartMessage {
+  std::string reason = {};
+  bool operator==(const CannotStartMessage&) const = default;
+};
+struct FinishedMessage {
+  bool operator==(const FinishedMessage&) const = default;
+};
+struct StoppedMessage {
+  bool operator==(const StoppedMessage&) const = default;
+};
+/// Somebody asked this machine's launcher to end.
+struct InterruptedMessage {
+  int signal = 15;
+  bool operator==(const InterruptedMessage&) const = default;
+};
+/// Nothing new; still alive.
+struct AliveMessage {
+  bool operator==(const AliveMessage&) const = default;
+};
+
+using Message = std::variant<
+    KnockMessage,
+    ChallengeMessage,
+    ProofMessage,
+    HelloMessage,
+    AcceptedMessage,
+    RefusedMessage,
+    StartMessage,
+    StopMessage,
+    EndMessage,
+    FailedMessage,
+    CannotStartMessage,
+    FinishedMessage,
+    StoppedMessage,
+    InterruptedMessage,
+    AliveMessage>;
+
+/// One message as JSON. Texts that would not fit are shortened.
+ACCELERATE_API std::string encode_payload(const Message& message);
+
+/// One frame: four bytes of length, most significant first, then the payload.
+ACCELERATE_API std::string frame_of(const std::string& payload);
+
+/// What a payload says, its texts quoted as by `printable`. Throws `CommError`
+/// on anything that is not exactly one message with values in range.
+ACCELERATE_API Message decode_payload(std::string_view payload);
+
+/// Cuts a stream of bytes into frames.
+class ACCELERATE_API FrameReader {
+ public:
+  /// Frames longer than `limit` are refused before they are kept.
+  void set_limit(size_t limit) { limit_ = limit; }
+  void add(std::string_view bytes) { bytes_ += bytes; }
+  /// The next whole payload; nothing where more bytes are needed. Throws
+  /// `CommError` where a length is zero or above the limit.
+  std::optional<std::string> next();
+
+ private:
+  std::string bytes_;
+  size_t limit_ = kMaxFrameBytes;
+};
+
+} // namespace accelerate

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/machines/token_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "base/variables.h"
+#include "config/env_bridge.h"
+#include "launch/machines/job_token.h"
+#include "launch/supervise/unique_file.h"
+
+namespace accelerate {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kTokenDigits = 64;
+constexpr std::chrono::milliseconds kLook{100};
+
+bool is_own(const struct stat& facts) {
+  return facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
+}
+
+[[noreturn]] void refuse(const fs::path& path) {
+  throw ConfigError(str_cat(
+      "[launch] ",
+      path.string(),
+      " is another user's, or open to others; remove it, or set the same ",
+      variables::kJobToken,
+      " on every machine"));
+}
+
+[[noreturn]] void fail(const fs::path& path) {
+  throw SystemError(str_cat(
+      "[launch] the job's token cannot be written to ",
+      path.string(),
+      " (",
+      std::strerror(errno),
+      "); set the same ",
+      variables::kJobToken,
+      " on every machine instead"));
+}
+
+void make_own_folder(const fs::path& folder) {
+  std::error_code ignored; // The call below says what is wrong.
+  fs::create_directories(folder.parent_path(), ignored);
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    fail(folder);
+  }
+  struct stat facts {};
+  if (lstat(folder.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode) ||
+      !is_own(facts)) {
+    refuse(folder);
+  }
+}
+
+// The whole token, or nothing where machine 0 has not finished writing.
+std::string read_token(const fs::path& path) {
+  const UniqueFile file(
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat facts {};
+  if (!file || fstat(file.get(), &facts) != 0) {
+    if (errno == ELOOP) {
+      refuse(path);
+    }
+    return {};
+  }
+  if (!S_ISREG(facts.st_mode) || !is_own(facts)) {
+    refuse(path);
+  }
+  char text[kTokenDigits];
+  const auto size = read(file.get(), text, sizeof(text));
+  return size == sizeof(text) ? std::string(text, sizeof(text)) : "";
+}
+
+// A network file system forgets that a file was missing once its folder is
+// opened.
+void refresh(const fs::path& folder) {
+  std::error_code ignored;
+  fs::directory_iterator(folder, ignored);
+}
+
+} // namespace
+
+fs::path token_file_of(const std::string& job, const EnvLookup& env) {
+  // Not XDG_CACHE_HOME: on clusters it is often a disk of one machine.
+  return home_folder(env) / ".cache" / "accelerate" / "tokens" / job;
+}
+
+TokenFile::TokenFile(fs::path path)
+    : path_(std::move(path)), token_(random_token()) {
+  make_own_folder(path_.parent_path());
+  unlink(path_.c_str()); // Of a launcher that was killed.
+  const UniqueFile file(open(
+      path_.c_str(),
+      O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+      0600));
+  if (!file ||
+      write(file.get(), token_.data(), token_.size()) !=
+          static_cast<ssize_t>(token_.size()) ||
+      fsync(file.get()) != 0) {
+    fail(path_);
+  }
+}
+
+TokenFile::~TokenFile() {
+  unlink(path_.c_str());
+}
+
+std::string await_token(const fs::path& path, std::chrono::seconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    refresh(path.parent_path());
+    if (std::string token = read_token(path); !token.empty()) {
+      return token;
+    }
+    if (std::chrono::steady_clock::now() > end) {
+      throw ConfigError(str_cat(
+          "[launch] machine 0 left no token in ",
+          path.string(),
+          " within ",
+          limit.count(),
+          " s; has it started, and do the machines share the home folder? "
+          "Else set the same ",
+          variables::kJobToken,
+          " for all (srun passes it on, mpirun with -x)"));
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+} // namespace accelerate

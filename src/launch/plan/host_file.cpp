@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/host_file.h"
+
+#include <sstream>
+
+#include "accelerate/error.h"
+#include "base/host_name.h"
+#include "base/parse.h"
+#include "base/printable.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+constexpr size_t kMaxHosts = 4096;
+
+[[noreturn]] void refuse(
+    const std::string& place,
+    const std::string& word,
+    const char* expected) {
+  throw ConfigError(str_cat(
+      "[launch] ",
+      place,
+      ": '",
+      printable(word),
+      "' where ",
+      expected,
+      " was expected; a line is `host slots=N`"));
+}
+
+std::optional<HostEntry> read_line(std::string line, const std::string& place) {
+  line = line.substr(0, line.find('#'));
+  std::istringstream in(line);
+  HostEntry entry;
+  if (!(in >> entry.name)) {
+    return std::nullopt;
+  }
+  if (!is_ssh_target(entry.name)) {
+    refuse(place, entry.name, "the name of a host");
+  }
+  for (std::string word; in >> word;) {
+    const auto slots =
+        parse_number<int>(word.starts_with("slots=") ? word.substr(6) : "");
+    if (!slots || *slots < 1) {
+      refuse(place, word, "nothing or slots=N");
+    }
+    entry.slots = slots;
+  }
+  return entry;
+}
+
+} // namespace
+
+std::vector<HostEntry> parse_host_file(
+    std::string_view text,
+    const std::string& path) {
+  std::vector<HostEntry> hosts;
+  std::istringstream lines{std::string(text)};
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (auto entry = read_line(line, str_cat(path, ":", ++number))) {
+      hosts.push_back(std::move(*entry));
+    }
+  }
+  if (hosts.empty() || hosts.size() > kMaxHosts) {
+    throw ConfigError(str_cat(
+        "[launch] the host file ",
+        path,
+        " names ",
+        hosts.size(),
+        " hosts where 1 to ",
+        kMaxHosts,
+        " were expected; write one per line"));
+  }
+  return hosts;
+}
+
+} // namespace accelerate

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The machines of `--hosts` and `--hostfile`, and how their launchers start.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/process.h"
+#include "config/launch_config.h"
+#include "launch/plan/host_file.h"
+
+namespace accelerate {
+
+/// The entries of `--hosts` or of the file (`parse_host_file`). Empty where
+/// neither was given.
+ACCELERATE_API std::vector<HostEntry> find_hosts(const LaunchConfig& config);
+
+/// Where the launchers meet: `main_process_ip`, else the first host's address;
+/// where that is a loopback address here, this machine's address as the second
+/// host sees it. Throws `ConfigError` where the first host is not this machine.
+ACCELERATE_API std::string meeting_address(
+    const std::vector<HostEntry>& hosts,
+    const std::string& main_process_ip);
+
+/// Everything that the launcher of another machine has to know. It travels as
+/// one line over ssh's stdin: command lines can be read by every user.
+struct ACCELERATE_API JoinOrder {
+  std::string token = {};
+  int machine_rank = 0;
+  int num_machines = 1;
+  Rendezvous meeting_point = {};
+  std::chrono::seconds join_limit{60};
+  std::optional<int> num_local = {};
+  bool is_coloured = false;
+  std::string folder = {};
+  /// Options by name, as text.
+  std::map<std::string, std::string> options = {};
+  std::vector<std::string> program = {};
+  /// Variables of this machine that the workers there get too.
+  std::map<std::string, std::string> variables = {};
+
+  bool operator==(const JoinOrder&) const = default;
+};
+
+ACCELERATE_API std::string encode_join_order(const JoinOrder& order);
+/// Throws `ConfigError` where the line is not a join order.
+ACCELERATE_API JoinOrder decode_join_order(const std::string& line);
+
+/// Those of `environment` ("NAME=value") that workers on other machines need:
+/// search paths, what configures the libraries, and `exported`. The job token
+/// never. Throws `ConfigError` where one of `exported` is not set.
+ACCELERATE_API std::map<std::string, std::string> variables_to_pass_on(
+    const char* const* environment,
+    const std::vector<std::string>& exported = {});
+
+/// The ssh command that starts the launcher on `host`, which then reads its
+/// order. `ssh` is the user's own command ("ssh -p 2222"), in the words of a
+/// shell, or empty.
+ACCELERATE_API std::vector<std::string> ssh_command(
+    const HostEntry& host,
+    const std::string& ssh,
+    const std::string& launcher);
+
+} // namespace accelerate

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/mpirun.h"
+
+#include <cstdio>
+#include <set>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "base/variables.h"
+#include "hardware/network.h"
+#include "hardware/ports.h"
+#include "launch/plan/hosts.h"
+
+namespace accelerate {
+namespace {
+
+int port_for(const LaunchConfig& config, const std::string& first_host) {
+  if (config.main_process_port.value_or(0) != 0) {
+    return *config.main_process_port;
+  }
+  return is_this_machine(first_host) ? find_free_port("")
+                                     : kDefaultMainProcessPort;
+}
+
+} // namespace
+
+std::string mpirun_version() {
+  std::string text;
+  FILE* pipe = popen("mpirun --version 2>/dev/null", "re");
+  if (pipe == nullptr) {
+    return text;
+  }
+  char buffer[512];
+  while (std::fgets(buffer, sizeof(buffer), pipe) != nullptr) {
+    text += buffer;
+  }
+  pclose(pipe);
+  return text;
+}
+
+ChildCommand under_mpirun(
+    const LaunchConfig& config,
+    const ChildCommand& command,
+    const std::string& version) {
+  if (version.empty()) {
+    throw ConfigError(
+        "[launch] --mpirun_hostfile, but there is no mpirun on the PATH; "
+        "install Open MPI or MPICH");
+  }
+  if (!config.num_processes) {
+    throw ConfigError(
+        "[launch] --mpirun_hostfile needs --num_processes, the number of "
+        "processes on all hosts together");
+  }
+  LaunchConfig only_file;
+  only_file.hostfile = config.mpirun_hostfile;
+  const auto hosts = find_hosts(only_file);
+  const std::string first = hosts[0].address();
+  ChildCommand result = command;
+  result.variables[variables::kMasterAddress] = first;
+  result.variables[variables::kMasterPort] =
+      std::to_string(port_for(config, first));
+  const std::string total = std::to_string(*config.num_processes);
+  const std::string file = config.mpirun_hostfile.string();
+  if (version.find("Open MPI") != std::string::npos ||
+      version.find("OpenRTE") != std::string::npos) {
+    result.command = {"mpirun", "--hostfile", file, "-n", total};
+    std::set<std::string> names(config.exported.begin(), config.exported.end());
+    for (const auto& [name, value] : result.variables) {
+      names.insert(name);
+    }
+    for (const auto& name : names) {
+      result.command.insert(result.command.end(), {"-x", name});
+    }
+  } else {
+    // MPICH and Intel MPI pass the environment on by themselves.
+    result.command = {"mpirun", "-f", file, "-n", total};
+  }
+  result.command.insert(
+      result.command.end(), command.command.begin(), command.command.end());
+  return result;
+}
+
+} // namespace accelerate

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/placement.h"
+
+#include <cctype>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "base/variables.h"
+#include "hardware/network.h"
+
+namespace accelerate {
+namespace {
+
+bool is_set(const EnvLookup& env, const char* name) {
+  const auto value = env(name);
+  return value && !value->empty();
+}
+
+bool is_explicit(const ResolvedConfig& config, const char* field) {
+  return config.kind_of(field) >= SourceKind::kEnvironment;
+}
+
+// Kubernetes' training operator writes torchrun's own options as PET_*.
+std::optional<Placement> from_pet_variables(const EnvLookup& env) {
+  if (!is_set(env, variables::kPetNumNodes) ||
+      is_set(env, variables::kLocalRank)) {
+    return std::nullopt;
+  }
+  const auto renamed = [&](const std::string& name) {
+    if (name == variables::kRank) {
+      const auto rank = env(variables::kPetNodeRank);
+      return rank ? rank : env(variables::kRank);
+    }
+    if (name == variables::kWorldSize) {
+      return env(variables::kPetNumNodes);
+    }
+    const auto value = env(variables::kPetPrefix + name);
+    return value ? value : env(name);
+  };
+  Placement placement;
+  placement.environment = detect_environment(renamed);
+  placement.listens_everywhere = true;
+  return placement;
+}
+
+Placement from_cluster(const EnvLookup& env) {
+  Placement placement;
+  if (auto found = from_pet_variables(env)) {
+    placement = *found;
+  } else {
+    placement.environment = detect_environment(env);
+    const Starter* starter = placement.environment.starter;
+    if (starter != nullptr && starter->omits_local_rank_of_machines) {
+      placement.is_in_place = is_set(env, variables::kLocalRank);
+      // Kubernetes' PyTorchJob: the address is a service's.
+      placement.listens_everywhere = !placement.is_in_place;
+    } else if (starter != nullptr) {
+      placement.is_in_place =
+          placement.environment.topology.local_world_size > 1;
+    }
+  }
+  const auto& environment = placement.environment;
+  if (!placement.is_in_place) {
+    placement.num_machines = environment.topology.world_size;
+    placement.machine_rank = environment.topology.rank;
+    placement.meeting_point = environment.rendezvous;
+  }
+  return placement;
+}
+
+void check_in_place(const ResolvedConfig& config, const Placement& placement) {
+  const auto& wanted = config.values.num_processes;
+  const auto& environment = placement.environment;
+  if (config.kind_of("num_processes") == SourceKind::kFlag && wanted &&
+      *wanted != environment.topology.world_size) {
+    throw ConfigError(str_cat(
+        "[launch] --num_processes ",
+        *wanted,
+        " but ",
+        environment.starter_name(),
+        " has started ",
+        environment.topology.world_size,
+        " tasks, one per rank; leave --num_processes out, or start one task "
+        "per machine"));
+  }
+}
+
+} // namespace
+
+Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
+  const LaunchConfig& values = config.values;
+  Placement placement;
+  if (!is_explicit(config, "num_machines")) {
+    placement = from_cluster(env);
+    if (placement.is_in_place) {
+      check_in_place(config, placement);
+      return placement;
+    }
+  }
+  if (placement.num_machines == 1) {
+    placement.num_machines = values.num_machines;
+    placement.machine_rank = values.machine_rank;
+    placement.meeting_point = {};
+    placement.listens_everywhere = false;
+  }
+  if (placement.num_machines == 1) {
+    return placement;
+  }
+  if (!values.main_process_ip.empty() &&
+      (placement.meeting_point.address.empty() ||
+       is_explicit(config, "main_process_ip"))) {
+    placement.meeting_point.address = values.main_process_ip;
+  }
+  const bool is_port_known = placement.meeting_point.port != 0;
+  if (values.main_process_port.value_or(0) != 0 &&
+      (!is_port_known || is_explicit(config, "main_process_port"))) {
+    placement.meeting_point.port = *values.main_process_port;
+  } else if (!is_port_known) {
+    placement.meeting_point.port = kDefaultMainProcessPort;
+  }
+  if (placement.meeting_point.address.empty()) {
+    throw ConfigError(str_cat(
+        "[launch] ",
+        placement.num_machines,
+        " machines, but nobody says where machine 0 is; give "
+        "--main_process_ip HOST (or ",
+        variables::kMasterAddress,
+        "), the same on every machine"));
+  }
+  return placement;
+}
+
+std::string listening_address(const Placement& placement) {
+  const std::string& address = placement.meeting_point.address;
+  if (placement.listens_everywhere) {
+    return {};
+  }
+  const bool is_name =
+      std::isdigit(static_cast<unsigned char>(address[0])) == 0 &&
+      address.find(':') == std::string::npos && address != "localhost";
+  return is_name && is_loopback(resolve_host(address)[0]) ? "" : address;
+}
+
+bool is_loopback_only(const Placement& placement) {
+  try {
+    const std::string address = listening_address(placement);
+    return !address.empty() && is_loopback(resolve_host(address)[0]);
+  } catch (const CommError&) {
+    return false; // A name that is not known yet is another machine's.
+  }
+}
+
+} // namespace accelerate

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where this launcher stands: alone, one of several machines, or inside a task
+// that a cluster already made for one rank.
+#pragma once
+
+#include <string>
+
+#include "accelerate/export.h"
+#include "accelerate/process.h"
+#include "config/launch_config.h"
+
+namespace accelerate {
+
+struct Placement {
+  /// The cluster started one task per rank: the program runs in place of the
+  /// launcher, with `environment`.
+  bool is_in_place = false;
+  ProcessEnvironment environment = {};
+
+  int num_machines = 1;
+  int machine_rank = 0;
+  /// Of machine 0, where the launchers meet; empty on one machine.
+  Rendezvous meeting_point = {};
+  /// Machine 0 cannot tell its own address from what it was given (the address
+  /// of a Kubernetes service): it listens on all of its addresses.
+  bool listens_everywhere = false;
+};
+
+/// Flags and ACCELERATE_* variables decide first, then what Slurm, MPI,
+/// torchrun or Kubernetes left in `env`, then the file. Throws `ConfigError`
+/// where they contradict each other or where nobody names machine 0.
+ACCELERATE_API Placement
+find_placement(const ResolvedConfig& config, const EnvLookup& env);
+
+/// The address that machine 0 listens on; empty: all of its addresses, which is
+/// also where its name is a loopback address to itself (/etc/hosts): the others
+/// would knock in vain.
+ACCELERATE_API std::string listening_address(const Placement& placement);
+
+/// Whether only programs of this machine can reach the meeting point.
+ACCELERATE_API bool is_loopback_only(const Placement& placement);
+
+} // namespace accelerate

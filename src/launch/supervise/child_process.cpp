@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/supervise/child_process.h"
+
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bitset>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+std::vector<char*> pointers_to(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (auto& text : strings) {
+    pointers.push_back(text.data());
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::vector<std::string> environment_of(const ChildCommand& command) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::string name = text.substr(0, text.find('='));
+    if (!command.variables.contains(name) && !command.removed.contains(name)) {
+      result.push_back(text);
+    }
+  }
+  for (const auto& [name, value] : command.defaults) {
+    if (getenv(name.c_str()) == nullptr && !command.variables.contains(name)) {
+      result.push_back(name + "=" + value);
+    }
+  }
+  for (const auto& [name, value] : command.variables) {
+    result.push_back(name + "=" + value);
+  }
+  return result;
+}
+
+/// What a child could not do.
+struct StartFailure {
+  enum class Step { kCores, kMemory, kExecute } step = Step::kExecute;
+  int cause = 0;
+};
+
+/// The command as the system calls want it, made before the fork: a child may
+/// not allocate.
+class PreparedCommand {
+ public:
+  explicit PreparedCommand(const ChildCommand& command)
+      : command_(command.command),
+        environment_(environment_of(command)),
+        arguments_(pointers_to(command_)),
+        variables_(pointers_to(environment_)),
+        has_cores_(!command.cores.empty()),
+        has_nodes_(!command.memory_nodes.empty()) {
+    CPU_ZERO(&cores_);
+    for (const int core : command.cores) {
+      CPU_SET(static_cast<size_t>(core), &cores_);
+    }
+    for (const int node : command.memory_nodes) {
+      nodes_.set(static_cast<size_t>(node));
+    }
+  }
+
+  /// Returns only where the command cannot be executed, with the cause.
+  StartFailure execute() const {
+    if (has_cores_ && sched_setaffinity(0, sizeof(cores_), &cores_) != 0) {
+      return {StartFailure::Step::kCores, errno};
+    }
+    if (has_nodes_ &&
+        syscall(SYS_set_mempolicy, MPOL_BIND, &nodes_, nodes_.size() + 1) !=
+            0) {
+      return {StartFailure::Step::kMemory, errno};
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    execvpe(arguments_[0], arguments_.data(), variables_.data());
+    return {StartFailure::Step::kExecute, errno};
+  }
+
+ private:
+  std::vector<std::string> command_;
+  std::vector<std::string> environment_;
+  std::vector<char*> arguments_;
+  std::vector<char*> variables_;
+  bool has_cores_;
+  bool has_nodes_;
+  cpu_set_t cores_;
+  std::bitset<1024> nodes_;
+};
+
+// Runs in the child between fork and exec: system calls only.
+void take_streams(const ChildStreams& streams) {
+  if (streams.in) {
+    dup2(streams.in.get(), STDIN_FILENO);
+  } else if (!streams.inherits_input) {
+    dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+  }
+  if (streams.out) {
+    dup2(streams.out.get(), STDOUT_FILENO);
+  }
+  if (streams.err) {
+    dup2(streams.err.get(), STDERR_FILENO);
+  }
+}
+
+std::string joined(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) {
+    text += str_cat(text.empty() ? "" : ",", number);
+  }
+  return text;
+}
+
+/// What to do about a program that cannot be executed.
+std::string hint_for(const std::string& program, int cause) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const bool is_path = program.find('/') != std::string::npos;
+  if (cause == ENOENT && !is_path && fs::exists(program, ignored)) {
+    return str_cat("it is a file of this folder, write ./", program);
+  }
+  if (cause == ENOENT && is_path && fs::exists(program, ignored)) {
+    return "the file is there, but the interpreter that its first line names "
+           "is not";
+  }
+  if (cause == EACCES && fs::is_directory(program, ignored)) {
+    return "it is a folder; give the path of a program or of a .py file";
+  }
+  if (cause == EACCES && fs::exists(program, ignored)) {
+    return str_cat("make it executable: chmod +x ", program);
+  }
+  if (cause == ENOEXEC) {
+    return "it is no program of this machine; a script needs a first line such "
+           "as #!/bin/sh";
+  }
+  return "give the path of a program or of a .py file";
+}
+
+[[noreturn]] void refuse(
+    const ChildCommand& command,
+    const StartFailure& failure) {
+  const std::string cause = std::strerror(failure.cause);
+  if (failure.step == StartFailure::Step::kCores) {
+    throw SystemError(str_cat(
+        "[launch] cannot run on the cores ",
+        joined(command.cores),
+        " (",
+        cause,
+        "); launch without --enable_cpu_affinity"));
+  }
+  if (failure.step == StartFailure::Step::kMemory) {
+    throw SystemError(str_cat(
+        "[launch] cannot take memory of NUMA node ",
+        joined(command.memory_nodes),
+        " only (",
+        cause,
+        "); launch without --bind_memory, or give the container the right "
+        "(SYS_NICE)"));
+  }
+  throw SystemError(str_cat(
+      "[launch] cannot execute '",
+      command.command[0],
+      "': ",
+      cause,
+      "; ",
+      hint_for(command.command[0], failure.cause)));
+}
+
+} // namespace
+
+pid_t start_child(const ChildCommand& command, const ChildStreams& streams) {
+  const PreparedCommand prepared(command);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    throw SystemError(str_cat(
+        "[launch] pipe: ",
+        std::strerror(errno),
+        "; raise the limit on open files (ulimit -n)"));
+  }
+  const UniqueFile report(ends[0]);
+  UniqueFile childs_end(ends[1]);
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child < 0) {
+    throw SystemError(str_cat(
+        "[launch] cannot start '",
+        command.command[0],
+        "': ",
+        std::strerror(errno),
+        "; raise the limit on processes (ulimit -u)"));
+  }
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) {
+      _exit(128 + SIGKILL); // The launcher died before the line above.
+    }
+    take_streams(streams);
+    const StartFailure failure = prepared.execute();
+    [[maybe_unused]] const auto written =
+        write(childs_end.get(), &failure, sizeof(failure));
+    _exit(127);
+  }
+  childs_end.reset();
+  StartFailure failure;
+  // The pipe closes without a word when exec succeeds.
+  if (read(report.get(), &failure, sizeof(failure)) == sizeof(failure)) {
+    waitpid(child, nullptr, 0);
+    refuse(command, failure);
+  }
+  return child;
+}
+
+void become(const ChildCommand& command) {
+  refuse(command, PreparedCommand(command).execute());
+}
+
+void ChildReaper::on_end(pid_t pid, Callback callback) {
+  callbacks_[pid] = std::move(callback);
+}
+
+void ChildReaper::collect() {
+  int status = 0;
+  pid_t pid = 0;
+  while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    if (auto found = callbacks_.extract(pid)) {
+      found.mapped()(status);
+    }
+  }
+}
+
+std::string describe_end(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    const int signal = WTERMSIG(wait_status);
+    return str_cat("signal ", signal, " (", strsignal(signal), ")");
+  }
+  return str_cat("exit code ", WEXITSTATUS(wait_status));
+}
+
+int exit_code_of(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status)
+                                  : WEXITSTATUS(wait_status);
+}
+
+} // namespace accelerate

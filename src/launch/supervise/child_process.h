@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting one process, and learning how it ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "launch/supervise/unique_file.h"
+
+namespace accelerate {
+
+/// What becomes a child's standard streams. Streams that are not open are this
+/// process's own; without `inherits_input` and `in`, stdin is empty.
+struct ChildStreams {
+  bool inherits_input = false;
+  UniqueFile in = {};
+  UniqueFile out = {};
+  UniqueFile err = {};
+};
+
+struct ChildCommand {
+  std::vector<std::string> command = {};
+  /// Added to this process's environment.
+  std::map<std::string, std::string> variables = {};
+  /// Added where the environment has none of this name.
+  std::map<std::string, std::string> defaults = {};
+  /// Removed from it.
+  std::set<std::string> removed = {};
+  /// The cores it may run on; empty: as this process.
+  std::vector<int> cores = {};
+  /// The NUMA nodes that its memory comes from; empty: as this process.
+  std::vector<int> memory_nodes = {};
+};
+
+/// Starts the command; it is killed when this process ends. Throws
+/// `SystemError` with the cause and what helps where it cannot be executed, or
+/// not on these cores or with memory of these nodes.
+ACCELERATE_API pid_t
+start_child(const ChildCommand& command, const ChildStreams& streams);
+
+/// Replaces this process by the command. Throws `SystemError` as above.
+[[noreturn]] ACCELERATE_API void become(const ChildCommand& command);
+
+/// Takes the ends of this process's children and tells those who asked.
+class ACCELERATE_API ChildReaper {
+ public:
+  using Callback = std::function<void(int wait_status)>;
+
+  /// Calls `callback` once from `collect` after `pid` has ended.
+  void on_end(pid_t pid, Callback callback);
+  /// Nobody wants to know any more.
+  void forget(pid_t pid) { callbacks_.erase(pid); }
+  /// Call it after each SIGCHLD. Adopted orphans are taken without a word.
+  void collect();
+
+ private:
+  std::map<pid_t, Callback> callbacks_;
+};
+
+/// "exit code 3" or "signal 9 (Killed)".
+ACCELERATE_API std::string describe_end(int wait_status);
+/// The exit code, or 128 + n where signal n ended it.
+ACCELERATE_API int exit_code_of(int wait_status);
+
+} // namespace accelerate

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// One output of the launcher, shared by all ranks of this machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "accelerate/export.h"
+#include "launch/supervise/event_loop.h"
+#include "launch/supervise/unique_file.h"
+
+namespace accelerate {
+
+/// Writes whole lines of many sources, and the raw output of one (a progress
+/// bar that it draws again and again) without mixing them: where the raw
+/// output stands in the middle of a line, other lines are written above it; on
+/// a pipe, after it.
+///
+/// Never blocks: what the reader does not take yet is kept, and `is_full` asks
+/// the sources to pause. SIGPIPE must be blocked or ignored.
+class ACCELERATE_API Console {
+ public:
+  struct Callbacks {
+    /// There is room again after `is_full`.
+    std::function<void()> room = {};
+    /// Nothing is kept any more.
+    std::function<void()> drained = {};
+    /// Something was lost, told once per cause: "the reader is gone".
+    std::function<void(const std::string& cause)> lost = {};
+  };
+
+  Console(EventLoop& loop, int file);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  bool is_terminal() const { return is_terminal_; }
+  void on(Callbacks callbacks) { callbacks_ = std::move(callbacks); }
+  /// `line` without its newline.
+  void write_line(std::string_view line);
+  void write_raw(std::string_view text);
+  /// Whether so much is kept that sources should wait.
+  bool is_full() const;
+  /// Whether all that was written has gone out, or is lost.
+  bool is_drained() const { return num_gone_ == kept_.size(); }
+  /// Bytes that could not be written though somebody wants them (a full disk);
+  /// what a reader that left did not take is not counted.
+  int64_t num_lost() const { return num_lost_; }
+
+ private:
+  void write_now();
+  void write_some();
+  void drop(const std::string& cause);
+
+  EventLoop& loop_;
+  /// A file description of our own where the system gives one: another writer
+  /// of the same pipe cannot make us block.
+  UniqueFile own_;
+  int file_;
+  bool is_terminal_;
+  bool is_watched_ = false;
+  std::string kept_;
+  /// How much of `kept_` is written already.
+  size_t num_gone_ = 0;
+  int64_t num_lost_ = 0;
+  std::string last_cause_;
+  /// What the raw source wrote since its last line end or carriage return.
+  std::string open_line_;
+  /// Whether that line was ended for it.
+  bool is_cut_ = false;
+  Callbacks callbacks_;
+};
+
+} // namespace accelerate

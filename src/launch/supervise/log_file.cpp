@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/supervise/log_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "launch/supervise/foreign_link.h"
+
+namespace accelerate {
+namespace {
+
+constexpr int kFilesKept = 5;
+
+} // namespace
+
+LogFile::LogFile(std::filesystem::path file, int64_t most_bytes, Say say)
+    : path_(std::move(file)), most_bytes_(most_bytes), say_(std::move(say)) {
+  refuse_foreign_links(path_);
+  std::error_code error;
+  std::filesystem::create_directories(path_.parent_path(), error);
+  if (!error) {
+    open();
+    error = {file_ ? 0 : errno, std::generic_category()};
+  }
+  if (error) {
+    throw SystemError(str_cat(
+        "[launch] cannot write ",
+        path_.string(),
+        " (",
+        error.message(),
+        "); give --log_dir a folder that you can write to"));
+  }
+}
+
+void LogFile::open() {
+  file_ = UniqueFile(::open(
+      path_.c_str(),
+      O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW,
+      0644));
+  size_ = 0;
+}
+
+void LogFile::write(std::string_view text) {
+  if (most_bytes_ == 0 ||
+      size_ + static_cast<int64_t>(text.size()) < most_bytes_) {
+    append(text);
+    return;
+  }
+  while (!text.empty()) {
+    // Only whole lines make a file full.
+    const auto room =
+        most_bytes_ > size_ ? static_cast<size_t>(most_bytes_ - size_) : 0;
+    const size_t line_end =
+        room < text.size() ? text.find('\n', room) : std::string_view::npos;
+    const size_t end =
+        line_end == std::string_view::npos ? text.size() : line_end + 1;
+    append(text.substr(0, end));
+    text.remove_prefix(end);
+    if (size_ >= most_bytes_ && is_at_line_start_) {
+      rotate();
+    }
+  }
+}
+
+void LogFile::rotate() {
+  const auto name = [this](int number) {
+    return std::filesystem::path(str_cat(path_.string(), '.', number));
+  };
+  std::error_code ignored;
+  for (int number = kFilesKept - 2; number > 0; --number) {
+    std::filesystem::rename(name(number), name(number + 1), ignored);
+  }
+  std::filesystem::rename(path_, name(1), ignored);
+  open();
+}
+
+void LogFile::append(std::string_view text) {
+  if (num_lost_here_ > 0) {
+    const std::string gap = str_cat(
+        is_at_line_start_ ? "" : "\n",
+        "[launch] ",
+        num_lost_here_,
+        " bytes are missing here: the disk was full\n");
+    const auto written = ::write(file_.get(), gap.data(), gap.size());
+    if (written != static_cast<ssize_t>(gap.size())) {
+      num_lost_here_ += static_cast<int64_t>(text.size());
+      num_lost_ += static_cast<int64_t>(text.size());
+      return;
+    }
+    size_ += written;
+    num_lost_here_ = 0;
+  }
+  while (!text.empty()) {
+    const auto written = ::write(file_.get(), text.data(), text.size());
+    if (written > 0) {
+      size_ += written;
+      is_at_line_start_ = text[static_cast<size_t>(written) - 1] == '\n';
+      text.remove_prefix(static_cast<size_t>(written));
+    } else if (errno != EINTR) {
+      if (num_lost_ == 0) {
+        say_(str_cat(
+            "[launch] cannot write ",
+            path_.string(),
+            " (",
+            std::strerror(errno),
+            "): its lines are lost until there is space; make some"));
+      }
+      num_lost_here_ = static_cast<int64_t>(text.size());
+      num_lost_ += num_lost_here_;
+      return;
+    }
+  }
+}
+
+} // namespace accelerate

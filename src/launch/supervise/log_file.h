@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// One stream of one worker, in a file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "accelerate/export.h"
+#include "launch/supervise/unique_file.h"
+
+namespace accelerate {
+
+/// A file that grows by what is written to it. Where the disk is full the
+/// bytes are lost, which is said once; the file goes on when there is space,
+/// with a line that says how much is missing.
+class ACCELERATE_API LogFile {
+ public:
+  using Say = std::function<void(const std::string& line)>;
+
+  /// Makes the file and the folders above it. With `most_bytes`, a file that
+  /// has grown to that size becomes `<file>.1` at the end of a line (what was
+  /// there `.2`, and so on; five are kept) and a new one begins. Throws
+  /// `SystemError` where the file cannot be written.
+  LogFile(std::filesystem::path file, int64_t most_bytes, Say say);
+
+  void write(std::string_view text);
+  /// Bytes that are in no file.
+  int64_t num_lost() const { return num_lost_; }
+
+ private:
+  void open();
+  void rotate();
+  void append(std::string_view text);
+
+  std::filesystem::path path_;
+  int64_t most_bytes_;
+  Say say_;
+  UniqueFile file_;
+  int64_t size_ = 0;
+  int64_t num_lost_ = 0;
+  int64_t num_lost_here_ = 0;
+  bool is_at_line_start_ = true;
+};
+
+} // namespace accelerate

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/supervise/output_router.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <optional>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "launch/supervise/log_file.h"
+
+namespace accelerate {
+namespace {
+
+constexpr size_t kLastLines = 20;
+constexpr size_t kMaxLine = 1 << 20;
+constexpr std::string_view kGoesOn = " [the line goes on]";
+// Of a prompt line: a bar that is drawn over and over has no end.
+constexpr size_t kMaxOpenLine = 8192;
+// What a program prints in two writes, text and line end, is one line still.
+constexpr std::chrono::milliseconds kLineDelay{50};
+constexpr int kPipeBytes = 1 << 16;
+constexpr int kColours[] = {36, 33, 32, 35, 34, 31};
+
+bool are_same_file(int a, int b) {
+  struct stat first {};
+  struct stat second {};
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+void copy_window_size(int terminal) {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ||
+      ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
+    ioctl(terminal, TIOCSWINSZ, &size);
+  }
+}
+
+// "2026-01-31 23:59:59.123 ", in UTC: machines agree on it.
+std::string time_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now);
+  const time_t seconds = static_cast<time_t>(ms.count() / 1000);
+  tm parts{};
+  gmtime_r(&seconds, &parts);
+  char day[32];
+  strftime(day, sizeof(day), "%Y-%m-%d %H:%M:%S", &parts);
+  char text[48];
+  std::snprintf(
+      text, sizeof(text), "%s.%03d ", day, static_cast<int>(ms.count() % 1000));
+  return text;
+}
+
+struct StreamEnds {
+  UniqueFile ours;
+  UniqueFile workers;
+};
+
+StreamEnds make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    throw SystemError(str_cat(
+        "[launch] pipe: ",
+        std::strerror(errno),
+        "; raise the limit on open files (ulimit -n)"));
+  }
+  return {UniqueFile(ends[0]), UniqueFile(ends[1])};
+}
+
+StreamEnds make_terminal() {
+  UniqueFile ours(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  char name[64];
+  if (!ours || grantpt(ours.get()) != 0 || unlockpt(ours.get()) != 0 ||
+      ptsname_r(ours.get(), name, sizeof(name)) != 0) {
+    return make_pipe(); // No /dev/pts here: a plain stream still works.
+  }
+  UniqueFile workers(open(name, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  termios settings{};
+  if (!workers || tcgetattr(workers.get(), &settings) != 0) {
+    return make_pipe();
+  }
+  // The real terminal turns line ends into carriage returns already.
+  settings.c_oflag &= ~static_cast<tcflag_t>(OPOST);
+  tcsetattr(workers.get(), TCSANOW, &settings);
+  copy_window_size(ours.get());
+  return {std::move(ours), std::move(workers)};
+}
+
+} // namespace
+
+struct OutputRouter::Source {
+  int rank = 0;
+  int stream = STDOUT_FILENO;
+  bool is_helper = false;
+  bool is_raw = false;
+  bool is_prompt = false;
+  bool is_shown = true;
+  std::string prefix = {};
+  UniqueFile file = {};
+  std::optional<LogFile> log = {};
+  std::string partial = {};
+  /// Whether the start of the line is shown already, how much of `partial` is
+  /// that, and the timer that shows more of it.
+  bool is_open = false;
+  size_t num_shown = 0;
+  EventLoop::TimerId start_timer = 0;
+  std::deque<std::string> last_lines = {};
+};
+
+OutputRouter::OutputRouter(
+    EventLoop& loop,
+    OutputOptions options,
+    int out,
+    int err)
+    : loop_(loop), options_(std::move(options)) {
+  out_ = std::make_unique<Console>(loop, out);
+  if (!are_same_file(out, err)) {
+    err_ = std::make_unique<Console>(loop, err);
+  }
+  const auto resume = [this] {
+    for (Source* source : std::exchange(paused_, {})) {
+      watch(*source);
+    }
+  };
+  const auto drained = [this] { look_whether_done(); };
+  out_->on({resume, drained, [this](const std::string& cause) {
+              if (err_) {
+                say(str_cat(
+                    "[launch] cannot write standard output (",
+                    cause,
+                    "); the job goes on without it"));
+              }
+            }});
+  if (err_) {
+    err_->on({resume, drained, [](const std::string&) {}});
+  }
+}
+
+OutputRouter::~OutputRouter() {
+  for (const auto& source : sources_) {
+    close_source(*source);
+  }
+}
+
+ChildStreams OutputRouter::open(
+    int rank,
+    int local_rank,
+    const std::filesystem::path& log_folder) {
+  ChildStreams streams;
+  streams.inherits_input = local_rank == 0 && options_.is_input_shared;
+  if (options_.is_inherited) {
+    return streams;
+  }
+  streams.out = make_stream(rank, local_rank, STDOUT_FILENO, log_folder);
+  streams.err = make_stream(rank, local_rank, STDERR_FILENO, log_folder);
+  return streams;
+}
+
+ChildStreams OutputRouter::open_helper(int id) {
+  ChildStreams streams;
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    auto ends = make_pipe();
+    auto source = std::make_unique<Source>();
+    source->rank = id;
+    source->stream = stream;
+    source->is_helper = true;
+    source->file = std::move(ends.ours);
+    add(std::move(source));
+    (stream == STDOUT_FILENO ? streams.out : streams.err) =
+        std::move(ends.workers);
+  }
+  return streams;
+}
+
+UniqueFile OutputRouter::make_stream(
+    int rank,
+    int local_rank,
+    int stream,
+    const std::filesystem::path& log_folder) {
+  auto source = std::make_unique<Source>();
+  source->rank = rank;
+  source->stream = stream;
+  const bool is_first = local_rank == 0;
+  // A time before each line would break a bar.
+  source->is_raw =
+      is_first && console_of(stream).is_terminal() && !options_.is_timed;
+  source->is_prompt = is_first && options_.is_prompt && !source->is_raw;
+  if (options_.is_prefixed && rank != 0 && !source->is_raw) {
+    source->prefix = str_cat("[rank ", rank, "] ");
+    if (options_.is_coloured) {
+      const int colour =
+          kColours[static_cast<size_t>(rank) % std::size(kColours)];
+      source->prefix = str_cat("\x1b[", colour, "m[rank ", rank, "]\x1b[0m ");
+    }
+  }
+  source->is_shown = options_.shown_local_ranks.empty() ||
+                     options_.shown_local_ranks.contains(local_rank);
+  if (!options_.log_dir.empty()) {
+    source->is_shown = source->is_shown &&
+                       (options_.tee.of(local_rank) & (1 << (stream - 1))) != 0;
+    source->log.emplace(
+        log_folder / (stream == STDOUT_FILENO ? "stdout.log" : "stderr.log"),
+        options_.log_bytes,
+        [this](const std::string& line) { say(line); });
+  }
+  auto ends =
+      source->is_raw && source->is_shown ? make_terminal() : make_pipe();
+  source->file = std::move(ends.ours);
+  add(std::move(source));
+  return std::move(ends.workers);
+}
+
+void OutputRouter::add(std::unique_ptr<Source> source) {
+  const int file = source->file.get();
+  fcntl(file, F_SETFL, fcntl(file, F_GETFL) | O_NONBLOCK);
+  watch(*source);
+  sources_.push_back(std::move(source));
+}
+
+void OutputRouter::watch(Source& source) {
+  if (source.file) {
+    loop_.watch(
+        source.file.get(), POLLIN, [this, &source](short) { take(source); });
+  }
+}
+
+void OutputRouter::take(Source& source) {
+  if (source.is_shown && console_of(source.stream).is_full()) {
+    loop_.unwatch(source.file.get());
+    paused_.push_back(&source);
+    return;
+  }
+  char buffer[65536];
+  const auto size = read(source.file.get(), buffer, sizeof(buffer));
+  if (size > 0) {
+    show(source, {buffer, static_cast<size_t>(size)});
+  } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
+    close_source(source); // A pseudo-terminal ends with an error.
+  }
+}
+
+void OutputRouter::take_all(Source& source) {
+  char buffer[65536];
+  // What was written before this call fits in the pipe; a process that goes on
+  // writing must not keep us here.
+  ssize_t left = std::max(fcntl(source.file.get(), F_GETPIPE_SZ), kPipeBytes);
+  ssize_t size = 0;
+  while (source.file && left > 0 &&
+         (size = read(source.file.get(), buffer, sizeof(buffer))) > 0) {
+    show(source, {buffer, static_cast<size_t>(size)});
+    left -= size;
+  }
+}
+
+void OutputRouter::show(Source& source, std::string_view text) {
+  if (source.log && !options_.is_timed) {
+    source.log->write(text);
+  }
+  if (source.is_raw && source.is_shown) {
+    console_of(source.stream).write_raw(text);
+  }
+  size_t searched = source.partial.size();
+  source.partial += text;
+  size_t start = 0;
+  for (size_t end = 0;
+       (end = source.partial.find('\n', searched)) != std::string::npos;
+       start = searched = end + 1) {
+    show_line(
+        source, std::string_view(source.partial).substr(start, end - start));
+  }
+  source.partial.erase(0, start);
+  if (source.is_prompt && source.partial.size() > kMaxOpenLine) {
+    show_start(source);
+    source.partial.clear();
+    source.num_shown = 0;
+  } else if (source.partial.size() > kMaxLine) {
+    show_line(source, std::exchange(source.partial, {}).append(kGoesOn));
+  }
+  if (source.is_prompt && source.start_timer == 0 &&
+      source.partial.size() > source.num_shown) {
+    source.start_timer =
+        loop_.after(kLineDelay, [this, &source] { show_start(source); });
+  }
+}
+
+void OutputRouter::show_start(Source& source) {
+  loop_.cancel(std::exchange(source.start_timer, 0));
+  if (!source.is_shown) {
+    return;
+  }
+  std::string start =
+      source.is_open ? std::string() : time_if_wanted() + source.prefix;
+  start += std::string_view(source.partial).substr(source.num_shown);
+  source.is_open = true;
+  console_of(source.stream).write_raw(start);
+  // What a bar has drawn over is no part of its line any more.
+  const size_t drawn = source.partial.find_last_of('\r');
+  source.partial.erase(0, drawn == std::string::npos ? 0 : drawn);
+  source.num_shown = source.partial.size();
+}
+
+void OutputRouter::show_line(Source& source, std::string_view line) {
+  if (source.stream == STDERR_FILENO) {
+    // Of a progress bar only what was drawn last is worth keeping.
+    const size_t drawn =
+        line.substr(0, line.find_last_not_of('\r') + 1).find_last_of('\r');
+    source.last_lines.emplace_back(
+        drawn == std::string_view::npos ? line : line.substr(drawn + 1));
+    if (source.last_lines.size() > kLastLines) {
+      source.last_lines.pop_front();
+    }
+  }
+  if (source.log && options_.is_timed) {
+    source.log->write(str_cat(time_now(), line, '\n'));
+  }
+  loop_.cancel(std::exchange(source.start_timer, 0));
+  const size_t num_shown = std::exchange(source.num_shown, 0);
+  if (std::exchange(source.is_open, false)) {
+    console_of(source.stream)
+        .write_raw(std::string(line.substr(num_shown)) + '\n');
+  } else if (source.is_shown && !source.is_raw) {
+    console_of(source.stream)
+        .write_line(
+            source.prefix.empty() && !options_.is_timed
+                ? line
+                : str_cat(time_if_wanted(), source.prefix, line));
+  }
+}
+
+void OutputRouter::close_source(Source& source) {
+  if (!source.file) {
+    return;
+  }
+  loop_.unwatch(source.file.get());
+  std::erase(paused_, &source);
+  source.file.reset();
+  if (!source.partial.empty() || source.is_open) {
+    show_line(source, std::exchange(source.partial, {}));
+  }
+  if (source.log && !source.is_shown && source.stream == STDOUT_FILENO) {
+    num_lost_ += source.log->num_lost();
+  }
+}
+
+std::vector<std::string> OutputRouter::last_lines(int rank) {
+  for (const auto& source : sources_) {
+    if (source->rank == rank && source->stream == STDERR_FILENO &&
+        !source->is_helper) {
+      take_all(*source);
+      auto& lines = source->last_lines;
+      std::vector<std::string> result(lines.begin(), lines.end());
+      if (!source->partial.empty()) {
+        result.push_back(source->partial);
+      }
+      return result;
+    }
+  }
+  return {};
+}
+
+void OutputRouter::close_workers() {
+  std::erase_if(sources_, [this](const std::unique_ptr<Source>& source) {
+    if (!source->is_helper) {
+      take_all(*source);
+      close_source(*source);
+    }
+    return !source->is_helper;
+  });
+}
+
+void OutputRouter::finish(std::function<void()> done) {
+  close_workers();
+  for (const auto& helper : sources_) {
+    take_all(*helper);
+    close_source(*helper);
+  }
+  sources_.clear();
+  done_ = std::move(done);
+  look_whether_done();
+}
+
+void OutputRouter::look_whether_done() {
+  if (done_ && out_->is_drained() && (!err_ || err_->is_drained())) {
+    std::exchange(done_, nullptr)();
+  }
+}
+
+int64_t OutputRouter::num_lost() const {
+  return num_lost_ + out_->num_lost();
+}
+
+void OutputRouter::say(const std::string& line) {
+  console_of(STDERR_FILENO).write_line(time_if_wanted() + line);
+}
+
+std::string OutputRouter::time_if_wanted() const {
+  return options_.is_timed ? time_now() : std::string();
+}
+
+void OutputRouter::resize() {
+  for (const auto& source : sources_) {
+    if (source->is_raw && source->file) {
+      copy_window_size(source->file.get());
+    }
+  }
+}
+
+Console& OutputRouter::console_of(int stream) {
+  return stream == STDERR_FILENO && err_ ? *err_ : *out_;
+}
+
+} // namespace accelerate

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/supervise/signal_file.h"
+
+#include <sys/signalfd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  sigaction(signal, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
+}
+
+} // namespace
+
+SignalFileGuard::SignalFileGuard() {
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    if (signal == SIGCHLD || is_for_workers(signal) ||
+        (is_request_to_end(signal) && !is_ignored(signal))) {
+      sigaddset(&mask, signal);
+    }
+  }
+  sigset_t blocked = mask;
+  sigaddset(&blocked, SIGPIPE);
+  sigprocmask(SIG_BLOCK, &blocked, &old_mask_);
+  // Where the parent ignores it, the ends of children would go unnoticed.
+  signal(SIGCHLD, SIG_DFL);
+  file_ = UniqueFile(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!file_) {
+    throw SystemError(str_cat("[launch] signalfd: ", std::strerror(errno)));
+  }
+}
+
+SignalFileGuard::~SignalFileGuard() {
+  sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
+}
+
+std::optional<Signal> SignalFileGuard::next() {
+  signalfd_siginfo info{};
+  if (read(file_.get(), &info, sizeof(info)) != sizeof(info)) {
+    return std::nullopt;
+  }
+  return Signal{
+      static_cast<int>(info.ssi_signo),
+      static_cast<pid_t>(info.ssi_pid),
+      info.ssi_code == SI_KERNEL};
+}
+
+} // namespace accelerate

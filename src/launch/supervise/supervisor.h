@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owns the worker processes of one machine from start to end.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "launch/job.h"
+#include "launch/supervise/child_process.h"
+#include "launch/supervise/event_loop.h"
+#include "launch/supervise/output_router.h"
+
+namespace accelerate {
+
+/// One process to start.
+struct WorkerSpec {
+  int rank = 0;
+  ChildCommand command = {};
+  /// For its output; empty: no files.
+  std::filesystem::path log_folder = {};
+};
+
+/// Whether the process group of the launcher has got a signal already, so that
+/// only those who left it must be told.
+enum class GroupTold { kNo, kYes };
+
+enum class WorkersState {
+  kDone, // Nothing runs: before the start, and after the end.
+  kStarting,
+  kRunning,
+  kFailed, // A worker failed; the others run until `stop` is called.
+  kStopping,
+  kRestarting, // As stopping; the job will start again.
+};
+
+/// Starts the workers, tells how they end, and stops them with everything
+/// below them: the process must have called `adopt_orphans`, so that no
+/// descendant escapes.
+///
+/// One thread: the loop's. Callbacks come from the loop, and from `start` and
+/// `stop` themselves.
+class ACCELERATE_API Supervisor {
+ public:
+  struct Callbacks {
+    /// The first worker that failed; once per start.
+    std::function<void(const FailureReport&)> failed = {};
+    /// All workers returned 0 and nothing that they started is left.
+    std::function<void()> finished = {};
+    /// After `stop`: nothing is left.
+    std::function<void()> stopped = {};
+  };
+
+  /// `grace` is the time from the first signal to SIGKILL.
+  Supervisor(
+      EventLoop& loop,
+      ChildReaper& reaper,
+      OutputRouter& output,
+      std::chrono::seconds grace,
+      Callbacks callbacks);
+
+  WorkersState state() const { return state_; }
+  /// Starts all workers or none: throws `SystemError` where one cannot start,
+  /// with the others gone.
+  void start(const std::vector<WorkerSpec>& workers);
+  /// Sends `signal` to all workers and all below them, SIGKILL after the grace
+  /// period to those who are left (once the workers themselves are gone, after
+  /// 3 s at most). SIGKILL kills at once. SIGQUIT reaches those
+  /// who handle it; the others get SIGABRT, at which Python prints its stacks.
+  /// Ends in any case: a process that not even SIGKILL ends (it waits in the
+  /// kernel) is named and left alone.
+  void
+  stop(int signal, bool is_to_restart = false, GroupTold told = GroupTold::kNo);
+  /// Passes a signal on to the workers; one that stops or continues, to all
+  /// below them too.
+  void forward(int signal, GroupTold told);
+  /// Children of this process that `stop` leaves alone (ssh).
+  void spare(pid_t pid) { spared_.insert(pid); }
+  /// Call it after each `ChildReaper::collect`: orphans may be gone.
+  void look_again();
+
+ private:
+  struct Worker {
+    pid_t pid = 0;
+    int rank = 0;
+    std::optional<int> wait_status = {};
+    std::filesystem::path error_file = {};
+  };
+
+  std::string who_left_before() const;
+  void worker_ended(size_t index, int wait_status);
+  void kill_after(std::chrono::milliseconds grace);
+  void kill_everything();
+  void kill_what_was_started();
+  void give_up();
+  void signal_everything(int signal, GroupTold told = GroupTold::kNo);
+  bool any_running() const;
+  bool is_stopping() const {
+    return state_ == WorkersState::kStopping ||
+           state_ == WorkersState::kRestarting;
+  }
+
+  EventLoop& loop_;
+  ChildReaper& reaper_;
+  OutputRouter& output_;
+  std::chrono::milliseconds grace_;
+  Callbacks callbacks_;
+  WorkersState state_ = WorkersState::kDone;
+  std::vector<Worker> workers_;
+  std::set<pid_t> spared_;
+  EventLoop::TimerId kill_timer_ = 0;
+  EventLoop::TimerId give_up_timer_ = 0;
+  bool is_killing_ = false;
+  bool is_sweeping_ = false; // All have ended; ending what they left.
+};
+
+/// The name of this machine.
+ACCELERATE_API std::string host_name();
+
+} // namespace accelerate

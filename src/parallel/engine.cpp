@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/engine.h"
+
+#include <ATen/ATen.h>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+
+ParallelEngine::ParallelEngine(MemoryLayout layout)
+    : layout_(std::move(layout)) {}
+
+at::Tensor ParallelEngine::gradient(const at::Tensor& parameter) const {
+  return parameter.grad();
+}
+
+void ParallelEngine::scale_gradients(
+    const std::vector<at::Tensor>& parameters,
+    const at::Tensor& factor) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters) {
+    if (auto own = gradient(parameter); own.defined()) {
+      gradients.push_back(std::move(own));
+    }
+  }
+  if (!gradients.empty()) {
+    at::_foreach_mul_(gradients, factor);
+  }
+}
+
+StateValue ParallelEngine::saved(const at::Tensor& parameter) const {
+  return parameter.detach();
+}
+
+void ParallelEngine::load(
+    const at::Tensor& parameter,
+    const StateValue& value) {
+  const auto* whole = std::get_if<at::Tensor>(&value);
+  if (whole == nullptr || whole->sizes() != parameter.sizes()) {
+    throw UsageError(str_cat(
+        "[load_state_dict] got ",
+        whole == nullptr ? "no tensor"
+                         : str_cat("a tensor of shape ", whole->sizes()),
+        ", expected one of shape ",
+        parameter.sizes(),
+        "; was it saved for another model?"));
+  }
+  const at::NoGradGuard no_grad;
+  parameter.detach().copy_(*whole);
+}
+
+void ParallelEngine::load_gradient(
+    const at::Tensor& parameter,
+    const at::Tensor& value) {
+  at::Tensor target = parameter;
+  target.mutable_grad() = value.defined()
+                              ? value.detach().to(parameter.device()).clone()
+                              : at::Tensor();
+}
+
+} // namespace accelerate

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine offers whose ranks may have different numbers of batches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace accelerate {
+
+class JoinChannel;
+struct JoinNews;
+
+/// The part of an engine that a `JoinGuard` speaks to.
+class Joinable {
+ public:
+  /// From here to `end_join`, forwards and backwards are announced on `channel`
+  /// as those of its model number `index`. Throws `UsageError` where this model
+  /// cannot be joined.
+  virtual void begin_join(
+      std::shared_ptr<JoinChannel> channel,
+      int64_t index) = 0;
+  virtual void end_join() = 0;
+  /// On a rank that has no batches left: the collectives of what the others do.
+  virtual void match(const JoinNews& news) = 0;
+  /// Gives all ranks the parameters and buffers of `root`.
+  virtual void share_all(int root) = 0;
+
+ protected:
+  ~Joinable() = default;
+};
+
+} // namespace accelerate

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/memory_layout.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/StorageImpl.h>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+
+c10::Allocator* MemoryLayout::allocator(MemoryUse use) const {
+  return use == MemoryUse::kParameters ? options_.parameters
+                                       : options_.gradients;
+}
+
+void MemoryLayout::set_units(
+    const std::vector<at::Tensor>& parameters,
+    std::vector<std::vector<size_t>> units) {
+  units_.clear();
+  for (auto& members : units) {
+    Unit unit;
+    for (const size_t member : members) {
+      const auto& first = parameters.at(members.front());
+      const auto& parameter = parameters.at(member);
+      if (parameter.scalar_type() != first.scalar_type() ||
+          parameter.device() != first.device()) {
+        throw UsageError(str_cat(
+            "[prepare] got parameters of ",
+            c10::toString(first.scalar_type()),
+            " on ",
+            first.device(),
+            " and of ",
+            c10::toString(parameter.scalar_type()),
+            " on ",
+            parameter.device(),
+            " in one unit, expected one dtype and device"));
+      }
+      unit.offsets.push_back(unit.num_numbers);
+      unit.num_numbers += parameter.numel();
+    }
+    unit.parameters = std::move(members);
+    units_.push_back(std::move(unit));
+  }
+}
+
+at::Tensor MemoryLayout::allocate(
+    MemoryUse use,
+    int64_t num_numbers,
+    const at::TensorOptions& options) const {
+  auto tensor = at::zeros({num_numbers}, options);
+  move_in(use, tensor);
+  return tensor;
+}
+
+std::vector<at::Tensor> MemoryLayout::views(
+    const Unit& unit,
+    const at::Tensor& flat,
+    const std::vector<at::Tensor>& parameters) const {
+  std::vector<at::Tensor> views;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const auto& parameter = parameters.at(unit.parameters[i]);
+    views.push_back(flat.narrow(0, unit.offsets[i], parameter.numel())
+                        .view(parameter.sizes()));
+  }
+  return views;
+}
+
+void MemoryLayout::move_in(MemoryUse use, const at::Tensor& tensor) const {
+  c10::Allocator* target = allocator(use);
+  if (target == nullptr || tensor.storage().allocator() == target) {
+    return;
+  }
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  const size_t num_bytes = storage->nbytes();
+  auto memory = target->allocate(num_bytes);
+  if (memory.device() != tensor.device()) {
+    throw UsageError(str_cat(
+        "[prepare] the allocator of MemoryOptions gave memory of ",
+        memory.device(),
+        ", expected that of the model, ",
+        tensor.device()));
+  }
+  // The copy runs through tensors: it follows the device's current stream.
+  const auto bytes = at::TensorOptions(at::kByte).device(tensor.device());
+  const auto size = static_cast<int64_t>(num_bytes);
+  at::from_blob(memory.get(), {size}, bytes)
+      .copy_(at::from_blob(storage->mutable_data(), {size}, bytes));
+  // What lay there is given back when the copy has been ordered behind it.
+  storage->set_data_ptr_noswap(std::move(memory));
+  storage->set_allocator(target);
+}
+
+} // namespace accelerate

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/strategies.h"
+
+#include "accelerate/error.h"
+
+namespace accelerate {
+namespace {
+
+/// One row per strategy.
+struct MakeEngine {
+  const EngineArguments& arguments;
+
+  std::unique_ptr<ParallelEngine> operator()(const SingleDevice&) const {
+    return std::make_unique<ParallelEngine>();
+  }
+  std::unique_ptr<ParallelEngine> operator()(const DdpOptions& options) const {
+    return make_ddp_engine(arguments, options);
+  }
+  std::unique_ptr<ParallelEngine> operator()(const OwnEngine& own) const {
+    auto engine = own.make(arguments);
+    if (!engine) {
+      throw UsageError(
+          "[prepare] OwnEngine::make gave no engine, expected one for each "
+          "model");
+    }
+    return engine;
+  }
+};
+
+} // namespace
+
+std::shared_ptr<ParallelEngine> make_engine(
+    const EngineArguments& arguments,
+    const Strategy& strategy) {
+  return std::visit(MakeEngine{arguments}, strategy);
+}
+
+} // namespace accelerate

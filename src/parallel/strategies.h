@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ways in which a model trains together with the other ranks.
+#pragma once
+
+#include <memory>
+#include <variant>
+
+#include "accelerate/ddp.h"
+#include "accelerate/memory_options.h"
+#include "accelerate/own_engine.h"
+#include "parallel/engine.h"
+
+namespace accelerate {
+
+/// What an engine is made from.
+struct EngineArguments {
+  ProcessGroup group;
+  ParameterSet model;
+  MemoryOptions memory = {};
+};
+
+/// On this rank alone.
+struct SingleDevice {};
+
+/// One alternative per strategy.
+using Strategy = std::variant<SingleDevice, DdpOptions, OwnEngine>;
+
+/// The engine of one model. A collective where the strategy speaks to the other
+/// ranks. Throws `MismatchError` naming the odd rank where models differ.
+ACCELERATE_API std::shared_ptr<ParallelEngine> make_engine(
+    const EngineArguments& arguments,
+    const Strategy& strategy);
+
+/// Gives all ranks rank 0's parameters and buffers, then averages gradients.
+std::unique_ptr<ParallelEngine> make_ddp_engine(
+    const EngineArguments& arguments,
+    const DdpOptions& options);
+
+} // namespace accelerate

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/state_registry.h"
+
+#include <algorithm>
+#include <set>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+// An object without anything to say is a part too: without a mark its absence
+// could not be told from an empty state.
+constexpr const char* kMark = "is_here";
+
+std::string listed(const std::set<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) {
+    text += str_cat(text.empty() ? "'" : ", '", name, "'");
+  }
+  return text;
+}
+
+} // namespace
+
+Stateful::~Stateful() = default;
+StateRegistry::StateRegistry() = default;
+StateRegistry::~StateRegistry() = default;
+
+std::string StateRegistry::add(
+    const std::string& kind,
+    const std::shared_ptr<Stateful>& object) {
+  if (!object) {
+    throw UsageError(str_cat(
+        "[state] got an empty object for '",
+        kind,
+        "', expected one with state"));
+  }
+  if (kind.empty() || kind.find('.') != std::string::npos) {
+    throw UsageError(str_cat(
+        "[state] got the name '",
+        kind,
+        "', expected one with letters and without dots, which part names"));
+  }
+  if (auto known = name_of(*object); !known.empty()) {
+    return known;
+  }
+  std::erase_if(entries_, [](const Entry& e) { return e.object.expired(); });
+  const auto is_taken = [&](const std::string& name) {
+    return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& e) {
+      return e.name == name;
+    });
+  };
+  std::string name = kind;
+  for (int i = 1; is_taken(name); ++i) {
+    name = str_cat(kind, '_', i);
+  }
+  entries_.push_back({name, object});
+  return name;
+}
+
+std::vector<std::pair<std::string, std::shared_ptr<Stateful>>>
+StateRegistry::objects() const {
+  std::vector<std::pair<std::string, std::shared_ptr<Stateful>>> living;
+  for (const auto& entry : entries_) {
+    if (auto object = entry.object.lock()) {
+      living.emplace_back(entry.name, std::move(object));
+    }
+  }
+  return living;
+}
+
+std::string StateRegistry::name_of(const Stateful& object) const {
+  for (const auto& [name, known] : objects()) {
+    if (known.get() == &object) {
+      return name;
+    }
+  }
+  return {};
+}
+
+StateDict StateRegistry::state_dict() const {
+  StateDict state;
+  for (const auto& [name, object] : objects()) {
+    state.set(str_cat(name, '.', kMark), true);
+    state.set(name, object->state_dict());
+  }
+  return state;
+}
+
+void StateRegistry::load_state_dict(const StateDict& state) {
+  const auto living = objects();
+  std::set<std::string> missing;
+  std::set<std::string> unexpected;
+  for (const auto& [key, value] : state) {
+    unexpected.insert(key.substr(0, key.find('.')));
+  }
+  for (const auto& [name, object] : living) {
+    if (unexpected.erase(name) == 0) {
+      missing.insert(name);
+    }
+  }
+  if (!missing.empty() || !unexpected.empty()) {
+    throw UsageError(str_cat(
+        "[load_state_dict] ",
+        missing.empty() ? "" : str_cat("the state lacks ", listed(missing)),
+        missing.empty() || unexpected.empty() ? "" : " and ",
+        unexpected.empty() ? "" : str_cat("the run lacks ", listed(unexpected)),
+        "; prepare and add the same objects in the same order before loading"));
+  }
+  for (const auto& [name, object] : living) {
+    StateDict part;
+    for (const auto& [key, value] : state.part(name)) {
+      if (key != kMark) {
+        part.set(key, value);
+      }
+    }
+    object->load_state_dict(part);
+  }
+}
+
+} // namespace accelerate

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of environment variables stand in src/base/variables.h, and once.
+
+Looks at the texts (not the comments) of include/, src/, cli/ and python/src: none may hold a name
+of that header, nor read a variable by a name that is not there.
+"""
+import pathlib
+import re
+import shutil
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TABLE = "src/base/variables.h"
+# A comment, a character, or a text, raw or not.
+TOKEN = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"\((?P<raw>.*?)\)"|"(?P<text>(?:\\.|[^"\\\n])*)"|\'(?:\\.|[^\'\\])+\'',
+    re.S)
+NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)*")
+LOOKUP = re.compile(r'\b(?:env|getenv|system_env|setenv)\s*\(\s*"')
+
+
+def texts(source):
+    for match in TOKEN.finditer(source):
+        text = match["raw"] if match["raw"] is not None else match["text"]
+        if text is not None:
+            yield source.count("\n", 0, match.start()) + 1, text
+
+
+def violations(root):
+    names = [text for _, text in texts((root / TABLE).read_text())]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{TABLE}: {name} stands there twice"
+    # Words that are also English are variables only where they are the whole text.
+    long_names = {name for name in names if "_" in name.rstrip("_")}
+    for folder in ("include", "src", "cli", "python/src"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in (".h", ".cpp") or path == root / TABLE:
+                continue
+            source = path.read_text()
+            for line, text in texts(source):
+                found = long_names.intersection(NAME.findall(text)) or {text}.intersection(names)
+                own = re.findall(r"\bACCELERATE_[A-Z]\w*", text)
+                for name in sorted(found.union(own) - {"ACCELERATE_WITH_TORCH"}):
+                    yield f"{path.relative_to(root)}:{line}: {name}; use its constant of {TABLE}"
+            for match in LOOKUP.finditer(source):
+                line = source.count("\n", 0, match.start()) + 1
+                yield f"{path.relative_to(root)}:{line}: reads a variable that {TABLE} does not name"
+
+
+def refuses(text):
+    """Whether a tree of the table and one source with this text is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder)
+        (copy / "src/base").mkdir(parents=True)
+        shutil.copy(ROOT / TABLE, copy / TABLE)
+        (copy / "src/planted.cpp").write_text(text)
+        return bool(list(violations(copy)))
+
+
+found = list(violations(ROOT))
+assert not found, "\n".join(found)
+for planted in (
+    'const char* a = "ACCELERATE_USE_CPU";',
+    'const char* a = "RANK";',
+    'const char* a = "ACCELERATE_BRAND_NEW";',
+    'fail("set MASTER_PORT, or leave it");',
+    'env("BRAND_NEW");',
+):
+    assert refuses(planted), f"{planted} was not refused"
+for harmless in ('// Reads RANK and MASTER_PORT.', 'fail("no RANK here");', 'if (c == \'"\') {}'):
+    assert not refuses(harmless), f"{harmless} was refused"
+print("every name stands once; planted ones are refused")

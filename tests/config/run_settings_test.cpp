@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/run_settings.h"
+
+#include <gmock/gmock.h>
+
+#include "accelerate/error.h"
+#include "config/env_bridge.h"
+#include "support/variables.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::lookup;
+using ::testing::ThrowsMessage;
+
+TEST(RunSettings, TakeTheDefaultsWhereNobodySaysAnything) {
+  const RunSettings settings(lookup({{"ACCELERATE_USE_CPU", ""}}));
+  EXPECT_FALSE(settings.cpu({}));
+  EXPECT_FALSE(settings.debug({}));
+  EXPECT_EQ(settings.mixed_precision({}), Precision::kNo);
+  EXPECT_EQ(settings.gradient_accumulation_steps({}), 1);
+}
+
+TEST(RunSettings, TakeVariablesWhereTheCodeIsSilent) {
+  const RunSettings settings(lookup({
+      {"ACCELERATE_USE_CPU", "True"},
+      {"ACCELERATE_DEBUG_MODE", "1"},
+      {"ACCELERATE_MIXED_PRECISION", "bf16"},
+      {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"},
+  }));
+  EXPECT_TRUE(settings.cpu({}));
+  EXPECT_TRUE(settings.debug({}));
+  EXPECT_EQ(settings.mixed_precision({}), Precision::kBf16);
+  EXPECT_EQ(settings.gradient_accumulation_steps({}), 8);
+}
+
+TEST(RunSettings, TakeWhatTheCodeSaysWithoutALookAtVariables) {
+  const RunSettings settings(lookup({
+      {"ACCELERATE_USE_CPU", "True"},
+      {"ACCELERATE_DEBUG_MODE", "maybe"},
+      {"ACCELERATE_MIXED_PRECISION", "fp8"},
+      {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"},
+  }));
+  EXPECT_FALSE(settings.cpu(false));
+  EXPECT_FALSE(settings.debug(false));
+  EXPECT_EQ(settings.mixed_precision(Precision::kNo), Precision::kNo);
+  EXPECT_EQ(settings.gradient_accumulation_steps(1), 1);
+}
+
+TEST(RunSettings, RefuseMalformedVariablesByName) {
+  const auto complaint = [](const char* variable, const char* value) {
+    return ThrowsMessage<ConfigError>(AllOf(
+        HasSubstr(std::string(variable) + "=" + value),
+        HasSubstr("expected ")));
+  };
+  const auto settings = [](const char* variable, const char* value) {
+    return RunSettings(lookup({{variable, value}}));
+  };
+  EXPECT_THAT(
+      [&] { settings("ACCELERATE_USE_CPU", "perhaps").cpu({}); },
+      complaint("ACCELERATE_USE_CPU", "perhaps"));
+  EXPECT_THAT(
+      [&] { settings("ACCELERATE_DEBUG_MODE", "2").debug({}); },
+      complaint("ACCELERATE_DEBUG_MODE", "2"));
+  EXPECT_THAT(
+      [&] {
+        settings("ACCELERATE_MIXED_PRECISION", "fp8").mixed_precision({});
+      },
+      complaint("ACCELERATE_MIXED_PRECISION", "fp8"));
+  for (const char* text : {"0", "two", "-1"}) {
+    EXPECT_THAT(
+        [&] {
+          settings("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", text)
+              .gradient_accumulation_steps({});
+        },
+        complaint("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", text));
+  }
+}
+
+TEST(RunSettings, UnderstandWhatTheLauncherWrites) {
+  const RunSettings settings(lookup(worker_variables({
+      .cpu = true,
+      .mixed_precision = "bf16",
+      .debug = true,
+      .gradient_accumulation_steps = 4,
+  })));
+  EXPECT_TRUE(settings.cpu({}));
+  EXPECT_TRUE(settings.debug({}));
+  EXPECT_EQ(settings.mixed_precision({}), Precision::kBf16);
+  EXPECT_EQ(settings.gradient_accumulation_steps({}), 4);
+}
+
+TEST(PrecisionNames, GoThereAndBack) {
+  for (const PrecisionName& row : precision_names()) {
+    EXPECT_EQ(parse_precision(row.name), row.precision);
+    EXPECT_EQ(find_precision(row.precision).name, row.name);
+  }
+  EXPECT_EQ(find_precision("fp8"), nullptr);
+  EXPECT_THAT(
+      [] { parse_precision("half"); },
+      ThrowsMessage<ConfigError>(
+          "[mixed_precision] got 'half', expected no, fp16 or bf16"));
+}
+
+} // namespace
+} // namespace accelerate

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps whose overflow flag and learning rate stay on the device. Expected are
+// the numbers of an optimizer that was never asked to make the steps that
+// overflow, and whose rate is the host's.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "accelerate/optimizers.h"
+#include "optim/optimizer_step.h"
+#include "optim/torch_optimizer.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+
+Tensor gradient_at(int step, double scale) {
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
+  return torch::randn({4, 3}, generator) * scale;
+}
+bool overflows(int step) {
+  return step == 0 || step == 3 || step == 4;
+}
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<torch::optim::Optimizer>(Tensor)>;
+
+class DeviceScalars : public ::testing::TestWithParam<MakeOptimizer> {};
+INSTANTIATE_TEST_SUITE_P(
+    Optimizers,
+    DeviceScalars,
+    ::testing::Values(
+        [](Tensor p) {
+          return std::make_unique<optim::AdamW>(
+              std::vector<Tensor>{p},
+              optim::AdamWOptions{.lr = 0.1, .amsgrad = true});
+        },
+        [](Tensor p) {
+          return std::make_unique<optim::Adam>(
+              std::vector<Tensor>{p},
+              optim::AdamOptions{.lr = 0.1, .weight_decay = 0.1});
+        },
+        [](Tensor p) {
+          return std::make_unique<optim::SGD>(
+              std::vector<Tensor>{p},
+              optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true});
+        },
+        // With dampening the host decides.
+        [](Tensor p) {
+          return std::make_unique<optim::SGD>(
+              std::vector<Tensor>{p},
+              optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
+        }));
+
+TEST_P(DeviceScalars, StepsThatOverflowChangeNothing) {
+  auto trained = torch::ones({4, 3}).requires_grad_(true);
+  const auto optimizer = GetParam()(trained);
+  const auto scaler = std::make_shared<GradScaler>(
+      GradScalerOptions{.init_scale = 8, .growth_interval = 1000});
+  OptimizerStep step(
+      std::make_unique<TorchOptimizer>(*optimizer),
+      std::make_shared<StepState>(),
+      scaler);
+  auto expected = torch::ones({4, 3}).requires_grad_(true);
+  const auto plain = GetParam()(expected);
+  for (int i = 0; i < 8; ++i) {
+    const double scale = scaler->scale(torch::ones({})).item<double>();
+    trained.mutable_grad() = gradient_at(i, scale);
+    if (overflows(i)) {
+      trained.mutable_grad()[1][2] = std::numeric_limits<float>::infinity();
+    } else {
+      expected.mutable_grad() = gradient_at(i, 1);
+      plain->step();
+    }
+    step.step();
+    EXPECT_EQ(step.was_skipped(), overflows(i)) << i;
+    EXPECT_EQ(step.did_step(), !overflows(i)) << i;
+    step.zero_grad();
+    scaler->update();
+    EXPECT_TRUE(torch::equal(trained, expected)) << i << trained - expected;
+  }
+}
+
+TEST_P(DeviceScalars, RatesOfTheDeviceAreThoseOfTheStep) {
+  auto trained = torch::ones({4, 3}).requires_grad_(true);
+  const auto optimizer = GetParam()(trained);
+  OptimizerStep step(
+      std::make_unique<TorchOptimizer>(*optimizer),
+      std::make_shared<StepState>(),
+      nullptr);
+  auto expected = torch::ones({4, 3}).requires_grad_(true);
+  const auto plain = GetParam()(expected);
+  for (int i = 0; i < 4; ++i) {
+    // A power of two, which is the same number as float and as double.
+    const double rate = std::pow(0.5, i + 1);
+    trained.mutable_grad() = gradient_at(i, 1);
+    expected.mutable_grad() = gradient_at(i, 1);
+    const auto act = [&] {
+      step.step({.learning_rates = {torch::full({}, rate)}});
+    };
+    if (!step.optimizer().takes_scalars()) {
+      EXPECT_THAT(
+          act,
+          ThrowsMessage<UsageError>(HasSubstr("learning rates on the device")));
+      return;
+    }
+    act();
+    plain->param_groups()[0].options().set_lr(rate);
+    plain->step();
+    EXPECT_TRUE(torch::equal(trained, expected)) << i;
+  }
+  // For one step alone: the next one takes the host's again.
+  trained.mutable_grad() = gradient_at(9, 1);
+  expected.mutable_grad() = gradient_at(9, 1);
+  step.step();
+  plain->param_groups()[0].options().set_lr(0.1);
+  plain->step();
+  EXPECT_TRUE(torch::equal(trained, expected));
+}
+
+TEST(DeviceScalarsOf, ARateForEachGroupIsNeeded) {
+  auto p = torch::ones({2}).requires_grad_(true);
+  optim::AdamW optimizer({p}, {});
+  p.mutable_grad() = torch::ones({2});
+  optimizer.give_scalars(
+      {.learning_rates = {torch::ones({}), torch::ones({})}});
+  EXPECT_THAT(
+      [&] { optimizer.step(); },
+      ThrowsMessage<UsageError>(HasSubstr("one for each of 1 groups")));
+}
+
+TEST(Zeroing, FillsOrDropsGradients) {
+  auto p = torch::ones({2}).requires_grad_(true);
+  torch::optim::SGD sgd({p}, 0.1);
+  OptimizerStep step(
+      std::make_unique<TorchOptimizer>(sgd),
+      std::make_shared<StepState>(),
+      nullptr);
+  p.mutable_grad() = torch::ones({2});
+  const void* memory = p.grad().data_ptr();
+  step.zero_grad(Zeroing::kFill);
+  EXPECT_EQ(p.grad().data_ptr(), memory);
+  EXPECT_TRUE(torch::equal(p.grad(), torch::zeros({2})));
+  step.zero_grad(Zeroing::kDrop);
+  EXPECT_FALSE(p.grad().defined());
+}
+
+} // namespace
+} // namespace accelerate

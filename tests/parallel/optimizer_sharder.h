@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// A second strategy, small enough to read at once, that uses every seam of an
+// engine: weights and gradients are whole on every rank, each rank trains and
+// keeps the moments of its own slice of every parameter.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "accelerate/own_engine.h"
+#include "parallel/engine.h"
+#include "parallel/strategies.h"
+
+namespace accelerate {
+
+class OptimizerSharder final : public ParallelEngine {
+ public:
+  explicit OptimizerSharder(const EngineArguments& arguments);
+
+  bool is_local() const override { return false; }
+  void before_forward() override;
+  bool wants_outputs() const override { return true; }
+  void after_forward(std::span<at::Tensor* const> outputs) override;
+  void abandon_forward() override { ++calls["abandon_forward"]; }
+  void set_buffers(const std::vector<at::Tensor>& buffers) override;
+  void before_backward() override { ++calls["before_backward"]; }
+  /// Where a window ends: sums the gradients and gives the slices theirs.
+  void after_backward() override;
+  void abandon_backward() override { ++calls["abandon_backward"]; }
+  void set_sync(bool sync) override { sync_ = sync; }
+  bool sync() const override { return sync_; }
+  void sync_next_backward() override { syncs_next_ = true; }
+
+  at::Tensor gradient(const at::Tensor& parameter) const override;
+  bool holds_slices() const override { return true; }
+  void combine(at::Tensor& number, ReduceOp op) const override;
+  void scale_gradients(
+      const std::vector<at::Tensor>& parameters,
+      const at::Tensor& factor) override;
+  void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
+      override;
+
+  at::Tensor trained(const at::Tensor& parameter) const override;
+  std::optional<int64_t> slice_begin(
+      const at::Tensor& parameter) const override;
+  void before_step() override { ++calls["before_step"]; }
+  /// Everybody gets everybody's slices.
+  void after_step(bool did_step) override;
+  void abandon_step() override { ++calls["abandon_step"]; }
+
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+  /// How often each seam was called.
+  std::map<std::string, int> calls;
+
+ private:
+  struct Slice {
+    at::Tensor parameter;
+    /// A view of the parameter's memory.
+    at::Tensor own;
+    int64_t begin = 0;
+  };
+  const Slice& slice_of(const at::Tensor& tensor) const;
+
+  ProcessGroup group_;
+  std::vector<at::Tensor> buffers_;
+  std::vector<Slice> slices_;
+  bool sync_ = true;
+  bool syncs_next_ = false;
+  /// Whether the gradients of the slices are those of the window.
+  bool is_reduced_ = false;
+  int64_t num_steps_ = 0;
+};
+
+/// `latest` is the engine made last, while it lives.
+OwnEngine optimizer_sharder(OptimizerSharder** latest = nullptr);
+
+} // namespace accelerate
