@@ -18,17 +18,19 @@ namespace accelerate {
 
 enum class ReduceOp { kSum, kMean, kMax, kMin };
 
-enum class Backend {
-  /// NCCL where every local rank has a GPU of its own, else Gloo.
-  kAuto,
+/// Names of backends; `register_backend` (c10d.h) adds others.
+struct ACCELERATE_API Backend {
+  /// That of the accelerator where every local rank has one of its own (NCCL
+  /// for CUDA), else Gloo.
+  static constexpr const char* kAuto = "";
   /// CPU tensors, and GPU tensors by way of the CPU.
-  kGloo,
+  static constexpr const char* kGloo = "gloo";
   /// GPU tensors by NCCL, CPU tensors by Gloo.
-  kNccl,
+  static constexpr const char* kNccl = "nccl";
 };
 
 struct ACCELERATE_API ProcessGroupOptions {
-  Backend backend = Backend::kAuto;
+  std::string backend = Backend::kAuto;
   /// How long one collective may take before it is a `TimeoutError`.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How long to wait for all ranks to arrive at the meeting point.
@@ -49,54 +51,106 @@ class ACCELERATE_API ProcessGroup {
   /// The group of one rank: every collective is the identity.
   ProcessGroup();
 
-  /// Meets the other ranks. Throws `ConfigError` where the meeting point is
-  /// unknown, `TimeoutError` naming the ranks that did not arrive. From then on
-  /// the process ignores SIGPIPE, unless it has a handler of its own, so that a
+  /// Meets the other ranks, anew at each call; an `Accelerator` shares one
+  /// connection with the others of its process. Throws `ConfigError` where the
+  /// meeting point is unknown or the backend cannot be used here,
+  /// `TimeoutError` naming the ranks that did not arrive. From then on the
+  /// process ignores SIGPIPE, unless it has a handler of its own, so that a
   /// peer that is gone is an exception.
   static ProcessGroup connect(
       const ProcessEnvironment& environment,
       const ProcessGroupOptions& options = {});
 
+  /// Some ranks of this group as a group of their own. Every rank of this group
+  /// calls it at the same time with the ranks (of this group) of its own part;
+  /// parts do not overlap, and `ranks[i]` is rank i of the new one. All ranks
+  /// in their order are this group itself, `{rank()}` is a group of one: so a
+  /// rank that has no part to play calls it too. The new group uses the same
+  /// backends, timeout and checks, and ends with this one's `shutdown()`.
+  ///
+  ///     // Pairs: 0 and 1, 2 and 3, ...
+  ///     const int first = group.rank() / 2 * 2;
+  ///     const auto pair = group.subgroup({first, first + 1});
+  ///
+  /// Throws `UsageError` where `ranks` is no such list, `MismatchError` where
+  /// ranks of one part gave different lists, `ConfigError` where the group was
+  /// given from outside and has a backend that nobody registered.
+  ProcessGroup subgroup(const std::vector<int>& ranks) const;
+
   int rank() const;
   int world_size() const;
   /// "solo", "gloo", "nccl", or the name of a backend given from outside.
   std::string backend() const;
+  /// Whether this is one rank alone without a backend. A group of one that was
+  /// connected (`Backend::kNccl` on one process) is not.
+  bool is_solo() const;
   /// Whether `run_ranks` made the group.
   bool ranks_are_threads() const;
 
   void barrier() const;
   /// In place; every rank ends with `root`'s values.
   void broadcast(at::Tensor tensor, int root) const;
-  /// In place; every rank ends with the reduction.
+  /// In place; every rank ends with the reduction, the same bits on all.
   void all_reduce(at::Tensor tensor, ReduceOp op) const;
   /// Everybody's tensors along a new first dimension, in rank order.
   at::Tensor all_gather(const at::Tensor& tensor) const;
+  /// Everybody's `part` one after the other, in rank order, written to `whole`,
+  /// which has `world_size()` times as many elements and any shape. `part` may
+  /// be this rank's own piece of `whole`.
+  void all_gather_into(at::Tensor whole, const at::Tensor& part) const;
+  /// The reduction of all ranks' `whole`, of which this rank gets its piece:
+  /// `part` has one element for `world_size()` of `whole`, in rank order, and
+  /// any shape; `whole` is not changed. On two ranks the bits are those of
+  /// `all_reduce`; on more the order of a sum may be another, though the same
+  /// at every call. Through Gloo, bf16 and fp16 are added in fp32 and rounded
+  /// once.
+  void reduce_scatter(at::Tensor part, const at::Tensor& whole, ReduceOp op)
+      const;
   /// As `all_gather`, on `root` alone; an undefined tensor elsewhere.
   at::Tensor gather(const at::Tensor& tensor, int root) const;
   /// Row `rank()` of `root`'s `rows` (dim 0 is `world_size()`), written to
   /// `output`, which gives shape and dtype; `rows` is ignored elsewhere.
   void scatter(at::Tensor output, const at::Tensor& rows, int root) const;
 
-  /// A message between two ranks that is under way. Waits in its destructor
-  /// too, where what goes wrong is dropped.
-  class ACCELERATE_API Transfer {
+  /// An operation that is under way; keeps its tensors alive. The destructor
+  /// waits too, where what goes wrong is dropped.
+  class ACCELERATE_API Work {
    public:
-    Transfer();
-    ~Transfer();
-    Transfer(Transfer&&) noexcept;
-    Transfer& operator=(Transfer&&) noexcept;
-    /// Until the tensor may be used again; at once when called again.
+    /// Nothing under way.
+    Work();
+    ~Work();
+    Work(Work&&) noexcept;
+    Work& operator=(Work&&) noexcept;
+    /// Until the tensors may be used: read or written by the host on the CPU,
+    /// by the current stream on an accelerator. Throws as the operation itself
+    /// would; returns at once when called again.
     void wait();
 
-   private:
-    friend class ProcessGroup;
     struct State;
+    explicit Work(std::unique_ptr<State> state);
+
+   private:
     std::unique_ptr<State> state_;
   };
+  /// The operations of these names, beside what else goes on. Their tensors are
+  /// not to be touched before `wait()`, which all ranks call in any order; only
+  /// the starts must come in the same order on all.
+  ///
+  ///     using accelerate::ReduceOp;
+  ///     auto sum = group.start_all_reduce(gradient, ReduceOp::kSum);
+  ///     prepare_the_next_one();
+  ///     sum.wait();
+  Work start_broadcast(at::Tensor tensor, int root) const;
+  Work start_all_reduce(at::Tensor tensor, ReduceOp op) const;
+  Work start_all_gather_into(at::Tensor whole, const at::Tensor& part) const;
+  Work start_reduce_scatter(
+      at::Tensor part,
+      const at::Tensor& whole,
+      ReduceOp op) const;
   /// Sends or receives the contiguous CPU tensor beside what else goes on.
   /// Messages of one channel between two ranks arrive in order.
-  Transfer start_send(const at::Tensor& tensor, int to, int channel) const;
-  Transfer start_receive(at::Tensor tensor, int from, int channel) const;
+  Work start_send(const at::Tensor& tensor, int to, int channel) const;
+  Work start_receive(at::Tensor tensor, int from, int channel) const;
   /// A number for the two functions above that no other caller has. All ranks
   /// must ask for their channels in the same order.
   int open_channel() const;
@@ -121,8 +175,10 @@ class ACCELERATE_API ProcessGroup {
   /// unchecked.
   void check_collectives();
 
-  /// Leaves the group; later collectives throw `UsageError`. Waits for nobody.
+  /// Leaves the group and what `subgroup` made of it; later collectives throw
+  /// `UsageError`. Waits for nobody. Nothing for one rank alone.
   void shutdown();
+  bool is_shut_down() const;
 
   class Impl;
   explicit ProcessGroup(std::shared_ptr<Impl> impl);

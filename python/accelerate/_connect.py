@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 from typing import Any
 
@@ -11,10 +10,6 @@ import torch.distributed as dist
 
 from accelerate import _C
 from accelerate.errors import ConfigError
-
-CONNECT_TIMEOUT_SECONDS = 60.0
-# Below torch's own half hour: a process that does not come is heard of sooner.
-DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)
 
 
 def connect(cpu: bool, kwargs: dict[str, Any]) -> tuple[_C.ProcessEnvironment, _C.ProcessGroup]:
@@ -43,30 +38,13 @@ def _environment_of_user() -> _C.ProcessEnvironment:
     )
 
 
-def _choose_backend(environment: _C.ProcessEnvironment, cpu: bool, wanted: str | None) -> str:
-    with_nccl = not cpu and dist.is_nccl_available() and environment.has_gpu_for_each_rank()
-    # CPU tensors travel too: gathered objects, flags.
-    both = "cpu:gloo,cuda:nccl"
-    nccl = {"nccl": both, both: both, "cuda:nccl,cpu:gloo": both, None: both} if with_nccl else {}
-    known = {None: "gloo", "gloo": "gloo", **nccl}
-    if wanted not in known:
-        raise ConfigError(
-            f"[PartialState] got backend '{wanted}', but these processes can speak "
-            f"{'nccl or gloo' if with_nccl else 'gloo'}; leave the backend out"
-        )
-    return known[wanted]
-
-
 def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str, Any]) -> None:
-    backend = _choose_backend(environment, cpu, kwargs.pop("backend", None))
-    timeout = kwargs.pop("timeout", None) or DEFAULT_TIMEOUT
+    backend = environment.choose_backend(kwargs.pop("backend", None), cpu)
+    timeout = kwargs.pop("timeout", None) or _C.collective_timeout()
     if "init_method" in kwargs:
         meeting_point = {"init_method": kwargs.pop("init_method")}
     else:
-        store = environment.meet(CONNECT_TIMEOUT_SECONDS)
-        # From here on it is waited on for as long as for any collective.
-        store.set_timeout(timeout)
-        meeting_point = {"store": store}
+        meeting_point = {"store": environment.meet(timeout)}
         # Gloo would take the address that this machine's own name leads to, which peers may not
         # reach.
         interface = environment.interface()

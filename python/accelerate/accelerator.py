@@ -586,7 +586,7 @@ class Accelerator:
                 input_data = input_data[: self._run.num_real(len(input_data))]
             gathered = operations.gather_object(input_data)
             return gathered[: self._num_left()] if isinstance(gathered, list) else gathered
-        if self.state.group.backend == "solo":
+        if self.state.group.is_solo:
             gathered = input_data
         else:
             structure = _trees.structure_of(input_data, "gather_for_metrics")

@@ -325,6 +325,9 @@ class AcceleratorState:
         **kwargs: Any,
     ) -> None:
         self.__dict__ = self._shared_state
+        if _from_accelerator and self.initialized and self._partial.group.is_shut_down:
+            # The first Accelerator after `end_training` connects anew.
+            self._reset_state(True)
         if self.initialized:
             self._check(mixed_precision, cpu)
             return

@@ -34,9 +34,11 @@ void bind_group(py::module_& module) {
       .def_property_readonly("rank", &ProcessGroup::rank)
       .def_property_readonly("world_size", &ProcessGroup::world_size)
       .def_property_readonly("backend", &ProcessGroup::backend)
+      .def_property_readonly("is_solo", &ProcessGroup::is_solo)
       .def("barrier", &ProcessGroup::barrier, release)
       .def("check_collectives", &ProcessGroup::check_collectives)
       .def("shutdown", &ProcessGroup::shutdown, release)
+      .def_property_readonly("is_shut_down", &ProcessGroup::is_shut_down)
       .def(
           "all_gather",
           [](const ProcessGroup& group,

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pybind11/chrono.h>
+
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "accelerate/memory.h"
 #include "accelerate/process.h"
+#include "comm/backends/backends.h"
 #include "comm/connect.h"
 #include "device/accelerator_kinds.h"
 #include "device/device.h"
@@ -10,15 +13,8 @@
 #include "python/src/binders.h"
 
 namespace accelerate::python {
-namespace {
 
 namespace py = pybind11;
-
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-}
-
-} // namespace
 
 void bind_process(py::module_& module) {
   py::class_<ProcessEnvironment>(module, "ProcessEnvironment")
@@ -42,10 +38,15 @@ void bind_process(py::module_& module) {
           "port", [](const ProcessEnvironment& e) { return e.rendezvous.port; })
       .def_property_readonly("source", &ProcessEnvironment::starter_name)
       .def(
-          "has_gpu_for_each_rank",
-          [](const ProcessEnvironment& e) {
-            return has_gpu_for_each_rank(e.topology);
-          })
+          "choose_backend",
+          [](const ProcessEnvironment& e,
+             const std::optional<std::string>& wanted,
+             bool cpu) {
+            return backends_by_device(choose_backend(
+                wanted.value_or(Backend::kAuto), e.topology, cpu));
+          },
+          py::arg("wanted"),
+          py::arg("cpu"))
       .def(
           "interface",
           [](const ProcessEnvironment& e) {
@@ -56,14 +57,18 @@ void bind_process(py::module_& module) {
           })
       .def(
           "meet",
-          [](const ProcessEnvironment& e, double timeout_seconds) {
+          [](const ProcessEnvironment& e, std::chrono::milliseconds timeout) {
             ignore_broken_pipes();
-            return meet(e, milliseconds(timeout_seconds));
+            auto store = meet(e, ProcessGroupOptions().connect_timeout);
+            store->setTimeout(timeout);
+            return store;
           },
-          py::arg("timeout_seconds"),
+          py::arg("timeout"),
           py::call_guard<py::gil_scoped_release>());
 
   module.def("detect_environment", [] { return detect_environment(); });
+  module.def(
+      "collective_timeout", [] { return ProcessGroupOptions().timeout; });
   // A process whose user made the group.
   module.def(
       "environment_of_group",

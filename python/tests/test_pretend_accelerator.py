@@ -14,15 +14,12 @@ from ranks import check, run
 ALONE = [sys.executable]
 LAUNCH = ["accelerate", "launch", "--num_processes", "2"]
 TRAIN = """
-import json, os, sys
+import json, sys
 import torch
 import pretend
 from accelerate import Accelerator
 
 where, precision, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-if where == "pretend" and "WORLD_SIZE" in os.environ:
-    backends = f"cpu:gloo,{pretend.devices.NAME}:{pretend.devices.BACKEND}"
-    torch.distributed.init_process_group(backends)
 accelerator = Accelerator(
     cpu=where == "cpu", mixed_precision=precision, gradient_accumulation_steps=steps
 )

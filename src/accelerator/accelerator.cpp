@@ -114,9 +114,10 @@ std::shared_ptr<StepState> Accelerator::step_state() const {
 }
 
 detail::LoaderPlace Accelerator::loader_place() const {
+  const auto& group = state_->run.mesh().data();
   return {
-      .group = process_group(),
-      .shard = state_->processes.shard(),
+      .group = group,
+      .shard = {group.rank(), group.world_size()},
       .device = placement(),
       .configuration = state_->run.options().data_loader,
       .step_state = step_state()};

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <thread>
+#include <utility>
 
 #include "accelerate/c10d.h"
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "comm/backends/backends.h"
+#include "comm/failures.h"
 #include "comm/process_group_impl.h"
 #include "comm/raw_check.h"
 
@@ -31,15 +33,9 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 }
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kVictimDelay{300};
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// c10d's messages go on with a C++ stack: one line is what a person wants.
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 bool is_about_communication(const std::exception& error) {
@@ -48,11 +44,6 @@ bool is_about_communication(const std::exception& error) {
   return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
          message.find("/gloo/") != std::string::npos ||
          message.find("NCCL") != std::string::npos;
-}
-
-bool is_timeout(const std::string& message) {
-  return message.find("imed out") != std::string::npos ||
-         message.find("timeout") != std::string::npos;
 }
 
 at::Tensor bytes_tensor(const std::string& bytes) {
@@ -64,6 +55,74 @@ at::Tensor bytes_tensor(const std::string& bytes) {
 std::string to_string(const at::Tensor& bytes, int64_t size) {
   return {
       static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(size)};
+}
+
+// What travelled, where it was a copy.
+void take(at::Tensor& tensor, const at::Tensor& carried) {
+  if (!carried.is_same(tensor)) {
+    tensor.copy_(carried);
+  }
+}
+
+// Gloo has no average; whole numbers are divided towards zero.
+void divide(at::Tensor& tensor, ReduceOp op, int world_size) {
+  if (op == ReduceOp::kMean) {
+    tensor.div_(
+        world_size,
+        at::isIntegralType(tensor.scalar_type(), true)
+            ? std::optional<c10::string_view>("trunc")
+            : std::nullopt);
+  }
+}
+
+// In rank order; bf16 and fp16 are added up in fp32.
+at::Tensor sum_rows(const at::Tensor& rows) {
+  const auto size = rows.size(0);
+  const bool is_rounded_between =
+      size > 2 && at::isReducedFloatingType(rows.scalar_type());
+  auto sum = is_rounded_between ? rows[0].to(at::kFloat) : rows[0];
+  for (int64_t i = 1; i < size; ++i) {
+    sum.add_(rows[i]);
+  }
+  return sum;
+}
+
+// One row for each rank, or one alone. May write to `rows`.
+at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMax:
+      return rows.amax(0);
+    case ReduceOp::kMin:
+      return rows.amin(0);
+    case ReduceOp::kSum:
+    case ReduceOp::kMean:
+      break;
+  }
+  return sum_rows(rows);
+}
+
+void check_whole(
+    const char* operation,
+    const at::Tensor& whole,
+    const at::Tensor& part,
+    int world_size) {
+  if (whole.numel() != part.numel() * world_size ||
+      whole.scalar_type() != part.scalar_type()) {
+    throw UsageError(str_cat(
+        "[",
+        operation,
+        "] got a whole of ",
+        whole.numel(),
+        " elements of ",
+        whole.scalar_type(),
+        " and a part of ",
+        part.numel(),
+        " of ",
+        part.scalar_type(),
+        ", expected one dtype and ",
+        world_size,
+        " parts to a whole; pad the whole"));
+  }
 }
 
 } // namespace
@@ -81,22 +140,43 @@ ProcessGroup::Impl::Impl(
       owns_(owns),
       ranks_are_threads_(ranks_are_threads) {
   const auto devices = group_->getDeviceTypes();
-  speaks_cpu_ = std::any_of(
+  const bool speaks_cpu = std::any_of(
       devices.begin(), devices.end(), [](const c10::Device& device) {
         return device.is_cpu();
       });
+  if (!speaks_cpu && !devices.empty()) {
+    substitute_ = devices.front().type();
+  }
 }
 
 at::Tensor ProcessGroup::Impl::carried(const at::Tensor& tensor) const {
-  return tensor.is_cpu() && !speaks_cpu_ ? tensor.to(at::kCUDA)
-                                         : tensor.contiguous();
+  return tensor.is_cpu() && substitute_ ? tensor.to(*substitute_)
+                                        : tensor.contiguous();
+}
+
+bool ProcessGroup::Impl::sums_after_exchange(c10::DeviceType device) const {
+  if (!group_) {
+    return false;
+  }
+  const auto entry = find_backend(group_->getBackend(device)->getBackendName());
+  return entry && entry->sums_after_exchange;
 }
 
 ProcessGroup::Impl::~Impl() {
   shutdown();
 }
 
+void ProcessGroup::Impl::adopt(std::weak_ptr<Impl> subgroup) {
+  std::erase_if(subgroups_, [](const auto& entry) { return entry.expired(); });
+  subgroups_.push_back(std::move(subgroup));
+}
+
 void ProcessGroup::Impl::shutdown() {
+  for (const auto& entry : std::exchange(subgroups_, {})) {
+    if (const auto subgroup = entry.lock()) {
+      subgroup->shutdown();
+    }
+  }
   if (group_ && owns_) {
     try {
       group_->shutdown();
@@ -107,34 +187,30 @@ void ProcessGroup::Impl::shutdown() {
   group_.reset();
 }
 
-void ProcessGroup::Impl::run(
+ProcessGroup::Work ProcessGroup::Impl::start(
+    const std::shared_ptr<Impl>& impl,
     const char* operation,
-    const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
-        start) {
-  finish(operation, *this->start(operation, start));
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroup::Impl::start(
-    const char* operation,
-    const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
-        start) {
-  if (!group_) {
+    const Start& start,
+    std::function<void()> complete) {
+  if (!impl->group_) {
     throw UsageError(str_cat(
         "[",
         operation,
         "] the process group is shut down; make collectives before "
         "end_training()"));
   }
-  ++num_operations_;
+  const Operation numbered{operation, ++impl->num_operations_};
   const auto begin = Clock::now();
   try {
-    return start(*group_);
+    auto work = start(*impl->group_);
+    return Work(std::make_unique<Work::State>(
+        Work::State{impl, numbered, std::move(work), std::move(complete)}));
   } catch (const std::exception& error) {
-    fail(operation, error.what(), seconds_since(begin));
+    impl->fail(numbered, error.what(), seconds_since(begin));
   }
 }
 
-void ProcessGroup::Impl::finish(const char* operation, c10d::Work& work) {
+void ProcessGroup::Impl::finish(const Operation& operation, c10d::Work& work) {
   const auto begin = Clock::now();
   try {
     work.wait();
@@ -153,19 +229,19 @@ void ProcessGroup::Impl::guard(
     if (!group_ || !is_about_communication(error)) {
       throw;
     }
-    fail(operation, error.what(), seconds_since(begin));
+    fail({operation, num_operations_}, error.what(), seconds_since(begin));
   }
 }
 
 void ProcessGroup::Impl::fail(
-    const char* operation,
+    const Operation& operation,
     const std::string& cause,
     double seconds) const {
   const std::string message = str_cat(
       "[",
-      operation,
+      operation.name,
       "] operation ",
-      num_operations_,
+      operation.number,
       " of rank ",
       rank_,
       " of ",
@@ -180,13 +256,38 @@ void ProcessGroup::Impl::fail(
         "; some rank did not call it: see that all ranks run the same "
         "collectives, or raise the timeout"));
   }
-  // Whoever starts the processes takes the first that ends for the culprit:
-  // the rank that really failed gets the time to be it.
   if (!ranks_are_threads_) {
-    std::this_thread::sleep_for(kVictimDelay);
+    give_culprit_time();
   }
   throw CommError(
       str_cat(message, "; a rank has most likely ended: see its own messages"));
+}
+
+ProcessGroup::Work::Work() = default;
+ProcessGroup::Work::Work(std::unique_ptr<State> state)
+    : state_(std::move(state)) {}
+ProcessGroup::Work::Work(Work&&) noexcept = default;
+ProcessGroup::Work& ProcessGroup::Work::operator=(Work&& other) noexcept {
+  // What was under way here is waited for by `other`'s destructor.
+  std::swap(state_, other.state_);
+  return *this;
+}
+ProcessGroup::Work::~Work() {
+  try {
+    wait();
+  } catch (const std::exception&) {
+    // The peer is gone; whoever waits for it hears of it.
+  }
+}
+
+void ProcessGroup::Work::wait() {
+  if (const auto state = std::move(state_)) {
+    state->impl->finish(state->operation, *state->work);
+    if (state->complete) {
+      const at::NoGradGuard no_grad;
+      state->complete();
+    }
+  }
 }
 
 ProcessGroup::ProcessGroup() : impl_(std::make_shared<Impl>()) {}
@@ -202,11 +303,17 @@ int ProcessGroup::world_size() const {
 std::string ProcessGroup::backend() const {
   return impl_->backend();
 }
+bool ProcessGroup::is_solo() const {
+  return impl_->is_solo();
+}
 bool ProcessGroup::ranks_are_threads() const {
   return impl_->ranks_are_threads();
 }
 void ProcessGroup::shutdown() {
   impl_->shutdown();
+}
+bool ProcessGroup::is_shut_down() const {
+  return impl_->is_shut_down();
 }
 
 void ProcessGroup::guard(
@@ -222,73 +329,141 @@ void ProcessGroup::check_collectives() {
 void ProcessGroup::barrier() const {
   if (!impl_->is_solo()) {
     check_raw(*this, "barrier", {});
-    impl_->run("barrier", [](auto& group) { return group.barrier(); });
+    Impl::start(impl_, "barrier", [&](auto& group) {
+      // c10d's own keeps a static tensor, which threads would write at once.
+      return ranks_are_threads() ? group.getBackend(c10::kCPU)->barrier()
+                                 : group.barrier();
+    }).wait();
   }
 }
 
-void ProcessGroup::broadcast(at::Tensor tensor, int root) const {
+ProcessGroup::Work ProcessGroup::start_broadcast(at::Tensor tensor, int root)
+    const {
   if (impl_->is_solo()) {
-    return;
+    return {};
   }
   check_raw(*this, str_cat("broadcast from rank ", root), {tensor});
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  auto carried = impl_->carried(tensor);
-  std::vector<at::Tensor> tensors = {carried};
-  impl_->run("broadcast", [&](auto& group) {
-    return group.broadcast(tensors, options);
-  });
-  if (!carried.is_same(tensor)) {
-    at::NoGradGuard no_grad;
-    tensor.copy_(carried);
-  }
+  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
+  return Impl::start(
+      impl_,
+      "broadcast",
+      [&](auto& group) { return group.broadcast(tensors, options); },
+      [tensor, carried = tensors[0]]() mutable { take(tensor, carried); });
 }
 
-void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
+ProcessGroup::Work ProcessGroup::start_all_reduce(
+    at::Tensor tensor,
+    ReduceOp op) const {
   if (impl_->is_solo()) {
-    return;
+    return {};
   }
   check_raw(*this, str_cat("all_reduce ", static_cast<int>(op)), {tensor});
   c10d::AllreduceOptions options;
   options.reduceOp = to_c10d(op);
-  auto carried = impl_->carried(tensor);
-  std::vector<at::Tensor> tensors = {carried};
-  impl_->run("all_reduce", [&](auto& group) {
-    return group.allreduce(tensors, options);
-  });
-  at::NoGradGuard no_grad;
-  if (!carried.is_same(tensor)) {
-    tensor.copy_(carried);
+  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
+  return Impl::start(
+      impl_,
+      "all_reduce",
+      [&](auto& group) { return group.allreduce(tensors, options); },
+      [tensor, carried = tensors[0], op, size = world_size()]() mutable {
+        take(tensor, carried);
+        divide(tensor, op, size);
+      });
+}
+
+ProcessGroup::Work ProcessGroup::start_all_gather_into(
+    at::Tensor whole,
+    const at::Tensor& part) const {
+  check_whole("all_gather_into", whole, part, world_size());
+  if (part.is_complex()) {
+    // Gloo knows no complex numbers.
+    return start_all_gather_into(
+        at::view_as_real(whole), at::view_as_real(part.resolve_conj()));
   }
-  if (op == ReduceOp::kMean) {
-    // Gloo has no average; whole numbers are divided towards zero.
-    tensor.div_(
-        world_size(),
-        at::isIntegralType(tensor.scalar_type(), true)
-            ? std::optional<c10::string_view>("trunc")
-            : std::nullopt);
+  if (impl_->is_solo()) {
+    const at::NoGradGuard no_grad;
+    whole.copy_(part.reshape(whole.sizes()));
+    return {};
   }
+  check_raw(*this, "all_gather", {part});
+  auto input = impl_->carried(part.detach()).flatten();
+  const bool is_direct =
+      whole.is_contiguous() && whole.device() == input.device();
+  auto output = is_direct ? whole.detach().view(-1)
+                          : at::empty({whole.numel()}, input.options());
+  return Impl::start(
+      impl_,
+      "all_gather",
+      [&](auto& group) { return group._allgather_base(output, input); },
+      [whole, output, input, is_direct]() mutable {
+        if (!is_direct) {
+          whole.copy_(output.view(whole.sizes()));
+        }
+      });
+}
+
+ProcessGroup::Work ProcessGroup::start_reduce_scatter(
+    at::Tensor part,
+    const at::Tensor& whole,
+    ReduceOp op) const {
+  check_whole("reduce_scatter", whole, part, world_size());
+  if (impl_->is_solo()) {
+    const at::NoGradGuard no_grad;
+    part.copy_(whole.reshape(part.sizes()));
+    return {};
+  }
+  check_raw(*this, str_cat("reduce_scatter ", static_cast<int>(op)), {whole});
+  auto input = impl_->carried(whole.detach()).flatten();
+  // All ranks' pieces for this one, or their reduction, as rows.
+  const bool by_exchange = impl_->sums_after_exchange(input.device().type());
+  auto rows = at::empty(
+      {by_exchange ? world_size() : 1, part.numel()}, input.options());
+  return Impl::start(
+      impl_,
+      "reduce_scatter",
+      [&, flat = rows.view(-1)](auto& group) mutable {
+        if (by_exchange) {
+          std::vector<int64_t> evenly;
+          return group.alltoall_base(flat, input, evenly, evenly);
+        }
+        c10d::ReduceScatterOptions options;
+        options.reduceOp = to_c10d(op);
+        return group._reduce_scatter_base(flat, input, options);
+      },
+      [part, rows, input, op, size = world_size()]() mutable {
+        part.copy_(reduce_rows(rows, op).view(part.sizes()));
+        divide(part, op, size);
+      });
+}
+
+void ProcessGroup::broadcast(at::Tensor tensor, int root) const {
+  start_broadcast(std::move(tensor), root).wait();
+}
+
+void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
+  start_all_reduce(std::move(tensor), op).wait();
+}
+
+void ProcessGroup::all_gather_into(at::Tensor whole, const at::Tensor& part)
+    const {
+  start_all_gather_into(std::move(whole), part).wait();
+}
+
+void ProcessGroup::reduce_scatter(
+    at::Tensor part,
+    const at::Tensor& whole,
+    ReduceOp op) const {
+  start_reduce_scatter(std::move(part), whole, op).wait();
 }
 
 at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
-  if (impl_->is_solo()) {
-    return tensor.detach().unsqueeze(0).clone();
-  }
-  if (tensor.is_complex()) {
-    // Gloo knows no complex numbers.
-    return at::view_as_complex(
-        all_gather(at::view_as_real(tensor.resolve_conj())));
-  }
-  check_raw(*this, "all_gather", {tensor});
   auto shape = tensor.sizes().vec();
   shape.insert(shape.begin(), world_size());
-  std::vector<at::Tensor> inputs = {impl_->carried(tensor.detach())};
-  auto rows = at::empty(shape, inputs[0].options());
-  std::vector<std::vector<at::Tensor>> outputs = {rows.unbind(0)};
-  impl_->run("all_gather", [&](auto& group) {
-    return group.allgather(outputs, inputs);
-  });
-  return rows.to(tensor.device());
+  auto rows = at::empty(shape, tensor.options().requires_grad(false));
+  all_gather_into(rows, tensor);
+  return rows;
 }
 
 at::Tensor ProcessGroup::gather(const at::Tensor& tensor, int root) const {
@@ -307,9 +482,9 @@ at::Tensor ProcessGroup::gather(const at::Tensor& tensor, int root) const {
     outputs.push_back(rows.unbind(0));
   }
   std::vector<at::Tensor> inputs = {tensor.detach().contiguous()};
-  impl_->run("gather", [&](auto& group) {
+  Impl::start(impl_, "gather", [&](auto& group) {
     return group.gather(outputs, inputs, options);
-  });
+  }).wait();
   return rows;
 }
 
@@ -327,62 +502,29 @@ void ProcessGroup::scatter(at::Tensor output, const at::Tensor& rows, int root)
   if (rank() == root) {
     inputs.push_back(rows.contiguous().unbind(0));
   }
-  impl_->run("scatter", [&](auto& group) {
+  Impl::start(impl_, "scatter", [&](auto& group) {
     return group.scatter(outputs, inputs, options);
-  });
+  }).wait();
 }
 
-struct ProcessGroup::Transfer::State {
-  std::shared_ptr<Impl> impl;
-  const char* operation;
-  at::Tensor tensor;
-  /// What really travels, where the group has no backend for the tensor's
-  /// device.
-  at::Tensor carried;
-  c10::intrusive_ptr<c10d::Work> work;
-};
-ProcessGroup::Transfer::Transfer() = default;
-ProcessGroup::Transfer::Transfer(Transfer&&) noexcept = default;
-ProcessGroup::Transfer& ProcessGroup::Transfer::operator=(Transfer&&) noexcept =
-    default;
-ProcessGroup::Transfer::~Transfer() {
-  try {
-    wait();
-  } catch (const std::exception&) {
-    // The peer is gone; whoever waits for it hears of it.
-  }
-}
-
-void ProcessGroup::Transfer::wait() {
-  if (const auto state = std::move(state_)) {
-    state->impl->finish(state->operation, *state->work);
-    if (!state->carried.is_same(state->tensor)) {
-      state->tensor.copy_(state->carried);
-    }
-  }
-}
-
-ProcessGroup::Transfer
+ProcessGroup::Work
 ProcessGroup::start_send(const at::Tensor& tensor, int to, int channel) const {
-  Transfer transfer;
   std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
-  auto work = impl_->start(
-      "send", [&](auto& group) { return group.send(tensors, to, channel); });
-  transfer.state_.reset(new Transfer::State{
-      impl_, "send", tensors[0], tensors[0], std::move(work)});
-  return transfer;
+  return Impl::start(
+      impl_,
+      "send",
+      [&](auto& group) { return group.send(tensors, to, channel); },
+      [carried = tensors[0]] {});
 }
 
-ProcessGroup::Transfer
+ProcessGroup::Work
 ProcessGroup::start_receive(at::Tensor tensor, int from, int channel) const {
-  Transfer transfer;
   std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
-  auto work = impl_->start("receive", [&](auto& group) {
-    return group.recv(tensors, from, channel);
-  });
-  transfer.state_.reset(new Transfer::State{
-      impl_, "receive", tensor, tensors[0], std::move(work)});
-  return transfer;
+  return Impl::start(
+      impl_,
+      "receive",
+      [&](auto& group) { return group.recv(tensors, from, channel); },
+      [tensor, carried = tensors[0]]() mutable { take(tensor, carried); });
 }
 
 int ProcessGroup::open_channel() const {
@@ -442,7 +584,7 @@ std::string ProcessGroup::scatter_bytes(
   broadcast(sizes, root);
   const int channel = open_channel();
   if (rank() == root) {
-    std::vector<Transfer> transfers;
+    std::vector<Work> transfers;
     for (int to = 0; to < world_size(); ++to) {
       if (to != root) {
         transfers.push_back(start_send(

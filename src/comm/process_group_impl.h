@@ -2,7 +2,7 @@
 // What a ProcessGroup handle points to.
 #pragma once
 
-#include <atomic>
+#include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/process_group.h"
@@ -23,25 +23,32 @@ class ProcessGroup::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  /// The one place that every collective passes: numbers it, waits for it and
-  /// turns what went wrong into an exception that names it.
-  void run(
+  /// Which call it was, for messages.
+  struct Operation {
+    const char* name;
+    uint64_t number;
+  };
+  using Start =
+      std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>;
+  /// The one place that every collective passes: numbers it and turns what goes
+  /// wrong, now or in `finish`, into an exception that names it. `complete`
+  /// runs when the operation is done, before `wait()` returns.
+  static Work start(
+      const std::shared_ptr<Impl>& impl,
       const char* operation,
-      const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
-          start);
-  /// The first half of `run`: the operation is waited for later, by
-  /// `finish`.
-  c10::intrusive_ptr<c10d::Work> start(
-      const char* operation,
-      const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>&
-          start);
-  void finish(const char* operation, c10d::Work& work);
+      const Start& start,
+      std::function<void()> complete = {});
+  void finish(const Operation& operation, c10d::Work& work);
   int open_channel() { return num_channels_++; }
   /// The tensor, contiguous and on a device that the group has a backend for.
   at::Tensor carried(const at::Tensor& tensor) const;
-  /// The same for `work` that speaks to the other ranks by itself, as autograd
-  /// does with DDP. Exceptions that have nothing to do with it pass.
+  /// See `BackendEntry`; of the backend for that device.
+  bool sums_after_exchange(c10::DeviceType device) const;
+  /// As `start` for `work` that speaks to the other ranks by itself, as
+  /// autograd does with DDP. Exceptions that have nothing to do with it pass.
   void guard(const char* operation, const std::function<void()>& work);
+  /// Ends with this group.
+  void adopt(std::weak_ptr<Impl> subgroup);
   void shutdown();
 
   /// See `ProcessGroup::check_collectives`; off while ranks compare.
@@ -50,14 +57,17 @@ class ProcessGroup::Impl {
 
   const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
   bool is_solo() const { return solo_; }
+  bool is_shut_down() const { return !solo_ && !group_; }
   bool ranks_are_threads() const { return ranks_are_threads_; }
   const std::string& backend() const { return backend_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
 
  private:
-  [[noreturn]] void
-  fail(const char* operation, const std::string& cause, double seconds) const;
+  [[noreturn]] void fail(
+      const Operation& operation,
+      const std::string& cause,
+      double seconds) const;
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::string backend_ = "solo";
@@ -65,11 +75,20 @@ class ProcessGroup::Impl {
   int world_size_ = 1;
   bool solo_ = true;
   bool owns_ = false;
-  bool speaks_cpu_ = true;
+  /// Where CPU tensors travel, in a group that has no backend for them.
+  std::optional<c10::DeviceType> substitute_;
   bool ranks_are_threads_ = false;
   uint64_t num_operations_ = 0;
   int num_channels_ = 0;
   bool checks_collectives_ = false;
+  std::vector<std::weak_ptr<Impl>> subgroups_;
+};
+
+struct ProcessGroup::Work::State {
+  std::shared_ptr<Impl> impl;
+  Impl::Operation operation;
+  c10::intrusive_ptr<c10d::Work> work;
+  std::function<void()> complete;
 };
 
 } // namespace accelerate

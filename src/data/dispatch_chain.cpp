@@ -157,7 +157,7 @@ DispatchHead DispatchSender::tell(size_t place, size_t rank) {
 }
 
 void DispatchSender::send_first() {
-  std::vector<ProcessGroup::Transfer> transfers;
+  std::vector<ProcessGroup::Work> transfers;
   for (size_t rank = 1; rank < world_size_; ++rank) {
     const auto message = make_first(num_ahead_);
     for (size_t place = 0; place < num_told(num_ahead_); ++place) {
@@ -170,7 +170,7 @@ void DispatchSender::send_first() {
 }
 
 void DispatchSender::send_turn(size_t place) {
-  std::vector<ProcessGroup::Transfer> transfers;
+  std::vector<ProcessGroup::Work> transfers;
   for (size_t rank = 1; rank < world_size_; ++rank) {
     const Turn& turn = turns_[place];
     if (!turn.is_expected[rank]) {

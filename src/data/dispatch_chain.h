@@ -105,7 +105,7 @@ class ACCELERATE_API DispatchSender {
   std::deque<Turn> turns_;
   /// So many at the front of `turns_` were sent.
   size_t num_sent_ = 0;
-  std::deque<std::vector<ProcessGroup::Transfer>> under_way_;
+  std::deque<std::vector<ProcessGroup::Work>> under_way_;
 };
 
 /// The side of the other ranks.
@@ -122,7 +122,7 @@ class ACCELERATE_API DispatchReceiver {
     DispatchHead head;
     /// Undefined before it is received, and where no message comes.
     at::Tensor message;
-    ProcessGroup::Transfer transfer;
+    ProcessGroup::Work transfer;
   };
 
   void receive_first();

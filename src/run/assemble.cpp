@@ -5,6 +5,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "comm/connect.h"
 #include "config/run_settings.h"
 #include "device/accelerator_kinds.h"
 #include "device/device.h"
@@ -111,7 +112,7 @@ Strategy choose_strategy(
   if (options.engine.make) {
     return options.engine;
   }
-  if (group.backend() == "solo") {
+  if (group.is_solo()) {
     return SingleDevice{};
   }
   return options.ddp;
@@ -122,7 +123,7 @@ Strategy choose_strategy(
 DistributedType distributed_type_of(
     const ProcessGroup& group,
     c10::Device device) {
-  if (group.backend() == "solo") {
+  if (group.is_solo()) {
     return DistributedType::kNo;
   }
   return kind_of(device) != nullptr ? DistributedType::kMultiGpu
@@ -143,12 +144,8 @@ std::string name_of(DistributedType type, c10::Device device) {
 
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   Assembly assembly;
-  ProcessGroupOptions connection = options.connection;
   const RunSettings settings(env);
   const bool cpu = settings.cpu(options.cpu);
-  if (cpu && connection.backend == Backend::kAuto) {
-    connection.backend = Backend::kGloo;
-  }
   if (options.process_group) {
     assembly.topology = topology_of(options);
     assembly.group = *options.process_group;
@@ -159,11 +156,10 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     assembly.topology = environment.topology;
     // Before the group: NCCL takes the thread's current device.
     select_device(assembly.topology.local_rank, cpu);
-    const bool is_alone = assembly.topology.world_size == 1 &&
-                          connection.backend != Backend::kNccl;
-    assembly.group = is_alone ? ProcessGroup()
-                              : ProcessGroup::connect(environment, connection);
+    assembly.group = shared_connection(environment, options.connection, cpu);
   }
+  assembly.mesh =
+      Mesh(assembly.group, {{Mesh::kReplicate, assembly.group.world_size()}});
   assembly.device = select_device(assembly.topology.local_rank, cpu);
   refuse_threads_on_one_device(assembly);
   assembly.precision = settings.mixed_precision(options.mixed_precision);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "accelerate/accelerator_options.h"
+#include "accelerate/mesh.h"
 #include "parallel/strategies.h"
 
 namespace accelerate {
@@ -15,6 +16,8 @@ namespace accelerate {
 struct Assembly {
   ProcessTopology topology;
   ProcessGroup group;
+  /// The ranks of `group` by what they do; loaders and engines read it.
+  Mesh mesh;
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
   /// How models train together.

@@ -33,6 +33,7 @@ class ACCELERATE_API TrainingRun {
   const AcceleratorOptions& options() const { return options_; }
   const ProcessTopology& topology() const { return assembly_.topology; }
   const ProcessGroup& group() const { return assembly_.group; }
+  const Mesh& mesh() const { return assembly_.mesh; }
   c10::Device device() const { return assembly_.device; }
   Precision precision() const { return assembly_.precision; }
   /// Whether what is normally trusted is checked; see `AcceleratorOptions`.

@@ -27,9 +27,6 @@ ALLOWED = {
     "src/comm/backends/no_nccl.cpp",
     # An example of a row.
     "include/accelerate/c10d.h",
-    # NCCL beside Gloo.
-    "src/comm/connect.cpp",
-    "src/comm/process_group.cpp",
     # Functions of the original that ask for one kind by name.
     "python/accelerate/utils/imports.py",
 }

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/c10d.h"
+#include "accelerate/mesh.h"
 #include "accelerate/models.h"
 #include "accelerate/safetensors.h"
 #include "accelerate/text.h"
@@ -51,7 +53,9 @@ extern accelerate::PreparedOptimizer opt;
 extern accelerate::Scheduler scheduler;
 extern accelerate::GradScaler scaler;
 
-extern torch::Tensor loss, x;
+extern accelerate::ProcessGroup group;
+
+extern torch::Tensor loss, x, gradient, mine;
 extern accelerate::models::ModelInputs batch;
 extern std::vector<std::map<std::string, torch::Tensor>> texts;
 extern std::vector<std::string> prompts;
@@ -65,5 +69,8 @@ extern accelerate::BatchOptions options;
 extern accelerate::ShardOptions ranks;
 
 torch::Tensor loss_of(const torch::Tensor& output);
+void prepare_the_next_one();
+c10::intrusive_ptr<c10d::Backend> make_fast_backend(
+    const accelerate::BackendArguments& arguments);
 void train(int64_t batch_size);
 void use(const std::vector<int64_t>& indices);

@@ -47,6 +47,79 @@ TEST(Connect, LetsOneRunHaveSeveralGroups) {
       Each("6gloo6gloo"));
 }
 
+// The pattern of find_executable_batch_size: each try makes everything anew.
+const testing::RankBodyRegistration kTenTries(
+    "ten tries",
+    [](AcceleratorOptions options) {
+      options.cpu = true;
+      std::string seen;
+      for (int i = 0; i < 10; ++i) {
+        const Accelerator accelerator(options);
+        const auto own = torch::full({1}, accelerator.process_index() + i);
+        seen += std::to_string(accelerator.reduce(own).item<int64_t>()) + ' ';
+      }
+      return seen;
+    });
+
+const testing::RankBodyRegistration kTenEnds(
+    "ten ends",
+    [](AcceleratorOptions options) {
+      options.cpu = true;
+      std::string seen;
+      for (int i = 0; i < 10; ++i) {
+        Accelerator accelerator(options);
+        const auto own = torch::full({1}, accelerator.process_index() + i);
+        seen += std::to_string(accelerator.reduce(own).item<int64_t>()) + ' ';
+        accelerator.end_training();
+      }
+      return seen;
+    });
+
+class SharedConnection : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(
+    Loops,
+    SharedConnection,
+    ::testing::Values("ten tries", "ten ends"),
+    [](const auto& info) {
+      return std::string(
+          info.param == std::string("ten tries") ? "Tries" : "Ends");
+    });
+
+TEST_P(SharedConnection, OutlivesAccelerators) {
+  EXPECT_THAT(
+      testing::run_body(testing::RankKind::kProcesses, 2, GetParam()),
+      Each("1 3 5 7 9 11 13 15 17 19 "));
+}
+
+const testing::RankBodyRegistration kSameConnection(
+    "same connection",
+    [](AcceleratorOptions options) {
+      options.cpu = true;
+      const auto impl_of = [](const Accelerator& accelerator) {
+        return accelerator.process_group().impl();
+      };
+      Accelerator first(options);
+      const Accelerator second(options);
+      std::string seen = impl_of(first) == impl_of(second) ? "shared " : "two ";
+      // Another timeout is another connection.
+      options.connection.timeout = 1min;
+      const Accelerator patient(options);
+      seen += impl_of(first) == impl_of(patient) ? "shared " : "two ";
+      options.connection.timeout = ProcessGroupOptions().timeout;
+      first.end_training();
+      seen += second.process_group().is_shut_down() ? "ended " : "alive ";
+      const Accelerator third(options);
+      seen += third.process_group().is_shut_down() ? "ended " : "alive ";
+      const auto own = torch::full({1}, third.process_index() + 1);
+      return seen + std::to_string(third.reduce(own).item<int64_t>());
+    });
+
+TEST(SharedConnection, EndsForAllAccelerators) {
+  EXPECT_THAT(
+      testing::run_body(testing::RankKind::kProcesses, 2, "same connection"),
+      Each("shared two ended alive 3"));
+}
+
 TEST(Connect, NamesTheRanksThatDidNotArrive) {
   const int port = find_free_port();
   const ProcessGroupOptions options{.connect_timeout = 500ms};
@@ -57,12 +130,15 @@ TEST(Connect, NamesTheRanksThatDidNotArrive) {
 
 TEST(Connect, SaysSoWhereRank0IsNotThere) {
   const ProcessGroupOptions options{.connect_timeout = 500ms};
+  ::testing::internal::CaptureStderr();
   EXPECT_THAT(
       [&] {
         ProcessGroup::connect(environment(1, 2, find_free_port()), options);
       },
       ThrowsMessage<TimeoutError>(
           AllOf(HasSubstr("rank 1"), HasSubstr("did not find rank 0"))));
+  // The exception says it all.
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 const testing::RankBodyRegistration kTwins(

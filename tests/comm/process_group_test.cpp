@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <atomic>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/c10d.h"
@@ -110,9 +113,171 @@ TEST_P(ProcessGroupOf, GivesEachRankItsPartOfTheBytes) {
   });
 }
 
+// Sizes that no block of a kernel divides, and none at all.
+const int64_t kPartSizes[] = {0, 1, 3, 129};
+
+TEST_P(ProcessGroupOf, GathersIntoOneTensor) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const int n = group.world_size();
+    for (const int64_t size : kPartSizes) {
+      for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kLong}) {
+        const auto part = torch::full({size}, group.rank() + 1, dtype);
+        auto whole = torch::zeros({n, size}, dtype);
+        group.all_gather_into(whole, part);
+        EXPECT_TRUE(whole.equal(
+            torch::arange(1, n + 1, dtype).unsqueeze(1).expand({n, size})));
+      }
+    }
+    // Into a view that is not contiguous, from this rank's piece of it.
+    auto matrix = torch::zeros({2, n});
+    auto column = matrix.select(0, 1);
+    column[group.rank()] = group.rank() + 5;
+    group.all_gather_into(column, column.slice(0, group.rank()).slice(0, 0, 1));
+    EXPECT_TRUE(column.equal(torch::arange(5, n + 5, torch::kFloat)));
+    EXPECT_EQ(matrix.select(0, 0).abs().sum().item<int>(), 0);
+  });
+}
+
+TEST_P(ProcessGroupOf, ScattersReductionsToClosedForms) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const int n = group.world_size();
+    for (const int64_t size : kPartSizes) {
+      for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kLong}) {
+        const auto reduced = [&](ReduceOp op) {
+          // Element i is i on rank 0, and larger by one on each further rank.
+          const auto whole =
+              torch::arange(n * size).remainder(7).to(dtype) + group.rank();
+          auto part = torch::full({size}, -1, dtype);
+          group.reduce_scatter(part, whole, op);
+          return part.to(torch::kDouble);
+        };
+        const auto base = torch::arange(n * size)
+                              .remainder(7)
+                              .slice(0, group.rank() * size)
+                              .slice(0, 0, size)
+                              .to(torch::kDouble);
+        const double others = n * (n - 1) / 2.0;
+        EXPECT_TRUE(reduced(ReduceOp::kSum).equal(base * n + others));
+        const auto mean = (base * n + others) / n;
+        EXPECT_TRUE(reduced(ReduceOp::kMean)
+                        .equal(dtype == torch::kLong ? mean.trunc() : mean));
+        EXPECT_TRUE(reduced(ReduceOp::kMax).equal(base + (n - 1)));
+        EXPECT_TRUE(reduced(ReduceOp::kMin).equal(base));
+      }
+    }
+  });
+}
+
+TEST(ReduceScatter, GivesTheBitsOfAllReduceOnTwoRanks) {
+  run_ranks(2, [](ProcessGroup group) {
+    for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
+      auto generator = torch::make_generator<torch::CPUGeneratorImpl>(
+          static_cast<uint64_t>(group.rank()));
+      const auto whole = torch::randn({2, 1001}, generator).to(dtype);
+      auto sum = whole.clone();
+      group.all_reduce(sum, ReduceOp::kSum);
+      auto part = torch::empty({1001}, dtype);
+      group.reduce_scatter(part, whole, ReduceOp::kSum);
+      EXPECT_TRUE(part.equal(sum[group.rank()]));
+    }
+  });
+}
+
+TEST(ReduceScatter, RoundsSumsOfReducedPrecisionOnce) {
+  run_ranks(4, [](ProcessGroup group) {
+    // 256 + 1 + 1 + 1 is 259: 260 in bf16, whose neighbours there are 258 and
+    // 260; added one by one in bf16 it would stay 256.
+    const auto whole =
+        torch::full({4}, group.rank() == 0 ? 256 : 1, torch::kBFloat16);
+    auto part = torch::empty({1}, torch::kBFloat16);
+    group.reduce_scatter(part, whole, ReduceOp::kSum);
+    EXPECT_EQ(part.item<float>(), 260);
+  });
+}
+
+TEST(ReduceScatter, RefusesAWholeThatIsNotSoManyParts) {
+  run_ranks(2, [](ProcessGroup group) {
+    EXPECT_THAT(
+        [&] {
+          group.reduce_scatter(
+              torch::empty({2}), torch::empty({5}), ReduceOp::kSum);
+        },
+        ThrowsMessage<UsageError>(
+            AllOf(HasSubstr("[reduce_scatter]"), HasSubstr("5 elements"))));
+    EXPECT_THAT(
+        [&] { group.all_gather_into(torch::empty({3}), torch::empty({2})); },
+        ThrowsMessage<UsageError>(HasSubstr("[all_gather_into]")));
+  });
+}
+
+TEST_P(ProcessGroupOf, RunsOperationsBesideEachOther) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const int n = group.world_size();
+    auto sum = torch::full({3}, group.rank() + 1.0);
+    auto value = torch::full({2}, group.rank());
+    auto whole = torch::empty({n});
+    auto part = torch::empty({1});
+    std::vector<ProcessGroup::Work> under_way;
+    under_way.push_back(group.start_all_reduce(sum, ReduceOp::kMean));
+    under_way.push_back(group.start_broadcast(value, n - 1));
+    // The arguments of these two live in the handles alone.
+    under_way.push_back(group.start_all_gather_into(
+        whole, torch::full({1}, group.rank() + 0.5)));
+    under_way.push_back(
+        group.start_reduce_scatter(part, torch::ones({n}), ReduceOp::kSum));
+    for (auto work = under_way.rbegin(); work != under_way.rend(); ++work) {
+      work->wait();
+      work->wait();
+    }
+    EXPECT_TRUE(sum.equal(torch::full({3}, (n + 1) / 2.0)));
+    EXPECT_TRUE(value.equal(torch::full({2}, n - 1)));
+    EXPECT_TRUE(whole.equal(torch::arange(n) + 0.5F));
+    EXPECT_EQ(part.item<int>(), n);
+  });
+}
+
+TEST(Work, IsDoneWhenItsHandleGoes) {
+  run_ranks(2, [](ProcessGroup group) {
+    auto first = torch::ones({3});
+    auto second = torch::ones({3});
+    {
+      auto work = group.start_all_reduce(first, ReduceOp::kSum);
+      work = group.start_all_reduce(second, ReduceOp::kSum);
+    }
+    EXPECT_TRUE(first.equal(torch::full({3}, 2.0F)));
+    EXPECT_TRUE(second.equal(torch::full({3}, 2.0F)));
+  });
+}
+
+TEST(Work, NamesItsOperationWhereARankDoesNotCome) {
+  const auto run = [] {
+    run_ranks(
+        2,
+        [](ProcessGroup group) {
+          group.barrier();
+          if (group.rank() == 0) {
+            auto part = torch::empty({1});
+            auto work = group.start_reduce_scatter(
+                part, torch::ones(2), ReduceOp::kSum);
+            group.open_channel();
+            work.wait();
+          } else {
+            std::this_thread::sleep_for(1500ms);
+          }
+        },
+        {.timeout = 300ms});
+  };
+  EXPECT_THAT(
+      run,
+      ThrowsMessage<TimeoutError>(AllOf(
+          HasSubstr("[reduce_scatter] operation 2"),
+          HasSubstr("rank 0 of 2"))));
+}
+
 TEST(ProcessGroup, IsARankOfOneByItself) {
   ProcessGroup solo;
   EXPECT_EQ(solo.world_size(), 1);
+  EXPECT_TRUE(solo.is_solo());
   EXPECT_EQ(solo.backend(), "solo");
   EXPECT_EQ(to_c10d(solo), nullptr);
   EXPECT_THAT(solo.all_gather_bytes("me"), ElementsAre("me"));
@@ -122,6 +287,7 @@ TEST(ProcessGroup, WrapsAGroupGivenFromOutside) {
   run_ranks(2, [](ProcessGroup group) {
     const auto wrapped = from_c10d(to_c10d(group));
     EXPECT_EQ(wrapped.rank(), group.rank());
+    EXPECT_FALSE(wrapped.is_solo());
     auto value = torch::ones(1);
     wrapped.all_reduce(value, ReduceOp::kSum);
     EXPECT_EQ(value.item<int>(), 2);
@@ -173,7 +339,9 @@ TEST(ProcessGroup, EndsTheOthersAtOnceWhereARankThrows) {
 TEST(ProcessGroup, RefusesCollectivesAfterShutdown) {
   run_ranks(2, [](ProcessGroup group) {
     group.barrier();
+    EXPECT_FALSE(group.is_shut_down());
     group.shutdown();
+    EXPECT_TRUE(group.is_shut_down());
     EXPECT_THAT(
         [&] { group.barrier(); },
         ThrowsMessage<UsageError>(HasSubstr("shut down")));

@@ -20,6 +20,7 @@
 #include <mutex>
 
 #include "accelerate/accelerator_kind.h"
+#include "accelerate/c10d.h"
 
 namespace accelerate::testing {
 namespace {
@@ -335,6 +336,18 @@ void register_pretend_accelerator() {
         {.type = kType,
          .distributed_type = "MULTI_NPU",
          .collective_backend = kPretendBackend});
+    register_backend(
+        {.name = kPretendBackend,
+         .devices = {kType},
+         .available = [] { return true; },
+         .make =
+             [](const BackendArguments& arguments) {
+               return make_pretend_backend(
+                   arguments.store,
+                   arguments.rank,
+                   arguments.world_size,
+                   arguments.timeout);
+             }});
     return true;
   }();
   static_cast<void>(is_done);

@@ -27,7 +27,7 @@ def _group() -> Any:
 
 
 def _is_alone() -> bool:
-    return _group().backend == "solo"
+    return _group().is_solo
 
 
 def is_torch_tensor(tensor: Any) -> bool:

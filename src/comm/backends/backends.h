@@ -1,31 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engines that carry collectives, one file each.
+// The table of engines that carry collectives. One file each makes a row.
 #pragma once
 
-#include <chrono>
+#include <optional>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "accelerate/c10d.h"
+#include "accelerate/export.h"
+#include "accelerate/process.h"
 
 namespace accelerate {
 
-/// What a backend is made from.
-struct BackendArguments {
-  c10::intrusive_ptr<c10d::Store> store;
-  int rank;
-  int world_size;
-  std::chrono::milliseconds timeout;
-  /// Where Gloo binds its sockets: a network interface, or where that is empty
-  /// an address of this machine.
-  std::string interface;
-  std::string address;
-};
+BackendEntry gloo_backend();
+/// Not available where this build has no NCCL.
+BackendEntry nccl_backend();
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendArguments& arguments);
+/// The row of that name; nothing where nobody registered it.
+ACCELERATE_API std::optional<BackendEntry> find_backend(
+    const std::string& name);
 
-/// Whether this build can make NCCL groups.
-bool nccl_is_available();
-/// Throws `ConfigError` where this build has no NCCL.
-c10::intrusive_ptr<c10d::Backend> make_nccl(const BackendArguments& arguments);
+/// The preferred one of the available backends that carry tensors of `device`;
+/// empty where there is none.
+ACCELERATE_API std::string default_backend_for(c10::DeviceType device);
+
+bool carries(const BackendEntry& entry, c10::DeviceType device);
+
+/// The backend of a run: the one decision for C++ and Python. `wanted` is a
+/// name, torch.distributed's list of devices and names for one, or
+/// `Backend::kAuto`; `cpu` keeps the run off accelerators. Throws `ConfigError`
+/// where such a process cannot use what is wanted.
+ACCELERATE_API std::string choose_backend(
+    const std::string& wanted,
+    const ProcessTopology& topology,
+    bool cpu);
+
+/// A backend as torch.distributed's `init_process_group` takes it: "gloo", or
+/// "cpu:gloo,cuda:nccl" for one that does not carry CPU tensors.
+ACCELERATE_API std::string backends_by_device(const std::string& name);
 
 } // namespace accelerate

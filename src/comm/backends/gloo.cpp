@@ -4,18 +4,42 @@
 #include "comm/backends/backends.h"
 
 namespace accelerate {
+namespace {
+
+using Gloo = c10d::ProcessGroupGloo;
+using Devices = decltype(Gloo::Options::devices);
+
+Devices devices_for(const BackendArguments& arguments) {
+  if (auto* parent = dynamic_cast<Gloo*>(arguments.parent.get())) {
+    return parent->getOptions()->devices;
+  }
+  if (!arguments.interface.empty()) {
+    return {Gloo::createDeviceForInterface(arguments.interface)};
+  }
+  if (!arguments.address.empty()) {
+    return {Gloo::createDeviceForHostname(arguments.address)};
+  }
+  return {Gloo::createDefaultDevice()};
+}
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendArguments& arguments) {
-  using Gloo = c10d::ProcessGroupGloo;
   auto options = Gloo::Options::create(arguments.timeout);
-  options->devices.push_back(
-      arguments.interface.empty()
-          ? Gloo::createDeviceForHostname(arguments.address)
-          : Gloo::createDeviceForInterface(arguments.interface));
+  options->devices = devices_for(arguments);
   // Two threads: DDP has a bucket in flight while the next one fills.
   options->threads = 2;
   return c10::make_intrusive<Gloo>(
       arguments.store, arguments.rank, arguments.world_size, options);
+}
+
+} // namespace
+
+BackendEntry gloo_backend() {
+  return {
+      .name = "gloo",
+      .devices = {c10::kCPU, c10::kCUDA},
+      .available = [] { return true; },
+      .make = make_gloo,
+      .sums_after_exchange = true};
 }
 
 } // namespace accelerate

@@ -4,16 +4,23 @@
 #include "comm/backends/backends.h"
 
 namespace accelerate {
-
-bool nccl_is_available() {
-  return true;
-}
+namespace {
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const BackendArguments& arguments) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = arguments.timeout;
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(
       arguments.store, arguments.rank, arguments.world_size, options);
+}
+
+} // namespace
+
+BackendEntry nccl_backend() {
+  return {
+      .name = "nccl",
+      .devices = {c10::kCUDA},
+      .available = [] { return true; },
+      .make = make_nccl};
 }
 
 } // namespace accelerate

@@ -4,14 +4,16 @@
 
 namespace accelerate {
 
-bool nccl_is_available() {
-  return false;
-}
-
-c10::intrusive_ptr<c10d::Backend> make_nccl(const BackendArguments&) {
-  throw ConfigError(
-      "[connect] this library was built with a torch that has no NCCL; choose "
-      "Backend::kGloo or build it with a CUDA torch");
+BackendEntry nccl_backend() {
+  return {
+      .name = "nccl",
+      .devices = {c10::kCUDA},
+      .available = [] { return false; },
+      .make = [](const BackendArguments&) -> c10::intrusive_ptr<c10d::Backend> {
+        throw ConfigError(
+            "[connect] this library was built with a torch that has no NCCL; "
+            "choose Backend::kGloo or build it with a CUDA torch");
+      }};
 }
 
 } // namespace accelerate

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""First contact: what C++ decides, and a connection that ends and is made again."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+import ranks
+
+from accelerate import _C
+from accelerate.errors import ConfigError
+
+
+def test_backend_and_timeouts_are_decided_once():
+    environment = _C.environment_of_group(rank=0, world_size=2, local_rank=0, local_world_size=2)
+    assert environment.choose_backend(None, cpu=True) == "gloo"
+    assert environment.choose_backend("gloo", cpu=True) == "gloo"
+    for wanted in ("nccl", "cpu:gloo,cuda:nccl", "mpi"):
+        with pytest.raises(ConfigError, match=f"'{wanted}', but these processes can speak gloo"):
+            environment.choose_backend(wanted, cpu=True)
+    assert _C.collective_timeout() == datetime.timedelta(minutes=10)
+
+
+def test_one_process_is_alone():
+    group = _C.ProcessGroup()
+    assert group.is_solo and not group.is_shut_down
+    group.shutdown()
+    assert not group.is_shut_down
+
+
+AGAIN = """
+import torch
+from accelerate import Accelerator
+
+sums = []
+for i in range(4):
+    for _ in range(2):      # the second shares what the first has connected
+        accelerator = Accelerator(cpu=True)
+        sums.append(accelerator.reduce(torch.tensor(accelerator.process_index + i)).item())
+    if i % 2 == 1:
+        accelerator.end_training()
+        try:
+            accelerator.reduce(torch.ones(1))
+        except ValueError as error:
+            assert "shut down" in str(error), error
+        else:
+            raise SystemExit("no error")
+answer(sums)
+"""
+
+
+def test_an_accelerator_after_the_end_connects_anew(tmp_path):
+    expected = [1, 1, 3, 3, 5, 5, 7, 7]
+    assert ranks.run_ours(AGAIN, tmp_path) == [expected, expected]

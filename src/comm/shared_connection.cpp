@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connections that a process keeps for its Accelerators.
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "accelerate/c10d.h"
+#include "comm/backends/backends.h"
+#include "comm/connect.h"
+
+namespace accelerate {
+namespace {
+
+/// What two Accelerators must have in common to share a connection.
+struct Key {
+  Rendezvous meeting_point;
+  int rank;
+  int world_size;
+  std::string backend;
+  std::chrono::milliseconds timeout;
+  bool operator==(const Key&) const = default;
+};
+
+struct Connections {
+  // Never destroyed: `leave_all` ends them in time.
+  static Connections& instance() {
+    static auto* connections = new Connections;
+    return *connections;
+  }
+
+  std::optional<ProcessGroup> find(const Key& key) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::erase_if(
+        open, [](const auto& entry) { return entry.second.is_shut_down(); });
+    for (const auto& [known, group] : open) {
+      if (known == key) {
+        return group;
+      }
+    }
+    return std::nullopt;
+  }
+
+  void add(Key key, ProcessGroup group) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    open.emplace_back(std::move(key), std::move(group));
+  }
+
+  std::mutex mutex;
+  std::vector<std::pair<Key, ProcessGroup>> open;
+};
+
+// NCCL complains of groups that nobody has left, and must be left before any
+// static object goes. Gloo's object stays: its end would wait for operations
+// under way, which a peer that is gone never answers.
+void leave_all() {
+  for (auto& [key, group] : Connections::instance().open) {
+    to_c10d(group).release();
+    group.shutdown();
+  }
+}
+
+} // namespace
+
+ProcessGroup shared_connection(
+    const ProcessEnvironment& environment,
+    const ProcessGroupOptions& options,
+    bool cpu) {
+  const auto& topology = environment.topology;
+  ProcessGroupOptions chosen = options;
+  chosen.backend = choose_backend(options.backend, topology, cpu);
+  if (topology.world_size == 1 &&
+      (options.backend == Backend::kAuto ||
+       carries(*find_backend(chosen.backend), c10::kCPU))) {
+    return {};
+  }
+  const Key key{
+      environment.rendezvous,
+      topology.rank,
+      topology.world_size,
+      chosen.backend,
+      chosen.timeout};
+  auto& connections = Connections::instance();
+  if (auto known = connections.find(key)) {
+    return *known;
+  }
+  // Without a lock: ranks of several meeting points may be threads.
+  auto group = ProcessGroup::connect(environment, chosen);
+  // After the first connection, so that the store closes later than its users.
+  [[maybe_unused]] static const int registered = std::atexit(leave_all);
+  connections.add(key, group);
+  return group;
+}
+
+} // namespace accelerate

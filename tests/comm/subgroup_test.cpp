@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of some ranks of a group.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "accelerate/c10d.h"
+#include "accelerate/error.h"
+#include "accelerate/process_group.h"
+#include "support/rank_bodies.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using namespace std::chrono_literals;
+
+int64_t sum_of(const ProcessGroup& group, int64_t own) {
+  auto value = torch::full({1}, own, torch::kLong);
+  group.all_reduce(value, ReduceOp::kSum);
+  return value.item<int64_t>();
+}
+
+// Ranks 0 and 2, and ranks 1 and 3 of four: 0 + 2 and 1 + 3. Both kinds of
+// groups go on side by side.
+std::string sums_of_halves(const ProcessGroup& group) {
+  const int first = group.rank() % 2;
+  const auto half = group.subgroup({first, first + 2});
+  std::string text = std::to_string(half.rank()) + " of " +
+                     std::to_string(half.world_size()) + ":";
+  for (const auto& each : {half, group, half}) {
+    text += ' ' + std::to_string(sum_of(each, group.rank()));
+  }
+  return text;
+}
+
+const testing::RankBodyRegistration kHalves(
+    "halves",
+    [](const AcceleratorOptions& options) {
+      return sums_of_halves(
+          options.process_group ? *options.process_group
+                                : ProcessGroup::connect(detect_environment()));
+    });
+
+class SubgroupOf : public ::testing::TestWithParam<testing::RankKind> {};
+INSTANTIATE_TEST_SUITE_P(
+    Ranks,
+    SubgroupOf,
+    ::testing::Values(
+        testing::RankKind::kThreads,
+        testing::RankKind::kProcesses),
+    ::testing::PrintToStringParamName());
+
+TEST_P(SubgroupOf, ReducesOverItsRanksAlone) {
+  EXPECT_THAT(
+      testing::run_body(GetParam(), 4, "halves"),
+      ElementsAre(
+          "0 of 2: 2 6 2", "0 of 2: 4 6 4", "1 of 2: 2 6 2", "1 of 2: 4 6 4"));
+}
+
+TEST(Subgroup, WorksOnGroupsGivenFromOutside) {
+  run_ranks(4, [](ProcessGroup group) {
+    // Two handles to one group, as two Accelerators would have.
+    for (int i = 0; i < 2; ++i) {
+      const auto given = from_c10d(to_c10d(group));
+      const auto expected = group.rank() % 2 == 0 ? ": 2 6 2" : ": 4 6 4";
+      EXPECT_THAT(sums_of_halves(given), HasSubstr(expected));
+    }
+  });
+}
+
+TEST(Subgroup, NumbersItsRanksAsTheyAreListed) {
+  run_ranks(3, [](ProcessGroup group) {
+    const auto turned = group.subgroup({2, 0, 1});
+    EXPECT_EQ(turned.rank(), (group.rank() + 1) % 3);
+    const auto all = turned.all_gather(torch::full({1}, group.rank()));
+    EXPECT_TRUE(all.flatten().equal(torch::tensor({2, 0, 1})));
+  });
+}
+
+TEST(Subgroup, MayBeOneRankOrAll) {
+  run_ranks(3, [](ProcessGroup group) {
+    // Ranks 0 and 1 meet, rank 2 plays no part.
+    const auto part = group.subgroup(
+        group.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2});
+    EXPECT_EQ(part.is_solo(), group.rank() == 2);
+    EXPECT_EQ(sum_of(part, group.rank() + 1), 3);
+    EXPECT_EQ(group.subgroup({0, 1, 2}).impl(), group.impl());
+  });
+  EXPECT_TRUE(ProcessGroup().subgroup({0}).is_solo());
+}
+
+TEST(Subgroup, MayBeMadeOfASubgroup) {
+  run_ranks(4, [](ProcessGroup group) {
+    if (const auto three = group.subgroup(
+            group.rank() > 0 ? std::vector<int>{1, 2, 3} : std::vector<int>{0});
+        !three.is_solo()) {
+      const auto two = three.subgroup(
+          three.rank() > 0 ? std::vector<int>{1, 2} : std::vector<int>{0});
+      EXPECT_EQ(sum_of(two, group.rank()), group.rank() == 1 ? 1 : 5);
+    }
+  });
+}
+
+struct WrongList {
+  const char* name;
+  std::vector<int> ranks;
+};
+
+class RefusedSubgroup : public ::testing::TestWithParam<WrongList> {};
+INSTANTIATE_TEST_SUITE_P(
+    Lists,
+    RefusedSubgroup,
+    ::testing::Values(
+        WrongList{"Empty", {}},
+        WrongList{"WithoutThisRank", {0}},
+        WrongList{"Twice", {1, 1}},
+        WrongList{"OutOfRange", {1, 2}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(RefusedSubgroup, IsAnErrorOnAllOfItsRanks) {
+  run_ranks(2, [](ProcessGroup group) {
+    if (group.rank() == 1) {
+      EXPECT_THAT(
+          [&] { group.subgroup(GetParam().ranks); },
+          ThrowsMessage<UsageError>(
+              AllOf(HasSubstr("[subgroup]"), HasSubstr("on rank 1"))));
+    } else {
+      EXPECT_THAT(
+          [&] {
+            group.subgroup({0, 1});
+          },
+          ThrowsMessage<MismatchError>(HasSubstr("rank 1 gave others")));
+    }
+    // The group is still in step.
+    EXPECT_EQ(sum_of(group, 1), 2);
+  });
+}
+
+TEST(Subgroup, EndsWithItsGroup) {
+  run_ranks(4, [](ProcessGroup group) {
+    const int first = group.rank() / 2 * 2;
+    const auto pair = group.subgroup({first, first + 1});
+    group.barrier();
+    group.shutdown();
+    EXPECT_THROW(pair.barrier(), UsageError);
+  });
+}
+
+TEST(Subgroup, KeepsTheTimeout) {
+  const auto run = [] {
+    run_ranks(
+        3,
+        [](ProcessGroup group) {
+          const auto pair = group.subgroup(
+              group.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2});
+          if (group.rank() == 0) {
+            pair.barrier();
+          } else {
+            std::this_thread::sleep_for(1500ms);
+          }
+        },
+        {.timeout = 300ms});
+  };
+  EXPECT_THAT(
+      run,
+      ThrowsMessage<TimeoutError>(
+          AllOf(HasSubstr("[barrier]"), HasSubstr("rank 0 of 2"))));
+}
+
+} // namespace
+} // namespace accelerate
