@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "hardware/network.h"
 #include "python/src/binders.h"
+#include "run/assemble.h"
 
 namespace accelerate::python {
 

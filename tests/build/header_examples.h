@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/accelerator_kind.h"
 #include "accelerate/c10d.h"
 #include "accelerate/mesh.h"
 #include "accelerate/models.h"

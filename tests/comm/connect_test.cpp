@@ -22,8 +22,7 @@ using namespace std::chrono_literals;
 ProcessEnvironment environment(int rank, int world_size, int port) {
   return {
       {rank, world_size, rank, world_size, 0},
-      {.address = "127.0.0.1", .port = port},
-      "torchrun"};
+      {.address = "127.0.0.1", .port = port}};
 }
 
 const testing::RankBodyRegistration kTwoGroups(
@@ -159,7 +158,8 @@ TEST(Connect, RefusesTwoProcessesWithOneRank) {
 TEST(Connect, SaysWhatIsMissingWhereNoMeetingPointIsKnown) {
   EXPECT_THAT(
       [] {
-        ProcessGroup::connect({{0, 2, 0, 2, 0}, {}, "PMI"});
+        constexpr static Starter kPmi{.name = "PMI"};
+        ProcessGroup::connect({{0, 2, 0, 2, 0}, {}, &kPmi});
       },
       ThrowsMessage<ConfigError>(
           AllOf(HasSubstr("PMI started 2"), HasSubstr("MASTER_ADDR"))));

@@ -6,8 +6,6 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
 #include "accelerate/accelerate.h"
 #include "accelerate/accelerator_kind.h"
 #include "accelerate/c10d.h"

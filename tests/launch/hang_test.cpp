@@ -264,6 +264,7 @@ TEST(Bar, WhileOthersFloodDoesNotStopThem) {
       "        sys.stdout.write(line * 50)\n");
   const std::string path = folder.path();
   std::filesystem::create_directory(folder.path() / "parent");
+  folder.write("parent/accelerate_parent", "");
   const auto result = run_shell(
       "mkfifo " + path + "/in; exec 9<>" + path + "/in; " +
       launch(

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -21,17 +22,19 @@ void set_option(int socket, int name, int value) {
   setsockopt(socket, IPPROTO_TCP, name, &value, sizeof(value));
 }
 
-// The other system acknowledges what its launcher does not read.
-bool does_system_answer(int socket) {
+// The other system acknowledges what its launcher does not read, at every sign
+// of life; after a cut, nothing is as young as half of the silence.
+bool does_system_answer(int socket, const Patience& patience) {
   tcp_info info{};
   socklen_t size = sizeof(info);
-  constexpr unsigned kRecentMs = 3000;
+  const auto recent =
+      std::min(patience.limit / 2, std::chrono::milliseconds(3000));
   return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-         info.tcpi_last_ack_recv < kRecentMs;
+         std::chrono::milliseconds(info.tcpi_last_ack_recv) < recent;
 }
 
-std::string describe_silence(int socket) {
-  return does_system_answer(socket)
+std::string describe_silence(int socket, const Patience& patience) {
+  return does_system_answer(socket, patience)
              ? "its system answers, its launcher does not; it is suspended or "
                "overloaded"
              : "nothing answers there; the machine is down, or the network "
@@ -168,13 +171,13 @@ void Connection::look() {
         "has been silent for ",
         std::chrono::duration_cast<std::chrono::seconds>(silence).count(),
         " s: ",
-        describe_silence(socket_.get())));
+        describe_silence(socket_.get(), patience_)));
     return;
   }
   timer_ = loop_.after(kLook, [this] { look(); });
   if (silence > patience_.notice && !std::exchange(is_named_, true) &&
       callbacks_.silent) {
-    callbacks_.silent(describe_silence(socket_.get()));
+    callbacks_.silent(describe_silence(socket_.get(), patience_));
   }
 }
 
