@@ -42,12 +42,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                     : std::optional(found->second);
   };
   try {
-    const auto found = detect_slurm(EnvReader(env));
-    require(found.has_value());
+    const auto found = detect_environment(env);
+    require(found.starter != nullptr);
     require(
-        found->rendezvous.address.empty() ||
-        is_host_name(found->rendezvous.address));
-    require(found->topology.local_rank < found->topology.local_world_size);
+        found.rendezvous.address.empty() ||
+        is_host_name(found.rendezvous.address));
+    require(found.topology.local_rank < found.topology.local_world_size);
   } catch (const ConfigError&) {
     // Refused, as the contract says.
   }
