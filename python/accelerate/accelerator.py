@@ -457,6 +457,7 @@ class Accelerator:
             use_stateful_dataloader=config.use_stateful_dataloader,
         )
         self._dataloaders.append(prepared)
+        self._keep_state("loader", prepared._position, prepared._restore_position)
         return prepared
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:

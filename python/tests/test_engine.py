@@ -161,6 +161,25 @@ def test_the_state_of_a_run_goes_on_bit_for_bit(fused, saved_after):
         assert torch.equal(a, b)
 
 
+def test_a_loader_goes_on_where_the_registry_says():
+    def loader_of(accelerator):
+        data = torch.arange(20.0)
+        return accelerator.prepare(torch.utils.data.DataLoader(data, batch_size=2, shuffle=True))
+
+    accelerator, *_ = make(False)
+    expected = []
+    for index, batch in enumerate(loader := loader_of(accelerator)):
+        if index == 3:
+            saved = accelerator._run.state.state_dict()
+        if index > 3:
+            expected.append(batch.tolist())
+    torch.manual_seed(123)
+    again, *_ = make(False)
+    loader = loader_of(again)
+    again._run.state.load_state_dict(saved)
+    assert [batch.tolist() for batch in loader] == expected
+
+
 def test_the_registry_names_what_was_prepared_and_says_what_does_not_fit():
     accelerator, *_ = make(False)
     registry = accelerator._run.state

@@ -16,29 +16,36 @@ namespace {
 /// The seams of a step, abandoned where it goes before `finish`.
 class StepScope {
  public:
-  explicit StepScope(std::vector<std::shared_ptr<ParallelEngine>> engines)
-      : engines_(std::move(engines)) {
-    for (const auto& engine : engines_) {
-      engine->before_step();
-    }
+  using Engines = std::vector<std::weak_ptr<ParallelEngine>>;
+
+  explicit StepScope(const Engines& engines) : engines_(engines) {
+    for_each([](ParallelEngine& engine) { engine.before_step(); });
   }
   ~StepScope() {
-    for (const auto& engine : engines_) {
-      engine->abandon_step();
+    if (!is_finished_) {
+      for_each([](ParallelEngine& engine) { engine.abandon_step(); });
     }
   }
   StepScope(const StepScope&) = delete;
   StepScope& operator=(const StepScope&) = delete;
 
   void finish(bool did_step) {
-    for (const auto& engine : engines_) {
-      engine->after_step(did_step);
-    }
-    engines_.clear();
+    for_each([&](ParallelEngine& engine) { engine.after_step(did_step); });
+    is_finished_ = true;
   }
 
  private:
-  std::vector<std::shared_ptr<ParallelEngine>> engines_;
+  template <class Work>
+  void for_each(Work&& work) {
+    for (const auto& weak : engines_) {
+      if (const auto engine = weak.lock()) {
+        work(*engine);
+      }
+    }
+  }
+
+  const Engines& engines_;
+  bool is_finished_ = false;
 };
 
 } // namespace
@@ -68,7 +75,7 @@ void OptimizerStep::wire(
   for (const auto& parameter : optimizer_->parameters()) {
     own.insert(parameter.unsafeGetTensorImpl());
   }
-  Part part{engine, {}, {}};
+  Part part{engine, {}, {}, {}};
   std::vector<Replacement> replacements;
   for (const auto& [name, parameter] : parameters) {
     if (!own.contains(parameter.unsafeGetTensorImpl()) ||
@@ -79,8 +86,9 @@ void OptimizerStep::wire(
     if (!trained.is_same(parameter)) {
       replacements.push_back({name, parameter, trained});
     }
-    part.parameters.emplace_back(name, parameter);
-    part.trained.emplace_back(name, trained);
+    part.names.push_back(name);
+    part.parameters.push_back(parameter);
+    part.trained.push_back(trained);
   }
   if (part.parameters.empty()) {
     return;
@@ -88,22 +96,17 @@ void OptimizerStep::wire(
   if (!replacements.empty()) {
     optimizer_->replace(replacements);
   }
-  for (const auto& [name, trained] : part.trained) {
+  for (const auto& trained : part.trained) {
     part_of_[trained.unsafeGetTensorImpl()] = parts_.size();
   }
   parts_.push_back(std::move(part));
-}
-
-std::vector<std::shared_ptr<ParallelEngine>> OptimizerStep::engines() const {
-  std::vector<std::shared_ptr<ParallelEngine>> living;
-  for (const auto& part : parts_) {
-    auto engine = part.engine.lock();
-    if (engine &&
-        std::find(living.begin(), living.end(), engine) == living.end()) {
-      living.push_back(std::move(engine));
-    }
+  const bool is_known =
+      std::any_of(engines_.begin(), engines_.end(), [&](const auto& known) {
+        return known.lock() == engine;
+      });
+  if (!is_known) {
+    engines_.push_back(engine);
   }
-  return living;
 }
 
 std::shared_ptr<ParallelEngine> OptimizerStep::engine_of(
@@ -139,7 +142,7 @@ void OptimizerStep::step(StepScalars scalars) {
     return;
   }
   step_state_->end_step();
-  StepScope scope(engines());
+  StepScope scope(engines_);
   if (scaler_) {
     unscale();
     overflow_ = scaler_->overflow_of(this);
@@ -177,11 +180,7 @@ void OptimizerStep::zero_grad(Zeroing how) {
   optimizer_->zero_grad(how);
   for (const auto& part : parts_) {
     if (const auto engine = part.engine.lock()) {
-      std::vector<at::Tensor> parameters;
-      for (const auto& [name, parameter] : part.parameters) {
-        parameters.push_back(parameter);
-      }
-      engine->zero_gradients(parameters, how);
+      engine->zero_gradients(part.parameters, how);
     }
   }
   if (scaler_) {
@@ -193,8 +192,8 @@ NamedParameters OptimizerStep::names() const {
   NamedParameters names;
   std::unordered_map<const c10::TensorImpl*, std::string> known;
   for (const auto& part : parts_) {
-    for (const auto& [name, tensor] : part.trained) {
-      known.emplace(tensor.unsafeGetTensorImpl(), name);
+    for (size_t i = 0; i < part.names.size(); ++i) {
+      known.emplace(part.trained[i].unsafeGetTensorImpl(), part.names[i]);
     }
   }
   for (const auto& parameter : optimizer_->parameters()) {
@@ -213,17 +212,17 @@ void OptimizerStep::for_each_slice(StateDict& state, Work&& work) const {
   for (const auto& part : parts_) {
     const auto engine = part.engine.lock();
     for (size_t i = 0; engine && i < part.parameters.size(); ++i) {
-      const auto& [name, parameter] = part.parameters[i];
+      const auto& parameter = part.parameters[i];
       const auto begin = engine->slice_begin(parameter);
       if (!begin) {
         continue;
       }
-      const std::string prefix = str_cat("state.", name);
+      const std::string prefix = str_cat("state.", part.names[i]);
       for (const auto& [key, value] : state.part(prefix)) {
         work(
             str_cat(prefix, '.', key),
             value,
-            part.trained[i].second,
+            part.trained[i],
             parameter,
             *begin);
       }

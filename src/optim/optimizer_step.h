@@ -94,13 +94,13 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   /// Parameters of one model.
   struct Part {
     std::weak_ptr<ParallelEngine> engine;
+    std::vector<std::string> names;
     /// The model's tensors, and what is trained in their place.
-    NamedParameters parameters;
-    NamedParameters trained;
+    std::vector<at::Tensor> parameters;
+    std::vector<at::Tensor> trained;
   };
 
   bool syncs() const { return step_state_->sync_gradients(); }
-  std::vector<std::shared_ptr<ParallelEngine>> engines() const;
   /// Null where the tensor belongs to no prepared model, or to one that is
   /// gone.
   std::shared_ptr<ParallelEngine> engine_of(const at::Tensor& trained) const;
@@ -113,6 +113,8 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   std::shared_ptr<StepState> step_state_;
   std::shared_ptr<GradScaler> scaler_;
   std::vector<Part> parts_;
+  /// Of the parts, each once.
+  std::vector<std::weak_ptr<ParallelEngine>> engines_;
   /// From what is trained to its part.
   std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
   bool is_done_ = false;

@@ -19,7 +19,8 @@ namespace accelerate {
 class TorchOptimizer final : public OptimizerAdapter {
  public:
   explicit TorchOptimizer(torch::optim::Optimizer& optimizer)
-      : optimizer_(optimizer) {}
+      : optimizer_(optimizer),
+        taker_(dynamic_cast<TakesStepScalars*>(&optimizer)) {}
 
   std::vector<at::Tensor> parameters() override {
     std::vector<at::Tensor> all;
@@ -30,14 +31,13 @@ class TorchOptimizer final : public OptimizerAdapter {
   }
   void replace(const std::vector<Replacement>& replacements) override;
   bool takes_scalars() const override {
-    const auto* taker = dynamic_cast<TakesStepScalars*>(&optimizer_);
-    return taker != nullptr && taker->takes_scalars();
+    return taker_ != nullptr && taker_->takes_scalars();
   }
   void step(const StepScalars& scalars) override {
     check_gradients();
     place_state();
-    if (auto* taker = dynamic_cast<TakesStepScalars*>(&optimizer_)) {
-      taker->give_scalars(scalars);
+    if (taker_ != nullptr) {
+      taker_->give_scalars(scalars);
     }
     optimizer_.step();
   }
@@ -77,6 +77,8 @@ class TorchOptimizer final : public OptimizerAdapter {
   }
 
   torch::optim::Optimizer& optimizer_;
+  /// Null where the optimizer takes numbers of the host alone.
+  TakesStepScalars* taker_;
   bool is_placed_ = false;
 };
 

@@ -63,29 +63,36 @@ class GeneratorState final : public Stateful {
 /// The seams of a backward, abandoned where it goes before `finish`.
 class BackwardScope {
  public:
-  explicit BackwardScope(std::vector<std::shared_ptr<ModelContext>> models)
-      : models_(std::move(models)) {
-    for (const auto& model : models_) {
-      model->engine->before_backward();
-    }
+  using Models = std::vector<std::weak_ptr<ModelContext>>;
+
+  explicit BackwardScope(const Models& models) : models_(models) {
+    for_each([](ParallelEngine& engine) { engine.before_backward(); });
   }
   ~BackwardScope() {
-    for (const auto& model : models_) {
-      model->engine->abandon_backward();
+    if (!is_finished_) {
+      for_each([](ParallelEngine& engine) { engine.abandon_backward(); });
     }
   }
   BackwardScope(const BackwardScope&) = delete;
   BackwardScope& operator=(const BackwardScope&) = delete;
 
   void finish() {
-    for (const auto& model : models_) {
-      model->engine->after_backward();
-    }
-    models_.clear();
+    for_each([](ParallelEngine& engine) { engine.after_backward(); });
+    is_finished_ = true;
   }
 
  private:
-  std::vector<std::shared_ptr<ModelContext>> models_;
+  template <class Work>
+  void for_each(Work&& work) {
+    for (const auto& weak : models_) {
+      if (const auto model = weak.lock()) {
+        work(*model->engine);
+      }
+    }
+  }
+
+  const Models& models_;
+  bool is_finished_ = false;
 };
 
 } // namespace
@@ -198,7 +205,7 @@ void TrainingRun::backward(
     }
     weighted = scaler_->scale(weighted);
   }
-  BackwardScope scope(living_models());
+  BackwardScope scope(models_);
   group().guard("backward", [&] { run(weighted); });
   scope.finish();
   step_state_->note_backward();
