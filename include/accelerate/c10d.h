@@ -57,10 +57,9 @@ struct ACCELERATE_API BackendEntry {
 };
 
 /// Adds a backend, under whose name `ProcessGroupOptions::backend` finds it and
-/// which `Backend::kAuto` takes where the row of the accelerator in use names it
-/// (`accelerator_kind.h`). Call it before the first
-/// group is made. Throws `UsageError` where a part is missing or the name is
-/// taken.
+/// which `Backend::kAuto` takes where the row of the accelerator in use
+/// (`accelerator_kind.h`) names it. Call it before the first group is made.
+/// Throws `UsageError` where a part is missing or the name is taken.
 ///
 ///     accelerate::register_backend({
 ///         .name = "fast",
