@@ -203,9 +203,7 @@ TEST(Contained, JobsRunAsOthersDo) {
        "2",
        "sh",
        "-c",
-       "echo $RANK; [ $RANK = 0 ] || exit 5; exec sleep 61"},
-      // LeakSanitizer stops threads by numbers that are others in a namespace.
-      {{"ASAN_OPTIONS", "detect_leaks=0"}});
+       "echo $RANK; [ $RANK = 0 ] || exit 5; exec sleep 61"});
   if (result.err.find("this system refuses") != std::string::npos) {
     GTEST_SKIP() << result.err;
   }
