@@ -123,6 +123,15 @@ struct DeviceScalars {
       rate = learning_rate.to(device);
     }
   }
+  /// Calls `work` with the device's rate, or with the host's.
+  template <class Work>
+  void with_rate(double host, Work&& work) const {
+    if (rate) {
+      work(*rate);
+    } else {
+      work(host);
+    }
+  }
   std::optional<at::Tensor> overflow;
   std::optional<at::Tensor> rate;
 };
@@ -136,7 +145,7 @@ void call_adam(
     AdamLists& lists,
     const DeviceScalars& scalars) {
   lists.count_step();
-  const auto call = [&](const auto& rate) {
+  scalars.with_rate(options.lr, [&](const auto& rate) {
     function(
         parameters,
         lists.gradients,
@@ -153,12 +162,7 @@ void call_adam(
         options.maximize,
         std::nullopt,
         scalars.overflow);
-  };
-  if (scalars.rate) {
-    call(*scalars.rate);
-  } else {
-    call(options.lr);
-  }
+  });
   if (scalars.overflow) {
     lists.uncount_step(*scalars.overflow);
   }
@@ -174,7 +178,7 @@ void call_sgd(
   if (parameters.empty()) {
     return;
   }
-  const auto call = [&](const auto& rate) {
+  scalars.with_rate(options.lr, [&](const auto& rate) {
     at::_fused_sgd_(
         parameters,
         gradients,
@@ -188,12 +192,7 @@ void call_sgd(
         is_first_step,
         std::nullopt,
         scalars.overflow);
-  };
-  if (scalars.rate) {
-    call(*scalars.rate);
-  } else {
-    call(options.lr);
-  }
+  });
 }
 
 } // namespace

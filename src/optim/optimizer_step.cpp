@@ -9,43 +9,18 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "parallel/seam_scope.h"
 
 namespace accelerate {
 namespace {
 
-/// The seams of a step, abandoned where it goes before `finish`.
-class StepScope {
- public:
-  using Engines = std::vector<std::weak_ptr<ParallelEngine>>;
-
-  explicit StepScope(const Engines& engines) : engines_(engines) {
-    for_each([](ParallelEngine& engine) { engine.before_step(); });
-  }
-  ~StepScope() {
-    if (!is_finished_) {
-      for_each([](ParallelEngine& engine) { engine.abandon_step(); });
-    }
-  }
-  StepScope(const StepScope&) = delete;
-  StepScope& operator=(const StepScope&) = delete;
-
-  void finish(bool did_step) {
-    for_each([&](ParallelEngine& engine) { engine.after_step(did_step); });
-    is_finished_ = true;
-  }
-
- private:
-  template <class Work>
-  void for_each(Work&& work) {
-    for (const auto& weak : engines_) {
-      if (const auto engine = weak.lock()) {
-        work(*engine);
-      }
-    }
-  }
-
-  const Engines& engines_;
-  bool is_finished_ = false;
+/// An entry of the state that belongs to a slice.
+struct SliceEntry {
+  std::string key;
+  const StateValue& value;
+  const at::Tensor& trained;
+  const at::Tensor& parameter;
+  int64_t begin;
 };
 
 } // namespace
@@ -104,7 +79,8 @@ void OptimizerStep::wire(
       std::any_of(engines_.begin(), engines_.end(), [&](const auto& known) {
         return known.lock() == engine;
       });
-  if (!is_known) {
+  // The seams of a local engine are empty.
+  if (!is_known && !engine->is_local()) {
     engines_.push_back(engine);
   }
 }
@@ -142,7 +118,11 @@ void OptimizerStep::step(StepScalars scalars) {
     return;
   }
   step_state_->end_step();
-  StepScope scope(engines_);
+  SeamScope scope(
+      engines_,
+      [](ParallelEngine& engine) -> ParallelEngine& { return engine; },
+      &ParallelEngine::before_step,
+      &ParallelEngine::abandon_step);
   if (scaler_) {
     unscale();
     overflow_ = scaler_->overflow_of(this);
@@ -162,7 +142,8 @@ void OptimizerStep::step(StepScalars scalars) {
     optimizer_->step(scalars);
   }
   is_done_ = true;
-  scope.finish(!is_left_out);
+  scope.finish(
+      [&](ParallelEngine& engine) { engine.after_step(!is_left_out); });
 }
 
 bool OptimizerStep::was_skipped() const {
@@ -178,9 +159,9 @@ void OptimizerStep::zero_grad(Zeroing how) {
     return;
   }
   optimizer_->zero_grad(how);
-  for (const auto& part : parts_) {
-    if (const auto engine = part.engine.lock()) {
-      engine->zero_gradients(part.parameters, how);
+  for (size_t i = 0; !engines_.empty() && i < parts_.size(); ++i) {
+    if (const auto engine = parts_[i].engine.lock()) {
+      engine->zero_gradients(parts_[i].parameters, how);
     }
   }
   if (scaler_) {
@@ -219,12 +200,12 @@ void OptimizerStep::for_each_slice(StateDict& state, Work&& work) const {
       }
       const std::string prefix = str_cat("state.", part.names[i]);
       for (const auto& [key, value] : state.part(prefix)) {
-        work(
+        work(SliceEntry{
             str_cat(prefix, '.', key),
             value,
             part.trained[i],
             parameter,
-            *begin);
+            *begin});
       }
     }
   }
@@ -232,52 +213,42 @@ void OptimizerStep::for_each_slice(StateDict& state, Work&& work) const {
 
 StateDict OptimizerStep::state_dict() const {
   StateDict state = optimizer_->state(names());
-  for_each_slice(
-      state,
-      [&](const std::string& key,
-          const StateValue& value,
-          const at::Tensor& trained,
-          const at::Tensor& parameter,
-          int64_t begin) {
-        const auto* values = std::get_if<at::Tensor>(&value);
-        if (values != nullptr && values->sizes() == trained.sizes()) {
-          state.set(key, TensorSlice{*values, parameter.sizes().vec(), begin});
-        }
-      });
+  for_each_slice(state, [&](const SliceEntry& entry) {
+    const auto* values = std::get_if<at::Tensor>(&entry.value);
+    if (values != nullptr && values->sizes() == entry.trained.sizes()) {
+      state.set(
+          entry.key,
+          TensorSlice{*values, entry.parameter.sizes().vec(), entry.begin});
+    }
+  });
   return state;
 }
 
 void OptimizerStep::load_state_dict(const StateDict& saved) {
   StateDict state = saved;
-  for_each_slice(
-      state,
-      [&](const std::string& key,
-          const StateValue& value,
-          const at::Tensor& trained,
-          const at::Tensor& parameter,
-          int64_t begin) {
-        const auto* slice = std::get_if<TensorSlice>(&value);
-        if (slice == nullptr) {
-          return;
-        }
-        if (slice->begin != begin || slice->whole != parameter.sizes().vec() ||
-            slice->values.numel() != trained.numel()) {
-          throw UsageError(str_cat(
-              "[load_state_dict] '",
-              key,
-              "' holds ",
-              slice->values.numel(),
-              " numbers from ",
-              slice->begin,
-              " on, expected ",
-              trained.numel(),
-              " from ",
-              begin,
-              " on, as this rank trains; load it on as many ranks as saved "
-              "it"));
-        }
-        state.set(key, slice->values.view(trained.sizes()));
-      });
+  for_each_slice(state, [&](const SliceEntry& entry) {
+    const auto* slice = std::get_if<TensorSlice>(&entry.value);
+    if (slice == nullptr) {
+      return;
+    }
+    if (slice->begin != entry.begin ||
+        slice->whole != entry.parameter.sizes().vec() ||
+        slice->values.numel() != entry.trained.numel()) {
+      throw UsageError(str_cat(
+          "[load_state_dict] '",
+          entry.key,
+          "' holds ",
+          slice->values.numel(),
+          " numbers from ",
+          slice->begin,
+          " on, expected ",
+          entry.trained.numel(),
+          " from ",
+          entry.begin,
+          " on, as this rank trains; load it on as many ranks as saved it"));
+    }
+    state.set(entry.key, slice->values.view(entry.trained.sizes()));
+  });
   optimizer_->load_state(names(), state);
 }
 

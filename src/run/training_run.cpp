@@ -10,6 +10,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "parallel/seam_scope.h"
 #include "random/generators.h"
 
 namespace accelerate {
@@ -60,40 +61,30 @@ class GeneratorState final : public Stateful {
   c10::Device device_;
 };
 
-/// The seams of a backward, abandoned where it goes before `finish`.
-class BackwardScope {
- public:
-  using Models = std::vector<std::weak_ptr<ModelContext>>;
-
-  explicit BackwardScope(const Models& models) : models_(models) {
-    for_each([](ParallelEngine& engine) { engine.before_backward(); });
-  }
-  ~BackwardScope() {
-    if (!is_finished_) {
-      for_each([](ParallelEngine& engine) { engine.abandon_backward(); });
+template <class Object>
+std::vector<std::shared_ptr<Object>> living(
+    const std::vector<std::weak_ptr<Object>>& objects) {
+  std::vector<std::shared_ptr<Object>> alive;
+  for (const auto& object : objects) {
+    if (auto found = object.lock()) {
+      alive.push_back(std::move(found));
     }
   }
-  BackwardScope(const BackwardScope&) = delete;
-  BackwardScope& operator=(const BackwardScope&) = delete;
+  return alive;
+}
 
-  void finish() {
-    for_each([](ParallelEngine& engine) { engine.after_backward(); });
-    is_finished_ = true;
-  }
-
- private:
-  template <class Work>
-  void for_each(Work&& work) {
-    for (const auto& weak : models_) {
-      if (const auto model = weak.lock()) {
-        work(*model->engine);
-      }
+/// The engine of the model that `tensor` belongs to, or is trained in the place
+/// of a tensor of; null where there is none.
+const ParallelEngine* engine_of(
+    const at::Tensor& tensor,
+    const std::vector<std::shared_ptr<ModelContext>>& models) {
+  for (const auto& model : models) {
+    if (model->index_of.contains(tensor.unsafeGetTensorImpl())) {
+      return model->engine.get();
     }
   }
-
-  const Models& models_;
-  bool is_finished_ = false;
-};
+  return nullptr;
+}
 
 } // namespace
 
@@ -205,9 +196,13 @@ void TrainingRun::backward(
     }
     weighted = scaler_->scale(weighted);
   }
-  BackwardScope scope(models_);
+  SeamScope scope(
+      models_,
+      [](ModelContext& model) -> ParallelEngine& { return *model.engine; },
+      &ParallelEngine::before_backward,
+      &ParallelEngine::abandon_backward);
   group().guard("backward", [&] { run(weighted); });
-  scope.finish();
+  scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
   step_state_->note_backward();
 }
 
@@ -220,23 +215,11 @@ AccumulateGuard TrainingRun::begin_micro_batch(
 
 std::vector<std::shared_ptr<OptimizerStep>> TrainingRun::living_optimizers()
     const {
-  std::vector<std::shared_ptr<OptimizerStep>> living;
-  for (const auto& optimizer : optimizers_) {
-    if (auto alive = optimizer.lock()) {
-      living.push_back(std::move(alive));
-    }
-  }
-  return living;
+  return living(optimizers_);
 }
 
 std::vector<std::shared_ptr<ModelContext>> TrainingRun::living_models() const {
-  std::vector<std::shared_ptr<ModelContext>> living;
-  for (const auto& model : models_) {
-    if (auto alive = model.lock()) {
-      living.push_back(std::move(alive));
-    }
-  }
-  return living;
+  return living(models_);
 }
 
 void TrainingRun::unscale_gradients() {
@@ -249,13 +232,12 @@ void TrainingRun::unscale_owners_of(const std::vector<at::Tensor>& parameters) {
   if (!scaler_) {
     return;
   }
+  const auto models = living_models();
   std::unordered_set<const c10::TensorImpl*> wanted;
   for (const auto& parameter : parameters) {
     wanted.insert(parameter.unsafeGetTensorImpl());
-    for (const auto& model : living_models()) {
-      if (model->index_of.contains(parameter.unsafeGetTensorImpl())) {
-        wanted.insert(model->engine->trained(parameter).unsafeGetTensorImpl());
-      }
+    if (const auto* engine = engine_of(parameter, models)) {
+      wanted.insert(engine->trained(parameter).unsafeGetTensorImpl());
     }
   }
   for (const auto& optimizer : living_optimizers()) {
@@ -276,13 +258,7 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
   std::vector<HeldGradients> held(1);
   std::unordered_map<const ParallelEngine*, size_t> place_of;
   for (const auto& parameter : parameters) {
-    const ParallelEngine* engine = nullptr;
-    for (const auto& model : models) {
-      if (model->index_of.contains(parameter.unsafeGetTensorImpl())) {
-        engine = model->engine.get();
-        break;
-      }
-    }
+    const auto* engine = engine_of(parameter, models);
     auto gradient = engine ? engine->gradient(parameter) : parameter.grad();
     size_t place = 0;
     if (engine != nullptr && engine->holds_slices()) {

@@ -3,23 +3,13 @@
 // hosts that ssh cannot take for options.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 
 #include "accelerate/error.h"
 #include "base/host_name.h"
 #include "base/printable.h"
 #include "launch/plan/host_file.h"
-
-namespace {
-
-void require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
-
-} // namespace
+#include "require.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace accelerate;

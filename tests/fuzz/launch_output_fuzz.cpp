@@ -12,16 +12,10 @@
 #include <map>
 
 #include "launch/supervise/output_router.h"
+#include "require.h"
 
 namespace accelerate {
 namespace {
-
-void require(bool holds, const char* what) {
-  if (!holds) {
-    std::cerr << "not so: " << what << '\n';
-    std::abort();
-  }
-}
 
 struct Pipe {
   explicit Pipe(int capacity) {

@@ -2,10 +2,10 @@
 // Machines that come, leave and come again in any order, against a simple
 // model of who is here.
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 
 #include "launch/machines/roll_call.h"
+#include "require.h"
 
 namespace {
 
@@ -13,12 +13,6 @@ using accelerate::HelloMessage;
 using accelerate::RollCall;
 
 constexpr int kMachines = 4;
-
-void require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
 
 } // namespace
 

@@ -3,19 +3,13 @@
 // views that cover the data and survive a round trip.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 
 #include "accelerate/safetensors.h"
+#include "require.h"
 
 namespace st = accelerate::safetensors;
 
 namespace {
-
-void require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
 
 bool is_same(const st::TensorView& a, const st::TensorView& b) {
   return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape &&

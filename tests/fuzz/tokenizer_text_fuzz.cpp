@@ -3,23 +3,17 @@
 // encoded into arrays of one length whose offsets lie in the text, in order;
 // byte-level tokenizers give the text back.
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "accelerate/text.h"
+#include "require.h"
 
 namespace {
 
 using accelerate::Tokenizer;
-
-void require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
 
 const std::vector<Tokenizer>& tokenizers() {
   static const std::vector<Tokenizer> all = [] {

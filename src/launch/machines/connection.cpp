@@ -43,6 +43,29 @@ std::string describe_silence(int socket, const Patience& patience) {
 
 } // namespace
 
+std::string silence_message(
+    const std::string& name,
+    const Patience& patience,
+    const std::string& how) {
+  return str_cat(
+      "[launch] ",
+      name,
+      " has been silent for ",
+      patience.notice.count() / 1000,
+      " s: ",
+      how,
+      "; waiting for ",
+      patience.limit.count() / 1000,
+      " s in all (--heartbeat_seconds)");
+}
+
+std::string return_message(
+    const std::string& name,
+    std::chrono::seconds silence) {
+  return str_cat(
+      "[launch] ", name, " is back after ", silence.count(), " s of silence");
+}
+
 Connection::Connection(
     EventLoop& loop,
     Pulse& pulse,

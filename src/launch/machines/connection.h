@@ -24,6 +24,16 @@ struct Patience {
   std::chrono::milliseconds limit{30000};
 };
 
+/// "NAME has been silent ...": what people are told when `Callbacks::silent`
+/// and `Callbacks::heard_again` come.
+ACCELERATE_API std::string silence_message(
+    const std::string& name,
+    const Patience& patience,
+    const std::string& how);
+ACCELERATE_API std::string return_message(
+    const std::string& name,
+    std::chrono::seconds silence);
+
 /// Sends and receives messages on a connected socket. Callbacks come from the
 /// loop; after `closed` nothing comes any more. A callback may destroy the
 /// connection only through `EventLoop::after`.

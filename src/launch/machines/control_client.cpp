@@ -67,7 +67,7 @@ void ControlClient::try_to_connect() {
 }
 
 void ControlClient::connected(UniqueFile socket) {
-  const std::string name = str_cat("[launch] machine 0 (", place(), ")");
+  const std::string name = str_cat("machine 0 (", place(), ")");
   handshake_.emplace(Side::kMember, token_);
   connection_ = std::make_unique<Connection>(
       loop_,
@@ -78,19 +78,10 @@ void ControlClient::connected(UniqueFile socket) {
           [this](Message message) { received(std::move(message)); },
           [this](const std::string& why) { failed("the connection " + why); },
           [this, name](const std::string& how) {
-            callbacks_.say(str_cat(
-                name,
-                " has been silent for ",
-                patience_.notice.count() / 1000,
-                " s: ",
-                how,
-                "; waiting for ",
-                patience_.limit.count() / 1000,
-                " s in all (--heartbeat_seconds)"));
+            callbacks_.say(silence_message(name, patience_, how));
           },
           [this, name](std::chrono::seconds silence) {
-            callbacks_.say(str_cat(
-                name, " is back after ", silence.count(), " s of silence"));
+            callbacks_.say(return_message(name, silence));
           }});
   connection_->send(handshake_->knock());
 }

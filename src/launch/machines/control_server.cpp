@@ -111,26 +111,13 @@ void ControlServer::add_peer(UniqueFile socket) {
           [this, peer](const std::string& why) { closed(peer, why); },
           [this, peer](const std::string& how) {
             if (peer->machine) {
-              callbacks_.say(str_cat(
-                  "[launch] ",
-                  name_of(*peer->machine),
-                  " has been silent for ",
-                  patience_.notice.count() / 1000,
-                  " s: ",
-                  how,
-                  "; waiting for ",
-                  patience_.limit.count() / 1000,
-                  " s in all (--heartbeat_seconds)"));
+              callbacks_.say(
+                  silence_message(name_of(*peer->machine), patience_, how));
             }
           },
           [this, peer](std::chrono::seconds silence) {
             if (peer->machine) {
-              callbacks_.say(str_cat(
-                  "[launch] ",
-                  name_of(*peer->machine),
-                  " is back after ",
-                  silence.count(),
-                  " s of silence"));
+              callbacks_.say(return_message(name_of(*peer->machine), silence));
             }
           }});
   peer->deadline =
