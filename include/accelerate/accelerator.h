@@ -142,7 +142,7 @@ class ACCELERATE_API Accelerator {
   [[nodiscard]] JoinGuard join_uneven_inputs(
       JoinOptions options,
       PreparedModel<Modules>&... models) {
-    return JoinGuard(process_group(), {&models.engine()...}, options);
+    return begin_join({&models.engine()...}, options);
   }
   /// Makes the next backward average all gradients of `model`, although its
   /// forward ran under `no_sync`.
@@ -325,6 +325,9 @@ class ACCELERATE_API Accelerator {
   AccumulateGuard begin_micro_batch(
       std::vector<std::shared_ptr<ModelContext>> models);
   void trigger_sync(ParallelEngine& engine);
+  JoinGuard begin_join(
+      std::vector<ParallelEngine*> engines,
+      JoinOptions options);
   Scheduler prepare_scheduler(Scheduler scheduler);
   void wire();
   std::optional<c10::Device> placement() const;

@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <forward_list>
+#include <memory>
 #include <optional>
 
 #include "accelerate/export.h"
@@ -14,8 +15,9 @@ namespace accelerate {
 
 class ParallelEngine;
 
-/// While it lives, backward of the model adds up local gradients and sends
-/// nothing. Guards of one model may be nested.
+/// While it lives, backwards of forwards that it has seen too add up local
+/// gradients and send nothing. Guards of one model may be nested; they may
+/// outlive the model.
 class ACCELERATE_API NoSyncGuard {
  public:
   explicit NoSyncGuard(ParallelEngine& engine);
@@ -24,7 +26,7 @@ class ACCELERATE_API NoSyncGuard {
   NoSyncGuard& operator=(const NoSyncGuard&) = delete;
 
  private:
-  ParallelEngine& engine_;
+  std::shared_ptr<ParallelEngine> engine_;
   bool was_syncing_;
 };
 
@@ -69,6 +71,8 @@ struct ACCELERATE_API BackwardOptions {
 ///       scheduler.step();
 ///       opt.zero_grad();
 ///     }
+///
+/// One for the same models at a time.
 class ACCELERATE_API AccumulateGuard {
  public:
   AccumulateGuard() = default;
@@ -77,9 +81,15 @@ class ACCELERATE_API AccumulateGuard {
 
   /// Gradients of this model stay local while the guard lives.
   void hold_back(ParallelEngine& engine) { held_.emplace_front(engine); }
+  /// Something that tells whether the guard still lives.
+  std::weak_ptr<void> life() {
+    life_ = std::make_shared<char>();
+    return life_;
+  }
 
  private:
   std::forward_list<NoSyncGuard> held_;
+  std::shared_ptr<void> life_;
 };
 
 } // namespace accelerate

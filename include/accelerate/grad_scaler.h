@@ -36,7 +36,7 @@ struct ACCELERATE_API GradScalerOptions {
 /// `found_inf`, `step`, `current_scale` and `state_dict` wait for the device.
 class ACCELERATE_API GradScaler : public Stateful {
  public:
-  /// Makes a flag of 0 or 1 (a tensor of one number) the greatest of all ranks,
+  /// Makes each number of a tensor of flags (0 or 1) the greatest of all ranks,
   /// so that all leave out the same steps.
   using Agreement = std::function<void(at::Tensor&)>;
 
@@ -47,8 +47,9 @@ class ACCELERATE_API GradScaler : public Stateful {
 
   /// Divides the gradients of `parameters` by the scale and looks for infinite
   /// ones. `owner` names their optimizer: a second call for it before `update`
-  /// does nothing. Throws `UsageError` on fp16 gradients, whose range cannot
-  /// hold what was divided.
+  /// does nothing. Nothing is noted of an owner that has no gradients on any
+  /// rank. Throws `UsageError` on fp16 gradients, whose range cannot hold what
+  /// was divided.
   void unscale(const void* owner, const std::vector<at::Tensor>& parameters);
   void unscale_(torch::optim::Optimizer& optimizer);
   /// The same for gradients that are no parameter's `grad()`.
@@ -61,10 +62,14 @@ class ACCELERATE_API GradScaler : public Stateful {
   /// undefined where nothing of `owner` was unscaled.
   at::Tensor overflow_of(const void* owner) const;
 
-  /// The gradients of `owner` were used, or dropped.
-  void finish(const void* owner);
-  /// Whether that is so for all that were unscaled since the last `update`.
-  bool is_finished() const;
+  /// Whether gradients of `owner` were unscaled since the last `update`.
+  bool is_unscaled(const void* owner) const;
+  /// As if they had not been: `update` does not count them, and the next
+  /// `unscale` looks again.
+  void forget(const void* owner);
+  /// Multiplies gradients that were unscaled by the scale, for a backward that
+  /// adds scaled ones to them.
+  void scale_again(const std::vector<at::Tensor>& gradients) const;
 
   /// Unscales where that was not done, and steps where all gradients are
   /// finite. Returns whether it did.
@@ -79,13 +84,6 @@ class ACCELERATE_API GradScaler : public Stateful {
   void load_state_dict(const StateDict& state) override;
 
  private:
-  /// Of one optimizer whose gradients were unscaled.
-  struct Unscaled {
-    /// 1 where a gradient was not finite.
-    at::Tensor found_inf;
-    bool is_finished = false;
-  };
-
   void put_on(c10::Device device);
   void update(at::Tensor& scale, at::Tensor& growth_tracker) const;
 
@@ -93,7 +91,8 @@ class ACCELERATE_API GradScaler : public Stateful {
   Agreement agree_;
   at::Tensor scale_;
   at::Tensor growth_tracker_;
-  std::map<const void*, Unscaled> unscaled_;
+  /// By optimizer whose gradients were unscaled: 1 where one was not finite.
+  std::map<const void*, at::Tensor> unscaled_;
 };
 
 } // namespace accelerate

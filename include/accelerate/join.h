@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "accelerate/export.h"
-#include "accelerate/process_group.h"
 
 namespace accelerate {
 
 class ParallelEngine;
+class StepReductions;
 
 struct ACCELERATE_API JoinOptions {
   /// Gradients are divided by the number of all ranks, also while some are done
@@ -29,19 +29,20 @@ struct ACCELERATE_API JoinOptions {
 ///
 /// A rank that reaches the end of the block takes the part of a rank with zero
 /// gradients in the collectives of the given models until all ranks are there;
-/// then all get parameters and buffers of the highest rank that trained last.
-/// State of optimizers is not carried over. Inside, ranks must use the given
+/// then all get parameters, buffers and the fp16 scale of the highest rank that
+/// trained last. State of optimizers is not carried over. Inside, ranks must use the given
 /// models alike, and may run no other collective (`gather`, say), as nobody
 /// would answer it. Throws `MismatchError` on all ranks that still train where
 /// they use models differently, as when one accumulates and one does not.
 ///
-/// Where the block is left by an exception, nothing is matched any more.
+/// Where the block is left by an exception, nothing is matched any more. It may
+/// outlive the models.
 class ACCELERATE_API JoinGuard {
  public:
-  /// Throws `UsageError` where there is no model, one is given twice, or one
-  /// has a static graph, whose first pass cannot be matched.
+  /// Throws `UsageError` where there is no model, one is given twice, one has a
+  /// static graph, whose first pass cannot be matched, or a guard lives already.
   JoinGuard(
-      const ProcessGroup& group,
+      std::shared_ptr<StepReductions> reductions,
       std::vector<ParallelEngine*> engines,
       JoinOptions options = {});
   ~JoinGuard() noexcept(false);
@@ -52,8 +53,8 @@ class ACCELERATE_API JoinGuard {
   void match_the_others();
   void leave();
 
-  ProcessGroup group_;
-  std::vector<ParallelEngine*> engines_;
+  std::shared_ptr<StepReductions> reductions_;
+  std::vector<std::shared_ptr<ParallelEngine>> engines_;
   std::shared_ptr<class JoinChannel> channel_;
   int num_exceptions_;
 };

@@ -159,10 +159,6 @@ class ACCELERATE_API ProcessGroup {
   std::string broadcast_bytes(const std::string& bytes, int root) const;
   /// Everybody's bytes, of any lengths, in rank order.
   std::vector<std::string> all_gather_bytes(const std::string& bytes) const;
-  /// Part `rank()` of `root`'s `parts`, one for each rank, of any lengths;
-  /// others' argument is ignored.
-  std::string scatter_bytes(const std::vector<std::string>& parts, int root)
-      const;
 
   /// Runs `work` that speaks to the other ranks by itself, and gives what goes
   /// wrong there the same exceptions, under the name `operation`.

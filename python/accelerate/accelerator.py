@@ -9,12 +9,18 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _options, _trees
+from accelerate import _C, _debug, _options, _trees
 from accelerate._placeholders import NotThereYet, placeholders_for
 from accelerate._state_values import ObjectState
 from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.prepared_module import attach, context_of, parameter_set
+from accelerate.prepared_module import (
+    Autocast,
+    attach,
+    attach_again,
+    context_of,
+    parameter_set,
+)
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import operations
@@ -153,7 +159,8 @@ class Accelerator:
         options.cpu = self.state.device.type == "cpu"
         options.environment = self.state.environment
         options.process_group = self.state.group
-        self._run = _C.TrainingRun(options, self.gradient_state.step_state)
+        self._run = _C.TrainingRun(options, self.gradient_state.step_state, _RawLoss())
+        self._bucket_bytes_cap = options.ddp.bucket_cap_mb * 1024 * 1024
         self.gradient_accumulation_steps = self._run.num_accumulation_steps
 
         # The user's modules; the original's name for them, which other libraries read.
@@ -362,20 +369,37 @@ class Accelerator:
     def _prepare_model(
         self, model: torch.nn.Module, device_placement: bool | None, evaluation_mode: bool
     ) -> torch.nn.Module:
+        known = self._find_prepared(model)
+        if known is not None:
+            if not evaluation_mode and context_of(known).is_for_evaluation:
+                self._run.train_evaluated(context_of(known))
+                attach_again(known)
+            return known
         if context_of(model) is not None:
+            # By another Accelerator.
             return model
-        for module, prepared in zip(self._models, self._prepared_models):
-            if module is model:
-                context_of(prepared).check_unchanged(parameter_set(model))
-                return prepared
         self._refuse_spread(model)
         if self.device_placement if device_placement is None else device_placement:
             _move(model, self.device)
         context = self._run.prepare_model(parameter_set(model), evaluation_mode)
-        prepared = attach(model, context)
+        prepared = attach(model, context, self._autocast(), self._bucket_bytes_cap)
         self._models.append(model)
         self._prepared_models.append(prepared)
         return prepared
+
+    def _find_prepared(self, model: torch.nn.Module) -> torch.nn.Module | None:
+        for module, prepared in zip(self._models, self._prepared_models):
+            if prepared is model:
+                return prepared
+            if module is model:
+                context_of(prepared).prepare_again(parameter_set(model))
+                return prepared
+        return None
+
+    def _autocast(self) -> Autocast | None:
+        dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16}
+        dtype = dtypes.get(self.mixed_precision)
+        return None if dtype is None else Autocast(self.device.type, dtype)
 
     def _keep_state(self, kind: str, save: Callable[[], Any], load: Callable[[Any], None]) -> None:
         self._states.append(ObjectState(save, load))
@@ -496,13 +520,20 @@ class Accelerator:
 
     # --- gradients --------------------------------------------------------------------------
 
-    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+    def backward(
+        self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, **kwargs: Any
+    ) -> None:
         """In the place of `loss.backward(**kwargs)`: gradients of prepared models are averaged over
-        the processes on the way."""
+        the processes on the way.
+
+        `weight` says how many samples or tokens the loss is the mean of: micro-batches and
+        processes then count by it, and the update is that of one big batch, however ragged. Give it
+        to all losses of an accumulation, or to none."""
+        keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
         if kwargs:
-            self._run.backward(loss, lambda weighted: weighted.backward(**kwargs))
+            self._run.backward(loss, weight, keeps, lambda scaled: scaled.backward(**kwargs))
         else:
-            self._run.backward(loss, torch.Tensor.backward)
+            self._run.backward(loss, weight, keeps, torch.Tensor.backward)
 
     @property
     def sync_gradients(self) -> bool:
@@ -625,6 +656,19 @@ def _move(model: torch.nn.Module, device: torch.device) -> None:
         model.to(device)
     finally:
         settings.set_swap_module_params_on_conversion(before)
+
+
+class _RawLoss:
+    """Says once that a loss was computed beside the prepared models: the original goes on, and
+    people step another model to compare."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def __call__(self, what: str) -> None:
+        if not self._is_said:
+            self._is_said = True
+            _debug.warn(what, stacklevel=3)
 
 
 def _is_scheduler(obj: Any) -> bool:

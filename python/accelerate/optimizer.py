@@ -149,6 +149,11 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable | None = None) -> Any:
         """Updates the weights where the step under way ends in an update."""
         adapter = self._adapter
+        if closure is not None and self._step.has_scaler:
+            raise UsageError(
+                "[step] got a closure with mixed precision fp16, whose gradients would stay scaled; "
+                "call accelerator.backward before step(), or use bf16"
+            )
         adapter.closure = closure
         try:
             self._step.step()

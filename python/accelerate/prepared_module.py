@@ -2,23 +2,29 @@
 """What `prepare` makes of a module: the same module, whose calls pass the engine.
 
 A prepared module is a second object on the *same* attributes: both share one `__dict__`, so that
-parameters, hooks, `train()` and everything else are those of the user's module, and its class is a
-subclass of the user's. The user's own object stays as it was; calling it does not touch the engine,
-which is what `unwrap_model` is for."""
+parameters, hooks, `train()` and everything else are those of the user's module. Its type is a
+subclass of the user's class, one for all modules of that class; its `__class__` is the user's, so
+that what asks for it, replaces it or makes another module of it deals with the user's. The engine
+has a slot beside the attributes.
+
+Calling the user's own object does not touch the engine, which is what `unwrap_model` is for; with
+mixed precision it computes in the same precision, as the original's does."""
 
 from __future__ import annotations
 
 import copy
 import functools
+import sys
 import threading
 import typing
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from accelerate import _C
-from accelerate._trees import tensors_of, with_tensors
+from accelerate._trees import map_tensors, tensors_of, with_tensors
 
 
 def parameter_set(module: torch.nn.Module) -> _C.ParameterSet:
@@ -39,13 +45,43 @@ def parameter_set(module: torch.nn.Module) -> _C.ParameterSet:
     )
 
 
+class Autocast(typing.NamedTuple):
+    """In which precision calls of a module compute."""
+
+    device_type: str
+    dtype: torch.dtype
+
+    def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+        if torch.is_autocast_enabled(self.device_type):
+            output = function(*args, **kwargs)
+        else:
+            with torch.autocast(self.device_type, self.dtype):
+                output = function(*args, **kwargs)
+        return map_tensors(output, lambda t: t.float() if t.dtype in _REDUCED else t)
+
+
+_REDUCED = (torch.float16, torch.bfloat16)
+
+
+class _Buckets:
+    """What torch's compiler asks of the model whose forward is under way: where its gradients are
+    cut into buckets, so that compiled graphs end there and communication overlaps backward."""
+
+    def __init__(self, bucket_bytes_cap: int) -> None:
+        self.bucket_bytes_cap = bucket_bytes_cap
+
+
 class _Engine:
     """The seams around the calls of one prepared module."""
 
-    def __init__(self, module: torch.nn.Module, context: _C.ModelContext) -> None:
+    def __init__(
+        self, module: torch.nn.Module, context: _C.ModelContext, bucket_bytes_cap: int
+    ) -> None:
         self.module = module
         self.context = context
+        self._buckets = _Buckets(bucket_bytes_cap)
         self._thread = threading.local()
+        self._inlined: Callable | None = None
         self._list_buffers()
 
     def _list_buffers(self) -> None:
@@ -62,6 +98,17 @@ class _Engine:
         """Whether this thread is in a call of the module: calls inside of it are plain."""
         return getattr(self._thread, "is_inside", False)
 
+    def _compilable(self, function: Callable) -> Callable:
+        # Torch's compiler passes a forward of torch.nn over, unless it is called by a frame that
+        # it compiles.
+        from torch._dynamo import external_utils, trace_rules
+
+        if not trace_rules.check(type(self.module).forward):
+            return function
+        if self._inlined is None:
+            self._inlined = external_utils.wrap_inline(self.module)
+        return self._inlined
+
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         # `self.buffer = new` in the user's forward puts another tensor in the place of the old one.
         for (place, name), known in zip(self._places, self._buffers):
@@ -69,14 +116,19 @@ class _Engine:
                 self._list_buffers()
                 self.context.set_buffers(self._buffers)
                 break
+        if torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False):
+            function = self._compilable(function)
         forward = self.context.begin_forward()
         self._thread.is_inside = True
+        ddp: Any = torch.nn.parallel.DistributedDataParallel
+        before, ddp._active_ddp_module = ddp._active_ddp_module, self._buckets
         try:
             output = function(*args, **kwargs)
         except BaseException:
             forward.abandon()
             raise
         finally:
+            ddp._active_ddp_module = before
             self._thread.is_inside = False
         if not forward.wants_outputs:
             forward.finish([])
@@ -88,14 +140,59 @@ class _Engine:
         return with_tensors(output, finished)
 
 
-class _Prepared:
-    """Comes before the user's class in the classes of prepared modules."""
+class _Retyped:
+    """Comes before the user's class in types of this module. `__class__` is the user's."""
 
-    _accelerate_engine: _Engine
-    _is_accelerate_prepared = True
+    _accelerate_kind: type
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Not the user's: a prepared module is no new class of theirs, to be listed or checked."""
+        """Not the user's: it is no new class of theirs, to be listed or checked."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # `type(model)(...)` makes a module of the user's.
+        return cls._accelerate_kind(*args, **kwargs)
+
+
+class _InPrecision(_Retyped):
+    """The user's own module, whose calls compute in the precision of the run."""
+
+    _accelerate_autocast: Autocast
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return self._accelerate_kind
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        _set_type(self, _type_of(_InPrecision, kind, self._accelerate_autocast))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._accelerate_autocast.run(super().__call__, args, kwargs)
+
+    # What is saved or copied is of the user's class.
+    def __reduce_ex__(self, protocol: int) -> Any:
+        reduced = super().__reduce_ex__(protocol)
+        if isinstance(reduced, str):
+            return reduced
+        made = tuple(self._accelerate_kind if x is type(self) else x for x in reduced[1])
+        return (reduced[0], made, *reduced[2:])
+
+
+class _Prepared(_Retyped):
+    """A prepared module."""
+
+    __slots__ = ("_accelerate_engine",)
+    _is_accelerate_prepared = True
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return self._accelerate_kind
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        # As `torch.nn.utils.parametrize` does, to give the module's class a property.
+        self._accelerate_engine.module.__class__ = kind
+        _set_type(self, _type_of(_base_for(self._accelerate_engine.context), kind))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         # What is compiled stays in the attributes, and must not know the engine.
@@ -123,7 +220,17 @@ class _Called(_Prepared):
         return engine.run(super().__call__, args, kwargs)
 
 
-def _forward_of(kind: type) -> Callable:
+def _keep_out_of_graphs(function: Callable) -> Callable:
+    """Torch's compiler passes this frame over and compiles those inside of it, as its own `skip`
+    asks for, which is slow to import."""
+    frames: Any = torch._C._dynamo.eval_frame
+    action = frames._FrameAction
+    strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
+    frames.set_code_exec_strategy(function.__code__, strategy)
+    return function
+
+
+def _engine_forward(kind: type) -> Callable:
     @functools.wraps(kind.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine = self._accelerate_engine
@@ -131,35 +238,119 @@ def _forward_of(kind: type) -> Callable:
             return kind.forward(self, *args, **kwargs)
         return engine.run(functools.partial(kind.forward, self), args, kwargs)
 
+    return _keep_out_of_graphs(forward)
+
+
+def _precise_forward(kind: type) -> Callable:
+    @functools.wraps(kind.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = functools.partial(kind.forward, self)
+        return self._accelerate_autocast.run(run, args, kwargs)
+
     return forward
 
 
-def attach(module: torch.nn.Module, context: _C.ModelContext) -> torch.nn.Module:
-    """A prepared module on the attributes of `module`."""
-    kind = type(module)
-    members = {
+for _function in (_Engine.run, _Called.__call__):
+    _keep_out_of_graphs(_function)
+
+_FORWARDS = {_Called: _engine_forward, _InPrecision: _precise_forward}
+# One type for all modules of a class; it goes when the last of them has gone.
+_types: weakref.WeakValueDictionary[tuple, type] = weakref.WeakValueDictionary()
+
+
+def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
+    key = (base, kind, autocast)
+    known = _types.get(key)
+    if known is not None:
+        return known
+    members: dict[str, Any] = {
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
-        "_accelerate_engine": _Engine(module, context),
+        "_accelerate_kind": kind,
     }
-    # Alone and in full precision the engine has nothing to do around a call.
-    base = _Prepared if context.is_plain else _Called
+    if autocast is not None:
+        members["_accelerate_autocast"] = autocast
     # Scripted modules have no forward in Python.
-    if base is _Called and getattr(kind, "forward", None) is not None:
-        members["forward"] = _forward_of(kind)
-    prepared_kind = type(kind.__name__, (base, kind), members)
+    if base in _FORWARDS and getattr(kind, "forward", None) is not None:
+        members["forward"] = _FORWARDS[base](kind)
+    made = type(kind)(kind.__name__, (base, kind), members)
+    _types[key] = made
+    return made
+
+
+def _set_type(module: Any, kind: type) -> None:
+    object.__dict__["__class__"].__set__(module, kind)
+
+
+def _base_for(context: _C.ModelContext) -> type:
+    # Alone and in full precision the engine has nothing to do around a call.
+    return _Prepared if context.is_plain else _Called
+
+
+def attach(
+    module: torch.nn.Module,
+    context: _C.ModelContext,
+    autocast: Autocast | None,
+    bucket_bytes_cap: int,
+) -> torch.nn.Module:
+    """A prepared module on the attributes of `module`."""
+    kind = module.__class__
+    prepared_type = _type_of(_base_for(context), kind)
     # Not the user's __new__, which may want arguments.
-    prepared = object.__new__(prepared_kind)
+    prepared = object.__new__(prepared_type)
     object.__setattr__(prepared, "__dict__", module.__dict__)
+    engine = _Engine(module, context, bucket_bytes_cap)
+    object.__setattr__(prepared, "_accelerate_engine", engine)
+    if autocast is not None:
+        _set_type(module, _type_of(_InPrecision, kind, autocast))
     return prepared
 
 
+def attach_again(prepared: torch.nn.Module) -> None:
+    """After its context has got another engine."""
+    context = prepared._accelerate_engine.context
+    _set_type(prepared, _type_of(_base_for(context), prepared.__class__))
+
+
+# Compiled modules whose inner module was prepared, and was unwrapped since.
+_compiled: weakref.WeakKeyDictionary[Any, torch.nn.Module] = weakref.WeakKeyDictionary()
+
+
+def is_compiled_module(module: Any) -> bool:
+    """Whether `torch.compile` made this module."""
+    # The compiler is slow to import; where nobody has, nothing is compiled.
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    return compiler is not None and isinstance(module, compiler.OptimizedModule)
+
+
+def _prepared_in(model: Any) -> torch.nn.Module | None:
+    if issubclass(type(model), _Prepared):
+        return model
+    if is_compiled_module(model):
+        return _compiled[model] if model in _compiled else _prepared_in(model._orig_mod)
+    return None
+
+
 def context_of(model: Any) -> _C.ModelContext | None:
-    """None for an object that was not prepared."""
-    return model._accelerate_engine.context if isinstance(model, _Prepared) else None
+    """Also of a compiled prepared module; None for an object that was not prepared."""
+    prepared = _prepared_in(model)
+    return None if prepared is None else prepared._accelerate_engine.context
 
 
 def unwrap(model: Any) -> Any:
     """The module that was prepared; any other object as it is."""
-    return model._accelerate_engine.module if isinstance(model, _Prepared) else model
+    return model._accelerate_engine.module if issubclass(type(model), _Prepared) else model
+
+
+def replace_in_compiled(compiled: Any, inner: torch.nn.Module) -> None:
+    """Makes `inner` the module that a compiled one shows; its calls pass the engine as before."""
+    if (prepared := _prepared_in(compiled)) is not None:
+        _compiled[compiled] = prepared
+    compiled._orig_mod = inner
+
+
+def take_off_precision(module: torch.nn.Module) -> None:
+    """Calls of the user's own module compute in the precision of its weights again."""
+    if issubclass(type(module), _InPrecision):
+        _set_type(module, module.__class__)

@@ -85,24 +85,15 @@ void bind_model(py::module_& module) {
             return context.engine->is_local() &&
                    context.precision == Precision::kNo;
           })
+      .def_readonly("is_for_evaluation", &ModelContext::is_for_evaluation)
       .def(
           "begin_forward",
           [](std::shared_ptr<ModelContext> context) {
             return std::make_unique<Forward>(std::move(context));
           },
           release)
-      .def(
-          "set_buffers",
-          [](ModelContext& context, const std::vector<at::Tensor>& buffers) {
-            context.engine->set_buffers(buffers);
-          },
-          py::arg("buffers"))
-      .def(
-          "check_unchanged",
-          [](const ModelContext& context, const ParameterSet& now) {
-            context.as_prepared.check_unchanged(now);
-          },
-          py::arg("now"))
+      .def("set_buffers", &ModelContext::set_buffers, py::arg("buffers"))
+      .def("prepare_again", &ModelContext::prepare_again, py::arg("now"))
       .def(
           "no_sync",
           [](std::shared_ptr<ModelContext> context) {

@@ -21,17 +21,24 @@ std::vector<std::string> only_names(const NamedParameters& parameters) {
 } // namespace
 
 void bind_optimizer(py::module_& module) {
+  // The host may wait for the device, and for other hosts.
+  const auto release = py::call_guard<py::gil_scoped_release>();
   py::class_<OptimizerStep, std::shared_ptr<OptimizerStep>>(
       module, "OptimizerStep")
-      .def("step", [](OptimizerStep& step) { step.step(); })
+      .def(
+          "step", [](OptimizerStep& step) { step.step(); }, release)
       .def(
           "zero_grad",
           [](OptimizerStep& step, bool set_to_none) {
             step.zero_grad(set_to_none ? Zeroing::kDrop : Zeroing::kFill);
           },
-          py::arg("set_to_none"))
-      .def("unscale", &OptimizerStep::unscale)
-      .def_property_readonly("was_skipped", &OptimizerStep::was_skipped);
+          py::arg("set_to_none"),
+          release)
+      .def("unscale", &OptimizerStep::unscale, release)
+      .def_property_readonly("has_scaler", &OptimizerStep::has_scaler)
+      .def_property_readonly(
+          "was_skipped",
+          py::cpp_function(&OptimizerStep::was_skipped, release));
 }
 
 PythonOptimizer::PythonOptimizer(py::object adapter)

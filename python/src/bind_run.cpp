@@ -141,14 +141,20 @@ void bind_run(py::module_& module) {
   py::class_<TrainingRun>(module, "TrainingRun")
       .def(
           py::init([](AcceleratorOptions options,
-                      std::shared_ptr<StepState> step_state) {
+                      std::shared_ptr<StepState> step_state,
+                      py::function complain) {
             auto run = std::make_unique<TrainingRun>(
                 std::move(options), system_env, std::move(step_state));
-            run->allow_raw_models_alone();
+            run->on_raw_loss(
+                [complain = std::move(complain)](const std::string& what) {
+                  const py::gil_scoped_acquire gil;
+                  complain(what);
+                });
             return run;
           }),
           py::arg("options"),
-          py::arg("step_state"))
+          py::arg("step_state"),
+          py::arg("complain"))
       .def_property_readonly("device", &TrainingRun::device)
       .def_property_readonly(
           "mixed_precision",
@@ -167,6 +173,11 @@ void bind_run(py::module_& module) {
           py::arg("evaluation_mode"),
           release)
       .def(
+          "train_evaluated",
+          &TrainingRun::train_evaluated,
+          py::arg("model"),
+          release)
+      .def(
           "prepare_optimizer",
           [](TrainingRun& run, py::object adapter) {
             return run.prepare_optimizer(
@@ -177,12 +188,26 @@ void bind_run(py::module_& module) {
       .def_property_readonly("state", &TrainingRun::state)
       .def(
           "backward",
-          [](TrainingRun& run, const at::Tensor& loss, const py::function& f) {
-            run.backward(loss, std::nullopt, [&](const at::Tensor& weighted) {
+          [](TrainingRun& run,
+             const at::Tensor& loss,
+             const std::optional<std::variant<double, at::Tensor>>& weight,
+             bool retain_graph,
+             const py::function& f) {
+            // Hosts may wait for each other's weights.
+            const py::gil_scoped_release no_gil;
+            BackwardOptions options{.retain_graph = retain_graph};
+            if (weight) {
+              std::visit(
+                  [&](const auto& w) { options.weight.emplace(w); }, *weight);
+            }
+            run.backward(loss, options, [&](const at::Tensor& weighted) {
+              const py::gil_scoped_acquire gil;
               f(weighted);
             });
           },
           py::arg("loss"),
+          py::arg("weight"),
+          py::arg("retain_graph"),
           py::arg("run"))
       .def(
           "micro_batch",
@@ -200,21 +225,23 @@ void bind_run(py::module_& module) {
                 enabled ? run.precision() : Precision::kNo);
           },
           py::arg("enabled"))
-      .def("unscale_gradients", &TrainingRun::unscale_gradients)
+      .def("unscale_gradients", &TrainingRun::unscale_gradients, release)
       .def(
           "clip_grad_norm",
           &TrainingRun::clip_grad_norm,
           py::arg("parameters"),
           py::arg("max_norm"),
-          py::arg("norm_type"))
+          py::arg("norm_type"),
+          release)
       .def(
           "clip_grad_value",
           &TrainingRun::clip_grad_value,
           py::arg("parameters"),
-          py::arg("limit"))
+          py::arg("limit"),
+          release)
       .def_property_readonly(
           "optimizer_step_was_skipped",
-          &TrainingRun::optimizer_step_was_skipped)
+          py::cpp_function(&TrainingRun::optimizer_step_was_skipped, release))
       .def(
           "scheduler_moves",
           [](const TrainingRun& run,

@@ -140,14 +140,112 @@ def test_a_users_exception_in_backward_stays_what_it_is(tmp_path):
     assert ranks.run_ours(script, folder) == ["mine", "mine"]
 
 
-def test_a_loss_of_the_unwrapped_module_is_refused_where_it_would_not_meet_the_others(tmp_path):
+def test_gradients_that_do_not_meet_are_said_once_and_refused_in_debug_mode(tmp_path):
     script = PREAMBLE + """
+    import copy
+    import warnings
     tokens = torch.arange(6)
-    accelerator.backward(loss_of(accelerator.unwrap_model(ours)(tokens, scale=1.0), tokens))
+
+    def backward(model):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            accelerator.backward(loss_of(model(tokens, scale=1.0), tokens))
+        return [str(warning.message) for warning in said if "[backward]" in str(warning.message)]
+
+    # More forwards than backwards disarm nothing.
+    ours(tokens, scale=1.0)
+    said = backward(ours)
+    sgd = accelerator.prepare(torch.optim.SGD(ours.parameters(), lr=0.1))
+    sgd.step()
+    said += backward(ours)
+    sgd.step()
+    assert said == [], said
+    said = backward(accelerator.unwrap_model(ours))
+    assert len(said) == 1 and "gradients of 'model' did not meet" in said[0], said
+    assert backward(copy.deepcopy(ours)) == [], "it was said"
+    answer("said")
     """
-    result = ranks.run(ranks.LAUNCH, tmp_path, script)
+    assert ranks.run_ours(script, tmp_path) == ["said", "said"]
+    folder = tmp_path / "debug"
+    folder.mkdir()
+    script = PREAMBLE + """
+    import copy
+    tokens = torch.arange(6)
+    accelerator.backward(loss_of(copy.deepcopy(ours)(tokens, scale=1.0), tokens))
+    """
+    result = ranks.run(ranks.LAUNCH, folder, script, ACCELERATE_DEBUG_MODE="1")
     assert result.returncode != 0
-    assert "[backward] no prepared model was called since the last step" in result.stderr
+    assert "[backward] got a loss that reaches no prepared model" in result.stderr
+
+
+def test_a_model_that_was_evaluated_first_trains_together(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    torch.manual_seed(accelerator.process_index)
+    net = torch.nn.Linear(3, 1)
+    evaluated = accelerator.prepare_model(net, evaluation_mode=True)
+    evaluated(torch.ones(1, 3))
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    model, optimizer = accelerator.prepare(net, sgd)
+    assert model is evaluated
+    x = torch.full((1, 3), accelerator.process_index + 1.0)
+    accelerator.backward(model(x).sum())
+    gradient = net.weight.grad.tolist()
+    optimizer.step()
+    assert accelerator.prepare_model(net, evaluation_mode=True) is model
+    names = [name for name in accelerator._run.state.state_dict() if "weight" in name]
+    answer([gradient, net.weight.tolist(), [n for n in names if n.startswith("model")]])
+    """
+    first, second = ranks.run_ours(script, tmp_path)
+    assert first == second
+    assert first[0] == [[1.5, 1.5, 1.5]]
+    assert first[2] == ["model.parameters.weight"]
+
+
+def test_weighted_losses_train_as_one_batch(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    torch.manual_seed(0)
+    net = torch.nn.Linear(3, 1)
+    data = torch.randn(12, 3)
+    twin = torch.nn.Linear(3, 1)
+    twin.load_state_dict(net.state_dict())
+    model = accelerator.prepare(net)
+    # 5 + 1 samples here, 2 + 4 there.
+    parts = torch.split(data, [5, 1, 2, 4])[2 * accelerator.process_index :][:2]
+    for part in parts:
+        with accelerator.accumulate(model):
+            weight = len(part) if len(part) % 2 else torch.tensor(len(part))
+            accelerator.backward(model(part).square().mean(), weight=weight)
+    twin(data).square().mean().backward()
+    answer((net.weight.grad - twin.weight.grad).abs().max().item())
+    """
+    # Float32 and another order of sums.
+    assert all(difference < 1e-6 for difference in ranks.run_ours(script, tmp_path))
+
+
+def test_a_hook_of_the_users_on_an_accumulator_is_no_engine(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    net = torch.nn.Linear(3, 1)
+    accumulator = net.weight.expand_as(net.weight).grad_fn.next_functions[0][0]
+    calls = []
+    accumulator.register_hook(lambda *_: calls.append(1))
+    model = accelerator.prepare(net)
+    x = torch.full((1, 3), accelerator.process_index + 1.0)
+    accelerator.backward(model(x).sum())
+    answer([net.weight.grad.tolist(), len(calls)])
+    """
+    assert ranks.run_ours(script, tmp_path) == [[[[1.5, 1.5, 1.5]], 1]] * 2
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

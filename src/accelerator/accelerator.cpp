@@ -58,7 +58,7 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
   for (const auto& [known, prepared] : models) {
     if (known.lock() == module) {
       auto context = prepared.lock();
-      context->as_prepared.check_unchanged(parameters_of(*module));
+      context->prepare_again(parameters_of(*module));
       return context;
     }
   }
@@ -133,7 +133,7 @@ void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {
         ", expected one number computed from a prepared model with gradients "
         "enabled"));
   }
-  state_->run.backward(loss, options.weight, [&](const at::Tensor& weighted) {
+  state_->run.backward(loss, options, [&](const at::Tensor& weighted) {
     weighted.backward({}, options.retain_graph);
   });
 }
@@ -145,6 +145,12 @@ AccumulateGuard Accelerator::begin_micro_batch(
 
 bool Accelerator::sync_gradients() const {
   return step_state()->sync_gradients();
+}
+
+JoinGuard Accelerator::begin_join(
+    std::vector<ParallelEngine*> engines,
+    JoinOptions options) {
+  return state_->run.begin_join(std::move(engines), options);
 }
 
 void Accelerator::trigger_sync(ParallelEngine& engine) {

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <unordered_set>
 
@@ -29,6 +30,18 @@ ParameterSet parameters_of(const torch::nn::Module& module) {
   ParameterSet set;
   add_once(module.named_parameters(), set.names, set.parameters);
   add_once(module.named_buffers(), set.buffer_names, set.buffers);
+  for (const auto& part : module.modules()) {
+    const auto* embedding = part->as<torch::nn::EmbeddingImpl>();
+    const auto* bag = part->as<torch::nn::EmbeddingBagImpl>();
+    const bool is_sparse = (embedding && embedding->options.sparse()) ||
+                           (bag && bag->options.sparse());
+    for (size_t i = 0; is_sparse && i < set.names.size(); ++i) {
+      if (set.parameters[i].is_same(
+              embedding ? embedding->weight : bag->weight)) {
+        set.sparse_gradients.insert(set.names[i]);
+      }
+    }
+  }
   return set;
 }
 

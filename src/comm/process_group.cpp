@@ -563,47 +563,6 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(
   return result;
 }
 
-std::string ProcessGroup::scatter_bytes(
-    const std::vector<std::string>& parts,
-    int root) const {
-  const auto count = static_cast<size_t>(world_size());
-  auto sizes = at::zeros({world_size()}, at::kLong);
-  if (rank() == root) {
-    if (parts.size() != count) {
-      throw UsageError(str_cat(
-          "[scatter_bytes] got ",
-          parts.size(),
-          " parts, expected one for each of ",
-          count,
-          " ranks"));
-    }
-    for (size_t i = 0; i < count; ++i) {
-      sizes[static_cast<int64_t>(i)] = static_cast<int64_t>(parts[i].size());
-    }
-  }
-  broadcast(sizes, root);
-  const int channel = open_channel();
-  if (rank() == root) {
-    std::vector<Work> transfers;
-    for (int to = 0; to < world_size(); ++to) {
-      if (to != root) {
-        transfers.push_back(start_send(
-            impl_->carried(bytes_tensor(parts[static_cast<size_t>(to)])),
-            to,
-            channel));
-      }
-    }
-    for (auto& transfer : transfers) {
-      transfer.wait();
-    }
-    return parts[static_cast<size_t>(root)];
-  }
-  const auto length = sizes[rank()].item<int64_t>();
-  auto content = impl_->carried(at::empty({length}, at::kByte));
-  start_receive(content, root, channel).wait();
-  return to_string(content.cpu(), length);
-}
-
 ProcessGroup from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group) {
   if (!group) {
     throw UsageError("[from_c10d] got a null group, expected a c10d group");

@@ -43,6 +43,13 @@ OptimizerStep::OptimizerStep(
       step_state_(std::move(step_state)),
       scaler_(std::move(scaler)) {}
 
+OptimizerStep::~OptimizerStep() {
+  // Another optimizer may come to live at the same address.
+  if (scaler_) {
+    scaler_->forget(this);
+  }
+}
+
 void OptimizerStep::wire(
     const std::shared_ptr<ParallelEngine>& engine,
     const NamedParameters& parameters) {
@@ -105,9 +112,35 @@ std::vector<at::Tensor> OptimizerStep::gradients() {
 }
 
 void OptimizerStep::unscale() {
-  if (scaler_ && syncs()) {
+  if (scaler_ && syncs() && !scaler_->is_unscaled(this)) {
+    are_used_ = are_dropped_ = false;
     scaler_->unscale_gradients(this, gradients());
   }
+}
+
+std::vector<at::Tensor> OptimizerStep::take_unscaled() {
+  if (!scaler_ || are_dropped_ || !scaler_->is_unscaled(this)) {
+    return {};
+  }
+  auto left = gradients();
+  if (!left.empty() && !are_used_) {
+    scaler_->forget(this);
+  }
+  return left;
+}
+
+// Not after each optimizer's step: another may still hold gradients of the old
+// scale.
+void move_scale(
+    GradScaler& scaler,
+    const std::vector<std::shared_ptr<OptimizerStep>>& optimizers) {
+  std::vector<at::Tensor> left;
+  for (const auto& optimizer : optimizers) {
+    const auto own = optimizer->take_unscaled();
+    left.insert(left.end(), own.begin(), own.end());
+  }
+  scaler.update();
+  scaler.scale_again(left);
 }
 
 void OptimizerStep::step(StepScalars scalars) {
@@ -126,7 +159,7 @@ void OptimizerStep::step(StepScalars scalars) {
   if (scaler_) {
     unscale();
     overflow_ = scaler_->overflow_of(this);
-    scaler_->finish(this);
+    are_used_ = true;
   }
   const bool takes_scalars = optimizer_->takes_scalars();
   if (takes_scalars && overflow_.defined()) {
@@ -164,9 +197,7 @@ void OptimizerStep::zero_grad(Zeroing how) {
       engine->zero_gradients(parts_[i].parameters, how);
     }
   }
-  if (scaler_) {
-    scaler_->finish(this);
-  }
+  are_dropped_ = true;
 }
 
 NamedParameters OptimizerStep::names() const {

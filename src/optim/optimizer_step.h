@@ -59,6 +59,9 @@ class ACCELERATE_API OptimizerStep : public Stateful {
       std::unique_ptr<OptimizerAdapter> optimizer,
       std::shared_ptr<StepState> step_state,
       std::shared_ptr<GradScaler> scaler);
+  ~OptimizerStep() override;
+  OptimizerStep(const OptimizerStep&) = delete;
+  OptimizerStep& operator=(const OptimizerStep&) = delete;
 
   /// The engine of a model and those of its parameters that are to be trained
   /// here, under their names. The optimizer trains what the engine says in
@@ -75,16 +78,18 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   void zero_grad(Zeroing how = Zeroing::kDrop);
   /// Nothing while gradients are accumulated.
   void unscale();
+  /// Before a backward: gradients that were unscaled and are still there. Those
+  /// that no step has used yet count as never looked at.
+  std::vector<at::Tensor> take_unscaled();
 
   /// Not any more when a micro-batch has begun that only adds up gradients.
   bool did_step() const { return is_done_ && !was_skipped() && syncs(); }
   /// Whether the latest `step` was left out because of an overflow. Waits for
   /// the device where nobody has before.
   bool was_skipped() const;
+  /// Whether gradients are scaled, which those of a closure would stay.
+  bool has_scaler() const { return scaler_ != nullptr; }
   OptimizerAdapter& optimizer() { return *optimizer_; }
-
-  /// The gradients of all that it trains, as this rank holds them.
-  std::vector<at::Tensor> gradients();
 
   /// By the names of `wire`. Moments of slices are `TensorSlice`s.
   StateDict state_dict() const override;
@@ -101,6 +106,8 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   };
 
   bool syncs() const { return step_state_->sync_gradients(); }
+  /// The gradients of all that it trains, as this rank holds them.
+  std::vector<at::Tensor> gradients();
   /// Null where the tensor belongs to no prepared model, or to one that is
   /// gone.
   std::shared_ptr<ParallelEngine> engine_of(const at::Tensor& trained) const;
@@ -118,9 +125,19 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   /// From what is trained to its part.
   std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
   bool is_done_ = false;
+  /// Of the gradients that were unscaled: whether a step has used them, and
+  /// whether they were forgotten.
+  bool are_used_ = false;
+  bool are_dropped_ = false;
   /// Of the latest step: a number that is not 0 after an overflow, or nothing.
   mutable at::Tensor overflow_;
   mutable bool was_skipped_ = false;
 };
+
+/// Before a backward: grows or shrinks the scale where steps have used
+/// gradients, and brings unscaled ones that the backward adds to back to it.
+ACCELERATE_API void move_scale(
+    GradScaler& scaler,
+    const std::vector<std::shared_ptr<OptimizerStep>>& optimizers);
 
 } // namespace accelerate

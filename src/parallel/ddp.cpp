@@ -12,6 +12,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/agreement.h"
+#include "parallel/arrivals.h"
 #include "parallel/compression.h"
 #include "parallel/engine.h"
 #include "parallel/join.h"
@@ -25,26 +26,28 @@ namespace {
 constexpr int64_t kMiB = 1024 * 1024;
 constexpr size_t kBroadcastBytes = 250 * kMiB;
 
-/// The identity, whose backward calls `on_backward` of its owner.
-struct BackwardNotifier {
-  virtual void on_backward() = 0;
-
- protected:
-  ~BackwardNotifier() = default;
+/// What a graph calls when its backward begins; empty once the engine is gone,
+/// which the graph may outlive.
+struct BackwardNotifier : torch::CustomClassHolder {
+  std::function<void()> on_backward;
 };
+/// The identity, whose backward calls a `BackwardNotifier`.
 struct NotifyingIdentity : torch::autograd::Function<NotifyingIdentity> {
   static at::Tensor forward(
       torch::autograd::AutogradContext* context,
       const at::Tensor& output,
-      int64_t notifier) {
-    context->saved_data["notifier"] = notifier;
+      const c10::intrusive_ptr<BackwardNotifier>& notifier) {
+    context->saved_data["notifier"] = c10::IValue::make_capsule(notifier);
     return output.view_as(output);
   }
   static torch::autograd::tensor_list backward(
       torch::autograd::AutogradContext* context,
       torch::autograd::tensor_list gradients) {
-    reinterpret_cast<BackwardNotifier*>(context->saved_data["notifier"].toInt())
-        ->on_backward();
+    const auto notifier = c10::static_intrusive_pointer_cast<BackwardNotifier>(
+        context->saved_data["notifier"].toCapsule());
+    if (notifier->on_backward) {
+      notifier->on_backward();
+    }
     return {gradients[0], {}};
   }
 };
@@ -67,8 +70,22 @@ class KnownCount final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-std::string describe(const ParameterSet& model) {
-  std::string text;
+std::string describe(const ParameterSet& model, const DdpOptions& options) {
+  // What makes ranks send different things, beside the tensors.
+  std::string text = str_cat(
+      "compression ",
+      static_cast<int>(options.compression),
+      " rank ",
+      options.power_sgd.matrix_approximation_rank,
+      " start ",
+      options.power_sgd.start_powerSGD_iter,
+      ", buckets of ",
+      options.bucket_cap_mb,
+      " MiB",
+      options.broadcast_buffers ? ", shared buffers" : "",
+      options.find_unused_parameters ? ", unused parameters" : "",
+      options.static_graph ? ", static graph" : "",
+      ": ");
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     const auto& parameter = model.parameters[i];
     text += str_cat(
@@ -82,28 +99,33 @@ std::string describe(const ParameterSet& model) {
   return text + str_cat(model.buffers.size(), " buffers");
 }
 
-class DdpEngine final : public ParallelEngine,
-                        private Joinable,
-                        private BackwardNotifier {
+class DdpEngine final : public ParallelEngine, private Joinable {
  public:
   DdpEngine(const EngineArguments& arguments, const DdpOptions& options)
       : ParallelEngine(MemoryLayout(arguments.memory)),
         group_(arguments.group),
         options_(options),
-        buffers_(arguments.model.buffers) {
-    const auto& model = arguments.model;
-    for (const auto& parameter : model.parameters) {
+        model_(arguments.model) {
+    for (const auto& parameter : model_.parameters) {
       parameters_.push_back(parameter.detach());
     }
     share("broadcast of parameters", parameters_, 0);
-    share("broadcast of buffers", buffers_, 0);
-    make_reducer(model);
+    share("broadcast of buffers", model_.buffers, 0);
+    make_reducer();
+    notifier_->on_backward = [this] { on_backward(); };
   }
+  ~DdpEngine() override { notifier_->on_backward = nullptr; }
 
   bool is_local() const override { return false; }
 
   void before_forward() override {
     const bool records = at::GradMode::is_enabled();
+    if (records) {
+      check_frozen();
+    }
+    if (records && is_abandoned_) {
+      remake_reducer();
+    }
     if (records && !sync_ && options_.static_graph && !has_seen_graph_) {
       // The reducer would learn the graph from several backwards, and wait for
       // as many ever after.
@@ -152,6 +174,8 @@ class DdpEngine final : public ParallelEngine,
       }
     }
     reducer_->prepare_for_backward(roots);
+    await_gradients();
+    ++num_forwards_;
     has_announced_backward_ = false;
     if (join_ || (options_.static_graph && !has_seen_graph_)) {
       has_seen_graph_ = true;
@@ -160,7 +184,7 @@ class DdpEngine final : public ParallelEngine,
   }
 
   void set_buffers(const std::vector<at::Tensor>& buffers) override {
-    buffers_ = buffers;
+    model_.buffers = buffers;
   }
   void set_sync(bool sync) override { sync_ = sync; }
   bool sync() const override { return sync_; }
@@ -173,6 +197,44 @@ class DdpEngine final : public ParallelEngine,
     }
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({});
+    await_gradients();
+  }
+
+  void before_backward() override { num_before_ = arrivals_->num_arrived(); }
+
+  void after_backward() override {
+    if (!arrivals_->is_known()) {
+      arrival_ = GradientArrival::kUnknown;
+      return;
+    }
+    const auto num_arrived = arrivals_->num_arrived();
+    if (num_arrived == num_before_) {
+      arrival_ = GradientArrival::kNone;
+      return;
+    }
+    arrival_ = !sync_ || is_awaiting_ ? GradientArrival::kMet
+                                      : GradientArrival::kStayed;
+    // Where parameters may go unused, the reducer knows which it waits for.
+    const auto num_awaited = static_cast<int64_t>(trained_.size());
+    if (sync_ && is_awaiting_ &&
+        (finds_unused() || num_arrived - num_at_await_ >= num_awaited)) {
+      end_reduction();
+    }
+  }
+
+  void await_another_backward() override { ++num_forwards_; }
+
+  void abandon_backward() override {
+    is_abandoned_ = is_abandoned_ || (sync_ && is_awaiting_ &&
+                                      arrivals_->num_arrived() > num_before_);
+  }
+
+  GradientArrival arrival() const override { return arrival_; }
+
+  // Backwards of older forwards would meet other weights.
+  void after_step(bool /*did_step*/) override {
+    is_awaiting_ = is_awaiting_ && !is_only_guessed_;
+    num_forwards_ = is_awaiting_ ? 1 : 0;
   }
 
   StateDict state_dict() const override {
@@ -218,11 +280,41 @@ class DdpEngine final : public ParallelEngine,
   void share_all(int root) override {
     share("broadcast of parameters", parameters_, root);
     if (options_.broadcast_buffers) {
-      share("broadcast of buffers", buffers_, root);
+      share("broadcast of buffers", model_.buffers, root);
     }
   }
 
  private:
+  bool finds_unused() const {
+    return options_.find_unused_parameters || options_.static_graph;
+  }
+
+  void await_gradients() {
+    is_awaiting_ = true;
+    is_only_guessed_ = false;
+    num_at_await_ = arrivals_->num_arrived();
+  }
+
+  // The reducer has sent everything, and ignores what comes until it is told of
+  // another forward. Where several forwards came before, their own backwards
+  // may follow.
+  void end_reduction() {
+    is_awaiting_ = false;
+    const bool may_follow = num_forwards_ > 1 && !finds_unused() && !join_;
+    if (may_follow) {
+      group_.guard("backward", [&] {
+        // The reducer lays its buckets out anew after one reduction, not more.
+        rebuild_buckets();
+        reducer_->prepare_for_backward({});
+      });
+      await_gradients();
+      is_only_guessed_ = true;
+      --num_forwards_;
+    } else {
+      num_forwards_ = 0;
+    }
+  }
+
   void
   share(const char* what, const std::vector<at::Tensor>& tensors, int root) {
     const auto group = to_c10d(group_);
@@ -239,7 +331,7 @@ class DdpEngine final : public ParallelEngine,
   // validate with different numbers of batches.
   void share_buffers(int root, bool trains) {
     if (options_.broadcast_buffers && buffers_may_differ_) {
-      share("broadcast of buffers", buffers_, root);
+      share("broadcast of buffers", model_.buffers, root);
     }
     buffers_may_differ_ = trains;
   }
@@ -278,19 +370,56 @@ class DdpEngine final : public ParallelEngine,
     reducer_->push_rebuilt_params_for_all_indices();
   }
 
-  void make_reducer(const ParameterSet& model) {
+  void check_frozen() const {
+    for (const size_t i : frozen_) {
+      if (model_.parameters[i].requires_grad()) {
+        throw UsageError(str_cat(
+            "[forward] parameter '",
+            model_.names[i],
+            "' was frozen when the model was prepared and is trained now, so "
+            "that its gradients would not meet those of the other processes; "
+            "unfreeze before prepare, or drop the prepared model and prepare "
+            "again"));
+      }
+    }
+  }
+
+  // A reducer whose backward broke off waits for the rest of it for ever. What
+  // ranks have sent of it is the same where they broke off at the same place.
+  void remake_reducer() {
+    is_abandoned_ = false;
+    is_awaiting_ = false;
+    num_forwards_ = 0;
+    has_seen_graph_ = false;
+    has_queued_first_reduction_ = false;
+    const auto kept = memory_ ? memory_->state_dict() : StateDict();
+    arrivals_.reset();
+    logger_.reset();
+    reducer_.reset();
+    make_reducer();
+    if (memory_) {
+      memory_->load_state_dict(kept);
+    }
+  }
+
+  void make_reducer() {
     std::vector<at::Tensor> parameters;
     std::vector<bool> sparse;
     std::unordered_map<size_t, std::string> names;
-    for (size_t i = 0; i < model.parameters.size(); ++i) {
-      if (model.parameters[i].requires_grad()) {
-        index_of_.emplace(
-            model.parameters[i].unsafeGetTensorImpl(), parameters.size());
-        names[parameters.size()] = model.names[i];
-        names_.push_back(model.names[i]);
-        parameters.push_back(model.parameters[i]);
-        sparse.push_back(model.sparse_gradients.contains(model.names[i]));
+    index_of_.clear();
+    names_.clear();
+    frozen_.clear();
+    for (size_t i = 0; i < model_.parameters.size(); ++i) {
+      if (!model_.parameters[i].requires_grad()) {
+        frozen_.push_back(i);
+        continue;
       }
+      index_of_.emplace(
+          model_.parameters[i].unsafeGetTensorImpl(), parameters.size());
+      names[parameters.size()] = model_.names[i];
+      names_.push_back(model_.names[i]);
+      parameters.push_back(model_.parameters[i]);
+      sparse.push_back(model_.sparse_gradients.contains(model_.names[i]));
     }
     const int64_t cap = options_.bucket_cap_mb * kMiB;
     auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
@@ -329,6 +458,7 @@ class DdpEngine final : public ParallelEngine,
     if (compression.hook) {
       reducer_->register_comm_hook(std::move(compression.hook));
     }
+    arrivals_ = std::make_unique<Arrivals>(parameters);
     trained_ = std::move(parameters);
     place_buckets();
   }
@@ -370,14 +500,12 @@ class DdpEngine final : public ParallelEngine,
   void watch_backward(std::span<at::Tensor* const> outputs) {
     for (auto* output : outputs) {
       if (output->requires_grad()) {
-        *output = NotifyingIdentity::apply(
-            *output,
-            reinterpret_cast<int64_t>(static_cast<BackwardNotifier*>(this)));
+        *output = NotifyingIdentity::apply(*output, notifier_);
       }
     }
   }
 
-  void on_backward() override {
+  void on_backward() {
     if (join_ && !has_announced_backward_) {
       has_announced_backward_ = true;
       join_->announce(JoinEvent::kBackward, join_index_, true, true);
@@ -387,15 +515,17 @@ class DdpEngine final : public ParallelEngine,
     if (options_.static_graph && !has_queued_first_reduction_) {
       has_queued_first_reduction_ = true;
       torch::autograd::Engine::get_default_engine().queue_callback(
-          [this] { reducer_->delay_all_reduce(); });
+          [reducer = reducer_] { reducer->delay_all_reduce(); });
     }
   }
 
   ProcessGroup group_;
   DdpOptions options_;
-  std::vector<at::Tensor> buffers_;
+  ParameterSet model_;
   /// All of them, frozen ones too, without their graph.
   std::vector<at::Tensor> parameters_;
+  /// Those of the model that were frozen when it was prepared.
+  std::vector<size_t> frozen_;
   /// The parameters that the reducer knows, and their names.
   std::vector<at::Tensor> trained_;
   std::vector<std::string> names_;
@@ -408,6 +538,21 @@ class DdpEngine final : public ParallelEngine,
   int64_t join_index_ = 0;
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;
+  c10::intrusive_ptr<BackwardNotifier> notifier_ =
+      c10::make_intrusive<BackwardNotifier>();
+  std::unique_ptr<Arrivals> arrivals_;
+  GradientArrival arrival_ = GradientArrival::kUnknown;
+  /// Gradients that had arrived when the backward under way began, and when the
+  /// reducer was told to expect some.
+  int64_t num_before_ = 0;
+  int64_t num_at_await_ = 0;
+  bool is_awaiting_ = false;
+  /// Not by a forward: one of those before may still have a backward.
+  bool is_only_guessed_ = false;
+  /// The last backward broke off in the middle.
+  bool is_abandoned_ = false;
+  /// Of those since the last reduction, how many may still have a backward.
+  int64_t num_forwards_ = 0;
   bool sync_ = true;
   bool has_seen_graph_ = false;
   bool buffers_may_differ_ = true;
@@ -434,7 +579,7 @@ std::unique_ptr<ParallelEngine> make_ddp_engine(
         ", expected at least 1"));
   }
   refuse_second_engine(arguments.model);
-  agree_on_text(arguments.group, "prepare", describe(arguments.model));
+  agree_on_text(arguments.group, "prepare", describe(arguments.model, options));
   // A frozen model has no gradients to average.
   if (!is_trained(arguments.model)) {
     return std::make_unique<ParallelEngine>();

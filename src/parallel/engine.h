@@ -17,6 +17,18 @@ namespace accelerate {
 
 class Joinable;
 
+/// What became of a model's gradients in a backward.
+enum class GradientArrival {
+  /// The engine does not look.
+  kUnknown,
+  /// None came.
+  kNone,
+  /// They met those of the other ranks, or will at the end of the window.
+  kMet,
+  /// They stayed on this rank, as no forward was announced that they belong to.
+  kStayed,
+};
+
 /// What becomes of gradients that were used.
 enum class Zeroing {
   /// They are forgotten: the next backward makes new ones.
@@ -40,7 +52,9 @@ enum class Zeroing {
 /// `parameter` is always a tensor of the `ParameterSet` that the engine was
 /// made for, or what `trained` gave for it. Used by the thread that trains;
 /// autograd's threads come in through hooks of the engine's own.
-class ACCELERATE_API ParallelEngine : public Stateful {
+class ACCELERATE_API ParallelEngine
+    : public Stateful,
+      public std::enable_shared_from_this<ParallelEngine> {
  public:
   explicit ParallelEngine(MemoryLayout layout = {});
 
@@ -63,6 +77,10 @@ class ACCELERATE_API ParallelEngine : public Stateful {
   virtual void before_backward() {}
   virtual void after_backward() {}
   virtual void abandon_backward() {}
+  /// The graph of the coming backward is kept for another one.
+  virtual void await_another_backward() {}
+  /// Of the backward that ended last.
+  virtual GradientArrival arrival() const { return GradientArrival::kUnknown; }
   /// While false, backward adds up local gradients and sends nothing.
   virtual void set_sync(bool /*sync*/) {}
   virtual bool sync() const { return true; }

@@ -70,7 +70,7 @@ std::optional<JoinNews> JoinChannel::exchange(
   for (size_t i = 0; i < kNumFacts; ++i) {
     if (seen[2 * i] != -seen[2 * i + 1]) {
       const char* what[] = {
-          "some run forward and some backward",
+          "they are at different points of a step",
           "they call different models",
           "some record gradients and some do not",
           "some accumulate gradients and some send them"};
@@ -89,21 +89,66 @@ std::optional<JoinNews> JoinChannel::exchange(
   return news;
 }
 
+StepReductions::StepReductions(ProcessGroup group, c10::Device device)
+    : group_(std::move(group)), device_(device) {}
+
+int64_t StepReductions::reduce(at::Tensor& numbers, ReduceOp op) {
+  if (!join_) {
+    group_.all_reduce(numbers, op);
+    return group_.world_size();
+  }
+  const auto news = join_->announce(
+      JoinEvent::kReduction,
+      numbers.numel(),
+      numbers.scalar_type() == at::kDouble,
+      op == ReduceOp::kSum);
+  auto shared = numbers.reshape({-1}).to(device_);
+  group_.all_reduce(shared, op);
+  numbers = shared.view(numbers.sizes()).to(numbers.device());
+  return join_->divisor(news);
+}
+
+void StepReductions::begin_join(std::shared_ptr<JoinChannel> channel) {
+  if (join_) {
+    throw UsageError(
+        "[join_uneven_inputs] got a second guard inside of the first, expected "
+        "one with all models that the loop trains");
+  }
+  join_ = std::move(channel);
+}
+
+void StepReductions::match(const JoinNews& news) const {
+  auto numbers = at::zeros(
+      {news.model},
+      at::TensorOptions(device_).dtype(
+          news.records ? at::kDouble : at::kFloat));
+  group_.all_reduce(numbers, news.syncs ? ReduceOp::kSum : ReduceOp::kMax);
+}
+
+void StepReductions::share(int root) const {
+  if (share_) {
+    share_(root);
+  }
+}
+
 JoinGuard::JoinGuard(
-    const ProcessGroup& group,
+    std::shared_ptr<StepReductions> reductions,
     std::vector<ParallelEngine*> engines,
     JoinOptions options)
-    : group_(group),
-      engines_(std::move(engines)),
-      channel_(std::make_shared<JoinChannel>(group, options)),
+    : reductions_(std::move(reductions)),
+      channel_(std::make_shared<JoinChannel>(reductions_->group(), options)),
       num_exceptions_(std::uncaught_exceptions()) {
-  const std::set<ParallelEngine*> distinct(engines_.begin(), engines_.end());
-  if (engines_.empty() || distinct.size() != engines_.size()) {
+  const std::set<ParallelEngine*> distinct(engines.begin(), engines.end());
+  if (engines.empty() || distinct.size() != engines.size()) {
     throw UsageError(str_cat(
         "[join_uneven_inputs] got ",
-        engines_.empty() ? "no model" : "one model twice",
+        engines.empty() ? "no model" : "one model twice",
         ", expected every prepared model that the loop trains, once"));
   }
+  for (auto* engine : engines) {
+    engines_.push_back(engine->shared_from_this());
+  }
+  reductions_->begin_join(channel_);
   try {
     for (size_t i = 0; i < engines_.size(); ++i) {
       if (auto* joinable = engines_[i]->joinable()) {
@@ -124,7 +169,8 @@ JoinGuard::JoinGuard(
 }
 
 void JoinGuard::leave() {
-  for (auto* engine : engines_) {
+  reductions_->end_join();
+  for (const auto& engine : engines_) {
     if (auto* joinable = engine->joinable()) {
       joinable->end_join();
     }
@@ -147,15 +193,20 @@ JoinGuard::~JoinGuard() noexcept(false) {
 
 void JoinGuard::match_the_others() {
   while (const auto news = channel_->listen()) {
-    // Only a joinable model announces.
-    engines_[static_cast<size_t>(news->model)]->joinable()->match(*news);
+    if (news->event == JoinEvent::kReduction) {
+      reductions_->match(*news);
+    } else {
+      // Only a joinable model announces.
+      engines_[static_cast<size_t>(news->model)]->joinable()->match(*news);
+    }
   }
   if (const auto root = channel_->last_trained()) {
-    for (auto* engine : engines_) {
+    for (const auto& engine : engines_) {
       if (auto* joinable = engine->joinable()) {
         joinable->share_all(*root);
       }
     }
+    reductions_->share(*root);
   }
 }
 

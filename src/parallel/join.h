@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -11,12 +13,12 @@
 
 namespace accelerate {
 
-enum class JoinEvent : int64_t { kForward, kBackward };
+enum class JoinEvent : int64_t { kForward, kBackward, kReduction };
 
 /// What all ranks that train do next.
 struct JoinNews {
   JoinEvent event = JoinEvent::kForward;
-  /// Which of the guard's models.
+  /// Which of the guard's models; of a reduction: how many numbers.
   int64_t model = 0;
   /// Whether gradients are recorded, and whether they meet those of the others.
   bool records = false;
@@ -52,6 +54,34 @@ class JoinChannel {
   ProcessGroup group_;
   JoinOptions options_;
   std::optional<int> last_trained_;
+};
+
+/// The small reductions of a training step: flags of overflow, weights of
+/// losses. Inside of a join, ranks that have no batches left answer them.
+class ACCELERATE_API StepReductions {
+ public:
+  /// Gives all ranks what `root` has of a step beside its models.
+  using Share = std::function<void(int root)>;
+
+  StepReductions(ProcessGroup group, c10::Device device);
+  void set_share(Share share) { share_ = std::move(share); }
+  const ProcessGroup& group() const { return group_; }
+
+  /// `numbers` are floats to compare or doubles to add, of which zero changes
+  /// nothing. Returns by what gradients are divided that meet now.
+  int64_t reduce(at::Tensor& numbers, ReduceOp op);
+
+  void begin_join(std::shared_ptr<JoinChannel> channel);
+  void end_join() { join_.reset(); }
+  /// On a rank that has no batches left.
+  void match(const JoinNews& news) const;
+  void share(int root) const;
+
+ private:
+  ProcessGroup group_;
+  c10::Device device_;
+  Share share_;
+  std::shared_ptr<JoinChannel> join_;
 };
 
 } // namespace accelerate

@@ -2,8 +2,10 @@
 #include "parallel/unused_parameters.h"
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "accelerate/error.h"
@@ -47,8 +49,8 @@ void name_unused_parameters(
         "[forward] got no gradient in the last backward for ",
         list.empty() ? "some parameter" : list,
         ", expected one for every parameter of the prepared model; use it in "
-        "the loss, freeze it before prepare, or set .ddp = "
-        "{.find_unused_parameters = true}"));
+        "the loss, freeze it before prepare, or set find_unused_parameters "
+        "(DdpOptions, in Python DistributedDataParallelKwargs)"));
   }
 }
 
@@ -56,7 +58,15 @@ void refuse_second_engine(const ParameterSet& model) {
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     const auto accumulator =
         torch::autograd::impl::try_get_grad_accumulator(model.parameters[i]);
-    if (accumulator && !accumulator->post_hooks().empty()) {
+    // The hooks of c10d's reducers; others are the user's.
+    const auto is_averaged = [](const auto& hook) {
+      return dynamic_cast<torch::autograd::utils::LambdaPostHook*>(
+                 hook.get()) != nullptr;
+    };
+    if (accumulator && std::any_of(
+                           accumulator->post_hooks().begin(),
+                           accumulator->post_hooks().end(),
+                           is_averaged)) {
       throw UsageError(str_cat(
           "[prepare] got a module whose parameter '",
           model.names[i],

@@ -111,10 +111,17 @@ void GradScaler::unscale_gradients(
         batch, here, inverse.to(here.device()));
     found = at::max(found, here.to(found.device()));
   }
+  bool has_gradients = !gradients.empty();
   if (agree_) {
-    agree_(found);
+    // Ranks that have none ask whether others do; only they wait.
+    auto flags = at::cat({found, at::full_like(found, has_gradients ? 1 : 0)});
+    agree_(flags);
+    found = flags.narrow(0, 0, 1);
+    has_gradients = has_gradients || flags[1].item<float>() > 0;
   }
-  unscaled_.emplace(owner, Unscaled{std::move(found)});
+  if (has_gradients) {
+    unscaled_.emplace(owner, std::move(found));
+  }
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
@@ -123,7 +130,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 
 at::Tensor GradScaler::overflow_of(const void* owner) const {
   const auto found = unscaled_.find(owner);
-  return found == unscaled_.end() ? at::Tensor() : found->second.found_inf;
+  return found == unscaled_.end() ? at::Tensor() : found->second;
 }
 
 bool GradScaler::found_inf(const void* owner) const {
@@ -131,22 +138,23 @@ bool GradScaler::found_inf(const void* owner) const {
   return overflow.defined() && overflow.item<float>() > 0;
 }
 
-void GradScaler::finish(const void* owner) {
-  const auto found = unscaled_.find(owner);
-  if (found != unscaled_.end()) {
-    found->second.is_finished = true;
-  }
+bool GradScaler::is_unscaled(const void* owner) const {
+  return unscaled_.contains(owner);
 }
 
-bool GradScaler::is_finished() const {
-  return std::all_of(unscaled_.begin(), unscaled_.end(), [](const auto& entry) {
-    return entry.second.is_finished;
-  });
+void GradScaler::forget(const void* owner) {
+  unscaled_.erase(owner);
+}
+
+void GradScaler::scale_again(const std::vector<at::Tensor>& gradients) const {
+  const at::NoGradGuard no_grad;
+  for (auto& [kind, batch] : batches_of(gradients)) {
+    at::_foreach_mul_(batch, scale_.to(batch[0].device()));
+  }
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   unscale_(optimizer);
-  finish(&optimizer);
   if (found_inf(&optimizer)) {
     return false;
   }
@@ -159,8 +167,8 @@ void GradScaler::update(at::Tensor& scale, at::Tensor& growth_tracker) const {
     return;
   }
   auto found = at::zeros({1}, scale.options());
-  for (const auto& [owner, unscaled] : unscaled_) {
-    found = at::max(found, unscaled.found_inf);
+  for (const auto& [owner, overflow] : unscaled_) {
+    found = at::max(found, overflow);
   }
   at::_amp_update_scale_(
       scale,

@@ -11,11 +11,11 @@
 namespace accelerate {
 
 NoSyncGuard::NoSyncGuard(ParallelEngine& engine)
-    : engine_(engine), was_syncing_(engine.sync()) {
-  engine_.set_sync(false);
+    : engine_(engine.shared_from_this()), was_syncing_(engine.sync()) {
+  engine_->set_sync(false);
 }
 NoSyncGuard::~NoSyncGuard() {
-  engine_.set_sync(was_syncing_);
+  engine_->set_sync(was_syncing_);
 }
 
 LossWeight::LossWeight(double count)
@@ -82,6 +82,14 @@ void Accumulation::begin(
     AccumulateGuard& guard) {
   drop_dead_windows();
   Window& window = windows_[key_of(models)];
+  if (!window.guard.expired()) {
+    // It may hold gradients back that this micro-batch is to send.
+    throw UsageError(
+        "[accumulate] the guard of the last micro-batch of the same models "
+        "still lives; let it go before the next one begins, as in a block of "
+        "its own");
+  }
+  window.guard = guard.life();
   current_ = &window;
   window.models.assign(models.begin(), models.end());
   ++window.num_begun;
@@ -103,7 +111,7 @@ at::Tensor Accumulation::weigh(
     const at::Tensor& loss,
     const std::optional<LossWeight>& weight,
     const StepState& step_state,
-    const ProcessGroup& group) {
+    StepReductions& reductions) {
   Window& window = *current_;
   const bool is_first = window.num_backwards == 0;
   if (!is_first && weight.has_value() != window.is_weighted) {
@@ -129,9 +137,9 @@ at::Tensor Accumulation::weigh(
     }
     return loss * (count / window.divisor).to(loss.scalar_type());
   }
-  group.all_reduce(window.total, ReduceOp::kSum);
   // Gradients are averaged over ranks on their way: undo the division.
-  const auto unit = group.world_size() / at::clamp_min(window.total, 1e-12);
+  const auto divisor = reductions.reduce(window.total, ReduceOp::kSum);
+  const auto unit = divisor / at::clamp_min(window.total, 1e-12);
   if (!is_first) {
     const auto correction = (window.divisor * unit).to(at::kFloat);
     for (const auto& model : window.models) {

@@ -8,8 +8,8 @@
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/accumulate.h"
-#include "accelerate/process_group.h"
 #include "accelerate/state_registry.h"
+#include "parallel/join.h"
 #include "run/model_context.h"
 
 namespace accelerate {
@@ -27,7 +27,8 @@ class ACCELERATE_API Accumulation : public Stateful {
       std::shared_ptr<const StateRegistry> registry);
 
   /// Begins a micro-batch of these models; holds their gradients back in
-  /// `guard` where more follow. Each set of models has a window of its own, so
+  /// `guard` where more follow. Throws `UsageError` where the guard of the one
+  /// before still lives. Each set of models has a window of its own, so
   /// that models that take turns do not end each other's.
   void begin(
       StepState& step_state,
@@ -43,7 +44,7 @@ class ACCELERATE_API Accumulation : public Stateful {
       const at::Tensor& loss,
       const std::optional<LossWeight>& weight,
       const StepState& step_state,
-      const ProcessGroup& group);
+      StepReductions& reductions);
 
   StateDict state_dict() const override;
   /// The models of the windows must be prepared before.
@@ -52,6 +53,7 @@ class ACCELERATE_API Accumulation : public Stateful {
  private:
   struct Window {
     std::vector<std::weak_ptr<ModelContext>> models;
+    std::weak_ptr<void> guard;
     int64_t num_begun = 0;
     int64_t num_backwards = 0;
     bool is_weighted = false;

@@ -19,6 +19,16 @@ std::string key(const char* kind, const std::string& name) {
 
 } // namespace
 
+void ModelContext::set_buffers(std::vector<at::Tensor> buffers) {
+  engine->set_buffers(buffers);
+  model.buffers = std::move(buffers);
+}
+
+void ModelContext::prepare_again(ParameterSet now) {
+  as_prepared.check_unchanged(now);
+  set_buffers(std::move(now.buffers));
+}
+
 StateDict ModelContext::state_dict() const {
   StateDict state;
   for (size_t i = 0; i < model.names.size(); ++i) {

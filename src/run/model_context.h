@@ -23,10 +23,18 @@ struct ACCELERATE_API ModelContext : Stateful {
   std::shared_ptr<StepState> step_state;
   c10::DeviceType device = c10::kCPU;
   Precision precision = Precision::kNo;
+  /// Its gradients never meet those of other ranks.
+  bool is_for_evaluation = false;
   /// Outputs of reduced precision are handed out as fp32.
   bool outputs_to_fp32 = true;
   /// From the model's tensors, and from what is trained in their place.
   std::unordered_map<const c10::TensorImpl*, size_t> index_of;
+
+  /// The model's buffers are other tensors from now on.
+  void set_buffers(std::vector<at::Tensor> buffers);
+  /// Throws `UsageError` naming the first tensor that came, went or changed
+  /// since the model was prepared; buffers may be other tensors.
+  void prepare_again(ParameterSet now);
 
   StateDict state_dict() const override;
   /// All tensors are compared before the first is loaded.

@@ -33,14 +33,36 @@ void check_precision(const ParameterSet& model, Precision precision) {
 
 std::shared_ptr<GradScaler> make_scaler(
     const Assembly& assembly,
+    const std::shared_ptr<StepReductions>& reductions,
     const GradScalerOptions& options) {
   if (assembly.precision != Precision::kFp16) {
     return nullptr;
   }
-  return std::make_shared<GradScaler>(
-      options, [group = assembly.group](at::Tensor& flag) {
-        group.all_reduce(flag, ReduceOp::kMax);
-      });
+  GradScaler::Agreement agree;
+  if (assembly.group.world_size() > 1) {
+    agree = [reductions](at::Tensor& flags) {
+      reductions->reduce(flags, ReduceOp::kMax);
+    };
+  }
+  return std::make_shared<GradScaler>(options, std::move(agree));
+}
+
+/// Ranks whose losses are scaled differently would average gradients wrongly.
+void share_scale(
+    GradScaler& scaler,
+    const ProcessGroup& group,
+    c10::Device device,
+    int root) {
+  auto state = scaler.state_dict();
+  auto numbers = at::tensor(
+      {state.get<double>("scale"),
+       static_cast<double>(state.get<int64_t>("_growth_tracker"))},
+      at::TensorOptions(device).dtype(at::kDouble));
+  group.broadcast(numbers, root);
+  const auto shared = numbers.cpu();
+  state.set("scale", shared[0].item<double>());
+  state.set("_growth_tracker", shared[1].item<int64_t>());
+  scaler.load_state_dict(state);
 }
 
 /// The state of torch's default generator of a device.
@@ -96,14 +118,19 @@ TrainingRun::TrainingRun(
       assembly_(assemble(options_, env)),
       step_state_(std::move(step_state)),
       state_(std::make_shared<StateRegistry>()),
+      reductions_(std::make_shared<StepReductions>(group(), device())),
       accumulation_(std::make_shared<Accumulation>(
           assembly_.gradient_accumulation_steps,
           options_.accumulation,
           state_)),
-      scaler_(make_scaler(assembly_, options_.scaler)) {
+      scaler_(make_scaler(assembly_, reductions_, options_.scaler)) {
   state_->add("accumulation", accumulation_);
   if (scaler_) {
     state_->add("scaler", scaler_);
+    reductions_->set_share(
+        [scaler = scaler_, group = group(), device = device()](int root) {
+          share_scale(*scaler, group, device, root);
+        });
   }
   const auto add_generator = [&](const char* name, c10::Device device) {
     generators_.push_back(std::make_shared<GeneratorState>(device));
@@ -126,26 +153,38 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   context->model = std::move(model);
   context->as_prepared = ParameterSnapshot(context->model);
   check_precision(context->model, precision());
-  context->engine = make_engine(
-      {assembly_.group, context->model, options_.memory},
+  put_engine(
+      *context,
       evaluation_mode ? Strategy(SingleDevice{}) : assembly_.strategy);
   context->step_state = step_state_;
   context->device = device().type();
   context->precision = precision();
+  context->is_for_evaluation = evaluation_mode;
   context->outputs_to_fp32 = options_.outputs_to_fp32;
-  for (size_t i = 0; i < context->model.parameters.size(); ++i) {
-    const auto& parameter = context->model.parameters[i];
-    context->index_of[parameter.unsafeGetTensorImpl()] = i;
-    context
-        ->index_of[context->engine->trained(parameter).unsafeGetTensorImpl()] =
-        i;
-  }
   has_models_ = has_models_ || !evaluation_mode;
   std::erase_if(models_, [](const auto& entry) { return entry.expired(); });
   models_.push_back(context);
   state_->add("model", context);
   state_->add("engine", context->engine);
   return context;
+}
+
+void TrainingRun::put_engine(ModelContext& context, const Strategy& strategy) {
+  context.engine =
+      make_engine({assembly_.group, context.model, options_.memory}, strategy);
+  for (size_t i = 0; i < context.model.parameters.size(); ++i) {
+    const auto& parameter = context.model.parameters[i];
+    const auto trained = context.engine->trained(parameter);
+    context.index_of[parameter.unsafeGetTensorImpl()] = i;
+    context.index_of[trained.unsafeGetTensorImpl()] = i;
+  }
+}
+
+void TrainingRun::train_evaluated(const std::shared_ptr<ModelContext>& model) {
+  put_engine(*model, assembly_.strategy);
+  model->is_for_evaluation = false;
+  has_models_ = true;
+  state_->add("engine", model->engine);
 }
 
 std::shared_ptr<OptimizerStep> TrainingRun::prepare_optimizer(
@@ -177,23 +216,19 @@ void TrainingRun::wire() {
 
 void TrainingRun::backward(
     const at::Tensor& loss,
-    const std::optional<LossWeight>& weight,
+    const BackwardOptions& options,
     const RunAutograd& run) {
-  const bool may_be_raw = allows_raw_models_alone_ && group().world_size() == 1;
-  if (has_models_ && !may_be_raw && !step_state_->has_forward()) {
+  const bool is_alone = group().world_size() == 1;
+  if (is_alone && has_models_ && !complain_ && !step_state_->has_forward()) {
     throw UsageError(
         "[backward] no prepared model was called since the last step; compute "
         "the loss with the model that prepare() gave back, or its gradients "
         "do not meet those of the other processes");
   }
   at::Tensor weighted =
-      accumulation_->weigh(loss, weight, *step_state_, group());
+      accumulation_->weigh(loss, options.weight, *step_state_, *reductions_);
   if (scaler_) {
-    // Not after each optimizer's step: another may still hold gradients of the
-    // old scale.
-    if (scaler_->is_finished()) {
-      scaler_->update();
-    }
+    move_scale(*scaler_, living_optimizers());
     weighted = scaler_->scale(weighted);
   }
   SeamScope scope(
@@ -201,9 +236,55 @@ void TrainingRun::backward(
       [](ModelContext& model) -> ParallelEngine& { return *model.engine; },
       &ParallelEngine::before_backward,
       &ParallelEngine::abandon_backward);
+  if (options.retain_graph) {
+    for (const auto& model : living_models()) {
+      model->engine->await_another_backward();
+    }
+  }
   group().guard("backward", [&] { run(weighted); });
   scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
   step_state_->note_backward();
+  if (!is_alone) {
+    check_arrivals();
+  }
+}
+
+void TrainingRun::check_arrivals() const {
+  bool has_come = false;
+  std::string what;
+  for (const auto& model : living_models()) {
+    const auto arrival = model->engine->arrival();
+    has_come = has_come || (arrival != GradientArrival::kNone &&
+                            !model->engine->is_local());
+    if (arrival == GradientArrival::kStayed) {
+      what = str_cat(
+          "[backward] gradients of '",
+          state_->name_of(*model),
+          "' did not meet those of the other processes: the loss was computed "
+          "with the module itself, or is run backward again without another "
+          "forward; compute it with the model that prepare() gave back, once "
+          "for each backward");
+    }
+  }
+  if (!has_come) {
+    what =
+        "[backward] got a loss that reaches no prepared model, so that what it "
+        "trains differs between processes; compute it with the model that "
+        "prepare() gave back";
+  }
+  if (what.empty()) {
+    return;
+  }
+  if (!complain_) {
+    throw UsageError(what);
+  }
+  complain_(what);
+}
+
+JoinGuard TrainingRun::begin_join(
+    std::vector<ParallelEngine*> engines,
+    JoinOptions options) const {
+  return JoinGuard(reductions_, std::move(engines), options);
 }
 
 AccumulateGuard TrainingRun::begin_micro_batch(

@@ -10,6 +10,7 @@
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/collectives.h"
+#include "accelerate/join.h"
 #include "accelerate/state_registry.h"
 #include "optim/optimizer_step.h"
 #include "optim/scheduler_moves.h"
@@ -51,6 +52,9 @@ class ACCELERATE_API TrainingRun {
   std::shared_ptr<ModelContext> prepare_model(
       ParameterSet model,
       bool evaluation_mode = false);
+  /// From now on the gradients of a model that was prepared in evaluation mode
+  /// meet those of the other ranks.
+  void train_evaluated(const std::shared_ptr<ModelContext>& model);
   std::shared_ptr<OptimizerStep> prepare_optimizer(
       std::unique_ptr<OptimizerAdapter> optimizer);
   /// Optimizers meet the engines of the models whose parameters they hold, and
@@ -62,18 +66,23 @@ class ACCELERATE_API TrainingRun {
   /// `optimizer`, `scheduler`, `loader`, `scaler`, `generator_cpu`, ...
   const std::shared_ptr<StateRegistry>& state() const { return state_; }
 
-  /// A loss of a model that was called without its context is refused by
-  /// default. Allowed where there are no other ranks to meet, it trains.
-  void allow_raw_models_alone() { allows_raw_models_alone_ = true; }
+  using Complain = std::function<void(const std::string& what)>;
+  /// A loss of a model that was called without its context, or of none that was
+  /// prepared, is a `UsageError` unless there is something else to do with what
+  /// would be said. Then a process on its own does not look.
+  void on_raw_loss(Complain complain) { complain_ = std::move(complain); }
 
   using RunAutograd = std::function<void(const at::Tensor& loss)>;
   /// Divides or weighs the loss, scales it, and has `run` compute gradients.
   void backward(
       const at::Tensor& loss,
-      const std::optional<LossWeight>& weight,
+      const BackwardOptions& options,
       const RunAutograd& run);
   AccumulateGuard begin_micro_batch(
       std::vector<std::shared_ptr<ModelContext>> models);
+  JoinGuard begin_join(
+      std::vector<ParallelEngine*> engines,
+      JoinOptions options) const;
   int64_t num_accumulation_steps() const { return accumulation_->num_steps(); }
   void set_num_accumulation_steps(int64_t num_steps) {
     accumulation_->set_num_steps(num_steps);
@@ -103,6 +112,10 @@ class ACCELERATE_API TrainingRun {
   void shut_down() { assembly_.group.shutdown(); }
 
  private:
+  void put_engine(ModelContext& context, const Strategy& strategy);
+  /// Whether the gradients of the backward that has ended met those of the
+  /// other ranks.
+  void check_arrivals() const;
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
   /// The gradients of these parameters, or of what is trained in their place,
   /// by the engines that hold them.
@@ -115,13 +128,14 @@ class ACCELERATE_API TrainingRun {
   Assembly assembly_;
   std::shared_ptr<StepState> step_state_;
   std::shared_ptr<StateRegistry> state_;
+  std::shared_ptr<StepReductions> reductions_;
   std::shared_ptr<Accumulation> accumulation_;
   std::shared_ptr<GradScaler> scaler_;
   std::vector<std::shared_ptr<Stateful>> generators_;
   std::vector<std::weak_ptr<ModelContext>> models_;
   std::vector<std::weak_ptr<OptimizerStep>> optimizers_;
   bool has_models_ = false;
-  bool allows_raw_models_alone_ = false;
+  Complain complain_;
   bool trigger_ = false;
 };
 

@@ -42,14 +42,15 @@ auto find(const Entries& entries, const std::string& name) {
 std::vector<ParameterSnapshot::Entry> ParameterSnapshot::entries_of(
     const ParameterSet& model) {
   std::vector<Entry> entries;
-  const auto add = [&](const auto& names, const auto& tensors) {
-    for (size_t i = 0; i < names.size(); ++i) {
-      entries.push_back(
-          {names[i], describe(tensors[i]), tensors[i].unsafeGetTensorImpl()});
-    }
-  };
-  add(model.names, model.parameters);
-  add(model.buffer_names, model.buffers);
+  for (size_t i = 0; i < model.names.size(); ++i) {
+    const auto& parameter = model.parameters[i];
+    entries.push_back(
+        {model.names[i], describe(parameter), parameter.unsafeGetTensorImpl()});
+  }
+  for (size_t i = 0; i < model.buffer_names.size(); ++i) {
+    entries.push_back(
+        {model.buffer_names[i], describe(model.buffers[i]), nullptr});
+  }
   return entries;
 }
 

@@ -100,19 +100,6 @@ TEST_P(ProcessGroupOf, ExchangesBytesOfAnyLength) {
   });
 }
 
-TEST_P(ProcessGroupOf, GivesEachRankItsPartOfTheBytes) {
-  run_ranks(GetParam(), [](ProcessGroup group) {
-    const int root = group.world_size() - 1;
-    std::vector<std::string> parts;
-    for (int rank = 0; group.rank() == root && rank <= root; ++rank) {
-      parts.emplace_back(static_cast<size_t>(rank) * 5, 'y');
-    }
-    const std::string own(static_cast<size_t>(group.rank()) * 5, 'y');
-    EXPECT_EQ(group.scatter_bytes(parts, root), own);
-    group.barrier();
-  });
-}
-
 // Sizes that no block of a kernel divides, and none at all.
 const int64_t kPartSizes[] = {0, 1, 3, 129};
 

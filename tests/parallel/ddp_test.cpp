@@ -2,6 +2,7 @@
 // The DDP engine on named tensors, with ranks as threads. Expected gradients
 // are closed forms: the gradient of sum(w * x) by w is x.
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
@@ -128,7 +129,7 @@ TEST(Ddp, NamesTheParametersThatGotNoGradient) {
         ThrowsMessage<UsageError>(AllOf(
             HasSubstr("[forward] got no gradient in the last backward for "
                       "'b', expected"),
-            HasSubstr(".ddp = {.find_unused_parameters = true}"))));
+            HasSubstr("set find_unused_parameters (DdpOptions"))));
   });
 }
 
@@ -242,6 +243,211 @@ TEST(Ddp, RefusesABucketOfNothing) {
         [&] { accelerator.prepare(TwoWeights()); },
         ThrowsMessage<UsageError>(HasSubstr("bucket_cap_mb 0")));
   });
+}
+
+TEST(Ddp, RefusesALossOfTheModuleItself) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    TwoWeights model;
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto [net, optimizer] = accelerator.prepare(model, sgd);
+    // More forwards than backwards disarm nothing.
+    net(1.0);
+    step(accelerator, net);
+    optimizer.step();
+    step(accelerator, net);
+    optimizer.step();
+    EXPECT_THAT(
+        [&] { accelerator.backward(model->forward(1.0)); },
+        ThrowsMessage<UsageError>(HasSubstr(
+            "gradients of 'model' did not meet those of the other processes")));
+    EXPECT_THAT(
+        [&] { accelerator.backward(TwoWeights()->forward(1.0)); },
+        ThrowsMessage<UsageError>(HasSubstr("reaches no prepared model")));
+  });
+}
+
+TEST(Ddp, RefusesALossThatReachesASecondModelBesideItsEngine) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    TwoWeights first;
+    TwoWeights second;
+    auto [a, b] = accelerator.prepare(first, second);
+    EXPECT_THAT(
+        [&] { accelerator.backward(a(1.0) + second->forward(1.0)); },
+        ThrowsMessage<UsageError>(HasSubstr("gradients of 'model_1'")));
+  });
+}
+
+TEST(Ddp, AveragesEachBackwardOfSeveralForwards) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    const double x = group.rank() + 1;
+    const auto first = net(x);
+    const auto second = net(10 * x);
+    accelerator.backward(first);
+    EXPECT_TRUE(net->a.grad().equal(torch::full({3}, 1.5)));
+    accelerator.backward(second);
+    EXPECT_TRUE(net->a.grad().equal(torch::full({3}, 16.5)));
+    EXPECT_TRUE(net->b.grad().equal(torch::full({2}, 16.5)));
+    net->zero_grad();
+    accelerator.backward(net(x));
+    EXPECT_TRUE(net->a.grad().equal(torch::full({3}, 1.5)));
+  });
+}
+
+TEST(Ddp, TakesNoHookOfTheUsersForAnEngine) {
+  struct Nothing final : torch::autograd::FunctionPostHook {
+    torch::autograd::variable_list operator()(
+        const torch::autograd::variable_list& outputs,
+        const torch::autograd::variable_list& /*inputs*/) override {
+      return outputs;
+    }
+  };
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    TwoWeights model;
+    const auto accumulator = torch::autograd::impl::grad_accumulator(model->a);
+    accumulator->add_post_hook(std::make_unique<Nothing>());
+    auto net = accelerator.prepare(model);
+    step(accelerator, net);
+    EXPECT_TRUE(net->a.grad().equal(torch::full({3}, 1.5)));
+    Accelerator other({.process_group = group});
+    EXPECT_THAT(
+        [&] { other.prepare(model); },
+        ThrowsMessage<UsageError>(HasSubstr("averaged over ranks already")));
+  });
+}
+
+TEST(Ddp, AGraphMayOutliveTheEngineOfAStaticGraph) {
+  run_ranks(2, [](ProcessGroup group) {
+    TwoWeights model;
+    Tensor loss;
+    {
+      Accelerator accelerator(
+          {.ddp = {.static_graph = true}, .process_group = group});
+      auto net = accelerator.prepare(model);
+      loss = net(1.0);
+    }
+    loss.backward();
+    EXPECT_TRUE(model->a.grad().equal(torch::ones(3)));
+  });
+}
+
+TEST(Ddp, PreparesAgainAfterAForwardThatReplacedABuffer) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    TwoWeights model;
+    auto net = accelerator.prepare(model);
+    model->named_buffers()["seen"].set_data(torch::ones(1));
+    step(accelerator, net);
+    auto again = accelerator.prepare(model);
+    step(accelerator, again);
+  });
+}
+
+TEST(Ddp, AveragesAgainABackwardOfAGraphThatWasKept) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    const auto loss = net(group.rank() + 1.0);
+    accelerator.backward(loss, {.retain_graph = true});
+    accelerator.backward(loss);
+    EXPECT_TRUE(net->a.grad().equal(torch::full({3}, 3)));
+    EXPECT_TRUE(net->b.grad().equal(torch::full({2}, 3)));
+  });
+}
+
+TEST(Ddp, GoesOnAfterABackwardThatBrokeOff) {
+  const DdpOptions cases[] = {
+      {},
+      {.find_unused_parameters = true},
+      {.static_graph = true},
+      {.compression = Compression::kBf16}};
+  for (const auto& ddp : cases) {
+    run_ranks(2, [&](ProcessGroup group) {
+      Accelerator accelerator({.ddp = ddp, .process_group = group});
+      auto net = accelerator.prepare(TwoWeights());
+      for (int i = 0; i < 4; ++i) {
+        auto loss = net(group.rank() + 1.0);
+        if (i == 1 || i == 2) {
+          // `a` gets its gradient first or not at all.
+          const auto hook = net->b.register_hook(
+              [](Tensor) -> Tensor { throw std::runtime_error("mine"); });
+          EXPECT_ANY_THROW(accelerator.backward(loss));
+          net->b.remove_hook(hook);
+        } else {
+          accelerator.backward(loss);
+          EXPECT_TRUE(net->a.grad().equal(torch::full({3}, 1.5))) << i;
+          EXPECT_TRUE(net->b.grad().equal(torch::full({2}, 1.5))) << i;
+        }
+        net->zero_grad();
+      }
+    });
+  }
+}
+
+TEST(Ddp, RefusesToTrainWhatWasFrozenAtPrepare) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    step(accelerator, net);
+    net->frozen.set_requires_grad(true);
+    EXPECT_THAT(
+        [&] { net(1.0); },
+        ThrowsMessage<UsageError>(HasSubstr("'frozen' was frozen when")));
+  });
+}
+
+TEST(Ddp, ComparesWhatRanksWouldSend) {
+  run_ranks(2, [](ProcessGroup group) {
+    DdpOptions ddp;
+    if (group.rank() == 1) {
+      ddp.compression = Compression::kBf16;
+    }
+    Accelerator accelerator({.ddp = ddp, .process_group = group});
+    EXPECT_THAT(
+        [&] { accelerator.prepare(TwoWeights()); },
+        ThrowsMessage<MismatchError>(HasSubstr("compression")));
+  });
+}
+
+TEST(Ddp, AveragesSparseGradients) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    torch::nn::Embedding model(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+    auto net = accelerator.prepare(model);
+    for (int i = 0; i < 2; ++i) {
+      accelerator.backward(net(torch::full({1}, group.rank())).sum());
+      ASSERT_TRUE(model->weight.grad().is_sparse());
+      auto expected = torch::zeros({4, 2});
+      expected.narrow(0, 0, 2).fill_(0.5);
+      EXPECT_TRUE(model->weight.grad().to_dense().equal(expected));
+      model->zero_grad();
+    }
+  });
+}
+
+TEST(Ddp, GuardsMayOutliveTheModel) {
+  auto accelerator = std::make_unique<Accelerator>(
+      AcceleratorOptions{.cpu = true, .accumulation = {.num_steps = 2}});
+  std::optional<AccumulateGuard> window;
+  {
+    auto net = accelerator->prepare(TwoWeights());
+    window.emplace(accelerator->accumulate(net));
+  }
+  accelerator.reset();
+  window.reset();
+}
+
+TEST(Accumulate, RefusesASecondGuardBesideTheFirst) {
+  Accelerator accelerator({.cpu = true, .accumulation = {.num_steps = 2}});
+  auto net = accelerator.prepare(TwoWeights());
+  const auto window = accelerator.accumulate(net);
+  EXPECT_THAT(
+      [&] { const auto second = accelerator.accumulate(net); },
+      ThrowsMessage<UsageError>(HasSubstr("still lives")));
 }
 
 } // namespace

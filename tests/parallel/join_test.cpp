@@ -6,6 +6,8 @@
 
 #include <sstream>
 
+#include "parallel/engine.h"
+#include "parallel/join.h"
 #include "parallel/reference.h"
 #include "support/rank_bodies.h"
 
@@ -209,6 +211,74 @@ TEST(JoinUnevenInputs, RefusesWhatCannotBeMatched) {
         [&] { auto join = plain.join_uneven_inputs(); },
         ThrowsMessage<UsageError>(HasSubstr("no model")));
   });
+}
+
+/// The gradient of sum(w * x) by w is x; weights make the update that of one
+/// batch of all that ranks have left.
+TEST(JoinUnevenInputs, WeightsLossesOfTheRanksThatAreLeft) {
+  for (const bool divides_by_all : {true, false}) {
+    run_ranks(
+        3,
+        [&](ProcessGroup group) {
+          Accelerator accelerator({.process_group = group});
+          torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+          {
+            const torch::NoGradGuard no_grad;
+            model->weight.zero_();
+          }
+          torch::optim::SGD sgd(model->parameters(), 1);
+          auto [net, optimizer] = accelerator.prepare(model, sgd);
+          const int64_t counts[] = {1, 2, 0};
+          {
+            const auto join = accelerator.join_uneven_inputs(
+                {.divide_by_initial_world_size = divides_by_all}, net);
+            for (int64_t i = 0; i < counts[group.rank()]; ++i) {
+              const auto x = torch::full({1, 1}, group.rank() + 1.0);
+              accelerator.backward(
+                  net(x).sum(), {.weight = group.rank() == 0 ? 3 : 1});
+              optimizer.step();
+              optimizer.zero_grad();
+            }
+          }
+          // (3 * 1 + 1 * 2) / 4, then rank 1 alone: 2.
+          EXPECT_NEAR(model->weight.item<float>(), -1.25 - 2, 1e-6);
+        },
+        kImpatient);
+  }
+}
+
+TEST(JoinUnevenInputs, AnswersTheSmallReductionsOfAStep) {
+  run_ranks(
+      2,
+      [](ProcessGroup group) {
+        const auto reductions =
+            std::make_shared<StepReductions>(group, c10::Device(c10::kCPU));
+        int shared_from = -1;
+        reductions->set_share([&](int root) { shared_from = root; });
+        const auto local = std::make_shared<ParallelEngine>();
+        {
+          const JoinGuard guard(reductions, {local.get()});
+          if (group.rank() == 1) {
+            auto flags = torch::tensor({0.0f, 1.0f});
+            EXPECT_EQ(reductions->reduce(flags, ReduceOp::kMax), 2);
+            EXPECT_TRUE(flags.equal(torch::tensor({0.0f, 1.0f})));
+            auto total = torch::full({}, 7.0, torch::kDouble);
+            reductions->reduce(total, ReduceOp::kSum);
+            EXPECT_EQ(total.item<double>(), 7);
+          }
+        }
+        EXPECT_EQ(shared_from, 1) << "the rank that trained last";
+      },
+      kImpatient);
+}
+
+TEST(JoinUnevenInputs, RefusesAGuardInsideOfAnother) {
+  Accelerator accelerator({.cpu = true});
+  auto net = accelerator.prepare(torch::nn::Linear(1, 1));
+  const auto join = accelerator.join_uneven_inputs(net);
+  EXPECT_THAT(
+      [&] { const auto second = accelerator.join_uneven_inputs(net); },
+      ThrowsMessage<UsageError>(HasSubstr("a second guard")));
 }
 
 } // namespace

@@ -139,7 +139,7 @@ TEST(GradScaler, UnscalesOncePerUpdateAndAsksTheOtherRanks) {
   EXPECT_EQ(scaler.current_scale(), 2);
 }
 
-TEST(GradScaler, KeepsItsScaleUntilAllUnscaledGradientsWereUsed) {
+TEST(GradScaler, KeepsItsScaleUntilItIsUpdated) {
   GradScaler scaler({.init_scale = 4, .growth_interval = 1});
   auto first = torch::ones({1}, torch::requires_grad());
   auto second = torch::ones({1}, torch::requires_grad());
@@ -148,16 +148,54 @@ TEST(GradScaler, KeepsItsScaleUntilAllUnscaledGradientsWereUsed) {
   scaler.scale(first.sum() + second.sum()).backward();
   scaler.unscale_(sgd1);
   scaler.unscale_(sgd2);
-  EXPECT_FALSE(scaler.is_finished());
   scaler.step(sgd1);
-  EXPECT_FALSE(scaler.is_finished());
   scaler.step(sgd2);
-  EXPECT_TRUE(scaler.is_finished());
   EXPECT_EQ(scaler.current_scale(), 4);
   EXPECT_EQ(scaler.state_dict().get<double>("scale"), 8)
       << "what is saved goes on as this one does";
   scaler.update();
   EXPECT_EQ(scaler.current_scale(), 8);
+}
+
+TEST(GradScaler, NotesNoOwnerWithoutGradients) {
+  GradScaler scaler({.init_scale = 4, .growth_interval = 1});
+  auto parameter = torch::ones({2}, torch::requires_grad());
+  torch::optim::SGD optimizer({parameter}, 0.1);
+  scaler.scale(torch::ones({1}));
+  scaler.unscale_(optimizer);
+  EXPECT_FALSE(scaler.is_unscaled(&optimizer));
+  scaler.scale(parameter.sum()).backward();
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(torch::equal(parameter.grad(), torch::ones({2})));
+}
+
+TEST(GradScaler, NotesAnOwnerWhereAnyRankHasGradients) {
+  run_ranks(2, [](ProcessGroup group) {
+    GradScaler scaler({.init_scale = 4}, [&](Tensor& flags) {
+      group.all_reduce(flags, ReduceOp::kMax);
+    });
+    auto parameter = torch::ones({2}, torch::requires_grad());
+    torch::optim::SGD optimizer({parameter}, 0.1);
+    const auto loss = scaler.scale(parameter.sum());
+    if (group.rank() == 1) {
+      loss.backward();
+    }
+    scaler.unscale_(optimizer);
+    EXPECT_TRUE(scaler.is_unscaled(&optimizer));
+  });
+}
+
+TEST(GradScaler, ScalesGradientsAgainThatABackwardIsToAddTo) {
+  GradScaler scaler({.init_scale = 4});
+  auto parameter = torch::ones({2}, torch::requires_grad());
+  torch::optim::SGD optimizer({parameter}, 0.1);
+  scaler.scale(parameter.sum()).backward();
+  scaler.unscale_(optimizer);
+  scaler.forget(&optimizer);
+  scaler.scale_again({parameter.grad()});
+  scaler.scale((2 * parameter).sum()).backward();
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(torch::equal(parameter.grad(), torch::full({2}, 3.0f)));
 }
 
 TEST(GradScaler, OverflowOnOneRankSkipsTheStepOnAll) {

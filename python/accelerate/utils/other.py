@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 
+from accelerate import prepared_module
 from accelerate._placeholders import placeholders_for
 
 
 def is_compiled_module(module: torch.nn.Module) -> bool:
     """Whether `torch.compile` made this module."""
-    # The compiler is slow to import; where nobody has, nothing is compiled.
-    compiler = sys.modules.get("torch._dynamo.eval_frame")
-    return compiler is not None and isinstance(module, compiler.OptimizedModule)
+    return prepared_module.is_compiled_module(module)
 
 
 def extract_model_from_parallel(
@@ -27,13 +24,21 @@ def extract_model_from_parallel(
     `DataParallel`, in any nesting.
 
     A compiled module stays compiled, around the module found, unless `keep_torch_compile` is
-    False. `recursive` also unwraps the children, in place. `keep_fp32_wrapper` makes no
-    difference: preparing a module does not replace its `forward`.
+    False. Unless `keep_fp32_wrapper`, the module computes in the precision of its weights again.
+    `recursive` also unwraps the children, in place.
     """
+    model = prepared_module.unwrap(model)
     if keep_torch_compile and is_compiled_module(model):
-        model._orig_mod = extract_model_from_parallel(model._orig_mod, recursive=recursive)
+        inner = extract_model_from_parallel(
+            model._orig_mod, keep_fp32_wrapper, recursive=recursive
+        )
+        prepared_module.replace_in_compiled(model, inner)
+        if not keep_fp32_wrapper:
+            prepared_module.take_off_precision(model)
         return model
     model = _unwrap(model, keep_torch_compile)
+    if not keep_fp32_wrapper:
+        prepared_module.take_off_precision(model)
     if recursive:
         for name, child in list(model.named_children()):
             inner = extract_model_from_parallel(
@@ -46,7 +51,7 @@ def extract_model_from_parallel(
 def _unwrap(model: torch.nn.Module, keep_torch_compile: bool) -> torch.nn.Module:
     containers = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
     while True:
-        inner = _unwrap_prepared(model)
+        inner = prepared_module.unwrap(model)
         if isinstance(inner, containers):
             inner = inner.module
         elif not keep_torch_compile and is_compiled_module(inner):
@@ -54,12 +59,6 @@ def _unwrap(model: torch.nn.Module, keep_torch_compile: bool) -> torch.nn.Module
         if inner is model:
             return model
         model = inner
-
-
-def _unwrap_prepared(model: torch.nn.Module) -> torch.nn.Module:
-    # Nothing is prepared where nobody has imported what prepares.
-    prepared = sys.modules.get("accelerate.prepared_module")
-    return model if prepared is None else prepared.unwrap(model)
 
 
 __getattr__ = placeholders_for(__name__)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled modules in both orders: prepared and then compiled, compiled and then prepared."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import ranks
+from accelerate import Accelerator
+
+
+def make_net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+
+
+def test_unwrapping_finds_what_was_compiled_and_what_was_prepared():
+    accelerator = Accelerator(cpu=True)
+    net = make_net()
+    compiled = torch.compile(net, backend="eager")
+    prepared = accelerator.prepare(compiled)
+    assert accelerator.unwrap_model(prepared) is compiled
+    assert accelerator.unwrap_model(prepared, keep_torch_compile=False) is net
+
+    other = make_net()
+    prepared = accelerator.prepare(other)
+    compiled = torch.compile(prepared, backend="eager")
+    assert accelerator.unwrap_model(compiled, keep_torch_compile=False) is other
+    assert accelerator.unwrap_model(compiled) is compiled and compiled._orig_mod is other
+
+
+@pytest.mark.parametrize("is_compiled_first", [False, True])
+def test_a_compiled_model_trains_as_a_plain_one(is_compiled_first):
+    accelerator = Accelerator(cpu=True)
+    net = make_net()
+    twin = copy.deepcopy(net)
+    if is_compiled_first:
+        model = accelerator.prepare(torch.compile(net, backend="eager"))
+    else:
+        model = torch.compile(accelerator.prepare(net), backend="eager")
+    x = torch.randn(5, 3)
+    accelerator.backward(model(x).square().mean())
+    twin(x).square().mean().backward()
+    for ours, expected in zip(net.parameters(), twin.parameters()):
+        assert torch.equal(ours.grad, expected.grad)
+
+
+TWO = """
+import copy
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+
+accelerator = Accelerator(
+    gradient_accumulation_steps=2,
+    kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=1)],
+)
+rank = accelerator.process_index
+graphs = []
+
+
+def backend(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+
+
+def local_gradient(net, x):
+    net = copy.deepcopy(net)
+    net(x).mean().backward()
+    return torch.cat([p.grad.flatten() for p in net.parameters()])
+
+
+def gradient(net):
+    return torch.cat([p.grad.flatten() for p in net.parameters()])
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*[torch.nn.Linear(300, 300) for _ in range(6)])
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def check(is_compiled_first, is_torchs):
+    torch.manual_seed(0)
+    net = Net().layers if is_torchs else Net()
+    torch._dynamo.reset()
+    graphs.clear()
+    if is_compiled_first:
+        model = accelerator.prepare(torch.compile(net, backend=backend))
+    else:
+        model = torch.compile(accelerator.prepare(net), backend=backend)
+    torch.manual_seed(rank)
+    x = torch.randn(4, 300)
+    own = local_gradient(net, x)
+    everybody = accelerator.gather(own[None]).mean(0)
+
+    with accelerator.no_sync(model):
+        accelerator.backward(2 * model(x).mean())
+    assert torch.allclose(gradient(net), own, atol=1e-6), "no_sync held nothing back"
+    net.zero_grad()
+    for number in range(2):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(x).mean())
+            expected = own / 2 if number == 0 else everybody
+            # Sums in another order.
+            assert torch.allclose(gradient(net), expected, atol=1e-6), number
+    net.zero_grad()
+    accelerator.unwrap_model(model)
+    with accelerator.no_sync(model):
+        accelerator.backward(2 * model(x).mean())
+    assert torch.allclose(gradient(net), own, atol=1e-6), "after unwrap_model"
+    return len(graphs)
+
+
+# 2 MiB of parameters in buckets of 1 MiB: a graph for each.
+answer([check(first, torchs) > 1 for first in (True, False) for torchs in (True, False)])
+"""
+
+
+def test_accumulation_and_buckets_reach_compiled_models_on_two_processes(tmp_path):
+    assert ranks.run_ours(TWO, tmp_path) == [[True] * 4] * 2

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/arrivals.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace accelerate {
+
+struct Arrivals::Counts {
+  std::atomic<int64_t> num_arrived = 0;
+  std::atomic<bool> is_known = true;
+
+  struct Hook final : torch::autograd::FunctionPostHook {
+    explicit Hook(std::shared_ptr<Counts> counts) : counts(std::move(counts)) {}
+    torch::autograd::variable_list operator()(
+        const torch::autograd::variable_list& outputs,
+        const torch::autograd::variable_list& /*inputs*/) override {
+      counts->num_arrived.fetch_add(1, std::memory_order_relaxed);
+      return outputs;
+    }
+    void compiled_args(
+        torch::dynamo::autograd::CompiledNodeArgs& /*args*/) const override {
+      counts->is_known = false;
+    }
+    std::shared_ptr<Counts> counts;
+  };
+};
+
+Arrivals::Arrivals(const std::vector<at::Tensor>& parameters)
+    : counts_(std::make_shared<Counts>()) {
+  for (const auto& parameter : parameters) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    const auto key =
+        accumulator->add_post_hook(std::make_unique<Counts::Hook>(counts_));
+    hooked_.emplace_back(std::move(accumulator), key);
+  }
+}
+
+Arrivals::~Arrivals() {
+  for (const auto& [accumulator, key] : hooked_) {
+    accumulator->del_post_hook(key);
+  }
+}
+
+int64_t Arrivals::num_arrived() const {
+  return counts_->num_arrived.load(std::memory_order_relaxed);
+}
+
+bool Arrivals::is_known() const {
+  return counts_->is_known;
+}
+
+} // namespace accelerate

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which gradients a backward has brought.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace accelerate {
+
+/// Counts the gradients that arrive at a model's parameters, by a hook on each
+/// of their accumulators: autograd's threads count, the thread that trains
+/// asks.
+class Arrivals {
+ public:
+  explicit Arrivals(const std::vector<at::Tensor>& parameters);
+  ~Arrivals();
+  Arrivals(const Arrivals&) = delete;
+  Arrivals& operator=(const Arrivals&) = delete;
+
+  int64_t num_arrived() const;
+  /// False where a compiled backward runs without hooks.
+  bool is_known() const;
+
+ private:
+  struct Counts;
+  std::shared_ptr<Counts> counts_;
+  /// Accumulators are kept alive, as torch makes new ones otherwise.
+  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>>
+      hooked_;
+};
+
+} // namespace accelerate
