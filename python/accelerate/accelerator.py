@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from typing import Any
@@ -16,7 +17,7 @@ from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.prepared_module import attach, context_of, parameter_set
 from accelerate.scheduler import AcceleratedScheduler
-from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.state import AcceleratorState, GradientState, PartialState, is_initialized
 from accelerate.utils import operations
 from accelerate.utils.dataclasses import (
     AutocastKwargs,
@@ -120,6 +121,7 @@ class Accelerator:
         self.scaler_handler = handlers.get(GradScalerKwargs)
         self.init_handler = handlers.get(InitProcessGroupKwargs)
         self.autocast_handler = handlers.get(AutocastKwargs)
+        self._handlers = list(handlers.values())
         _refuse_cache(self.autocast_handler)
         if self.autocast_handler is not None and not self.autocast_handler.enabled:
             raise UsageError(
@@ -130,7 +132,7 @@ class Accelerator:
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self.rng_types = ["generator"] if rng_types is None else rng_types
-        plugin = _options.accumulation_plugin(
+        self._plugin = plugin = _options.accumulation_plugin(
             gradient_accumulation_steps, gradient_accumulation_plugin
         )
 
@@ -172,6 +174,27 @@ class Accelerator:
                 "has it (docs/guide_python.md)"
             )
         raise AttributeError(f"'Accelerator' object has no attribute '{name}'")
+
+    def __copy__(self) -> Accelerator:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Accelerator:
+        # There is one run of this process; whoever copies what holds it goes on in that run.
+        return self
+
+    def __reduce__(self) -> Any:
+        arguments = {
+            "device_placement": self.device_placement,
+            "dataloader_config": self.dataloader_config,
+            "rng_types": self.rng_types,
+            "gradient_accumulation_plugin": dataclasses.replace(
+                self._plugin, num_steps=self.gradient_accumulation_steps
+            ),
+            "step_scheduler_with_optimizer": self.step_scheduler_with_optimizer,
+            "kwargs_handlers": self._handlers,
+        }
+        of_state = {"mixed_precision": self.mixed_precision, "cpu": self.state._cpu}
+        return _load_accelerator, (arguments, of_state)
 
     # --- who am I ---------------------------------------------------------------------------
 
@@ -611,6 +634,11 @@ class Accelerator:
     ) -> Any:
         """Each tensor padded along `dim` to the longest of all processes."""
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Accelerator:
+    """One that was pickled, in this process's state where there is one."""
+    return Accelerator(**arguments, **({} if is_initialized() else of_state))
+
 
 
 def _move(model: torch.nn.Module, device: torch.device) -> None:
