@@ -5,6 +5,7 @@ of Hugging Face Accelerate under torchrun; faults reach every process."""
 from __future__ import annotations
 
 import pytest
+import torch
 from ranks import run_original, run_ours
 
 LOADERS = '''
@@ -80,6 +81,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from accelerate import Accelerator
 from accelerate.state import GradientState
+from accelerate.utils import DataLoaderConfiguration
 
 class Count(IterableDataset):
     def __init__(self, size):
@@ -100,6 +102,15 @@ for size in range(1, 18):
         real += batch.tolist()[:facts.num_real]
     assert facts.is_last
     found[size] = real
+
+# Each process has a seed of its own.
+rank = accelerator.process_index
+for name, options in (("torch's seed", {}), ("data_seed", {"data_seed": 7 - rank})):
+    torch.manual_seed(100 + rank)
+    config = DataLoaderConfiguration(use_seedable_sampler=True, **options)
+    seeded = Accelerator(dataloader_config=config)
+    loader = seeded.prepare(DataLoader(torch.arange(16), 4, shuffle=True))
+    found[name] = [[batch.tolist() for batch in loader] for _ in range(2)]
 answer(found)
 """
 
@@ -209,10 +220,23 @@ def test_every_sample_comes_once_on_one_of_the_ranks(loaders):
         assert sorted(i for batches in epoch for batch in batches for i in batch) == list(range(23))
 
 
-def test_every_dispatched_sample_is_real_once(tmp_path):
-    found = run_ours(FACTS, tmp_path)
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory) -> list[dict]:
+    return run_ours(FACTS, tmp_path_factory.mktemp("facts"))
+
+
+def test_every_dispatched_sample_is_real_once(facts):
     for size in range(1, 18):
-        assert sorted(found[0][str(size)] + found[1][str(size)]) == list(range(size))
+        assert sorted(facts[0][str(size)] + facts[1][str(size)]) == list(range(size))
+
+
+@pytest.mark.parametrize(("name", "seed"), [("torch's seed", 100), ("data_seed", 7)])
+def test_the_seed_of_process_0_counts(facts, name, seed):
+    for rank, found in enumerate(facts):
+        for epoch, batches in enumerate(found[name]):
+            order = torch.randperm(16, generator=torch.Generator().manual_seed(seed + epoch))
+            whole = order.view(4, 4).tolist()
+            assert batches == whole[rank::2]
 
 
 def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
