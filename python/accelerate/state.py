@@ -312,8 +312,8 @@ class GradientState:
 
     @property
     def remainder(self) -> int:
-        """Real samples of the innermost loop's last batch over all processes; -1 outside of
-        loops."""
+        """Real samples of all processes in the last turn of the innermost loop; -1 before it,
+        outside of loops, and where unknown."""
         return self.active_dataloader.remainder if self.in_dataloader else -1
 
     def __repr__(self) -> str:
