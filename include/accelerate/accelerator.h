@@ -239,8 +239,9 @@ class ACCELERATE_API Accelerator {
   /// As `gather`, without the samples that a loader repeated to fill up the
   /// last batch: what is gathered over an epoch is each sample exactly once.
   /// Called in the loop over a prepared loader, with values that have one row
-  /// per sample of the batch. Tensors with another number of rows and scalars
-  /// are gathered whole. Outside of loops nothing is left out.
+  /// per sample of the batch, or of a full one where the batch is short (a loss
+  /// that was repeated `batch_size` times). Tensors with another number of rows
+  /// and scalars are gathered whole. Outside of loops nothing is left out.
   ///
   ///     for (auto& batch : eval_loader) {
   ///       auto [p, y] = accelerator.gather_for_metrics(

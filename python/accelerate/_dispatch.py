@@ -18,9 +18,10 @@ from torch.utils.data import IterDataPipe
 
 from accelerate import _C
 from accelerate._prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
+from accelerate._sharding import BatchCounts
 from accelerate._tensor_bytes import dump, load
 from accelerate._trees import NotATensor, has_only_tensors, tensors_of, with_tensors
-from accelerate.errors import UsageError
+from accelerate.errors import UsageError, in_one_line
 from accelerate.state import PartialState
 
 # Batches are received when the loop asks for them: process 0 reads one turn ahead and no further,
@@ -38,7 +39,7 @@ class _Part(NamedTuple):
 
 class _Turn(NamedTuple):
     parts: list[_Part]
-    # That were read for it, of all processes.
+    # That were read for it, of all processes; -1 where unknown.
     num_samples: int
 
     def messages(self) -> list[tuple[bytes | None, int, int]]:
@@ -75,12 +76,15 @@ class _Cutter:
         self.slice_fn = slice_fn
         self.first: list = []
 
-    def deal(self, batches: list) -> _Turn:
+    def deal(self, counted: list[tuple[Any, BatchCounts]]) -> _Turn:
+        batches = [batch for batch, _ in counted]
         if self.world_size == 1 and self.slice_fn is None:
-            # Nothing is cut, so any number will do that is the batch's.
-            sizes = [tensor.shape[0] for tensor in tensors_of(batches[0]) if tensor.dim() > 0]
-            num_samples = sizes[0] if sizes else 1
-            return _Turn([_Part(batches[0], num_samples, num_samples)], num_samples)
+            # Nothing is cut, so the batch may hold anything.
+            num_samples, num_real, num_of_turn = counted[0][1]
+            return _Turn(
+                [_Part(batches[0], num_samples, num_real)],
+                num_samples if num_of_turn is None else num_of_turn,
+            )
         turn = self.dealer.deal([self._count(batch) for batch in batches])
         if turn.is_kept:
             self.first = batches
@@ -153,10 +157,15 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         super().__init__(dataset, **kwargs)
         self.split_batches = split_batches
         self.slice_fn = slice_fn
+        self._count_batches()
 
     @property
     def state(self) -> PartialState:
         return PartialState()
+
+    @property
+    def _full_size(self) -> int:
+        return super()._full_size // (self.state.num_processes if self.split_batches else 1)
 
     def _dealer(self) -> _C.BatchDealer:
         return _C.BatchDealer(self.split_batches, self._drop_last, self.state.num_processes)
@@ -174,9 +183,8 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         from accelerate.utils.operations import send_to_device
 
         self.begin()
-        feed = self.gradient_state.step_state.open_feed()
+        feed = self.gradient_state.step_state.open_feed(self._full_size)
         try:
-            self.set_epoch(self.iteration)
             device = self.state.device
             position, num_passed = self._begin_loop()
             is_reader = self.state.process_index == 0
@@ -200,6 +208,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
 
     def _receive(self) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
         """This process's batches, the samples of all in the same turn, and the facts."""
+        self.set_epoch(self.iteration)
         if isinstance(self.dataset, IterDataPipe):
             super().__iter__()  # torch agrees on a seed among all processes
         else:
@@ -226,7 +235,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                         error = caught
                         sender.fail(
                             "[DataLoaderDispatcher] process 0, which reads for all, failed with "
-                            f"{type(error).__name__}: {error}"
+                            + in_one_line(error)
                         )
                         continue
                     if turn is None:
@@ -244,8 +253,10 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             del sender, error
 
     def _turns(self) -> Iterator[_Turn]:
+        # Here, as what a data set throws must reach all processes.
+        self.set_epoch(self.iteration)
         dealer = self._dealer()
         cutter = _Cutter(dealer, self.state.num_processes, self.slice_fn)
-        iterator = super().__iter__()
-        while dealer.num_turns(len(batches := list(islice(iterator, dealer.batches_per_turn)))):
-            yield cutter.deal(batches)
+        iterator = self._counted(super().__iter__())
+        while dealer.num_turns(len(counted := list(islice(iterator, dealer.batches_per_turn)))):
+            yield cutter.deal(counted)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from itertools import count, islice
 from typing import Any
 
@@ -14,13 +13,14 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from accelerate._sharding import (
+    BatchCounts,
     CountingCollate,
-    FilledBatch,
+    DealtBatch,
     IterableDatasetShard,
     SeedableRandomSampler,
 )
 from accelerate.errors import UsageError
-from accelerate.state import GradientState
+from accelerate.state import GradientState, PartialState
 
 
 def get_sampler(dataloader: DataLoader) -> Any:
@@ -52,7 +52,7 @@ class RecordedIndices:
     def _record(indices: Iterator, taken: deque) -> Iterator:
         for batch in indices:
             taken.append(batch)
-            yield batch[:] if type(batch) is FilledBatch else batch
+            yield batch[:] if type(batch) is DealtBatch else batch
 
 
 class _TaskLog(dict):
@@ -80,15 +80,14 @@ def indices_in_turn(iterator: Any, taken: deque, in_order: bool) -> Callable[[],
     return indices
 
 
-def count_samples(indices: Any) -> tuple[int, int]:
-    """How many samples a batch of these indices has, and how many are no repetition."""
-    if type(indices) is FilledBatch:
-        return len(indices), indices.num_real
+def count_samples(indices: Any) -> BatchCounts:
+    if type(indices) is DealtBatch:
+        return BatchCounts(len(indices), indices.num_real, indices.num_of_round)
     try:
         num_samples = len(indices)
     except TypeError:  # a single index: the loader does not batch
         num_samples = 1
-    return num_samples, num_samples
+    return BatchCounts(num_samples, num_samples, None)
 
 
 def is_plain_cpu(batch: Any) -> bool:
@@ -104,7 +103,8 @@ def is_plain_cpu(batch: Any) -> bool:
 
 class DataLoaderStateMixin:
     """What a loader tells while a loop runs over it: `end_of_dataloader` (the batch of this turn
-    is the last), `remainder` (samples of the last round of all processes; -1 where unknown)."""
+    is the last), `remainder` (real samples of all processes in the last turn; -1 before it, and
+    where unknown)."""
 
     end_of_dataloader = False
     remainder = -1
@@ -120,10 +120,6 @@ class DataLoaderStateMixin:
     def begin(self) -> None:
         """A loop begins."""
         self.reset()
-        # Data without a length, or batches without a size, have no remainder.
-        with suppress(Exception):
-            if not self._drop_last:
-                self.remainder = self.total_dataset_length % self.total_batch_size
         self.gradient_state._add_dataloader(self)
 
     def end(self) -> None:
@@ -154,6 +150,9 @@ class DataLoaderAdapter(DataLoader):
     """
 
     use_stateful_dataloader = False
+    # What tells the samples of each batch: where torch takes the indices, or where it collates.
+    _recorded: RecordedIndices | None = None
+    _is_counted = False
 
     def __init__(
         self,
@@ -183,6 +182,47 @@ class DataLoaderAdapter(DataLoader):
         self._num_before = skip_batches
         # Where the next loop begins, if it is of that epoch.
         self._restored: _Place | None = None
+
+    def _count_batches(self) -> None:
+        """What the constructor of a loader that uses `_counted` calls."""
+        if isinstance(self.dataset, IterableDataset):
+            self._is_counted = self._auto_collation
+        else:
+            self._recorded = RecordedIndices(super()._index_sampler)
+
+    @property
+    def _index_sampler(self) -> Any:
+        return super()._index_sampler if self._recorded is None else self._recorded
+
+    def _get_iterator(self) -> Iterator:
+        if not self._is_counted:
+            return super()._get_iterator()
+        # torch's iterator takes the function when it is made; the loader keeps the user's.
+        collate_fn = self.collate_fn
+        self.collate_fn = CountingCollate(collate_fn, self.dataset)
+        try:
+            return super()._get_iterator()
+        finally:
+            self.collate_fn = collate_fn
+
+    def _counted(self, iterator: Iterator) -> Iterator[tuple[Any, BatchCounts]]:
+        """The batches of one of torch's iterators over this loader that has just been made."""
+        if self._is_counted:
+            return iterator
+        if self._recorded is None:
+            # The data set makes its own batches, of which nobody knows the samples.
+            return ((batch, BatchCounts(1, 1, -1)) for batch in iterator)
+        indices = indices_in_turn(iterator, self._recorded.taken, self.in_order)
+        return ((batch, count_samples(indices())) for batch in iterator)
+
+    @property
+    def _full_size(self) -> int:
+        """Samples of each batch of this process, but for a short last one; 0 where they vary."""
+        size = getattr(self._batches, "batch_size", None)
+        if not isinstance(size, int):
+            return 0
+        is_split = getattr(self._batches, "split_batches", False)
+        return size // self._batches.num_processes if is_split else size
 
     @property
     def _batches(self) -> Any:
@@ -289,24 +329,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
         self.rng_types = rng_types
         self.synchronized_generator = synchronized_generator
         self._num_loops = 0
-        is_iterable = isinstance(dataset, IterableDataset)
-        self._is_counted = is_iterable and self._auto_collation
-        self._recorded = None if is_iterable else RecordedIndices(super()._index_sampler)
-
-    @property
-    def _index_sampler(self) -> Any:
-        return super()._index_sampler if self._recorded is None else self._recorded
-
-    def _get_iterator(self) -> Iterator:
-        if not self._is_counted:
-            return super()._get_iterator()
-        # torch's iterator takes the function when it is made; the loader keeps the user's.
-        collate_fn = self.collate_fn
-        self.collate_fn = CountingCollate(collate_fn, self.dataset)
-        try:
-            return super()._get_iterator()
-        finally:
-            self.collate_fn = collate_fn
+        self._count_batches()
 
     def __iter__(self) -> Iterator:
         if self.rng_types is not None:
@@ -315,7 +338,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             synchronize_rng_states(self.rng_types, self.synchronized_generator)
         self.begin()
         self._num_loops += 1
-        feed = self.gradient_state.step_state.open_feed()
+        feed = self.gradient_state.step_state.open_feed(self._full_size)
         try:
             self.set_epoch(self.iteration)
             position, num_passed = self._begin_loop()
@@ -325,32 +348,25 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             else:
                 self._recorded.num_skipped = num_passed
             # Persistent workers serve one loop; another at the same time gets its own.
-            iterator = super().__iter__() if self._num_loops == 1 else self._get_iterator()
-            indices = None
-            if self._recorded is not None:
-                indices = indices_in_turn(iterator, self._recorded.taken, self.in_order)
-            place, is_counted = self._placer(), self._is_counted
-            num_samples = num_real = 1
-            # The iterator itself stands for its end, as a batch may be anything else.
-            batch = next(iterator, iterator)
-            while batch is not iterator:
-                if is_counted:
-                    batch, num_samples, num_real = batch
-                elif indices is not None:
-                    num_samples, num_real = count_samples(indices())
+            iterator = self._counted(
+                super().__iter__() if self._num_loops == 1 else self._get_iterator()
+            )
+            place = self._placer()
+            upcoming = next(iterator, None)
+            while upcoming is not None:
+                batch, counts = upcoming
                 batch = place(batch)
                 # One batch ahead: the last must be known as such when it is handed out.
-                following = next(iterator, iterator)
-                is_last = following is iterator
+                upcoming = next(iterator, None)
+                is_last = upcoming is None
                 if is_last:
-                    self.end_of_dataloader = True
+                    self._end_with(counts)
                 if num_to_skip > 0:
                     num_to_skip -= 1
                 else:
-                    feed.hand_out(is_last, num_samples, num_real)
+                    feed.hand_out(is_last, counts.num_samples, counts.num_real)
                     position.num_batches += 1
                     yield batch
-                batch = following
             self._end_loop(position)
         except GeneratorExit:
             feed.leave()
@@ -360,6 +376,13 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             del feed
             self._num_loops -= 1
             self.end()
+
+    def _end_with(self, counts: BatchCounts) -> None:
+        self.end_of_dataloader = True
+        if counts.num_of_round is not None:
+            self.remainder = counts.num_of_round
+        elif PartialState().num_processes == 1:
+            self.remainder = counts.num_real
 
     def _placer(self) -> Callable[[Any], Any]:
         """What puts a batch on the device of this loader."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
@@ -17,13 +17,15 @@ from accelerate import _C
 from accelerate.errors import UsageError
 
 
-class FilledBatch(list):
-    """A batch whose first `num_real` samples are no repetition that fills it up. Loaders read this
-    from the batch itself, so samplers may stand in between."""
+class DealtBatch(list):
+    """One process's batch of a round of all. Its first `num_real` samples are no repetition that
+    fills it up; `num_of_round` are none in the batches of all processes. Loaders read this from the
+    batch itself, so samplers may stand in between."""
 
-    def __init__(self, samples: Iterable, num_real: int):
+    def __init__(self, samples: Iterable, num_real: int, num_of_round: int):
         super().__init__(samples)
         self.num_real = num_real
+        self.num_of_round = num_of_round
 
 
 def own_range(shard: _C.IterableShard) -> slice:
@@ -32,9 +34,12 @@ def own_range(shard: _C.IterableShard) -> slice:
     return slice(mine[0], mine[-1] + 1)
 
 
-def take_rounds(stream: Iterator, shard: _C.IterableShard) -> Iterator[tuple[list, int | None]]:
-    """This rank's units of each round of all ranks, and how many of them are no repetition (None:
-    all). Reads one round ahead at most, so that endless streams work."""
+def take_rounds(
+    stream: Iterator, shard: _C.IterableShard, count: Callable[[list], int] = len
+) -> Iterator[tuple[list, int, int]]:
+    """This rank's units of each round of all ranks, how many of them are no repetition, and the
+    `count` of what was read for the round. Reads one round ahead at most, so that endless streams
+    work."""
     size = shard.round_size
     own = own_range(shard)
     first: list = []
@@ -43,11 +48,11 @@ def take_rounds(stream: Iterator, shard: _C.IterableShard) -> Iterator[tuple[lis
         if num_done == 0 and shard.is_repeated(0):
             first = units
         num_done += size
-        yield units[own], None
+        yield units[own], own.stop - own.start, count(units)
     positions, num_real = shard.last_batch(num_done + len(units))
     if positions:
         last = [first[p] if p < num_done else units[p - num_done] for p in positions]
-        yield last, num_real
+        yield last, num_real, count(units)
 
 
 class SeedableRandomSampler(RandomSampler):
@@ -150,12 +155,13 @@ class BatchSamplerShard(_OverBatches):
         is_left_uneven = is_own and not self.even_batches and not self.split_batches
         if self.batch_size is None or is_left_uneven:
             shard = self._shard(of_whole_batches=True)
-            for (batch,), num_real in take_rounds(iter(self.batch_sampler), shard):
-                yield FilledBatch(batch, 0) if num_real == 0 else batch
+            for (batch,), num_real, num_of_round in take_rounds(
+                iter(self.batch_sampler), shard, lambda batches: sum(map(len, batches))
+            ):
+                yield DealtBatch(batch, len(batch) if num_real else 0, num_of_round)
         else:
-            for batch, num_real in take_rounds(self._samples(), self._shard()):
-                is_filled = num_real is not None and num_real < len(batch)
-                yield FilledBatch(batch, num_real) if is_filled else batch
+            for dealt in take_rounds(self._samples(), self._shard()):
+                yield DealtBatch(*dealt)
 
     def _samples(self) -> Iterator[int]:
         # A subclass may group samples in its own way, so only torch's own class is bypassed.
@@ -225,6 +231,7 @@ class IterableDatasetShard(IterableDataset):
         self.split_batches = split_batches
         self.epoch = 0
         self._num_repeated = 0
+        self._num_of_round = 0
         self._shard()
 
     def _shard(self) -> _C.IterableShard:
@@ -260,28 +267,39 @@ class IterableDatasetShard(IterableDataset):
         if isinstance(generator, torch.Generator) and not hasattr(self.dataset, "set_epoch"):
             generator.manual_seed(self.epoch)
         self._num_repeated = 0
-        for elements, num_real in take_rounds(iter(self.dataset), self._shard()):
+        for elements, num_real, num_of_round in take_rounds(iter(self.dataset), self._shard()):
+            self._num_of_round = num_of_round
             yield from elements[:num_real]
-            if num_real is not None:
-                for element in elements[num_real:]:
-                    self._num_repeated += 1
-                    yield element
+            for element in elements[num_real:]:
+                self._num_repeated += 1
+                yield element
 
-    def take_num_repeated(self) -> int:
-        """How many elements since the last call were repetitions that fill up."""
+    def take_counts(self) -> tuple[int, int]:
+        """How many elements since the last call were repetitions that fill up, and how many of the
+        round under way, over all processes, are none."""
         num_repeated, self._num_repeated = self._num_repeated, 0
-        return num_repeated
+        return num_repeated, self._num_of_round
+
+
+class BatchCounts(NamedTuple):
+    """What a loader knows of a batch: its samples, how many of them are no repetition that fills
+    it up, and how many of all processes' batches of the same round (-1 where unknown; None: it
+    was dealt out to nobody else)."""
+
+    num_samples: int
+    num_real: int
+    num_of_round: int | None
 
 
 class CountingCollate:
-    """Collates elements of an iterable data set and says (batch, num_samples, num_real). It runs
-    where the elements are read, in a worker too, right after them."""
+    """Collates elements of an iterable data set and says (batch, its counts). It runs where the
+    elements are read, in a worker too, right after them."""
 
     def __init__(self, collate_fn: Callable, dataset: IterableDataset):
         self.collate_fn = collate_fn
         self.shard = dataset if isinstance(dataset, IterableDatasetShard) else None
 
-    def __call__(self, elements: list) -> tuple[Any, int, int]:
-        num_samples = len(elements)
-        num_repeated = 0 if self.shard is None else self.shard.take_num_repeated()
-        return self.collate_fn(elements), num_samples, num_samples - num_repeated
+    def __call__(self, elements: list) -> tuple[Any, BatchCounts]:
+        num_repeated, num_of_round = (0, None) if self.shard is None else self.shard.take_counts()
+        num_real = len(elements) - num_repeated
+        return self.collate_fn(elements), BatchCounts(len(elements), num_real, num_of_round)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from typing import Any
@@ -22,7 +23,7 @@ from accelerate.prepared_module import (
     parameter_set,
 )
 from accelerate.scheduler import AcceleratedScheduler
-from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.state import AcceleratorState, GradientState, PartialState, is_initialized
 from accelerate.utils import operations
 from accelerate.utils.dataclasses import (
     AutocastKwargs,
@@ -126,6 +127,7 @@ class Accelerator:
         self.scaler_handler = handlers.get(GradScalerKwargs)
         self.init_handler = handlers.get(InitProcessGroupKwargs)
         self.autocast_handler = handlers.get(AutocastKwargs)
+        self._handlers = list(handlers.values())
         _refuse_cache(self.autocast_handler)
         if self.autocast_handler is not None and not self.autocast_handler.enabled:
             raise UsageError(
@@ -136,7 +138,7 @@ class Accelerator:
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self.rng_types = ["generator"] if rng_types is None else rng_types
-        plugin = _options.accumulation_plugin(
+        self._plugin = plugin = _options.accumulation_plugin(
             gradient_accumulation_steps, gradient_accumulation_plugin
         )
 
@@ -179,6 +181,27 @@ class Accelerator:
                 "has it (docs/guide_python.md)"
             )
         raise AttributeError(f"'Accelerator' object has no attribute '{name}'")
+
+    def __copy__(self) -> Accelerator:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Accelerator:
+        # There is one run of this process; whoever copies what holds it goes on in that run.
+        return self
+
+    def __reduce__(self) -> Any:
+        arguments = {
+            "device_placement": self.device_placement,
+            "dataloader_config": self.dataloader_config,
+            "rng_types": self.rng_types,
+            "gradient_accumulation_plugin": dataclasses.replace(
+                self._plugin, num_steps=self.gradient_accumulation_steps
+            ),
+            "step_scheduler_with_optimizer": self.step_scheduler_with_optimizer,
+            "kwargs_handlers": self._handlers,
+        }
+        of_state = {"mixed_precision": self.mixed_precision, "cpu": self.state._cpu}
+        return _load_accelerator, (arguments, of_state)
 
     # --- who am I ---------------------------------------------------------------------------
 
@@ -611,27 +634,26 @@ class Accelerator:
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """As `gather`, without the samples that a loader repeated to fill up the last batch: what
-        is gathered over an epoch is each sample exactly once. Values that are no tensors are
-        gathered as objects, from a list with one for each sample."""
-        if use_gather_object or not _trees.has_only_tensors(input_data):
-            if isinstance(input_data, list):
-                input_data = input_data[: self._run.num_real(len(input_data))]
-            gathered = operations.gather_object(input_data)
-            return gathered[: self._num_left()] if isinstance(gathered, list) else gathered
+        is gathered over an epoch is each sample exactly once. Values with as many rows as the
+        batch, or as a full one where it is short, are taken for one row per sample; others are
+        gathered whole. Values that are no tensors are gathered as objects, from a list with one
+        for each sample; an empty list may meet lists of objects."""
+        is_empty = isinstance(input_data, (list, tuple)) and not input_data
+        if use_gather_object or is_empty or not _trees.has_only_tensors(input_data):
+            is_per_sample = isinstance(input_data, (list, tuple, torch.Tensor))
+            return operations.gather_object(self._real(input_data) if is_per_sample else input_data)
         if self.state.group.is_solo:
-            gathered = input_data
-        else:
-            structure = _trees.structure_of(input_data, "gather_for_metrics")
-            tensors = self._run.gather_real(_trees.tensors_of(input_data), structure)
-            gathered = _trees.with_tensors(input_data, tensors)
-        num_left = self._num_left()
-        return _trees.map_tensors(gathered, lambda t: t[:num_left] if t.dim() > 0 else t)
+            return _trees.map_tensors(input_data, self._real)
+        structure = _trees.structure_of(input_data, "gather_for_metrics")
+        tensors = self._run.gather_real(_trees.tensors_of(input_data), structure)
+        return _trees.with_tensors(input_data, tensors)
 
-    def _num_left(self) -> int | None:
-        # Values with another number of rows than the batch (a loss repeated batch_size times) are
-        # cut in the last batch, as the original does.
-        state = self.gradient_state
-        return state.remainder if state.end_of_dataloader and state.remainder > 0 else None
+    def _real(self, values: Any) -> Any:
+        """Those that are no repetition, out of one for each sample."""
+        if isinstance(values, torch.Tensor) and values.dim() == 0:
+            return values
+        num_real = self._run.num_real(len(values))
+        return values if num_real == len(values) else values[:num_real]
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """The sum, mean or maximum over all processes, in new tensors."""
@@ -642,6 +664,11 @@ class Accelerator:
     ) -> Any:
         """Each tensor padded along `dim` to the longest of all processes."""
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+
+def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Accelerator:
+    """One that was pickled, in this process's state where there is one."""
+    return Accelerator(**arguments, **({} if is_initialized() else of_state))
 
 
 def _move(model: torch.nn.Module, device: torch.device) -> None:

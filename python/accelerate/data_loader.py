@@ -29,6 +29,7 @@ from accelerate._sharding import (
 )
 from accelerate.errors import UsageError
 from accelerate.state import PartialState
+from accelerate.utils.operations import broadcast_object_list
 
 # What does not say which samples make up a batch.
 _KEPT_SETTINGS = (
@@ -68,7 +69,8 @@ def prepare_data_loader(
     `split_batches`: each batch is cut into one part per process, instead of one batch for each.
     `dispatch_batches`: process 0 reads for all; None means for iterable data sets that are put on a
     device. `even_batches`: the end is filled up with samples from the beginning, so that all
-    processes get as many. `use_seedable_sampler`: shuffles by `data_seed` and epoch alone.
+    processes get as many. `use_seedable_sampler`: shuffles by `data_seed` and epoch alone; process
+    0's seed counts, so all processes prepare such a loader together.
 
     A subclass of `DataLoader` is rebuilt from its settings, and attributes of the object are
     copied; a loop of its own (`__iter__`) is not used, which is warned about.
@@ -90,6 +92,9 @@ def prepare_data_loader(
     sampler = get_sampler(dataloader)
     if use_seedable_sampler and isinstance(sampler, RandomSampler):
         sampler = _seedable(sampler, data_seed)
+    if isinstance(sampler, SeedableRandomSampler):
+        # Shares of different orders would leave samples out.
+        (sampler.initial_seed,) = broadcast_object_list([sampler.initial_seed])
     settings = _kept_settings(dataloader)
     synchronized_generator = None
     if dispatch_batches:

@@ -31,3 +31,8 @@ class CommTimeoutError(CommError, TimeoutError):
 
 class MismatchError(CommError, ValueError):
     """Processes that called one collective with values that do not fit together."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """What other processes are told of it."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

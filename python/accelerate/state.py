@@ -19,6 +19,13 @@ from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPlugin
 
 
+def _view(kind: type) -> Any:
+    """The state of this process, whatever there is of it: unpickling connects to nobody."""
+    view = object.__new__(kind)
+    view.__dict__ = kind._shared_state
+    return view
+
+
 class PartialState:
     """Connects this process to the others of the run, once; every later `PartialState()` is the
     same state. Extra arguments (`backend`, `timeout`, `init_method`) are torch.distributed's.
@@ -69,6 +76,9 @@ class PartialState:
                 "`PartialState` was not reinitialized."
             )
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def __reduce__(self) -> Any:
+        return _view, (type(self),)
 
     def __repr__(self) -> str:
         return (
@@ -236,6 +246,9 @@ class GradientState:
         if gradient_accumulation_plugin is not None:
             self.plugin_kwargs = gradient_accumulation_plugin.to_kwargs()
 
+    def __reduce__(self) -> Any:
+        return GradientState, ()
+
     @staticmethod
     def _reset_state() -> None:
         GradientState._shared_state.clear()
@@ -299,8 +312,8 @@ class GradientState:
 
     @property
     def remainder(self) -> int:
-        """Real samples of the innermost loop's last batch over all processes; -1 outside of
-        loops."""
+        """Real samples of all processes in the last turn of the innermost loop; -1 before it,
+        outside of loops, and where unknown."""
         return self.active_dataloader.remainder if self.in_dataloader else -1
 
     def __repr__(self) -> str:
@@ -363,6 +376,9 @@ class AcceleratorState:
             "`AcceleratorState._reset_state()` was called and an `Accelerator` was not "
             "reinitialized."
         )
+
+    def __reduce__(self) -> Any:
+        return _view, (type(self),)
 
     @staticmethod
     def _reset_state(reset_partial_state: bool = False) -> None:

@@ -92,17 +92,6 @@ void bind_group(py::module_& module) {
           py::arg("pad_first"),
           release)
       .def(
-          "all_gather_bytes",
-          [](const ProcessGroup& group, const std::string& bytes) {
-            std::vector<std::string> all;
-            {
-              const py::gil_scoped_release no_gil;
-              all = group.all_gather_bytes(bytes);
-            }
-            return std::vector<py::bytes>(all.begin(), all.end());
-          },
-          py::arg("data"))
-      .def(
           "broadcast_bytes",
           [](const ProcessGroup& group, const std::string& bytes, int root) {
             std::string all;

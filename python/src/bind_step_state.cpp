@@ -10,7 +10,8 @@ void bind_step_state(py::module_& module) {
   py::class_<BatchFacts>(module, "BatchFacts")
       .def_readonly("is_last", &BatchFacts::is_last)
       .def_readonly("num_samples", &BatchFacts::num_samples)
-      .def_readonly("num_real", &BatchFacts::num_real);
+      .def_readonly("num_real", &BatchFacts::num_real)
+      .def_readonly("full_size", &BatchFacts::full_size);
   py::class_<StepState::Feed, std::shared_ptr<StepState::Feed>>(module, "Feed")
       .def(
           "hand_out",
@@ -26,7 +27,7 @@ void bind_step_state(py::module_& module) {
       .def("leave", &StepState::Feed::leave);
   py::class_<StepState, std::shared_ptr<StepState>>(module, "StepState")
       .def(py::init<>())
-      .def("open_feed", &StepState::open_feed)
+      .def("open_feed", &StepState::open_feed, py::arg("full_size") = 0)
       .def("batch", &StepState::batch)
       .def_property(
           "sync_gradients",

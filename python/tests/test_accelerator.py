@@ -205,17 +205,6 @@ def test_copies_of_prepared_optimizers_and_schedulers_are_plain():
     scheduler.step()
 
 
-def test_metrics_of_one_process_are_cut_as_by_the_original():
-    accelerator = Accelerator(cpu=True)
-    loader = accelerator.prepare(torch.utils.data.DataLoader(range(11), batch_size=8))
-    rows = [len(accelerator.gather_for_metrics(torch.ones(1).repeat(8))) for _ in loader]
-    # The original gives 8 and 3: a loss that was repeated batch_size times counts as real samples.
-    assert rows == [8, 3]
-    words = [len(accelerator.gather_for_metrics(["w"] * 8)) for _ in loader]
-    assert words == [8, 3]
-    assert len(accelerator.gather_for_metrics(torch.ones(8))) == 8
-
-
 def test_an_optimizer_without_gradients_steps_as_torchs_does():
     accelerator = Accelerator(cpu=True)
     net = torch.nn.Linear(1, 1)

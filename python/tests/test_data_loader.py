@@ -235,9 +235,12 @@ def test_sizes_are_of_all_processes():
 def test_remainder_and_end_are_known_in_the_loop():
     loader = of_rank_1(DataLoader(TEN, 3))
     said = [(loader.end_of_dataloader, GradientState().remainder) for _ in loader]
-    assert said == [(False, 4), (True, 4)]
+    assert said == [(False, -1), (True, 4)]
     dropped = of_rank_1(DataLoader(TEN, 3, drop_last=True))
-    assert [GradientState().remainder for _ in dropped] == [-1]
+    assert [GradientState().remainder for _ in dropped] == [6]
+    # Batches of 1, 2, 3 and 4 samples: the last two are the second round.
+    varying = of_rank_1(DataLoader(TEN, batch_sampler=[[0], [1, 2], [3, 4, 5], [6, 7, 8, 9]]))
+    assert [GradientState().remainder for _ in varying] == [-1, 7]
 
 
 def test_a_loader_can_be_pickled_and_copied():

@@ -5,6 +5,7 @@ of Hugging Face Accelerate under torchrun; faults reach every process."""
 from __future__ import annotations
 
 import pytest
+import torch
 from ranks import run_original, run_ours
 
 LOADERS = '''
@@ -41,7 +42,7 @@ def epochs(dataset, batch_size=4, shuffle=None, drop_last=False, sampler=None, *
     found = []
     for _ in range(2):
         found.append([flat(batch) for batch in loader])
-        found.append([loader.remainder, loader.end_of_dataloader])
+        found.append(loader.end_of_dataloader)
     # What the loops have drawn from the global generator counts too.
     return [found, torch.rand(1).item()]
 
@@ -80,6 +81,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from accelerate import Accelerator
 from accelerate.state import GradientState
+from accelerate.utils import DataLoaderConfiguration
 
 class Count(IterableDataset):
     def __init__(self, size):
@@ -100,6 +102,15 @@ for size in range(1, 18):
         real += batch.tolist()[:facts.num_real]
     assert facts.is_last
     found[size] = real
+
+# Each process has a seed of its own.
+rank = accelerator.process_index
+for name, options in (("torch's seed", {}), ("data_seed", {"data_seed": 7 - rank})):
+    torch.manual_seed(100 + rank)
+    config = DataLoaderConfiguration(use_seedable_sampler=True, **options)
+    seeded = Accelerator(dataloader_config=config)
+    loader = seeded.prepare(DataLoader(torch.arange(16), 4, shuffle=True))
+    found[name] = [[batch.tolist() for batch in loader] for _ in range(2)]
 answer(found)
 """
 
@@ -122,10 +133,18 @@ class Texts(IterableDataset):
     def __iter__(self):
         return iter(["a", "b", "c", "d"])
 
+class Unopened(IterableDataset):
+    def set_epoch(self, epoch):
+        if accelerator.is_main_process:
+            raise OSError("no such\\nfile")
+    def __iter__(self):
+        return iter(range(4))
+
 accelerator = Accelerator(cpu=True)
 found = {}
 for name, data, size in (
-    ("broken", Broken(), 4), ("ragged", Ragged(), None), ("texts", Texts(), 2)
+    ("broken", Broken(), 4), ("ragged", Ragged(), None), ("texts", Texts(), 2),
+    ("unopened", Unopened(), 2)
 ):
     batches = []
     try:
@@ -134,6 +153,15 @@ for name, data, size in (
     except Exception as error:
         found[name] = [batches, type(error).__name__, str(error), isinstance(error, RuntimeError)]
     assert GradientState().step_state.batch() is None
+# A generator that one process cannot give.
+for odd in (0, 1):
+    loader = accelerator.prepare_data_loader(DataLoader(torch.arange(8), 2, shuffle=True))
+    if accelerator.process_index == odd:
+        loader.synchronized_generator = None
+    try:
+        next(iter(loader))
+    except Exception as error:
+        found[f"generator of {odd}"] = [type(error).__name__, str(error)]
 # Everybody is still in step.
 loader = accelerator.prepare(DataLoader(torch.arange(8), 2, shuffle=True))
 found["after"] = [batch.tolist() for batch in loader]
@@ -209,10 +237,23 @@ def test_every_sample_comes_once_on_one_of_the_ranks(loaders):
         assert sorted(i for batches in epoch for batch in batches for i in batch) == list(range(23))
 
 
-def test_every_dispatched_sample_is_real_once(tmp_path):
-    found = run_ours(FACTS, tmp_path)
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory) -> list[dict]:
+    return run_ours(FACTS, tmp_path_factory.mktemp("facts"))
+
+
+def test_every_dispatched_sample_is_real_once(facts):
     for size in range(1, 18):
-        assert sorted(found[0][str(size)] + found[1][str(size)]) == list(range(size))
+        assert sorted(facts[0][str(size)] + facts[1][str(size)]) == list(range(size))
+
+
+@pytest.mark.parametrize(("name", "seed"), [("torch's seed", 100), ("data_seed", 7)])
+def test_the_seed_of_process_0_counts(facts, name, seed):
+    for rank, found in enumerate(facts):
+        for epoch, batches in enumerate(found[name]):
+            order = torch.randperm(16, generator=torch.Generator().manual_seed(seed + epoch))
+            whole = order.view(4, 4).tolist()
+            assert batches == whole[rank::2]
 
 
 def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
@@ -221,6 +262,7 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
         ("broken", "KeyError", "no such sample"),
         ("ragged", "UsageError", "differ in more than their first dimension"),
         ("texts", "NotATensor", "expected tensors only"),
+        ("unopened", "OSError", "no such"),
     ):
         for rank, (batches, kind, text, is_runtime_error) in enumerate(r[name] for r in ranks):
             assert kind == (own if rank == 0 else "DataError")
@@ -228,10 +270,15 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
             if rank == 1:
                 assert text.startswith("[DataLoaderDispatcher] process 0, which reads for all")
                 assert f"failed with {own}" in text and "\n" not in text
-            assert is_runtime_error or kind == "KeyError"
+            assert is_runtime_error or kind in ("KeyError", "OSError")
             # What came before the fault was handed out.
             expected = [[[0, 1, 2, 3], [8, 9, 10, 11]], [[4, 5, 6, 7], [12, 13, 14, 15]]][rank]
             assert batches == (expected if name == "broken" else [])
+    for odd in (0, 1):
+        own, other = (ranks[rank][f"generator of {odd}"] for rank in (odd, 1 - odd))
+        assert own[0] == "UsageError" and "got no generator" in own[1]
+        assert other[0] == "MismatchError" and "got no generator" in other[1]
+        assert f"gather of nothing, as rank {odd} failed with UsageError" in other[1]
     assert sorted(i for r in ranks for batch in r["after"] for i in batch) == list(range(8))
 
 

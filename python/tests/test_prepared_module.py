@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prepared module keeps the behaviour of its class."""
+"""A prepared module keeps the behaviour of its class, in every precision, alone and as one of two
+processes."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ import io
 import pickle
 
 import pytest
+import ranks
 import torch
 
 from accelerate import Accelerator
 from accelerate.errors import UsageError
+from accelerate.state import AcceleratorState
 
 
 @dataclasses.dataclass
@@ -40,10 +43,24 @@ class Net(torch.nn.Module):
         return self.note
 
 
+@pytest.fixture(params=["no", "bf16"])
+def accelerator(request):
+    AcceleratorState._reset_state()
+    yield Accelerator(cpu=True, mixed_precision=request.param)
+    AcceleratorState._reset_state()
+
+
 @pytest.fixture
-def pair():
+def pair(accelerator):
     net = Net()
-    return net, Accelerator(cpu=True).prepare(net)
+    return net, accelerator.prepare(net)
+
+
+def as_torch_computes(accelerator, function, *args):
+    """What torch gives in the precision of the run, as fp32."""
+    is_reduced = accelerator.mixed_precision == "bf16"
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_reduced):
+        return function(*args).float()
 
 
 def test_it_is_of_the_users_class(pair):
@@ -77,21 +94,23 @@ def test_attributes_and_modes_are_shared_both_ways(pair):
         prepared.nothing
 
 
-def test_dataclasses_and_keywords_pass(pair):
+def test_dataclasses_and_keywords_pass(accelerator, pair):
     net, prepared = pair
     x = torch.ones(1, 3)
     out = prepared(x, factor=3.0)
     assert isinstance(out, Output)
-    assert torch.equal(out.parts["y"][0], net.layer(x) * 3)
+    expected = as_torch_computes(accelerator, lambda: net.layer(x) * 3)
+    assert out.parts["y"][0].dtype == torch.float32
+    assert torch.equal(out.parts["y"][0], expected)
 
 
-def test_hooks_run_once_per_call(pair):
+def test_hooks_run_once_per_call(accelerator, pair):
     net, prepared = pair
     calls = []
     prepared.register_forward_pre_hook(lambda *_: calls.append("before"))
     net.register_forward_hook(lambda *_: calls.append("after"))
     net.layer.register_full_backward_hook(lambda *_: calls.append("gradient"))
-    prepared(torch.ones(1, 3)).loss.backward()
+    accelerator.backward(prepared(torch.ones(1, 3)).loss)
     assert calls == ["before", "after", "gradient"]
 
 
@@ -118,10 +137,8 @@ def _saved_and_loaded(module):
     return torch.load(file, weights_only=False)
 
 
-def test_preparing_again_gives_the_same_object(pair):
+def test_preparing_again_gives_the_same_object(accelerator, pair):
     net, prepared = pair
-    accelerator = Accelerator(cpu=True)
-    prepared = accelerator.prepare(net)
     assert accelerator.prepare(net) is prepared
     assert accelerator.prepare(prepared) is prepared
     assert accelerator.unwrap_model(prepared) is net
@@ -130,11 +147,11 @@ def test_preparing_again_gives_the_same_object(pair):
         accelerator.prepare(net)
 
 
-def test_a_call_of_forward_by_name_passes_the_engine_too(pair):
-    net = Net()
-    accelerator = Accelerator(cpu=True)
-    prepared = accelerator.prepare(net)
-    assert torch.equal(prepared.forward(torch.ones(1, 3)).loss, net(torch.ones(1, 3)).loss)
+def test_a_call_of_forward_by_name_passes_the_engine_too(accelerator, pair):
+    net, prepared = pair
+    x = torch.ones(1, 3)
+    y = prepared.forward(x).parts["y"][0]
+    assert torch.equal(y, as_torch_computes(accelerator, lambda: net(x).parts["y"][0]))
 
 
 def test_a_replaced_forward_is_called(pair):
@@ -159,7 +176,7 @@ def test_a_shallow_copy_is_the_users_own(pair):
     assert type(copied) is Net and copied is not net and copied.layer is net.layer
 
 
-def test_classes_that_watch_their_subclasses_see_none():
+def test_classes_that_watch_their_subclasses_see_none(accelerator):
     class Strict(torch.nn.Module):
         def __init_subclass__(cls, *, name):
             raise AssertionError("a subclass")
@@ -167,20 +184,17 @@ def test_classes_that_watch_their_subclasses_see_none():
         def forward(self, x):
             return x
 
-    assert Accelerator(cpu=True).prepare(Strict())(torch.ones(1)).item() == 1
+    assert accelerator.prepare(Strict())(torch.ones(1)).item() == 1
 
 
-def test_scripted_modules_are_prepared():
+def test_scripted_modules_are_prepared(accelerator):
     net = torch.jit.script(torch.nn.Linear(2, 1))
-    prepared = Accelerator(cpu=True).prepare(net)
-    assert torch.equal(prepared(torch.ones(1, 2)), net(torch.ones(1, 2)))
+    prepared = accelerator.prepare(net)
+    expected = as_torch_computes(accelerator, net, torch.ones(1, 2))
+    assert torch.equal(prepared(torch.ones(1, 2)), expected)
 
 
-def test_an_exception_in_forward_leaves_no_trace():
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state()
-
+def test_an_exception_in_forward_leaves_no_trace(accelerator):
     class Fails(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -192,13 +206,30 @@ def test_an_exception_in_forward_leaves_no_trace():
                 raise KeyError("not there")
             return self.layer(x), {"half": self.layer(x)}
 
-    prepared = Accelerator(cpu=True, mixed_precision="bf16").prepare(Fails())
+    prepared = accelerator.prepare(Fails())
     with pytest.raises(KeyError, match="not there"):
         prepared(torch.ones(1, 2))
     assert not torch.is_autocast_enabled("cpu")
     prepared.fails = False
     plain, nested = prepared(torch.ones(1, 2))
-    # Computed in bf16, handed out as fp32.
-    assert plain.dtype == torch.float32 and nested["half"].dtype == torch.float32
-    assert torch.equal(plain, plain.bfloat16().float())
-    AcceleratorState._reset_state()
+    expected = as_torch_computes(accelerator, prepared.layer, torch.ones(1, 2))
+    for output in (plain, nested["half"]):
+        assert output.dtype == torch.float32 and torch.equal(output, expected)
+
+
+def test_gradients_are_those_of_all_processes(accelerator, pair):
+    net, prepared = pair
+    own = torch.full((1, 3), 1.0 + accelerator.process_index)
+    accelerator.backward(prepared(own).parts["y"][0].sum())
+    # d(2 w x) / dw = 2 x, of which processes take the mean.
+    mean = (accelerator.num_processes + 1) / 2
+    assert torch.equal(net.layer.weight.grad, torch.full((2, 3), 2 * mean))
+
+
+def test_all_of_this_as_one_of_two_processes(tmp_path):
+    script = f"""
+    import pytest, sys
+    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", "not one_of_two", {__file__!r}]))
+    """
+    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, script))
+    assert out.count(" passed, 1 deselected") == 2

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "accelerate/data_loader.h"
@@ -135,6 +136,8 @@ struct Peeked {
   std::optional<Item> take();
 };
 Peeked peek(BatchStream& stream);
+/// What other ranks are told of it.
+std::string message_of(const std::exception_ptr& error);
 
 /// This rank reads for itself.
 std::unique_ptr<BatchStream> make_local_stream(

@@ -266,14 +266,25 @@ AnyDataLoader AnyDataLoader::skipping(int64_t num_batches) const {
 std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   State& state = *state_;
   const int64_t epoch = state.next_epoch;
-  const auto num_units = state.num_units(epoch);
+  std::optional<int64_t> num_units;
+  try {
+    num_units = state.num_units(epoch);
+  } catch (...) {
+    // Where rank 0 reads, it meets this again and tells the others, who wait.
+    if (!state.plan(epoch, 0).is_dispatched()) {
+      throw;
+    }
+  }
   const int64_t per_round = state.units_per_round();
   // A state that was taken behind what is skipped has it in its count.
   const int64_t first = advanced(
       0, std::max(state.next_num_done, num_skipped_ * per_round), num_units);
+  const auto plan = state.plan(epoch, first);
+  const int64_t full_size = state.options.batch_sampler ? 0 : plan.per_rank();
   auto cursor = std::make_unique<detail::Cursor>(
-      detail::make_stream(state.plan(epoch, first), *state.shelf),
-      state.place.step_state ? state.place.step_state->open_feed() : nullptr);
+      detail::make_stream(plan, *state.shelf),
+      state.place.step_state ? state.place.step_state->open_feed(full_size)
+                             : nullptr);
   // Only now: where opening fails, the next loop tries the same again.
   state.next_epoch = epoch + 1;
   state.next_num_done = 0;

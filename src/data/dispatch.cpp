@@ -13,16 +13,6 @@ namespace {
 /// Enough to hide how long a batch travels behind the step of one before it.
 constexpr int64_t kAhead = 2;
 
-std::string message_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "something that is no std::exception";
-  }
-}
-
 class RootStream final : public BatchStream {
  public:
   using MakeQueue = std::function<std::unique_ptr<RoundQueue>()>;

@@ -24,6 +24,16 @@ Peeked peek(BatchStream& stream) {
   return peeked;
 }
 
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "something that is no std::exception";
+  }
+}
+
 namespace {
 
 /// One queue after the other in turn; those that ended are passed over.
@@ -77,8 +87,19 @@ class LastMarkingStream final : public BatchStream {
 /// handed out, all have said whether they have another.
 class AgreedStream final : public BatchStream {
  public:
-  AgreedStream(const EpochPlan& plan, std::unique_ptr<BatchStream> inner)
-      : plan_(plan), inner_(std::move(inner)) {}
+  using MakeStream = std::function<std::unique_ptr<BatchStream>()>;
+
+  /// What `make_inner` throws, and skipping what was handed out before, comes
+  /// as the first batch: the others wait to hear of it.
+  AgreedStream(const EpochPlan& plan, const MakeStream& make_inner)
+      : plan_(plan) {
+    try {
+      inner_ = make_inner();
+      skip(plan.num_done);
+    } catch (...) {
+      ahead_.error = std::current_exception();
+    }
+  }
 
   std::optional<Item> next() override {
     if (!is_begun_) {
@@ -98,8 +119,10 @@ class AgreedStream final : public BatchStream {
     return item;
   }
 
-  /// Drops batches that were handed out before. What fills up is still the
-  /// first.
+ private:
+  enum Status : int64_t { kNone, kBatch, kFailed };
+
+  /// What fills up is still the first.
   void skip(int64_t num_batches) {
     for (int64_t i = 0; i < num_batches; ++i) {
       const auto item = inner_->next();
@@ -110,11 +133,10 @@ class AgreedStream final : public BatchStream {
     }
   }
 
- private:
-  enum Status : int64_t { kNone, kBatch, kFailed };
-
   void look_ahead() {
-    ahead_ = peek(*inner_);
+    if (!ahead_.error) {
+      ahead_ = peek(*inner_);
+    }
     if (ahead_.item) {
       keep_if_first(*ahead_.item);
     }
@@ -127,17 +149,23 @@ class AgreedStream final : public BatchStream {
     const bool needs_all = plan_.options.drop_last;
     goes_on_ = needs_all;
     int empty = -1;
+    int failed = -1;
     for (int rank = 0; rank < plan_.place.shard.world_size; ++rank) {
       const int64_t status = words[rank] / 2;
-      if (status == kFailed && error_.empty()) {
-        error_ = str_cat(
-            "[DataLoader] rank ", rank, " failed to read its next batch");
-      }
+      failed = status == kFailed && failed < 0 ? rank : failed;
       goes_on_ = needs_all ? goes_on_ && status == kBatch
                            : goes_on_ || status == kBatch;
       empty = words[rank] % 2 == 0 ? rank : empty;
     }
-    if (goes_on_ && empty >= 0 && error_.empty()) {
+    if (failed >= 0) {
+      const auto causes = plan_.place.group.all_gather_bytes(
+          ahead_.error ? message_of(ahead_.error) : "");
+      error_ = str_cat(
+          "[DataLoader] rank ",
+          failed,
+          " failed to read its next batch: ",
+          causes[static_cast<size_t>(failed)]);
+    } else if (goes_on_ && empty >= 0) {
       error_ = str_cat(
           "[DataLoader] the part of rank ",
           empty,
@@ -177,22 +205,23 @@ std::unique_ptr<BatchStream> make_part_stream(
     const RoundQueue::Finish& finish) {
   const int64_t per_rank = std::max(plan.options.num_workers, 1);
   const int64_t count = per_rank * plan.place.shard.world_size;
-  std::vector<std::unique_ptr<RoundQueue>> queues;
-  for (int64_t i = 0; i < per_rank; ++i) {
-    queues.push_back(make_queue(
-        plan,
-        shelf,
-        make_part_rounds(plan, plan.place.shard.rank * per_rank + i, count),
-        finish));
-  }
-  auto stream = std::make_unique<TurnStream>(std::move(queues));
+  const auto open = [&] {
+    std::vector<std::unique_ptr<RoundQueue>> queues;
+    for (int64_t i = 0; i < per_rank; ++i) {
+      queues.push_back(make_queue(
+          plan,
+          shelf,
+          make_part_rounds(plan, plan.place.shard.rank * per_rank + i, count),
+          finish));
+    }
+    return std::make_unique<TurnStream>(std::move(queues));
+  };
   const bool agrees = plan.place.shard.world_size > 1 &&
                       (plan.options.even_batches || plan.options.drop_last);
   if (agrees) {
-    auto agreed = std::make_unique<AgreedStream>(plan, std::move(stream));
-    agreed->skip(plan.num_done);
-    return agreed;
+    return std::make_unique<AgreedStream>(plan, open);
   }
+  auto stream = open();
   for (int64_t i = 0; i < plan.num_done; ++i) {
     stream->next();
   }

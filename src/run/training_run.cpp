@@ -409,8 +409,7 @@ std::vector<at::Tensor> TrainingRun::gather_real(
 
 int64_t TrainingRun::num_real(int64_t size) const {
   const auto batch = step_state_->batch_in_use();
-  const bool is_of_batch = batch && size == batch->num_samples;
-  return is_of_batch ? batch->num_real : size;
+  return batch ? batch->num_real_of(size) : size;
 }
 
 } // namespace accelerate

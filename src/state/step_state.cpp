@@ -23,15 +23,16 @@ struct StepState::Feeds {
 
 StepState::StepState() : feeds_(std::make_shared<Feeds>()) {}
 
-std::shared_ptr<StepState::Feed> StepState::open_feed() {
+std::shared_ptr<StepState::Feed> StepState::open_feed(int64_t full_size) {
   class ListedFeed final : public Feed {
    public:
-    explicit ListedFeed(std::shared_ptr<Feeds> feeds)
-        : feeds_(std::move(feeds)) {}
+    ListedFeed(std::shared_ptr<Feeds> feeds, int64_t full_size)
+        : feeds_(std::move(feeds)), full_size_(full_size) {}
     ~ListedFeed() override { feeds_->remove(this); }
     void hand_out(const BatchFacts& facts) override {
       feeds_->remove(this);
       feeds_->running.push_back({this, facts});
+      feeds_->running.back().facts.full_size = full_size_;
       feeds_->left.reset();
     }
     void leave() override {
@@ -45,8 +46,9 @@ std::shared_ptr<StepState::Feed> StepState::open_feed() {
 
    private:
     std::shared_ptr<Feeds> feeds_;
+    int64_t full_size_;
   };
-  return std::make_shared<ListedFeed>(feeds_);
+  return std::make_shared<ListedFeed>(feeds_, full_size);
 }
 
 std::optional<BatchFacts> StepState::batch() const {

@@ -20,6 +20,17 @@ struct BatchFacts {
   /// fills up.
   int64_t num_samples = 0;
   int64_t num_real = 0;
+  /// Samples that every batch of the loop but a short last one has; 0 where
+  /// they vary. The loop's feed says it.
+  int64_t full_size = 0;
+
+  /// How many of `num_rows` count, were they one for each sample. Of values
+  /// with as many rows as a full batch, in a short one too: loops repeat a loss
+  /// so often. All where they are no such values.
+  int64_t num_real_of(int64_t num_rows) const {
+    const bool is_of_full = num_rows == full_size && num_samples < full_size;
+    return num_rows == num_samples || is_of_full ? num_real : num_rows;
+  }
 };
 
 /// Used by the thread that runs the loop.
@@ -37,7 +48,8 @@ class ACCELERATE_API StepState {
     virtual void leave() = 0;
   };
   StepState();
-  std::shared_ptr<Feed> open_feed();
+  /// `full_size`: see `BatchFacts`.
+  std::shared_ptr<Feed> open_feed(int64_t full_size = 0);
   /// The batch handed out last among the loops that still run; nothing outside
   /// of loops.
   std::optional<BatchFacts> batch() const;

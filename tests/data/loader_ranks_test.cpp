@@ -219,7 +219,46 @@ TEST(SourceSharding, AFailureOfOneRankReachesAll) {
     EXPECT_EQ(num_batches, 1);
   });
   EXPECT_THAT(messages[0], HasSubstr("rank 1 failed to read"));
+  EXPECT_THAT(messages[0], HasSubstr("the disk is gone"));
   EXPECT_THAT(messages[1], HasSubstr("the disk is gone"));
+}
+
+/// One rank's part is not there.
+struct Unmounted : Counter {
+  void shard(int64_t index, int64_t count) {
+    if (index == 1) {
+      throw std::runtime_error("part 1 is not mounted");
+    }
+    Counter::shard(index, count);
+  }
+};
+
+TEST(SourceSharding, APartThatCannotBeOpenedIsToldToAll) {
+  for (const int64_t num_skipped : {0, 1}) {
+    std::vector<std::string> messages(3);
+    run_ranks(3, [&](ProcessGroup group) {
+      Accelerator accelerator({.cpu = true, .process_group = group});
+      auto loader = skip_first_batches(
+          accelerator.prepare(DataLoader(
+              Unmounted{{.size = 30}},
+              {.iterable_sharding = IterableSharding::kSource})),
+          num_skipped);
+      try {
+        for (auto& batch : loader) {
+          ADD_FAILURE() << "got a batch of " << batch.size(0);
+        }
+      } catch (const std::exception& error) {
+        messages[static_cast<size_t>(group.rank())] = error.what();
+      }
+      accelerator.wait_for_everyone();
+    });
+    const std::string told =
+        "[DataLoader] rank 1 failed to read its next batch: part 1 is not "
+        "mounted";
+    EXPECT_EQ(messages[0], told);
+    EXPECT_EQ(messages[1], "part 1 is not mounted");
+    EXPECT_EQ(messages[2], told);
+  }
 }
 
 // --- dispatch ---------------------------------------------------------------
@@ -307,6 +346,41 @@ TEST(Dispatch, WhatRankZeroMeetsReachesAllRanksAtTheSameBatch) {
   }
 }
 
+TEST(Dispatch, ASamplerThatFailsOnRankZeroReachesAllRanks) {
+  struct Batches final : BatchSampler {
+    explicit Batches(int rank) : rank(rank) {}
+    std::vector<std::vector<int64_t>> batches(uint64_t, int64_t)
+        const override {
+      if (rank == 0) {
+        throw std::runtime_error("no list of lengths");
+      }
+      return {{0, 1}, {2}};
+    }
+    int rank;
+  };
+  std::vector<std::string> messages(2);
+  run_ranks(2, [&](ProcessGroup group) {
+    Accelerator accelerator({.cpu = true, .process_group = group});
+    auto loader = accelerator.prepare(DataLoader(
+        numbers(3),
+        {.batch_sampler = std::make_shared<Batches>(group.rank()),
+         .dispatch_batches = true}));
+    try {
+      for (auto& batch : loader) {
+        ADD_FAILURE() << "got a batch of " << batch[0].size(0);
+      }
+    } catch (const std::exception& error) {
+      messages[static_cast<size_t>(group.rank())] = error.what();
+    }
+    accelerator.wait_for_everyone();
+  });
+  EXPECT_EQ(messages[0], "no list of lengths");
+  EXPECT_EQ(
+      messages[1],
+      "[DataLoader] rank 0, which reads for all ranks, failed: no list of "
+      "lengths");
+}
+
 TEST(Dispatch, LoopsMayBeLeftEarlyAndNested) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
@@ -372,6 +446,7 @@ std::string metrics_of_one_epoch(const AcceleratorOptions& given) {
   std::string text;
   for (const bool dispatch : {false, true}) {
     Accelerator accelerator(options);
+    int64_t num_losses = 0;
     auto loader = accelerator.prepare(DataLoader(
         numbers(13), {.batch_size = 2, .dispatch_batches = dispatch}));
     for (auto& batch : loader) {
@@ -387,6 +462,11 @@ std::string metrics_of_one_epoch(const AcceleratorOptions& given) {
           accelerator.gather_for_metrics(std::map<std::string, torch::Tensor>{
               {"ids", batch[0]}, {"loss", torch::tensor(1.5)}});
       EXPECT_EQ(tree.at("loss").size(0), accelerator.num_processes());
+      // A loss of the batch that stands for each of its samples.
+      num_losses += accelerator.gather_for_metrics(torch::ones(2)).size(0);
+      EXPECT_EQ(
+          accelerator.gather_for_metrics(torch::ones(3)).size(0),
+          3 * accelerator.num_processes());
       EXPECT_EQ(tree.at("ids").size(0), static_cast<int64_t>(all_names.size()));
       for (size_t i = 0; i < all_names.size(); ++i) {
         EXPECT_EQ(
@@ -397,6 +477,7 @@ std::string metrics_of_one_epoch(const AcceleratorOptions& given) {
         text += all_names[i] + " ";
       }
     }
+    EXPECT_EQ(num_losses, 13);
     // Outside of a loop nothing is left out.
     EXPECT_EQ(
         accelerator.gather_for_metrics(torch::zeros(2)).size(0),

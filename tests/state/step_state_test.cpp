@@ -19,6 +19,33 @@ TEST(StepState, KnowsTheBatchOfTheLoopThatRuns) {
   EXPECT_FALSE(state.batch());
 }
 
+TEST(StepState, TheFeedSaysHowManySamplesAFullBatchHas) {
+  StepState state;
+  auto feed = state.open_feed(/*full_size=*/8);
+  feed->hand_out({.is_last = true, .num_samples = 5, .num_real = 3});
+  EXPECT_EQ(state.batch()->full_size, 8);
+  feed->leave();
+  EXPECT_EQ(state.batch_in_use()->full_size, 8);
+}
+
+TEST(BatchFacts, CountsRowsThatStandForSamples) {
+  const BatchFacts filled{.num_samples = 8, .num_real = 3, .full_size = 8};
+  EXPECT_EQ(filled.num_real_of(8), 3);
+  EXPECT_EQ(filled.num_real_of(7), 7);
+  // A short batch, whose loss was repeated as often as a full one has samples.
+  const BatchFacts last{.num_samples = 5, .num_real = 4, .full_size = 8};
+  EXPECT_EQ(last.num_real_of(5), 4);
+  EXPECT_EQ(last.num_real_of(8), 4);
+  EXPECT_EQ(last.num_real_of(16), 16);
+  EXPECT_EQ(last.num_real_of(0), 0);
+  // Larger than its loader says: 8 rows are not its samples.
+  const BatchFacts large{.num_samples = 9, .num_real = 9, .full_size = 8};
+  EXPECT_EQ(large.num_real_of(8), 8);
+  const BatchFacts varying{.num_samples = 2, .num_real = 2};
+  EXPECT_EQ(varying.num_real_of(0), 0);
+  EXPECT_EQ(varying.num_real_of(3), 3);
+}
+
 TEST(StepState, ALoopInsideOfALoopLeavesNoTrace) {
   StepState state;
   auto train = state.open_feed();

@@ -6,15 +6,18 @@ each of them raises `MismatchError`, which names the odd one."""
 
 from __future__ import annotations
 
+import ctypes
+import io
 import pickle
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from accelerate import _trees
 from accelerate._placeholders import placeholders_for
-from accelerate.errors import MismatchError, UsageError
+from accelerate.errors import MismatchError, UsageError, in_one_line
 
 # The original's name, for what it only looks at in debug mode.
 DistributedOperationException = MismatchError
@@ -112,8 +115,26 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
     """The items of everybody's list in one list. On one process: as given."""
     if _is_alone():
         return object
-    parts = _group().all_gather_bytes(pickle.dumps(object))
-    return [item for part in parts for item in pickle.loads(part)]
+    try:
+        own = pickle.dumps(object)
+    except Exception as error:
+        tell_failure(error)
+        raise
+    # As a tensor: what processes compare before it then meets that of one which brings tensors.
+    own_bytes = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+    (rows,) = _group().all_gather([own_bytes], "objects")
+    parts = io.BytesIO(ctypes.string_at(rows.data_ptr(), rows.numel()))
+    return [item for _ in range(_group().world_size) for item in pickle.load(parts)]
+
+
+def tell_failure(error: Exception) -> None:
+    """Before this process raises where the others meet: they raise `MismatchError` with the cause
+    instead of waiting."""
+    if _is_alone():
+        return
+    with suppress(MismatchError):
+        cause = f"nothing, as rank {_group().rank} failed with {in_one_line(error)}"
+        _group().all_gather([], cause)
 
 
 def broadcast(tensor: Any, from_process: int = 0) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import torch
 
@@ -11,6 +12,7 @@ from accelerate import _C
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import RNGType
+from accelerate.utils.operations import tell_failure
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
@@ -35,11 +37,23 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
         torch.use_deterministic_algorithms(True)
 
 
-def _broadcast_state(state: torch.Tensor) -> torch.Tensor:
-    from accelerate.state import PartialState
-
-    PartialState().group.broadcast([state], "state", 0)
-    return state
+def _functions_of(kind: RNGType, generator: torch.Generator | None) -> tuple[Callable, Callable]:
+    """What gives and what takes the state of this process's generator."""
+    if kind == RNGType.TORCH:
+        return torch.get_rng_state, torch.set_rng_state
+    if kind == RNGType.GENERATOR:
+        if generator is None:
+            raise UsageError(
+                "[synchronize_rng_state] got no generator, expected one with the type 'generator'"
+            )
+        return generator.get_state, generator.set_state
+    if kind.value == (accelerator := _C.default_device().type):
+        device = torch.get_device_module(accelerator)
+        return device.get_rng_state, device.set_rng_state
+    raise UsageError(
+        f"[synchronize_rng_state] got '{kind}', expected torch, generator or the accelerator "
+        f"of this process, which trains on '{accelerator}'"
+    )
 
 
 def synchronize_rng_state(
@@ -47,23 +61,16 @@ def synchronize_rng_state(
 ) -> None:
     """Gives every process the state of process 0's generator of this kind: "torch", the name of
     an accelerator as "cuda", or "generator" for the one that is passed."""
-    kind = RNGType(rng_type)
-    if kind == RNGType.TORCH:
-        torch.set_rng_state(_broadcast_state(torch.get_rng_state()))
-    elif kind == RNGType.GENERATOR:
-        if generator is None:
-            raise UsageError(
-                "[synchronize_rng_state] got no generator, expected one with the type 'generator'"
-            )
-        generator.set_state(_broadcast_state(generator.get_state()))
-    elif kind.value == (accelerator := _C.default_device().type):
-        device = torch.get_device_module(accelerator)
-        device.set_rng_state(_broadcast_state(device.get_rng_state()))
-    else:
-        raise UsageError(
-            f"[synchronize_rng_state] got '{kind}', expected torch, generator or the accelerator "
-            f"of this process, which trains on '{accelerator}'"
-        )
+    from accelerate.state import PartialState
+
+    try:
+        get_state, set_state = _functions_of(RNGType(rng_type), generator)
+        state = get_state()
+    except Exception as error:
+        tell_failure(error)
+        raise
+    PartialState().group.broadcast([state], "state", 0)
+    set_state(state)
 
 
 def synchronize_rng_states(

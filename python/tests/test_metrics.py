@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `gather_for_metrics` gives over an epoch is each sample once, whatever was drawn and filled
+up: numbers here are counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ranks import run_ours
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from accelerate import Accelerator
+
+NUMBERS = torch.arange(98)
+
+
+class Remembered:
+    """A sampler that remembers what it drew last."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __len__(self):
+        return len(self.sampler)
+
+    def __iter__(self):
+        self.drawn = list(self.sampler)
+        return iter(self.drawn)
+
+
+class Count(IterableDataset):
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        return iter(range(self.size))
+
+
+@pytest.fixture
+def accelerator():
+    return Accelerator(cpu=True)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        SubsetRandomSampler(range(5, 25)),
+        WeightedRandomSampler(torch.arange(98.0), 20),
+        RandomSampler(NUMBERS, num_samples=20),
+        RandomSampler(NUMBERS, replacement=True, num_samples=20),
+    ],
+    ids=["subset", "weighted", "random", "with replacement"],
+)
+def test_all_that_a_sampler_drew_is_there(accelerator, sampler):
+    remembered = Remembered(sampler)
+    loader = accelerator.prepare(DataLoader(NUMBERS, batch_size=8, sampler=remembered))
+    rows, words = [], []
+    for batch in loader:
+        rows += accelerator.gather_for_metrics(batch).tolist()
+        words += accelerator.gather_for_metrics([str(i) for i in batch.tolist()])
+    assert len(rows) == 20 and rows == remembered.drawn
+    assert words == [str(i) for i in remembered.drawn]
+    assert loader.remainder == 4
+
+
+@pytest.mark.parametrize("data", [NUMBERS[:11], Count(11)], ids=["map", "stream"])
+def test_a_loss_that_stands_for_each_sample_counts_so_often(accelerator, data):
+    loader = accelerator.prepare(DataLoader(data, batch_size=8))
+    losses = []
+    for batch in loader:
+        # As Trainer does, with the size that batches are meant to have.
+        losses.append(accelerator.gather_for_metrics(batch.float().mean().repeat(8)))
+        assert len(accelerator.gather_for_metrics(["w"] * 8)) == len(batch)
+    assert [len(part) for part in losses] == [8, 3]
+    assert torch.cat(losses).mean().item() == 5  # of 0 to 10
+    assert len(accelerator.gather_for_metrics(torch.ones(8))) == 8
+
+
+def test_values_that_are_not_of_samples_stay_whole(accelerator):
+    loader = accelerator.prepare(DataLoader(NUMBERS[:11], batch_size=8))
+    for _ in loader:
+        value = {"confusion": torch.ones(5, 5), "loss": torch.tensor(1.0), "flat": torch.ones(16)}
+        gathered = accelerator.gather_for_metrics(value)
+        assert {name: tensor.shape for name, tensor in gathered.items()} == {
+            name: tensor.shape for name, tensor in value.items()
+        }
+        assert accelerator.gather_for_metrics("a text") == "a text"
+
+
+def test_tensors_of_a_stream_that_have_other_sizes_are_not_taken_for_its_batches(accelerator):
+    loader = accelerator.prepare(
+        DataLoader(Count(11), batch_size=8, collate_fn=lambda i: (torch.ones(3), torch.tensor(i)))
+    )
+    rows = [len(accelerator.gather_for_metrics(ids)) for _, ids in loader]
+    assert rows == [8, 3] and loader.remainder == 3
+
+
+TWO = '''
+import functools
+import torch
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, WeightedRandomSampler
+from accelerate import Accelerator
+from accelerate.errors import MismatchError
+from accelerate.state import GradientState
+from accelerate.utils import DataLoaderConfiguration, gather_object
+
+class Count(IterableDataset):
+    def __iter__(self):
+        return iter(range(20))
+
+class Lengths:
+    """Batches of 1, 2, 3 and 4 samples, and one of 10."""
+    def __len__(self):
+        return 5
+    def __iter__(self):
+        return iter([[0], [1, 2], [3, 4, 5], [6, 7, 8, 9], list(range(10, 20))])
+
+numbers = torch.arange(98)
+def epoch(loader, **options):
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))
+    loader = accelerator.prepare(loader)
+    ids, losses, words = [], 0, []
+    for batch in loader:
+        ids += accelerator.gather_for_metrics(batch).tolist()
+        words += accelerator.gather_for_metrics([str(i) for i in batch.tolist()])
+        losses += len(accelerator.gather_for_metrics(torch.ones(1).repeat(8)))
+        remainder = GradientState().remainder
+    assert words == [str(i) for i in ids]
+    assert loader.remainder == remainder
+    return [sorted(ids), losses, remainder]
+
+subset = lambda: SubsetRandomSampler(range(20))
+found = {
+    "subset": epoch(DataLoader(numbers, 8, sampler=subset())),
+    "weighted": epoch(DataLoader(numbers, 8, sampler=WeightedRandomSampler([1.0] * 20, 20, False))),
+    "uneven": epoch(DataLoader(numbers[:28], 8), even_batches=False),
+    "split": epoch(DataLoader(numbers, 16, sampler=subset()), split_batches=True),
+    "dispatched": epoch(DataLoader(numbers, 8, sampler=subset()), dispatch_batches=True),
+    "workers": epoch(DataLoader(numbers, 8, sampler=subset(), num_workers=2)),
+    "stream": epoch(DataLoader(Count(), 8)),
+    "stream read by all": epoch(DataLoader(Count(), 8), dispatch_batches=False),
+    "end dropped": epoch(DataLoader(numbers, 8, sampler=subset(), drop_last=True)),
+    "full": epoch(DataLoader(numbers[:32], 8)),
+}
+accelerator = Accelerator(cpu=True)
+found["varying"] = [
+    accelerator.gather_for_metrics(batch).tolist()
+    for batch in accelerator.prepare(DataLoader(numbers, batch_sampler=Lengths()))
+]
+rank = accelerator.process_index
+
+def of_ranks(first, second, gather=accelerator.gather_for_metrics):
+    """What comes of these values, or of the error."""
+    try:
+        return gather((first, second)[rank])
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+cannot = lambda: None
+objects = functools.partial(accelerator.gather_for_metrics, use_gather_object=True)
+found["ranks"] = {
+    "some and none": of_ranks(["a"], []),
+    "none and some": of_ranks([], [("b", 2), None]),
+    "none": of_ranks([], []),
+    "many and one": of_ranks(["a"] * 5000, ["b"])[4998:],
+    "tensor and text": of_ranks(torch.ones(2), "text"),
+    "list and dictionary": of_ranks([torch.ones(1)], {"k": torch.ones(1)}),
+    "tensors and none": of_ranks([torch.ones(1)], []),
+    "rows": [row.tolist() for row in of_ranks(torch.ones(1, 1), torch.zeros(1, 1), objects)],
+    "unpicklable": of_ranks(["a"], [cannot]),
+    "both unpicklable": of_ranks([cannot], [cannot], gather_object),
+    "after": accelerator.gather_for_metrics(torch.tensor([rank])).tolist(),
+}
+answer(found)
+'''
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> list[dict]:
+    return run_ours(TWO, tmp_path_factory.mktemp("metrics"))
+
+
+def test_two_processes_give_each_drawn_sample_once(two):
+    twenty = list(range(20))
+    for found in two:
+        for name in ("subset", "weighted", "split", "workers", "stream", "dispatched"):
+            assert found[name] == [twenty, 20, 4], name
+        assert found["stream read by all"] == [twenty, 20, 4]
+        # The second process's last batch is short.
+        assert found["uneven"] == [list(range(28)), 28, 12]
+        ids, losses, remainder = found["end dropped"]
+        assert len(ids) == 16 and set(ids) < set(twenty) and (losses, remainder) == (16, 16)
+        assert found["full"] == [list(range(32)), 32, 16]
+        # The fifth batch meets the first, which repeats.
+        assert found["varying"] == [[0, 1, 2], [3, 4, 5, 6, 7, 8, 9], list(range(10, 20))]
+
+
+def test_ranks_with_and_without_objects_meet(two):
+    for found in two:
+        ranks = found["ranks"]
+        assert ranks["some and none"] == ["a"]
+        assert ranks["none and some"] == [["b", 2], None]
+        assert ranks["none"] == []
+        assert ranks["many and one"] == ["a", "a", "b"]
+        assert ranks["rows"] == [[1.0], [0.0]]
+
+
+def test_values_that_do_not_fit_are_named_on_every_rank(two):
+    def check_named(text):
+        assert text.startswith("MismatchError: [gather] rank 1 brought <") and "\n" not in text
+
+    for found in two:
+        ranks = found["ranks"]
+        for name in ("tensor and text", "list and dictionary", "tensors and none"):
+            check_named(ranks[name])
+        assert "gather of objects" in ranks["tensor and text"]
+        assert "Can't pickle" in ranks["unpicklable"]
+        assert "Can't pickle" in ranks["both unpicklable"]
+        assert "MismatchError" not in ranks["both unpicklable"]
+        assert ranks["after"] == [0, 1]
+    told = two[0]["ranks"]["unpicklable"]
+    check_named(told)
+    assert "nothing, as rank 1 failed with" in told and "Can't pickle" in told
