@@ -182,7 +182,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
     def __iter__(self) -> Iterator:
         from accelerate.utils.operations import send_to_device
 
-        self.begin()
+        told = self.begin()
         feed = self.gradient_state.step_state.open_feed(self._full_size)
         try:
             device = self.state.device
@@ -191,6 +191,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             taken = self._send(self.skip_batches + num_passed) if is_reader else self._receive()
             for batch, num_of_turn, facts in taken:
                 batch = send_to_device(batch, device, non_blocking=self._non_blocking)
+                self.reset()
                 if facts.is_last:
                     self.end_of_dataloader = True
                     self.remainder = num_of_turn
@@ -204,7 +205,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         finally:
             # Not left to the frame, which the traceback of an exception keeps alive.
             del feed
-            self.end()
+            self.end(told)
 
     def _receive(self) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
         """This process's batches, the samples of all in the same turn, and the facts."""

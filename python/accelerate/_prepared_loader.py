@@ -117,14 +117,19 @@ class DataLoaderStateMixin:
         self.end_of_dataloader = False
         self.remainder = -1
 
-    def begin(self) -> None:
-        """A loop begins."""
+    def begin(self) -> tuple[bool, int]:
+        """A loop begins. Gives what was told before, for `end`."""
+        told = self.end_of_dataloader, self.remainder
         self.reset()
         self.gradient_state._add_dataloader(self)
+        return told
 
-    def end(self) -> None:
-        """The loop is over, or was left."""
+    def end(self, told: tuple[bool, int] | None = None) -> None:
+        """The loop is over, or was left; a loop over the same loader around it goes on."""
         self.gradient_state._remove_dataloader(self)
+        running = self.gradient_state.dataloader_references
+        if told is not None and any(loader is self for loader in running):
+            self.end_of_dataloader, self.remainder = told
 
 
 class _Place:
@@ -336,7 +341,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             from accelerate.utils.random import synchronize_rng_states
 
             synchronize_rng_states(self.rng_types, self.synchronized_generator)
-        self.begin()
+        told = self.begin()
         self._num_loops += 1
         feed = self.gradient_state.step_state.open_feed(self._full_size)
         try:
@@ -359,6 +364,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                 # One batch ahead: the last must be known as such when it is handed out.
                 upcoming = next(iterator, None)
                 is_last = upcoming is None
+                self.reset()
                 if is_last:
                     self._end_with(counts)
                 if num_to_skip > 0:
@@ -375,7 +381,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             # Not left to the frame, which the traceback of an exception keeps alive.
             del feed
             self._num_loops -= 1
-            self.end()
+            self.end(told)
 
     def _end_with(self, counts: BatchCounts) -> None:
         self.end_of_dataloader = True

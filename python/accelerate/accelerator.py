@@ -644,7 +644,7 @@ class Accelerator:
             return operations.gather_object(self._real(input_data) if is_per_sample else input_data)
         if self.state.group.is_solo:
             return _trees.map_tensors(input_data, self._real)
-        structure = _trees.structure_of(input_data, "gather_for_metrics")
+        structure = operations.structure_of(input_data, "gather_for_metrics")
         tensors = self._run.gather_real(_trees.tensors_of(input_data), structure)
         return _trees.with_tensors(input_data, tensors)
 

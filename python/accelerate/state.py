@@ -282,6 +282,11 @@ class GradientState:
     def sync_with_dataloader(self) -> bool:
         return self.plugin_kwargs.get("sync_with_dataloader", True)
 
+    @property
+    def is_xla_gradients_synced(self) -> bool:
+        """For TPUs, which this package does not run on."""
+        return False
+
     def _add_dataloader(self, dataloader: Any) -> None:
         self._running.append(weakref.ref(dataloader))
 

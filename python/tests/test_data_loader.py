@@ -14,7 +14,7 @@ from itertools import count, islice
 
 import pytest
 import torch
-from accelerate import data_loader
+from accelerate import Accelerator, data_loader
 from accelerate._tensor_bytes import dump, load
 from accelerate.data_loader import (
     BatchSamplerShard,
@@ -553,3 +553,15 @@ def test_preparing_a_plain_loader_warns_about_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of_rank_1(DataLoader(TEN, 2))
+
+
+def test_a_loop_inside_of_another_over_the_same_loader_leaves_its_end_alone():
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(torch.utils.data.DataLoader(range(8), batch_size=2))
+    told = []
+    for _ in loader:
+        before = accelerator.gradient_state.end_of_dataloader
+        for _ in loader:
+            pass
+        told.append((before, accelerator.gradient_state.end_of_dataloader))
+    assert told == [(False, False)] * 3 + [(True, True)]

@@ -175,6 +175,13 @@ found["ranks"] = {
     "rows": [row.tolist() for row in of_ranks(torch.ones(1, 1), torch.zeros(1, 1), objects)],
     "unpicklable": of_ranks(["a"], [cannot]),
     "both unpicklable": of_ranks([cannot], [cannot], gather_object),
+    "gathered text": of_ranks(torch.ones(1), "text", accelerator.gather),
+    "reduced text": of_ranks(torch.ones(1), ["text"], accelerator.reduce),
+    "reduction": of_ranks("sum", "product", lambda how: accelerator.reduce(torch.ones(1), how)),
+    "tensors and objects": of_ranks(
+        torch.ones(1), ["b"], lambda v: (gather_object if rank else accelerator.gather)(v)
+    ),
+    "undivided": of_ranks(torch.ones(1), torch.ones(1), lambda v: accelerator.reduce(v, "none")).tolist(),
     "after": accelerator.gather_for_metrics(torch.tensor([rank])).tolist(),
 }
 answer(found)
@@ -224,6 +231,14 @@ def test_values_that_do_not_fit_are_named_on_every_rank(two):
         assert "Can't pickle" in ranks["both unpicklable"]
         assert "MismatchError" not in ranks["both unpicklable"]
         assert ranks["after"] == [0, 1]
+        check_named(ranks["tensors and objects"])
+        assert ranks["undivided"] == [2]
+    first, second = (found["ranks"] for found in two)
+    for name in ("gathered text", "reduced text", "reduction"):
+        assert "nothing, as rank 1 failed with" in first[name] and "\n" not in first[name]
+    assert second["gathered text"].startswith("NotATensor: [gather] got a str")
+    assert second["reduced text"].startswith("NotATensor: [reduce] got a str")
+    assert second["reduction"].startswith("UsageError: [reduce] got reduction 'product'")
     told = two[0]["ranks"]["unpicklable"]
     check_named(told)
     assert "nothing, as rank 1 failed with" in told and "Can't pickle" in told

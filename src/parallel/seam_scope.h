@@ -11,8 +11,8 @@
 namespace accelerate {
 
 /// Opens the seam of every living engine; abandons it where it goes before
-/// `finish`, also where opening throws half-way. `engine_of` gives the engine of
-/// an owner. Borrows the list.
+/// `finish`, also where opening throws half-way. `engine_of` gives the engine
+/// of an owner. Borrows the list.
 template <class Owner, class EngineOf>
 class SeamScope {
  public:

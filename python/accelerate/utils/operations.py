@@ -102,12 +102,21 @@ def send_to_device(
     return tensor
 
 
+def structure_of(tensor: Any, where: str) -> str:
+    """A text that processes compare; where the value cannot be carried, the others hear of it."""
+    try:
+        return _trees.structure_of(tensor, where)
+    except UsageError as error:
+        tell_failure(error)
+        raise
+
+
 def gather(tensor: Any) -> Any:
     """Each tensor concatenated over all processes along its first dimension, in the order of
     processes. First dimensions may differ; a scalar counts as one row. On one process: as given."""
     if _is_alone():
         return tensor
-    structure = _trees.structure_of(tensor, "gather")
+    structure = structure_of(tensor, "gather")
     return _trees.with_tensors(tensor, _group().all_gather(_trees.tensors_of(tensor), structure))
 
 
@@ -140,7 +149,7 @@ def tell_failure(error: Exception) -> None:
 def broadcast(tensor: Any, from_process: int = 0) -> Any:
     """Writes the tensors of one process into those of all others, and returns them."""
     if not _is_alone():
-        structure = _trees.structure_of(tensor, "broadcast")
+        structure = structure_of(tensor, "broadcast")
         _group().broadcast(_trees.tensors_of(tensor), structure, from_process)
     return tensor
 
@@ -155,17 +164,24 @@ def broadcast_object_list(object_list: list, from_process: int = 0) -> list:
 
 
 def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
-    """The sum, mean or maximum of each tensor over all processes, in new tensors. `scale` is for
-    TPUs, which this package does not run on."""
+    """The sum ("sum" or "none"), mean or maximum of each tensor over all processes, in new tensors.
+    `scale` is for TPUs, which this package does not run on."""
     if scale != 1.0:
         raise UsageError(
             f"[reduce] got scale={scale}, which only TPUs use; multiply the result instead"
         )
+    reductions = {"none": "sum", "sum": "sum", "mean": "mean", "max": "max"}
+    if reduction not in reductions:
+        error = UsageError(
+            f"[reduce] got reduction '{reduction}', expected one of {', '.join(reductions)}"
+        )
+        tell_failure(error)
+        raise error
     if _is_alone():
         return tensor
-    structure = _trees.structure_of(tensor, "reduce")
+    structure = structure_of(tensor, "reduce")
     return _trees.with_tensors(
-        tensor, _group().reduce(_trees.tensors_of(tensor), structure, reduction)
+        tensor, _group().reduce(_trees.tensors_of(tensor), structure, reductions[reduction])
     )
 
 
@@ -176,7 +192,7 @@ def pad_across_processes(
     without that dimension stay as they are."""
     if _is_alone():
         return tensor
-    structure = _trees.structure_of(tensor, "pad_across_processes")
+    structure = structure_of(tensor, "pad_across_processes")
     tensors = _trees.tensors_of(tensor)
     if dim >= 0:
         padded = _group().pad_across_processes(tensors, structure, dim, pad_index, pad_first)
