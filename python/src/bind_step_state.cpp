@@ -10,8 +10,7 @@ void bind_step_state(py::module_& module) {
   py::class_<BatchFacts>(module, "BatchFacts")
       .def_readonly("is_last", &BatchFacts::is_last)
       .def_readonly("num_samples", &BatchFacts::num_samples)
-      .def_readonly("num_real", &BatchFacts::num_real)
-      .def_readonly("full_size", &BatchFacts::full_size);
+      .def_readonly("num_real", &BatchFacts::num_real);
   py::class_<StepState::Feed, std::shared_ptr<StepState::Feed>>(module, "Feed")
       .def(
           "hand_out",

@@ -319,7 +319,7 @@ class DataLoaderConfiguration:
     even_batches: bool = True
     # Shuffles with a generator that is seeded anew in each epoch.
     use_seedable_sampler: bool = False
-    # The seed for that; None: torch's current one.
+    # The seed for that; None: torch's current one. Process 0's counts.
     data_seed: int | None = None
     # Copies to the device without waiting; wants pinned memory.
     non_blocking: bool = False
