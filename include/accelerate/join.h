@@ -30,9 +30,9 @@ struct ACCELERATE_API JoinOptions {
 /// A rank that reaches the end of the block takes the part of a rank with zero
 /// gradients in the collectives of the given models until all ranks are there;
 /// then all get parameters, buffers and the fp16 scale of the highest rank that
-/// trained last. State of optimizers is not carried over. Inside, ranks must use the given
-/// models alike, and may run no other collective (`gather`, say), as nobody
-/// would answer it. Throws `MismatchError` on all ranks that still train where
+/// trained last. State of optimizers is not carried over. Inside, ranks must
+/// use the given models alike, and may run no other collective (`gather`, say),
+/// as nobody would answer it. Throws `MismatchError` on all ranks that still train where
 /// they use models differently, as when one accumulates and one does not.
 ///
 /// Where the block is left by an exception, nothing is matched any more. It may
@@ -40,7 +40,7 @@ struct ACCELERATE_API JoinOptions {
 class ACCELERATE_API JoinGuard {
  public:
   /// Throws `UsageError` where there is no model, one is given twice, one has a
-  /// static graph, whose first pass cannot be matched, or a guard lives already.
+  /// static graph, whose first pass cannot be matched, or another guard lives.
   JoinGuard(
       std::shared_ptr<StepReductions> reductions,
       std::vector<ParallelEngine*> engines,

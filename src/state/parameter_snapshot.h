@@ -10,9 +10,9 @@
 
 namespace accelerate {
 
-/// Names, shapes, dtypes and devices of parameters and buffers, which parameters
-/// are trained, and which tensors they are; a forward may put another tensor in
-/// the place of a buffer. Keeps no tensor alive.
+/// Names, shapes, dtypes and devices of parameters and buffers, which of the
+/// parameters are trained, and which tensors they are; a forward may put
+/// another tensor in the place of a buffer. Keeps no tensor alive.
 class ACCELERATE_API ParameterSnapshot {
  public:
   ParameterSnapshot() = default;
