@@ -32,8 +32,9 @@ struct ACCELERATE_API JoinOptions {
 /// then all get parameters, buffers and the fp16 scale of the highest rank that
 /// trained last. State of optimizers is not carried over. Inside, ranks must
 /// use the given models alike, and may run no other collective (`gather`, say),
-/// as nobody would answer it. Throws `MismatchError` on all ranks that still train where
-/// they use models differently, as when one accumulates and one does not.
+/// as nobody would answer it. Throws `MismatchError` on all ranks that still
+/// train where they use models differently, as when one accumulates and one
+/// does not.
 ///
 /// Where the block is left by an exception, nothing is matched any more. It may
 /// outlive the models.
