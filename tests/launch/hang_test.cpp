@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "launch/supervise/process_tree.h"
+#include "support/cluster.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -165,12 +165,13 @@ TEST(Reader, ThatNeverReadsIsLeftAfterASecondSignal) {
        launch(
            "--num_processes 2 sh -c 'echo $PPID > " + pid_file +
            "; exec yes'") +
-           " | sleep 50"});
+           " | sleep 50"},
+      {{"TEST_MARK", folder.path().filename()}});
   ASSERT_TRUE(eventually([&] { return !read_file(pid_file).empty(); }));
   const pid_t supervisor = std::stoi(read_file(pid_file));
-  ASSERT_TRUE(
-      eventually([&] { return descendants_of(supervisor).size() == 2; }));
-  const auto workers = descendants_of(supervisor);
+  const std::string mark = "TEST_MARK=" + folder.path().filename().string();
+  ASSERT_TRUE(eventually([&] { return workers_with(mark).size() == 2; }));
+  const auto workers = workers_with(mark);
   const auto is_gone = [](pid_t pid) {
     const auto status = read_file("/proc/" + std::to_string(pid) + "/status");
     return status.empty() || status.find("State:\tZ") != std::string::npos;
