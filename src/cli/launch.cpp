@@ -33,9 +33,6 @@ void check_program(const std::vector<std::string>& program) {
         "[launch] got no program where a program or a .py script was "
         "expected; see `accelerate launch --help`");
   }
-  if (program[0].starts_with('-')) {
-    throw ConfigError(explain_unknown_flag(program[0]));
-  }
 }
 
 Patience patience_of(const LaunchConfig& config) {
@@ -274,7 +271,10 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   command->prefix_command();
   command->callback([=, &exit_code] {
     auto program = command->remaining();
-    unmark_program(program);
+    const bool is_marked = unmark_program(program);
+    if (!is_marked && !program.empty() && program[0].starts_with('-')) {
+      throw ConfigError(explain_unknown_flag(program[0]));
+    }
     exit_code = *is_joining ? join_from_stdin()
                             : launch(*flags, program, *parent_folder);
   });

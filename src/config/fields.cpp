@@ -6,6 +6,7 @@
 
 #include "accelerate/precision_name.h"
 #include "base/host_name.h"
+#include "base/parse.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "config/stream_choice.h"
@@ -83,11 +84,19 @@ std::string check_tee(const std::string& text) {
 }
 
 std::string check_ranks(const std::string& text) {
-  return text.find_first_not_of("0123456789,") != std::string::npos ||
-                 text.empty() || text.starts_with(',') || text.ends_with(',') ||
-                 text.find(",,") != std::string::npos || text.size() > 1000
-             ? "local ranks joined by commas, as 0,1,"
-             : "";
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const auto rank = parse_number<int>(text.substr(begin, end - begin));
+    if (!rank || *rank < 0 || *rank >= kMaxProcesses) {
+      return str_cat(
+          "local ranks of 0 to ",
+          kMaxProcesses - 1,
+          " joined by commas, as 0,1,");
+    }
+    begin = end + 1;
+  }
+  return {};
 }
 
 std::string_view port_help() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/session.h"
 
+#include <sysexits.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -55,9 +56,7 @@ LaunchSession::LaunchSession(
 int LaunchSession::run() {
   begin();
   loop_.run();
-  constexpr int kExitLostOutput = 74; // EX_IOERR of sysexits.h.
-  return exit_code_ == 0 && output_.num_lost() > 0 ? kExitLostOutput
-                                                   : exit_code_;
+  return exit_code_ == 0 && output_.num_lost() > 0 ? EX_IOERR : exit_code_;
 }
 
 void LaunchSession::start_workers(const StartOrder& order) {

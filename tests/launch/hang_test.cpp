@@ -16,6 +16,7 @@ namespace accelerate::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -327,6 +328,30 @@ TEST(Disk, ThatIsFullUnderStandardOutputGivesNoZero) {
   EXPECT_THAT(
       result.err,
       HasSubstr("cannot write standard output (No space left on device)"));
+}
+
+TEST(Disk, WhoseFilesMayNotGrowIsAFullDisk) {
+  TempDir folder;
+  const std::string logs = folder.path() / "logs";
+  // Through a pipe: files of the test itself may not grow either.
+  const auto result = run_shell(
+      "(ulimit -f 1; " +
+      launch("--num_processes 2 --log_dir " + logs + " --tee 0 seq 100000") +
+      " 2>&1; echo $?) | cat");
+  EXPECT_THAT(
+      result.out,
+      AllOf(
+          HasSubstr("File too large): its lines are lost until there is space; "
+                    "raise the limit on file sizes (ulimit -f)"),
+          EndsWith("\n74\n")));
+  EXPECT_EQ(count_lines(result.out), 3) << result.out; // Once for each file.
+  const auto shown = run_shell(
+      "(ulimit -f 1; " + launch("--num_processes 2 seq 100000 2>&1 >") +
+      (folder.path() / "out").string() + "; echo $?) | cat");
+  EXPECT_EQ(
+      shown.out,
+      "[launch] cannot write standard output (File too large); the job goes on "
+      "without it\n74\n");
 }
 
 TEST(Failure, WhoseChildrenFloodStderrIsToldInBoundedTime) {

@@ -204,6 +204,32 @@ TEST(Launch, TakesTwoDashesBeforeTheProgram) {
   EXPECT_THAT(result.out, HasSubstr("--0\n"));
 }
 
+TEST(Launch, TakesAnEmptyValueForWhatItIs) {
+  TempDir folder;
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       "cd " + folder.path().string() + " && " + kProgram +
+           " launch --log_dir= --num_processes 2 sh -c 'echo $0 $RANK' "
+           "--given="});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("--given= 1\n"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Launch, TakesAnyProgramBehindTheMark) {
+  TempDir folder;
+  const auto program = folder.write("-odd=", "#!/bin/sh\necho it runs\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       "PATH=" + folder.path().string() + ":$PATH " + kProgram +
+           " launch -- -odd="});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "it runs\n");
+}
+
 TEST(Launch, ShowsTheProgramInItsUsage) {
   const auto result = run_process({kProgram, "launch", "--help"});
   EXPECT_THAT(result.out, HasSubstr("PROGRAM [ARGUMENTS]"));
@@ -213,6 +239,8 @@ TEST(LaunchErrors, GetOneLineAndExitCode2) {
   TempDir folder;
   const auto plain = folder.write("plain", "#!/bin/sh\n");
   std::filesystem::permissions(plain, std::filesystem::perms::owner_read);
+  const auto filtering =
+      folder.write("filter.yaml", "local_ranks_filter: '99999999999'\n");
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{kProgram, "launch"}, "no program"},
       {{kProgram, "launch", "--num_processes", "0", "true"}, "num_processes"},
@@ -223,11 +251,27 @@ TEST(LaunchErrors, GetOneLineAndExitCode2) {
       {{kProgram, "launch", "--no_python", plain}, "chmod +x"},
       {{kProgram, "launch", "--no_python", "/etc"}, "it is a folder"},
       {{kProgram, "lunch"}, "did you mean 'launch'?"},
+      {{kProgram, "launch", "--num_processes=", "true"},
+       "num_processes is '' (--num_processes)"},
+      {{kProgram, "launch", "--debug=", "true"}, "debug is '' (--debug)"},
+      {{kProgram, "launch", "--nope=", "true"}, "unknown option '--nope='"},
+      {{kProgram, "launch", "--local_ranks_filter", "2147483648", "true"},
+       "[config] local_ranks_filter is '2147483648'"},
+      {{"env",
+        "ACCELERATE_LOCAL_RANKS_FILTER=0,4096",
+        kProgram,
+        "launch",
+        "true"},
+       "[config] local_ranks_filter is '0,4096'"},
+      {{kProgram, "launch", "--config_file", filtering, "true"},
+       "local ranks of 0 to 4095"},
   };
   for (const auto& [command, part] : cases) {
     const auto result = run_process(command);
     EXPECT_EQ(result.exit_code, 2) << result.err;
     EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
+        << result.err;
   }
 }
 

@@ -211,6 +211,23 @@ TEST(Failure, IsExplainedByTheWorkersErrorFile) {
       HasSubstr("exit code 3; its error file says: ValueError: no such thing"));
 }
 
+TEST(Failure, IsToldWhateverTheErrorFileIs) {
+  TempDir folder;
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--num_processes",
+       "2",
+       "--log_dir",
+       folder.path(),
+       "sh",
+       "-c",
+       "mkfifo $TORCHELASTIC_ERROR_FILE; exit 3"},
+      {},
+      20s);
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+}
+
 TEST(Output, IsATerminalForASingleProcess) {
   const std::string shown = run_on_terminal(launch_shell(
       {}, "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && stty size; exit 3"));

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 
 #include "accelerate/error.h"
@@ -87,6 +88,12 @@ class PreparedCommand {
             0) {
       return {StartFailure::Step::kMemory, errno};
     }
+    // A file of the launcher's own that was too large; exec would keep it.
+    sigset_t too_large;
+    sigemptyset(&too_large);
+    sigaddset(&too_large, SIGXFSZ);
+    const timespec now{};
+    sigtimedwait(&too_large, nullptr, &now);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -108,7 +108,9 @@ void LogFile::append(std::string_view text) {
             path_.string(),
             " (",
             std::strerror(errno),
-            "): its lines are lost until there is space; make some"));
+            "): its lines are lost until there is space; ",
+            errno == EFBIG ? "raise the limit on file sizes (ulimit -f)"
+                           : "make some"));
       }
       num_lost_here_ = static_cast<int64_t>(text.size());
       num_lost_ += num_lost_here_;
