@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "cli/commands.h"
@@ -62,7 +63,7 @@ void check_script(
         "[launch] there is no file ",
         program[0],
         " in ",
-        std::filesystem::current_path(error).string(),
+        working_folder().string(),
         "; give the path of the script"));
   }
 }
@@ -74,7 +75,7 @@ int run_plan(const LaunchPlan& plan, SessionOptions options) {
         try {
           return run_session(plan, options);
         } catch (const Error& error) {
-          std::cerr << "accelerate: " << error.what() << '\n';
+          std::cerr << "accelerate: " << printable(error.what()) << '\n';
           return kExitUsage;
         }
       },
@@ -127,7 +128,7 @@ std::vector<RemoteLauncher> remote_launchers(
   order.meeting_point = plan.placement.meeting_point;
   order.join_limit = std::chrono::seconds(config.values.join_timeout);
   order.is_coloured = plan.output.is_coloured;
-  order.folder = std::filesystem::current_path();
+  order.folder = working_folder();
   order.program = program;
   order.variables = variables_to_pass_on(environ, config.values.exported);
   for (const Field& field : launch_fields()) {
@@ -232,8 +233,12 @@ int launch(
     return 0;
   }
   check_script(values, program);
-  for (const auto& note : config.notes) {
-    std::cerr << "[launch] " << note << '\n';
+  auto notes = config.notes;
+  notes.push_back(note_on_hidden_output(plan));
+  for (const auto& note : notes) {
+    if (!note.empty()) {
+      std::cerr << "[launch] " << printable(note) << '\n';
+    }
   }
   if (placement.is_in_place) {
     become(command_in_place(plan));

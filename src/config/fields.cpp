@@ -24,6 +24,7 @@ constexpr std::string_view kTraining = "Training";
 constexpr int kMaxProcesses = 4096;
 constexpr int kMaxMachines = 4096;
 constexpr int kMaxPort = 65535;
+constexpr int kMaxThreads = 65536;
 
 std::string check_gpu_ids(const std::string& text) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -65,6 +66,12 @@ std::string check_hosts(const std::string& text) {
     begin = end + 1;
   }
   return {};
+}
+
+std::string check_address(const std::string& text) {
+  return text.empty() || is_host_name(without_brackets(text))
+             ? ""
+             : "a host name or an address";
 }
 
 std::string check_variables(const std::string& text) {
@@ -180,6 +187,7 @@ std::vector<Field> hardware_fields() {
                "machine are shared out",
        .value_name = "N",
        .least = 1,
+       .most = kMaxThreads,
        .unset_word = "auto",
        .yaml_key = "num_cpu_threads_per_process",
        .variable = variables::kOmpNumThreads,
@@ -233,6 +241,7 @@ std::vector<Field> machine_fields() {
        .group = kMachines,
        .help = "Address of machine 0",
        .value_name = "HOST",
+       .check = check_address,
        .yaml_key = "main_process_ip",
        .is_shared_key = true,
        .variable = variables::kMasterAddress,

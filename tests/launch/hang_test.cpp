@@ -59,6 +59,27 @@ TEST(Start, ThatFailsForWantOfFilesEndsAndSaysSo) {
       AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n")));
 }
 
+TEST(Start, NamesTheLimitOnFilesHoweverLowItIs) {
+  for (int limit = 4; limit < 16; ++limit) {
+    const auto result = run_shell(
+        // Those of whoever runs the test.
+        "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit -n " +
+            std::to_string(limit) + "; exec " +
+            launch("--num_processes 2 true"),
+        30s);
+    EXPECT_EQ(result.exit_code, 2) << limit;
+    EXPECT_THAT(
+        result.err, HasSubstr("raise the limit on open files (ulimit -n)"));
+  }
+}
+
+TEST(Start, NeedsNoMoreThanASmallStack) {
+  const auto result =
+      run_shell("ulimit -s 64; exec " + launch("--num_processes 2 echo hi"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_lines(result.out), 2);
+}
+
 TEST(Start, ThatFailsForWantOfProcessesEndsAndSaysSo) {
   if (getuid() != 0) {
     GTEST_SKIP() << "needs a user without other processes";
