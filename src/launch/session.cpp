@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 #include "accelerate/error.h"
@@ -123,6 +124,10 @@ void LaunchSession::signalled(int signal, GroupTold told) {
 void LaunchSession::request_to_end(int signal, GroupTold told) {
   if (is_finishing_) {
     // Nobody takes the output, and somebody is tired of waiting for it.
+    say(str_cat(
+        "[launch] got ",
+        strsignal(signal),
+        ": leaving with output that nobody has read"));
     exit_code_ = exit_code_ == 0 ? 128 + signal : exit_code_;
     loop_.stop();
   } else if (!first_request_) {

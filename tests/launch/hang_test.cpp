@@ -204,6 +204,8 @@ TEST(Reader, ThatNeverReadsIsLeftAfterASecondSignal) {
   EXPECT_FALSE(eventually([&] { return is_gone(supervisor); }, 3s));
   kill(supervisor, SIGTERM);
   EXPECT_TRUE(eventually([&] { return is_gone(supervisor); }, 20s));
+  EXPECT_THAT(
+      shell.err(), HasSubstr("leaving with output that nobody has read"));
 }
 
 TEST(Reader, ThatLeavesDoesNotEndTheJob) {
