@@ -2,17 +2,23 @@
 // The program `accelerate`: registers the commands and turns whatever goes
 // wrong into one line and an exit code.
 #include <fcntl.h>
+#include <signal.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <iostream>
+#include <streambuf>
 #include <string>
 #include <vector>
 
 #include "accelerate/error.h"
 #include "accelerate/version.h"
+#include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/program_mark.h"
@@ -20,14 +26,29 @@
 
 namespace {
 
+/// Where standard output was closed from the start: the first write fails.
+class ClosedOutput : public std::streambuf {};
+
 // A file that is opened later must not become a standard stream.
 void open_standard_streams() {
+  static ClosedOutput closed;
   for (int file = STDIN_FILENO; file <= STDERR_FILENO; ++file) {
     if (fcntl(file, F_GETFD) < 0) {
       [[maybe_unused]] const int opened =
           open("/dev/null", file == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+      if (file == STDOUT_FILENO) {
+        std::cout.rdbuf(&closed);
+      }
     }
   }
+}
+
+// A limit on file sizes is an error of a write, as a full disk, and no death.
+void block_file_size_signal() {
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGXFSZ);
+  sigprocmask(SIG_BLOCK, &mask, nullptr);
 }
 
 std::string explain_unknown_command(
@@ -42,10 +63,21 @@ std::string explain_unknown_command(
          (nearest.empty() ? "" : ", did you mean '" + nearest + "'?");
 }
 
-} // namespace
+void unmark_options(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    option->transform(accelerate::unmarked);
+  }
+  for (CLI::App* command : app.get_subcommands(nullptr)) {
+    unmark_options(*command);
+  }
+}
 
-int main(int argc, char** argv) {
-  open_standard_streams();
+/// One line, whatever the message quotes.
+void complain(const std::string& message) {
+  std::cerr << "accelerate: " << accelerate::printable(message) << '\n';
+}
+
+int run(std::vector<std::string> arguments) {
   CLI::App app("Trains on one CPU, many GPUs or many machines.", "accelerate");
   app.set_version_flag("--version", ACCELERATE_VERSION);
   app.require_subcommand(1);
@@ -54,27 +86,45 @@ int main(int argc, char** argv) {
   for (const auto add_command : accelerate::kCommands) {
     add_command(app, exit_code);
   }
+  unmark_options(app);
+  const std::string first = arguments.empty() ? "" : arguments[0];
   try {
-    std::vector<std::string> arguments(argv + 1, argv + argc);
-    accelerate::mark_program(arguments);
+    accelerate::mark_arguments(arguments);
     std::reverse(arguments.begin(), arguments.end()); // As CLI11 wants them.
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
       return app.exit(error); // --help and --version.
     }
-    const bool is_unknown = app.get_subcommands().empty() && argc > 1;
-    std::cerr << "accelerate: "
-              << (is_unknown ? explain_unknown_command(app, argv[1])
-                             : error.what())
-              << "; see `accelerate --help`\n";
+    const bool is_unknown = app.get_subcommands().empty() && !first.empty();
+    complain(
+        (is_unknown ? explain_unknown_command(app, first)
+                    : std::string(error.what())) +
+        "; see `accelerate --help`");
     return accelerate::kExitUsage;
   } catch (const accelerate::Error& error) {
-    std::cerr << "accelerate: " << error.what() << '\n';
+    complain(error.what());
     return accelerate::kExitUsage;
   } catch (const std::exception& error) {
-    std::cerr << "accelerate: internal error: " << error.what() << '\n';
+    complain(std::string("internal error: ") + error.what());
     return accelerate::kExitFailure;
   }
   return exit_code;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  open_standard_streams();
+  block_file_size_signal();
+  const int exit_code = run({argv + 1, argv + argc});
+  errno = 0;
+  if (std::cout.flush()) {
+    return exit_code;
+  }
+  complain(
+      std::string("standard output was lost") +
+      (errno == 0 ? "" : std::string(" (") + std::strerror(errno) + ")") +
+      "; give it a place that can be written to");
+  return exit_code == 0 ? EX_IOERR : exit_code;
 }

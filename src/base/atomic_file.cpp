@@ -52,16 +52,45 @@ const char* way_out(int error) {
   }
 }
 
+/// The cause is in errno.
+[[noreturn]] void refuse(
+    const std::filesystem::path& target,
+    const char* what) {
+  const int error = errno;
+  throw SystemError(str_cat(
+      "[write] '",
+      target.string(),
+      "' cannot ",
+      what,
+      ": ",
+      std::strerror(error),
+      "; ",
+      way_out(error)));
+}
+
 } // namespace
+
+void check_replaceable(const std::filesystem::path& target) {
+  std::error_code ignored;
+  if (!target.has_filename() ||
+      std::filesystem::is_directory(target, ignored)) {
+    errno = EISDIR;
+    refuse(target, "be written");
+  }
+  struct stat old {};
+  if (lstat(target.c_str(), &old) == 0 && !S_ISREG(old.st_mode) &&
+      !S_ISLNK(old.st_mode)) {
+    throw SystemError(str_cat(
+        "[write] '",
+        target.string(),
+        "' is a device, a pipe or a socket, which a file must not replace; "
+        "give the name of a plain file"));
+  }
+}
 
 AtomicFile::AtomicFile(std::filesystem::path target)
     : target_(std::move(target)), temporary_(sibling_of(target_)) {
-  std::error_code ignored;
-  if (!target_.has_filename() ||
-      std::filesystem::is_directory(target_, ignored)) {
-    errno = EISDIR;
-    fail("be written");
-  }
+  check_replaceable(target_);
   // 0666, so that the umask decides who may read it, as for any other file.
   file_ =
       open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -87,16 +116,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(const char* what) const {
-  const int error = errno;
-  throw SystemError(str_cat(
-      "[write] '",
-      target_.string(),
-      "' cannot ",
-      what,
-      ": ",
-      std::strerror(error),
-      "; ",
-      way_out(error)));
+  refuse(target_, what);
 }
 
 void AtomicFile::reserve(std::uint64_t num_bytes) {

@@ -16,7 +16,8 @@ namespace accelerate {
 /// Writes to a temporary sibling; `commit` gives it the final name. Without
 /// `commit` the sibling goes with the object, and an old file stays as it was.
 /// A link of that name is replaced, not followed; a file that was there before
-/// hands its rights on. Throws `SystemError`.
+/// hands its rights on; anything else (a folder, a device, a pipe) is refused.
+/// Throws `SystemError`.
 class ACCELERATE_API AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);
@@ -41,5 +42,9 @@ class ACCELERATE_API AtomicFile {
   int file_ = -1;
   bool is_committed_ = false;
 };
+
+/// Throws `SystemError` where an `AtomicFile` of that name would be refused for
+/// what is there already: for a look before the work.
+ACCELERATE_API void check_replaceable(const std::filesystem::path& target);
 
 } // namespace accelerate

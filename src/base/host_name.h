@@ -24,6 +24,13 @@ inline bool is_host_name(std::string_view text) {
          });
 }
 
+/// An address of IPv6 as URLs write it, `[::1]`, without its brackets.
+inline std::string_view without_brackets(std::string_view text) {
+  return text.starts_with('[') && text.ends_with(']')
+             ? text.substr(1, text.size() - 2)
+             : text;
+}
+
 /// `name` or `user@name`.
 inline bool is_ssh_target(std::string_view text) {
   const size_t at = text.find('@');

@@ -45,6 +45,8 @@ void announce(const fs::path& path) {
 }
 
 int ask_and_write(const std::string& file) {
+  const fs::path path = path_or_default(file);
+  config_target(path); // Nobody answers questions for nothing.
   const bool is_terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
   const auto prompter =
       is_terminal ? make_terminal_prompter(STDIN_FILENO, STDERR_FILENO)
@@ -52,7 +54,6 @@ int ask_and_write(const std::string& file) {
   try {
     const LaunchConfig config = ask_for_config(
         *prompter, {.num_gpus = count_gpus(), .home = home_folder(system_env)});
-    const fs::path path = path_or_default(file);
     write_config_file(path, to_document(config));
     announce(path);
     return 0;

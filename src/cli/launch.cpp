@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "cli/commands.h"
@@ -32,9 +33,6 @@ void check_program(const std::vector<std::string>& program) {
     throw ConfigError(
         "[launch] got no program where a program or a .py script was "
         "expected; see `accelerate launch --help`");
-  }
-  if (program[0].starts_with('-')) {
-    throw ConfigError(explain_unknown_flag(program[0]));
   }
 }
 
@@ -65,7 +63,7 @@ void check_script(
         "[launch] there is no file ",
         program[0],
         " in ",
-        std::filesystem::current_path(error).string(),
+        working_folder().string(),
         "; give the path of the script"));
   }
 }
@@ -77,7 +75,7 @@ int run_plan(const LaunchPlan& plan, SessionOptions options) {
         try {
           return run_session(plan, options);
         } catch (const Error& error) {
-          std::cerr << "accelerate: " << error.what() << '\n';
+          std::cerr << "accelerate: " << printable(error.what()) << '\n';
           return kExitUsage;
         }
       },
@@ -130,7 +128,7 @@ std::vector<RemoteLauncher> remote_launchers(
   order.meeting_point = plan.placement.meeting_point;
   order.join_limit = std::chrono::seconds(config.values.join_timeout);
   order.is_coloured = plan.output.is_coloured;
-  order.folder = std::filesystem::current_path();
+  order.folder = working_folder();
   order.program = program;
   order.variables = variables_to_pass_on(environ, config.values.exported);
   for (const Field& field : launch_fields()) {
@@ -235,8 +233,12 @@ int launch(
     return 0;
   }
   check_script(values, program);
-  for (const auto& note : config.notes) {
-    std::cerr << "[launch] " << note << '\n';
+  auto notes = config.notes;
+  notes.push_back(note_on_hidden_output(plan));
+  for (const auto& note : notes) {
+    if (!note.empty()) {
+      std::cerr << "[launch] " << printable(note) << '\n';
+    }
   }
   if (placement.is_in_place) {
     become(command_in_place(plan));
@@ -274,7 +276,10 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   command->prefix_command();
   command->callback([=, &exit_code] {
     auto program = command->remaining();
-    unmark_program(program);
+    const bool is_marked = unmark_program(program);
+    if (!is_marked && !program.empty() && program[0].starts_with('-')) {
+      throw ConfigError(explain_unknown_flag(program[0]));
+    }
     exit_code = *is_joining ? join_from_stdin()
                             : launch(*flags, program, *parent_folder);
   });

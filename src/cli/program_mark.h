@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `--` between the options of `launch` and its program.
+// What CLI11 would misread on a command line, marked while it looks.
 #pragma once
 
 #include <algorithm>
@@ -12,25 +12,43 @@ namespace accelerate {
 /// would give what follows to the parent command.
 inline constexpr const char* kProgramMark = "\x01--";
 
-/// Puts the mark in; call it on the command line before it is parsed.
-inline void mark_program(std::vector<std::string>& arguments) {
+/// Stands behind `--option=`: CLI11 would take the next argument for the value
+/// that is empty.
+inline constexpr const char* kEmptyMark = "\x01 empty";
+
+/// Puts the marks in; call it on the command line before it is parsed.
+inline void mark_arguments(std::vector<std::string>& arguments) {
   const auto found = std::find(arguments.begin(), arguments.end(), "--");
   if (found != arguments.end()) {
     *found = kProgramMark;
   }
+  for (std::string& argument : arguments) {
+    if (argument.starts_with("--") &&
+        argument.find('=') == argument.size() - 1) {
+      argument += kEmptyMark;
+    }
+  }
 }
 
-/// Takes it out of a program and its arguments: `--` before them is not
-/// theirs, any other is.
-inline void unmark_program(std::vector<std::string>& program) {
-  if (!program.empty() && program[0] == kProgramMark) {
+/// A value of an option, or an argument of a program, as it was given.
+inline std::string unmarked(const std::string& text) {
+  if (text == kProgramMark) {
+    return "--";
+  }
+  return text.ends_with(kEmptyMark)
+             ? text.substr(0, text.size() - std::string(kEmptyMark).size())
+             : text;
+}
+
+/// Takes the marks out of a program and its arguments: `--` before them is not
+/// theirs, any other is. Returns whether it was there.
+inline bool unmark_program(std::vector<std::string>& program) {
+  const bool is_marked = !program.empty() && program[0] == kProgramMark;
+  if (is_marked) {
     program.erase(program.begin());
   }
-  std::replace(
-      program.begin(),
-      program.end(),
-      std::string(kProgramMark),
-      std::string("--"));
+  std::transform(program.begin(), program.end(), program.begin(), unmarked);
+  return is_marked;
 }
 
 } // namespace accelerate

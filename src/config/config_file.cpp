@@ -337,9 +337,7 @@ ConfigFile parse_config(
 }
 
 ConfigFile read_config_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (access(path.c_str(), R_OK) != 0 ||
-      std::filesystem::is_directory(path, ignored)) {
+  if (access(path.c_str(), R_OK) != 0) {
     throw ConfigError(str_cat(
         "[config] cannot read the configuration file '",
         path.string(),

@@ -42,6 +42,12 @@ ACCELERATE_API nlohmann::json to_document(const LaunchConfig& config);
 /// sections are left out.
 ACCELERATE_API nlohmann::json complete_document(const ConfigFile& file);
 
+/// The file that `write_config_file` replaces: links are followed, also those
+/// that lead to nothing yet. Throws `SystemError` where something else than a
+/// plain file is there.
+ACCELERATE_API std::filesystem::path config_target(
+    const std::filesystem::path& path);
+
 /// Writes a document as YAML, or as JSON where the name ends in .json. The file
 /// appears at once and whole; missing folders are made. Throws `SystemError`.
 ACCELERATE_API void write_config_file(

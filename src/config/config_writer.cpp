@@ -96,19 +96,30 @@ json complete_document(const ConfigFile& file) {
   return document;
 }
 
+std::filesystem::path config_target(const std::filesystem::path& path) {
+  constexpr int kMostLinks = 40; // As the kernel.
+  std::filesystem::path target = path;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks; ++i) {
+    const auto next = std::filesystem::read_symlink(target, error);
+    if (error) {
+      break;
+    }
+    target = target.parent_path() / next;
+  }
+  check_replaceable(target);
+  return target;
+}
+
 void write_config_file(
     const std::filesystem::path& path,
     const json& document) {
-  std::error_code error;
-  // Through a link, the file that it names is replaced, not the link.
-  auto target = std::filesystem::weakly_canonical(path, error);
-  if (error) {
-    target = path;
-  }
-  // Where this fails, the file says why it cannot be made.
-  std::filesystem::create_directories(target.parent_path(), error);
   const bool is_json = path.extension() == ".json";
   try {
+    const auto target = config_target(path);
+    std::error_code ignored;
+    // Where this fails, the file says why it cannot be made.
+    std::filesystem::create_directories(target.parent_path(), ignored);
     AtomicFile file(target);
     file.write(is_json ? document.dump(2) + "\n" : to_yaml(document));
     file.commit();

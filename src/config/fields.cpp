@@ -6,6 +6,7 @@
 
 #include "accelerate/precision_name.h"
 #include "base/host_name.h"
+#include "base/parse.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "config/stream_choice.h"
@@ -23,6 +24,7 @@ constexpr std::string_view kTraining = "Training";
 constexpr int kMaxProcesses = 4096;
 constexpr int kMaxMachines = 4096;
 constexpr int kMaxPort = 65535;
+constexpr int kMaxThreads = 65536;
 
 std::string check_gpu_ids(const std::string& text) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -66,6 +68,12 @@ std::string check_hosts(const std::string& text) {
   return {};
 }
 
+std::string check_address(const std::string& text) {
+  return text.empty() || is_host_name(without_brackets(text))
+             ? ""
+             : "a host name or an address";
+}
+
 std::string check_variables(const std::string& text) {
   const auto is_part = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' ||
@@ -83,11 +91,19 @@ std::string check_tee(const std::string& text) {
 }
 
 std::string check_ranks(const std::string& text) {
-  return text.find_first_not_of("0123456789,") != std::string::npos ||
-                 text.empty() || text.starts_with(',') || text.ends_with(',') ||
-                 text.find(",,") != std::string::npos || text.size() > 1000
-             ? "local ranks joined by commas, as 0,1,"
-             : "";
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const auto rank = parse_number<int>(text.substr(begin, end - begin));
+    if (!rank || *rank < 0 || *rank >= kMaxProcesses) {
+      return str_cat(
+          "local ranks of 0 to ",
+          kMaxProcesses - 1,
+          " joined by commas, as 0,1,");
+    }
+    begin = end + 1;
+  }
+  return {};
 }
 
 std::string_view port_help() {
@@ -171,6 +187,7 @@ std::vector<Field> hardware_fields() {
                "machine are shared out",
        .value_name = "N",
        .least = 1,
+       .most = kMaxThreads,
        .unset_word = "auto",
        .yaml_key = "num_cpu_threads_per_process",
        .variable = variables::kOmpNumThreads,
@@ -224,6 +241,7 @@ std::vector<Field> machine_fields() {
        .group = kMachines,
        .help = "Address of machine 0",
        .value_name = "HOST",
+       .check = check_address,
        .yaml_key = "main_process_ip",
        .is_shared_key = true,
        .variable = variables::kMasterAddress,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "config/yaml_tree.h"
 
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
@@ -21,6 +22,9 @@ using nlohmann::json;
 constexpr size_t kMaxBytes = 1 << 20;
 constexpr int kMaxDepth = 32;
 constexpr int kMaxNodes = 20000;
+constexpr const char* kTooDeep =
+    "the file is nested too deeply or too large for a configuration; is it "
+    "one?";
 
 [[noreturn]] void
 refuse(const std::filesystem::path& path, int line, const std::string& what) {
@@ -139,10 +143,7 @@ class TreeReader {
 
   void fill(const YAML::Node& node, YamlEntry& entry, int depth) {
     if (depth > kMaxDepth || ++num_nodes_ > kMaxNodes) {
-      refuse(
-          path_,
-          entry.line,
-          "the file is nested too deeply or too large for a configuration");
+      refuse(path_, entry.line, kTooDeep);
     }
     if (node.IsMap()) {
       entry.entries = mapping(node, depth);
@@ -277,6 +278,8 @@ std::vector<YamlEntry> parse_yaml_mapping(
           "them");
     }
     return TreeReader(path).mapping(document, 0);
+  } catch (const YAML::DeepRecursion& error) {
+    refuse(path, std::max(0, error.mark.line) + 1, kTooDeep);
   } catch (const YAML::Exception& error) {
     refuse(
         path,

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -70,7 +71,7 @@ std::vector<std::string> resolve_host(const std::string& host) {
   if (error != 0) {
     throw CommError(str_cat(
         "[launch] the name '",
-        host,
+        printable(host),
         "' has no address (",
         gai_strerror(error),
         "); correct it, or add it to DNS or /etc/hosts"));
@@ -88,7 +89,21 @@ std::vector<std::string> resolve_host(const std::string& host) {
 }
 
 bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
+  return address.starts_with("127.") || address.starts_with("::ffff:127.") ||
+         address == "::1";
+}
+
+bool is_loopback_name(const std::string& host) {
+  for (const char* name :
+       {"localhost",
+        "localhost.localdomain",
+        "ip6-localhost",
+        "ip6-loopback"}) {
+    if (host == name) {
+      return true;
+    }
+  }
+  return host.ends_with(".localhost");
 }
 
 bool is_this_machine(const std::string& host) {
@@ -96,7 +111,7 @@ bool is_this_machine(const std::string& host) {
   const auto addresses = resolve_host(host);
   return std::any_of(
       addresses.begin(), addresses.end(), [&](const std::string& address) {
-        return address.starts_with("127.") ||
+        return is_loopback(address) ||
                std::any_of(own.begin(), own.end(), [&](const auto& entry) {
                  return entry.address == address;
                });

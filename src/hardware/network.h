@@ -27,6 +27,10 @@ ACCELERATE_API std::vector<std::string> resolve_host(const std::string& host);
 /// Whether an address, as text, never leaves the machine.
 ACCELERATE_API bool is_loopback(const std::string& address);
 
+/// Whether a name means this machine wherever it is looked up. The machine's
+/// own name does not, though it may lead to a loopback address here.
+ACCELERATE_API bool is_loopback_name(const std::string& host);
+
 /// Whether one of the addresses of `host` belongs to this machine.
 ACCELERATE_API bool is_this_machine(const std::string& host);
 

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -112,6 +113,22 @@ int bind_lasting_port(const std::string& address) {
   return port;
 }
 
+/// "pid 4711 (python3)"; "another program" where it cannot be looked at.
+std::string port_owner(int port) {
+  const auto inodes = listening_inodes(port);
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") == std::string::npos &&
+        holds_one_of(entry.path(), inodes)) {
+      std::string program;
+      std::getline(std::ifstream(entry.path() / "comm"), program);
+      return str_cat("pid ", name, " (", printable(program), ")");
+    }
+  }
+  return "another program";
+}
+
 } // namespace
 
 int find_free_port(const std::string& address) {
@@ -120,36 +137,31 @@ int find_free_port(const std::string& address) {
     port = bind_port(address, 0);
   }
   if (port < 0) {
+    const int cause = errno;
     throw SystemError(str_cat(
         "[launch] no free TCP port on ",
         address.empty() ? "this machine" : address,
         " (",
-        std::strerror(errno),
-        "); is the network interface up?"));
+        std::strerror(cause),
+        "); ",
+        cause == EMFILE || cause == ENFILE
+            ? "raise the limit on open files (ulimit -n)"
+            : "is the network interface up?"));
   }
   return port;
 }
 
-bool is_port_free(int port) {
-  return bind_port("", port) >= 0;
+std::string port_problem(int port) {
+  return bind_port("", port) >= 0 ? std::string() : port_problem(port, errno);
 }
 
-std::string port_owner(int port) {
-  const auto inodes = listening_inodes(port);
-  if (inodes.empty()) {
-    return {};
+std::string port_problem(int port, int cause) {
+  if (cause == EADDRINUSE) {
+    return "is taken by " + port_owner(port);
   }
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") == std::string::npos &&
-        holds_one_of(entry.path(), inodes)) {
-      std::string program;
-      std::getline(std::ifstream(entry.path() / "comm"), program);
-      return str_cat("pid ", name, " (", program, ")");
-    }
+  if (cause == EACCES) {
+    return "needs rights that this user does not have (Permission denied)";
   }
-  return "another program";
+  return str_cat("cannot be listened on (", std::strerror(cause), ")");
 }
-
 } // namespace accelerate

@@ -13,12 +13,12 @@ namespace accelerate {
 /// that is possible. Throws `SystemError` where there is none.
 ACCELERATE_API int find_free_port(const std::string& address = "127.0.0.1");
 
-/// Whether a program could listen on `port` of all addresses now.
-ACCELERATE_API bool is_port_free(int port);
+/// Why a program could not listen on `port` of all addresses now: "is taken by
+/// pid 4711 (python3)" ("another program" where it belongs to a user whose
+/// processes cannot be looked at), "needs rights ...". Empty where it could.
+ACCELERATE_API std::string port_problem(int port);
 
-/// "pid 4711 (python3)" of who listens on `port`; "another program" where it
-/// belongs to a user whose processes cannot be looked at; empty where nobody
-/// listens.
-ACCELERATE_API std::string port_owner(int port);
+/// The same for a try that has failed with `cause`, as in errno.
+ACCELERATE_API std::string port_problem(int port, int cause);
 
 } // namespace accelerate

@@ -16,6 +16,8 @@ namespace accelerate {
 
 namespace {
 
+constexpr int kExitUsage = 2;
+
 /// Sorts by time: the folders of a run's logs carry it.
 std::string make_run_id() {
   const time_t now = time(nullptr);
@@ -86,7 +88,7 @@ void LeaderSession::begin() {
   } else if (const auto problems = describe_problems({introduction()});
              !problems.empty()) {
     say_ending(problems);
-    finish(1);
+    finish(kExitUsage);
   } else {
     begin_job();
   }
@@ -156,7 +158,7 @@ void LeaderSession::roll_complete() {
     roll.push_back(*machine);
   }
   if (const auto problems = describe_problems(roll); !problems.empty()) {
-    send_away(problems, 1);
+    send_away(problems, kExitUsage);
     return;
   }
   roll_ = format_roll(roll);
@@ -283,7 +285,8 @@ StartOrder LeaderSession::order_for(size_t machine, int attempt) {
     port_attempt_ = attempt;
     const bool is_alone = placement.num_machines == 1;
     const auto wanted = is_alone ? plan_.main_process_port : std::nullopt;
-    if (wanted && is_port_free(*wanted)) {
+    const std::string problem = wanted ? port_problem(*wanted) : "";
+    if (wanted && problem.empty()) {
       port_ = *wanted;
     } else {
       port_ = find_free_port(is_alone ? "127.0.0.1" : "");
@@ -291,8 +294,8 @@ StartOrder LeaderSession::order_for(size_t machine, int attempt) {
         say(str_cat(
             "[launch] port ",
             *wanted,
-            " is taken by ",
-            port_owner(*wanted),
+            ' ',
+            problem,
             "; using ",
             port_,
             " instead"));

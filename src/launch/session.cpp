@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/session.h"
 
+#include <sysexits.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 #include "accelerate/error.h"
 #include "accelerate/version.h"
 #include "base/str.h"
+#include "base/words.h"
 #include "launch/leader_session.h"
 #include "launch/member_session.h"
 #include "launch/parent_folder.h"
@@ -31,9 +34,16 @@ LaunchSession::LaunchSession(
           {[this](const FailureReport& report) { workers_failed(report); },
            [this] { workers_finished(); },
            [this] { workers_stopped(); }}),
-      merger_(loop_, getppid(), [this](int signal, bool is_group_told) {
-        signalled(signal, is_group_told ? GroupTold::kYes : GroupTold::kNo);
-      }) {
+      witness_(signals_, join(plan.command.command, " ")),
+      merger_(
+          loop_,
+          [this](int signal) { return witness_.is_busy(signal); },
+          [this](int signal, bool is_group_told) {
+            signalled(signal, is_group_told ? GroupTold::kYes : GroupTold::kNo);
+          }) {
+  supervisor_.spare(witness_.pid());
+  reaper_.on_end(witness_.pid(), [this](int) { witness_.forget(); });
+  loop_.watch(witness_.file(), POLLIN, [this](short) { take_from_witness(); });
   loop_.watch(signals_.file(), POLLIN, [this](short) { take_signals(); });
   if (options.lifeline >= 0) {
     loop_.watch(
@@ -47,9 +57,7 @@ LaunchSession::LaunchSession(
 int LaunchSession::run() {
   begin();
   loop_.run();
-  constexpr int kExitLostOutput = 74; // EX_IOERR of sysexits.h.
-  return exit_code_ == 0 && output_.num_lost() > 0 ? kExitLostOutput
-                                                   : exit_code_;
+  return exit_code_ == 0 && output_.num_lost() > 0 ? EX_IOERR : exit_code_;
 }
 
 void LaunchSession::start_workers(const StartOrder& order) {
@@ -58,6 +66,7 @@ void LaunchSession::start_workers(const StartOrder& order) {
       make_run_folder(plan_.output.log_dir, order.run_id);
     }
     supervisor_.start(workers_of(plan_, order));
+    merger_.workers_began();
   } catch (const SystemError& error) {
     workers_cannot_start(error.what());
   }
@@ -77,7 +86,7 @@ void LaunchSession::take_signals() {
       reaper_.collect();
       supervisor_.look_again();
     } else {
-      merger_.came(*signal);
+      merger_.came(*signal, Reached::kSupervisor);
     }
   }
 }
@@ -86,9 +95,18 @@ void LaunchSession::take_from_guardian() {
   Signal signal;
   const auto size = read(options_.lifeline, &signal, sizeof(signal));
   if (size == sizeof(signal)) {
-    merger_.came_through_guardian(signal);
+    merger_.came(signal, Reached::kGuardian);
   } else if (size == 0) {
     guardian_gone();
+  }
+}
+
+void LaunchSession::take_from_witness() {
+  while (const auto signal = witness_.next()) {
+    merger_.came(*signal, Reached::kWitness);
+  }
+  if (witness_.pid() == 0) {
+    loop_.unwatch(witness_.file());
   }
 }
 
@@ -106,12 +124,19 @@ void LaunchSession::signalled(int signal, GroupTold told) {
 void LaunchSession::request_to_end(int signal, GroupTold told) {
   if (is_finishing_) {
     // Nobody takes the output, and somebody is tired of waiting for it.
+    say(str_cat(
+        "[launch] got ",
+        strsignal(signal),
+        ": leaving with output that nobody has read"));
     exit_code_ = exit_code_ == 0 ? 128 + signal : exit_code_;
     loop_.stop();
   } else if (!first_request_) {
     first_request_ = {signal, told};
     interrupted(signal);
-  } else if (supervisor_.state() != WorkersState::kDone) {
+  } else if (
+      // A terminal that goes is told by the shell and by the kernel: nobody is
+      // impatient.
+      signal != SIGHUP && supervisor_.state() != WorkersState::kDone) {
     supervisor_.stop(SIGKILL);
   }
 }

@@ -19,6 +19,7 @@
 #include "launch/supervise/output_router.h"
 #include "launch/supervise/signal_file.h"
 #include "launch/supervise/signal_merger.h"
+#include "launch/supervise/signal_witness.h"
 #include "launch/supervise/supervisor.h"
 
 namespace accelerate {
@@ -90,6 +91,7 @@ class LaunchSession {
  private:
   void take_signals();
   void take_from_guardian();
+  void take_from_witness();
   void signalled(int signal, GroupTold told);
   void request_to_end(int signal, GroupTold told);
   void guardian_gone();
@@ -101,6 +103,7 @@ class LaunchSession {
   };
 
   SignalFileGuard signals_;
+  SignalWitness witness_;
   SignalMerger merger_;
   std::optional<Request> first_request_;
   bool is_finishing_ = false;

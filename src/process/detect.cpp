@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
+#include <limits>
 
 #include "accelerate/error.h"
 #include "accelerate/process.h"
 #include "base/parse.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "process/cluster_environment.h"
@@ -37,9 +39,11 @@ std::optional<int> EnvReader::number(const std::string& name, int least) const {
         "[detect_environment] ",
         name,
         "='",
-        *value,
+        printable(*value),
         "' is not a whole number of at least ",
         least,
+        " and at most ",
+        std::numeric_limits<int>::max(),
         "; correct or unset it"));
   }
   return number;

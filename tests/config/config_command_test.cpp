@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `accelerate config` and its sub-commands.
 #include <gmock/gmock.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -134,6 +141,65 @@ TEST_F(ConfigCommand, HelpFitsATerminalAndShowsOneSpelling) {
   for (std::string line; std::getline(lines, line);) {
     EXPECT_LE(line.size(), 80U) << line;
   }
+}
+
+TEST_F(ConfigCommand, ReplacesNothingButPlainFiles) {
+  const std::string pipe = folder_.path() / "pipe";
+  const std::string socket_path = folder_.path() / "socket";
+  const std::string device = folder_.path() / "device";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un place{};
+  place.sun_family = AF_UNIX;
+  socket_path.copy(place.sun_path, sizeof(place.sun_path) - 1);
+  ASSERT_EQ(
+      bind(listener, reinterpret_cast<sockaddr*>(&place), sizeof(place)), 0);
+  close(listener);
+  std::vector<std::string> paths = {pipe, socket_path};
+  if (mknod(device.c_str(), S_IFCHR | 0600, makedev(1, 7)) == 0) {
+    paths.push_back(device);
+  }
+  for (const std::string& path : paths) {
+    struct stat before {};
+    struct stat after {};
+    ASSERT_EQ(lstat(path.c_str(), &before), 0);
+    const auto result = run({"--config_file", path});
+    EXPECT_EQ(result.exit_code, 2) << path;
+    EXPECT_EQ(
+        result.err,
+        "accelerate: [write] '" + path +
+            "' is a device, a pipe or a socket, which a file must not "
+            "replace; give the name of a plain file\n");
+    ASSERT_EQ(lstat(path.c_str(), &after), 0);
+    EXPECT_EQ(before.st_ino, after.st_ino);
+    EXPECT_EQ(before.st_mode, after.st_mode);
+  }
+}
+
+TEST_F(ConfigCommand, FollowsALinkThatLeadsToNothingYet) {
+  const auto link = folder_.path() / "link.yaml";
+  std::filesystem::create_symlink("made/real.yaml", link);
+  const auto result = run({"default", "--config_file", link});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_THAT(
+      read_file(folder_.path() / "made" / "real.yaml"),
+      HasSubstr("mixed_precision: 'no'\n"));
+}
+
+TEST_F(ConfigCommand, LeavesNothingBehindWhereAFileMayNotGrow) {
+  const auto place = folder_.path() / "place";
+  std::filesystem::create_directory(place);
+  // Through a pipe: files of the test itself may not grow either.
+  const auto result = run_process(
+      {"bash",
+       "-c",
+       "(ulimit -f 0; " + kProgram + " config default --config_file " +
+           (place / "c.yaml").string() + " 2>&1; echo $?) | cat"});
+  EXPECT_THAT(
+      result.out,
+      AllOf(HasSubstr("File too large; raise the limit"), EndsWith("\n2\n")));
+  EXPECT_TRUE(std::filesystem::is_empty(place));
 }
 
 TEST_F(ConfigCommand, TheListOfOptionsInTheDocsIsUpToDate) {

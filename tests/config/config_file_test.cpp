@@ -206,13 +206,16 @@ TEST(ConfigFile, RefusesWhatItDoesNotUnderstandInOneLine) {
 
 TEST(ConfigFile, MustBeReadable) {
   const testing::TempDir folder;
-  for (const auto& path : {folder.path() / "missing.yaml", folder.path()}) {
+  const std::pair<std::filesystem::path, const char*> cases[] = {
+      {folder.path() / "missing.yaml", "accelerate config"},
+      {folder.path(), "is a folder"}};
+  for (const auto& [path, part] : cases) {
     try {
       read_config_file(path);
       ADD_FAILURE() << path;
     } catch (const ConfigError& error) {
       EXPECT_THAT(error.what(), HasSubstr(path.string()));
-      EXPECT_THAT(error.what(), HasSubstr("accelerate config"));
+      EXPECT_THAT(error.what(), HasSubstr(part));
     }
   }
 }

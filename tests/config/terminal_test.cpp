@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The questionnaire as a person meets it: on a terminal, key by key.
-#include "terminal.h"
+#include "support/terminal.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>

@@ -9,13 +9,14 @@
 #include <fstream>
 #include <sstream>
 
-#include "launch/supervise/process_tree.h"
+#include "support/cluster.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -56,6 +57,27 @@ TEST(Start, ThatFailsForWantOfFilesEndsAndSaysSo) {
   EXPECT_THAT(
       result.err,
       AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n")));
+}
+
+TEST(Start, NamesTheLimitOnFilesHoweverLowItIs) {
+  for (int limit = 4; limit < 16; ++limit) {
+    const auto result = run_shell(
+        // Those of whoever runs the test.
+        "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit -n " +
+            std::to_string(limit) + "; exec " +
+            launch("--num_processes 2 true"),
+        30s);
+    EXPECT_EQ(result.exit_code, 2) << limit;
+    EXPECT_THAT(
+        result.err, HasSubstr("raise the limit on open files (ulimit -n)"));
+  }
+}
+
+TEST(Start, NeedsNoMoreThanASmallStack) {
+  const auto result =
+      run_shell("ulimit -s 64; exec " + launch("--num_processes 2 echo hi"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_lines(result.out), 2);
 }
 
 TEST(Start, ThatFailsForWantOfProcessesEndsAndSaysSo) {
@@ -165,12 +187,13 @@ TEST(Reader, ThatNeverReadsIsLeftAfterASecondSignal) {
        launch(
            "--num_processes 2 sh -c 'echo $PPID > " + pid_file +
            "; exec yes'") +
-           " | sleep 50"});
+           " | sleep 50"},
+      {{"TEST_MARK", folder.path().filename()}});
   ASSERT_TRUE(eventually([&] { return !read_file(pid_file).empty(); }));
   const pid_t supervisor = std::stoi(read_file(pid_file));
-  ASSERT_TRUE(
-      eventually([&] { return descendants_of(supervisor).size() == 2; }));
-  const auto workers = descendants_of(supervisor);
+  const std::string mark = "TEST_MARK=" + folder.path().filename().string();
+  ASSERT_TRUE(eventually([&] { return workers_with(mark).size() == 2; }));
+  const auto workers = workers_with(mark);
   const auto is_gone = [](pid_t pid) {
     const auto status = read_file("/proc/" + std::to_string(pid) + "/status");
     return status.empty() || status.find("State:\tZ") != std::string::npos;
@@ -181,6 +204,8 @@ TEST(Reader, ThatNeverReadsIsLeftAfterASecondSignal) {
   EXPECT_FALSE(eventually([&] { return is_gone(supervisor); }, 3s));
   kill(supervisor, SIGTERM);
   EXPECT_TRUE(eventually([&] { return is_gone(supervisor); }, 20s));
+  EXPECT_THAT(
+      shell.err(), HasSubstr("leaving with output that nobody has read"));
 }
 
 TEST(Reader, ThatLeavesDoesNotEndTheJob) {
@@ -326,6 +351,30 @@ TEST(Disk, ThatIsFullUnderStandardOutputGivesNoZero) {
   EXPECT_THAT(
       result.err,
       HasSubstr("cannot write standard output (No space left on device)"));
+}
+
+TEST(Disk, WhoseFilesMayNotGrowIsAFullDisk) {
+  TempDir folder;
+  const std::string logs = folder.path() / "logs";
+  // Through a pipe: files of the test itself may not grow either.
+  const auto result = run_shell(
+      "(ulimit -f 1; " +
+      launch("--num_processes 2 --log_dir " + logs + " --tee 0 seq 100000") +
+      " 2>&1; echo $?) | cat");
+  EXPECT_THAT(
+      result.out,
+      AllOf(
+          HasSubstr("File too large): its lines are lost until there is space; "
+                    "raise the limit on file sizes (ulimit -f)"),
+          EndsWith("\n74\n")));
+  EXPECT_EQ(count_lines(result.out), 3) << result.out; // Once for each file.
+  const auto shown = run_shell(
+      "(ulimit -f 1; " + launch("--num_processes 2 seq 100000 2>&1 >") +
+      (folder.path() / "out").string() + "; echo $?) | cat");
+  EXPECT_EQ(
+      shown.out,
+      "[launch] cannot write standard output (File too large); the job goes on "
+      "without it\n74\n");
 }
 
 TEST(Failure, WhoseChildrenFloodStderrIsToldInBoundedTime) {

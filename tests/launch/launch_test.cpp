@@ -2,7 +2,10 @@
 // The program `accelerate launch` with real processes.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <fstream>
 
 #include "hardware/ports.h"
 #include "launch/machines/sockets.h"
@@ -11,6 +14,7 @@
 namespace accelerate::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -204,15 +208,158 @@ TEST(Launch, TakesTwoDashesBeforeTheProgram) {
   EXPECT_THAT(result.out, HasSubstr("--0\n"));
 }
 
+TEST(Launch, TakesAnEmptyValueForWhatItIs) {
+  TempDir folder;
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       "cd " + folder.path().string() + " && " + kProgram +
+           " launch --log_dir= --num_processes 2 sh -c 'echo $0 $RANK' "
+           "--given="});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("--given= 1\n"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Launch, TakesAnyProgramBehindTheMark) {
+  TempDir folder;
+  const auto program = folder.write("-odd=", "#!/bin/sh\necho it runs\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const auto result = run_process(
+      {"sh",
+       "-c",
+       "PATH=" + folder.path().string() + ":$PATH " + kProgram +
+           " launch -- -odd="});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "it runs\n");
+}
+
 TEST(Launch, ShowsTheProgramInItsUsage) {
   const auto result = run_process({kProgram, "launch", "--help"});
   EXPECT_THAT(result.out, HasSubstr("PROGRAM [ARGUMENTS]"));
+}
+
+TEST(Launch, SaysThatAChoiceOfRanksHidesThemAll) {
+  TempDir folder;
+  for (const std::string& option :
+       {std::string("--local_ranks_filter=2"),
+        "--tee=2:3 --log_dir=" + folder.path().string()}) {
+    const auto result = run_process(
+        {"sh", "-c", kProgram + " launch --num_processes 2 " + option + " id"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, IsEmpty());
+    EXPECT_THAT(
+        result.err,
+        HasSubstr("shows no process: this machine has local ranks 0 to 1\n"));
+  }
+}
+
+TEST(Launch, PassesOpenMpsListOfThreadsOn) {
+  const auto command = launch_shell(2, "echo $OMP_NUM_THREADS threads");
+  const auto list = run_process(command, {{"OMP_NUM_THREADS", "4,2"}});
+  EXPECT_THAT(list.out, HasSubstr("[rank 1] 4,2 threads\n"));
+  const auto none = run_process(command, {{"OMP_NUM_THREADS", ""}});
+  EXPECT_THAT(none.out, ContainsRegex("\\[rank 1\\] [0-9]+ threads\n"));
+}
+
+TEST(Launch, NeedsItsFolderOnlyForRelativePaths) {
+  TempDir folder;
+  const auto in_lost_folder = [&](const std::string& arguments) {
+    return run_process(
+        {"sh",
+         "-c",
+         "mkdir " + folder.path().string() + "/gone && cd " +
+             folder.path().string() + "/gone && rmdir $PWD && exec " +
+             kProgram + " launch --num_processes 2 " + arguments});
+  };
+  for (const char* arguments : {"--log_dir logs true", "script.py"}) {
+    const auto result = in_lost_folder(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(
+        result.err,
+        "accelerate: [launch] the folder that this program was started in is "
+        "gone (No such file or directory); change to one that is there, or "
+        "give absolute paths\n");
+  }
+  const auto result =
+      in_lost_folder("--log_dir " + folder.path().string() + "/logs echo hi");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST(Launch, SaysThatAPortNeedsRights) {
+  int first_free = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") >> first_free;
+  const std::vector<std::string> as_nobody = {
+      "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"};
+  auto probe = as_nobody;
+  probe.insert(probe.end(), {kProgram, "--version"});
+  if (first_free < 2 || run_process(probe).exit_code != 0) {
+    GTEST_SKIP() << "needs root, and ports that need it";
+  }
+  const std::string port = std::to_string(first_free - 1);
+  auto command = as_nobody;
+  command.insert(
+      command.end(),
+      {kProgram, "launch", "--main_process_port", port, "--num_processes=2"});
+  auto alone = command;
+  alone.push_back("true");
+  const auto replaced = run_process(alone);
+  EXPECT_EQ(replaced.exit_code, 0);
+  EXPECT_THAT(
+      replaced.err,
+      HasSubstr(
+          "[launch] port " + port +
+          " needs rights that this user does not "
+          "have (Permission denied); using "));
+  command.insert(
+      command.end(),
+      {"--num_machines=2", "--main_process_ip=127.0.0.1", "true"});
+  const auto refused = run_process(command);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(
+      refused.err,
+      HasSubstr("needs rights that this user does not have (Permission "
+                "denied); give every machine another --main_process_port\n"));
+}
+
+TEST(Launch, ChecksThatTheWorkersCanBeStarted) {
+  for (const char* program : {"./nope", "/etc"}) {
+    const auto result = run_process(
+        {kProgram, "launch", "--check", "--num_processes", "2", program});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("--check: nothing was started"));
+  }
+}
+
+TEST(Launch, KnowsEverySpellingOfALoopbackAddress) {
+  for (const char* address : {"[::1]", "::ffff:127.0.0.1"}) {
+    const auto result = run_process(
+        {kProgram,
+         "launch",
+         "--num_machines=2",
+         "--num_processes=2",
+         "--join_timeout=1",
+         "--main_process_port",
+         std::to_string(find_free_port("")),
+         "--main_process_ip",
+         address,
+         "true"});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, HasSubstr("machine 1 did not come")) << address;
+  }
 }
 
 TEST(LaunchErrors, GetOneLineAndExitCode2) {
   TempDir folder;
   const auto plain = folder.write("plain", "#!/bin/sh\n");
   std::filesystem::permissions(plain, std::filesystem::perms::owner_read);
+  const auto filtering =
+      folder.write("filter.yaml", "local_ranks_filter: '99999999999'\n");
+  const auto deep = folder.write(
+      "deep.yaml",
+      "debug: " + std::string(2000, '[') + std::string(2000, ']') + "\n");
+  const std::string pipe = folder.path() / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0700), 0);
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{kProgram, "launch"}, "no program"},
       {{kProgram, "launch", "--num_processes", "0", "true"}, "num_processes"},
@@ -223,11 +370,44 @@ TEST(LaunchErrors, GetOneLineAndExitCode2) {
       {{kProgram, "launch", "--no_python", plain}, "chmod +x"},
       {{kProgram, "launch", "--no_python", "/etc"}, "it is a folder"},
       {{kProgram, "lunch"}, "did you mean 'launch'?"},
+      {{kProgram, "launch", "--num_processes=", "true"},
+       "num_processes is '' (--num_processes)"},
+      {{kProgram, "launch", "--debug=", "true"}, "debug is '' (--debug)"},
+      {{kProgram, "launch", "--nope=", "true"}, "unknown option '--nope='"},
+      {{kProgram, "launch", "--local_ranks_filter", "2147483648", "true"},
+       "[config] local_ranks_filter is '2147483648'"},
+      {{"env",
+        "ACCELERATE_LOCAL_RANKS_FILTER=0,4096",
+        kProgram,
+        "launch",
+        "true"},
+       "[config] local_ranks_filter is '0,4096'"},
+      {{kProgram, "launch", "--config_file", filtering, "true"},
+       "local ranks of 0 to 4095"},
+      {{kProgram, "launch", "--config_file", folder.path(), "true"},
+       "is a folder"},
+      {{kProgram, "launch", "--config_file", deep, "true"},
+       "nested too deeply"},
+      {{kProgram, "launch", pipe}, "it is a device, a pipe or a socket"},
+      {{kProgram, "launch", "--num_cpu_threads_per_process=2147483648", "true"},
+       "at most 65536"},
+      {{"env", "RANK=0", "WORLD_SIZE=99999999999", kProgram, "launch", "true"},
+       "at most 2147483647"},
+      {{kProgram, "launch", "./a\nb\x1b[31m"}, "'./a\\x0ab\\x1b[31m'"},
+      {{kProgram, "launch", "a\nb\x1b[31m.py"}, "a\\x0ab\\x1b[31m.py in "},
+      {{kProgram,
+        "launch",
+        "--num_machines=2",
+        "--main_process_ip=a\nb\x1b[31m",
+        "true"},
+       "main_process_ip is 'a\\x0ab\\x1b[31m'"},
   };
   for (const auto& [command, part] : cases) {
     const auto result = run_process(command);
     EXPECT_EQ(result.exit_code, 2) << result.err;
     EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
+        << result.err;
   }
 }
 

@@ -317,7 +317,7 @@ TEST_F(Machines, AreLookedAtBeforeTheWorkersStart) {
   auto first = start(0, program);
   auto second = start(1, "/missing/train");
   for (auto* launcher : {first.get(), second.get()}) {
-    EXPECT_EQ(launcher->wait(20s).exit_code, 1);
+    EXPECT_EQ(launcher->wait(20s).exit_code, 2);
     EXPECT_THAT(
         launcher->err(),
         AllOf(

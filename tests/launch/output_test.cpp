@@ -4,14 +4,19 @@
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <pty.h>
+#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <regex>
 #include <sstream>
+#include <thread>
 
+#include "accelerate/error.h"
+#include "launch/supervise/own_folder.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -211,6 +216,23 @@ TEST(Failure, IsExplainedByTheWorkersErrorFile) {
       HasSubstr("exit code 3; its error file says: ValueError: no such thing"));
 }
 
+TEST(Failure, IsToldWhateverTheErrorFileIs) {
+  TempDir folder;
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--num_processes",
+       "2",
+       "--log_dir",
+       folder.path(),
+       "sh",
+       "-c",
+       "mkfifo $TORCHELASTIC_ERROR_FILE; exit 3"},
+      {},
+      20s);
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+}
+
 TEST(Output, IsATerminalForASingleProcess) {
   const std::string shown = run_on_terminal(launch_shell(
       {}, "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && stty size; exit 3"));
@@ -405,6 +427,50 @@ TEST(Logs, FollowNoLinkOfAnotherUser) {
 }
 
 // A folder that no parent has marked is somebody's own.
+TEST(Logs, FollowNoLinkThatIsPutThereMeanwhile) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root can make a link of another user";
+  }
+  TempDir folder;
+  const auto target = folder.path() / "target";
+  const std::string logs = folder.path() / "logs";
+  const std::string link = folder.path() / "link";
+  std::filesystem::create_directory(target);
+  std::filesystem::create_directory(logs);
+  std::filesystem::create_directory_symlink(target, link);
+  constexpr uid_t kAnother = 12345;
+  ASSERT_EQ(lchown(link.c_str(), kAnother, kAnother), 0);
+  std::atomic<bool> is_over = false;
+  std::thread swapper([&] {
+    while (!is_over) {
+      renameat2(
+          AT_FDCWD, logs.c_str(), AT_FDCWD, link.c_str(), RENAME_EXCHANGE);
+    }
+  });
+  int num_made = 0;
+  int num_refused = 0;
+  const auto try_once = [&] {
+    try {
+      open_own_folder(logs + "/run_" + std::to_string(num_made));
+      ++num_made;
+    } catch (const SystemError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("is a link of another user"));
+      ++num_refused;
+    }
+  };
+  EXPECT_TRUE(eventually(
+      [&] {
+        for (int i = 0; i < 100; ++i) {
+          try_once();
+        }
+        return num_made >= 500 && num_refused >= 500;
+      },
+      60s));
+  is_over = true;
+  swapper.join();
+  EXPECT_TRUE(std::filesystem::is_empty(target));
+}
+
 TEST(Parent, LosesNothingThatItHasNotMarked) {
   TempDir folder;
   const auto precious = folder.write("thesis", "");

@@ -73,8 +73,9 @@ TEST(Plan, StartsOneProcessPerGpuAndOneWhereThereIsNone) {
 }
 
 TEST(Plan, SharesTheCoresOutUnlessTold) {
+  unsetenv("OMP_NUM_THREADS");
   const auto threads = [](const LaunchPlan& plan) {
-    return plan.command.variables.at("OMP_NUM_THREADS");
+    return added_variables(plan.command).at("OMP_NUM_THREADS");
   };
   EXPECT_EQ(threads(plan_of({}, two_gpus())), "4");
   EXPECT_EQ(threads(plan_of({.num_processes = 3}, two_gpus())), "2");

@@ -4,10 +4,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "launch/plan/shell_quote.h"
 #include "launch/supervise/process_tree.h"
 #include "launch/supervise/signal_merger.h"
 #include "support/cluster.h"
 #include "support/subprocess.h"
+#include "support/terminal.h"
 
 namespace accelerate::testing {
 namespace {
@@ -16,6 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 using namespace std::chrono_literals;
 
@@ -32,9 +35,9 @@ class Signals : public ::testing::Test {
         "log = open(os.path.join(sys.argv[1], 'log' + r), 'a')\n"
         "def note(n, f):\n"
         "    print(signal.Signals(n).name, file=log, flush=True)\n"
-        "    if n in (signal.SIGTERM, signal.SIGINT) and len(sys.argv) < 3:\n"
+        "    if n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n"
         "        time.sleep(0.3); sys.exit(0)\n"
-        "for n in ('USR1', 'USR2', 'WINCH', 'CONT', 'TERM', 'INT'):\n"
+        "for n in ('USR1', 'USR2', 'WINCH', 'CONT', 'TERM', 'INT', 'HUP'):\n"
         "    signal.signal(getattr(signal, 'SIG' + n), note)\n"
         "print('ready', file=log, flush=True)\n"
         "while True: time.sleep(0.05)\n");
@@ -54,6 +57,15 @@ class Signals : public ::testing::Test {
   }
   bool both_logs_are(const std::string& text) const {
     return eventually([&] { return log(0) == text && log(1) == text; }, 20s);
+  }
+  /// Of SIGCONT there may be more: so whoever was suspended can end.
+  bool each_got_once(const std::vector<std::string>& names) const {
+    return std::all_of(names.begin(), names.end(), [&](const auto& name) {
+      return log(0).find(name) != std::string::npos &&
+             log(0).find(name) == log(0).rfind(name) &&
+             log(1).find(name) != std::string::npos &&
+             log(1).find(name) == log(1).rfind(name);
+    });
   }
   std::vector<pid_t> left() const {
     const std::string variable = "TEST_MARK=" + mark();
@@ -89,13 +101,128 @@ TEST_F(Signals, ToTheWholeGroupReachWorkersOnce) {
   ASSERT_TRUE(both_logs_are("ready\nSIGUSR1\n")) << log(0) << log(1);
   kill(-launcher_, SIGTERM);
   EXPECT_EQ(job_->wait(20s).exit_code, 128 + SIGTERM);
-  // SIGCONT goes to everybody, so that whoever was suspended can end.
-  for (const int rank : {0, 1}) {
-    const std::string all = log(rank);
-    EXPECT_EQ(all.find("SIGTERM"), all.rfind("SIGTERM")) << all;
-    EXPECT_EQ(all.find("SIGUSR1"), all.rfind("SIGUSR1")) << all;
-  }
+  EXPECT_TRUE(each_got_once({"SIGUSR1", "SIGTERM"})) << log(0) << log(1);
   EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(Signals, ToBothProcessesOfTheLauncherReachWorkersOnce) {
+  for (const int last : {SIGTERM, SIGHUP}) {
+    launch();
+    const auto tell_both = [this](int signal) {
+      const pid_t supervisor = descendants_of(launcher_).at(0);
+      kill(launcher_, signal);
+      kill(supervisor, signal);
+    };
+    tell_both(SIGUSR1);
+    ASSERT_TRUE(both_logs_are("ready\nSIGUSR1\n")) << log(0) << log(1);
+    tell_both(last);
+    const auto result = job_->wait(20s);
+    EXPECT_EQ(result.exit_code, 128 + last);
+    EXPECT_THAT(result.err, Not(HasSubstr("killing them")));
+    EXPECT_TRUE(
+        each_got_once({"SIGUSR1", last == SIGHUP ? "SIGHUP" : "SIGTERM"}))
+        << log(0) << log(1);
+    EXPECT_THAT(left(), IsEmpty());
+    for (const char* name : {"log0", "log1"}) {
+      std::filesystem::remove(folder_.path() / name);
+    }
+  }
+}
+
+TEST_F(Signals, ToTheLaunchersNameReachWorkersOnce) {
+  launch();
+  // As `killall accelerate` and `pkill -f "accelerate launch"` choose.
+  for (const bool by_command_line : {false, true}) {
+    for (const pid_t pid : processes_with("TEST_MARK=" + mark())) {
+      const std::string process = "/proc/" + std::to_string(pid);
+      std::string command = read_file(process + "/cmdline");
+      std::replace(command.begin(), command.end(), '\0', ' ');
+      if (by_command_line
+              ? command.find("accelerate launch") != std::string::npos
+              : read_file(process + "/comm") == "accelerate\n") {
+        kill(pid, by_command_line ? SIGUSR2 : SIGUSR1);
+      }
+    }
+    ASSERT_TRUE(both_logs_are(
+        by_command_line ? "ready\nSIGUSR1\nSIGUSR2\n" : "ready\nSIGUSR1\n"))
+        << log(0) << log(1);
+  }
+  kill(launcher_, SIGTERM);
+  EXPECT_EQ(job_->wait(20s).exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(each_got_once({"SIGUSR1", "SIGUSR2"})) << log(0) << log(1);
+}
+
+TEST_F(Signals, ToWhateverRunsTheScriptReachWorkersOnce) {
+  launch();
+  // As `pkill -f listen.py` chooses: launcher and workers.
+  for (const pid_t pid : processes_with("TEST_MARK=" + mark())) {
+    if (read_file("/proc/" + std::to_string(pid) + "/cmdline")
+            .find("listen.py") != std::string::npos) {
+      kill(pid, SIGTERM);
+    }
+  }
+  EXPECT_EQ(job_->wait(20s).exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(each_got_once({"SIGTERM"})) << log(0) << log(1);
+}
+
+TEST_F(Signals, OfABrokenPipeEndNothing) {
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--num_processes",
+       "2",
+       "sh",
+       "-c",
+       // The supervisor, and the guardian above it.
+       "kill -PIPE $PPID $(cut -d ' ' -f 4 /proc/$PPID/stat)"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+/// Two workers on a terminal, which note its end and need a second for it.
+class Hangup : public ::testing::Test {
+ protected:
+  std::vector<std::string> command() const {
+    const std::string path = folder_.path();
+    return {
+        kProgram,
+        "launch",
+        "--num_processes",
+        "2",
+        "sh",
+        "-c",
+        "trap 'trap \"\" HUP; sleep 1; touch " + path +
+            "/saved$RANK; exit' HUP; touch " + path +
+            "/$RANK; while :; do sleep 0.1; done"};
+  }
+  bool both(const std::string& name) const {
+    return eventually([&] {
+      return std::filesystem::exists(folder_.path() / (name + "0")) &&
+             std::filesystem::exists(folder_.path() / (name + "1"));
+    });
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(Hangup, ReachesTheWorkersOfALauncherThatLeadsItsSession) {
+  Terminal terminal(command(), {});
+  ASSERT_TRUE(both(""));
+  terminal.hang_up();
+  EXPECT_EQ(terminal.wait(), 128 + SIGHUP);
+  EXPECT_TRUE(both("saved"));
+}
+
+TEST_F(Hangup, LeavesTheWorkersOfAShellTheirGrace) {
+  // Told twice: by the shell that leads the session, and by the kernel.
+  Terminal terminal({"/bin/bash", "--norc", "-i"}, {});
+  std::string line;
+  for (const auto& word : command()) {
+    line += shell_quoted(word) + ' ';
+  }
+  terminal.type(line + '\n');
+  ASSERT_TRUE(both(""));
+  terminal.hang_up();
+  EXPECT_TRUE(both("saved"));
 }
 
 TEST_F(Signals, SuspendAndContinueTheWholeJob) {
@@ -105,17 +232,17 @@ TEST_F(Signals, SuspendAndContinueTheWholeJob) {
     const size_t at = status.find("State:\t");
     return at == std::string::npos ? '?' : status[at + 7];
   };
-  const auto below = descendants_of(launcher_);
-  ASSERT_EQ(below.size(), 3U);
+  const auto workers = workers_with("TEST_MARK=" + mark());
+  ASSERT_EQ(workers.size(), 2U);
   kill(launcher_, SIGTSTP);
   EXPECT_TRUE(eventually([&] {
-    return state_of(launcher_) == 'T' && state_of(below[1]) == 'T' &&
-           state_of(below[2]) == 'T';
+    return state_of(launcher_) == 'T' && state_of(workers[0]) == 'T' &&
+           state_of(workers[1]) == 'T';
   }));
   kill(launcher_, SIGCONT);
   EXPECT_TRUE(eventually([&] {
-    return state_of(launcher_) != 'T' && state_of(below[1]) != 'T' &&
-           state_of(below[2]) != 'T';
+    return state_of(launcher_) != 'T' && state_of(workers[0]) != 'T' &&
+           state_of(workers[1]) != 'T';
   }));
   kill(launcher_, SIGTERM);
   EXPECT_EQ(job_->wait(20s).exit_code, 128 + SIGTERM);
@@ -213,42 +340,97 @@ TEST(Contained, JobsRunAsOthersDo) {
 
 struct Merged {
   Merged()
-      : merger(loop, getppid(), [this](int signal, bool is_group_told) {
-          got.emplace_back(signal, is_group_told);
-        }) {}
+      : merger(
+            loop,
+            [this](int) { return is_witness_busy; },
+            [this](int signal, bool is_group_told) {
+              got.emplace_back(signal, is_group_told);
+            }) {}
+  void came(const Signal& signal, std::vector<Reached> all) {
+    for (const Reached one : all) {
+      merger.came(signal, one);
+    }
+  }
   void wait() {
     loop.after(200ms, [this] { loop.stop(); });
     loop.run();
   }
+  bool is_witness_busy = false;
   EventLoop loop;
   std::vector<std::pair<int, bool>> got;
   SignalMerger merger;
 };
 
-TEST(SignalMerger, TellsAGroupFromOneProcess) {
+constexpr auto kSupervisor = Reached::kSupervisor;
+constexpr auto kGuardian = Reached::kGuardian;
+constexpr auto kWitness = Reached::kWitness;
+
+TEST(SignalMerger, TellsAGroupFromTheLauncher) {
   Merged merged;
-  merged.merger.came({SIGTERM, 7});
-  merged.merger.came_through_guardian({SIGTERM, 7});
-  merged.merger.came_through_guardian({SIGUSR1, 7});
-  merged.merger.came({SIGINT, 0, true});
+  merged.came({SIGTERM, 7}, {kSupervisor, kWitness, kGuardian});
+  merged.came({SIGUSR1, 7}, {kGuardian, kSupervisor});
+  merged.came({SIGUSR2, 7}, {kGuardian});
+  merged.came({SIGWINCH, 7}, {kWitness}); // To nobody who has a say.
+  merged.came({SIGINT, 0}, {kSupervisor, kGuardian, kWitness});
   merged.wait();
   EXPECT_THAT(
       merged.got,
       ElementsAre(
-          Pair(SIGTERM, true), Pair(SIGINT, true), Pair(SIGUSR1, false)));
+          Pair(SIGTERM, true),
+          Pair(SIGUSR1, false),
+          Pair(SIGUSR2, false),
+          Pair(SIGINT, true)));
 }
 
 TEST(SignalMerger, KnowsALateTwinAndASecondRequest) {
   Merged merged;
-  merged.merger.came({SIGTERM, 7});
+  merged.came({SIGTERM, 7}, {kSupervisor, kWitness});
   merged.wait();
-  merged.merger.came_through_guardian({SIGTERM, 7}); // The late twin.
+  merged.came({SIGTERM, 7}, {kGuardian}); // The late twin.
   merged.wait();
-  EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, false)));
-  merged.merger.came({SIGTERM, 7});
-  merged.merger.came({SIGTERM, 7});
+  EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, true)));
+  merged.came({SIGTERM, 7}, {kGuardian});
   merged.wait();
-  EXPECT_EQ(merged.got.size(), 3U);
+  EXPECT_THAT(
+      merged.got, ElementsAre(Pair(SIGTERM, true), Pair(SIGTERM, false)));
+}
+
+TEST(SignalMerger, TakesTheGroupAndItsLauncherForOne) {
+  Merged merged;
+  merged.came({SIGTERM, 7}, {kGuardian, kSupervisor, kWitness, kGuardian});
+  merged.wait();
+  EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, true)));
+}
+
+TEST(SignalMerger, WaitsForAWitnessThatHasNoTime) {
+  Merged merged;
+  merged.is_witness_busy = true;
+  merged.came({SIGTERM, 7}, {kSupervisor, kGuardian});
+  merged.wait();
+  EXPECT_THAT(merged.got, IsEmpty());
+  merged.came({SIGTERM, 7}, {kWitness});
+  EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, true)));
+}
+
+TEST(SignalMerger, TellsWorkersWhatCameBeforeThem) {
+  Merged merged;
+  merged.came({SIGUSR1, 7}, {kSupervisor, kWitness});
+  sigset_t mask;
+  sigset_t old;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGUSR2);
+  sigprocmask(SIG_BLOCK, &mask, &old);
+  raise(SIGUSR2);
+  merged.merger.workers_began();
+  merged.came({SIGUSR2, 7}, {kSupervisor, kWitness, kGuardian});
+  merged.wait();
+  sigwaitinfo(&mask, nullptr);
+  sigprocmask(SIG_SETMASK, &old, nullptr);
+  merged.came({SIGUSR2, 7}, {kSupervisor, kWitness, kGuardian});
+  EXPECT_THAT(
+      merged.got,
+      ElementsAre(
+          Pair(SIGUSR1, false), Pair(SIGUSR2, false), Pair(SIGUSR2, true)));
 }
 
 } // namespace

@@ -48,7 +48,8 @@ TEST_F(Token, IsAskedForWhereOthersCouldJoin) {
   auto everywhere = machines("127.0.0.1");
   everywhere.listens_everywhere = true;
   EXPECT_THROW(JobToken(everywhere, env(), 1s), ConfigError);
-  for (const char* address : {"127.0.0.1", "localhost", "::1"}) {
+  for (const char* address :
+       {"127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1", "ip6-localhost"}) {
     EXPECT_THAT(JobToken(machines(address), env(), 1s).text(), IsEmpty());
   }
 }

@@ -6,9 +6,9 @@
                [--cases N]
 
 Starts jobs of 1 to 8 ranks on 1 to 3 hosts (network namespaces, where this user
-may make them) and strikes them: kills, stops, closed, slow and paused readers,
-full disks, low limits, cut links, strangers that speak garbage. Whatever
-happens, each job ends in bounded time, says why, leaves no process and no
+may make them) and strikes them: kills, stops, streams that are closed from the
+start, readers that leave, are slow or pause, full disks, low limits, cut links,
+strangers that speak garbage. Whatever happens, each job ends in bounded time, says why, leaves no process and no
 temporary file, and every line that a worker had written is in its output and
 its logs. A case that fails prints its seed; `--seed THAT --cases 1` runs it
 again.
@@ -176,14 +176,18 @@ class Case:
         self.machines = rng.choice([1, 1, 1, 2, 3]) if self.hosts.count else 1
         self.local = rng.randint(1, 8 // self.machines)
         faults = ["none", "kill_worker", "stop_worker", "stop_supervisor", "signal", "signal",
-                  "signal_group", "kill_launcher", "kill_supervisor", "low_files", "full_disk"]
+                  "signal_both", "signal_group", "closed_streams", "kill_launcher",
+                  "kill_supervisor", "low_files", "full_disk"]
         if self.machines > 1:
             faults += ["cut_link", "stranger", "stranger"]
         self.fault = rng.choice(faults)
         self.manner = rng.choice(["fast", "fast", "fast", "slow", "paused", "closed"])
         self.logs = self.fault == "full_disk" or rng.random() < 0.5
         self.restarts = rng.choice([0, 0, 0, 2])
-        self.told = [f"{self.machines} machines", f"{self.local} ranks each", self.fault,
+        self.closed = set(rng.sample([0, 1, 2], rng.randint(1, 3))) \
+            if self.fault == "closed_streams" else set()
+        self.told = [f"{self.machines} machines", f"{self.local} ranks each",
+                     " ".join([self.fault, *map(str, sorted(self.closed))]),
                      f"{self.manner} reader", f"{self.restarts} restarts"]
 
     def start(self):
@@ -215,6 +219,9 @@ class Case:
                         str(self.folder / "counts"), str(self.seed)]
             if self.fault == "low_files":
                 command = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command]
+            if self.closed:
+                closing = " ".join(f"{stream}>&-" for stream in sorted(self.closed))
+                command = ["sh", "-c", f'exec "$@" {closing}', "sh", *command]
             if self.machines > 1:
                 command = self.hosts.on(machine, command)
             job = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
@@ -235,6 +242,10 @@ class Case:
             if self.fault == "signal":
                 job.send_signal(rng.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
                                             signal.SIGQUIT]))
+            elif self.fault == "signal_both" and supervisor:
+                number = rng.choice([signal.SIGTERM, signal.SIGHUP])
+                job.send_signal(number)
+                os.kill(supervisor, number)
             elif self.fault == "signal_group":
                 os.killpg(job.pid, rng.choice([signal.SIGTERM, signal.SIGINT]))
             elif self.fault == "kill_launcher":
@@ -296,7 +307,7 @@ class Case:
             text = job.err.data.decode(errors="replace")
             # A signal before the launcher has begun ends it as it ends any program.
             was_killed = job.returncode < 0 or job.returncode == 128 + signal.SIGKILL
-            if job.returncode != 0 and not was_killed and \
+            if job.returncode != 0 and not was_killed and 2 not in self.closed and \
                     "[launch]" not in text and "accelerate:" not in text:
                 self.problems.append(f"machine {machine}: code {job.returncode} without a reason")
             if job.returncode == 2 and self.fault not in ("low_files", "full_disk"):
@@ -306,6 +317,8 @@ class Case:
     def check_lines(self):
         if self.fault in ("kill_launcher", "kill_supervisor"):
             return  # Nobody is left to write them.
+        if any(b"leaving with output that nobody has read" in job.err.data for job in self.jobs):
+            return  # A signal ended the wait for a paused reader.
         seen = set()
         for job in self.jobs:
             for stream, reader in ((1, job.out), (2, job.err)):
@@ -325,7 +338,8 @@ class Case:
             log = self.log_of(rank, attempt, stream)
             for number in path.read_text().split():
                 key = (rank, attempt, stream, number)
-                if key not in seen and not (stream == "1" and self.manner == "closed"):
+                if key not in seen and int(stream) not in self.closed and \
+                        not (stream == "1" and self.manner == "closed"):
                     self.problems.append(f"not shown: {key}")
                     return
                 if self.logs and not self.is_small and f"<{rank} {attempt} {stream} {number} " \

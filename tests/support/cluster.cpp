@@ -128,4 +128,13 @@ std::vector<pid_t> processes_with(const std::string& variable) {
   return found;
 }
 
+std::vector<pid_t> workers_with(const std::string& variable) {
+  auto found = processes_with(variable);
+  std::erase_if(found, [](pid_t pid) {
+    return read_file("/proc/" + std::to_string(pid) + "/environ")
+               .find('\0' + std::string("LOCAL_RANK=")) == std::string::npos;
+  });
+  return found;
+}
+
 } // namespace accelerate::testing

@@ -46,5 +46,7 @@ class Cluster {
 
 /// Living processes whose environment holds `NAME=value`.
 std::vector<pid_t> processes_with(const std::string& variable);
+/// Living workers among them: what a launcher gave a rank.
+std::vector<pid_t> workers_with(const std::string& variable);
 
 } // namespace accelerate::testing

@@ -12,9 +12,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <sstream>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "hardware/gpu_kinds.h"
@@ -35,7 +37,7 @@ constexpr int64_t kMebibyte = 1 << 20;
 Finding look_at_name(const std::string& host) {
   try {
     const auto addresses = resolve_host(host);
-    if (addresses[0].starts_with("127.") && host != "localhost") {
+    if (is_loopback(addresses[0]) && !is_loopback_name(host)) {
       return {
           Verdict::kDoubtful,
           str_cat("name ", host, " is ", addresses[0], " here"),
@@ -115,13 +117,18 @@ Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
 
 // As execvp(3) looks for it.
 bool can_execute(const std::string& program) {
+  const auto is_program = [](const std::string& path) {
+    std::error_code ignored;
+    return access(path.c_str(), X_OK) == 0 &&
+           std::filesystem::is_regular_file(path, ignored);
+  };
   if (program.find('/') != std::string::npos) {
-    return access(program.c_str(), X_OK) == 0;
+    return is_program(program);
   }
   const char* path = std::getenv(variables::kPath);
   std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
   for (std::string folder; std::getline(folders, folder, ':');) {
-    if (access((folder + "/" + program).c_str(), X_OK) == 0) {
+    if (is_program(folder + "/" + program)) {
       return true;
     }
   }
@@ -130,11 +137,13 @@ bool can_execute(const std::string& program) {
 
 Finding look_at_program(const std::string& program) {
   if (can_execute(program)) {
-    return {Verdict::kGood, "the program " + program + " can be executed"};
+    return {
+        Verdict::kGood,
+        "the program " + printable(program) + " can be executed"};
   }
   return {
       Verdict::kBad,
-      "the program " + program + " cannot be executed",
+      "the program " + printable(program) + " cannot be executed",
       "install it there under the same path, or run `chmod +x` on it"};
 }
 
@@ -180,12 +189,13 @@ Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
 }
 
 Finding look_at_port(int port) {
-  if (is_port_free(port)) {
+  const std::string problem = port_problem(port);
+  if (problem.empty()) {
     return {Verdict::kGood, str_cat("port ", port, " of this machine is free")};
   }
   return {
       Verdict::kBad,
-      str_cat("port ", port, " is taken by ", port_owner(port)),
+      str_cat("port ", port, ' ', problem),
       "end that program or choose another --main_process_port"};
 }
 

@@ -43,14 +43,15 @@ Place place_of(const std::string& address, int port) {
 }
 
 [[noreturn]] void refuse_address(const std::string& host, int port, int cause) {
-  if (cause == EADDRINUSE) {
-    const std::string owner = port_owner(port);
+  if (cause == EADDRINUSE || cause == EACCES) {
     throw ConfigError(str_cat(
         "[launch] port ",
         port,
-        " of this machine is taken by ",
-        owner.empty() ? "another program" : owner,
-        "; end it, or give every machine another --main_process_port"));
+        " of this machine ",
+        port_problem(port, cause),
+        "; ",
+        cause == EADDRINUSE ? "end it, or give" : "give",
+        " every machine another --main_process_port"));
   }
   throw ConfigError(str_cat(
       "[launch] machine 0 cannot listen on ",

@@ -66,8 +66,10 @@ ChildCommand under_mpirun(
       version.find("OpenRTE") != std::string::npos) {
     result.command = {"mpirun", "--hostfile", file, "-n", total};
     std::set<std::string> names(config.exported.begin(), config.exported.end());
-    for (const auto& [name, value] : result.variables) {
-      names.insert(name);
+    for (const auto* given : {&result.variables, &result.defaults}) {
+      for (const auto& [name, value] : *given) {
+        names.insert(name);
+      }
     }
     for (const auto& name : names) {
       result.command.insert(result.command.end(), {"-x", name});

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "accelerate/error.h"
+#include "base/host_name.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "hardware/network.h"
@@ -111,6 +112,8 @@ Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
        is_explicit(config, "main_process_ip"))) {
     placement.meeting_point.address = values.main_process_ip;
   }
+  placement.meeting_point.address =
+      std::string(without_brackets(placement.meeting_point.address));
   const bool is_port_known = placement.meeting_point.port != 0;
   if (values.main_process_port.value_or(0) != 0 &&
       (!is_port_known || is_explicit(config, "main_process_port"))) {
@@ -137,14 +140,15 @@ std::string listening_address(const Placement& placement) {
   }
   const bool is_name =
       std::isdigit(static_cast<unsigned char>(address[0])) == 0 &&
-      address.find(':') == std::string::npos && address != "localhost";
+      address.find(':') == std::string::npos && !is_loopback_name(address);
   return is_name && is_loopback(resolve_host(address)[0]) ? "" : address;
 }
 
 bool is_loopback_only(const Placement& placement) {
   try {
     const std::string address = listening_address(placement);
-    return !address.empty() && is_loopback(resolve_host(address)[0]);
+    return is_loopback_name(address) ||
+           (!address.empty() && is_loopback(resolve_host(address)[0]));
   } catch (const CommError&) {
     return false; // A name that is not known yet is another machine's.
   }

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "accelerate/error.h"
+#include "base/parse.h"
 #include "base/printable.h"
 #include "base/str.h"
 #include "base/variables.h"
@@ -108,11 +109,14 @@ OutputOptions output_of(
     const LaunchStarter& starter,
     bool is_alone) {
   OutputOptions output;
-  output.log_dir = values.log_dir;
+  // Once for all: workers and launchers may be in other folders.
+  output.log_dir = values.log_dir.empty() || values.log_dir.is_absolute()
+                       ? values.log_dir
+                       : working_folder() / values.log_dir;
   output.log_bytes = static_cast<int64_t>(values.log_max_mb) << 20;
   output.tee = parse_stream_choice(values.tee).value_or(StreamChoice{});
   for (const auto& rank : values.local_ranks_filter) {
-    output.shown_local_ranks.insert(std::stoi(rank));
+    output.shown_local_ranks.insert(*parse_number<int>(rank));
   }
   output.is_timed = values.timestamps;
   output.is_inherited = is_alone && values.log_dir.empty() &&
@@ -145,7 +149,47 @@ std::map<std::string, std::string> agreement_of(
   };
 }
 
+std::string local_ranks(const LaunchPlan& plan) {
+  return plan.num_local == 1 ? std::string("only local rank 0")
+                             : str_cat("local ranks 0 to ", plan.num_local - 1);
+}
+
 } // namespace
+
+fs::path working_folder() {
+  std::error_code error;
+  const auto folder = fs::current_path(error);
+  if (error) {
+    throw ConfigError(str_cat(
+        "[launch] the folder that this program was started in is gone (",
+        error.message(),
+        "); change to one that is there, or give absolute paths"));
+  }
+  return folder;
+}
+
+std::string note_on_hidden_output(const LaunchPlan& plan) {
+  const OutputOptions& output = plan.output;
+  const auto is_here = [&](int rank) { return rank < plan.num_local; };
+  const auto& shown = output.shown_local_ranks;
+  if (!plan.is_ranked) {
+    return {};
+  }
+  if (!shown.empty() && std::none_of(shown.begin(), shown.end(), is_here)) {
+    return str_cat(
+        "local_ranks_filter shows no process: this machine has ",
+        local_ranks(plan));
+  }
+  const auto& tee = output.tee.by_local_rank;
+  if (!output.log_dir.empty() && !tee.empty() &&
+      std::none_of(tee.begin(), tee.end(), [&](const auto& entry) {
+        return is_here(entry.first);
+      })) {
+    return str_cat(
+        "tee shows no process: this machine has ", local_ranks(plan));
+  }
+  return {};
+}
 
 MachineFacts read_machine_facts(
     const LaunchConfig& config,
@@ -200,10 +244,9 @@ LaunchPlan make_plan(
   for (const auto& node : facts.numa_nodes) {
     num_cores += node.cores.size();
   }
-  plan.command.variables.try_emplace(
-      variables::kOmpNumThreads,
-      std::to_string(std::max<size_t>(
-          1, num_cores / static_cast<size_t>(plan.num_local))));
+  // A list of counts per nesting level, which OpenMP allows, stays as it is.
+  plan.command.defaults[variables::kOmpNumThreads] = std::to_string(
+      std::max<size_t>(1, num_cores / static_cast<size_t>(plan.num_local)));
   plan.command.variables.insert(
       starter.variables.begin(), starter.variables.end());
   for (const auto& node : nodes_of(facts, plan.num_local)) {
@@ -320,11 +363,8 @@ std::string describe_workers(const std::vector<WorkerSpec>& workers) {
       }
     }
     text += '\n';
-    for (const auto* variables :
-         {&worker.command.defaults, &worker.command.variables}) {
-      for (const auto& [name, value] : *variables) {
-        text += name + '=' + shell_quoted(value) + " \\\n";
-      }
+    for (const auto& [name, value] : added_variables(worker.command)) {
+      text += name + '=' + shell_quoted(value) + " \\\n";
     }
     std::string line = "   ";
     for (const auto& word : worker.command.command) {

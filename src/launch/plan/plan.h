@@ -111,4 +111,12 @@ ACCELERATE_API ChildCommand command_in_place(const LaunchPlan& plan);
 ACCELERATE_API std::string describe_workers(
     const std::vector<WorkerSpec>& workers);
 
+/// The folder that relative paths start from. Throws `ConfigError` where it was
+/// removed.
+ACCELERATE_API std::filesystem::path working_folder();
+
+/// One sentence where the plan's choice of ranks hides the output of all
+/// processes of this machine; else empty.
+ACCELERATE_API std::string note_on_hidden_output(const LaunchPlan& plan);
+
 } // namespace accelerate

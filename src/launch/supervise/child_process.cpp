@@ -14,9 +14,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -32,20 +34,16 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 }
 
 std::vector<std::string> environment_of(const ChildCommand& command) {
+  const auto added = added_variables(command);
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const std::string name = text.substr(0, text.find('='));
-    if (!command.variables.contains(name) && !command.removed.contains(name)) {
+    if (!added.contains(name) && !command.removed.contains(name)) {
       result.push_back(text);
     }
   }
-  for (const auto& [name, value] : command.defaults) {
-    if (getenv(name.c_str()) == nullptr && !command.variables.contains(name)) {
-      result.push_back(name + "=" + value);
-    }
-  }
-  for (const auto& [name, value] : command.variables) {
+  for (const auto& [name, value] : added) {
     result.push_back(name + "=" + value);
   }
   return result;
@@ -87,6 +85,12 @@ class PreparedCommand {
             0) {
       return {StartFailure::Step::kMemory, errno};
     }
+    // A file of the launcher's own that was too large; exec would keep it.
+    sigset_t too_large;
+    sigemptyset(&too_large);
+    sigaddset(&too_large, SIGXFSZ);
+    const timespec now{};
+    sigtimedwait(&too_large, nullptr, &now);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -134,7 +138,7 @@ std::string hint_for(const std::string& program, int cause) {
   std::error_code ignored;
   const bool is_path = program.find('/') != std::string::npos;
   if (cause == ENOENT && !is_path && fs::exists(program, ignored)) {
-    return str_cat("it is a file of this folder, write ./", program);
+    return str_cat("it is a file of this folder, write ./", printable(program));
   }
   if (cause == ENOENT && is_path && fs::exists(program, ignored)) {
     return "the file is there, but the interpreter that its first line names "
@@ -143,8 +147,17 @@ std::string hint_for(const std::string& program, int cause) {
   if (cause == EACCES && fs::is_directory(program, ignored)) {
     return "it is a folder; give the path of a program or of a .py file";
   }
+  if (cause == EACCES && fs::exists(program, ignored) &&
+      !fs::is_regular_file(program, ignored)) {
+    return "it is a device, a pipe or a socket; give the path of a program or "
+           "of a .py file";
+  }
+  if (cause == EACCES && access(program.c_str(), X_OK) == 0) {
+    return "it is executable, but its disk (noexec) or the interpreter that "
+           "its first line names is not";
+  }
   if (cause == EACCES && fs::exists(program, ignored)) {
-    return str_cat("make it executable: chmod +x ", program);
+    return str_cat("make it executable: chmod +x ", printable(program));
   }
   if (cause == ENOEXEC) {
     return "it is no program of this machine; a script needs a first line such "
@@ -176,7 +189,7 @@ std::string hint_for(const std::string& program, int cause) {
   }
   throw SystemError(str_cat(
       "[launch] cannot execute '",
-      command.command[0],
+      printable(command.command[0]),
       "': ",
       cause,
       "; ",
@@ -184,6 +197,18 @@ std::string hint_for(const std::string& program, int cause) {
 }
 
 } // namespace
+
+std::map<std::string, std::string> added_variables(
+    const ChildCommand& command) {
+  auto added = command.variables;
+  for (const auto& [name, value] : command.defaults) {
+    const char* given = getenv(name.c_str());
+    if (given == nullptr || *given == '\0') {
+      added.try_emplace(name, value);
+    }
+  }
+  return added;
+}
 
 pid_t start_child(const ChildCommand& command, const ChildStreams& streams) {
   const PreparedCommand prepared(command);
@@ -201,7 +226,7 @@ pid_t start_child(const ChildCommand& command, const ChildStreams& streams) {
   if (child < 0) {
     throw SystemError(str_cat(
         "[launch] cannot start '",
-        command.command[0],
+        printable(command.command[0]),
         "': ",
         std::strerror(errno),
         "; raise the limit on processes (ulimit -u)"));

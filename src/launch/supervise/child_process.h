@@ -28,7 +28,7 @@ struct ChildCommand {
   std::vector<std::string> command = {};
   /// Added to this process's environment.
   std::map<std::string, std::string> variables = {};
-  /// Added where the environment has none of this name.
+  /// Added where the environment has none of this name, or an empty one.
   std::map<std::string, std::string> defaults = {};
   /// Removed from it.
   std::set<std::string> removed = {};
@@ -37,6 +37,11 @@ struct ChildCommand {
   /// The NUMA nodes that its memory comes from; empty: as this process.
   std::vector<int> memory_nodes = {};
 };
+
+/// What the command finds beside this process's environment: its variables and
+/// those defaults that count.
+ACCELERATE_API std::map<std::string, std::string> added_variables(
+    const ChildCommand& command);
 
 /// Starts the command; it is killed when this process ends. Throws
 /// `SystemError` with the cause and what helps where it cannot be executed, or

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/supervise/error_file.h"
 
-#include <fstream>
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <nlohmann/json.hpp>
+
+#include "launch/supervise/unique_file.h"
 
 namespace accelerate {
 namespace {
@@ -10,13 +14,30 @@ namespace {
 constexpr size_t kMostBytes = 1 << 20;
 constexpr size_t kLongestMessage = 2000;
 
+// Workers may put anything there: a pipe or a device could hold us for ever.
+std::string read_plain_file(const std::filesystem::path& path) {
+  const UniqueFile file(
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat facts {};
+  if (!file || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    return {};
+  }
+  std::string text(kMostBytes, '\0');
+  size_t size = 0;
+  ssize_t count = 0;
+  while (size < text.size() &&
+         (count = read(file.get(), text.data() + size, text.size() - size)) >
+             0) {
+    size += static_cast<size_t>(count);
+  }
+  text.resize(size);
+  return text;
+}
+
 } // namespace
 
 std::string read_error_file(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::string text(kMostBytes, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
+  const std::string text = read_plain_file(file);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("message")) {
     return {};

@@ -31,8 +31,7 @@ int watch_child(
     pollfd waited{signals.file(), POLLIN, 0};
     poll(&waited, 1, -1);
     while (const auto signal = signals.next()) {
-      // The terminal sends its signals to the child as well.
-      if (signal->number != SIGCHLD && !signal->is_from_terminal) {
+      if (signal->number != SIGCHLD) {
         [[maybe_unused]] const auto told =
             write(own_end.get(), &*signal, sizeof(*signal));
       }

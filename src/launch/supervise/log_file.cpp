@@ -2,6 +2,7 @@
 #include "launch/supervise/log_file.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,7 +10,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
-#include "launch/supervise/foreign_link.h"
+#include "launch/supervise/own_folder.h"
 
 namespace accelerate {
 namespace {
@@ -20,26 +21,22 @@ constexpr int kFilesKept = 5;
 
 LogFile::LogFile(std::filesystem::path file, int64_t most_bytes, Say say)
     : path_(std::move(file)), most_bytes_(most_bytes), say_(std::move(say)) {
-  refuse_foreign_links(path_);
-  std::error_code error;
-  std::filesystem::create_directories(path_.parent_path(), error);
-  if (!error) {
-    open();
-    error = {file_ ? 0 : errno, std::generic_category()};
-  }
-  if (error) {
+  open(open_own_folder(path_.parent_path()));
+  if (!file_) {
     throw SystemError(str_cat(
         "[launch] cannot write ",
         path_.string(),
         " (",
-        error.message(),
-        "); give --log_dir a folder that you can write to"));
+        std::strerror(errno),
+        "); ",
+        way_out_for_logs(errno)));
   }
 }
 
-void LogFile::open() {
-  file_ = UniqueFile(::open(
-      path_.c_str(),
+void LogFile::open(const UniqueFile& folder) {
+  file_ = UniqueFile(openat(
+      folder.get(),
+      path_.filename().c_str(),
       O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW,
       0644));
   size_ = 0;
@@ -68,15 +65,23 @@ void LogFile::write(std::string_view text) {
 }
 
 void LogFile::rotate() {
-  const auto name = [this](int number) {
-    return std::filesystem::path(str_cat(path_.string(), '.', number));
-  };
-  std::error_code ignored;
-  for (int number = kFilesKept - 2; number > 0; --number) {
-    std::filesystem::rename(name(number), name(number + 1), ignored);
+  const std::string name = path_.filename();
+  try {
+    const UniqueFile folder = open_own_folder(path_.parent_path());
+    const auto move = [&](const std::string& from, int number) {
+      const std::string to = str_cat(name, '.', number);
+      renameat(folder.get(), from.c_str(), folder.get(), to.c_str());
+    };
+    for (int number = kFilesKept - 2; number > 0; --number) {
+      move(str_cat(name, '.', number), number + 1);
+    }
+    move(name, 1);
+    open(folder);
+  } catch (const SystemError& error) {
+    // The file goes on as it is: nothing is lost.
+    size_ = 0;
+    say_(error.what());
   }
-  std::filesystem::rename(path_, name(1), ignored);
-  open();
 }
 
 void LogFile::append(std::string_view text) {
@@ -108,7 +113,9 @@ void LogFile::append(std::string_view text) {
             path_.string(),
             " (",
             std::strerror(errno),
-            "): its lines are lost until there is space; make some"));
+            "): its lines are lost until there is space; ",
+            errno == EFBIG ? "raise the limit on file sizes (ulimit -f)"
+                           : "make some"));
       }
       num_lost_here_ = static_cast<int64_t>(text.size());
       num_lost_ += num_lost_here_;

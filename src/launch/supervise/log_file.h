@@ -31,7 +31,7 @@ class ACCELERATE_API LogFile {
   int64_t num_lost() const { return num_lost_; }
 
  private:
-  void open();
+  void open(const UniqueFile& folder);
   void rotate();
   void append(std::string_view text);
 

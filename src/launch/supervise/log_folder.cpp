@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/supervise/log_folder.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "accelerate/error.h"
 #include "base/str.h"
-#include "launch/supervise/foreign_link.h"
+#include "launch/supervise/own_folder.h"
 
 namespace accelerate {
 namespace {
@@ -31,28 +32,21 @@ fs::path log_folder(
   if (log_dir.empty()) {
     return {};
   }
-  return fs::absolute(log_dir) / run_name(run_id) /
-         str_cat("attempt_", attempt) / str_cat("rank_", rank);
+  return log_dir / run_name(run_id) / str_cat("attempt_", attempt) /
+         str_cat("rank_", rank);
 }
 
 void make_run_folder(const fs::path& log_dir, const std::string& run_id) {
-  refuse_foreign_links(log_dir);
-  std::error_code error;
-  fs::create_directories(log_dir / run_name(run_id), error);
-  if (error) {
-    throw SystemError(str_cat(
-        "[launch] cannot make the folder ",
-        (log_dir / run_name(run_id)).string(),
-        " (",
-        error.message(),
-        "); give --log_dir a folder that you can write to"));
-  }
+  const std::string name = run_name(run_id);
+  open_own_folder(log_dir / name);
+  const UniqueFile folder = open_own_folder(log_dir);
   // Renamed into its place: readers always find one run or the other. Where
   // the disk cannot hold links, runs are found by their names.
-  const fs::path link = log_dir / str_cat(".latest.", getpid());
-  fs::remove(link, error);
-  fs::create_directory_symlink(run_name(run_id), link, error);
-  fs::rename(link, log_dir / "latest", error);
+  const std::string link = str_cat(".latest.", getpid());
+  unlinkat(folder.get(), link.c_str(), 0);
+  if (symlinkat(name.c_str(), folder.get(), link.c_str()) == 0) {
+    renameat(folder.get(), link.c_str(), folder.get(), "latest");
+  }
 }
 
 } // namespace accelerate

@@ -9,7 +9,7 @@
 
 namespace accelerate {
 
-/// The folder of one worker, as an absolute path; empty where `log_dir` is.
+/// The folder of one worker; empty where `log_dir`, an absolute path, is.
 ACCELERATE_API std::filesystem::path log_folder(
     const std::filesystem::path& log_dir,
     const std::string& run_id,

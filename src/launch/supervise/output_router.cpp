@@ -240,24 +240,22 @@ void OutputRouter::take(Source& source) {
     paused_.push_back(&source);
     return;
   }
-  char buffer[65536];
-  const auto size = read(source.file.get(), buffer, sizeof(buffer));
+  const auto size = read(source.file.get(), buffer_.data(), buffer_.size());
   if (size > 0) {
-    show(source, {buffer, static_cast<size_t>(size)});
+    show(source, {buffer_.data(), static_cast<size_t>(size)});
   } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
     close_source(source); // A pseudo-terminal ends with an error.
   }
 }
 
 void OutputRouter::take_all(Source& source) {
-  char buffer[65536];
   // What was written before this call fits in the pipe; a process that goes on
   // writing must not keep us here.
   ssize_t left = std::max(fcntl(source.file.get(), F_GETPIPE_SZ), kPipeBytes);
   ssize_t size = 0;
   while (source.file && left > 0 &&
-         (size = read(source.file.get(), buffer, sizeof(buffer))) > 0) {
-    show(source, {buffer, static_cast<size_t>(size)});
+         (size = read(source.file.get(), buffer_.data(), buffer_.size())) > 0) {
+    show(source, {buffer_.data(), static_cast<size_t>(size)});
     left -= size;
   }
 }

@@ -115,6 +115,8 @@ class ACCELERATE_API OutputRouter {
   std::unique_ptr<Console> err_;
   std::vector<std::unique_ptr<Source>> sources_;
   std::vector<Source*> paused_;
+  /// What was read last; too large for a small stack.
+  std::vector<char> buffer_ = std::vector<char>(65536);
   int64_t num_lost_ = 0;
   std::function<void()> done_;
 };

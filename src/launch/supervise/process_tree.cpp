@@ -117,6 +117,16 @@ std::multimap<pid_t, pid_t> children_by_parent() {
   return children;
 }
 
+bool has_flag(const std::string& status, std::string_view name, int signal) {
+  const size_t line = status.find(str_cat('\n', name, ":\t"));
+  if (line == std::string::npos) {
+    return false;
+  }
+  const auto flags =
+      std::strtoull(status.c_str() + line + name.size() + 3, nullptr, 16);
+  return (flags >> (signal - 1) & 1) != 0;
+}
+
 } // namespace
 
 void adopt_orphans() {
@@ -151,14 +161,14 @@ std::vector<pid_t> descendants_of(pid_t root, const std::set<pid_t>& except) {
 
 bool has_signal_flag(pid_t pid, std::string_view name, int signal) {
   const Look look;
+  return has_flag(read_proc(pid, "status"), name, signal);
+}
+
+bool is_at_rest(pid_t pid, int signal) {
+  const Look look;
   const std::string status = read_proc(pid, "status");
-  const size_t line = status.find(str_cat('\n', name, ":\t"));
-  if (line == std::string::npos) {
-    return false;
-  }
-  const auto flags =
-      std::strtoull(status.c_str() + line + name.size() + 3, nullptr, 16);
-  return (flags >> (signal - 1) & 1) != 0;
+  return status.find("\nState:\tS") != std::string::npos &&
+         !has_flag(status, "ShdPnd", signal);
 }
 
 std::string describe_process(pid_t pid) {

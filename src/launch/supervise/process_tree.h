@@ -30,6 +30,9 @@ ACCELERATE_API std::vector<pid_t> descendants_of(
 ACCELERATE_API bool
 has_signal_flag(pid_t pid, std::string_view name, int signal);
 
+/// Whether the process waits for something, and `signal` does not wait for it.
+ACCELERATE_API bool is_at_rest(pid_t pid, int signal);
+
 /// "1234 (python3, state D)".
 ACCELERATE_API std::string describe_process(pid_t pid);
 

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -29,18 +30,27 @@ SignalFileGuard::SignalFileGuard() {
       sigaddset(&mask, signal);
     }
   }
-  sigset_t blocked = mask;
-  sigaddset(&blocked, SIGPIPE);
-  sigprocmask(SIG_BLOCK, &blocked, &old_mask_);
+  blocked_ = mask;
+  sigaddset(&blocked_, SIGPIPE);
+  sigprocmask(SIG_BLOCK, &blocked_, &old_mask_);
   // Where the parent ignores it, the ends of children would go unnoticed.
   signal(SIGCHLD, SIG_DFL);
   file_ = UniqueFile(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!file_) {
-    throw SystemError(str_cat("[launch] signalfd: ", std::strerror(errno)));
+    const int cause = errno;
+    sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
+    throw SystemError(str_cat(
+        "[launch] signalfd: ",
+        std::strerror(cause),
+        "; raise the limit on open files (ulimit -n)"));
   }
 }
 
 SignalFileGuard::~SignalFileGuard() {
+  // One that still waits would end the program as soon as it is let through.
+  const timespec now{};
+  while (sigtimedwait(&blocked_, nullptr, &now) > 0) {
+  }
   sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
 }
 
@@ -51,8 +61,7 @@ std::optional<Signal> SignalFileGuard::next() {
   }
   return Signal{
       static_cast<int>(info.ssi_signo),
-      static_cast<pid_t>(info.ssi_pid),
-      info.ssi_code == SI_KERNEL};
+      info.ssi_code == SI_KERNEL ? 0 : static_cast<pid_t>(info.ssi_pid)};
 }
 
 } // namespace accelerate

@@ -15,15 +15,15 @@ namespace accelerate {
 /// A signal that reached the launcher.
 struct Signal {
   int number = 0;
-  /// 0 where it came from outside of what this process can see.
+  /// 0 where it came from the kernel (a terminal), or from outside of what this
+  /// process can see.
   pid_t sender = 0;
-  /// The terminal tells every process of the foreground itself.
-  bool is_from_terminal = false;
 };
 
 /// Blocks SIGCHLD, the requests to end and what workers are told while it
 /// lives, and hands them out one by one. Requests that the parent ignores
-/// (nohup) stay ignored. SIGPIPE is blocked too: a write fails instead.
+/// (nohup) stay ignored. SIGPIPE is blocked too: a write fails instead. What
+/// nobody took goes with the object.
 class ACCELERATE_API SignalFileGuard {
  public:
   SignalFileGuard();
@@ -37,6 +37,7 @@ class ACCELERATE_API SignalFileGuard {
   std::optional<Signal> next();
 
  private:
+  sigset_t blocked_{};
   sigset_t old_mask_{};
   UniqueFile file_;
 };

@@ -3,14 +3,21 @@
 
 #include <algorithm>
 #include <memory>
-
-#include "launch/supervise/process_tree.h"
+#include <utility>
 
 namespace accelerate {
 namespace {
 
 constexpr std::chrono::milliseconds kPatience{50};
-constexpr size_t kMostRemembered = 32;
+// For a witness that the system gives no time.
+constexpr int kMostExtensions = 20;
+// For a report of the guardian, which may be late: it is not a second request.
+constexpr std::chrono::seconds kMemory{5};
+constexpr unsigned kAll = 7;
+
+unsigned bit(Reached reached) {
+  return static_cast<unsigned>(reached);
+}
 
 bool is_same(const Signal& a, const Signal& b) {
   // Across a PID namespace the sender has no number.
@@ -20,8 +27,13 @@ bool is_same(const Signal& a, const Signal& b) {
 
 } // namespace
 
-SignalMerger::SignalMerger(EventLoop& loop, pid_t guardian, Callback callback)
-    : loop_(loop), guardian_(guardian), callback_(std::move(callback)) {}
+SignalMerger::SignalMerger(
+    EventLoop& loop,
+    IsWitnessBusy is_busy,
+    Callback callback)
+    : loop_(loop),
+      is_witness_busy_(std::move(is_busy)),
+      callback_(std::move(callback)) {}
 
 SignalMerger::~SignalMerger() {
   for (const auto& arrival : arrivals_) {
@@ -29,44 +41,96 @@ SignalMerger::~SignalMerger() {
   }
 }
 
-void SignalMerger::arrived(const Signal& signal, bool is_direct) {
-  if (signal.is_from_terminal) {
-    callback_(signal.number, true);
-    return;
-  }
-  const auto twin = std::find_if(
-      arrivals_.begin(), arrivals_.end(), [&](const Arrival& other) {
-        return other.is_direct != is_direct && is_same(other.signal, signal);
+void SignalMerger::came(const Signal& signal, Reached reached) {
+  forget_old();
+  // The youngest: an older one may have been sent to one process only.
+  const auto known = std::find_if(
+      arrivals_.rbegin(), arrivals_.rend(), [&](const Arrival& other) {
+        const bool is_new_there = (other.reached & bit(reached)) == 0;
+        return is_same(other.signal, signal) &&
+               (other.timer != 0 || is_new_there);
       });
-  if (twin != arrivals_.end()) {
-    const bool was_waiting = twin->timer != 0;
-    loop_.cancel(twin->timer);
-    arrivals_.erase(twin);
-    if (was_waiting) {
-      callback_(signal.number, true);
-    }
+  const bool is_older = waiting_at_start_.erase(signal.number) > 0;
+  if (known == arrivals_.rend()) {
+    arrivals_.push_back(
+        {.signal = signal,
+         .reached = bit(reached),
+         .time = EventLoop::Clock::now(),
+         .is_older_than_workers = is_older});
+    begin_waiting(arrivals_.back());
     return;
   }
-  if (arrivals_.size() >= kMostRemembered) {
-    loop_.cancel(arrivals_.front().timer);
-    arrivals_.erase(arrivals_.begin());
+  known->reached |= bit(reached);
+  known->is_older_than_workers |= is_older;
+  if (known->reached == kAll && !std::exchange(known->is_decided, true)) {
+    hand_on();
   }
-  const auto timer = std::make_shared<EventLoop::TimerId>(0);
-  *timer = loop_.after(kPatience, [this, timer] { waited(*timer); });
-  arrivals_.push_back({signal, is_direct, *timer});
 }
 
-void SignalMerger::waited(uint64_t timer) {
+void SignalMerger::workers_began() {
+  for (Arrival& arrival : arrivals_) {
+    arrival.is_older_than_workers = true;
+  }
+  sigset_t waiting;
+  sigpending(&waiting);
+  waiting_at_start_.clear();
+  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    if (sigismember(&waiting, signal) == 1) {
+      waiting_at_start_.insert(signal);
+    }
+  }
+}
+
+void SignalMerger::begin_waiting(Arrival& arrival) {
+  const auto timer = std::make_shared<EventLoop::TimerId>(0);
+  *timer = loop_.after(kPatience, [this, timer] { waited(*timer); });
+  arrival.timer = *timer;
+}
+
+void SignalMerger::waited(EventLoop::TimerId timer) {
   const auto arrival = std::find_if(
       arrivals_.begin(), arrivals_.end(), [&](const Arrival& other) {
         return other.timer == timer;
       });
+  const bool has_witness = (arrival->reached & bit(Reached::kWitness)) != 0;
+  if (!has_witness && is_witness_busy_(arrival->signal.number) &&
+      arrival->num_extensions++ < kMostExtensions) {
+    begin_waiting(*arrival);
+    return;
+  }
   arrival->timer = 0;
-  const int number = arrival->signal.number;
-  // A guardian that had no time to pass it on still holds it.
-  const bool is_group_told =
-      arrival->is_direct && has_signal_flag(guardian_, "ShdPnd", number);
-  callback_(number, is_group_told);
+  arrival->is_decided = true;
+  if (arrival->reached == bit(Reached::kWitness)) {
+    arrivals_.erase(arrival); // Sent to nobody who has a say.
+  }
+  hand_on();
+}
+
+void SignalMerger::hand_on() {
+  // Copied: a callback may start workers.
+  std::vector<std::pair<int, bool>> ready;
+  for (Arrival& arrival : arrivals_) {
+    if (!arrival.is_decided) {
+      break;
+    }
+    if (!std::exchange(arrival.is_handed_on, true)) {
+      ready.emplace_back(
+          arrival.signal.number,
+          (arrival.reached & bit(Reached::kWitness)) != 0 &&
+              !arrival.is_older_than_workers);
+    }
+  }
+  for (const auto& [number, is_group_told] : ready) {
+    callback_(number, is_group_told);
+  }
+}
+
+void SignalMerger::forget_old() {
+  const auto now = EventLoop::Clock::now();
+  std::erase_if(arrivals_, [&](const Arrival& arrival) {
+    return arrival.timer == 0 &&
+           (arrival.reached == kAll || now - arrival.time > kMemory);
+  });
 }
 
 } // namespace accelerate

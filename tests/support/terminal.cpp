@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "terminal.h"
+#include "support/terminal.h"
 
 #include <poll.h>
 #include <pty.h>
@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 namespace accelerate::testing {
 
@@ -43,7 +44,9 @@ Terminal::~Terminal() {
     waitpid(pid_, nullptr, 0);
   }
   close(slave_);
-  close(master_);
+  if (master_ >= 0) {
+    close(master_);
+  }
 }
 
 bool Terminal::read_some() {
@@ -87,6 +90,10 @@ bool Terminal::answer(const std::string& question, const std::string& keys) {
 
 void Terminal::send(int signal) const {
   kill(pid_, signal);
+}
+
+void Terminal::hang_up() {
+  close(std::exchange(master_, -1));
 }
 
 int Terminal::wait() {

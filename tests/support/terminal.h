@@ -33,6 +33,8 @@ class Terminal {
   /// Waits for `question`, then types `keys`.
   bool answer(const std::string& question, const std::string& keys);
   void send(int signal) const;
+  /// The window is closed, the line is cut: nothing is shown any more.
+  void hang_up();
   /// The exit code, or 128 + n for signal n; kills it after ten seconds.
   int wait();
 

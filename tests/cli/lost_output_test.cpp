@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands that only print have failed where nobody can read it.
+#include <gmock/gmock.h>
+
+#include "sizing/small_llama.h"
+#include "support/subprocess.h"
+
+namespace accelerate::testing {
+namespace {
+
+using safetensors::Dtype;
+using ::testing::StartsWith;
+
+const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
+
+TEST(LostOutput, GivesOneLineAndNoZero) {
+  TempDir folder;
+  const std::string model = write_llama(folder, Dtype::kF32, 4);
+  for (const std::string& command :
+       {std::string("--help"),
+        std::string("--version"),
+        std::string("env"),
+        std::string("completion bash"),
+        std::string("launch --help"),
+        std::string("launch --dry_run true"),
+        std::string("config show"),
+        "estimate-memory " + model}) {
+    for (const char* place : {" >/dev/full", " >&-"}) {
+      const auto result =
+          run_process({"bash", "-c", kProgram + ' ' + command + place});
+      EXPECT_EQ(result.exit_code, 74) << command << place;
+      EXPECT_THAT(
+          result.err, StartsWith("accelerate: standard output was lost"));
+      EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
+          << result.err;
+    }
+  }
+}
+
+TEST(LostOutput, IsNoMatterWhereNothingWasToBeSaid) {
+  const auto result = run_process(
+      {"bash", "-c", kProgram + " launch --num_processes 2 true >&-"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+} // namespace
+} // namespace accelerate::testing
