@@ -34,8 +34,8 @@ struct ACCELERATE_API AcceleratorKind {
 /// Adds a row to the table of kinds. A process trains on the first kind that it
 /// has devices of; rows that are added come before those that are built in, the
 /// last added first. Call it before an `Accelerator` is made, from any thread.
-/// Throws `UsageError` where the kind has a row already or lacks a
-/// `distributed_type`.
+/// Throws `UsageError` where the kind has a row already, lacks a
+/// `distributed_type`, or is no device type of an accelerator.
 ///
 ///     accelerate::register_accelerator({
 ///         .type = c10::kPrivateUse1,

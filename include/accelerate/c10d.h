@@ -49,6 +49,7 @@ struct ACCELERATE_API BackendEntry {
   std::vector<c10::DeviceType> devices = {};
   /// Whether this build and this machine can make it.
   std::function<bool()> available = {};
+  /// Never null; what cannot be made is an exception.
   std::function<c10::intrusive_ptr<c10d::Backend>(const BackendArguments&)>
       make = {};
   /// Its `_reduce_scatter_base` costs as much as an all-reduce: an exchange and

@@ -69,7 +69,8 @@ struct ACCELERATE_API PadOptions {
 };
 
 /// Pads dimension `dim` of each tensor with `pad_index` to the longest of all
-/// ranks. Tensors without that dimension stay as they are.
+/// ranks. Tensors without that dimension stay as they are, and their sizes may
+/// differ between ranks.
 template <class T>
 T pad_across_processes(
     const ProcessGroup& group,

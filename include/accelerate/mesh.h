@@ -36,9 +36,11 @@ class ACCELERATE_API Mesh {
 
   /// One rank alone: `kReplicate` of size 1.
   Mesh();
-  /// Every rank of `group` makes the mesh at the same time, alike. Throws
+  /// Every rank of `group` makes the mesh at the same time, alike. Throws, on
+  /// every rank, `MismatchError` where dimensions differ between ranks,
   /// `UsageError` where a name is empty or given twice, a size is below 1, or
-  /// the sizes do not multiply to the group's size.
+  /// the sizes do not multiply to the group's size. `kReplicate` of all ranks
+  /// as the only dimension asks nobody: a rank may make it alone.
   Mesh(ProcessGroup group, std::vector<MeshDimension> dimensions);
 
   const std::vector<MeshDimension>& dimensions() const { return dimensions_; }

@@ -38,7 +38,9 @@ class ACCELERATE_API ProcessControl {
   void wait_for_everyone() const;
 
   /// Lets the main process run the block first: the others wait where the guard
-  /// is made, the main process releases them when its guard goes.
+  /// is made, the main process releases them when its guard goes. Where its
+  /// block throws, the others get a `CommError` instead, so that all ranks stay
+  /// in step whether they catch it or not.
   class ACCELERATE_API FirstGuard {
    public:
     FirstGuard(const ProcessGroup& group, bool is_first);

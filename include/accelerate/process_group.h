@@ -16,6 +16,10 @@
 
 namespace accelerate {
 
+/// Reduced are fp32, fp64, bf16, fp16, whole numbers of 8, 32 and 64 bits,
+/// complex ones (sum and mean), and bool, whose sum is "or". Means are of
+/// floating and complex numbers alone; those of bf16 and fp16 are added in fp32
+/// and rounded once. Anything else is a `UsageError`, on one rank too.
 enum class ReduceOp { kSum, kMean, kMax, kMin };
 
 /// Names of backends; `register_backend` (c10d.h) adds others.
@@ -43,9 +47,10 @@ struct ACCELERATE_API ProcessGroupOptions {
 ///
 /// The collectives here are the raw ones: values must have equal shapes and
 /// dtypes on all ranks, and nobody checks unless `check_collectives` was
-/// called. `collectives.h` has the checked ones on trees. Each throws
-/// `TimeoutError` where it takes too long and `CommError` where a peer is gone;
-/// the message names the operation.
+/// called. `collectives.h` has the checked ones on trees. Tensors are dense;
+/// what is only moved may have any dtype. Each throws `TimeoutError` where it
+/// takes too long and `CommError` where a peer is gone; the message names the
+/// operation.
 class ACCELERATE_API ProcessGroup {
  public:
   /// The group of one rank: every collective is the identity.
@@ -72,9 +77,10 @@ class ACCELERATE_API ProcessGroup {
   ///     const int first = group.rank() / 2 * 2;
   ///     const auto pair = group.subgroup({first, first + 1});
   ///
-  /// Throws `UsageError` where `ranks` is no such list, `MismatchError` where
-  /// ranks of one part gave different lists, `ConfigError` where the group was
-  /// given from outside and has a backend that nobody registered.
+  /// Throws `UsageError` where a rank's list is no such one, `MismatchError`
+  /// where ranks of one part gave different lists: the same on every rank of
+  /// this group, which stays in step. `ConfigError` where the group was given
+  /// from outside and has a backend that nobody registered.
   ProcessGroup subgroup(const std::vector<int>& ranks) const;
 
   int rank() const;
@@ -102,8 +108,8 @@ class ACCELERATE_API ProcessGroup {
   /// `part` has one element for `world_size()` of `whole`, in rank order, and
   /// any shape; `whole` is not changed. On two ranks the bits are those of
   /// `all_reduce`; on more the order of a sum may be another, though the same
-  /// at every call. Through Gloo, bf16 and fp16 are added in fp32 and rounded
-  /// once.
+  /// at every call. Through Gloo, sums of bf16 and fp16 too are added in fp32
+  /// and rounded once.
   void reduce_scatter(at::Tensor part, const at::Tensor& whole, ReduceOp op)
       const;
   /// As `all_gather`, on `root` alone; an undefined tensor elsewhere.
@@ -147,8 +153,9 @@ class ACCELERATE_API ProcessGroup {
       at::Tensor part,
       const at::Tensor& whole,
       ReduceOp op) const;
-  /// Sends or receives the contiguous CPU tensor beside what else goes on.
-  /// Messages of one channel between two ranks arrive in order.
+  /// Sends or receives the CPU tensor beside what else goes on. Messages of one
+  /// channel between two ranks arrive in order. `UsageError` in a group of one
+  /// without a backend, which has nobody to send to.
   Work start_send(const at::Tensor& tensor, int to, int channel) const;
   Work start_receive(at::Tensor tensor, int from, int channel) const;
   /// A number for the two functions above that no other caller has. All ranks
@@ -184,11 +191,11 @@ class ACCELERATE_API ProcessGroup {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Runs `function` as `num_ranks` ranks that are threads of this process, each
-/// with its own group, and waits for all. Where one throws, its group is shut
-/// down, so that the others fail too, and the first exception is thrown again.
-/// Thread ranks share torch's default CPU generator; on GPUs each needs a
-/// device of its own.
+/// Runs `function` as `num_ranks` (at least 1) ranks that are threads of this
+/// process, each with its own group, and waits for all. Where one throws, its
+/// group is shut down, so that the others fail too, and the first exception is
+/// thrown again. Thread ranks share torch's default CPU generator; on GPUs each
+/// needs a device of its own.
 ///
 ///     accelerate::run_ranks(4, [](accelerate::ProcessGroup group) {
 ///       accelerate::Accelerator accelerator({.process_group = group});

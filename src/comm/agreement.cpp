@@ -34,7 +34,7 @@ std::string describe(
     text += str_cat(' ', c10::toString(tensor.scalar_type()), '[');
     for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
       text += dim > 0 ? "," : "";
-      text += has_dim(tensor, free) && dim == free.dim
+      text += dim == free.dim || tensor.dim() <= free.dim
                   ? "*"
                   : std::to_string(tensor.size(dim));
     }

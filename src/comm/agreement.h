@@ -16,7 +16,8 @@ struct Agreement {
   std::vector<std::vector<int64_t>> free_sizes;
 };
 
-/// Which dimension of a tensor may differ between ranks.
+/// Which dimension of a tensor may differ between ranks; in tensors without it
+/// all may.
 struct FreeDim {
   static constexpr int64_t kNone = -1;
   int64_t dim = kNone;

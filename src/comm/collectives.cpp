@@ -8,32 +8,28 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/agreement.h"
+#include "comm/arguments.h"
 
 namespace accelerate::detail {
 namespace {
-
-void check_root(const ProcessGroup& group, const char* operation, int root) {
-  if (root < 0 || root >= group.world_size()) {
-    throw UsageError(str_cat(
-        "[",
-        operation,
-        "] got root ",
-        root,
-        ", expected a rank from 0 to ",
-        group.world_size() - 1));
-  }
-}
 
 // Scalars become one row, as everybody's scalars form a vector.
 Leaves as_rows(const Leaves& leaves) {
   Leaves rows = leaves;
   for (auto& tensor : rows.tensors) {
-    tensor = tensor.detach();
-    if (tensor.dim() == 0) {
-      tensor = tensor.unsqueeze(0);
+    if (tensor.defined()) {
+      tensor =
+          tensor.dim() == 0 ? tensor.detach().unsqueeze(0) : tensor.detach();
     }
   }
   return rows;
+}
+
+// After ranks have agreed, so that all of them leave or none.
+void check_all_dense(const char* operation, const Leaves& leaves) {
+  for (const auto& tensor : leaves.tensors) {
+    check_dense(operation, tensor);
+  }
 }
 
 at::Tensor pad(
@@ -82,6 +78,7 @@ std::vector<at::Tensor> all_gather(
     const Leaves& leaves) {
   const Leaves rows = as_rows(leaves);
   const auto agreement = agree(group, "gather", rows, {0});
+  check_all_dense("gather", rows);
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < rows.tensors.size(); ++i) {
     const int64_t size = largest(agreement, i);
@@ -97,6 +94,7 @@ gather(const ProcessGroup& group, const Leaves& leaves, int root) {
   const Leaves rows = as_rows(leaves);
   const auto agreement =
       agree(group, str_cat("gather to rank ", root), rows, {0});
+  check_all_dense("gather", rows);
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < rows.tensors.size(); ++i) {
     const int64_t size = largest(agreement, i);
@@ -114,7 +112,10 @@ gather(const ProcessGroup& group, const Leaves& leaves, int root) {
 
 std::vector<at::Tensor>
 reduce(const ProcessGroup& group, const Leaves& leaves, ReduceOp op) {
-  agree(group, str_cat("reduce ", static_cast<int>(op)), leaves, {});
+  agree(group, str_cat("reduce ", name_of(op)), leaves, {});
+  for (const auto& tensor : leaves.tensors) {
+    check_reducible("reduce", tensor, op);
+  }
   std::vector<at::Tensor> result;
   for (const auto& tensor : leaves.tensors) {
     result.push_back(tensor.detach().clone());
@@ -126,6 +127,7 @@ reduce(const ProcessGroup& group, const Leaves& leaves, ReduceOp op) {
 void broadcast(const ProcessGroup& group, const Leaves& leaves, int root) {
   check_root(group, "broadcast", root);
   agree(group, str_cat("broadcast from rank ", root), leaves, {});
+  check_all_dense("broadcast", leaves);
   for (const auto& tensor : leaves.tensors) {
     group.broadcast(tensor.detach(), root);
   }
@@ -137,9 +139,14 @@ scatter(const ProcessGroup& group, const Leaves& leaves, int root) {
   agree_on_text(group, str_cat("scatter from rank ", root), leaves.structure);
   std::vector<at::Tensor> result;
   for (const auto& tensor : leaves.tensors) {
-    // Only the root knows shape and dtype: its header tells the others.
-    std::vector<int64_t> header = {static_cast<int64_t>(tensor.scalar_type())};
-    header.insert(header.end(), tensor.sizes().begin(), tensor.sizes().end());
+    // Only the root knows shape and dtype: its header tells the others. It is
+    // empty where the root has nothing to tell.
+    const bool is_root = group.rank() == root;
+    std::vector<int64_t> header;
+    if (is_root && tensor.defined()) {
+      header = {static_cast<int64_t>(tensor.scalar_type())};
+      header.insert(header.end(), tensor.sizes().begin(), tensor.sizes().end());
+    }
     const std::string own(
         reinterpret_cast<const char*>(header.data()),
         header.size() * sizeof(int64_t));
@@ -147,6 +154,13 @@ scatter(const ProcessGroup& group, const Leaves& leaves, int root) {
     std::vector<int64_t> shape(bytes.size() / sizeof(int64_t));
     std::copy_n(
         bytes.data(), bytes.size(), reinterpret_cast<char*>(shape.data()));
+    if (shape.empty()) {
+      throw UsageError(str_cat(
+          "[scatter] rank ",
+          root,
+          " brought an undefined tensor, expected a dense one; give it a value "
+          "first"));
+    }
     const auto dtype = static_cast<at::ScalarType>(shape[0]);
     shape.erase(shape.begin());
     if (shape.empty() || shape[0] % group.world_size() != 0) {
@@ -160,10 +174,12 @@ scatter(const ProcessGroup& group, const Leaves& leaves, int root) {
           " rows; pad or cut dim 0"));
     }
     shape[0] /= group.world_size();
+    const auto device =
+        tensor.defined() ? tensor.device() : c10::Device(c10::kCPU);
     auto output =
-        at::empty(shape, tensor.options().requires_grad(false).dtype(dtype));
+        at::empty(shape, at::TensorOptions().dtype(dtype).device(device));
     at::Tensor rows;
-    if (group.rank() == root) {
+    if (is_root) {
       auto split = shape;
       split.insert(split.begin(), group.world_size());
       rows = tensor.detach().reshape(split);
@@ -188,6 +204,7 @@ std::vector<at::Tensor> pad_across_processes(
   }
   const auto agreement =
       agree(group, str_cat("pad_across_processes ", dim), leaves, {dim});
+  check_all_dense("pad_across_processes", leaves);
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < leaves.tensors.size(); ++i) {
     const auto& tensor = leaves.tensors[i];

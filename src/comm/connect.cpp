@@ -16,6 +16,7 @@
 #include "comm/backends/backends.h"
 #include "comm/failures.h"
 #include "comm/process_group_impl.h"
+#include "comm/quiet_log.h"
 #include "hardware/network.h"
 
 namespace accelerate {
@@ -23,20 +24,10 @@ namespace {
 
 // The address of this machine on the way to rank 0: the one that its peers can
 // reach too.
-std::string address_for_peers(const std::string& host) {
-  std::vector<std::string> addresses;
-  try {
-    addresses = resolve_host(host);
-  } catch (const CommError& error) {
-    throw ConfigError(str_cat(
-        "[connect] ",
-        variables::kMasterAddress,
-        "='",
-        host,
-        "' cannot be resolved; use a name or address that every machine "
-        "knows"));
-  }
-  for (const auto& address : addresses) {
+std::string address_for_peers(
+    const ProcessEnvironment& environment,
+    const Deadline& deadline) {
+  for (const auto& address : find_meeting_point(environment, deadline)) {
     if (auto own = own_address_towards(address); !own.empty()) {
       return own;
     }
@@ -45,7 +36,7 @@ std::string address_for_peers(const std::string& host) {
       "[connect] no network route to ",
       variables::kMasterAddress,
       "='",
-      host,
+      environment.rendezvous.address,
       "'; is the interface up?"));
 }
 
@@ -77,7 +68,7 @@ ProcessGroup make_group(
         BackendArguments own = arguments;
         own.store =
             c10::make_intrusive<c10d::PrefixStore>(entry.name, arguments.store);
-        engine = entry.make(own);
+        engine = make_backend(entry, own);
       }
       group->setBackend(
           device, c10d::ProcessGroup::strToBackendType(entry.name), engine);
@@ -85,13 +76,17 @@ ProcessGroup make_group(
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    if (!ranks_are_threads) {
+      give_culprit_time();
+    }
     throw CommError(str_cat(
         "[connect] rank ",
         arguments.rank,
         " of ",
         arguments.world_size,
         " cannot connect to its peers: ",
-        first_line(error.what())));
+        first_line(error.what()),
+        "; a rank has most likely ended: see its own messages"));
   }
   group->setDefaultBackend(backend);
   return ProcessGroup(std::make_shared<ProcessGroup::Impl>(
@@ -99,21 +94,26 @@ ProcessGroup make_group(
 }
 
 /// Calls `work(rank)`, then `after(rank)` whatever happened, on a thread for
-/// each rank; throws the first exception when all have ended.
+/// each rank; throws the first exception when all have ended. A `CommError` is
+/// mostly what another rank's exception led to, and comes after it.
 void on_threads(
     int num_ranks,
     const std::function<void(int)>& work,
     const std::function<void(int)>& after) {
   std::mutex mutex;
   std::exception_ptr first_error;
+  std::exception_ptr first_comm_error;
+  const auto note = [&](std::exception_ptr& first) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    first = first ? first : std::current_exception();
+  };
   const auto run_one = [&](int rank) {
     try {
       work(rank);
+    } catch (const CommError&) {
+      note(first_comm_error);
     } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (!first_error) {
-        first_error = std::current_exception();
-      }
+      note(first_error);
     }
     after(rank);
   };
@@ -124,8 +124,8 @@ void on_threads(
   for (auto& thread : threads) {
     thread.join();
   }
-  if (first_error) {
-    std::rethrow_exception(first_error);
+  if (first_error || first_comm_error) {
+    std::rethrow_exception(first_error ? first_error : first_comm_error);
   }
 }
 
@@ -161,22 +161,26 @@ ProcessGroup ProcessGroup::connect(
   if (topology.world_size == 1 && options.backend == Backend::kAuto) {
     return {};
   }
-  const auto& rendezvous = environment.rendezvous;
+  const QuietLog quiet;
+  const Deadline deadline(options.connect_timeout);
+  const auto& interface = environment.rendezvous.interface;
   const auto backend = choose_backend(options.backend, topology, false);
+  const auto address =
+      interface.empty() ? address_for_peers(environment, deadline) : "";
   const BackendArguments arguments{
-      meet(environment, options.connect_timeout),
+      meet(environment, deadline),
       topology.rank,
       topology.world_size,
       options.timeout,
-      rendezvous.interface,
-      rendezvous.interface.empty() ? address_for_peers(rendezvous.address)
-                                   : ""};
+      interface,
+      address};
   // From here on it is waited on for as long as for any collective.
   arguments.store->setTimeout(options.timeout);
   ignore_broken_pipes();
   auto group = make_group(arguments, backend, /*ranks_are_threads=*/false);
   // Rank 0 holds the store: it must not end before the others are connected.
   group.guard("connect", [&] { enlist({group}); });
+  forget_gloo_address(arguments.store, topology.rank);
   return group;
 }
 
@@ -184,6 +188,10 @@ void run_ranks(
     int num_ranks,
     const std::function<void(ProcessGroup)>& function,
     const ProcessGroupOptions& options) {
+  if (num_ranks < 1) {
+    throw UsageError(
+        str_cat("[run_ranks] got ", num_ranks, " ranks, expected at least 1"));
+  }
   const auto store = c10::make_intrusive<c10d::HashStore>();
   store->setTimeout(options.connect_timeout);
   const auto backend =

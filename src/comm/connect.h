@@ -3,12 +3,12 @@
 // connections that a process keeps.
 #pragma once
 
-#include <chrono>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "accelerate/export.h"
 #include "accelerate/process.h"
 #include "accelerate/process_group.h"
+#include "comm/meeting_point.h"
 
 namespace accelerate {
 
@@ -17,7 +17,7 @@ namespace accelerate {
 /// ends, so that no rank meets a closing store between two groups.
 ACCELERATE_API c10::intrusive_ptr<c10d::Store> meet(
     const ProcessEnvironment& environment,
-    std::chrono::milliseconds timeout);
+    const Deadline& deadline);
 
 /// From now on a peer that is gone is an exception and no signal, unless the
 /// process has a handler of its own.

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The meeting point: a store that rank 0 holds.
-#include <c10/util/Logging.h>
-
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <vector>
 
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "comm/connect.h"
 #include "comm/failures.h"
+#include "comm/meeting_point.h"
+#include "comm/quiet_log.h"
 #include "comm/roll_call.h"
 
 namespace accelerate {
 namespace {
 
-using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 // Groups of one process are numbered, so that each has keys of its own in the
@@ -41,80 +40,33 @@ struct Servers {
     return *servers;
   }
   std::mutex mutex;
-  std::vector<StorePtr> stores;
+  std::map<int, StorePtr> stores;
 };
 
-void keep_listening(StorePtr store) {
+// The stores of one port share what listens there: the first keeps it.
+void keep_listening(int port, StorePtr store) {
   auto& servers = Servers::instance();
   const std::lock_guard<std::mutex> lock(servers.mutex);
-  servers.stores.push_back(std::move(store));
+  servers.stores.emplace(port, std::move(store));
 }
-
-// c10d logs each exception with a C++ stack before it throws it. What goes
-// wrong here is said in one line, unless the user has asked torch for more.
-class QuietLog {
- public:
-  QuietLog() {
-    const std::lock_guard<std::mutex> lock(mutex());
-    if (depth()++ == 0) {
-      level() = FLAGS_caffe2_log_level;
-      FLAGS_caffe2_log_level =
-          level() < c10::GLOG_WARNING ? level() : c10::GLOG_FATAL;
-    }
-  }
-  ~QuietLog() {
-    const std::lock_guard<std::mutex> lock(mutex());
-    if (--depth() == 0) {
-      FLAGS_caffe2_log_level = level();
-    }
-  }
-  QuietLog(const QuietLog&) = delete;
-  QuietLog& operator=(const QuietLog&) = delete;
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex value;
-    return value;
-  }
-  static int& depth() {
-    static int value = 0;
-    return value;
-  }
-  static int& level() {
-    static int value = 0;
-    return value;
-  }
-};
 
 StorePtr open_store(
     const ProcessEnvironment& environment,
-    milliseconds timeout) {
+    const Deadline& deadline) {
   const auto& topology = environment.topology;
   const auto& rendezvous = environment.rendezvous;
-  if (rendezvous.address.empty() || rendezvous.port == 0) {
-    throw ConfigError(str_cat(
-        "[connect] ",
-        environment.starter_name(),
-        " started ",
-        topology.world_size,
-        " processes but ",
-        rendezvous.address.empty() ? variables::kMasterAddress
-                                   : variables::kMasterPort,
-        " is not set; set it to the machine of rank 0 (and a free port), or "
-        "start with `accelerate launch`"));
-  }
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(rendezvous.port);
   options.isServer = topology.rank == 0 && !rendezvous.is_hosted;
   options.waitWorkers = false;
-  options.timeout = timeout;
+  options.timeout = deadline.left();
   // Later groups of this process find the server of the first.
   options.multiTenant = true;
   try {
     auto store =
         c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
     if (options.isServer) {
-      keep_listening(store);
+      keep_listening(rendezvous.port, store);
     }
     return store;
   } catch (const std::exception& error) {
@@ -126,6 +78,15 @@ StorePtr open_store(
         rendezvous.address,
         ":",
         rendezvous.port);
+    if (options.isServer && is_timeout(cause)) {
+      throw TimeoutError(str_cat(
+          where,
+          " listens, but did not reach itself there within ",
+          deadline.seconds(),
+          " s; see that ",
+          variables::kMasterAddress,
+          " is the machine of rank 0"));
+    }
     if (options.isServer) {
       throw CommError(str_cat(
           where,
@@ -138,7 +99,7 @@ StorePtr open_store(
       throw TimeoutError(str_cat(
           where,
           " did not find rank 0 within ",
-          std::chrono::duration<double>(timeout).count(),
+          deadline.seconds(),
           " s; see that rank 0 runs and that the port is open"));
     }
     give_culprit_time();
@@ -154,14 +115,15 @@ StorePtr open_store(
 
 } // namespace
 
-StorePtr meet(const ProcessEnvironment& environment, milliseconds timeout) {
+StorePtr meet(const ProcessEnvironment& environment, const Deadline& deadline) {
   const QuietLog quiet;
+  // Before c10d, which would say the same of an unknown name and a taken port.
+  find_meeting_point(environment, deadline);
   StorePtr store = c10::make_intrusive<c10d::PrefixStore>(
       next_group_name(environment.rendezvous),
-      open_store(environment, timeout));
+      open_store(environment, deadline));
   const auto& topology = environment.topology;
-  roll_call(*store, topology.rank, topology.world_size, timeout);
-  store->setTimeout(timeout);
+  roll_call(*store, topology.rank, topology.world_size, deadline.left());
   return store;
 }
 

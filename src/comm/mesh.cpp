@@ -6,6 +6,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "comm/agreement.h"
 
 namespace accelerate {
 namespace {
@@ -70,6 +71,12 @@ Mesh::Mesh() : Mesh(ProcessGroup(), {{kReplicate, 1}}) {}
 
 Mesh::Mesh(ProcessGroup group, std::vector<MeshDimension> dimensions)
     : group_(std::move(group)), dimensions_(std::move(dimensions)) {
+  // Every run has this one by itself: a rank may make an Accelerator alone.
+  const std::vector<MeshDimension> of_every_run = {
+      {kReplicate, group_.world_size()}};
+  if (dimensions_ != of_every_run) {
+    agree_on_text(group_, "Mesh", to_text(dimensions_));
+  }
   check(dimensions_, group_.world_size());
   // The sizes alone say whether ranks have to meet for it.
   const auto make = [&](const std::vector<bool>& free) {

@@ -11,26 +11,15 @@
 #include "accelerate/c10d.h"
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "comm/arguments.h"
 #include "comm/backends/backends.h"
 #include "comm/failures.h"
 #include "comm/process_group_impl.h"
 #include "comm/raw_check.h"
+#include "comm/reduction.h"
 
 namespace accelerate {
 namespace {
-
-c10d::ReduceOp to_c10d(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::kSum:
-    case ReduceOp::kMean:
-      break;
-  }
-  return c10d::ReduceOp::SUM;
-}
 
 using Clock = std::chrono::steady_clock;
 
@@ -42,7 +31,7 @@ bool is_about_communication(const std::exception& error) {
   // A user's exception may come with a traceback, whose paths say nothing.
   const std::string message = first_line(error.what());
   return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
-         message.find("/gloo/") != std::string::npos ||
+         is_gloo_error(error) || message.find("/gloo/") != std::string::npos ||
          message.find("NCCL") != std::string::npos;
 }
 
@@ -64,41 +53,15 @@ void take(at::Tensor& tensor, const at::Tensor& carried) {
   }
 }
 
-// Gloo has no average; whole numbers are divided towards zero.
-void divide(at::Tensor& tensor, ReduceOp op, int world_size) {
-  if (op == ReduceOp::kMean) {
-    tensor.div_(
-        world_size,
-        at::isIntegralType(tensor.scalar_type(), true)
-            ? std::optional<c10::string_view>("trunc")
-            : std::nullopt);
-  }
+// Backends move bytes, whatever they are the bytes of. `tensor` is contiguous.
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  return tensor.detach().view(-1).view(at::kByte);
 }
 
-// In rank order; bf16 and fp16 are added up in fp32.
-at::Tensor sum_rows(const at::Tensor& rows) {
-  const auto size = rows.size(0);
-  const bool is_rounded_between =
-      size > 2 && at::isReducedFloatingType(rows.scalar_type());
-  auto sum = is_rounded_between ? rows[0].to(at::kFloat) : rows[0];
-  for (int64_t i = 1; i < size; ++i) {
-    sum.add_(rows[i]);
-  }
-  return sum;
-}
-
-// One row for each rank, or one alone. May write to `rows`.
-at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMax:
-      return rows.amax(0);
-    case ReduceOp::kMin:
-      return rows.amin(0);
-    case ReduceOp::kSum:
-    case ReduceOp::kMean:
-      break;
-  }
-  return sum_rows(rows);
+// The same memory as real numbers. What is reduced is what lies there: a sum of
+// conjugates is the conjugate of the sum.
+at::Tensor as_real(const at::Tensor& tensor) {
+  return at::view_as_real(tensor.is_conj() ? tensor.conj() : tensor);
 }
 
 void check_whole(
@@ -106,6 +69,8 @@ void check_whole(
     const at::Tensor& whole,
     const at::Tensor& part,
     int world_size) {
+  check_dense(operation, whole);
+  check_dense(operation, part);
   if (whole.numel() != part.numel() * world_size ||
       whole.scalar_type() != part.scalar_type()) {
     throw UsageError(str_cat(
@@ -122,6 +87,29 @@ void check_whole(
         ", expected one dtype and ",
         world_size,
         " parts to a whole; pad the whole"));
+  }
+}
+
+void check_rows(
+    const at::Tensor& output,
+    const at::Tensor& rows,
+    int world_size) {
+  check_dense("scatter", rows);
+  if (rows.dim() == 0 || rows.size(0) != world_size ||
+      rows.numel() != output.numel() * world_size ||
+      rows.scalar_type() != output.scalar_type()) {
+    throw UsageError(str_cat(
+        "[scatter] got rows of shape ",
+        rows.sizes(),
+        " of ",
+        rows.scalar_type(),
+        " for outputs of shape ",
+        output.sizes(),
+        " of ",
+        output.scalar_type(),
+        ", expected one dtype and ",
+        world_size,
+        " rows of the size of an output; give one row for each rank"));
   }
 }
 
@@ -150,8 +138,8 @@ ProcessGroup::Impl::Impl(
 }
 
 at::Tensor ProcessGroup::Impl::carried(const at::Tensor& tensor) const {
-  return tensor.is_cpu() && substitute_ ? tensor.to(*substitute_)
-                                        : tensor.contiguous();
+  const auto plain = tensor.resolve_conj().resolve_neg().contiguous();
+  return plain.is_cpu() && substitute_ ? plain.to(*substitute_) : plain;
 }
 
 bool ProcessGroup::Impl::sums_after_exchange(c10::DeviceType device) const {
@@ -192,6 +180,13 @@ ProcessGroup::Work ProcessGroup::Impl::start(
     const char* operation,
     const Start& start,
     std::function<void()> complete) {
+  if (impl->solo_) {
+    throw UsageError(str_cat(
+        "[",
+        operation,
+        "] got a group of one rank, expected a peer; leave it out where "
+        "is_solo()"));
+  }
   if (!impl->group_) {
     throw UsageError(str_cat(
         "[",
@@ -206,7 +201,7 @@ ProcessGroup::Work ProcessGroup::Impl::start(
     return Work(std::make_unique<Work::State>(
         Work::State{impl, numbered, std::move(work), std::move(complete)}));
   } catch (const std::exception& error) {
-    impl->fail(numbered, error.what(), seconds_since(begin));
+    impl->fail(numbered, error, seconds_since(begin));
   }
 }
 
@@ -215,7 +210,7 @@ void ProcessGroup::Impl::finish(const Operation& operation, c10d::Work& work) {
   try {
     work.wait();
   } catch (const std::exception& error) {
-    fail(operation, error.what(), seconds_since(begin));
+    fail(operation, error, seconds_since(begin));
   }
 }
 
@@ -229,14 +224,15 @@ void ProcessGroup::Impl::guard(
     if (!group_ || !is_about_communication(error)) {
       throw;
     }
-    fail({operation, num_operations_}, error.what(), seconds_since(begin));
+    fail({operation, num_operations_}, error, seconds_since(begin));
   }
 }
 
 void ProcessGroup::Impl::fail(
     const Operation& operation,
-    const std::string& cause,
+    const std::exception& error,
     double seconds) const {
+  const std::string cause = first_line(error.what());
   const std::string message = str_cat(
       "[",
       operation.name,
@@ -249,12 +245,16 @@ void ProcessGroup::Impl::fail(
       " failed after ",
       seconds,
       " s: ",
-      first_line(cause));
+      cause);
   if (is_timeout(cause)) {
     throw TimeoutError(str_cat(
         message,
         "; some rank did not call it: see that all ranks run the same "
         "collectives, or raise the timeout"));
+  }
+  if (dynamic_cast<const c10::Error*>(&error) != nullptr &&
+      !is_about_communication(error)) {
+    throw UsageError(str_cat(message, "; the backend refused the arguments"));
   }
   if (!ranks_are_threads_) {
     give_culprit_time();
@@ -339,37 +339,44 @@ void ProcessGroup::barrier() const {
 
 ProcessGroup::Work ProcessGroup::start_broadcast(at::Tensor tensor, int root)
     const {
+  check_raw(*this, str_cat("broadcast from rank ", root), {tensor});
+  check_root(*this, "broadcast", root);
+  check_dense("broadcast", tensor);
   if (impl_->is_solo()) {
     return {};
   }
-  check_raw(*this, str_cat("broadcast from rank ", root), {tensor});
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
+  const auto carried = impl_->carried(tensor);
+  std::vector<at::Tensor> tensors = {as_bytes(carried)};
   return Impl::start(
       impl_,
       "broadcast",
       [&](auto& group) { return group.broadcast(tensors, options); },
-      [tensor, carried = tensors[0]]() mutable { take(tensor, carried); });
+      [tensor, carried]() mutable { take(tensor, carried); });
 }
 
 ProcessGroup::Work ProcessGroup::start_all_reduce(
     at::Tensor tensor,
     ReduceOp op) const {
+  check_raw(*this, str_cat("all_reduce ", name_of(op)), {tensor});
+  check_reducible("all_reduce", tensor, op);
   if (impl_->is_solo()) {
     return {};
   }
-  check_raw(*this, str_cat("all_reduce ", static_cast<int>(op)), {tensor});
+  auto real = tensor.is_complex() ? as_real(tensor) : tensor;
+  const auto carried =
+      impl_->carried(is_reduced_wide(real, op) ? real.to(at::kFloat) : real);
   c10d::AllreduceOptions options;
-  options.reduceOp = to_c10d(op);
-  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
+  options.reduceOp = to_c10d(op, tensor.scalar_type());
+  std::vector<at::Tensor> tensors = {carried};
   return Impl::start(
       impl_,
       "all_reduce",
       [&](auto& group) { return group.allreduce(tensors, options); },
-      [tensor, carried = tensors[0], op, size = world_size()]() mutable {
-        take(tensor, carried);
-        divide(tensor, op, size);
+      [real, carried, op, size = world_size()]() mutable {
+        divide(carried, op, size);
+        take(real, carried);
       });
 }
 
@@ -377,31 +384,26 @@ ProcessGroup::Work ProcessGroup::start_all_gather_into(
     at::Tensor whole,
     const at::Tensor& part) const {
   check_whole("all_gather_into", whole, part, world_size());
-  if (part.is_complex()) {
-    // Gloo knows no complex numbers.
-    return start_all_gather_into(
-        at::view_as_real(whole), at::view_as_real(part.resolve_conj()));
-  }
   if (impl_->is_solo()) {
     const at::NoGradGuard no_grad;
     whole.copy_(part.reshape(whole.sizes()));
     return {};
   }
   check_raw(*this, "all_gather", {part});
-  auto input = impl_->carried(part.detach()).flatten();
-  const bool is_direct =
-      whole.is_contiguous() && whole.device() == input.device();
-  auto output = is_direct ? whole.detach().view(-1)
-                          : at::empty({whole.numel()}, input.options());
+  const auto carried = impl_->carried(part);
+  const bool is_direct = whole.is_contiguous() && !whole.is_conj() &&
+                         !whole.is_neg() && whole.device() == carried.device();
+  const auto gathered =
+      is_direct
+          ? whole
+          : at::empty(whole.sizes(), carried.options().requires_grad(false));
+  auto input = as_bytes(carried);
+  auto output = as_bytes(gathered);
   return Impl::start(
       impl_,
       "all_gather",
       [&](auto& group) { return group._allgather_base(output, input); },
-      [whole, output, input, is_direct]() mutable {
-        if (!is_direct) {
-          whole.copy_(output.view(whole.sizes()));
-        }
-      });
+      [whole, gathered, carried]() mutable { take(whole, gathered); });
 }
 
 ProcessGroup::Work ProcessGroup::start_reduce_scatter(
@@ -409,17 +411,23 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
     const at::Tensor& whole,
     ReduceOp op) const {
   check_whole("reduce_scatter", whole, part, world_size());
+  check_raw(*this, str_cat("reduce_scatter ", name_of(op)), {whole});
+  check_reducible("reduce_scatter", whole, op);
   if (impl_->is_solo()) {
     const at::NoGradGuard no_grad;
     part.copy_(whole.reshape(part.sizes()));
     return {};
   }
-  check_raw(*this, str_cat("reduce_scatter ", static_cast<int>(op)), {whole});
-  auto input = impl_->carried(whole.detach()).flatten();
+  auto input = impl_->carried(whole.detach());
+  input = (input.is_complex() ? at::view_as_real(input) : input).flatten();
   // All ranks' pieces for this one, or their reduction, as rows.
   const bool by_exchange = impl_->sums_after_exchange(input.device().type());
+  if (!by_exchange && is_reduced_wide(input, op)) {
+    input = input.to(at::kFloat);
+  }
   auto rows = at::empty(
-      {by_exchange ? world_size() : 1, part.numel()}, input.options());
+      {by_exchange ? world_size() : 1, input.numel() / world_size()},
+      input.options());
   return Impl::start(
       impl_,
       "reduce_scatter",
@@ -429,12 +437,16 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
           return group.alltoall_base(flat, input, evenly, evenly);
         }
         c10d::ReduceScatterOptions options;
-        options.reduceOp = to_c10d(op);
+        options.reduceOp = to_c10d(op, input.scalar_type());
         return group._reduce_scatter_base(flat, input, options);
       },
       [part, rows, input, op, size = world_size()]() mutable {
-        part.copy_(reduce_rows(rows, op).view(part.sizes()));
-        divide(part, op, size);
+        auto reduced = reduce_rows(rows, op);
+        divide(reduced, op, size);
+        if (part.is_complex()) {
+          reduced = at::view_as_complex(reduced.view({-1, 2}));
+        }
+        part.copy_(reduced.view(part.sizes()));
       });
 }
 
@@ -459,6 +471,7 @@ void ProcessGroup::reduce_scatter(
 }
 
 at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
+  check_dense("all_gather", tensor);
   auto shape = tensor.sizes().vec();
   shape.insert(shape.begin(), world_size());
   auto rows = at::empty(shape, tensor.options().requires_grad(false));
@@ -467,64 +480,82 @@ at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
 }
 
 at::Tensor ProcessGroup::gather(const at::Tensor& tensor, int root) const {
+  check_raw(*this, str_cat("gather to rank ", root), {tensor});
+  check_root(*this, "gather", root);
+  check_dense("gather", tensor);
   if (impl_->is_solo()) {
     return all_gather(tensor);
   }
-  check_raw(*this, str_cat("gather to rank ", root), {tensor});
   c10d::GatherOptions options;
   options.rootRank = root;
+  const auto carried = impl_->carried(tensor);
   at::Tensor rows;
   std::vector<std::vector<at::Tensor>> outputs;
   if (rank() == root) {
     auto shape = tensor.sizes().vec();
     shape.insert(shape.begin(), world_size());
-    rows = at::empty(shape, tensor.options().requires_grad(false));
-    outputs.push_back(rows.unbind(0));
+    rows = at::empty(shape, carried.options().requires_grad(false));
+    outputs.push_back(as_bytes(rows).view({world_size(), -1}).unbind(0));
   }
-  std::vector<at::Tensor> inputs = {tensor.detach().contiguous()};
+  std::vector<at::Tensor> inputs = {as_bytes(carried)};
   Impl::start(impl_, "gather", [&](auto& group) {
     return group.gather(outputs, inputs, options);
   }).wait();
-  return rows;
+  return rank() == root ? rows.to(tensor.device()) : rows;
 }
 
 void ProcessGroup::scatter(at::Tensor output, const at::Tensor& rows, int root)
     const {
+  check_raw(*this, str_cat("scatter from rank ", root), {output});
+  check_root(*this, "scatter", root);
+  check_dense("scatter", output);
+  if (rank() == root) {
+    check_rows(output, rows, world_size());
+  }
+  const at::NoGradGuard no_grad;
   if (impl_->is_solo()) {
-    output.copy_(rows[0]);
+    output.copy_(rows[0].reshape(output.sizes()));
     return;
   }
-  check_raw(*this, str_cat("scatter from rank ", root), {output});
   c10d::ScatterOptions options;
   options.rootRank = root;
-  std::vector<at::Tensor> outputs = {output};
+  const auto carried = impl_->carried(output);
+  std::vector<at::Tensor> outputs = {as_bytes(carried)};
   std::vector<std::vector<at::Tensor>> inputs;
   if (rank() == root) {
-    inputs.push_back(rows.contiguous().unbind(0));
+    inputs.push_back(
+        as_bytes(impl_->carried(rows)).view({world_size(), -1}).unbind(0));
   }
   Impl::start(impl_, "scatter", [&](auto& group) {
     return group.scatter(outputs, inputs, options);
   }).wait();
+  take(output, carried);
 }
 
 ProcessGroup::Work
 ProcessGroup::start_send(const at::Tensor& tensor, int to, int channel) const {
-  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
+  check_root(*this, "send", to);
+  check_dense("send", tensor);
+  const auto carried = impl_->carried(tensor);
+  std::vector<at::Tensor> tensors = {as_bytes(carried)};
   return Impl::start(
       impl_,
       "send",
       [&](auto& group) { return group.send(tensors, to, channel); },
-      [carried = tensors[0]] {});
+      [carried] {});
 }
 
 ProcessGroup::Work
 ProcessGroup::start_receive(at::Tensor tensor, int from, int channel) const {
-  std::vector<at::Tensor> tensors = {impl_->carried(tensor)};
+  check_root(*this, "receive", from);
+  check_dense("receive", tensor);
+  const auto carried = impl_->carried(tensor);
+  std::vector<at::Tensor> tensors = {as_bytes(carried)};
   return Impl::start(
       impl_,
       "receive",
       [&](auto& group) { return group.recv(tensors, from, channel); },
-      [tensor, carried = tensors[0]]() mutable { take(tensor, carried); });
+      [tensor, carried]() mutable { take(tensor, carried); });
 }
 
 int ProcessGroup::open_channel() const {

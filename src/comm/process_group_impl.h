@@ -40,7 +40,8 @@ class ProcessGroup::Impl {
       std::function<void()> complete = {});
   void finish(const Operation& operation, c10d::Work& work);
   int open_channel() { return num_channels_++; }
-  /// The tensor, contiguous and on a device that the group has a backend for.
+  /// The tensor, contiguous, without bits that say to read its memory another
+  /// way, and on a device that the group has a backend for.
   at::Tensor carried(const at::Tensor& tensor) const;
   /// See `BackendEntry`; of the backend for that device.
   bool sums_after_exchange(c10::DeviceType device) const;
@@ -66,7 +67,7 @@ class ProcessGroup::Impl {
  private:
   [[noreturn]] void fail(
       const Operation& operation,
-      const std::string& cause,
+      const std::exception& error,
       double seconds) const;
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;

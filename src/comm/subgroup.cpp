@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -10,11 +11,11 @@
 
 #include "accelerate/c10d.h"
 #include "accelerate/error.h"
-#include "base/stable_hash.h"
 #include "base/str.h"
 #include "comm/backends/backends.h"
 #include "comm/failures.h"
 #include "comm/process_group_impl.h"
+#include "comm/quiet_log.h"
 
 namespace accelerate {
 namespace {
@@ -24,13 +25,13 @@ std::string to_text(const std::vector<int>& ranks) {
   for (const int rank : ranks) {
     text += (text.empty() ? "" : ", ") + std::to_string(rank);
   }
-  return text;
+  return '[' + text + ']';
 }
 
-bool is_valid(const ProcessGroup& group, const std::vector<int>& ranks) {
+bool is_valid(const std::vector<int>& ranks, int rank, int world_size) {
   const std::set<int> unique(ranks.begin(), ranks.end());
-  return unique.count(group.rank()) == 1 && unique.size() == ranks.size() &&
-         *unique.begin() >= 0 && *unique.rbegin() < group.world_size();
+  return unique.count(rank) == 1 && unique.size() == ranks.size() &&
+         *unique.begin() >= 0 && *unique.rbegin() < world_size;
 }
 
 // Rank 0 counts in the store, as several handles may share a group.
@@ -41,39 +42,67 @@ int64_t next_number(const ProcessGroup& group) {
              : 0;
 }
 
-// Returns a number for the new groups that no others of this one have. A list
-// that is wrong is told to the other ranks too, so that they do not wait.
+void check_parts(const std::vector<std::vector<int>>& lists) {
+  const auto size = static_cast<int>(lists.size());
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& ranks = lists[static_cast<size_t>(rank)];
+    if (!is_valid(ranks, rank, size)) {
+      throw UsageError(str_cat(
+          "[subgroup] rank ",
+          rank,
+          " gave the ranks ",
+          to_text(ranks),
+          ", expected different ranks from 0 to ",
+          size - 1,
+          " with itself among them"));
+    }
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& ranks = lists[static_cast<size_t>(rank)];
+    for (const int other : ranks) {
+      const auto& others = lists[static_cast<size_t>(other)];
+      if (others != ranks) {
+        throw MismatchError(str_cat(
+            "[subgroup] rank ",
+            rank,
+            " gave the ranks ",
+            to_text(ranks),
+            ", but rank ",
+            other,
+            ", one of them, gave ",
+            to_text(others),
+            "; call it with the same list on all ranks of a part"));
+      }
+    }
+  }
+}
+
+// Returns a number for the new groups that no others of this one have. Every
+// rank sees the lists of all, so that all go on or none.
 int64_t agree_on_parts(
     const ProcessGroup& group,
     const std::vector<int>& ranks) {
-  const bool valid = is_valid(group, ranks);
-  const auto hash =
-      valid ? static_cast<int64_t>(stable_hash(to_text(ranks)) | 1) : 0;
-  const auto all =
-      group.all_gather(at::tensor({hash, next_number(group)}, at::kLong));
-  if (!valid) {
-    throw UsageError(str_cat(
-        "[subgroup] got the ranks ",
-        to_text(ranks),
-        " on rank ",
-        group.rank(),
-        ", expected different ranks from 0 to ",
-        group.world_size() - 1,
-        " with this one among them"));
+  const int64_t number = next_number(group);
+  std::string own(sizeof(number) + ranks.size() * sizeof(int), '\0');
+  std::memcpy(own.data(), &number, sizeof(number));
+  std::copy_n(
+      reinterpret_cast<const char*>(ranks.data()),
+      ranks.size() * sizeof(int),
+      own.data() + sizeof(number));
+  const auto all = group.all_gather_bytes(own);
+  std::vector<std::vector<int>> lists;
+  for (const auto& bytes : all) {
+    const size_t length = bytes.size() - sizeof(number);
+    lists.emplace_back(length / sizeof(int));
+    std::copy_n(
+        bytes.data() + sizeof(number),
+        length,
+        reinterpret_cast<char*>(lists.back().data()));
   }
-  for (const int rank : ranks) {
-    if (all[rank][0].item<int64_t>() != hash) {
-      throw MismatchError(str_cat(
-          "[subgroup] rank ",
-          group.rank(),
-          " gave the ranks ",
-          to_text(ranks),
-          ", but rank ",
-          rank,
-          " gave others; call it with the same list on all ranks of a part"));
-    }
-  }
-  return all[0][1].item<int64_t>();
+  check_parts(lists);
+  int64_t agreed = 0;
+  std::memcpy(&agreed, all[0].data(), sizeof(agreed));
+  return agreed;
 }
 
 std::chrono::milliseconds timeout_of(c10d::Backend& backend) {
@@ -99,7 +128,8 @@ c10::intrusive_ptr<c10d::Backend> make_like(
         "', which is not in the table of backends; add it by "
         "register_backend"));
   }
-  return entry->make(
+  return make_backend(
+      *entry,
       {.store = c10::make_intrusive<c10d::PrefixStore>(name, store),
        .rank = rank,
        .world_size = world_size,
@@ -179,6 +209,7 @@ ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks) const {
     return *this;
   }
   auto& whole = *impl_->group();
+  const QuietLog quiet;
   ProcessGroup result;
   impl_->guard("subgroup", [&] {
     c10::intrusive_ptr<c10d::ProcessGroup> part;
@@ -190,6 +221,9 @@ ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks) const {
       result.impl()->set_checks_collectives(impl_->checks_collectives());
     }
     enlist(whole, part.get());
+    if (part) {
+      forget_gloo_address(part->getStore(), part->getRank());
+    }
   });
   return result;
 }

@@ -42,6 +42,13 @@ int AcceleratorKind::count() const {
 }
 
 void register_accelerator(AcceleratorKind kind) {
+  if (!c10::isValidDeviceType(kind.type) || kind.type == c10::kCPU ||
+      kind.type == c10::kMeta) {
+    throw UsageError(str_cat(
+        "[register_accelerator] got device type ",
+        static_cast<int>(kind.type),
+        ", expected that of an accelerator, as c10::kPrivateUse1"));
+  }
   if (kind.distributed_type.empty()) {
     throw UsageError(str_cat(
         "[register_accelerator] '",

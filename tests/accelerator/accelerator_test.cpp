@@ -92,6 +92,22 @@ TEST(Accelerator, FailsTheOthersWhereTheMainProcessThrowsFirst) {
       ThrowsMessage<std::runtime_error>("download failed"));
 }
 
+TEST(Accelerator, StaysInStepWhereTheMainProcessThrowsFirst) {
+  run_ranks(3, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    try {
+      const auto guard = accelerator.main_process_first();
+      EXPECT_TRUE(accelerator.is_main_process());
+      throw std::runtime_error("download failed");
+    } catch (const CommError&) {
+      EXPECT_FALSE(accelerator.is_main_process());
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "download failed");
+    }
+    EXPECT_EQ(accelerator.reduce(torch::ones(1)).item<int>(), 3);
+  });
+}
+
 TEST(Accelerator, RunsFunctionsOnChosenProcesses) {
   std::mutex mutex;
   std::vector<std::string> calls;

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <torch/torch.h>
 
+#include <future>
 #include <iostream>
 
 #include "accelerate/accelerate.h"
@@ -12,7 +13,11 @@
 namespace accelerate::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 using namespace std::chrono_literals;
 
 void log_time(const char* what) {
@@ -81,6 +86,36 @@ const Fault kFaults[] = {
       "rank 1 had left before with exit code 0"}},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, RankThat, ::testing::ValuesIn(kFaults));
+
+// After a collective that failed, Gloo's own exceptions do not say whose they
+// are.
+TEST(Forward, IsACommErrorInOneLineAfterATimeout) {
+  std::promise<void> rank_0_is_done;
+  run_ranks(
+      2,
+      [&](ProcessGroup group) {
+        Accelerator accelerator({.process_group = group});
+        torch::nn::Linear model(4, 1);
+        model->register_buffer("count", torch::zeros(1));
+        auto net = accelerator.prepare(model);
+        const auto step = [&] {
+          accelerator.backward(net(torch::ones({2, 4})).sum());
+        };
+        step();
+        if (group.rank() == 1) {
+          rank_0_is_done.get_future().wait();
+          return;
+        }
+        for (int i = 0; i < 3; ++i) {
+          EXPECT_THAT(
+              step,
+              ThrowsMessage<CommError>(
+                  AllOf(StartsWith("["), Not(HasSubstr("\n")))));
+        }
+        rank_0_is_done.set_value();
+      },
+      {.timeout = 500ms});
+}
 
 } // namespace
 } // namespace accelerate::testing

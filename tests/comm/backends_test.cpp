@@ -72,6 +72,12 @@ class Backends : public ::testing::Test {
          .available = [] { return true; },
          .make = make_counting});
     register_backend(
+        {.name = "null",
+         .devices = {c10::kCPU},
+         .available = [] { return true; },
+         .make = [](const BackendArguments&)
+             -> c10::intrusive_ptr<c10d::Backend> { return {}; }});
+    register_backend(
         {.name = "broken",
          .devices = {c10::kXPU},
          .available = [] { return false; },
@@ -106,6 +112,12 @@ TEST_F(Backends, CarrySubgroupsToo) {
   EXPECT_EQ(num_reductions, 2);
 }
 
+TEST_F(Backends, AreAnErrorWhereTheyMakeNothing) {
+  EXPECT_THAT(
+      [] { run_ranks(2, [](ProcessGroup) {}, {.backend = "null"}); },
+      ThrowsMessage<ConfigError>(HasSubstr("null from `make`")));
+}
+
 TEST_F(Backends, ArePreferredWhereTheyAreAtHome) {
   EXPECT_EQ(default_backend_for(c10::kCPU), "gloo");
   EXPECT_EQ(default_backend_for(c10::kPrivateUse1), "pretend");
@@ -130,8 +142,9 @@ TEST_F(Backends, AreChosenByNameOrByDevice) {
        {"nccl", "cuda:nccl,cpu:gloo", "pretend", "broken", "mpi"}) {
     EXPECT_THAT(
         [&] { choose_backend(wanted, two, true); },
-        ThrowsMessage<ConfigError>(
-            AllOf(HasSubstr(wanted), HasSubstr("can speak gloo or counting"))));
+        ThrowsMessage<ConfigError>(AllOf(
+            HasSubstr(wanted),
+            HasSubstr("can speak gloo or counting or null"))));
   }
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 using Map = std::map<std::string, Tensor>;
@@ -110,9 +111,40 @@ TEST(PadAcrossProcesses, FillsUpToTheLongest) {
         is_short ? torch::tensor({{7, -1}}) : torch::tensor({{7, 7}})));
     EXPECT_TRUE(front.equal(
         is_short ? torch::tensor({{-1, 7}}) : torch::tensor({{7, 7}})));
-    // Without that dimension: unchanged.
-    EXPECT_EQ(
-        pad_across_processes(group, torch::zeros(2), {.dim = 3}).dim(), 1);
+    // Without that dimension: unchanged, whatever the others have.
+    const auto other = torch::zeros(2 + group.rank());
+    EXPECT_TRUE(pad_across_processes(group, other, {.dim = 3}).is_same(other));
+  });
+}
+
+TEST(Collectives, RefuseWhatTheyDoNotTakeOnAllRanks) {
+  const auto refuse = [](const ProcessGroup& group) {
+    const auto refused = [](const char* text) {
+      return ThrowsMessage<UsageError>(
+          AllOf(HasSubstr(text), Not(HasSubstr("\n"))));
+    };
+    EXPECT_THAT(
+        [&] { all_gather(group, Tensor()); }, refused("[gather] got an undef"));
+    EXPECT_THAT(
+        [&] { scatter(group, Tensor(), 0); }, refused("brought an undefined"));
+    EXPECT_THAT(
+        [&] { reduce(group, torch::ones(1, torch::kShort)); },
+        refused("[reduce] got the sum of Short"));
+    EXPECT_THAT(
+        [&] { reduce(group, torch::ones(1, torch::kInt), ReduceOp::kMean); },
+        refused("convert to float first"));
+  };
+  run_ranks(2, [&](ProcessGroup group) {
+    refuse(group);
+    group.barrier();
+  });
+  refuse(ProcessGroup());
+}
+
+TEST(Scatter, NeedsNothingOfTheOthersButTheStructure) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto value = group.rank() == 0 ? torch::tensor({5.0, 6.0}) : Tensor();
+    EXPECT_EQ(scatter(group, value, 0).item<double>(), 5 + group.rank());
   });
 }
 
@@ -167,6 +199,14 @@ const Mismatch kMismatches[] = {
            g, Map{{g.rank() == 1 ? "logit" : "logits", torch::zeros(1)}});
      },
      "logit1("},
+    {"Reduction",
+     [](ProcessGroup g) {
+       reduce(
+           g,
+           torch::zeros(2),
+           g.rank() == 1 ? ReduceOp::kMean : ReduceOp::kMax);
+     },
+     "reduce mean"},
     {"Operation",
      [](ProcessGroup g) {
        auto value = torch::zeros(2);
@@ -202,7 +242,7 @@ TEST(Collectives, RefuseARootThatDoesNotExist) {
   auto value = torch::zeros(1);
   EXPECT_THAT(
       [&] { broadcast(solo, value, 1); },
-      ThrowsMessage<UsageError>(HasSubstr("root 1")));
+      ThrowsMessage<UsageError>(HasSubstr("rank 1")));
 }
 
 } // namespace

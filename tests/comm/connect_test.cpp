@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <thread>
 
 #include "accelerate/error.h"
 #include "accelerate/process_group.h"
+#include "comm/connect.h"
 #include "hardware/ports.h"
 #include "support/rank_bodies.h"
 
@@ -16,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 using namespace std::chrono_literals;
 
@@ -138,6 +143,71 @@ TEST(Connect, SaysSoWhereRank0IsNotThere) {
           AllOf(HasSubstr("rank 1"), HasSubstr("did not find rank 0"))));
   // The exception says it all.
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+class UnknownHost : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(
+    Ranks,
+    UnknownHost,
+    ::testing::Values(0, 1),
+    [](const auto& info) { return "Rank" + std::to_string(info.param); });
+
+TEST_P(UnknownHost, IsNamedAsTheCause) {
+  auto unknown = environment(GetParam(), 2, find_free_port());
+  unknown.rendezvous.address = "no.such.host.invalid";
+  EXPECT_THAT(
+      [&] { ProcessGroup::connect(unknown, {.connect_timeout = 300ms}); },
+      ThrowsMessage<ConfigError>(
+          AllOf(HasSubstr("no.such.host.invalid"), HasSubstr("within 0.3 s"))));
+}
+
+const testing::RankBodyRegistration kLeavesEarly(
+    "leaves early",
+    [](const AcceleratorOptions&) {
+      const auto found = detect_environment();
+      if (found.topology.rank == 0) {
+        // Rank 1 finds the store, but nobody behind it.
+        meet(found, Deadline(30s));
+        _exit(3);
+      }
+      ProcessGroup::connect(found);
+      return std::string();
+    });
+
+TEST(Connect, SaysInOneLineThatAPeerHasLeft) {
+  const auto result = testing::launch_body(2, "leaves early");
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          Not(HasSubstr("frame #")), Not(HasSubstr("Exception raised from"))));
+}
+
+const testing::RankBodyRegistration kNumFiles(
+    "files after ends",
+    [](AcceleratorOptions options) {
+      options.cpu = true;
+      const auto num_files = [] {
+        using Files = std::filesystem::directory_iterator;
+        return std::distance(Files("/proc/self/fd"), Files());
+      };
+      const auto cycle = [&] { Accelerator(options).end_training(); };
+      cycle();
+      const auto before = num_files();
+      for (int i = 0; i < 5; ++i) {
+        cycle();
+      }
+      // What goes in the background may still be closing.
+      for (int i = 0; i < 1000 && num_files() > before; ++i) {
+        std::this_thread::sleep_for(10ms);
+      }
+      return num_files() > before ? "more" : "as before";
+    });
+
+TEST(SharedConnection, LeavesNoFileOpenWhenItEnds) {
+  EXPECT_THAT(
+      testing::run_body(testing::RankKind::kProcesses, 2, "files after ends"),
+      Each("as before"));
 }
 
 const testing::RankBodyRegistration kTwins(

@@ -109,5 +109,22 @@ TEST_P(RefusedMesh, IsAnErrorInOneLine) {
   });
 }
 
+TEST(Mesh, IsAnErrorOnAllRanksWhereTheirDimensionsDiffer) {
+  using Dimensions = std::vector<MeshDimension>;
+  const std::pair<Dimensions, Dimensions> different[] = {
+      {{{"a", 2}}, {{"b", 2}}},
+      {{{"a", 2}}, {{"a", 1}, {"b", 2}}},
+      {{{"a", 2}}, {{"a", 3}}}};
+  run_ranks(2, [&](ProcessGroup group) {
+    for (const auto& [first, second] : different) {
+      EXPECT_THAT(
+          [&] { Mesh(group, group.rank() == 0 ? first : second); },
+          ThrowsMessage<MismatchError>(
+              AllOf(HasSubstr("[Mesh] rank 1"), HasSubstr("'a' of 2"))));
+    }
+    group.barrier();
+  });
+}
+
 } // namespace
 } // namespace accelerate

@@ -20,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 using namespace std::chrono_literals;
@@ -43,9 +44,158 @@ TEST_P(ProcessGroupOf, ReducesToClosedForms) {
     EXPECT_EQ(reduced(ReduceOp::kMean), (n + 1) / 2.0);
     EXPECT_EQ(reduced(ReduceOp::kMax), n);
     EXPECT_EQ(reduced(ReduceOp::kMin), 1);
-    auto whole = torch::full({1}, 2 * group.rank() + 1, torch::kLong);
-    group.all_reduce(whole, ReduceOp::kMean);
-    EXPECT_EQ(whole.item<int64_t>(), n);
+    auto numbers = torch::full({1}, group.rank() + 1, torch::kComplexFloat) *
+                   c10::complex<float>(1, -1);
+    group.all_reduce(numbers, ReduceOp::kMean);
+    const auto mean = static_cast<float>((n + 1) / 2.0);
+    EXPECT_EQ(
+        numbers.item<c10::complex<float>>(), c10::complex<float>(mean, -mean));
+    // As torch adds bools.
+    auto flag = torch::full({1}, true, torch::kBool);
+    group.all_reduce(flag, ReduceOp::kSum);
+    EXPECT_EQ(flag.view(torch::kByte).item<int>(), 1);
+  });
+}
+
+TEST_P(ProcessGroupOf, TakesMeansWhoseSumsOverflow) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const int n = group.world_size();
+    // The largest fp16 is 65504.
+    const auto big = torch::full({n}, 40000, torch::kHalf);
+    auto mean = big.clone();
+    group.all_reduce(mean, ReduceOp::kMean);
+    EXPECT_TRUE(mean.equal(big));
+    auto part = torch::empty({1}, torch::kHalf);
+    group.reduce_scatter(part, big, ReduceOp::kMean);
+    EXPECT_EQ(part.item<float>(), 40000);
+  });
+}
+
+TEST(Means, OfReducedPrecisionAreRoundedOnce) {
+  run_ranks(3, [](ProcessGroup group) {
+    // 255 + 3 + 3 is 261, which is 260 in bf16: a third of that would be 86.5.
+    const auto whole =
+        torch::full({3}, group.rank() == 0 ? 255 : 3, torch::kBFloat16);
+    auto mean = whole.clone();
+    group.all_reduce(mean, ReduceOp::kMean);
+    EXPECT_EQ(mean[0].item<float>(), 87);
+    auto part = torch::empty({1}, torch::kBFloat16);
+    group.reduce_scatter(part, whole, ReduceOp::kMean);
+    EXPECT_EQ(part.item<float>(), 87);
+  });
+}
+
+struct Refused {
+  at::ScalarType dtype;
+  ReduceOp op;
+  const char* text;
+};
+const Refused kRefused[] = {
+    {torch::kByte, ReduceOp::kMean, "mean of Byte"},
+    {torch::kInt, ReduceOp::kMean, "mean of Int"},
+    {torch::kBool, ReduceOp::kMean, "mean of Bool"},
+    {torch::kShort, ReduceOp::kSum, "sum of Short"},
+    {torch::kUInt16, ReduceOp::kMin, "min of UInt16"},
+    {torch::kFloat8_e4m3fn, ReduceOp::kSum, "sum of Float8_e4m3fn"},
+    {torch::kComplexFloat, ReduceOp::kMax, "max of ComplexFloat"},
+};
+
+TEST_P(ProcessGroupOf, RefusesReductionsThatADtypeDoesNotHave) {
+  const auto refuse = [](const ProcessGroup& group) {
+    for (const auto& [dtype, op, text] : kRefused) {
+      const auto one_line = AllOf(HasSubstr(text), Not(HasSubstr("\n")));
+      const auto whole = torch::empty({group.world_size()}, dtype);
+      EXPECT_THAT(
+          [&] { group.all_reduce(whole, op); },
+          ThrowsMessage<UsageError>(one_line));
+      EXPECT_THAT(
+          [&] { group.reduce_scatter(torch::empty({1}, dtype), whole, op); },
+          ThrowsMessage<UsageError>(one_line));
+    }
+  };
+  run_ranks(GetParam(), [&](ProcessGroup group) {
+    refuse(group);
+    // Nothing was sent.
+    group.barrier();
+  });
+  refuse(ProcessGroup());
+}
+
+TEST_P(ProcessGroupOf, MovesTensorsOfAnyDtype) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const int n = group.world_size();
+    const int root = n - 1;
+    for (const auto dtype :
+         {torch::kShort,
+          torch::kUInt16,
+          torch::kUInt64,
+          torch::kFloat8_e4m3fn,
+          torch::kComplexDouble,
+          torch::kBool}) {
+      const auto numbers = torch::arange(1, n + 1).to(torch::kDouble);
+      const auto all = numbers.to(dtype);
+      const auto own = all[group.rank()];
+      const auto expect_equal = [](const Tensor& left, const Tensor& right) {
+        EXPECT_EQ(left.scalar_type(), right.scalar_type());
+        EXPECT_TRUE(left.to(torch::kComplexDouble)
+                        .equal(right.to(torch::kComplexDouble)));
+      };
+      expect_equal(group.all_gather(own), all);
+      if (const auto rows = group.gather(own, root); rows.defined()) {
+        expect_equal(rows, all);
+      }
+      auto value = own.clone();
+      group.broadcast(value, root);
+      expect_equal(value, all[root]);
+      auto part = torch::empty({}, all.options());
+      group.scatter(part, group.rank() == root ? all : Tensor(), root);
+      expect_equal(part, own);
+    }
+  });
+}
+
+TEST_P(ProcessGroupOf, MovesConjugatesAsTheyAreRead) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const auto own =
+        torch::full({2}, c10::complex<double>(group.rank(), 1)).conj();
+    const auto all = group.all_gather(own);
+    EXPECT_EQ(
+        all[group.world_size() - 1][0].item<c10::complex<double>>(),
+        c10::complex<double>(group.world_size() - 1, -1));
+    auto sum = own;
+    group.all_reduce(sum, ReduceOp::kSum);
+    EXPECT_EQ(sum[0].item<c10::complex<double>>().imag(), -group.world_size());
+  });
+}
+
+TEST_P(ProcessGroupOf, RefusesWhatIsNoDenseTensorInOneLine) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    for (const auto& tensor : {Tensor(), torch::eye(2).to_sparse()}) {
+      const auto refusal = ThrowsMessage<UsageError>(
+          AllOf(HasSubstr("expected a dense one"), Not(HasSubstr("\n"))));
+      EXPECT_THAT([&] { group.all_gather(tensor); }, refusal);
+      EXPECT_THAT([&] { group.gather(tensor, 0); }, refusal);
+      EXPECT_THAT([&] { group.broadcast(tensor, 0); }, refusal);
+      EXPECT_THAT([&] { group.all_reduce(tensor, ReduceOp::kSum); }, refusal);
+    }
+    EXPECT_THAT(
+        [&] { group.gather(torch::ones(1), group.world_size()); },
+        ThrowsMessage<UsageError>(HasSubstr("[gather] got rank")));
+  });
+}
+
+TEST_P(ProcessGroupOf, RefusesToScatterAnotherNumberOfRows) {
+  run_ranks(GetParam(), [](ProcessGroup group) {
+    const int n = group.world_size();
+    if (group.rank() == 0) {
+      EXPECT_THAT(
+          [&] {
+            group.scatter(torch::zeros(2), torch::ones({n + 1, 2}), 0);
+          },
+          ThrowsMessage<UsageError>(HasSubstr("one row for each rank")));
+    }
+    // Nothing was sent.
+    group.barrier();
   });
 }
 
@@ -129,14 +279,18 @@ TEST_P(ProcessGroupOf, ScattersReductionsToClosedForms) {
   run_ranks(GetParam(), [](ProcessGroup group) {
     const int n = group.world_size();
     for (const int64_t size : kPartSizes) {
-      for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kLong}) {
+      for (const auto dtype :
+           {torch::kFloat,
+            torch::kBFloat16,
+            torch::kLong,
+            torch::kComplexFloat}) {
         const auto reduced = [&](ReduceOp op) {
           // Element i is i on rank 0, and larger by one on each further rank.
           const auto whole =
               torch::arange(n * size).remainder(7).to(dtype) + group.rank();
           auto part = torch::full({size}, -1, dtype);
           group.reduce_scatter(part, whole, op);
-          return part.to(torch::kDouble);
+          return at::real(part).to(torch::kDouble);
         };
         const auto base = torch::arange(n * size)
                               .remainder(7)
@@ -145,11 +299,13 @@ TEST_P(ProcessGroupOf, ScattersReductionsToClosedForms) {
                               .to(torch::kDouble);
         const double others = n * (n - 1) / 2.0;
         EXPECT_TRUE(reduced(ReduceOp::kSum).equal(base * n + others));
-        const auto mean = (base * n + others) / n;
-        EXPECT_TRUE(reduced(ReduceOp::kMean)
-                        .equal(dtype == torch::kLong ? mean.trunc() : mean));
-        EXPECT_TRUE(reduced(ReduceOp::kMax).equal(base + (n - 1)));
-        EXPECT_TRUE(reduced(ReduceOp::kMin).equal(base));
+        if (dtype != torch::kLong) {
+          EXPECT_TRUE(reduced(ReduceOp::kMean).equal((base * n + others) / n));
+        }
+        if (dtype != torch::kComplexFloat) {
+          EXPECT_TRUE(reduced(ReduceOp::kMax).equal(base + (n - 1)));
+          EXPECT_TRUE(reduced(ReduceOp::kMin).equal(base));
+        }
       }
     }
   });
@@ -268,6 +424,17 @@ TEST(ProcessGroup, IsARankOfOneByItself) {
   EXPECT_EQ(solo.backend(), "solo");
   EXPECT_EQ(to_c10d(solo), nullptr);
   EXPECT_THAT(solo.all_gather_bytes("me"), ElementsAre("me"));
+  EXPECT_THAT(
+      [&] { solo.start_send(torch::ones(1), 0, 0); },
+      ThrowsMessage<UsageError>(HasSubstr("[send] got a group of one rank")));
+}
+
+TEST(RunRanks, RefusesLessThanOne) {
+  for (const int num_ranks : {-1, 0}) {
+    EXPECT_THAT(
+        [&] { run_ranks(num_ranks, [](ProcessGroup) {}); },
+        ThrowsMessage<UsageError>(HasSubstr("expected at least 1")));
+  }
 }
 
 TEST(ProcessGroup, WrapsAGroupGivenFromOutside) {

@@ -121,25 +121,38 @@ INSTANTIATE_TEST_SUITE_P(
         WrongList{"Empty", {}},
         WrongList{"WithoutThisRank", {0}},
         WrongList{"Twice", {1, 1}},
-        WrongList{"OutOfRange", {1, 2}}),
+        WrongList{"OutOfRange", {1, 3}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(RefusedSubgroup, IsAnErrorOnAllOfItsRanks) {
-  run_ranks(2, [](ProcessGroup group) {
-    if (group.rank() == 1) {
-      EXPECT_THAT(
-          [&] { group.subgroup(GetParam().ranks); },
-          ThrowsMessage<UsageError>(
-              AllOf(HasSubstr("[subgroup]"), HasSubstr("on rank 1"))));
-    } else {
-      EXPECT_THAT(
-          [&] {
-            group.subgroup({0, 1});
-          },
-          ThrowsMessage<MismatchError>(HasSubstr("rank 1 gave others")));
-    }
+TEST_P(RefusedSubgroup, IsTheSameErrorOnAllRanks) {
+  run_ranks(3, [](ProcessGroup group) {
+    const auto lists =
+        std::vector<std::vector<int>>{{0, 1}, GetParam().ranks, {2}};
+    EXPECT_THAT(
+        [&] { group.subgroup(lists[static_cast<size_t>(group.rank())]); },
+        ThrowsMessage<UsageError>(
+            HasSubstr("[subgroup] rank 1 gave the ranks [")));
     // The group is still in step.
-    EXPECT_EQ(sum_of(group, 1), 2);
+    EXPECT_EQ(sum_of(group, 1), 3);
+  });
+}
+
+TEST(Subgroup, IsTheSameErrorOnAllRanksWhereListsDiffer) {
+  // Each list by itself is one that its rank may give.
+  const std::vector<std::vector<std::vector<int>>> wrong = {
+      {{0, 1}, {1}, {2}},
+      {{0, 1}, {1, 0}, {2}},
+      {{0, 1, 2}, {0, 1}, {2}},
+      {{0, 1}, {1, 2}, {1, 2}}};
+  run_ranks(3, [&](ProcessGroup group) {
+    for (const auto& lists : wrong) {
+      EXPECT_THAT(
+          [&] { group.subgroup(lists[static_cast<size_t>(group.rank())]); },
+          ThrowsMessage<MismatchError>(AllOf(
+              HasSubstr("[subgroup] rank 0 gave the ranks [0, 1"),
+              HasSubstr("but rank 1, one of them, gave"))));
+      EXPECT_EQ(sum_of(group, 1), 3);
+    }
   });
 }
 
@@ -150,6 +163,20 @@ TEST(Subgroup, EndsWithItsGroup) {
     group.barrier();
     group.shutdown();
     EXPECT_THROW(pair.barrier(), UsageError);
+  });
+}
+
+TEST(Subgroup, LeavesNothingInTheStore) {
+  run_ranks(3, [](ProcessGroup group) {
+    const auto num_keys_after_one_more = [&] {
+      group.subgroup({2, 1, 0});
+      group.barrier();
+      const auto num_keys = to_c10d(group)->getStore()->getNumKeys();
+      group.barrier();
+      return num_keys;
+    };
+    const auto first = num_keys_after_one_more();
+    EXPECT_EQ(num_keys_after_one_more(), first);
   });
 }
 

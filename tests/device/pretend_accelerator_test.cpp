@@ -123,6 +123,12 @@ TEST(AcceleratorKinds, AreRegisteredOnceAndWhole) {
   EXPECT_THAT(
       [] { register_accelerator({.type = c10::kXPU}); },
       ThrowsMessage<UsageError>(HasSubstr("'xpu' has no distributed_type")));
+  for (const auto type :
+       {c10::kCPU, c10::kMeta, static_cast<c10::DeviceType>(77)}) {
+    EXPECT_THAT(
+        [&] { register_accelerator({.type = type, .distributed_type = "X"}); },
+        ThrowsMessage<UsageError>(HasSubstr("that of an accelerator")));
+  }
 }
 
 TEST(PretendAccelerator, HasNoFp16AsItsRowSays) {

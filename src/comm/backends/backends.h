@@ -2,6 +2,7 @@
 // The table of engines that carry collectives. One file each makes a row.
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,14 @@
 namespace accelerate {
 
 BackendEntry gloo_backend();
+/// Whether Gloo threw it; not all of its messages name it.
+bool is_gloo_error(const std::exception& error);
+/// Takes out of a group's store what this rank told the others there, when all
+/// ranks of the group have been through a collective. Stores live as long as
+/// the run, groups do not.
+void forget_gloo_address(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank);
 /// Not available where this build has no NCCL.
 BackendEntry nccl_backend();
 
@@ -23,6 +32,11 @@ ACCELERATE_API std::optional<BackendEntry> find_backend(
 /// The preferred one of the available backends that carry tensors of `device`;
 /// empty where there is none.
 ACCELERATE_API std::string default_backend_for(c10::DeviceType device);
+
+/// What the row's `make` gives. Throws `ConfigError` where that is null.
+c10::intrusive_ptr<c10d::Backend> make_backend(
+    const BackendEntry& entry,
+    const BackendArguments& arguments);
 
 bool carries(const BackendEntry& entry, c10::DeviceType device);
 

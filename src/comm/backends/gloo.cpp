@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gloo/common/error.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/str.h"
 #include "comm/backends/backends.h"
 
 namespace accelerate {
@@ -32,6 +36,22 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendArguments& arguments) {
 }
 
 } // namespace
+
+bool is_gloo_error(const std::exception& error) {
+  return dynamic_cast<const gloo::Exception*>(&error) != nullptr;
+}
+
+void forget_gloo_address(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank) {
+  // c10d's name for it: its first context, and the rank.
+  const auto key = str_cat("0/", rank);
+  try {
+    c10d::PrefixStore(gloo_backend().name, store).deleteKey(key);
+  } catch (const std::exception&) {
+    // The rank that holds the store may have left: then it is gone anyway.
+  }
+}
 
 BackendEntry gloo_backend() {
   return {

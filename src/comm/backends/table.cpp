@@ -93,6 +93,20 @@ std::optional<BackendEntry> find_backend(const std::string& name) {
   return std::nullopt;
 }
 
+c10::intrusive_ptr<c10d::Backend> make_backend(
+    const BackendEntry& entry,
+    const BackendArguments& arguments) {
+  auto made = entry.make(arguments);
+  if (!made) {
+    throw ConfigError(str_cat(
+        "[connect] got null from `make` of the backend '",
+        entry.name,
+        "', expected a c10d::Backend; see what was given to "
+        "register_backend"));
+  }
+  return made;
+}
+
 std::string default_backend_for(c10::DeviceType device) {
   std::string guest;
   for (const auto& row : Table::instance().rows()) {

@@ -3,3 +3,12 @@
 // its ProcessGroupGloo.hpp includes it. Declarations only: nothing here is
 // instantiated by this project.
 #pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace gloo {
+struct Exception : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+} // namespace gloo

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/arguments.h"
+
+#include <ATen/ATen.h>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+/// What is missing; null where the reduction is there.
+const char* fault_of(at::ScalarType dtype, ReduceOp op) {
+  switch (dtype) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+      return nullptr;
+    case at::kComplexFloat:
+    case at::kComplexDouble:
+      return op == ReduceOp::kSum || op == ReduceOp::kMean
+                 ? nullptr
+                 : "numbers that have an order; reduce their real view";
+    case at::kBool:
+    case at::kByte:
+    case at::kChar:
+    case at::kInt:
+    case at::kLong:
+      return op == ReduceOp::kMean ? "floating numbers; convert to float first"
+                                   : nullptr;
+    default:
+      return "a dtype that collectives reduce; convert to float or int first";
+  }
+}
+
+} // namespace
+
+const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMean:
+      return "mean";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kMin:
+      break;
+  }
+  return "min";
+}
+
+void check_root(const ProcessGroup& group, const char* operation, int root) {
+  if (root < 0 || root >= group.world_size()) {
+    throw UsageError(str_cat(
+        "[",
+        operation,
+        "] got rank ",
+        root,
+        ", expected one from 0 to ",
+        group.world_size() - 1));
+  }
+}
+
+void check_dense(const char* operation, const at::Tensor& tensor) {
+  const bool is_dense = tensor.defined() && tensor.layout() == at::kStrided &&
+                        !tensor.is_quantized();
+  if (!is_dense) {
+    throw UsageError(str_cat(
+        "[",
+        operation,
+        "] got ",
+        !tensor.defined()       ? "an undefined"
+        : tensor.is_quantized() ? "a quantized"
+                                : "a sparse",
+        " tensor, expected a dense one; ",
+        tensor.defined() ? "convert it first" : "give it a value first"));
+  }
+}
+
+void check_reducible(
+    const char* operation,
+    const at::Tensor& tensor,
+    ReduceOp op) {
+  check_dense(operation, tensor);
+  if (const auto* fault = fault_of(tensor.scalar_type(), op)) {
+    throw UsageError(str_cat(
+        "[",
+        operation,
+        "] got the ",
+        name_of(op),
+        " of ",
+        tensor.scalar_type(),
+        ", expected ",
+        fault));
+  }
+}
+
+} // namespace accelerate
