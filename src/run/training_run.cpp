@@ -154,8 +154,7 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   context->as_prepared = ParameterSnapshot(context->model);
   check_precision(context->model, precision());
   put_engine(
-      *context,
-      evaluation_mode ? Strategy(SingleDevice{}) : assembly_.strategy);
+      context, evaluation_mode ? Strategy(SingleDevice{}) : assembly_.strategy);
   context->step_state = step_state_;
   context->device = device().type();
   context->precision = precision();
@@ -169,19 +168,26 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   return context;
 }
 
-void TrainingRun::put_engine(ModelContext& context, const Strategy& strategy) {
-  context.engine =
-      make_engine({assembly_.group, context.model, options_.memory}, strategy);
-  for (size_t i = 0; i < context.model.parameters.size(); ++i) {
-    const auto& parameter = context.model.parameters[i];
-    const auto trained = context.engine->trained(parameter);
-    context.index_of[parameter.unsafeGetTensorImpl()] = i;
-    context.index_of[trained.unsafeGetTensorImpl()] = i;
+void TrainingRun::put_engine(
+    const std::shared_ptr<ModelContext>& model,
+    const Strategy& strategy) {
+  model->engine =
+      make_engine({assembly_.group, model->model, options_.memory}, strategy);
+  for (size_t i = 0; i < model->model.parameters.size(); ++i) {
+    const auto& parameter = model->model.parameters[i];
+    const auto trained = model->engine->trained(parameter);
+    model->index_of[parameter.unsafeGetTensorImpl()] = i;
+    model->index_of[trained.unsafeGetTensorImpl()] = i;
+  }
+  std::erase_if(
+      seamed_models_, [](const auto& entry) { return entry.expired(); });
+  if (!model->engine->is_local()) {
+    seamed_models_.push_back(model);
   }
 }
 
 void TrainingRun::train_evaluated(const std::shared_ptr<ModelContext>& model) {
-  put_engine(*model, assembly_.strategy);
+  put_engine(model, assembly_.strategy);
   model->is_for_evaluation = false;
   has_models_ = true;
   state_->add("engine", model->engine);
@@ -232,7 +238,7 @@ void TrainingRun::backward(
     weighted = scaler_->scale(weighted);
   }
   SeamScope scope(
-      models_,
+      seamed_models_,
       [](ModelContext& model) -> ParallelEngine& { return *model.engine; },
       &ParallelEngine::before_backward,
       &ParallelEngine::abandon_backward);

@@ -112,7 +112,9 @@ class ACCELERATE_API TrainingRun {
   void shut_down() { assembly_.group.shutdown(); }
 
  private:
-  void put_engine(ModelContext& context, const Strategy& strategy);
+  void put_engine(
+      const std::shared_ptr<ModelContext>& model,
+      const Strategy& strategy);
   /// Whether the gradients of the backward that has ended met those of the
   /// other ranks.
   void check_arrivals() const;
@@ -133,6 +135,8 @@ class ACCELERATE_API TrainingRun {
   std::shared_ptr<GradScaler> scaler_;
   std::vector<std::shared_ptr<Stateful>> generators_;
   std::vector<std::weak_ptr<ModelContext>> models_;
+  /// Those whose engines have seams to open.
+  std::vector<std::weak_ptr<ModelContext>> seamed_models_;
   std::vector<std::weak_ptr<OptimizerStep>> optimizers_;
   bool has_models_ = false;
   Complain complain_;
