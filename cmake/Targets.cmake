@@ -104,21 +104,28 @@ function(accelerate_test name)
     target_precompile_headers(${name} REUSE_FROM accelerate_test_pch)
     list(APPEND ARG_LABELS torch)
   else()
-    target_link_libraries(${name} PRIVATE GTest::gtest_main)
+    target_link_libraries(${name} PRIVATE test_main)
     list(APPEND ARG_LABELS core)
   endif()
+  accelerate_unity(${name})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(
     ${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-                       ENVIRONMENT "OMP_NUM_THREADS=1")
+                       SKIP_RETURN_CODE 77 ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()
 
-# accelerate_program(NAME sources... [NEEDS libs...]): an example or a
-# benchmark on the training library.
+# accelerate_program(NAME sources... [NEEDS libs...] [ALONE]): an example or a
+# benchmark on the training library. ALONE: some builds have no other program,
+# where a precompiled header for programs costs more than it saves, so this one
+# takes the library's.
 function(accelerate_program name)
-  cmake_parse_arguments(ARG "" "" "NEEDS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "" "NEEDS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   accelerate_warnings(${name})
   target_link_libraries(${name} PRIVATE accelerate ${ARG_NEEDS})
-  target_precompile_headers(${name} REUSE_FROM accelerate_program_pch)
+  if(ARG_ALONE)
+    target_precompile_headers(${name} REUSE_FROM accelerate_library_pch)
+  else()
+    target_precompile_headers(${name} REUSE_FROM accelerate_program_pch)
+  endif()
 endfunction()

@@ -2,6 +2,7 @@
 // The program `accelerate config` and its sub-commands.
 #include <gmock/gmock.h>
 
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -11,8 +12,6 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
-
 class ConfigCommand : public ::testing::Test {
  protected:
   ProcessResult run(
@@ -20,6 +19,7 @@ class ConfigCommand : public ::testing::Test {
       std::map<std::string, std::string> variables = {}) {
     arguments.insert(arguments.begin(), {kProgram, "config"});
     variables.emplace("HF_HOME", folder_.path().string());
+    variables.emplace("CUDA_VISIBLE_DEVICES", "");
     return run_process(arguments, variables);
   }
   std::filesystem::path file() const {
@@ -108,7 +108,8 @@ TEST_F(ConfigCommand, AsksThroughAPipeToo) {
       {"/bin/sh",
        "-c",
        "printf '1\\n\\n\\n\\n4\\n1\\n' | " + kProgram +
-           " config --config_file " + path.string()});
+           " config --config_file " + path.string()},
+      {{"CUDA_VISIBLE_DEVICES", ""}});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(read_file(path), HasSubstr("\"num_processes\": 4"));
   EXPECT_THAT(result.err, HasSubstr("Which kind of run?"));

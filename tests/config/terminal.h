@@ -27,13 +27,13 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   /// Waits until `text` was shown after what earlier calls waited for; false
-  /// where it does not come within ten seconds.
+  /// where it does not come within two minutes.
   bool shows(const std::string& text);
   void type(const std::string& keys) const;
   /// Waits for `question`, then types `keys`.
   bool answer(const std::string& question, const std::string& keys);
   void send(int signal) const;
-  /// The exit code, or 128 + n for signal n; kills it after ten seconds.
+  /// The exit code, or 128 + n for signal n; kills it after two minutes.
   int wait();
 
   /// Echo and line editing on, cursor visible: as before the program ran.
