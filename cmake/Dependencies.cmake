@@ -34,7 +34,7 @@ if(ACCELERATE_TESTS)
   if(ACCELERATE_DEPS)
     add_subdirectory(${ACCELERATE_DEPS}/usr/src/googletest
                      ${PROJECT_BINARY_DIR}/googletest EXCLUDE_FROM_ALL SYSTEM)
-    foreach(_target gmock gtest_main)
+    foreach(_target gmock gtest)
       if(NOT TARGET GTest::${_target})
         add_library(GTest::${_target} ALIAS ${_target})
       endif()

@@ -30,6 +30,36 @@ function(accelerate_library name)
   set_property(GLOBAL APPEND PROPERTY ACCELERATE_LIBRARIES ${name})
 endfunction()
 
+# accelerate_unity(TARGET [groups...]): with ACCELERATE_UNITY, the sources are
+# compiled a group at a time: most of the time of a file goes into the headers
+# that its neighbours include too. A group is a list of module folders, in one
+# string; without groups all sources are one. Files with options of their own
+# stay alone.
+function(accelerate_unity target)
+  if(NOT ACCELERATE_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(folder ${target} SOURCE_DIR)
+  foreach(source IN LISTS sources)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${folder} OUTPUT_VARIABLE path)
+    set(unit all)
+    foreach(group IN LISTS ARGN)
+      string(REPLACE " " ";" modules "${group}")
+      foreach(module IN LISTS modules)
+        set(room ${PROJECT_SOURCE_DIR}/src/${module})
+        cmake_path(IS_PREFIX room ${path} is_inside)
+        if(is_inside)
+          string(MAKE_C_IDENTIFIER "${group}" unit)
+        endif()
+      endforeach()
+    endforeach()
+    set_source_files_properties(${source} TARGET_DIRECTORY ${target}
+                                PROPERTIES UNITY_GROUP ${unit})
+  endforeach()
+endfunction()
+
 # accelerate_torch_pch(NAME headers... [OPTIONS flags...]): a precompiled header
 # that targets compiled with the same flags reuse.
 function(accelerate_torch_pch name)
@@ -74,21 +104,28 @@ function(accelerate_test name)
     target_precompile_headers(${name} REUSE_FROM accelerate_test_pch)
     list(APPEND ARG_LABELS torch)
   else()
-    target_link_libraries(${name} PRIVATE GTest::gtest_main)
+    target_link_libraries(${name} PRIVATE test_main)
     list(APPEND ARG_LABELS core)
   endif()
+  accelerate_unity(${name})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(
     ${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-                       ENVIRONMENT "OMP_NUM_THREADS=1")
+                       SKIP_RETURN_CODE 77 ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()
 
-# accelerate_program(NAME sources... [NEEDS libs...]): an example or a
-# benchmark on the training library.
+# accelerate_program(NAME sources... [NEEDS libs...] [ALONE]): an example or a
+# benchmark on the training library. ALONE: some builds have no other program,
+# where a precompiled header for programs costs more than it saves, so this one
+# takes the library's.
 function(accelerate_program name)
-  cmake_parse_arguments(ARG "" "" "NEEDS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "" "NEEDS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   accelerate_warnings(${name})
   target_link_libraries(${name} PRIVATE accelerate ${ARG_NEEDS})
-  target_precompile_headers(${name} REUSE_FROM accelerate_program_pch)
+  if(ARG_ALONE)
+    target_precompile_headers(${name} REUSE_FROM accelerate_library_pch)
+  else()
+    target_precompile_headers(${name} REUSE_FROM accelerate_program_pch)
+  endif()
 endfunction()

@@ -26,7 +26,7 @@ def main() -> None:
         [str(build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     os.environ["OMP_NUM_THREADS"] = "1"
-    options = ["-q", "-p", "no:cacheprovider", *sys.argv[3:]]
+    options = ["-q", "-rs", "-p", "no:cacheprovider", *sys.argv[3:]]
     os.execv(python, [python, "-m", "pytest", sys.argv[2], *options])
 
 

@@ -13,7 +13,7 @@
 namespace accelerate {
 namespace {
 
-struct Options {
+struct EstimateOptions {
   std::string path = {};
   std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
   bool as_json = false;
@@ -164,7 +164,7 @@ std::string as_json(
   return out.dump(2) + '\n';
 }
 
-void run(const Options& options) {
+void estimate(const EstimateOptions& options) {
   const ModelSizes sizes = measure_model(options.path);
   std::vector<MemoryEstimate> estimates;
   for (const auto& dtype : options.dtypes) {
@@ -189,7 +189,7 @@ void run(const Options& options) {
 void add_estimate_memory_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "estimate-memory", "Says how much memory a model takes");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EstimateOptions>();
   command
       ->add_option(
           "path",
@@ -200,7 +200,7 @@ void add_estimate_memory_command(CLI::App& app, int& /*exit_code*/) {
       ->check(CLI::IsMember({"float32", "float16", "int8", "int4"}))
       ->capture_default_str();
   command->add_flag("--json", options->as_json, "Print JSON, in bytes");
-  command->callback([options] { run(*options); });
+  command->callback([options] { estimate(*options); });
 }
 
 } // namespace accelerate

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct MergeOptions {
   std::string source = {};
   std::string target = {};
 };
@@ -29,7 +29,7 @@ void check_format(const fs::path& source) {
   }
 }
 
-void run(const Options& options) {
+void merge(const MergeOptions& options) {
   check_format(options.source);
   const safetensors::Checkpoint checkpoint(options.source);
   fs::path target = options.target;
@@ -58,7 +58,7 @@ void run(const Options& options) {
 void add_merge_weights_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "merge-weights", "Joins sharded safetensors files into one");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<MergeOptions>();
   command
       ->add_option(
           "checkpoint_dir",
@@ -71,7 +71,7 @@ void add_merge_weights_command(CLI::App& app, int& /*exit_code*/) {
           options->target,
           "Folder for model.safetensors, or a file that ends in .safetensors")
       ->required();
-  command->callback([options] { run(*options); });
+  command->callback([options] { merge(*options); });
 }
 
 } // namespace accelerate

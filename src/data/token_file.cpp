@@ -22,30 +22,6 @@ int64_t bytes_of(TokenWidth width) {
   return static_cast<int64_t>(width);
 }
 
-struct Shard {
-  Shard(const std::filesystem::path& file, TokenWidth width, int64_t first)
-      : mapping(file, "TokenFileDataset", "file of token ids"),
-        first_token(first) {
-    const auto num_bytes = static_cast<int64_t>(mapping.bytes().size());
-    if (num_bytes % bytes_of(width) != 0) {
-      throw DataError(str_cat(
-          "[TokenFileDataset] '",
-          file.string(),
-          "' has ",
-          num_bytes,
-          " bytes, expected a multiple of ",
-          bytes_of(width),
-          ", the width of a token; the file is cut off, or its tokens have "
-          "another width"));
-    }
-    num_tokens = num_bytes / bytes_of(width);
-  }
-
-  MappedFile mapping;
-  int64_t first_token;
-  int64_t num_tokens = 0;
-};
-
 template <class Id>
 void widen(const std::byte* from, int64_t count, int64_t* to) {
   const auto* ids = reinterpret_cast<const Id*>(from);
@@ -55,6 +31,30 @@ void widen(const std::byte* from, int64_t count, int64_t* to) {
 } // namespace
 
 struct TokenFileDataset::Impl {
+  struct Shard {
+    Shard(const std::filesystem::path& file, TokenWidth width, int64_t first)
+        : mapping(file, "TokenFileDataset", "file of token ids"),
+          first_token(first) {
+      const auto num_bytes = static_cast<int64_t>(mapping.bytes().size());
+      if (num_bytes % bytes_of(width) != 0) {
+        throw DataError(str_cat(
+            "[TokenFileDataset] '",
+            file.string(),
+            "' has ",
+            num_bytes,
+            " bytes, expected a multiple of ",
+            bytes_of(width),
+            ", the width of a token; the file is cut off, or its tokens have "
+            "another width"));
+      }
+      num_tokens = num_bytes / bytes_of(width);
+    }
+
+    MappedFile mapping;
+    int64_t first_token;
+    int64_t num_tokens = 0;
+  };
+
   // Of all files as one text; the caller stays within.
   void copy_tokens(int64_t first, int64_t count, int64_t* to) const {
     auto shard = std::upper_bound(
@@ -103,7 +103,7 @@ TokenFileDataset::TokenFileDataset(
   impl->options = options;
   for (const auto& file : files) {
     impl->shards.push_back(
-        std::make_unique<Shard>(file, options.width, impl->num_tokens));
+        std::make_unique<Impl::Shard>(file, options.width, impl->num_tokens));
     impl->num_tokens += impl->shards.back()->num_tokens;
   }
   const int64_t after = options.shift_labels ? 1 : 0;

@@ -89,7 +89,8 @@ class BertForSequenceClassification final : public SequenceClassifier {
   std::shared_ptr<Linear> classifier_;
 };
 
-std::shared_ptr<PretrainedModel> make_masked_lm(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_bert_masked_lm(
+    const ModelConfig& config) {
   const BertConfig bert(config);
   auto backbone = std::make_shared<BertModel>(
       config, bert, BertModel::Parts{.with_pooler = false});
@@ -223,7 +224,7 @@ const Architecture& bert_architecture() {
             }},
            {.task = Task::kMaskedLM,
             .class_name = "BertForMaskedLM",
-            .make = make_masked_lm,
+            .make = make_bert_masked_lm,
             .tied =
                 {{"cls.predictions.decoder.weight",
                   "bert.embeddings.word_embeddings.weight"},

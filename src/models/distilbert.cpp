@@ -160,16 +160,19 @@ class DistilBertForSequenceClassification final : public SequenceClassifier {
   std::shared_ptr<Linear> pre_classifier_, classifier_;
 };
 
-std::shared_ptr<PretrainedModel> make_base(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_distilbert_base(
+    const ModelConfig& config) {
   return std::make_shared<DistilBertModel>(config, DistilBertConfig(config));
 }
 
-std::shared_ptr<PretrainedModel> make_classifier(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_distilbert_classifier(
+    const ModelConfig& config) {
   return std::make_shared<DistilBertForSequenceClassification>(
       config, DistilBertConfig(config));
 }
 
-std::shared_ptr<PretrainedModel> make_masked_lm(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_distilbert_masked_lm(
+    const ModelConfig& config) {
   const DistilBertConfig distilbert(config);
   return std::make_shared<MaskedLanguageModel>(
       config,
@@ -196,13 +199,13 @@ const Architecture& distilbert_architecture() {
       .variants =
           {{.task = Task::kBase,
             .class_name = "DistilBertModel",
-            .make = make_base},
+            .make = make_distilbert_base},
            {.task = Task::kSequenceClassification,
             .class_name = "DistilBertForSequenceClassification",
-            .make = make_classifier},
+            .make = make_distilbert_classifier},
            {.task = Task::kMaskedLM,
             .class_name = "DistilBertForMaskedLM",
-            .make = make_masked_lm,
+            .make = make_distilbert_masked_lm,
             .tied =
                 {{"vocab_projector.weight",
                   "distilbert.embeddings.word_embeddings.weight"}}}},

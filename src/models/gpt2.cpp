@@ -155,24 +155,26 @@ class Gpt2Model final : public Backbone {
   std::shared_ptr<LayerNorm> norm_;
 };
 
-std::shared_ptr<Gpt2Model> make_backbone(const ModelConfig& config) {
+std::shared_ptr<Gpt2Model> make_gpt2_backbone(const ModelConfig& config) {
   return std::make_shared<Gpt2Model>(config, Gpt2Config(config));
 }
 
-std::shared_ptr<PretrainedModel> make_base(const ModelConfig& config) {
-  return make_backbone(config);
+std::shared_ptr<PretrainedModel> make_gpt2_base(const ModelConfig& config) {
+  return make_gpt2_backbone(config);
 }
 
-std::shared_ptr<PretrainedModel> make_classifier(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_gpt2_classifier(
+    const ModelConfig& config) {
   return std::make_shared<LastTokenClassifier>(
-      config, "transformer", make_backbone(config));
+      config, "transformer", make_gpt2_backbone(config));
 }
 
-std::shared_ptr<PretrainedModel> make_causal_lm(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_gpt2_causal_lm(
+    const ModelConfig& config) {
   return std::make_shared<CausalModel>(
       config,
       "transformer",
-      make_backbone(config),
+      make_gpt2_backbone(config),
       Gpt2Config(config).tie_word_embeddings);
 }
 
@@ -184,13 +186,15 @@ const Architecture& gpt2_architecture() {
       .base_prefix = "transformer",
       .is_tied_by_default = true,
       .variants =
-          {{.task = Task::kBase, .class_name = "GPT2Model", .make = make_base},
+          {{.task = Task::kBase,
+            .class_name = "GPT2Model",
+            .make = make_gpt2_base},
            {.task = Task::kSequenceClassification,
             .class_name = "GPT2ForSequenceClassification",
-            .make = make_classifier},
+            .make = make_gpt2_classifier},
            {.task = Task::kCausalLM,
             .class_name = "GPT2LMHeadModel",
-            .make = make_causal_lm,
+            .make = make_gpt2_causal_lm,
             .tied = {{"lm_head.weight", "transformer.wte.weight"}}}},
       .ignored_endings = {".attn.bias", ".attn.masked_bias"}};
   return architecture;

@@ -203,24 +203,26 @@ class LlamaModel final : public Backbone {
   std::shared_ptr<RmsNorm> norm_;
 };
 
-std::shared_ptr<LlamaModel> make_backbone(const ModelConfig& config) {
+std::shared_ptr<LlamaModel> make_llama_backbone(const ModelConfig& config) {
   return std::make_shared<LlamaModel>(config, LlamaConfig(config));
 }
 
-std::shared_ptr<PretrainedModel> make_base(const ModelConfig& config) {
-  return make_backbone(config);
+std::shared_ptr<PretrainedModel> make_llama_base(const ModelConfig& config) {
+  return make_llama_backbone(config);
 }
 
-std::shared_ptr<PretrainedModel> make_classifier(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_llama_classifier(
+    const ModelConfig& config) {
   return std::make_shared<LastTokenClassifier>(
-      config, "model", make_backbone(config));
+      config, "model", make_llama_backbone(config));
 }
 
-std::shared_ptr<PretrainedModel> make_causal_lm(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_llama_causal_lm(
+    const ModelConfig& config) {
   return std::make_shared<CausalModel>(
       config,
       "model",
-      make_backbone(config),
+      make_llama_backbone(config),
       LlamaConfig(config).tie_word_embeddings);
 }
 
@@ -232,13 +234,15 @@ const Architecture& llama_architecture() {
       .base_prefix = "model",
       .is_tied_by_default = false,
       .variants =
-          {{.task = Task::kBase, .class_name = "LlamaModel", .make = make_base},
+          {{.task = Task::kBase,
+            .class_name = "LlamaModel",
+            .make = make_llama_base},
            {.task = Task::kSequenceClassification,
             .class_name = "LlamaForSequenceClassification",
-            .make = make_classifier},
+            .make = make_llama_classifier},
            {.task = Task::kCausalLM,
             .class_name = "LlamaForCausalLM",
-            .make = make_causal_lm,
+            .make = make_llama_causal_lm,
             .tied = {{"lm_head.weight", "model.embed_tokens.weight"}}}},
       .ignored_endings = {"rotary_emb.inv_freq"}};
   return architecture;

@@ -13,7 +13,7 @@ struct RobertaConfig : BertConfig {
       : BertConfig(config, /*default_padding=*/1) {}
 };
 
-std::shared_ptr<BertModel> make_backbone(
+std::shared_ptr<BertModel> make_roberta_backbone(
     const ModelConfig& model_config,
     const RobertaConfig& config,
     bool with_pooler) {
@@ -32,7 +32,7 @@ class RobertaForSequenceClassification final : public SequenceClassifier {
       : SequenceClassifier(
             model_config,
             "roberta",
-            make_backbone(model_config, config, /*with_pooler=*/false)),
+            make_roberta_backbone(model_config, config, /*with_pooler=*/false)),
         dropout_(config.classifier_dropout) {
     const int64_t C = config.hidden_size;
     dense_ = make_at<Linear>(*this, "classifier.dense", C, C);
@@ -54,20 +54,23 @@ class RobertaForSequenceClassification final : public SequenceClassifier {
   std::shared_ptr<Linear> dense_, out_;
 };
 
-std::shared_ptr<PretrainedModel> make_base(const ModelConfig& config) {
-  return make_backbone(config, RobertaConfig(config), /*with_pooler=*/true);
+std::shared_ptr<PretrainedModel> make_roberta_base(const ModelConfig& config) {
+  return make_roberta_backbone(
+      config, RobertaConfig(config), /*with_pooler=*/true);
 }
 
-std::shared_ptr<PretrainedModel> make_classifier(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_roberta_classifier(
+    const ModelConfig& config) {
   return std::make_shared<RobertaForSequenceClassification>(
       config, RobertaConfig(config));
 }
 
-std::shared_ptr<PretrainedModel> make_masked_lm(const ModelConfig& config) {
+std::shared_ptr<PretrainedModel> make_roberta_masked_lm(
+    const ModelConfig& config) {
   const RobertaConfig roberta(config);
   return std::make_shared<MaskedLanguageModel>(
       config,
-      make_backbone(config, roberta, /*with_pooler=*/false),
+      make_roberta_backbone(config, roberta, /*with_pooler=*/false),
       MaskedLanguageModel::Paths{
           .backbone = "roberta",
           .dense = "lm_head.dense",
@@ -90,13 +93,13 @@ const Architecture& roberta_architecture() {
       .variants =
           {{.task = Task::kBase,
             .class_name = "RobertaModel",
-            .make = make_base},
+            .make = make_roberta_base},
            {.task = Task::kSequenceClassification,
             .class_name = "RobertaForSequenceClassification",
-            .make = make_classifier},
+            .make = make_roberta_classifier},
            {.task = Task::kMaskedLM,
             .class_name = "RobertaForMaskedLM",
-            .make = make_masked_lm,
+            .make = make_roberta_masked_lm,
             .tied =
                 {{"lm_head.decoder.weight",
                   "roberta.embeddings.word_embeddings.weight"},

@@ -8,6 +8,7 @@
 #include "safetensors/oracle.h"
 #include "safetensors/reference.h"
 #include "sizing/small_llama.h"
+#include "support/program.h"
 
 namespace accelerate::testing {
 namespace {
@@ -16,8 +17,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 using safetensors::Dtype;
-
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
 
 ProcessResult estimate(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {kProgram, "estimate-memory"});

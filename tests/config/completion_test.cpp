@@ -2,14 +2,13 @@
 // The completion scripts in the shells that they are for.
 #include <gmock/gmock.h>
 
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
 
 std::string find_shell(const std::string& name) {
   for (const char* folder : {"/bin/", "/usr/bin/", "/usr/local/bin/"}) {

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -18,8 +19,6 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
-
 class ConfigCommand : public ::testing::Test {
  protected:
   ProcessResult run(
@@ -27,6 +26,7 @@ class ConfigCommand : public ::testing::Test {
       std::map<std::string, std::string> variables = {}) {
     arguments.insert(arguments.begin(), {kProgram, "config"});
     variables.emplace("HF_HOME", folder_.path().string());
+    variables.emplace("CUDA_VISIBLE_DEVICES", "");
     return run_process(arguments, variables);
   }
   std::filesystem::path file() const {
@@ -115,7 +115,8 @@ TEST_F(ConfigCommand, AsksThroughAPipeToo) {
       {"/bin/sh",
        "-c",
        "printf '1\\n\\n\\n\\n4\\n1\\n' | " + kProgram +
-           " config --config_file " + path.string()});
+           " config --config_file " + path.string()},
+      {{"CUDA_VISIBLE_DEVICES", ""}});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(read_file(path), HasSubstr("\"num_processes\": 4"));
   EXPECT_THAT(result.err, HasSubstr("Which kind of run?"));

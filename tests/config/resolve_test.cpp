@@ -17,7 +17,7 @@ using ::testing::SizeIs;
 
 using testing::Variables;
 
-EnvLookup lookup(Variables values) {
+EnvLookup lookup_away(Variables values) {
   // Nothing of the person who runs the tests may leak in.
   values.emplace("HF_HOME", "/nonexistent");
   return testing::lookup(std::move(values));
@@ -93,7 +93,7 @@ TEST_P(Precedence, IsFlagThenEnvironmentThenFileThenDefault) {
   EXPECT_EQ(row.in_env == nullptr, field.variable.empty());
   Variables variables;
   expect(
-      resolve_launch_config({}, lookup(variables)),
+      resolve_launch_config({}, lookup_away(variables)),
       SourceKind::kDefault,
       format_field(LaunchConfig{}, field));
   if (row.in_file != nullptr) {
@@ -104,18 +104,18 @@ TEST_P(Precedence, IsFlagThenEnvironmentThenFileThenDefault) {
     }
     variables["ACCELERATE_CONFIG_FILE"] =
         folder_.write("c.yaml", "\n" + key + ": " + row.in_file + "\n");
-    const auto config = resolve_launch_config({}, lookup(variables));
+    const auto config = resolve_launch_config({}, lookup_away(variables));
     expect(config, SourceKind::kFile, row.in_file);
     EXPECT_THAT(config.sources.at(row.field).place, HasSubstr("c.yaml:"));
   }
   if (row.in_env != nullptr) {
     variables[std::string(field.variable)] = row.in_env;
-    const auto config = resolve_launch_config({}, lookup(variables));
+    const auto config = resolve_launch_config({}, lookup_away(variables));
     expect(config, SourceKind::kEnvironment, row.in_env);
     EXPECT_EQ(config.sources.at(row.field).place, field.variable);
   }
-  const auto config =
-      resolve_launch_config(flag(row.field, row.as_flag), lookup(variables));
+  const auto config = resolve_launch_config(
+      flag(row.field, row.as_flag), lookup_away(variables));
   expect(config, SourceKind::kFlag, row.as_flag);
 }
 
@@ -136,7 +136,8 @@ class Resolve : public ::testing::Test {
       const ConfigLayer& flags = {}) {
     return resolve_launch_config(
         flags,
-        lookup({{"ACCELERATE_CONFIG_FILE", folder_.write("c.yaml", text)}}));
+        lookup_away(
+            {{"ACCELERATE_CONFIG_FILE", folder_.write("c.yaml", text)}}));
   }
 
   std::string complaint(const ResolvedConfig& config) {
@@ -162,14 +163,15 @@ TEST_F(Resolve, ReadsTheFileOfTheFlagBeforeTheOneOfTheEnvironment) {
 TEST_F(Resolve, ReadsTheDefaultFileWhereItExists) {
   std::filesystem::create_directories(folder_.path() / "accelerate");
   folder_.write("accelerate/default_config.yaml", "num_processes: 5\n");
-  const auto config =
-      resolve_launch_config({}, lookup({{"HF_HOME", folder_.path().string()}}));
+  const auto config = resolve_launch_config(
+      {}, lookup_away({{"HF_HOME", folder_.path().string()}}));
   EXPECT_EQ(config.values.num_processes, 5);
 }
 
 TEST_F(Resolve, RefusesAFileThatWasAskedForAndIsMissing) {
   EXPECT_THROW(
-      resolve_launch_config(flag("config_file", "/nonexistent"), lookup({})),
+      resolve_launch_config(
+          flag("config_file", "/nonexistent"), lookup_away({})),
       ConfigError);
 }
 
@@ -246,7 +248,8 @@ TEST_F(Resolve, FindsValuesThatContradictEachOther) {
   };
   for (const auto& [flags, part] : cases) {
     EXPECT_THAT(
-        complaint(resolve_launch_config(flags, lookup({}))), HasSubstr(part));
+        complaint(resolve_launch_config(flags, lookup_away({}))),
+        HasSubstr(part));
   }
 }
 

@@ -18,7 +18,9 @@ class Questions : public ::testing::Test {
   Questions()
       : terminal_(
             {std::string(TEST_BIN_DIR) + "/accelerate", "config"},
-            {{"HF_HOME", folder_.path().string()}, {"HOME", "/home/x"}}) {}
+            {{"HF_HOME", folder_.path().string()},
+             {"HOME", "/home/x"},
+             {"CUDA_VISIBLE_DEVICES", ""}}) {}
 
   std::filesystem::path file() const {
     return folder_.path() / "accelerate" / "default_config.yaml";

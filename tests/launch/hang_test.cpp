@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "support/cluster.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -21,8 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using namespace std::chrono_literals;
-
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
 
 ProcessResult run_shell(
     const std::string& script,

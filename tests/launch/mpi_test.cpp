@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "launch/plan/mpirun.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -13,9 +14,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
-// Trains on all ranks, and compares with training on one.
-const std::string kTraining = kProgram + "-selftest";
 const std::map<std::string, std::string> kAsRoot = {
     {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
     {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},

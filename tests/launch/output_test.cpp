@@ -17,6 +17,7 @@
 
 #include "accelerate/error.h"
 #include "launch/supervise/own_folder.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -27,9 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using namespace std::chrono_literals;
 
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
-
-std::vector<std::string> launch_shell(
+std::vector<std::string> launch_printing(
     std::vector<std::string> flags,
     const std::string& script) {
   std::vector<std::string> command = {kProgram, "launch"};
@@ -68,7 +67,7 @@ std::string run_on_terminal(std::vector<std::string> command) {
 }
 
 TEST(Output, NeverMixesTwoRanksInOneLine) {
-  const auto result = run_process(launch_shell(
+  const auto result = run_process(launch_printing(
       {"--num_processes", "3"},
       "i=0; while [ $i -lt 200 ]; do printf $RANK$RANK; printf $RANK$RANK; "
       "echo $RANK; i=$((i+1)); done"));
@@ -84,7 +83,7 @@ TEST(Output, NeverMixesTwoRanksInOneLine) {
 
 TEST(Output, KeepsALastLineWithoutItsEnd) {
   const auto result = run_process(
-      launch_shell({"--num_processes", "2"}, "printf 'no end %s' $RANK"));
+      launch_printing({"--num_processes", "2"}, "printf 'no end %s' $RANK"));
   EXPECT_THAT(
       result.out,
       AllOf(HasSubstr("no end 0\n"), HasSubstr("[rank 1] no end 1\n")));
@@ -92,7 +91,7 @@ TEST(Output, KeepsALastLineWithoutItsEnd) {
 
 TEST(Output, GoesToOneFilePerRankStreamAndAttempt) {
   TempDir folder;
-  const auto result = run_process(launch_shell(
+  const auto result = run_process(launch_printing(
       {"--num_processes",
        "2",
        "--max_restarts",
@@ -123,7 +122,7 @@ TEST(Output, GoesToOneFilePerRankStreamAndAttempt) {
 TEST(Output, GoesToAFolderPerRunAndTheNewestIsLinked) {
   TempDir folder;
   for (const char* word : {"one", "two"}) {
-    run_process(launch_shell(
+    run_process(launch_printing(
         {"--num_processes", "2", "--log_dir", folder.path()},
         std::string("echo ") + word));
     EXPECT_EQ(
@@ -141,27 +140,27 @@ TEST(Output, GoesToAFolderPerRunAndTheNewestIsLinked) {
 
 TEST(Output, IsChosenByLocalRank) {
   TempDir folder;
-  const auto teed = run_process(launch_shell(
+  const auto teed = run_process(launch_printing(
       {"--num_processes", "3", "--log_dir", folder.path(), "--tee", "0:3,1:2"},
       "echo out $RANK; echo err $RANK >&2"));
   EXPECT_EQ(teed.out, "out 0\n");
   EXPECT_THAT(
       teed.err,
       AllOf(HasSubstr("err 0"), HasSubstr("err 1"), Not(HasSubstr("err 2"))));
-  const auto filtered = run_process(launch_shell(
+  const auto filtered = run_process(launch_printing(
       {"--num_processes", "3", "--local_ranks_filter", "1,2"}, "echo $RANK"));
   EXPECT_THAT(
       filtered.out,
       AllOf(HasSubstr("[rank 1] 1\n"), HasSubstr("[rank 2] 2\n")));
   EXPECT_THAT(filtered.out, Not(HasSubstr("0")));
-  const auto wrong = run_process(launch_shell({"--tee", "0:3,x"}, "true"));
+  const auto wrong = run_process(launch_printing({"--tee", "0:3,x"}, "true"));
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("as 0:3,1:2"));
 }
 
 TEST(Output, CarriesTheTimeWhenAskedTo) {
   TempDir folder;
-  const auto result = run_process(launch_shell(
+  const auto result = run_process(launch_printing(
       {"--num_processes", "2", "--timestamps", "--log_dir", folder.path()},
       "echo hello; sleep 0.1; [ $RANK = 0 ] || exit 4; exec sleep 61"));
   const std::string time =
@@ -179,7 +178,7 @@ TEST(Output, CarriesTheTimeWhenAskedTo) {
 
 TEST(Output, PutsFullLogFilesAside) {
   TempDir folder;
-  const auto result = run_process(launch_shell(
+  const auto result = run_process(launch_printing(
       {"--num_processes",
        "2",
        "--log_dir",
@@ -205,7 +204,7 @@ TEST(Output, PutsFullLogFilesAside) {
 
 TEST(Failure, IsExplainedByTheWorkersErrorFile) {
   TempDir folder;
-  const auto result = run_process(launch_shell(
+  const auto result = run_process(launch_printing(
       {"--num_processes", "2", "--log_dir", folder.path()},
       "[ $RANK = 1 ] || exec sleep 61; echo '{\"message\": {\"message\": "
       "\"ValueError: no such thing\", \"extraInfo\": {}}}' > "
@@ -234,13 +233,13 @@ TEST(Failure, IsToldWhateverTheErrorFileIs) {
 }
 
 TEST(Output, IsATerminalForASingleProcess) {
-  const std::string shown = run_on_terminal(launch_shell(
+  const std::string shown = run_on_terminal(launch_printing(
       {}, "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && stty size; exit 3"));
   EXPECT_THAT(shown, HasSubstr("24 97"));
 }
 
 TEST(Output, IsATerminalForTheFirstOfSeveralAndOthersAppearAboveItsBar) {
-  const std::string shown = run_on_terminal(launch_shell(
+  const std::string shown = run_on_terminal(launch_printing(
       {"--num_processes", "2"},
       "if [ $RANK = 0 ]; then [ -t 1 ] && [ -t 2 ] && echo first sees a "
       "terminal; stty size <&1; printf '\\rbar 10%%'; sleep 1; "
@@ -258,12 +257,12 @@ TEST(Output, IsATerminalForTheFirstOfSeveralAndOthersAppearAboveItsBar) {
 
 TEST(Output, HasNoColoursWhereItIsNoTerminal) {
   const auto result =
-      run_process(launch_shell({"--num_processes", "2"}, "echo hello"));
+      run_process(launch_printing({"--num_processes", "2"}, "echo hello"));
   EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
 }
 
 TEST(Output, OfTheLauncherIsSilentWhenAskedTo) {
-  const auto result = run_process(launch_shell({"-q"}, "exit 5"));
+  const auto result = run_process(launch_printing({"-q"}, "exit 5"));
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_EQ(result.err, "");
 }

@@ -8,6 +8,7 @@
 #include "launch/supervise/process_tree.h"
 #include "launch/supervise/signal_merger.h"
 #include "support/cluster.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 #include "support/terminal.h"
 
@@ -21,8 +22,6 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
 using namespace std::chrono_literals;
-
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
 
 /// A job of two workers that write down every signal they get.
 class Signals : public ::testing::Test {
@@ -47,7 +46,8 @@ class Signals : public ::testing::Test {
     command.insert(command.end(), {"python3", script, folder_.path()});
     job_ = std::make_unique<Subprocess>(
         command, std::map<std::string, std::string>{{"TEST_MARK", mark()}});
-    ASSERT_TRUE(eventually([&] { return log(0) != "" && log(1) != ""; }, 30s));
+    ASSERT_TRUE(
+        eventually([&] { return log(0) != "" && log(1) != ""; }, kLimit));
     launcher_ = job_->pid();
   }
 
@@ -56,7 +56,7 @@ class Signals : public ::testing::Test {
     return read_file(folder_.path() / ("log" + std::to_string(rank)));
   }
   bool both_logs_are(const std::string& text) const {
-    return eventually([&] { return log(0) == text && log(1) == text; }, 20s);
+    return eventually([&] { return log(0) == text && log(1) == text; }, kLimit);
   }
   /// Of SIGCONT there may be more: so whoever was suspended can end.
   bool each_got_once(const std::vector<std::string>& names) const {
@@ -69,7 +69,7 @@ class Signals : public ::testing::Test {
   }
   std::vector<pid_t> left() const {
     const std::string variable = "TEST_MARK=" + mark();
-    eventually([&] { return processes_with(variable).empty(); }, 20s);
+    eventually([&] { return processes_with(variable).empty(); }, kLimit);
     return processes_with(variable);
   }
 
@@ -91,7 +91,7 @@ TEST_F(Signals, ForWorkersArePassedOnAndEndNothing) {
     ASSERT_TRUE(both_logs_are(expected)) << log(0) << log(1);
   }
   kill(launcher_, SIGTERM);
-  EXPECT_EQ(job_->wait(20s).exit_code, 128 + SIGTERM);
+  EXPECT_EQ(job_->wait(kLimit).exit_code, 128 + SIGTERM);
   EXPECT_THAT(left(), IsEmpty());
 }
 
@@ -100,7 +100,7 @@ TEST_F(Signals, ToTheWholeGroupReachWorkersOnce) {
   kill(-launcher_, SIGUSR1);
   ASSERT_TRUE(both_logs_are("ready\nSIGUSR1\n")) << log(0) << log(1);
   kill(-launcher_, SIGTERM);
-  EXPECT_EQ(job_->wait(20s).exit_code, 128 + SIGTERM);
+  EXPECT_EQ(job_->wait(kLimit).exit_code, 128 + SIGTERM);
   EXPECT_TRUE(each_got_once({"SIGUSR1", "SIGTERM"})) << log(0) << log(1);
   EXPECT_THAT(left(), IsEmpty());
 }
@@ -235,24 +235,28 @@ TEST_F(Signals, SuspendAndContinueTheWholeJob) {
   const auto workers = workers_with("TEST_MARK=" + mark());
   ASSERT_EQ(workers.size(), 2U);
   kill(launcher_, SIGTSTP);
-  EXPECT_TRUE(eventually([&] {
-    return state_of(launcher_) == 'T' && state_of(workers[0]) == 'T' &&
-           state_of(workers[1]) == 'T';
-  }));
+  EXPECT_TRUE(eventually(
+      [&] {
+        return state_of(launcher_) == 'T' && state_of(workers[0]) == 'T' &&
+               state_of(workers[1]) == 'T';
+      },
+      kLimit));
   kill(launcher_, SIGCONT);
-  EXPECT_TRUE(eventually([&] {
-    return state_of(launcher_) != 'T' && state_of(workers[0]) != 'T' &&
-           state_of(workers[1]) != 'T';
-  }));
+  EXPECT_TRUE(eventually(
+      [&] {
+        return state_of(launcher_) != 'T' && state_of(workers[0]) != 'T' &&
+               state_of(workers[1]) != 'T';
+      },
+      kLimit));
   kill(launcher_, SIGTERM);
-  EXPECT_EQ(job_->wait(20s).exit_code, 128 + SIGTERM);
+  EXPECT_EQ(job_->wait(kLimit).exit_code, 128 + SIGTERM);
   EXPECT_THAT(left(), IsEmpty());
 }
 
 TEST_F(Signals, QuitEndsEverythingWithTheStacksOfPython) {
   launch();
   kill(launcher_, SIGQUIT);
-  const auto result = job_->wait(20s);
+  const auto result = job_->wait(kLimit);
   EXPECT_EQ(result.exit_code, 128 + SIGQUIT);
   EXPECT_THAT(
       result.err,
@@ -270,17 +274,20 @@ TEST(Grace, IsAsLongAsAsked) {
          "--num_processes",
          "2",
          "--grace_seconds",
-         is_long ? "60" : "1",
+         is_long ? "900" : "1",
          "sh",
          "-c",
-         "trap 'sleep 4; touch " + path + "/saved$RANK; exit' TERM; touch " +
-             path + "/$RANK; while :; do sleep 0.1; done"});
-    ASSERT_TRUE(eventually([&] {
-      return std::filesystem::exists(folder.path() / "0") &&
-             std::filesystem::exists(folder.path() / "1");
-    }));
+         std::string("trap 'sleep ") + (is_long ? "2" : "960") + "; touch " +
+             path + "/saved$RANK; exit' TERM; touch " + path +
+             "/$RANK; while :; do sleep 0.1; done"});
+    ASSERT_TRUE(eventually(
+        [&] {
+          return std::filesystem::exists(folder.path() / "0") &&
+                 std::filesystem::exists(folder.path() / "1");
+        },
+        kLimit));
     job.send(SIGTERM);
-    EXPECT_EQ(job.wait(40s).exit_code, 128 + SIGTERM);
+    EXPECT_EQ(job.wait(kLimit).exit_code, 128 + SIGTERM);
     EXPECT_EQ(std::filesystem::exists(folder.path() / "saved1"), is_long);
     EXPECT_EQ(job.err().find("killing them") != std::string::npos, !is_long);
   }
@@ -297,8 +304,8 @@ TEST(Contained, NobodyIsLeftAfterAKillOfLauncherAndGuardianTogether) {
        "2",
        "sh",
        "-c",
-       "setsid sleep 63 & (setsid sh -c 'sleep 64 & sleep 65' &); touch " +
-           folder.path().string() + "/$RANK; sleep 61"},
+       "setsid sleep 963 & (setsid sh -c 'sleep 964 & sleep 965' &); touch " +
+           folder.path().string() + "/$RANK; sleep 961"},
       {{"TEST_MARK", mark}});
   if (!eventually([&] {
         return std::filesystem::exists(folder.path() / "0") &&
@@ -315,10 +322,10 @@ TEST(Contained, NobodyIsLeftAfterAKillOfLauncherAndGuardianTogether) {
   kill(below[0], SIGSTOP);
   kill(below[0], SIGKILL);
   kill(job.pid(), SIGKILL);
-  job.wait(20s);
+  job.wait(kLimit);
   const std::string variable = "TEST_MARK=" + mark;
   EXPECT_TRUE(
-      eventually([&] { return processes_with(variable).empty(); }, 20s));
+      eventually([&] { return processes_with(variable).empty(); }, kLimit));
 }
 
 TEST(Contained, JobsRunAsOthersDo) {
@@ -330,7 +337,7 @@ TEST(Contained, JobsRunAsOthersDo) {
        "2",
        "sh",
        "-c",
-       "echo $RANK; [ $RANK = 0 ] || exit 5; exec sleep 61"});
+       "echo $RANK; [ $RANK = 0 ] || exit 5; exec sleep 961"});
   if (result.err.find("this system refuses") != std::string::npos) {
     GTEST_SKIP() << result.err;
   }

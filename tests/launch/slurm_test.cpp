@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "support/cluster.h"
+#include "support/program.h"
 
 namespace accelerate::testing {
 namespace {
@@ -14,10 +15,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using namespace std::chrono_literals;
-
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
-// Trains on all ranks, and compares with training on one.
-const std::string kTraining = kProgram + "-selftest";
 
 bool is_installed() {
   for (const char* program :

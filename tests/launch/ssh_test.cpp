@@ -7,6 +7,7 @@
 #include <regex>
 
 #include "support/cluster.h"
+#include "support/program.h"
 
 namespace accelerate::testing {
 namespace {
@@ -16,8 +17,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using namespace std::chrono_literals;
-
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
 
 class Ssh : public ::testing::Test {
  protected:

@@ -13,6 +13,7 @@
 #include "launch/machines/handshake.h"
 #include "launch/machines/job_token.h"
 #include "launch/machines/sockets.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -21,8 +22,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using namespace std::chrono_literals;
-
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
 
 UniqueFile connect_to(int port) {
   UniqueFile file = begin_connect("127.0.0.1", port);

@@ -32,18 +32,18 @@ struct NetImpl : torch::nn::Module {
   Tensor extra;
 };
 
-using Maker = std::function<
+using SavedMaker = std::function<
     std::unique_ptr<torch::optim::Optimizer>(NetImpl&, double lr)>;
-struct Case {
+struct SavedCase {
   std::string name;
-  Maker make;
+  SavedMaker make;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const SavedCase& c) {
   return out << c.name;
 }
 
 template <class Optimizer, class Options>
-Maker with(Options options) {
+SavedMaker with(Options options) {
   return [options](NetImpl& net, double lr) {
     Options mine = options;
     if constexpr (requires { mine.lr = lr; }) {
@@ -58,9 +58,9 @@ Maker with(Options options) {
   };
 }
 
-const std::vector<Case>& cases() {
+const std::vector<SavedCase>& saved_cases() {
   namespace t = torch::optim;
-  static const std::vector<Case> kCases = {
+  static const std::vector<SavedCase> kSavedCases = {
       {"AdamW", with<optim::AdamW>(optim::AdamWOptions{.amsgrad = true})},
       {"Adam", with<optim::Adam>(optim::AdamOptions{})},
       {"SGD", with<optim::SGD>(optim::SGDOptions{.momentum = 0.9})},
@@ -75,7 +75,7 @@ const std::vector<Case>& cases() {
        with<t::RMSprop>(t::RMSpropOptions().momentum(0.9).centered(true))},
       {"TorchAdagrad", with<t::Adagrad>(t::AdagradOptions().lr_decay(0.1))},
   };
-  return kCases;
+  return kSavedCases;
 }
 
 /// The bias gets gradients from step 4 on only.
@@ -97,11 +97,11 @@ void step(
   }
 }
 
-class OptimizerState : public ::testing::TestWithParam<Case> {};
+class OptimizerState : public ::testing::TestWithParam<SavedCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Optimizers,
     OptimizerState,
-    ::testing::ValuesIn(cases()),
+    ::testing::ValuesIn(saved_cases()),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(OptimizerState, GoesOnAsIfNothingHadHappened) {

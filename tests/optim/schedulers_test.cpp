@@ -41,12 +41,12 @@ Optimizer two_groups() {
   }
 }
 
-struct Case {
+struct ScheduleCase {
   std::string name;
   Schedule schedule;
   bool with_metric = false;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const ScheduleCase& c) {
   return out << c.name;
 }
 
@@ -70,7 +70,7 @@ double rising_to_30(int64_t step) {
   return static_cast<double>(step + 1) / 30;
 }
 
-std::vector<Case> counting_cases() {
+std::vector<ScheduleCase> counting_cases() {
   const SchedulerOptions whole = {.num_training_steps = 200};
   return {
       {"linear", named("linear")},
@@ -130,8 +130,8 @@ std::vector<Case> counting_cases() {
   };
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all = counting_cases();
+std::vector<ScheduleCase> schedule_cases() {
+  std::vector<ScheduleCase> all = counting_cases();
   const auto add = [&](const char* name, const Schedule& schedule) {
     all.push_back({name, schedule, true});
   };
@@ -164,7 +164,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-void advance(Scheduler& scheduler, const Case& c, int64_t step) {
+void advance(Scheduler& scheduler, const ScheduleCase& c, int64_t step) {
   if (c.with_metric) {
     scheduler.step(metric(step));
   } else {
@@ -189,11 +189,11 @@ void expect_rates(
   }
 }
 
-class Schedules : public ::testing::TestWithParam<Case> {};
+class Schedules : public ::testing::TestWithParam<ScheduleCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Names,
     Schedules,
-    ::testing::ValuesIn(cases()),
+    ::testing::ValuesIn(schedule_cases()),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(Schedules, TakeTheStepsOfTheOriginal) {

@@ -16,10 +16,6 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 
-double distance(const Tensor& a, const Tensor& b) {
-  return (a - b).abs().max().item<double>();
-}
-
 DdpOptions power_sgd(int64_t rank, bool warm_start = true) {
   return {
       .compression = Compression::kPowerSgd,
@@ -41,7 +37,7 @@ std::map<std::string, DdpOptions> hooks() {
       {"power1_cold", power_sgd(1, false)}};
 }
 
-std::string train(AcceleratorOptions options, const std::string& hook) {
+std::string train_with(AcceleratorOptions options, const std::string& hook) {
   options.ddp = hooks().at(hook);
   options.cpu = true;
   ReferenceTraining training(options);
@@ -54,10 +50,10 @@ std::string train(AcceleratorOptions options, const std::string& hook) {
 }
 
 const RankBodyRegistration kPower2("power2", [](const auto& options) {
-  return train(options, "power2");
+  return train_with(options, "power2");
 });
 const RankBodyRegistration kBf16("bf16", [](const auto& options) {
-  return train(options, "bf16");
+  return train_with(options, "bf16");
 });
 
 // The same operations in the same order on the same numbers; what is left is
@@ -68,8 +64,8 @@ TEST(Compression, TrainsAsPyTorchsHooksDo) {
   for (const auto& [name, options] : hooks()) {
     const auto expected = tensor_of(reference()["results"]["hook " + name]);
     run_ranks(2, [&, name = name](ProcessGroup group) {
-      const auto trained =
-          from_text(train({.process_group = group}, name)).to(torch::kFloat);
+      const auto trained = from_text(train_with({.process_group = group}, name))
+                               .to(torch::kFloat);
       EXPECT_LT(distance(trained, expected), kTolerance) << name;
     });
   }

@@ -30,7 +30,7 @@ std::vector<int64_t> counts_in(const std::string& text) {
 }
 
 /// Parameters and buffers after a loop of `counts[rank]` batches.
-Tensor train(
+Tensor train_uneven(
     const AcceleratorOptions& options,
     const std::vector<int64_t>& counts,
     JoinOptions join_options = {}) {
@@ -51,15 +51,11 @@ Tensor train(
 
 const RankBodyRegistration kUneven("uneven", [](AcceleratorOptions options) {
   options.cpu = true;
-  return to_text(train(options, {1, 3, 0, 2}));
+  return to_text(train_uneven(options, {1, 3, 0, 2}));
 });
 
-double distance(const Tensor& a, const Tensor& b) {
-  return (a - b).abs().max().item<double>();
-}
-
 // Float32, a handful of steps, gradients divided before or after the sum.
-constexpr double kTolerance = 2e-6;
+constexpr double kJoinTolerance = 2e-6;
 
 TEST(JoinUnevenInputs, TrainsAsPyTorchsJoinDoes) {
   int num_cases = 0;
@@ -77,8 +73,9 @@ TEST(JoinUnevenInputs, TrainsAsPyTorchsJoinDoes) {
     run_ranks(
         static_cast<int>(counts.size()),
         [&, expected = tensor_of(expected)](ProcessGroup group) {
-          const auto trained = train({.process_group = group}, counts, options);
-          EXPECT_LT(distance(trained, expected), kTolerance) << key;
+          const auto trained =
+              train_uneven({.process_group = group}, counts, options);
+          EXPECT_LT(distance(trained, expected), kJoinTolerance) << key;
         },
         kImpatient);
   }
@@ -89,7 +86,7 @@ TEST(JoinUnevenInputs, WorksBetweenProcesses) {
   const auto expected = tensor_of(reference()["results"]["join 1,3,0,2 all"]);
   for (const auto& text : run_body(RankKind::kProcesses, 4, "uneven")) {
     EXPECT_LT(
-        distance(from_text(text).to(torch::kFloat), expected), kTolerance);
+        distance(from_text(text).to(torch::kFloat), expected), kJoinTolerance);
   }
 }
 
@@ -104,7 +101,7 @@ TEST(JoinUnevenInputs, WorksWithCompressedGradientsAndUnusedParameters) {
     run_ranks(
         3,
         [&](ProcessGroup group) {
-          train({.ddp = ddp, .process_group = group}, {5, 0, 2});
+          train_uneven({.ddp = ddp, .process_group = group}, {5, 0, 2});
         },
         kImpatient);
   }
@@ -115,11 +112,12 @@ TEST(JoinUnevenInputs, LeavesOneRankAndRanksWithoutBatchesAlone) {
   for (int64_t step = 0; step < 3; ++step) {
     plain.step(step);
   }
-  EXPECT_TRUE(train({.cpu = true}, {3}).equal(values_of(*plain.model, true)));
+  EXPECT_TRUE(
+      train_uneven({.cpu = true}, {3}).equal(values_of(*plain.model, true)));
   run_ranks(
       2,
       [](ProcessGroup group) {
-        const auto untouched = train({.process_group = group}, {0, 0});
+        const auto untouched = train_uneven({.process_group = group}, {0, 0});
         ReferenceNet fresh;
         EXPECT_TRUE(untouched.equal(values_of(*fresh, true)));
       },

@@ -47,6 +47,10 @@ struct ReferenceNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(ReferenceNet);
 
+inline double distance(const torch::Tensor& a, const torch::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
 /// All values in one row, buffers behind parameters where asked.
 inline torch::Tensor values_of(torch::nn::Module& module, bool with_buffers) {
   std::vector<torch::Tensor> parts;

@@ -21,14 +21,6 @@ nlohmann::json tables() {
   return nlohmann::json::parse(read_file(reference_file("tables.json")));
 }
 
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.push_back(entry.path().filename());
-  }
-  return names;
-}
-
 // The tensors of the reference folder, in the order of the state dict.
 struct ReferenceState {
   ReferenceState() {

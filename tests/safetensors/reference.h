@@ -19,6 +19,14 @@ inline std::filesystem::path reference_file(const std::string& name) {
   return std::filesystem::path(TEST_REFERENCE_DIR) / "safetensors" / name;
 }
 
+inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
 inline std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }

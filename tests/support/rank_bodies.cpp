@@ -10,6 +10,8 @@
 #include <map>
 #include <sstream>
 
+#include "support/run_tests.h"
+
 namespace accelerate::testing {
 namespace {
 
@@ -119,5 +121,5 @@ int main(int argc, char** argv) {
     return accelerate::testing::run_as_worker(body);
   }
   ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return accelerate::testing::run_tests();
 }

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "support/subprocess.h"
+
 namespace accelerate::testing {
 
 Terminal::Terminal(
@@ -63,7 +65,7 @@ bool Terminal::read_some() {
 }
 
 bool Terminal::shows(const std::string& text) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
   while (std::chrono::steady_clock::now() < end) {
     const size_t found = shown_.find(text, seen_);
     if (found != std::string::npos) {
@@ -97,7 +99,7 @@ void Terminal::hang_up() {
 }
 
 int Terminal::wait() {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
   int status = 0;
   while (waitpid(pid_, &status, WNOHANG) == 0) {
     read_some();

@@ -27,7 +27,7 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   /// Waits until `text` was shown after what earlier calls waited for; false
-  /// where it does not come within ten seconds.
+  /// where it does not come within two minutes.
   bool shows(const std::string& text);
   void type(const std::string& keys) const;
   /// Waits for `question`, then types `keys`.
@@ -35,7 +35,7 @@ class Terminal {
   void send(int signal) const;
   /// The window is closed, the line is cut: nothing is shown any more.
   void hang_up();
-  /// The exit code, or 128 + n for signal n; kills it after ten seconds.
+  /// The exit code, or 128 + n for signal n; kills it after two minutes.
   int wait();
 
   /// Echo and line editing on, cursor visible: as before the program ran.

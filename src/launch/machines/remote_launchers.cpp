@@ -13,7 +13,7 @@
 namespace accelerate {
 namespace {
 
-constexpr std::chrono::milliseconds kFarewellLimit{2000};
+constexpr std::chrono::milliseconds kLaunchersLimit{2000};
 
 // A socket pair, not a pipe: its buffer takes a whole order at once, and a
 // write to an ssh that has ended raises no signal.
@@ -64,7 +64,7 @@ void RemoteLaunchers::finish(std::function<void()> done) {
     return;
   }
   done_ = std::move(done);
-  loop_.after(kFarewellLimit, [this] {
+  loop_.after(kLaunchersLimit, [this] {
     if (done_) {
       std::exchange(done_, nullptr)();
     }

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kTokenDigits = 64;
-constexpr std::chrono::milliseconds kLook{100};
+constexpr std::chrono::milliseconds kTokenLook{100};
 
 bool is_own(const struct stat& facts) {
   return facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
@@ -132,7 +132,7 @@ std::string await_token(const fs::path& path, std::chrono::seconds limit) {
           variables::kJobToken,
           " for all (srun passes it on, mpirun with -x)"));
     }
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kTokenLook);
   }
 }
 

@@ -18,7 +18,7 @@ namespace accelerate {
 namespace {
 
 constexpr size_t kFullBytes = 1 << 20;
-constexpr size_t kMaxOpenLine = 4096;
+constexpr size_t kMaxKeptLine = 4096;
 
 bool is_writable(int file) {
   pollfd waited{file, POLLOUT, 0};
@@ -82,7 +82,7 @@ void Console::write_raw(std::string_view text) {
   if (is_returned && is_line_open_) {
     open_line_ += '\r';
   }
-  if (open_line_.size() > kMaxOpenLine) {
+  if (open_line_.size() > kMaxKeptLine) {
     open_line_.clear();
   }
   write_now();
