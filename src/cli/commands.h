@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
+#include "base/exit_codes.h"
 #include "config/launch_config.h"
 
 namespace CLI {
@@ -13,10 +14,6 @@ class App;
 }
 
 namespace accelerate {
-
-inline constexpr int kExitFailure = 1;
-inline constexpr int kExitUsage = 2;
-inline constexpr int kExitInterrupted = 130;
 
 /// Runs `program` with the flags of `launch`; returns the exit code.
 /// `parent_folder` as in `SessionOptions`.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/exit_codes.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -71,7 +72,6 @@ void Job::machine_failed(size_t, const FailureReport& report) {
 
 void Job::machine_cannot_start(size_t, const std::string& reason) {
   if (state_ == State::kRunning) {
-    constexpr int kExitUsage = 2;
     ending_ = {kExitUsage, reason};
     stop_all(SIGTERM, State::kStopping);
   }

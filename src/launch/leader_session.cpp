@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "accelerate/error.h"
+#include "base/exit_codes.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "hardware/network.h"
@@ -15,8 +16,6 @@
 namespace accelerate {
 
 namespace {
-
-constexpr int kExitUsage = 2;
 
 /// Sorts by time: the folders of a run's logs carry it.
 std::string make_run_id() {

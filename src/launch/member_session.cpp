@@ -3,14 +3,10 @@
 
 #include <cstring>
 
+#include "base/exit_codes.h"
 #include "base/str.h"
 
 namespace accelerate {
-namespace {
-
-constexpr int kExitUsage = 2;
-
-} // namespace
 
 MemberSession::MemberSession(
     const LaunchPlan& plan,

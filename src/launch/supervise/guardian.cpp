@@ -12,6 +12,7 @@
 #include <iostream>
 
 #include "accelerate/error.h"
+#include "base/exit_codes.h"
 #include "base/str.h"
 #include "launch/supervise/containment.h"
 #include "launch/supervise/process_tree.h"
@@ -54,7 +55,6 @@ int run_child(
     const std::function<int(int lifeline)>& body,
     int lifeline,
     bool is_contained) {
-  constexpr int kExitUsage = 2;
   try {
     if (is_contained) {
       enter_containment();
