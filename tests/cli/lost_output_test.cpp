@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "sizing/small_llama.h"
+#include "support/program.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -10,8 +11,6 @@ namespace {
 
 using safetensors::Dtype;
 using ::testing::StartsWith;
-
-const std::string kProgram = std::string(TEST_BIN_DIR) + "/accelerate";
 
 TEST(LostOutput, GivesOneLineAndNoZero) {
   TempDir folder;
