@@ -29,7 +29,7 @@ std::span<char> command_line() {
   // The name before may hold blanks and parentheses itself.
   std::string text(std::istreambuf_iterator<char>(file), {});
   const char* next = text.c_str() + std::min(text.rfind(')'), text.size());
-  constexpr int kAfterName = 45; // Fields 48 and 49 of proc(5).
+  constexpr int kAfterName = 45; // Then come fields 48 and 49 of proc(5).
   for (int i = 0; i <= kAfterName && next != nullptr; ++i) {
     next = std::strchr(next + 1, ' ');
   }
@@ -41,7 +41,7 @@ std::span<char> command_line() {
   const auto last = std::strtoull(end, nullptr, 10);
   return last <= first ? std::span<char>()
                        : std::span(
-                             reinterpret_cast<char*>(first), // NOLINT
+                             reinterpret_cast<char*>(first),
                              static_cast<size_t>(last - first));
 }
 
@@ -114,7 +114,13 @@ std::optional<Signal> SignalWitness::next() {
 }
 
 bool SignalWitness::is_busy(int signal) const {
-  return pid_ > 0 && !is_at_rest(pid_, signal);
+  if (pid_ <= 0) {
+    return false;
+  }
+  // In this order: what it had before it came to rest is in the pipe.
+  const bool is_resting = is_at_rest(pid_, signal);
+  pollfd reports{file(), POLLIN, 0};
+  return !is_resting || poll(&reports, 1, 0) > 0;
 }
 
 } // namespace accelerate
