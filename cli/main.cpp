@@ -31,13 +31,14 @@ class ClosedOutput : public std::streambuf {};
 
 // A file that is opened later must not become a standard stream.
 void open_standard_streams() {
-  static ClosedOutput closed;
+  // Never destroyed: the standard library flushes after everything else.
+  static auto* const closed = new ClosedOutput;
   for (int file = STDIN_FILENO; file <= STDERR_FILENO; ++file) {
     if (fcntl(file, F_GETFD) < 0) {
       [[maybe_unused]] const int opened =
           open("/dev/null", file == STDIN_FILENO ? O_RDONLY : O_WRONLY);
       if (file == STDOUT_FILENO) {
-        std::cout.rdbuf(&closed);
+        std::cout.rdbuf(closed);
       }
     }
   }
