@@ -58,7 +58,7 @@ end = rng.random()
 if end < 0.6:
     sys.exit(0)
 if end < 0.75:
-    sys.exit(rng.randint(1, 100))
+    sys.exit(rng.randint(3, 100))  # 2 says that nothing was started.
 if end < 0.85:
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(rng.choice([0.3, 1, 4]))
