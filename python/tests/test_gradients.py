@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import ranks
+from tiers import cases
 
 # PyTorch's DDP runs in the same processes on a copy of the module: the same kernels, the same
 # buckets and one addition of two numbers per gradient, so that bits are compared.
@@ -150,7 +151,7 @@ def test_a_loss_of_the_unwrapped_module_is_refused_where_it_would_not_meet_the_o
     assert "[backward] no prepared model was called since the last step" in result.stderr
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", cases([1, 2, 3], small=[3]))
 def test_accumulated_steps_equal_those_of_the_original(tmp_path, steps):
     script = f"""
     import torch
