@@ -6,7 +6,7 @@ find_program(ACCELERATE_CLANGXX NAMES clang++ clang++-19 clang++-16 clang++-14 R
 
 # accelerate_fuzz_test(NAME SOURCES files... [LIBRARIES names...]
 #                      [FLAGS flags...] [SEEDS folder] [DICTIONARY file])
-# SOURCES: the file with LLVMFuzzerTestOneInput and all sources that it needs,
+# SOURCES: the file with LLVMFuzzerTestOneInput, then all sources that it needs,
 # absolute or relative to the current folder. LIBRARIES: for the linker, such as
 # icuuc. SEEDS: a folder of valid inputs to start from. Builds
 # <build>/fuzz/NAME; the CTest case NAME, labelled `fuzz`, runs it for
@@ -14,7 +14,7 @@ find_program(ACCELERATE_CLANGXX NAMES clang++ clang++-19 clang++-16 clang++-14 R
 function(accelerate_fuzz_test name)
   cmake_parse_arguments(ARG "" "SEEDS;DICTIONARY" "SOURCES;LIBRARIES;FLAGS" ${ARGN})
   set(folder ${PROJECT_BINARY_DIR}/fuzz)
-  file(MAKE_DIRECTORY ${folder}/${name}.objects ${folder}/${name}.corpus)
+  file(MAKE_DIRECTORY ${folder}/objects ${folder}/${name}.corpus)
   set(sanitize -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
   set(flags -std=c++20 -g -O1 -fno-omit-frame-pointer ${sanitize}
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_BINARY_DIR}/include
@@ -28,19 +28,37 @@ function(accelerate_fuzz_test name)
     list(APPEND libraries -l${library})
   endforeach()
 
-  set(objects)
+  set(sources)
   foreach(source IN LISTS ARG_SOURCES)
     cmake_path(ABSOLUTE_PATH source NORMALIZE)
-    string(MD5 key ${source})
-    set(object ${folder}/${name}.objects/${key}.o)
-    add_custom_command(
-      OUTPUT ${object}
-      COMMAND ${ACCELERATE_CCACHE} ${ACCELERATE_CLANGXX} ${flags} -MD -MF ${object}.d
-              -MT ${object} -c ${source} -o ${object}
-      DEPENDS ${source}
-      DEPFILE ${object}.d
-      COMMENT "Instrumenting ${source}"
-      VERBATIM)
+    list(APPEND sources ${source})
+  endforeach()
+  if(ACCELERATE_UNITY)
+    list(POP_FRONT sources target_file)
+    list(TRANSFORM sources REPLACE "(.+)" "#include \"\\1\"" OUTPUT_VARIABLE includes)
+    list(JOIN includes "\n" includes)
+    string(MD5 key "${includes}")
+    file(CONFIGURE OUTPUT ${folder}/objects/${key}.cpp CONTENT "${includes}\n")
+    set(sources ${target_file} ${folder}/objects/${key}.cpp)
+  endif()
+
+  set(objects)
+  foreach(source IN LISTS sources)
+    # Targets share what they compile alike.
+    string(MD5 key "${source} ${flags}")
+    set(object ${folder}/objects/${key}.o)
+    get_property(known GLOBAL PROPERTY ACCELERATE_FUZZ_OBJECTS)
+    if(NOT object IN_LIST known)
+      set_property(GLOBAL APPEND PROPERTY ACCELERATE_FUZZ_OBJECTS ${object})
+      add_custom_command(
+        OUTPUT ${object}
+        COMMAND ${ACCELERATE_CCACHE} ${ACCELERATE_CLANGXX} ${flags} -MD -MF ${object}.d
+                -MT ${object} -c ${source} -o ${object}
+        DEPENDS ${source}
+        DEPFILE ${object}.d
+        COMMENT "Instrumenting ${source}"
+        VERBATIM)
+    endif()
     list(APPEND objects ${object})
   endforeach()
   add_custom_command(

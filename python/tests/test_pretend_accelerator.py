@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ranks import check, run
+from tiers import cases
 
 ALONE = [sys.executable]
 LAUNCH = ["accelerate", "launch", "--num_processes", "2"]
@@ -53,7 +54,10 @@ with open(f"answer_{where}_{accelerator.process_index}", "w") as file:
     )
 accelerator.end_training()
 """
-SETTINGS = [("no", "1"), ("bf16", "1"), ("no", "3"), ("bf16", "3")]
+# Precision, and steps of a window.
+SETTINGS = cases(
+    [("no", "1"), ("bf16", "1"), ("no", "3"), ("bf16", "3")], small=[("no", "1"), ("bf16", "3")]
+)
 
 
 def trained(starter: list[str], folder: Path, where: str, *settings: str) -> list[dict]:

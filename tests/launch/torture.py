@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random faults against random jobs.
 
-    torture.py --program BUILD/bin/accelerate [--seconds 40] [--seed N]
+    torture.py --program BUILD/bin/accelerate [--seconds 20] [--seed N]
                [--cases N]
 
 Starts jobs of 1 to 8 ranks on 1 to 3 hosts (network namespaces, where this user
@@ -377,7 +377,8 @@ class Case:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
-    parser.add_argument("--seconds", type=float, default=40)
+    is_long = "ACCELERATE_TEST_LONG" in os.environ
+    parser.add_argument("--seconds", type=float, default=300 if is_long else 20)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--cases", type=int, default=1 << 30)
     options = parser.parse_args()

@@ -134,10 +134,12 @@ std::vector<OracleAnswer> oracle_encode(
 }
 
 std::vector<OracleUnicode> oracle_unicode(
-    const std::filesystem::path& tokenizer) {
+    const std::filesystem::path& tokenizer,
+    size_t step) {
   const TempDir folder;
   const auto file = folder.path() / "answer";
-  run_oracle({"unicode", tokenizer.string(), file.string()});
+  run_oracle(
+      {"unicode", tokenizer.string(), file.string(), std::to_string(step)});
   Reader reader(file);
   std::vector<OracleUnicode> answers;
   while (!reader.at_end()) {

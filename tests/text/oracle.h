@@ -43,8 +43,10 @@ struct OracleUnicode {
   std::string normalized;
   std::vector<TextWord> words;
 };
+/// Of all stretches, one in `step`.
 std::vector<OracleUnicode> oracle_unicode(
-    const std::filesystem::path& tokenizer);
+    const std::filesystem::path& tokenizer,
+    size_t step);
 
 /// The inputs and options of a job, for our side.
 std::vector<TextInput> job_inputs(const nlohmann::json& job);

@@ -6,7 +6,7 @@
     oracle.py corpus KIND OUT            texts, as a JSON list
     oracle.py train KIND OUT SIZE        a tokenizer trained on the fortunes
     oracle.py encode TOKENIZER JOBS OUT  encodings and decoded texts, binary
-    oracle.py unicode TOKENIZER OUT      every code point through two steps
+    oracle.py unicode TOKENIZER OUT STEP every code point through two steps, a chunk in STEP
 
 Jobs are a JSON list of objects: inputs (strings or pairs), add_special_tokens,
 truncation and padding (null, or the arguments of enable_truncation and
@@ -210,10 +210,10 @@ def unicode_chunks():
                    "".join("a" + c + "\u0345B 1" + c + c for c in part))
 
 
-def run_unicode(tokenizer_file, out_file):
+def run_unicode(tokenizer_file, out_file, step):
     tokenizer = Tokenizer.from_file(tokenizer_file)
     with open(out_file, "wb") as out:
-        for text in unicode_chunks():
+        for text in itertools.islice(unicode_chunks(), 0, None, int(step)):
             write_text(out, text)
             write_text(out, tokenizer.normalizer.normalize_str(text)
                        if tokenizer.normalizer else text)

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdlib>
+
+namespace accelerate::testing {
+
+/// Whether `./dev test long` runs: what a test does over and over, it does as
+/// often as it takes then, and a few times otherwise.
+inline bool is_long_run() {
+  return std::getenv("ACCELERATE_TEST_LONG") != nullptr;
+}
+
+} // namespace accelerate::testing
