@@ -171,13 +171,21 @@ void Job::stop_all(int signal, State next) {
   if (next == State::kStopping) {
     loop_.cancel(std::exchange(return_timer_, 0));
   }
+  // All are marked before the first is told: one that runs nothing answers
+  // within the call, and must not pass for the last.
+  std::vector<Machine*> told;
   for (size_t i = 0; i < machines_.size(); ++i) {
     if (phases_[i] != Phase::kLost && phases_[i] != Phase::kStopping) {
       phases_[i] = Phase::kStopping;
-      machines_[i]->stop(signal, next == State::kRestarting);
+      told.push_back(machines_[i]);
     }
   }
-  go_on_when_all_stopped();
+  for (Machine* machine : told) {
+    machine->stop(signal, next == State::kRestarting);
+  }
+  if (told.empty()) {
+    go_on_when_all_stopped();
+  }
 }
 
 void Job::go_on_when_all_stopped() {

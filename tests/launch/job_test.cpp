@@ -22,6 +22,9 @@ class RecordingMachine : public Machine {
   void stop(int signal, bool is_to_restart) override {
     log.push_back(
         (is_to_restart ? "restart " : "stop ") + std::to_string(signal));
+    if (stopped) {
+      stopped();
+    }
   }
   void end(const JobEnding& ending) override {
     log.push_back("end " + std::to_string(ending.exit_code));
@@ -29,6 +32,8 @@ class RecordingMachine : public Machine {
   }
   std::vector<std::string> log;
   std::string summary;
+  /// Answers within the call, as a machine does where nothing runs any more.
+  std::function<void()> stopped;
 };
 
 struct TwoMachines {
@@ -94,6 +99,31 @@ TEST(Job, RestartsEverybodyOnlyWhenAllHaveStopped) {
   two.job.machine_stopped(0);
   two.job.machine_stopped(1);
   EXPECT_EQ(two.first.log.back(), "end 9");
+}
+
+TEST(Job, IsNotTakenForStoppedByAMachineThatAnswersAtOnce) {
+  TwoMachines two(1);
+  two.first.stopped = [&] { two.job.machine_stopped(0); };
+  two.job.machine_failed(0, {0, "node0", 7, "exit code 7", {}});
+  two.job.machine_stopped(1);
+  two.wait_until_started(3);
+  two.job.machine_failed(0, {0, "node0", 9, "exit code 9", {}});
+  EXPECT_THAT(
+      two.second.log,
+      ElementsAre("start 0", "restart 15", "start 1", "stop 15"));
+  two.job.machine_stopped(1);
+  EXPECT_EQ(two.second.log.back(), "end 9");
+}
+
+TEST(Job, RestartsOnceWhereAllAnswerAtOnce) {
+  TwoMachines two(5);
+  two.first.stopped = [&] { two.job.machine_stopped(0); };
+  two.second.stopped = [&] { two.job.machine_stopped(1); };
+  two.job.machine_failed(1, {1, "node1", 7, "exit code 7", {}});
+  // The first pause is 0.1 s, a second one would be 0.2 s.
+  two.loop.after(std::chrono::milliseconds(500), [&] { two.loop.stop(); });
+  two.loop.run();
+  EXPECT_THAT(two.second.log, ElementsAre("start 0", "restart 15", "start 1"));
 }
 
 TEST(Job, IsInterruptedBetweenTwoAttempts) {
