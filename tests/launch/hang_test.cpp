@@ -397,14 +397,13 @@ TEST(Restarts, WaitLongerEachTime) {
 }
 
 TEST(Restarts, OfASingleWorkerComeOneAfterTheOther) {
-  const auto result = run_shell(
-      launch("--max_restarts 3 --num_processes 1 sh -c "
-             "'echo from $TORCHELASTIC_RESTART_COUNT; sleep 0.4; "
-             "echo to $TORCHELASTIC_RESTART_COUNT; exit 3'"));
+  const auto result =
+      run_shell(launch("--max_restarts 3 --num_processes 1 sh -c "
+                       "'echo from $TORCHELASTIC_RESTART_COUNT; sleep 0.4; "
+                       "echo to $TORCHELASTIC_RESTART_COUNT; exit 3'"));
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_EQ(
-      result.out,
-      "from 0\nto 0\nfrom 1\nto 1\nfrom 2\nto 2\nfrom 3\nto 3\n");
+      result.out, "from 0\nto 0\nfrom 1\nto 1\nfrom 2\nto 2\nfrom 3\nto 3\n");
 }
 
 TEST(Restarts, CanBeInterruptedWhileTheyWait) {
