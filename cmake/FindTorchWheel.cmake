@@ -1,14 +1,15 @@
 # Finds torch without torch's own package, which demands a CUDA toolkit where
-# the wheel was built for CUDA, even if nothing is compiled for a GPU.
+# torch was built for CUDA, even if nothing is compiled for a GPU.
 #
 # Looked at in this order: ACCELERATE_TORCH_DIR; a LibTorch folder on
 # CMAKE_PREFIX_PATH; the site-packages of ACCELERATE_PYTHON (default: python3).
+# What is found is not cached, so that the next configuration may name another.
 #
 # Gives: accelerate::torch (headers, libraries), ACCELERATE_TORCH_DIR,
-# ACCELERATE_TORCH_VERSION, ACCELERATE_TORCH_CUDA (has CUDA and NCCL headers).
-include_guard(GLOBAL)
+# ACCELERATE_TORCH_VERSION, ACCELERATE_TORCH_CUDA (torch has CUDA),
+# ACCELERATE_TORCH_NCCL (and the headers of CUDA and NCCL are here).
 
-set(ACCELERATE_TORCH_DIR "" CACHE PATH "Folder with torch's lib/ and include/")
+set(ACCELERATE_TORCH_DIR "" CACHE PATH "Folder with torch's lib/ and include/; looked for where empty")
 set(ACCELERATE_PYTHON "$ENV{ACCELERATE_PYTHON}" CACHE STRING
     "Python whose installed torch is used")
 if(SKBUILD)
@@ -16,10 +17,11 @@ if(SKBUILD)
   set(ACCELERATE_PYTHON ${Python_EXECUTABLE})
 endif()
 
+set(_looked_in ${ACCELERATE_TORCH_DIR})
 if(NOT ACCELERATE_TORCH_DIR)
   foreach(prefix IN LISTS CMAKE_PREFIX_PATH)
     if(EXISTS ${prefix}/lib/libtorch_cpu.so AND EXISTS ${prefix}/include/torch)
-      set(ACCELERATE_TORCH_DIR ${prefix} CACHE PATH "" FORCE)
+      set(ACCELERATE_TORCH_DIR ${prefix})
       break()
     endif()
   endforeach()
@@ -33,17 +35,21 @@ if(NOT ACCELERATE_TORCH_DIR)
     COMMAND ${_python} -c "import sysconfig; print(sysconfig.get_path('purelib'))"
     OUTPUT_VARIABLE _purelib OUTPUT_STRIP_TRAILING_WHITESPACE
     ERROR_QUIET RESULT_VARIABLE _failed)
+  set(_looked_in ${_purelib})
   if(NOT _failed AND EXISTS ${_purelib}/torch/lib/libtorch_cpu.so)
-    file(REAL_PATH ${_purelib}/torch _torch)
-    set(ACCELERATE_TORCH_DIR ${_torch} CACHE PATH "" FORCE)
+    file(REAL_PATH ${_purelib}/torch ACCELERATE_TORCH_DIR)
   endif()
 endif()
 
+# Wheels and LibTorch folders have these headers alike; the first is where recent
+# ones keep the number, the second where the others do.
 set(ACCELERATE_TORCH_VERSION "")
-foreach(_file version.py build-version)
-  if(EXISTS ${ACCELERATE_TORCH_DIR}/${_file} AND NOT ACCELERATE_TORCH_VERSION)
-    file(READ ${ACCELERATE_TORCH_DIR}/${_file} _text)
-    string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" ACCELERATE_TORCH_VERSION "${_text}")
+foreach(_file torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+  if(EXISTS ${ACCELERATE_TORCH_DIR}/include/${_file} AND NOT ACCELERATE_TORCH_VERSION)
+    file(READ ${ACCELERATE_TORCH_DIR}/include/${_file} _text)
+    if(_text MATCHES "\"([0-9]+\\.[0-9]+\\.[0-9]+)")
+      set(ACCELERATE_TORCH_VERSION ${CMAKE_MATCH_1})
+    endif()
   endif()
 endforeach()
 
@@ -53,7 +59,7 @@ find_package_handle_standard_args(
   REQUIRED_VARS ACCELERATE_TORCH_DIR ACCELERATE_TORCH_VERSION
   VERSION_VAR ACCELERATE_TORCH_VERSION
   REASON_FAILURE_MESSAGE
-    "no torch found in '${_purelib}': install torch 2.11 to 2.15 there first (pip install torch==2.11.0), set ACCELERATE_PYTHON to a Python that has it, or put a LibTorch folder on CMAKE_PREFIX_PATH")
+    "no torch found in '${_looked_in}': install torch 2.11 to 2.15 there first (pip install torch==2.11.0), set ACCELERATE_PYTHON to a Python that has it, or put a LibTorch folder on CMAKE_PREFIX_PATH")
 if(NOT TorchWheel_FOUND)
   return()
 endif()
@@ -61,24 +67,25 @@ if(ACCELERATE_TORCH_VERSION VERSION_LESS 2.11 OR ACCELERATE_TORCH_VERSION VERSIO
   message(FATAL_ERROR "torch ${ACCELERATE_TORCH_VERSION} found at ${ACCELERATE_TORCH_DIR}, 2.11 to 2.15 needed")
 endif()
 
-# CUDA's and NCCL's headers: wheels bring them in site-packages/nvidia.
+# CUDA's and NCCL's headers: wheels bring them in site-packages/nvidia. A LibTorch
+# folder has none, and a wheel lacks crt/, a package of its own: there a toolkit
+# has them.
 get_filename_component(_site ${ACCELERATE_TORCH_DIR} DIRECTORY)
 file(GLOB _nvidia_includes ${_site}/nvidia/*/include)
 set(ACCELERATE_TORCH_CUDA OFF)
+set(ACCELERATE_TORCH_NCCL OFF)
 set(_cuda_includes)
 if(EXISTS ${ACCELERATE_TORCH_DIR}/lib/libtorch_cuda.so)
-  # crt/ is a package of its own: where the wheels lack it, a toolkit has it.
+  set(ACCELERATE_TORCH_CUDA ON)
   find_program(ACCELERATE_NVCC nvcc PATHS /usr/local/cuda/bin)
   get_filename_component(_toolkit "${ACCELERATE_NVCC}" REALPATH)
   get_filename_component(_toolkit "${_toolkit}" DIRECTORY)
-  find_path(ACCELERATE_CUDA_INCLUDE crt/host_config.h
+  find_path(ACCELERATE_CUDA_INCLUDE crt/host_config.h NO_CACHE
             HINTS ${_nvidia_includes} ${_toolkit}/../include)
-  find_path(ACCELERATE_NCCL_INCLUDE nccl.h HINTS ${_nvidia_includes})
+  find_path(ACCELERATE_NCCL_INCLUDE nccl.h NO_CACHE HINTS ${_nvidia_includes})
   if(ACCELERATE_CUDA_INCLUDE AND ACCELERATE_NCCL_INCLUDE)
-    set(ACCELERATE_TORCH_CUDA ON)
+    set(ACCELERATE_TORCH_NCCL ON)
     set(_cuda_includes ${ACCELERATE_CUDA_INCLUDE} ${ACCELERATE_NCCL_INCLUDE})
-  else()
-    message(WARNING "this torch has CUDA, but the headers crt/host_config.h or nccl.h were not found: NCCL is left out; pip install nvidia-cuda-crt and nvidia-nccl, or install a CUDA toolkit")
   endif()
 endif()
 
@@ -93,7 +100,7 @@ if(NOT TARGET accelerate::torch)
   target_link_directories(accelerate::torch INTERFACE ${_lib})
   target_link_libraries(accelerate::torch INTERFACE ${_lib}/libtorch_cpu.so
                                                     ${_lib}/libc10.so)
-  if(EXISTS ${_lib}/libtorch_cuda.so)
+  if(ACCELERATE_TORCH_CUDA)
     # Nothing refers to these by name: they register the CUDA kernels.
     target_link_libraries(
       accelerate::torch

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives on trees of tensors, checked before they run.
 //
-// Ranks first exchange a few bytes that describe their values. Where these do
-// not fit together, every rank gets a `MismatchError` that names the odd rank,
-// instead of wrong data on one and a hang on another.
+// Ranks first exchange a few bytes that describe their values; small values on
+// the CPU travel in the same exchange. Where they do not fit together, every
+// rank gets a `MismatchError` that names the odd rank, instead of wrong data on
+// one and a hang on another.
 #pragma once
 
 #include <cstdint>

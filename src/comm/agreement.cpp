@@ -3,25 +3,30 @@
 
 #include <ATen/ATen.h>
 
+#include <cstring>
 #include <map>
 
 #include "accelerate/error.h"
 #include "base/stable_hash.h"
 #include "base/str.h"
+#include "comm/arguments.h"
+#include "comm/process_group_impl.h"
 
 namespace accelerate {
 namespace {
 
-// A header of this many numbers travels in one small exchange: a hash, the
-// number of tensors, and the free sizes of the first tensors.
-constexpr int64_t kHeaderSize = 16;
-constexpr int64_t kSizesInHeader = kHeaderSize - 2;
+// What travels in the one exchange, of one size whatever ranks bring, in words
+// of 64 bits: a hash, whether values came along, the free sizes, the values.
+constexpr size_t kPacketWords = 64;
+constexpr size_t kSizesAt = 2;
+constexpr size_t kMaxSizes = kPacketWords - kSizesAt;
 
 bool has_dim(const at::Tensor& tensor, FreeDim free) {
   return free.dim >= 0 && free.dim < tensor.dim();
 }
 
 std::string describe(
+    const ProcessGroup& group,
     const std::string& operation,
     const detail::Leaves& leaves,
     FreeDim free) {
@@ -39,8 +44,61 @@ std::string describe(
                   : std::to_string(tensor.size(dim));
     }
     text += ']';
+    if (!group.impl()->travels_as_cpu(tensor.device().type())) {
+      text += str_cat(" on ", tensor.device().type());
+    }
   }
   return text;
+}
+
+// The bytes of all tensors, one after the other; nothing where they are more
+// than `space`, or travel without the host.
+std::optional<std::string> small_values(
+    const ProcessGroup& group,
+    const detail::Leaves& leaves,
+    size_t space) {
+  const auto goes_along = [&](const at::Tensor& tensor) {
+    return is_dense(tensor) &&
+           group.impl()->travels_as_cpu(tensor.device().type());
+  };
+  size_t size = 0;
+  for (const auto& tensor : leaves.tensors) {
+    if (!goes_along(tensor) || tensor.nbytes() > space - size) {
+      return std::nullopt;
+    }
+    size += tensor.nbytes();
+  }
+  std::string bytes;
+  for (const auto& tensor : leaves.tensors) {
+    const auto plain =
+        tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+    bytes.append(static_cast<const char*>(plain.data_ptr()), plain.nbytes());
+  }
+  return bytes;
+}
+
+// All ranks' values out of their bytes. `leaves` are this rank's.
+std::vector<std::vector<at::Tensor>> unpack(
+    const std::vector<const char*>& bytes,
+    const detail::Leaves& leaves,
+    const std::vector<std::vector<int64_t>>& free_sizes,
+    FreeDim free) {
+  std::vector<std::vector<at::Tensor>> values(leaves.tensors.size());
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    const char* next = bytes[rank];
+    for (size_t i = 0; i < leaves.tensors.size(); ++i) {
+      const auto& own = leaves.tensors[i];
+      auto shape = own.sizes().vec();
+      if (has_dim(own, free)) {
+        shape[static_cast<size_t>(free.dim)] = free_sizes[rank][i];
+      }
+      auto value = at::empty(shape, at::dtype(own.scalar_type()));
+      std::memcpy(value.data_ptr(), next, value.nbytes());
+      next += value.nbytes();
+      values[i].push_back(std::move(value));
+    }
+  }
+  return values;
 }
 
 [[noreturn]] void throw_mismatch(
@@ -83,37 +141,60 @@ Agreement agree(
     const ProcessGroup& group,
     const std::string& operation,
     const detail::Leaves& leaves,
-    FreeDim free) {
+    FreeDim free,
+    Sends sends) {
   std::vector<int64_t> sizes;
   for (const auto& tensor : leaves.tensors) {
     const bool is_free = tensor.defined() && has_dim(tensor, free);
     sizes.push_back(is_free ? tensor.size(free.dim) : 0);
   }
   if (group.world_size() == 1) {
-    return {{sizes}};
+    return {{sizes}, std::nullopt};
   }
-  const std::string description = describe(operation, leaves, free);
-  const auto num_tensors = static_cast<int64_t>(sizes.size());
-  auto header = at::zeros({kHeaderSize}, at::kLong);
-  auto* words = header.data_ptr<int64_t>();
+  const std::string description = describe(group, operation, leaves, free);
+  auto packet = at::zeros({kPacketWords}, at::kLong);
+  auto* words = packet.data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(stable_hash(description));
-  words[1] = num_tensors;
-  std::copy_n(sizes.begin(), std::min(num_tensors, kSizesInHeader), words + 2);
-  const auto headers = group.all_gather(header);
-  const auto* rows = headers.data_ptr<int64_t>();
-  for (int rank = 1; rank < group.world_size(); ++rank) {
-    if (rows[rank * kHeaderSize] != rows[0]) {
-      throw_mismatch(group, operation, description);
+  const bool sizes_fit = sizes.size() <= kMaxSizes;
+  const size_t values_at = kSizesAt + sizes.size();
+  if (sizes_fit) {
+    std::copy(sizes.begin(), sizes.end(), words + kSizesAt);
+  }
+  if (sizes_fit && sends == Sends::kSmallValues) {
+    const size_t space = (kPacketWords - values_at) * sizeof(int64_t);
+    if (const auto values = small_values(group, leaves, space)) {
+      words[1] = 1;
+      std::memcpy(words + values_at, values->data(), values->size());
     }
   }
-  at::Tensor all_sizes = headers.slice(1, 2).contiguous();
-  if (num_tensors > kSizesInHeader) {
+
+  const auto packets = group.all_gather(packet);
+  std::vector<const int64_t*> ranks;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    ranks.push_back(packets[rank].const_data_ptr<int64_t>());
+  }
+  bool all_sent_values = true;
+  for (const auto* theirs : ranks) {
+    if (theirs[0] != ranks[0][0]) {
+      throw_mismatch(group, operation, description);
+    }
+    all_sent_values = all_sent_values && theirs[1] == 1;
+  }
+  at::Tensor all_sizes = packets.slice(1, kSizesAt).contiguous();
+  if (!sizes_fit) {
     all_sizes = group.all_gather(at::tensor(sizes, at::kLong));
   }
   Agreement agreement;
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    const auto* first = all_sizes[rank].data_ptr<int64_t>();
-    agreement.free_sizes.emplace_back(first, first + num_tensors);
+    const auto* first = all_sizes[rank].const_data_ptr<int64_t>();
+    agreement.free_sizes.emplace_back(first, first + sizes.size());
+  }
+  if (all_sent_values) {
+    std::vector<const char*> bytes;
+    for (const auto* theirs : ranks) {
+      bytes.push_back(reinterpret_cast<const char*>(theirs + values_at));
+    }
+    agreement.values = unpack(bytes, leaves, agreement.free_sizes, free);
   }
   return agreement;
 }

@@ -2,6 +2,7 @@
 // Do all ranks bring values that fit one collective?
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,10 +11,13 @@
 
 namespace accelerate {
 
-/// Everybody's shapes, as far as they may differ.
+/// Everybody's shapes, as far as they may differ, and values, as far as they
+/// came along.
 struct Agreement {
   /// `free_sizes[rank][tensor]`: the size of the free dimension.
   std::vector<std::vector<int64_t>> free_sizes;
+  /// `values[tensor][rank]`, in host memory; see `Sends`.
+  std::optional<std::vector<std::vector<at::Tensor>>> values;
 };
 
 /// Which dimension of a tensor may differ between ranks; in tensors without it
@@ -23,15 +27,23 @@ struct FreeDim {
   int64_t dim = kNone;
 };
 
-/// Compares operation, structure, dtypes, number of dimensions and all sizes
-/// but the free dimension's across ranks. Throws `MismatchError` on every rank
-/// where they differ, naming the ranks that are not like most others and what
-/// they brought. A collective operation itself.
+enum class Sends {
+  kShapes,
+  /// Values too, where those of every rank are a few hundred bytes that hosts
+  /// would wait for anyway: then no second exchange is needed.
+  kSmallValues,
+};
+
+/// Compares operation, structure, dtypes, number of dimensions, all sizes but
+/// the free dimension's, and where values travel across ranks. Throws
+/// `MismatchError` on every rank where they differ, naming the ranks that are
+/// not like most others and what they brought. A collective operation itself.
 Agreement agree(
     const ProcessGroup& group,
     const std::string& operation,
     const detail::Leaves& leaves,
-    FreeDim free);
+    FreeDim free,
+    Sends sends = Sends::kShapes);
 
 /// As above for a plain description: equal on all ranks or `MismatchError`.
 void agree_on_text(

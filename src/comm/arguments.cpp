@@ -62,10 +62,13 @@ void check_root(const ProcessGroup& group, const char* operation, int root) {
   }
 }
 
+bool is_dense(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided &&
+         !tensor.is_quantized();
+}
+
 void check_dense(const char* operation, const at::Tensor& tensor) {
-  const bool is_dense = tensor.defined() && tensor.layout() == at::kStrided &&
-                        !tensor.is_quantized();
-  if (!is_dense) {
+  if (!is_dense(tensor)) {
     throw UsageError(str_cat(
         "[",
         operation,

@@ -15,6 +15,9 @@ const char* name_of(ReduceOp op);
 /// Throws `UsageError` where the group has no such rank.
 void check_root(const ProcessGroup& group, const char* operation, int root);
 
+/// Whether the tensor is one of plain numbers in memory.
+bool is_dense(const at::Tensor& tensor);
+
 /// Throws `UsageError` for undefined, sparse and quantized tensors.
 void check_dense(const char* operation, const at::Tensor& tensor);
 

@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "comm/agreement.h"
 #include "comm/arguments.h"
+#include "comm/reduction.h"
 
 namespace accelerate::detail {
 namespace {
@@ -71,14 +72,37 @@ join(const at::Tensor& rows, const Agreement& agreement, size_t tensor) {
   return is_even ? rows.flatten(0, 1) : at::cat(parts);
 }
 
+// All ranks' values to their reduction.
+at::Tensor reduce(const std::vector<at::Tensor>& values, ReduceOp op) {
+  const auto rows = at::stack(values);
+  const auto reduced =
+      reduce_rows(rows.is_complex() ? at::view_as_real(rows) : rows, op);
+  divide(reduced, op, static_cast<int>(values.size()));
+  return rows.is_complex() ? at::view_as_complex(reduced) : reduced;
+}
+
+// As `join` above for values that came along, back on the device of `rows`.
+std::vector<at::Tensor> join(
+    const Leaves& rows,
+    const std::vector<std::vector<at::Tensor>>& values) {
+  std::vector<at::Tensor> result;
+  for (size_t i = 0; i < values.size(); ++i) {
+    result.push_back(at::cat(values[i]).to(rows.tensors[i].device()));
+  }
+  return result;
+}
+
 } // namespace
 
 std::vector<at::Tensor> all_gather(
     const ProcessGroup& group,
     const Leaves& leaves) {
   const Leaves rows = as_rows(leaves);
-  const auto agreement = agree(group, "gather", rows, {0});
+  const auto agreement = agree(group, "gather", rows, {0}, Sends::kSmallValues);
   check_all_dense("gather", rows);
+  if (agreement.values) {
+    return join(rows, *agreement.values);
+  }
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < rows.tensors.size(); ++i) {
     const int64_t size = largest(agreement, i);
@@ -92,9 +116,13 @@ std::optional<std::vector<at::Tensor>>
 gather(const ProcessGroup& group, const Leaves& leaves, int root) {
   check_root(group, "gather", root);
   const Leaves rows = as_rows(leaves);
-  const auto agreement =
-      agree(group, str_cat("gather to rank ", root), rows, {0});
+  const auto agreement = agree(
+      group, str_cat("gather to rank ", root), rows, {0}, Sends::kSmallValues);
   check_all_dense("gather", rows);
+  if (agreement.values) {
+    return group.rank() == root ? std::optional(join(rows, *agreement.values))
+                                : std::nullopt;
+  }
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < rows.tensors.size(); ++i) {
     const int64_t size = largest(agreement, i);
@@ -112,14 +140,19 @@ gather(const ProcessGroup& group, const Leaves& leaves, int root) {
 
 std::vector<at::Tensor>
 reduce(const ProcessGroup& group, const Leaves& leaves, ReduceOp op) {
-  agree(group, str_cat("reduce ", name_of(op)), leaves, {});
+  const auto agreement = agree(
+      group, str_cat("reduce ", name_of(op)), leaves, {}, Sends::kSmallValues);
   for (const auto& tensor : leaves.tensors) {
     check_reducible("reduce", tensor, op);
   }
   std::vector<at::Tensor> result;
-  for (const auto& tensor : leaves.tensors) {
-    result.push_back(tensor.detach().clone());
-    group.all_reduce(result.back(), op);
+  for (size_t i = 0; i < leaves.tensors.size(); ++i) {
+    result.push_back(leaves.tensors[i].detach().clone());
+    if (agreement.values) {
+      result.back().copy_(reduce((*agreement.values)[i], op));
+    } else {
+      group.all_reduce(result.back(), op);
+    }
   }
   return result;
 }

@@ -142,6 +142,19 @@ at::Tensor ProcessGroup::Impl::carried(const at::Tensor& tensor) const {
   return plain.is_cpu() && substitute_ ? plain.to(*substitute_) : plain;
 }
 
+bool ProcessGroup::Impl::travels_as_cpu(c10::DeviceType device) const {
+  if (device == c10::kCPU || !group_) {
+    return true;
+  }
+  const auto devices = group_->getDeviceTypes();
+  const bool is_known =
+      std::any_of(devices.begin(), devices.end(), [&](const auto& other) {
+        return other.type() == device;
+      });
+  return is_known && group_->getBackend(device) ==
+                         group_->getBackend(substitute_.value_or(c10::kCPU));
+}
+
 bool ProcessGroup::Impl::sums_after_exchange(c10::DeviceType device) const {
   if (!group_) {
     return false;

@@ -43,6 +43,9 @@ class ProcessGroup::Impl {
   /// The tensor, contiguous, without bits that say to read its memory another
   /// way, and on a device that the group has a backend for.
   at::Tensor carried(const at::Tensor& tensor) const;
+  /// Whether the backend that carries CPU tensors, for which hosts wait, is
+  /// that device's too.
+  bool travels_as_cpu(c10::DeviceType device) const;
   /// See `BackendEntry`; of the backend for that device.
   bool sums_after_exchange(c10::DeviceType device) const;
   /// As `start` for `work` that speaks to the other ranks by itself, as

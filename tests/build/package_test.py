@@ -11,12 +11,25 @@ cmake, build = sys.argv[1:]
 source = pathlib.Path(__file__).resolve().parents[2] / "examples/cmake_project"
 
 
-def run(*command):
-    answer = subprocess.run(
+def answer_of(*command):
+    return subprocess.run(
         [str(part) for part in command], capture_output=True, text=True,
         timeout=500, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def run(*command):
+    answer = answer_of(*command)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     return answer.stdout
+
+
+def make_torch(folder, version):
+    """As much of a torch as is looked at when one is chosen."""
+    header = folder / "include/torch/headeronly/version.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(f'#define TORCH_VERSION "{version}"\n')
+    (folder / "lib").mkdir()
+    (folder / "lib/libtorch_cpu.so").touch()
 
 
 with tempfile.TemporaryDirectory() as folder:
@@ -32,4 +45,13 @@ with tempfile.TemporaryDirectory() as folder:
     assert match, out
     slope, offset = map(float, match.groups())
     assert abs(slope - 3) < 0.01 and abs(offset - 1) < 0.01, out
+
+    # The libraries fit one torch: no other is taken in its place.
+    other = pathlib.Path(folder, "other_torch")
+    make_torch(other, "2.12.7")
+    answer = answer_of(cmake, "-S", source, "-B", pathlib.Path(folder, "refused"), "-G", "Ninja",
+                       f"-DCMAKE_PREFIX_PATH={prefix}", f"-DACCELERATE_TORCH_DIR={other}")
+    message = " ".join(answer.stderr.split())
+    assert answer.returncode != 0, answer.stdout
+    assert "got torch 2.12.7" in message and "which accelerate was built with" in message, message
 print("the installed package builds and trains:", out.strip())

@@ -7,6 +7,7 @@
 
 #include <mutex>
 
+#include "accelerate/c10d.h"
 #include "accelerate/error.h"
 
 namespace accelerate {
@@ -48,11 +49,11 @@ TEST(Gather, AllowsTheFirstDimensionToDiffer) {
 TEST(Gather, HandlesMoreTensorsThanFitTheHeader) {
   run_ranks(2, [](ProcessGroup group) {
     std::vector<Tensor> many;
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < 80; ++i) {
       many.push_back(torch::full({(i + group.rank()) % 3}, i));
     }
     const auto all = all_gather(group, many);
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < 80; ++i) {
       const auto& tensor = all[static_cast<size_t>(i)];
       EXPECT_TRUE(tensor.equal(torch::full({i % 3 + (i + 1) % 3}, i)));
     }
@@ -65,6 +66,88 @@ TEST(Reduce, LeavesItsArgumentAlone) {
     const auto pair = reduce(group, std::pair(own, own), ReduceOp::kMean);
     EXPECT_TRUE(pair.first.equal(torch::full({2}, 1.5)));
     EXPECT_EQ(own[0].item<double>(), group.rank() + 1.0);
+  });
+}
+
+/// How many exchanges `call` takes.
+int64_t num_exchanges(
+    const ProcessGroup& group,
+    const std::function<void()>& call) {
+  const auto gloo = to_c10d(group)->getBackend(c10::kCPU);
+  const auto before = gloo->getSequenceNumberForGroup();
+  call();
+  return static_cast<int64_t>(gloo->getSequenceNumberForGroup() - before);
+}
+
+TEST(Collectives, ExchangeSmallValuesTogetherWithTheirCheck) {
+  run_ranks(2, [](ProcessGroup group) {
+    const int rank = group.rank();
+    const auto count = [&](auto call) { return num_exchanges(group, call); };
+    const Map small{{"loss", torch::tensor(0.5)}, {"hits", torch::ones({9})}};
+    EXPECT_EQ(count([&] { reduce(group, small); }), 1);
+    EXPECT_EQ(count([&] { all_gather(group, small); }), 1);
+    EXPECT_EQ(count([&] { gather(group, small, 1); }), 1);
+    const auto uneven = torch::ones({1 + rank, 3});
+    EXPECT_EQ(count([&] { all_gather(group, uneven); }), 1);
+    const auto large = torch::ones({1000});
+    EXPECT_EQ(count([&] { reduce(group, large); }), 2);
+    EXPECT_EQ(count([&] { all_gather(group, large); }), 2);
+    // What is small on one rank alone goes the way of the others.
+    const auto both = torch::full({rank == 0 ? 1 : 1000}, rank);
+    at::Tensor all;
+    EXPECT_EQ(count([&] { all = all_gather(group, both); }), 2);
+    EXPECT_EQ(all.sum().item<int64_t>(), 1000);
+  });
+}
+
+TEST(Reduce, GivesTheSameForSmallAndLargeValues) {
+  const auto ops = {
+      ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMax, ReduceOp::kMin};
+  run_ranks(3, [&](ProcessGroup group) {
+    const auto numbers = torch::tensor({{0, 1, 2}, {3, -4, 5}, {1, 0, 3}});
+    for (const auto dtype :
+         {torch::kFloat,
+          torch::kDouble,
+          torch::kHalf,
+          torch::kBFloat16,
+          torch::kComplexFloat,
+          torch::kBool,
+          torch::kByte,
+          torch::kInt,
+          torch::kLong}) {
+      for (const auto op : ops) {
+        const bool is_whole = at::isIntegralType(dtype, /*includeBool=*/true);
+        if ((is_whole && op == ReduceOp::kMean) ||
+            (at::isComplexType(dtype) && op != ReduceOp::kMean)) {
+          continue;
+        }
+        const auto small = numbers[group.rank()].to(dtype);
+        const auto large = reduce(group, small.repeat({400}), op);
+        const auto found = reduce(group, small, op);
+        EXPECT_EQ(found.scalar_type(), dtype);
+        EXPECT_TRUE(found.equal(large.slice(0, 0, 3)))
+            << dtype << ' ' << found << large.slice(0, 0, 3);
+      }
+    }
+  });
+}
+
+TEST(Gather, GivesSmallValuesOfAnyKind) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto base = torch::arange(6).reshape({2, 3}) + 10 * group.rank();
+    const auto both =
+        torch::cat({base - 10 * group.rank(), base + 10 - 10 * group.rank()});
+    EXPECT_TRUE(all_gather(group, base).equal(both));
+    const auto columns = all_gather(group, base.t()); // No plain memory.
+    EXPECT_TRUE(columns.equal(torch::cat(
+        {base.t() - 10 * group.rank(), base.t() + 10 - 10 * group.rank()})));
+    const auto conjugate =
+        torch::complex(torch::zeros(1), torch::ones(1)).conj();
+    EXPECT_TRUE(
+        all_gather(group, conjugate).equal(torch::cat({conjugate, conjugate})));
+    EXPECT_EQ(all_gather(group, torch::zeros({0, 2})).size(0), 0);
+    EXPECT_FALSE(
+        all_gather(group, torch::ones(1).requires_grad_()).requires_grad());
   });
 }
 

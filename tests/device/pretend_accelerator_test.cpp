@@ -65,6 +65,50 @@ std::string train(AcceleratorOptions options, const Training& training) {
   return text;
 }
 
+/// How often hosts meet for each collective, and how many the devices do.
+std::string count_meetings(const AcceleratorOptions& options) {
+  Accelerator accelerator(options);
+  const auto& group = accelerator.process_group();
+  const auto device = accelerator.device();
+  std::string text;
+  const auto count = [&](const char* name, const auto& call) {
+    const auto gloo = to_c10d(group)->getBackend(c10::kCPU);
+    const auto meetings = gloo->getSequenceNumberForGroup();
+    const auto collectives = pretend_counts().collectives.load();
+    call();
+    text += std::string(name) + ' ' +
+            std::to_string(gloo->getSequenceNumberForGroup() - meetings) + ' ' +
+            std::to_string(pretend_counts().collectives - collectives) + '\n';
+  };
+  const auto value = torch::ones({3}, device);
+  const std::vector<Tensor> batch(40, value);
+  count("reduce", [&] { accelerator.reduce(value); });
+  count("gather", [&] { accelerator.gather(value); });
+  count("gather of 40", [&] { accelerator.gather(batch); });
+  count("gather_for_metrics", [&] { accelerator.gather_for_metrics(batch); });
+  return text;
+}
+
+const RankBodyRegistration kCountMeetings("count_meetings", count_meetings);
+
+/// What a rank hears where rank 1 left its values on the CPU.
+std::string mix_devices(const AcceleratorOptions& options) {
+  Accelerator accelerator(options);
+  auto value = torch::ones({3});
+  if (accelerator.process_index() == 0) {
+    value = value.to(accelerator.device());
+  }
+  try {
+    accelerator.reduce(value);
+  } catch (const MismatchError& error) {
+    accelerator.wait_for_everyone(); // The group is still in step.
+    return error.what();
+  }
+  return "no error";
+}
+
+const RankBodyRegistration kMixDevices("mix_devices", mix_devices);
+
 /// The two parts of what `train` returns.
 std::string place_of(const std::string& text) {
   return text.substr(0, text.find('\n'));
@@ -110,6 +154,22 @@ TEST_P(Trainings, OfTwoProcessesAreTheCpus) {
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(place_of(found[rank]), "pretend:" + std::to_string(rank));
     EXPECT_EQ(numbers_of(found[rank]), numbers_of(expected[rank]));
+  }
+}
+
+TEST(PretendAccelerator, LetsHostsMeetOnceForEachCollective) {
+  for (const auto& text : run_body(RankKind::kProcesses, 2, "count_meetings")) {
+    EXPECT_EQ(
+        text,
+        "reduce 1 1\ngather 1 1\ngather of 40 1 40\n"
+        "gather_for_metrics 1 40\n");
+  }
+}
+
+TEST(PretendAccelerator, NamesARankWhoseValuesAreElsewhere) {
+  for (const auto& text : run_body(RankKind::kProcesses, 2, "mix_devices")) {
+    EXPECT_THAT(text, HasSubstr("rank 1 brought <reduce sum"));
+    EXPECT_THAT(text, HasSubstr("Float[3] on pretend>"));
   }
 }
 
