@@ -93,7 +93,7 @@ std::string expectation(const Field& field) {
     if (field.most != Field{}.most) {
       text += str_cat(" and at most ", field.most);
     }
-    return field.is_range() ? text + ", or a range as 2:4," : text;
+    return field.is_range() ? text + ", or a range (2:4)" : text;
   }
   if (!field.choices.empty()) {
     return either(field.choices);

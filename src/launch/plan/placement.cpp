@@ -138,13 +138,16 @@ Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
 
 int machine_rank_of(const ResolvedConfig& config) {
   const LaunchConfig& values = config.values;
-  if (!values.num_machines.is_elastic() ||
+  const std::string address(without_brackets(values.main_process_ip));
+  if (!values.num_machines.is_elastic() || address.empty() ||
       config.kind_of("machine_rank") != SourceKind::kDefault) {
     return values.machine_rank;
   }
-  return is_this_machine(std::string(without_brackets(values.main_process_ip)))
-             ? 0
-             : kAnyMachine;
+  try {
+    return is_this_machine(address) ? 0 : kAnyMachine;
+  } catch (const CommError&) {
+    return kAnyMachine; // A name that is not known yet is another machine's.
+  }
 }
 
 std::string listening_address(const Placement& placement) {
