@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
@@ -90,8 +91,11 @@ void print_dry_run(const LaunchPlan& plan) {
     return;
   }
   StartOrder order;
-  order.world_size = plan.num_local * placement.num_machines;
-  order.first_rank = plan.num_local * placement.machine_rank;
+  order.group_world_size = placement.num_machines;
+  // Where machine 0 gives it a place: as the first of the others.
+  order.group_rank = std::abs(placement.machine_rank);
+  order.world_size = plan.num_local * order.group_world_size;
+  order.first_rank = plan.num_local * order.group_rank;
   order.max_restarts = plan.max_restarts;
   order.master_port = plan.main_process_port.value_or(0);
   if (placement.num_machines > 1) {

@@ -145,7 +145,10 @@ class FileReader {
     const json& value = entry.value;
     const bool fits = field.is_flag()     ? value.is_boolean()
                       : field.is_number() ? value.is_number_integer()
-                                          : !value.is_structured();
+                      : field.is_range()
+                          ? value.is_number_integer() ||
+                                entry.text.find(':') != std::string::npos
+                          : !value.is_structured();
     if (!fits) {
       wrong_type(field, entry);
     }

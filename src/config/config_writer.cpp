@@ -17,7 +17,7 @@ std::string distributed_type(const LaunchConfig& config) {
     return "MULTI_GPU";
   }
   const bool is_several =
-      config.num_machines > 1 || config.num_processes.value_or(1) > 1;
+      config.num_machines.most > 1 || config.num_processes.value_or(1) > 1;
   return config.cpu && is_several ? "MULTI_CPU" : "NO";
 }
 
@@ -26,7 +26,10 @@ json typed_value(const LaunchConfig& config, const Field& field) {
   if (field.is_flag()) {
     return text == "true";
   }
-  return field.is_number() ? json::parse(text) : json(text);
+  const bool is_number =
+      field.is_number() ||
+      (field.is_range() && text.find(':') == std::string::npos);
+  return is_number ? json::parse(text) : json(text);
 }
 
 // The original leaves these out, or writes null, where they were not given.

@@ -53,6 +53,21 @@ int number_in_range(const Field& field, const LayerValue& value) {
   return *number;
 }
 
+// 2:4, or one number for both.
+MachineRange range_of(const Field& field, const LayerValue& value) {
+  const size_t colon = value.text.find(':');
+  if (colon == std::string::npos) {
+    return number_in_range(field, value);
+  }
+  const auto least = parse_number<int>(value.text.substr(0, colon));
+  const auto most = parse_number<int>(value.text.substr(colon + 1));
+  if (!least || !most || *least < field.least || *most > field.most ||
+      *least > *most) {
+    refuse(field, value, expectation(field));
+  }
+  return {*least, *most};
+}
+
 void check_text(const Field& field, const LayerValue& value) {
   if (field.check != nullptr) {
     const std::string expected = field.check(value.text);
@@ -73,12 +88,12 @@ std::string expectation(const Field& field) {
   if (field.is_flag()) {
     return "true or false";
   }
-  if (field.is_number()) {
+  if (field.is_number() || field.is_range()) {
     std::string text = str_cat("a whole number of at least ", field.least);
     if (field.most != Field{}.most) {
       text += str_cat(" and at most ", field.most);
     }
-    return text;
+    return field.is_range() ? text + ", or a range (2:4)" : text;
   }
   if (!field.choices.empty()) {
     return either(field.choices);
@@ -103,6 +118,9 @@ void assign_field(
           },
           [&](int LaunchConfig::*member) {
             config.*member = number_in_range(field, value);
+          },
+          [&](MachineRange LaunchConfig::*member) {
+            config.*member = range_of(field, value);
           },
           [&](std::optional<int> LaunchConfig::*member) {
             config.*member = is_unset
@@ -133,6 +151,11 @@ std::string format_field(const LaunchConfig& config, const Field& field) {
           },
           [&](int LaunchConfig::*member) {
             return std::to_string(config.*member);
+          },
+          [&](MachineRange LaunchConfig::*member) {
+            const MachineRange& range = config.*member;
+            return range.is_elastic() ? str_cat(range.least, ':', range.most)
+                                      : std::to_string(range.most);
           },
           [&](std::optional<int> LaunchConfig::*member) {
             const auto& number = config.*member;

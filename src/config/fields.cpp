@@ -158,8 +158,9 @@ std::vector<Field> hardware_fields() {
       {.name = "num_processes",
        .member = &LaunchConfig::num_processes,
        .group = kHardware,
-       .help = "Processes to start, over all machines; by default one per "
-               "GPU, or one where there is none",
+       .help = "Processes to start, over all machines (of a range: when MAX "
+               "are there); by default one per GPU, or one where there is "
+               "none",
        .value_name = "N",
        .least = 1,
        .most = kMaxProcesses,
@@ -216,7 +217,8 @@ std::vector<Field> machine_fields() {
       {.name = "num_machines",
        .member = &LaunchConfig::num_machines,
        .group = kMachines,
-       .help = "Machines of the run",
+       .help = "Machines of the run; MIN:MAX lets it go on with fewer and "
+               "take in more (docs/guide_launch.md)",
        .value_name = "N",
        .least = 1,
        .most = kMaxMachines,
@@ -228,7 +230,7 @@ std::vector<Field> machine_fields() {
        .member = &LaunchConfig::machine_rank,
        .group = kMachines,
        .help = "Number of this machine, from 0; machine 0 is where the others "
-               "connect to",
+               "connect to. Not needed with a range of machines",
        .value_name = "N",
        .most = kMaxMachines - 1,
        .yaml_key = "machine_rank",
@@ -285,7 +287,8 @@ std::vector<Field> machine_fields() {
       {.name = "join_timeout",
        .member = &LaunchConfig::join_timeout,
        .group = kMachines,
-       .help = "Seconds that the machines wait for each other at the start",
+       .help = "Seconds that the machines wait for each other, at the start "
+               "and where one was lost",
        .value_name = "SECONDS",
        .least = 1,
        .most = 86400,

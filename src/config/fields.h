@@ -18,6 +18,7 @@ namespace accelerate {
 using FieldMember = std::variant<
     bool LaunchConfig::*,
     int LaunchConfig::*,
+    MachineRange LaunchConfig::*,
     std::optional<int> LaunchConfig::*,
     std::string LaunchConfig::*,
     std::filesystem::path LaunchConfig::*,
@@ -72,6 +73,10 @@ struct Field {
   bool is_number() const {
     return std::holds_alternative<int LaunchConfig::*>(member) ||
            std::holds_alternative<std::optional<int> LaunchConfig::*>(member);
+  }
+  /// A number or two with a colon between: 4, 2:4.
+  bool is_range() const {
+    return std::holds_alternative<MachineRange LaunchConfig::*>(member);
   }
   bool is_list() const {
     return std::holds_alternative<std::vector<std::string> LaunchConfig::*>(

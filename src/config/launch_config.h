@@ -15,6 +15,20 @@ namespace accelerate {
 /// Where machines meet that were told no port; torch's own default.
 inline constexpr int kDefaultMainProcessPort = 29500;
 
+/// How many machines a job has: one number, or a range within which it may
+/// shrink and grow (an elastic job).
+struct MachineRange {
+  constexpr MachineRange(int count = 1) : least(count), most(count) {}
+  constexpr MachineRange(int least_count, int most_count)
+      : least(least_count), most(most_count) {}
+
+  bool is_elastic() const { return least != most; }
+  bool operator==(const MachineRange&) const = default;
+
+  int least;
+  int most;
+};
+
 /// Every option of `accelerate launch`, after flags, environment, file and
 /// defaults were put together. The member initialisers are the defaults. The
 /// meaning of each is its help text in `fields.cpp`.
@@ -37,7 +51,7 @@ struct LaunchConfig {
   bool bind_memory = false;
 
   // Several machines.
-  int num_machines = 1;
+  MachineRange num_machines = 1;
   int machine_rank = 0;
   std::string main_process_ip = {};
   /// Unset or 0: any free one on one machine, `kDefaultMainProcessPort` on

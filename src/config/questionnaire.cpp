@@ -53,21 +53,21 @@ class Questionnaire {
 
   void ask_machines() {
     ask_text("num_machines", "1");
-    if (config_.num_machines == 1) {
+    if (config_.num_machines.most == 1) {
       return;
     }
-    if (config_.num_machines <= kLongestMenu) {
+    if (config_.num_machines.most <= kLongestMenu) {
       std::vector<std::string> ranks;
-      for (int rank = 0; rank < config_.num_machines; ++rank) {
+      for (int rank = 0; rank < config_.num_machines.most; ++rank) {
         ranks.push_back(str_cat("machine ", rank));
       }
       config_.machine_rank = static_cast<int>(
           prompter_.choose(question("machine_rank"), ranks, 0));
     } else {
       ask_until("machine_rank", "0", [&] {
-        return config_.machine_rank < config_.num_machines
+        return config_.machine_rank < config_.num_machines.most
                    ? ""
-                   : str_cat("at most ", config_.num_machines - 1);
+                   : str_cat("at most ", config_.num_machines.most - 1);
       });
     }
     ask_until("main_process_ip", "", [&] {
@@ -93,10 +93,11 @@ class Questionnaire {
       config_.num_processes = 1;
       return;
     }
-    const int least = config_.num_machines == 1 && config_.multi_gpu ? 2 : 1;
+    const int least =
+        config_.num_machines.most == 1 && config_.multi_gpu ? 2 : 1;
     const int proposed = config_.multi_gpu
-                             ? options_.num_gpus * config_.num_machines
-                             : config_.num_machines;
+                             ? options_.num_gpus * config_.num_machines.most
+                             : config_.num_machines.most;
     ask_until("num_processes", std::to_string(std::max(least, proposed)), [&] {
       return config_.num_processes.value_or(0) >= least
                  ? ""

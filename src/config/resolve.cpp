@@ -112,6 +112,19 @@ void check_pairs(const ResolvedConfig& config) {
 void check_machines(const ResolvedConfig& config) {
   const LaunchConfig& values = config.values;
   const auto hosts = static_cast<int>(values.hosts.size());
+  const char* const starter = hosts > 0                  ? "hosts"
+                              : !values.hostfile.empty() ? "hostfile"
+                              : !values.mpirun_hostfile.empty()
+                                  ? "mpirun_hostfile"
+                                  : nullptr;
+  if (values.num_machines.is_elastic() && starter != nullptr) {
+    contradiction(
+        config,
+        starter,
+        "num_machines",
+        "the machines of a range start their launchers themselves; give one "
+        "number, or leave the hosts out");
+  }
   if (hosts > 0 && config.kind_of("num_machines") != SourceKind::kDefault &&
       values.num_machines != hosts) {
     contradiction(
@@ -121,7 +134,7 @@ void check_machines(const ResolvedConfig& config) {
         "leave num_machines out: it is the number of hosts");
   }
   if (hosts == 0 && values.hostfile.empty() &&
-      values.machine_rank >= values.num_machines) {
+      values.machine_rank >= values.num_machines.most) {
     contradiction(
         config,
         "machine_rank",

@@ -23,14 +23,12 @@ constexpr std::chrono::seconds kLongRun{60};
 Job::Job(
     EventLoop& loop,
     std::vector<Machine*> machines,
-    int max_restarts,
-    std::chrono::seconds return_limit,
+    const JobOptions& options,
     Say say)
     : loop_(loop),
       machines_(std::move(machines)),
       phases_(machines_.size(), Phase::kStopped),
-      max_restarts_(max_restarts),
-      return_limit_(return_limit),
+      options_(options),
       say_(std::move(say)) {}
 
 Job::~Job() {
@@ -38,11 +36,27 @@ Job::~Job() {
   loop_.cancel(return_timer_);
 }
 
-void Job::start() {
+void Job::start(const std::vector<size_t>& absent) {
+  for (const size_t machine : absent) {
+    phases_[machine] = Phase::kLost;
+  }
+  start_attempt();
+}
+
+void Job::start_attempt() {
   state_ = State::kRunning;
+  is_counted_ = false;
+  is_failure_ = false;
+  departure_ = {};
   attempt_start_ = EventLoop::Clock::now();
-  phases_.assign(machines_.size(), Phase::kRunning);
-  for (auto* machine : machines_) {
+  std::vector<Machine*> members;
+  for (size_t i = 0; i < machines_.size(); ++i) {
+    if (phases_[i] != Phase::kLost) {
+      phases_[i] = Phase::kRunning;
+      members.push_back(machines_[i]);
+    }
+  }
+  for (Machine* machine : members) {
     // A machine that cannot start its workers fails the job at once.
     if (state_ == State::kRunning) {
       machine->start(attempt_);
@@ -50,18 +64,39 @@ void Job::start() {
   }
 }
 
+bool Job::count_restart() {
+  if (!is_counted_ && num_restarts_ < options_.max_restarts) {
+    is_counted_ = true;
+    ++num_restarts_;
+  }
+  return is_counted_;
+}
+
 void Job::machine_failed(size_t, const FailureReport& report) {
   if (state_ != State::kRunning) {
     return; // A consequence of the first failure.
   }
+  if (report.exit_code == kExitPreempted) {
+    say_(str_cat(
+        "[launch] rank ",
+        report.rank,
+        " on ",
+        report.host,
+        " left to be started again (exit code ",
+        kExitPreempted,
+        "); restarting all workers, which does not count as a restart"));
+    stop_all(SIGUSR1, State::kRestarting);
+    return;
+  }
   const std::string summary = summarise(report);
-  if (attempt_ < max_restarts_) {
+  is_failure_ = true;
+  if (count_restart()) {
     say_(str_cat(
         summary,
         "\n[launch] restarting all workers (restart ",
-        attempt_ + 1,
+        num_restarts_,
         " of ",
-        max_restarts_,
+        options_.max_restarts,
         ")"));
     stop_all(SIGTERM, State::kRestarting);
     return;
@@ -82,78 +117,143 @@ void Job::machine_finished(size_t machine) {
     return; // Its answer to the stop order follows.
   }
   phases_[machine] = Phase::kFinished;
-  const bool all_finished =
-      std::all_of(phases_.begin(), phases_.end(), [](Phase phase) {
-        return phase == Phase::kFinished;
-      });
-  if (all_finished) {
+  if (!is_any(Phase::kRunning)) {
     end({});
   }
 }
 
-void Job::machine_stopped(size_t machine) {
-  if (phases_[machine] == Phase::kStopping) {
-    phases_[machine] = Phase::kStopped;
-    go_on_when_all_stopped();
+void Job::machine_stopped(size_t machine, const Departure& departure) {
+  Phase& phase = phases_[machine];
+  if (phase != Phase::kStopping && phase != Phase::kLeaving) {
+    return;
   }
+  phase = phase == Phase::kLeaving ? Phase::kLost : Phase::kStopped;
+  departure_.is_any_preempted |= departure.is_any_preempted;
+  departure_.is_orderly &= departure.is_orderly;
+  go_on_when_all_stopped();
 }
 
 void Job::machine_lost(
     size_t machine,
     const std::string& host,
     const std::string& why) {
-  if (state_ == State::kOver || phases_[machine] == Phase::kLost) {
+  if (state_ == State::kOver || !is_here(machine)) {
     return;
   }
-  phases_[machine] = Phase::kLost;
-  if (state_ == State::kStopping) {
+  const Phase phase = std::exchange(phases_[machine], Phase::kLost);
+  departure_.is_orderly &= phase == Phase::kStopped;
+  const bool is_cause =
+      is_elastic() && is_failure_ && phase == Phase::kStopping;
+  if (is_cause) {
+    is_failure_ = false;
+    num_restarts_ -= std::exchange(is_counted_, false) ? 1 : 0;
+    state_ = State::kRestarting;
+  }
+  if (state_ == State::kStopping || phase == Phase::kLeaving) {
     go_on_when_all_stopped();
     return;
   }
   const std::string what =
       str_cat("[launch] machine ", machine, " (", host, ") ", why);
+  if (is_elastic()) {
+    part_with(machine, what);
+    return;
+  }
   ending_ = {
-      1,
+      kExitFailure,
       str_cat(
           what,
           "; all workers everywhere were ended. Look at that machine and "
           "at the network between, then launch again")};
-  if (attempt_ >= max_restarts_) {
+  if (!count_restart()) {
     stop_all(SIGTERM, State::kStopping);
     return;
   }
   say_(str_cat(
       what,
       "; waiting ",
-      return_limit_.count(),
+      options_.return_limit.count(),
       " s for it to come back, then restarting all workers (restart ",
-      attempt_ + 1,
+      num_restarts_,
       " of ",
-      max_restarts_,
+      options_.max_restarts,
       ")"));
   loop_.cancel(return_timer_);
-  return_timer_ = loop_.after(return_limit_, [this] {
+  return_timer_ = loop_.after(options_.return_limit, [this] {
     return_timer_ = 0;
     stop_all(SIGTERM, State::kStopping);
   });
   stop_all(SIGTERM, State::kRestarting);
 }
 
-void Job::machine_returned(size_t machine) {
-  if (state_ != State::kOver && phases_[machine] == Phase::kLost) {
-    phases_[machine] = Phase::kStopped;
+void Job::part_with(size_t machine, const std::string& what) {
+  const int left = num_here() - (is_here(machine) ? 1 : 0);
+  const int least = *options_.least_machines;
+  say_(str_cat(
+      what,
+      left >= least ? "; the workers are stopped and go on with "
+                    : str_cat("; at least ", least, " machines are needed, "),
+      left,
+      left >= least ? left == 1 ? " machine" : " machines"
+      : left == 1   ? " is left"
+                    : " are left"));
+  if (state_ == State::kRunning) {
+    stop_all(SIGTERM, State::kRestarting);
+  } else {
     go_on_when_all_stopped();
   }
 }
 
+void Job::machine_came(size_t machine, const std::string& host) {
+  if (state_ == State::kOver || is_here(machine)) {
+    return;
+  }
+  phases_[machine] = Phase::kStopped;
+  // Where a machine has finished, the others soon will: the newcomer waits.
+  if (state_ != State::kRunning || is_any(Phase::kFinished)) {
+    go_on_when_all_stopped();
+    return;
+  }
+  say_(str_cat(
+      "[launch] machine ",
+      machine,
+      " (",
+      host,
+      ") has come; the workers are asked to save and leave, then ",
+      num_here(),
+      " machines go on"));
+  stop_all(SIGUSR1, State::kRestarting);
+}
+
+void Job::machine_leaves(size_t machine, const std::string& host, int signal) {
+  if (state_ == State::kOver || state_ == State::kStopping ||
+      !is_here(machine)) {
+    return; // The end of its connection follows.
+  }
+  Phase& phase = phases_[machine];
+  phase = phase == Phase::kStopped ? Phase::kLost : Phase::kLeaving;
+  part_with(
+      machine,
+      str_cat(
+          "[launch] machine ",
+          machine,
+          " (",
+          host,
+          ") got ",
+          strsignal(signal),
+          " and leaves"));
+}
+
 bool Job::is_waiting_for(size_t machine) const {
-  return state_ == State::kRestarting && phases_[machine] == Phase::kLost;
+  return state_ == State::kRestarting && !is_here(machine);
 }
 
 void Job::interrupt(int signal, const std::string& host) {
   if (state_ == State::kOver || state_ == State::kStopping) {
     return;
   }
+  is_failure_ = false;
+  is_preempted_ = signal == SIGTERM;
   ending_ = {
       128 + signal,
       str_cat(
@@ -167,6 +267,9 @@ void Job::interrupt(int signal, const std::string& host) {
 
 void Job::stop_all(int signal, State next) {
   state_ = next;
+  // Who was only asked to leave is told once more where the job ends.
+  const bool was_asking = std::exchange(is_asking_, signal == SIGUSR1);
+  const bool is_urgent = was_asking && next == State::kStopping;
   loop_.cancel(std::exchange(restart_timer_, 0));
   if (next == State::kStopping) {
     loop_.cancel(std::exchange(return_timer_, 0));
@@ -175,7 +278,10 @@ void Job::stop_all(int signal, State next) {
   // within the call, and must not pass for the last.
   std::vector<Machine*> told;
   for (size_t i = 0; i < machines_.size(); ++i) {
-    if (phases_[i] != Phase::kLost && phases_[i] != Phase::kStopping) {
+    const bool is_told = phases_[i] == Phase::kLost ||
+                         phases_[i] == Phase::kLeaving ||
+                         (phases_[i] == Phase::kStopping && !is_urgent);
+    if (!is_told) {
       phases_[i] = Phase::kStopping;
       told.push_back(machines_[i]);
     }
@@ -189,23 +295,77 @@ void Job::stop_all(int signal, State next) {
 }
 
 void Job::go_on_when_all_stopped() {
-  if (is_any(Phase::kStopping) ||
-      (state_ == State::kRestarting && is_any(Phase::kLost))) {
+  if (is_any(Phase::kStopping) || is_any(Phase::kLeaving)) {
     return;
   }
-  if (state_ == State::kRestarting) {
-    start_later();
-  } else if (state_ == State::kStopping) {
+  if (state_ == State::kStopping) {
+    if (is_preempted_ && departure_.is_preempted()) {
+      ending_ = {
+          kExitPreempted,
+          str_cat(
+              ending_.summary,
+              " and wait to be started again (exit code ",
+              kExitPreempted,
+              ")")};
+    }
     end(ending_);
+  } else if (state_ == State::kRestarting) {
+    const int wanted =
+        options_.least_machines.value_or(static_cast<int>(machines_.size()));
+    if (num_here() >= wanted) {
+      start_later();
+    } else if (is_elastic()) {
+      wait_for_machines();
+    }
   }
+}
+
+void Job::wait_for_machines() {
+  loop_.cancel(std::exchange(restart_timer_, 0));
+  if (return_timer_ != 0) {
+    return;
+  }
+  const std::string limit = str_cat(options_.return_limit.count(), " s");
+  say_(str_cat(
+      "[launch] waiting ",
+      limit,
+      " for machines: ",
+      num_here(),
+      " of at least ",
+      *options_.least_machines,
+      " here"));
+  return_timer_ = loop_.after(options_.return_limit, [this, limit] {
+    return_timer_ = 0;
+    ending_ = {
+        kExitFailure,
+        str_cat(
+            "[launch] no machine came within ",
+            limit,
+            ": ",
+            num_here(),
+            " of at least ",
+            *options_.least_machines,
+            " here. Look at the others, then launch again")};
+    stop_all(SIGTERM, State::kStopping);
+  });
 }
 
 bool Job::is_any(Phase phase) const {
   return std::find(phases_.begin(), phases_.end(), phase) != phases_.end();
 }
 
+int Job::num_here() const {
+  return static_cast<int>(
+      std::count_if(phases_.begin(), phases_.end(), [](Phase phase) {
+        return phase != Phase::kLost;
+      }));
+}
+
 void Job::start_later() {
   loop_.cancel(std::exchange(return_timer_, 0));
+  if (restart_timer_ != 0) {
+    return;
+  }
   const bool was_long = EventLoop::Clock::now() - attempt_start_ >= kLongRun;
   num_quick_restarts_ = was_long ? 0 : num_quick_restarts_ + 1;
   const auto pause =
@@ -213,14 +373,14 @@ void Job::start_later() {
   restart_timer_ = loop_.after(std::min(pause, kLongestPause), [this] {
     restart_timer_ = 0;
     ++attempt_;
-    start();
+    start_attempt();
   });
 }
 
 void Job::end(const JobEnding& ending) {
   state_ = State::kOver;
   for (size_t i = 0; i < machines_.size(); ++i) {
-    if (phases_[i] != Phase::kLost) {
+    if (is_here(i)) {
       machines_[i]->end(ending);
     }
   }

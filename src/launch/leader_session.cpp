@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "accelerate/error.h"
 #include "base/exit_codes.h"
@@ -27,6 +28,9 @@ std::string make_run_id() {
   return text + random_token().substr(0, 8);
 }
 
+// How long an elastic job that could start waits for more machines.
+constexpr std::chrono::seconds kGatherTime{5};
+
 } // namespace
 
 class LeaderSession::LocalMachine : public Machine {
@@ -49,11 +53,10 @@ class LeaderSession::RemoteMachine : public Machine {
   RemoteMachine(LeaderSession& session, size_t machine)
       : session_(session), machine_(machine) {}
   void start(int attempt) override {
+    const StartOrder order = session_.order_for(machine_, attempt);
     session_.server_->send(
         machine_,
-        StartMessage{
-            session_.order_for(machine_, attempt),
-            attempt == 0 ? session_.roll_ : ""});
+        StartMessage{order, session_.is_roll_new_ ? session_.roll_ : ""});
   }
   void stop(int signal, bool is_to_restart) override {
     session_.server_->send(machine_, StopMessage{signal, is_to_restart});
@@ -101,18 +104,19 @@ void LeaderSession::listen() {
       options_.token,
       introduction(),
       placement.num_machines,
+      placement.least_machines.has_value(),
       options_.patience,
       ControlServer::Callbacks{
-          [this] { roll_complete(); },
+          [this](size_t machine) { came(machine); },
           [this](size_t machine, const Message& message) {
             received(machine, message);
           },
           [this](size_t machine, const std::string& why) {
             lost(machine, why);
           },
-          [this](size_t machine) { returned(machine); },
           [this](const std::string& line) { say(line); }});
   join_timer_ = loop_.after(options_.join_limit, [this] { join_time_over(); });
+  look_at_roll();
 }
 
 void LeaderSession::start_remote_launchers() {
@@ -150,18 +154,42 @@ void LeaderSession::remote_launcher_ended(size_t machine, int wait_status) {
   }
 }
 
-void LeaderSession::roll_complete() {
-  loop_.cancel(join_timer_);
-  std::vector<HelloMessage> roll;
-  for (const auto& machine : server_->roll()) {
-    roll.push_back(*machine);
+void LeaderSession::look_at_roll() {
+  const RollCall& roll = server_->roll();
+  const auto& least = plan_.placement.least_machines;
+  if (roll.is_complete()) {
+    begin_with_those_here();
+  } else if (!least || roll.num_here() < *least) {
+    loop_.cancel(std::exchange(gather_timer_, 0));
+  } else if (gather_timer_ == 0) {
+    say(str_cat(
+        "[launch] ",
+        roll.num_here(),
+        " of ",
+        *least,
+        " to ",
+        plan_.placement.num_machines,
+        " machines are here; starting in ",
+        kGatherTime.count(),
+        " s, or when all are"));
+    gather_timer_ =
+        loop_.after(kGatherTime, [this] { begin_with_those_here(); });
   }
-  if (const auto problems = describe_problems(roll); !problems.empty()) {
+}
+
+void LeaderSession::begin_with_those_here() {
+  loop_.cancel(std::exchange(join_timer_, 0));
+  loop_.cancel(std::exchange(gather_timer_, 0));
+  std::vector<HelloMessage> here;
+  for (size_t i = 0; i < machines_.size(); ++i) {
+    if (server_->roll().is_here(i)) {
+      here.push_back(server_->hello_of(i));
+    }
+  }
+  if (const auto problems = describe_problems(here); !problems.empty()) {
     send_away(problems, kExitUsage);
     return;
   }
-  roll_ = format_roll(roll);
-  say(roll_);
   begin_job();
 }
 
@@ -184,15 +212,39 @@ std::string LeaderSession::describe_problems(
 }
 
 void LeaderSession::join_time_over() {
+  join_timer_ = 0;
+  if (gather_timer_ != 0) {
+    begin_with_those_here();
+    return;
+  }
   std::string missing;
   std::string here;
-  for (size_t i = 0; i < server_->roll().size(); ++i) {
-    const auto& machine = server_->roll()[i];
-    std::string& list = machine ? here : missing;
+  for (size_t i = 0; i < machines_.size(); ++i) {
+    const bool is_here = server_->roll().is_here(i);
+    std::string& list = is_here ? here : missing;
     list += str_cat(list.empty() ? "" : ", ", i);
-    if (machine) {
-      list += " (" + machine->host + ")";
+    if (is_here) {
+      list += " (" + server_->hello_of(i).host + ")";
     }
+  }
+  const std::string place = str_cat(
+      plan_.placement.meeting_point.address,
+      " port ",
+      plan_.placement.meeting_point.port);
+  if (const auto& least = plan_.placement.least_machines) {
+    send_away(
+        str_cat(
+            "[launch] fewer than ",
+            *least,
+            " machines came within ",
+            options_.join_limit.count(),
+            " s; here: ",
+            here,
+            ". Start `accelerate launch` on more, and check that they can "
+            "reach ",
+            place),
+        kExitFailure);
+    return;
   }
   send_away(
       str_cat(
@@ -204,16 +256,20 @@ void LeaderSession::join_time_over() {
           here,
           ". Start `accelerate launch` with that --machine_rank there, and "
           "check that it can reach ",
-          plan_.placement.meeting_point.address,
-          " port ",
-          plan_.placement.meeting_point.port),
-      1);
+          place),
+      kExitFailure);
 }
 
 void LeaderSession::received(size_t machine, const Message& message) {
-  const std::string& host = server_->roll()[machine]->host;
-  if (!job_) {
-    if (const auto* m = std::get_if<InterruptedMessage>(&message)) {
+  const std::string& host = server_->hello_of(machine).host;
+  const bool is_elastic = plan_.placement.least_machines.has_value();
+  if (const auto* m = std::get_if<SignalMessage>(&message)) {
+    if (take_passed_on(m->signal)) {
+      pass_on(m->signal);
+    }
+  } else if (!job_) {
+    const auto* m = std::get_if<InterruptedMessage>(&message);
+    if (m != nullptr && !(is_elastic && m->signal == SIGTERM)) {
       send_away(
           str_cat("[launch] ", host, " got ", strsignal(m->signal)),
           128 + m->signal);
@@ -225,98 +281,152 @@ void LeaderSession::received(size_t machine, const Message& message) {
         machine, str_cat(cannot->reason, " (on ", host, ")"));
   } else if (std::holds_alternative<FinishedMessage>(message)) {
     job_->machine_finished(machine);
-  } else if (std::holds_alternative<StoppedMessage>(message)) {
-    job_->machine_stopped(machine);
-  } else if (const auto* m = std::get_if<InterruptedMessage>(&message)) {
-    job_->interrupt(m->signal, host);
-  }
-}
-
-void LeaderSession::lost(size_t machine, const std::string& why) {
-  if (job_) {
-    job_->machine_lost(
-        machine,
-        server_->roll()[machine]->host,
-        "was lost: the connection " + why);
-    if (job_->is_waiting_for(machine)) {
-      server_->await(machine);
-      call_back(machine);
+  } else if (const auto* stopped = std::get_if<StoppedMessage>(&message)) {
+    job_->machine_stopped(machine, stopped->departure);
+  } else if (const auto* asked = std::get_if<InterruptedMessage>(&message)) {
+    // A machine of an elastic job may be taken away, as by its provider.
+    if (is_elastic && asked->signal == SIGTERM) {
+      job_->machine_leaves(machine, host, asked->signal);
+    } else {
+      job_->interrupt(asked->signal, host);
     }
   }
 }
 
-void LeaderSession::returned(size_t machine) {
-  say(str_cat(
-      "[launch] machine ",
-      machine,
-      " (",
-      server_->roll()[machine]->host,
-      ") is back"));
-  job_->machine_returned(machine);
+void LeaderSession::lost(size_t machine, const std::string& why) {
+  const std::string& host = server_->hello_of(machine).host;
+  if (!job_) {
+    // It may come again while the roll is still being taken.
+    say(str_cat(
+        "[launch] machine ",
+        machine,
+        " (",
+        host,
+        ") left before the start: the connection ",
+        why));
+    server_->await(machine);
+    look_at_roll();
+    return;
+  }
+  job_->machine_lost(machine, host, "was lost: the connection " + why);
+  if (plan_.placement.least_machines || job_->is_waiting_for(machine)) {
+    server_->await(machine);
+    call_back(machine);
+  }
+}
+
+void LeaderSession::came(size_t machine) {
+  if (is_sent_away_) {
+    return;
+  }
+  if (!job_) {
+    look_at_roll();
+    return;
+  }
+  const HelloMessage& hello = server_->hello_of(machine);
+  if (const auto problems = describe_problems({hello}); !problems.empty()) {
+    say(problems);
+    server_->send(machine, EndMessage{{kExitUsage, problems}});
+    return;
+  }
+  if (!plan_.placement.least_machines) {
+    say(str_cat("[launch] machine ", machine, " (", hello.host, ") is back"));
+  }
+  job_->machine_came(machine, hello.host);
 }
 
 void LeaderSession::call_back(size_t machine) {
   // Without ssh, whoever started it there starts it again.
   if (!options_.remote_launchers.empty() && job_->is_waiting_for(machine) &&
-      !server_->is_here(machine) && !running_launchers_.contains(machine)) {
+      !server_->roll().is_here(machine) &&
+      !running_launchers_.contains(machine)) {
     start_remote_launcher(machine);
   }
 }
 
 void LeaderSession::begin_job() {
   std::vector<Machine*> machines;
-  for (const auto& machine : machines_) {
-    machines.push_back(machine.get());
+  std::vector<size_t> absent;
+  for (size_t i = 0; i < machines_.size(); ++i) {
+    machines.push_back(machines_[i].get());
+    if (server_ && !server_->roll().is_here(i)) {
+      absent.push_back(i);
+    }
   }
   job_ = std::make_unique<Job>(
       loop_,
       std::move(machines),
-      plan_.max_restarts,
-      options_.join_limit,
+      JobOptions{
+          .max_restarts = plan_.max_restarts,
+          .return_limit = options_.join_limit,
+          .least_machines = plan_.placement.least_machines},
       [this](const std::string& line) { say(line); });
-  job_->start();
+  job_->start(absent);
 }
 
 StartOrder LeaderSession::order_for(size_t machine, int attempt) {
-  const Placement& placement = plan_.placement;
-  if (port_attempt_ != attempt) {
-    // A new port for each attempt: the old one may still be closing.
-    port_attempt_ = attempt;
-    const bool is_alone = placement.num_machines == 1;
-    const auto wanted = is_alone ? plan_.main_process_port : std::nullopt;
-    const std::string problem = wanted ? port_problem(*wanted) : "";
-    if (wanted && problem.empty()) {
-      port_ = *wanted;
-    } else {
-      port_ = find_free_port(is_alone ? "127.0.0.1" : "");
-      if (wanted) {
-        say(str_cat(
-            "[launch] port ",
-            *wanted,
-            ' ',
-            problem,
-            "; using ",
-            port_,
-            " instead"));
-      }
-    }
+  if (world_attempt_ != attempt) {
+    world_attempt_ = attempt;
+    form_world();
   }
   StartOrder order;
   order.attempt = attempt;
   order.max_restarts = plan_.max_restarts;
   order.run_id = run_id_;
   order.master_port = port_;
-  order.world_size = plan_.num_local;
   if (server_) {
-    order.master_address = placement.meeting_point.address;
-    order.world_size = 0;
-    for (size_t i = 0; i < server_->roll().size(); ++i) {
-      const int here = server_->roll()[i]->num_local;
-      order.world_size += here;
-      order.first_rank += i < machine ? here : 0;
+    order.master_address = plan_.placement.meeting_point.address;
+  }
+  order.world_size = 0;
+  order.group_world_size = static_cast<int>(world_.size());
+  for (const HelloMessage& member : world_) {
+    order.world_size += member.num_local;
+    if (static_cast<size_t>(member.machine_rank) < machine) {
+      order.first_rank += member.num_local;
+      ++order.group_rank;
     }
   }
   return order;
+}
+
+void LeaderSession::form_world() {
+  world_.clear();
+  if (!server_) {
+    world_ = {introduction()};
+  } else {
+    for (size_t i = 0; i < machines_.size(); ++i) {
+      if (job_->is_here(i)) {
+        world_.push_back(server_->hello_of(i));
+      }
+    }
+    const std::string old = std::exchange(roll_, format_roll(world_));
+    is_roll_new_ = old != roll_;
+    if (is_roll_new_) {
+      say(roll_);
+    }
+  }
+  choose_port();
+}
+
+// A new port for each attempt: the old one may still be closing.
+void LeaderSession::choose_port() {
+  const auto wanted = server_ ? std::nullopt : plan_.main_process_port;
+  const std::string problem = wanted ? port_problem(*wanted) : "";
+  if (wanted && problem.empty()) {
+    port_ = *wanted;
+    return;
+  }
+  port_ = find_free_port(server_ ? "" : "127.0.0.1");
+  if (wanted) {
+    say(str_cat(
+        "[launch] port ",
+        *wanted,
+        ' ',
+        problem,
+        "; using ",
+        port_,
+        " instead"));
+  }
 }
 
 void LeaderSession::send_away(const std::string& reason, int exit_code) {
@@ -337,7 +447,7 @@ void LeaderSession::workers_finished() {
 }
 
 void LeaderSession::workers_stopped() {
-  job_->machine_stopped(0);
+  job_->machine_stopped(0, supervisor_.departure());
 }
 
 void LeaderSession::workers_cannot_start(const std::string& reason) {
@@ -351,6 +461,12 @@ void LeaderSession::interrupted(int signal) {
     send_away(
         str_cat("[launch] ", host_name(), " got ", strsignal(signal)),
         128 + signal);
+  }
+}
+
+void LeaderSession::pass_on(int signal) {
+  for (size_t machine = 1; machine < machines_.size(); ++machine) {
+    server_->send(machine, SignalMessage{signal});
   }
 }
 

@@ -25,6 +25,7 @@ class LeaderSession : public LaunchSession {
   void workers_stopped() override;
   void workers_cannot_start(const std::string& reason) override;
   void interrupted(int signal) override;
+  void pass_on(int signal) override;
 
  private:
   class LocalMachine;
@@ -34,16 +35,21 @@ class LeaderSession : public LaunchSession {
   void start_remote_launchers();
   void start_remote_launcher(size_t machine);
   void remote_launcher_ended(size_t machine, int wait_status);
-  void roll_complete();
+  /// Begins where enough machines are here.
+  void look_at_roll();
+  void begin_with_those_here();
   std::string describe_problems(const std::vector<HelloMessage>& roll) const;
   void join_time_over();
   void received(size_t machine, const Message& message);
   void lost(size_t machine, const std::string& why);
-  void returned(size_t machine);
+  void came(size_t machine);
   /// Starts the launcher of a lost machine again, as often as it takes.
   void call_back(size_t machine);
   void begin_job();
   StartOrder order_for(size_t machine, int attempt);
+  /// Who takes part in an attempt, and where its workers meet.
+  void form_world();
+  void choose_port();
   void send_away(const std::string& reason, int exit_code);
   void end(const JobEnding& ending);
   void leave(int exit_code);
@@ -55,10 +61,14 @@ class LeaderSession : public LaunchSession {
   std::vector<std::unique_ptr<Machine>> machines_;
   std::unique_ptr<Job> job_;
   std::string run_id_;
-  std::string roll_;
   EventLoop::TimerId join_timer_ = 0;
+  EventLoop::TimerId gather_timer_ = 0;
   bool is_sent_away_ = false;
-  int port_attempt_ = -1;
+  int world_attempt_ = -1;
+  /// What those that take part have said of themselves, by their places.
+  std::vector<HelloMessage> world_;
+  std::string roll_;
+  bool is_roll_new_ = false;
   int port_ = 0;
 };
 

@@ -2,6 +2,7 @@
 #include "launch/member_session.h"
 
 #include <cstring>
+#include <utility>
 
 #include "base/exit_codes.h"
 #include "base/str.h"
@@ -36,7 +37,12 @@ void MemberSession::received(const Message& message) {
     order.master_address = plan_.placement.meeting_point.address;
     start_workers(order);
   } else if (const auto* stop = std::get_if<StopMessage>(&message)) {
-    stop_workers(stop->signal, stop->is_to_restart);
+    // Whoever leaves by itself has told its workers.
+    if (!leaving_) {
+      stop_workers(stop->signal, stop->is_to_restart);
+    }
+  } else if (const auto* signal = std::get_if<SignalMessage>(&message)) {
+    take_passed_on(signal->signal);
   } else if (const auto* over = std::get_if<EndMessage>(&message)) {
     end(over->ending);
   } else if (const auto* refused = std::get_if<RefusedMessage>(&message)) {
@@ -47,8 +53,10 @@ void MemberSession::received(const Message& message) {
     end(
         {kExitUsage,
          str_cat(
-             "[launch] machine 0 refused machine ",
-             plan_.placement.machine_rank,
+             "[launch] machine 0 refused ",
+             plan_.placement.machine_rank == kAnyMachine
+                 ? "this machine"
+                 : str_cat("machine ", plan_.placement.machine_rank),
              ": ",
              refused->reason)});
   }
@@ -58,9 +66,9 @@ void MemberSession::lost(const std::string& why, bool was_accepted) {
   if (leaving_) {
     return; // It was told, and is gone already.
   }
-  if (was_accepted && has_started_ && plan_.max_restarts > 0 &&
-      !options_.is_remote_controlled) {
+  if (was_accepted && may_join_again()) {
     say(why + "; ending the workers here and joining it again");
+    is_cut_off_ = true;
     is_joining_again_ = true;
     stop_workers(SIGTERM, true);
     return;
@@ -73,6 +81,12 @@ void MemberSession::lost(const std::string& why, bool was_accepted) {
   }
 }
 
+bool MemberSession::may_join_again() const {
+  return plan_.placement.least_machines ||
+         (has_started_ && plan_.max_restarts > 0 &&
+          !options_.is_remote_controlled);
+}
+
 void MemberSession::workers_failed(const FailureReport& report) {
   client_.send(FailedMessage{report});
 }
@@ -82,12 +96,18 @@ void MemberSession::workers_finished() {
 }
 
 void MemberSession::workers_stopped() {
+  const Departure departure = supervisor_.departure();
   if (leaving_) {
+    client_.send(StoppedMessage{departure});
+    if (leaving_signal_ == SIGTERM && departure.is_preempted()) {
+      leaving_->exit_code = kExitPreempted;
+    }
     end(*leaving_);
-  } else if (is_joining_again_) {
-    client_.join_again();
+  } else if (std::exchange(is_cut_off_, false)) {
+    // Where nobody listens any more, the elastic job has ended.
+    client_.join_again(plan_.placement.least_machines.has_value());
   } else {
-    client_.send(StoppedMessage{});
+    client_.send(StoppedMessage{departure});
   }
 }
 
@@ -97,6 +117,7 @@ void MemberSession::workers_cannot_start(const std::string& reason) {
 
 void MemberSession::interrupted(int signal) {
   client_.send(InterruptedMessage{signal});
+  leaving_signal_ = signal;
   leaving_ =
       JobEnding{128 + signal, str_cat("[launch] got ", strsignal(signal))};
   if (has_started_) {
@@ -104,6 +125,10 @@ void MemberSession::interrupted(int signal) {
   } else {
     end(*leaving_);
   }
+}
+
+void MemberSession::pass_on(int signal) {
+  client_.send(SignalMessage{signal});
 }
 
 void MemberSession::end(const JobEnding& ending) {

@@ -21,16 +21,22 @@ class MemberSession : public LaunchSession {
   void workers_stopped() override;
   void workers_cannot_start(const std::string& reason) override;
   void interrupted(int signal) override;
+  void pass_on(int signal) override;
 
  private:
   void received(const Message& message);
   void lost(const std::string& why, bool was_accepted);
+  bool may_join_again() const;
   void end(const JobEnding& ending);
 
   ControlClient client_;
   bool has_started_ = false;
-  /// Machine 0 was lost, but the job may be started again.
+  /// Machine 0 was lost; it is joined again once the workers are gone.
+  bool is_cut_off_ = false;
+  /// From then on until machine 0 starts the job again.
   bool is_joining_again_ = false;
+  /// Somebody asked this launcher to end, with this signal.
+  int leaving_signal_ = 0;
   /// Set once nobody can be asked any more: leave when the workers are gone.
   std::optional<JobEnding> leaving_;
 };

@@ -19,6 +19,16 @@
 #include "launch/supervise/process_tree.h"
 
 namespace accelerate {
+namespace {
+
+// What comes here and from another machine within this time is one signal.
+constexpr std::chrono::seconds kSameSignal{2};
+
+bool is_for_all_machines(int signal) {
+  return signal == SIGUSR1 || signal == SIGUSR2;
+}
+
+} // namespace
 
 LaunchSession::LaunchSession(
     const LaunchPlan& plan,
@@ -118,7 +128,32 @@ void LaunchSession::signalled(int signal, GroupTold told) {
   if (signal == SIGWINCH) {
     output_.resize();
   }
-  supervisor_.forward(signal, told);
+  if (!is_for_all_machines(signal)) {
+    supervisor_.forward(signal, told);
+  } else if (!was_delivered(signal, false)) {
+    supervisor_.forward(signal, told);
+    pass_on(signal);
+  }
+}
+
+bool LaunchSession::take_passed_on(int signal) {
+  if (was_delivered(signal, true)) {
+    return false;
+  }
+  supervisor_.forward(signal, GroupTold::kNo);
+  return true;
+}
+
+bool LaunchSession::was_delivered(int signal, bool is_passed_on) {
+  const auto now = EventLoop::Clock::now();
+  const auto last = deliveries_.find(signal);
+  // Whoever asks twice here means it.
+  if (last != deliveries_.end() && now - last->second.time < kSameSignal &&
+      (is_passed_on || last->second.was_passed_on)) {
+    return true;
+  }
+  deliveries_[signal] = {now, is_passed_on};
+  return false;
 }
 
 void LaunchSession::request_to_end(int signal, GroupTold told) {
@@ -186,10 +221,10 @@ HelloMessage LaunchSession::introduction() const {
 }
 
 int run_session(const LaunchPlan& plan, const SessionOptions& options) {
-  if (plan.placement.machine_rank > 0) {
-    return MemberSession(plan, options).run();
+  if (plan.placement.machine_rank == 0) {
+    return LeaderSession(plan, options).run();
   }
-  return LeaderSession(plan, options).run();
+  return MemberSession(plan, options).run();
 }
 
 } // namespace accelerate

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,11 +70,16 @@ class LaunchSession {
   virtual void workers_stopped() = 0;
   virtual void workers_cannot_start(const std::string& reason) = 0;
   virtual void interrupted(int signal) = 0;
+  /// The workers here have got a signal that is for those of all machines.
+  virtual void pass_on(int signal) = 0;
 
   void start_workers(const StartOrder& order);
   /// Whoever was told by the terminal, or with the whole process group, is not
   /// told twice.
   void stop_workers(int signal, bool is_to_restart);
+  /// What another machine passes on. False where the workers have got the same
+  /// signal just before: a scheduler tells all machines.
+  bool take_passed_on(int signal);
   /// The job is over: leaves once readers have taken the output.
   void finish(int exit_code);
   void say(const std::string& line);
@@ -93,6 +99,7 @@ class LaunchSession {
   void take_from_guardian();
   void take_from_witness();
   void signalled(int signal, GroupTold told);
+  bool was_delivered(int signal, bool is_passed_on);
   void request_to_end(int signal, GroupTold told);
   void guardian_gone();
   void parent_gone();
@@ -105,6 +112,12 @@ class LaunchSession {
   SignalFileGuard signals_;
   SignalWitness witness_;
   SignalMerger merger_;
+  struct Delivery {
+    EventLoop::Clock::time_point time = {};
+    bool was_passed_on = false;
+  };
+
+  std::map<int, Delivery> deliveries_;
   std::optional<Request> first_request_;
   bool is_finishing_ = false;
   int exit_code_ = 0;

@@ -47,7 +47,7 @@ TEST(ToDocument, ComesBackAsTheSameConfiguration) {
       .num_processes = 6,
       .num_cpu_threads_per_process = 2,
       .enable_cpu_affinity = true,
-      .num_machines = 3,
+      .num_machines = {3, 5},
       .machine_rank = 2,
       .main_process_ip = "10.0.0.1",
       .main_process_port = 29501,

@@ -101,7 +101,8 @@ TEST(Questionnaire, AsksAgainWhereAnAnswerDoesNotDo) {
   EXPECT_EQ(session.config.num_processes, 2);
   for (const char* part :
        {"Please enter a number from 0 to 2.",
-        "Please enter a whole number of at least 1 and at most 4096.",
+        "Please enter a whole number of at least 1 and at most 4096, or a "
+        "range (2:4).",
         "Please enter yes or no.",
         "Please enter a number of at least 2.",
         "Please enter 'all', or device indices"}) {

@@ -245,11 +245,31 @@ TEST_F(Resolve, FindsValuesThatContradictEachOther) {
        "number of hosts"},
       {{{"machine_rank", {"2", "x"}}, {"num_machines", {"2", "y"}}},
        "from 0 to num_machines - 1"},
+      {{{"machine_rank", {"4", "x"}}, {"num_machines", {"2:4", "y"}}},
+       "from 0 to num_machines - 1"},
+      {{{"hosts", {"a,b", "x"}}, {"num_machines", {"1:2", "y"}}},
+       "start their launchers themselves"},
+      {{{"mpirun_hostfile", {"f", "x"}}, {"num_machines", {"1:2", "y"}}},
+       "start their launchers themselves"},
   };
   for (const auto& [flags, part] : cases) {
     EXPECT_THAT(
         complaint(resolve_launch_config(flags, lookup_away({}))),
         HasSubstr(part));
+  }
+}
+
+TEST_F(Resolve, TakesARangeOfMachines) {
+  for (const char* text : {"num_machines: 2:4\n", "num_machines: '2:4'\n"}) {
+    EXPECT_EQ(with_file(text, {}).values.num_machines, MachineRange(2, 4));
+  }
+  EXPECT_FALSE(with_file("debug: true\n", flag("num_machines", "3:3"))
+                   .values.num_machines.is_elastic());
+  for (const char* text :
+       {"4:2", "0:2", "2:", ":2", "2:4:6", "1:5000", "-1:2"}) {
+    EXPECT_THAT(
+        [&] { with_file("debug: true\n", flag("num_machines", text)); },
+        ThrowsMessage<ConfigError>(HasSubstr("or a range (2:4)")));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include "base/exit_codes.h"
 #include "launch/machines/diagnosis.h"
 
 namespace accelerate {
@@ -12,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// Writes down what it is asked to do.
 class RecordingMachine : public Machine {
@@ -40,8 +42,8 @@ struct TwoMachines {
   explicit TwoMachines(int max_restarts = 0)
       : job(loop,
             {&first, &second},
-            max_restarts,
-            std::chrono::seconds(30),
+            {.max_restarts = max_restarts,
+             .return_limit = std::chrono::seconds(30)},
             [](const std::string&) {}) {
     job.start();
   }
@@ -145,7 +147,7 @@ TEST(Job, RestartsWhenALostMachineIsBack) {
   EXPECT_TRUE(two.job.is_waiting_for(1));
   two.job.machine_stopped(0);
   EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 15"));
-  two.job.machine_returned(1);
+  two.job.machine_came(1, "node1");
   EXPECT_FALSE(two.job.is_waiting_for(1));
   two.wait_until_started(2);
   EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 15", "start 1"));
@@ -190,6 +192,245 @@ TEST(Job, ReportsAProgramThatCannotStartAsACommandThatWasWrong) {
   two.job.machine_stopped(0);
   two.job.machine_stopped(1);
   EXPECT_EQ(two.first.log.back(), "end 2");
+}
+
+constexpr Departure kPreempted{true, true};
+const FailureReport kLeft{1, "node1", kExitPreempted, "exit code 75", {}};
+const FailureReport kBroke{0, "node0", 1, "exit code 1", {}};
+
+TEST(Job, StartsAgainWhoLeavesAsPreemptedWithoutCounting) {
+  TwoMachines two;
+  for (int round = 1; round < 3; ++round) {
+    two.job.machine_failed(1, kLeft);
+    // What breaks because one has left is its consequence.
+    two.job.machine_failed(0, kBroke);
+    two.job.machine_stopped(0, kPreempted);
+    two.job.machine_stopped(1, kPreempted);
+    two.wait_until_started(static_cast<size_t>(2 * round + 1));
+  }
+  EXPECT_THAT(
+      two.second.log,
+      ElementsAre("start 0", "restart 10", "start 1", "restart 10", "start 2"));
+  two.job.machine_failed(0, kBroke);
+  two.job.machine_stopped(0);
+  two.job.machine_stopped(1);
+  EXPECT_EQ(two.first.log.back(), "end 1");
+}
+
+TEST(Job, KeepsTheBudgetOfRestartsApartFromPreemptions) {
+  TwoMachines two(1);
+  two.job.machine_failed(1, kLeft);
+  two.job.machine_stopped(0);
+  two.job.machine_stopped(1);
+  two.wait_until_started(3);
+  two.job.machine_failed(0, kBroke);
+  EXPECT_EQ(two.second.log.back(), "restart 15");
+  two.job.machine_stopped(0);
+  two.job.machine_stopped(1);
+  two.wait_until_started(5);
+  two.job.machine_failed(0, kBroke);
+  EXPECT_EQ(two.second.log.back(), "stop 15");
+}
+
+TEST(Job, PassesThePreemptionOnWhereAllHaveSaved) {
+  const auto code = [](int signal, Departure first, Departure second) {
+    TwoMachines two;
+    two.job.interrupt(signal, "node0");
+    two.job.machine_stopped(0, first);
+    two.job.machine_stopped(1, second);
+    return two.second.log.back();
+  };
+  EXPECT_EQ(code(SIGTERM, kPreempted, kPreempted), "end 75");
+  // One that had finished has nothing to go on with.
+  EXPECT_EQ(code(SIGTERM, kPreempted, {}), "end 75");
+  EXPECT_EQ(code(SIGTERM, {}, {}), "end 143");
+  EXPECT_EQ(code(SIGTERM, kPreempted, {true, false}), "end 143");
+  EXPECT_EQ(code(SIGTERM, kPreempted, {false, false}), "end 143");
+  EXPECT_EQ(code(SIGINT, kPreempted, kPreempted), "end 130");
+  TwoMachines two;
+  two.job.interrupt(SIGTERM, "node0");
+  two.job.machine_stopped(0, kPreempted);
+  two.job.machine_lost(1, "node1", "was lost");
+  EXPECT_EQ(two.first.log.back(), "end 143");
+}
+
+TEST(Job, TellsWorkersThatWereOnlyAskedToLeave) {
+  TwoMachines two;
+  two.job.machine_failed(1, kLeft);
+  two.job.interrupt(SIGTERM, "node0");
+  EXPECT_THAT(two.second.log, ElementsAre("start 0", "restart 10", "stop 15"));
+  two.job.machine_stopped(0, kPreempted);
+  two.job.machine_stopped(1, kPreempted);
+  EXPECT_EQ(two.second.log.back(), "end 75");
+}
+
+/// Places for three machines, of which two are enough.
+struct ElasticMachines {
+  explicit ElasticMachines(
+      const std::vector<size_t>& absent = {},
+      int max_restarts = 0,
+      int return_limit = 30)
+      : job(loop,
+            {&machines[0], &machines[1], &machines[2]},
+            {.max_restarts = max_restarts,
+             .return_limit = std::chrono::seconds(return_limit),
+             .least_machines = 2},
+            [this](const std::string& line) { said += line + "\n"; }) {
+    job.start(absent);
+  }
+  std::vector<std::string>& log(size_t machine) {
+    return machines[machine].log;
+  }
+  /// Of machine 0, within the pauses before restarts.
+  void wait_for_orders(size_t count) {
+    const std::function<void()> look = [&] {
+      if (log(0).size() >= count) {
+        loop.stop();
+      } else {
+        loop.after(std::chrono::milliseconds(5), look);
+      }
+    };
+    look();
+    loop.run();
+  }
+  EventLoop loop;
+  RecordingMachine machines[3];
+  std::string said;
+  Job job;
+};
+
+TEST(ElasticJob, GoesOnWithoutTheMachineThatWasLost) {
+  ElasticMachines three;
+  three.job.machine_lost(1, "node1", "was lost: silence");
+  EXPECT_THAT(three.said, HasSubstr("go on with 2 machines"));
+  three.job.machine_stopped(0);
+  EXPECT_THAT(three.log(0), ElementsAre("start 0", "restart 15"));
+  three.job.machine_stopped(2);
+  three.wait_for_orders(3);
+  EXPECT_THAT(three.log(0), ElementsAre("start 0", "restart 15", "start 1"));
+  EXPECT_THAT(three.log(1), ElementsAre("start 0"));
+  EXPECT_FALSE(three.job.is_here(1));
+  three.job.machine_finished(0);
+  three.job.machine_finished(2);
+  EXPECT_EQ(three.log(0).back(), "end 0");
+  EXPECT_THAT(three.log(1), ElementsAre("start 0"));
+}
+
+TEST(ElasticJob, AsksTheWorkersToLeaveForANewcomer) {
+  ElasticMachines three({2});
+  EXPECT_THAT(three.log(2), IsEmpty());
+  three.job.machine_came(2, "node2");
+  EXPECT_THAT(three.log(0), ElementsAre("start 0", "restart 10"));
+  three.job.machine_failed(0, kLeft); // As it was asked to.
+  for (const size_t machine : {2, 0, 1}) {
+    three.job.machine_stopped(machine, kPreempted);
+  }
+  three.wait_for_orders(3);
+  EXPECT_THAT(three.log(2), ElementsAre("restart 10", "start 1"));
+}
+
+TEST(ElasticJob, LetsANewcomerWaitWhereTheJobIsAboutToEnd) {
+  ElasticMachines three({2});
+  three.job.machine_finished(1);
+  three.job.machine_came(2, "node2");
+  three.job.machine_finished(0);
+  for (const size_t machine : {0, 1}) {
+    EXPECT_THAT(three.log(machine), ElementsAre("start 0", "end 0"));
+  }
+  EXPECT_THAT(three.log(2), ElementsAre("end 0"));
+}
+
+TEST(ElasticJob, IsNotFailedByTheConsequencesOfALoss) {
+  for (const int max_restarts : {0, 1}) {
+    ElasticMachines three({}, max_restarts);
+    three.job.machine_failed(0, kBroke);
+    three.job.machine_stopped(0);
+    three.job.machine_stopped(2);
+    three.job.machine_lost(1, "node1", "was lost: closed");
+    three.wait_for_orders(3);
+    EXPECT_EQ(three.log(0).back(), "start 1");
+    // The budget is as it was.
+    three.job.machine_failed(0, kBroke);
+    EXPECT_EQ(
+        three.log(0).back(), max_restarts == 0 ? "stop 15" : "restart 15");
+  }
+}
+
+TEST(ElasticJob, CountsAFailureAfterWhichAllAnswer) {
+  ElasticMachines three;
+  three.job.machine_failed(0, kBroke);
+  three.job.machine_stopped(1);
+  three.job.machine_lost(1, "node1", "was lost: closed");
+  three.job.machine_stopped(0);
+  three.job.machine_stopped(2);
+  EXPECT_EQ(three.log(0).back(), "end 1");
+}
+
+TEST(ElasticJob, WaitsBelowItsLeastAndThenEnds) {
+  ElasticMachines three({2}, 0, 1);
+  three.job.machine_lost(1, "node1", "was lost: silence");
+  three.job.machine_stopped(0);
+  EXPECT_THAT(three.said, HasSubstr("1 of at least 2 here"));
+  three.wait_for_orders(3);
+  EXPECT_EQ(three.log(0).back(), "stop 15");
+  three.job.machine_stopped(0);
+  EXPECT_EQ(three.log(0).back(), "end 1");
+  EXPECT_THAT(
+      three.machines[0].summary, HasSubstr("no machine came within 1 s"));
+}
+
+TEST(ElasticJob, StartsAgainWhenEnoughHaveComeBack) {
+  ElasticMachines three({2});
+  three.job.machine_lost(1, "node1", "was lost: silence");
+  three.job.machine_stopped(0);
+  three.job.machine_came(2, "node2");
+  three.job.machine_lost(2, "node2", "was lost: closed");
+  three.job.machine_came(1, "node1");
+  three.wait_for_orders(3);
+  EXPECT_THAT(three.log(0), ElementsAre("start 0", "restart 15", "start 1"));
+  EXPECT_THAT(three.log(1), ElementsAre("start 0", "start 1"));
+  EXPECT_THAT(three.log(2), IsEmpty());
+}
+
+TEST(ElasticJob, LetsAMachineLeaveWithoutTellingItTwice) {
+  ElasticMachines three;
+  three.job.machine_leaves(1, "node1", SIGTERM);
+  EXPECT_THAT(three.log(1), ElementsAre("start 0"));
+  EXPECT_EQ(three.log(0).back(), "restart 15");
+  three.job.machine_stopped(0);
+  three.job.machine_stopped(2);
+  EXPECT_EQ(three.log(0).back(), "restart 15");
+  three.job.machine_stopped(1, kPreempted);
+  three.job.machine_lost(1, "node1", "was lost: closed");
+  three.wait_for_orders(3);
+  EXPECT_EQ(three.log(2).back(), "start 1");
+  EXPECT_THAT(three.log(1), ElementsAre("start 0"));
+}
+
+TEST(ElasticJob, EndsInEveryPhaseWhereItIsInterrupted) {
+  const auto end_of = [](const std::function<void(ElasticMachines&)>& before) {
+    ElasticMachines three({2});
+    before(three);
+    three.job.interrupt(SIGINT, "node0");
+    for (const size_t machine : {0, 1, 2}) {
+      three.job.machine_stopped(machine);
+    }
+    return three.log(0).back();
+  };
+  EXPECT_EQ(end_of([](auto&) {}), "end 130");
+  EXPECT_EQ(
+      end_of([](auto& three) { three.job.machine_came(2, "node2"); }),
+      "end 130");
+  EXPECT_EQ(
+      end_of([](auto& three) {
+        three.job.machine_lost(1, "node1", "was lost");
+        three.job.machine_stopped(0);
+      }),
+      "end 130");
+  EXPECT_EQ(
+      end_of(
+          [](auto& three) { three.job.machine_leaves(1, "node1", SIGTERM); }),
+      "end 130");
 }
 
 TEST(Diagnosis, JudgesFiguresAndNamesTheRemedy) {

@@ -105,6 +105,26 @@ TEST(Placement, LetsFlagsWinOverTheCluster) {
       (Rendezvous{"10.0.0.1", kDefaultMainProcessPort}));
 }
 
+TEST(Placement, OfAnElasticJobNeedsNoRank) {
+  ResolvedConfig config;
+  config.values.num_machines = {2, 4};
+  config.values.main_process_ip = "127.0.0.1";
+  const auto first = place({}, config);
+  EXPECT_EQ(first.machine_rank, 0);
+  EXPECT_EQ(first.num_machines, 4);
+  EXPECT_EQ(first.least_machines, 2);
+  // Of a network that is in documents only, and a name that is nobody's.
+  for (const char* address : {"192.0.2.1", "nobody.invalid"}) {
+    config.values.main_process_ip = address;
+    EXPECT_EQ(place({}, config).machine_rank, kAnyMachine);
+  }
+  config.values.machine_rank = 3;
+  config.sources["machine_rank"] = {SourceKind::kFlag, "--machine_rank"};
+  EXPECT_EQ(place({}, config).machine_rank, 3);
+  config.values.num_machines = 4;
+  EXPECT_FALSE(place({}, config).least_machines);
+}
+
 TEST(Placement, RefusesContradictionsAndMissingAddresses) {
   ResolvedConfig config;
   config.values.num_processes = 4;

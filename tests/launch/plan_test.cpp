@@ -38,6 +38,8 @@ TEST(Plan, GivesEachWorkerTorchrunsVariables) {
   StartOrder order;
   order.first_rank = 4;
   order.world_size = 8;
+  order.group_rank = 1;
+  order.group_world_size = 2;
   order.master_port = 1234;
   order.attempt = 1;
   order.max_restarts = 3;
@@ -50,8 +52,8 @@ TEST(Plan, GivesEachWorkerTorchrunsVariables) {
       {"LOCAL_RANK", "1"},
       {"WORLD_SIZE", "8"},
       {"LOCAL_WORLD_SIZE", "2"},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
+      {"GROUP_RANK", "1"},
+      {"GROUP_WORLD_SIZE", "2"},
       {"ROLE_RANK", "5"},
       {"ROLE_WORLD_SIZE", "8"},
       {"MASTER_ADDR", "127.0.0.1"},

@@ -32,6 +32,8 @@ TEST(Protocol, EveryMessageComesBackAsItWas) {
   start.order.attempt = 2;
   start.order.first_rank = 4;
   start.order.world_size = 8;
+  start.order.group_rank = 1;
+  start.order.group_world_size = 2;
   start.order.master_port = 29501;
   start.order.run_id = "abc";
   start.roll = "the roll";
@@ -55,8 +57,9 @@ TEST(Protocol, EveryMessageComesBackAsItWas) {
       FailedMessage{{1, "node1", 137, "signal 9 (Killed)", {"a", "b"}}},
       CannotStartMessage{"no such file"},
       FinishedMessage{},
-      StoppedMessage{},
+      StoppedMessage{{true, false}},
       InterruptedMessage{15},
+      SignalMessage{SIGUSR1},
       AliveMessage{}};
   for (const auto& message : messages) {
     EXPECT_EQ(round_trip(message), message) << encode_frame(message);
@@ -104,6 +107,7 @@ TEST(Protocol, RefusesWhatIsNoMessage) {
       {R"({"type":"stop","signal":15,"is_to_restart":1})", "'is_to_restart'"},
       {R"({"type":"end","exit_code":-1,"summary":""})", "'exit_code'"},
       {R"({"type":"interrupted","signal":18446744073709551615})", "'signal'"},
+      {R"({"type":"signal","signal":9})", "signal 9 is none that is passed on"},
   };
   for (const auto& [payload, part] : cases) {
     EXPECT_THAT(

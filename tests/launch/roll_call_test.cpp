@@ -73,5 +73,26 @@ TEST(RollCall, TakesEachMachineOnceAndAgainAfterItLeft) {
   EXPECT_TRUE(roll.is_complete());
 }
 
+TEST(RollCall, OfAnElasticJobGivesPlaces) {
+  RollCall roll(hello(0), 3, true, true);
+  const auto come = [&](const std::string& host, int num_local) {
+    HelloMessage newcomer = hello(roll.place_for(host));
+    newcomer.host = host;
+    newcomer.num_local = num_local;
+    EXPECT_EQ(roll.take(newcomer), "");
+    return newcomer.machine_rank;
+  };
+  EXPECT_EQ(come("a", 2), 1);
+  EXPECT_EQ(come("b", 2), 2);
+  EXPECT_EQ(roll.place_for("c"), kAnyMachine);
+  EXPECT_THAT(roll.take(hello(kAnyMachine)), HasSubstr("all 3 machines that"));
+  roll.leave(1);
+  roll.leave(2);
+  EXPECT_EQ(roll.num_here(), 1);
+  // Its old place, with another number of processes.
+  EXPECT_EQ(come("b", 5), 2);
+  EXPECT_EQ(come("c", 1), 1);
+}
+
 } // namespace
 } // namespace accelerate

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/machines/control_client.h"
 
+#include <cerrno>
 #include <cstring>
 
 #include "accelerate/error.h"
@@ -59,6 +60,9 @@ void ControlClient::try_to_connect() {
     loop_.cancel(std::exchange(timer_, 0));
     if (const int cause = connect_error(file); cause != 0) {
       connecting_.reset();
+      if (cause == ECONNREFUSED && is_over_where_refused_) {
+        join_end_ = EventLoop::Clock::now();
+      }
       failed(std::strerror(cause));
     } else {
       connected(std::move(connecting_));
@@ -141,6 +145,17 @@ void ControlClient::failed(const std::string& why) {
     timer_ = loop_.after(kRetry, [this] { try_to_connect(); });
     return;
   }
+  if (is_over_where_refused_) {
+    callbacks_.lost(
+        str_cat(
+            "[launch] machine 0 (",
+            place(),
+            ") does not come back (",
+            why,
+            "): the job is over; launch it again"),
+        false);
+    return;
+  }
   callbacks_.lost(
       str_cat(
           "[launch] machine 0 cannot be reached at ",
@@ -155,13 +170,14 @@ void ControlClient::failed(const std::string& why) {
 }
 
 void ControlClient::send(const Message& message) {
-  if (connection_) {
+  if (connection_ && is_accepted_) {
     connection_->send(message);
   }
 }
 
-void ControlClient::join_again() {
+void ControlClient::join_again(bool is_over_where_refused) {
   is_accepted_ = false;
+  is_over_where_refused_ = is_over_where_refused;
   join_end_ = EventLoop::Clock::now() + join_limit_;
   loop_.cancel(timer_);
   timer_ = loop_.after(kRetry, [this] { try_to_connect(); });

@@ -39,9 +39,11 @@ class ACCELERATE_API ControlClient {
       Callbacks callbacks);
   ~ControlClient();
 
+  /// Nothing happens where machine 0 has not accepted this machine.
   void send(const Message& message);
-  /// Begins anew, with as much time as at first.
-  void join_again();
+  /// Begins anew, with as much time as at first. `is_over_where_refused`: where
+  /// machine 0 is up and nobody listens there, it is lost for good.
+  void join_again(bool is_over_where_refused);
   /// Machine 0 does not take this machine yet: asks again while there is time.
   void ask_again(const std::string& why);
   /// Hangs up. No callback follows.
@@ -69,6 +71,7 @@ class ACCELERATE_API ControlClient {
   std::unique_ptr<Connection> connection_;
   EventLoop::TimerId timer_ = 0;
   bool is_accepted_ = false;
+  bool is_over_where_refused_ = false;
   bool is_closed_ = false;
 };
 

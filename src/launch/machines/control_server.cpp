@@ -38,12 +38,13 @@ ControlServer::ControlServer(
     std::string token,
     HelloMessage own,
     int num_machines,
+    bool is_elastic,
     Patience patience,
     Callbacks callbacks)
     : loop_(loop),
       listener_(std::move(listener)),
       token_(std::move(token)),
-      roll_(std::move(own), num_machines, !token_.empty()),
+      roll_(std::move(own), num_machines, !token_.empty(), is_elastic),
       patience_(patience),
       callbacks_(std::move(callbacks)),
       machines_(static_cast<size_t>(num_machines)) {
@@ -158,11 +159,16 @@ void ControlServer::take_proof(PeerPlace peer, const Message& message) {
 
 // A machine that was started again knocks before the silence of its old
 // launcher has lasted long enough.
-void ControlServer::drop_silent(size_t machine) {
+void ControlServer::drop_silent(const HelloMessage& hello) {
+  const auto is_old_self = [&](size_t machine) {
+    return hello.machine_rank == kAnyMachine
+               ? hello_of(machine).host == hello.host
+               : machine == static_cast<size_t>(hello.machine_rank);
+  };
   const auto old =
       std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-        return peer.machine == machine && peer.connection->is_open() &&
-               peer.connection->is_silent();
+        return peer.machine && is_old_self(*peer.machine) &&
+               peer.connection->is_open() && peer.connection->is_silent();
       });
   if (old != peers_.end()) {
     old->connection->close();
@@ -170,8 +176,11 @@ void ControlServer::drop_silent(size_t machine) {
   }
 }
 
-void ControlServer::take_hello(PeerPlace peer, const HelloMessage& hello) {
-  drop_silent(static_cast<size_t>(hello.machine_rank));
+void ControlServer::take_hello(PeerPlace peer, HelloMessage hello) {
+  drop_silent(hello);
+  if (hello.machine_rank == kAnyMachine) {
+    hello.machine_rank = roll_.place_for(hello.host);
+  }
   const std::string reason = roll_.take(hello);
   if (!reason.empty()) {
     refuse(peer, reason);
@@ -183,12 +192,7 @@ void ControlServer::take_hello(PeerPlace peer, const HelloMessage& hello) {
   loop_.cancel(std::exchange(peer->deadline, 0));
   --num_strangers_;
   peer->connection->send(AcceptedMessage{});
-  if (is_complete_) {
-    callbacks_.returned(machine);
-  } else if (roll_.is_complete()) {
-    is_complete_ = true;
-    callbacks_.complete();
-  }
+  callbacks_.came(machine);
 }
 
 void ControlServer::refuse(PeerPlace peer, const std::string& reason) {
@@ -210,14 +214,6 @@ void ControlServer::closed(PeerPlace peer, const std::string& why) {
       if (is_everybody_gone()) {
         std::exchange(done_, nullptr)();
       }
-    } else if (!is_complete_) {
-      // It may come again while the roll is still being taken.
-      callbacks_.say(str_cat(
-          "[launch] ",
-          name_of(machine),
-          " left before the start: the connection ",
-          why));
-      roll_.leave(machine);
     } else {
       callbacks_.lost(machine, why);
     }
@@ -272,7 +268,7 @@ bool ControlServer::is_everybody_gone() const {
 }
 
 std::string ControlServer::name_of(size_t machine) const {
-  return str_cat("machine ", machine, " (", roll()[machine]->host, ")");
+  return str_cat("machine ", machine, " (", hello_of(machine).host, ")");
 }
 
 } // namespace accelerate

@@ -25,12 +25,11 @@ namespace accelerate {
 class ACCELERATE_API ControlServer {
  public:
   struct Callbacks {
-    /// Every machine is here; once.
-    std::function<void()> complete = {};
+    /// A machine was taken into the roll.
+    std::function<void(size_t machine)> came = {};
     std::function<void(size_t machine, Message)> received = {};
+    /// It keeps its place in the roll until `await`.
     std::function<void(size_t machine, const std::string& why)> lost = {};
-    /// A machine that was awaited is here again.
-    std::function<void(size_t machine)> returned = {};
     std::function<void(const std::string& line)> say = {};
   };
 
@@ -41,15 +40,16 @@ class ACCELERATE_API ControlServer {
       std::string token,
       HelloMessage own,
       int num_machines,
+      bool is_elastic,
       Patience patience,
       Callbacks callbacks);
   ~ControlServer();
 
-  /// By machine; those that have not come are unset.
-  const std::vector<std::optional<HelloMessage>>& roll() const {
-    return roll_.entries();
+  const RollCall& roll() const { return roll_; }
+  /// What a machine that is here, or was, has said of itself.
+  const HelloMessage& hello_of(size_t machine) const {
+    return *roll_.entries()[machine];
   }
-  bool is_here(size_t machine) const { return roll_.is_here(machine); }
   /// Lets a machine that was lost come again.
   void await(size_t machine) { roll_.leave(machine); }
   /// Nothing happens where the machine is lost.
@@ -76,8 +76,8 @@ class ACCELERATE_API ControlServer {
   void add_peer(UniqueFile socket);
   void received(PeerPlace peer, Message message);
   void take_proof(PeerPlace peer, const Message& message);
-  void drop_silent(size_t machine);
-  void take_hello(PeerPlace peer, const HelloMessage& hello);
+  void drop_silent(const HelloMessage& hello);
+  void take_hello(PeerPlace peer, HelloMessage hello);
   void refuse(PeerPlace peer, const std::string& reason);
   void closed(PeerPlace peer, const std::string& why);
   void remove_soon(PeerPlace peer);
@@ -97,7 +97,6 @@ class ACCELERATE_API ControlServer {
   std::list<Peer> peers_;
   size_t num_strangers_ = 0;
   int num_refusals_ = 0;
-  bool is_complete_ = false;
   EventLoop::TimerId pause_ = 0;
   std::function<void()> done_;
 };

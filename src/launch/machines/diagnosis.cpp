@@ -294,19 +294,20 @@ std::vector<Finding> diagnose(
   std::vector<Finding> findings;
   const int port = values.main_process_port.value_or(kDefaultMainProcessPort);
   const auto hosts = find_hosts(values);
-  if (!hosts.empty() || values.num_machines > 1) {
+  const bool is_first = machine_rank_of(config) == 0;
+  if (!hosts.empty() || values.num_machines.most > 1) {
     findings.push_back(look_at_name(host_name()));
   }
-  if (hosts.empty() && values.num_machines > 1 &&
+  if (hosts.empty() && values.num_machines.most > 1 &&
       !values.main_process_ip.empty()) {
     const std::string& first = values.main_process_ip;
     findings.push_back(look_at_name(first));
-    if (values.machine_rank > 0 && findings.back().verdict != Verdict::kBad) {
+    if (!is_first && findings.back().verdict != Verdict::kBad) {
       findings.push_back(look_at_connection(first, port));
       findings.push_back(look_at_interface(resolve_host(first)[0], env));
     }
   }
-  if (values.machine_rank == 0 && (values.num_machines > 1 || !hosts.empty())) {
+  if (is_first && (values.num_machines.most > 1 || !hosts.empty())) {
     findings.push_back(look_at_port(port));
   }
   const std::string ssh = env(variables::kSshCommand).value_or("");

@@ -189,6 +189,8 @@ json to_json(const StartMessage& m) {
       {"attempt", m.order.attempt},
       {"first_rank", m.order.first_rank},
       {"world_size", m.order.world_size},
+      {"group_rank", m.order.group_rank},
+      {"group_world_size", m.order.group_world_size},
       {"max_restarts", m.order.max_restarts},
       {"master_port", m.order.master_port},
       {"run_id", m.order.run_id},
@@ -225,11 +227,17 @@ json to_json(const CannotStartMessage& m) {
 json to_json(const FinishedMessage&) {
   return {{"type", "finished"}};
 }
-json to_json(const StoppedMessage&) {
-  return {{"type", "stopped"}};
+json to_json(const StoppedMessage& m) {
+  return {
+      {"type", "stopped"},
+      {"is_any_preempted", m.departure.is_any_preempted},
+      {"is_orderly", m.departure.is_orderly}};
 }
 json to_json(const InterruptedMessage& m) {
   return {{"type", "interrupted"}, {"signal", m.signal}};
+}
+json to_json(const SignalMessage& m) {
+  return {{"type", "signal"}, {"signal", m.signal}};
 }
 json to_json(const AliveMessage&) {
   return {{"type", "alive"}};
@@ -248,7 +256,7 @@ Message read_knock(const ObjectReader& in) {
 Message read_hello(const ObjectReader& in) {
   HelloMessage m;
   m.version = in.text("version", kMaxName);
-  m.machine_rank = in.number("machine_rank", 0, kMaxRank);
+  m.machine_rank = in.number("machine_rank", kAnyMachine, kMaxRank);
   m.host = in.text("host", kMaxName);
   m.num_local = in.number("num_local", 1, kMaxRank);
   m.devices = in.text("devices", kMaxName);
@@ -262,6 +270,8 @@ Message read_start(const ObjectReader& in) {
   m.order.attempt = in.number("attempt", 0, 1 << 30);
   m.order.first_rank = in.number("first_rank", 0, kMaxRank);
   m.order.world_size = in.number("world_size", 1, kMaxRank);
+  m.order.group_rank = in.number("group_rank", 0, kMaxRank);
+  m.order.group_world_size = in.number("group_world_size", 1, kMaxRank);
   m.order.max_restarts = in.number("max_restarts", 0, 1 << 30);
   m.order.master_port = in.number("master_port", 1, 65535);
   m.order.run_id = in.text("run_id", kMaxName);
@@ -277,6 +287,15 @@ Message read_failed(const ObjectReader& in) {
   m.report.how = in.text("how", kMaxLine);
   m.report.last_lines = in.lines("last_lines");
   return m;
+}
+
+// Others would end something.
+Message read_signal(const ObjectReader& in) {
+  const int signal = in.number("signal", 1, SIGRTMAX);
+  if (signal != SIGUSR1 && signal != SIGUSR2) {
+    refuse(str_cat("signal ", signal, " is none that is passed on"));
+  }
+  return SignalMessage{signal};
 }
 
 using Reader = Message (*)(const ObjectReader&);
@@ -314,11 +333,16 @@ const std::map<std::string, Reader, std::less<>>& readers() {
              in.text("reason", kMaxText, LineEnds::kKept)};
        }},
       {"finished", [](auto&) -> Message { return FinishedMessage{}; }},
-      {"stopped", [](auto&) -> Message { return StoppedMessage{}; }},
+      {"stopped",
+       [](auto& in) -> Message {
+         return StoppedMessage{
+             {in.boolean("is_any_preempted"), in.boolean("is_orderly")}};
+       }},
       {"interrupted",
        [](auto& in) -> Message {
          return InterruptedMessage{in.number("signal", 1, SIGRTMAX)};
        }},
+      {"signal", read_signal},
       {"alive", [](auto&) -> Message { return AliveMessage{}; }},
   };
   return table;

@@ -16,7 +16,7 @@
 
 namespace accelerate {
 
-inline constexpr int kProtocolVersion = 2;
+inline constexpr int kProtocolVersion = 3;
 /// Of one frame, without its length.
 inline constexpr size_t kMaxFrameBytes = 64 * 1024;
 /// Of the frames of a peer that has not yet shown who it is.
@@ -44,6 +44,7 @@ struct ProofMessage {
 /// A machine introduces itself, once both sides have proved themselves.
 struct HelloMessage {
   std::string version = {};
+  /// `kAnyMachine` where machine 0 is to choose.
   int machine_rank = 0;
   std::string host = {};
   int num_local = 1;
@@ -63,7 +64,8 @@ struct RefusedMessage {
   std::string reason = {};
   bool operator==(const RefusedMessage&) const = default;
 };
-/// Everybody is here: start the workers. `roll` is the table to print.
+/// Everybody is here: start the workers. `roll` is the table to print; empty:
+/// it is as before.
 struct StartMessage {
   StartOrder order = {};
   std::string roll = {};
@@ -91,12 +93,19 @@ struct FinishedMessage {
   bool operator==(const FinishedMessage&) const = default;
 };
 struct StoppedMessage {
+  Departure departure = {};
   bool operator==(const StoppedMessage&) const = default;
 };
 /// Somebody asked this machine's launcher to end.
 struct InterruptedMessage {
   int signal = 15;
   bool operator==(const InterruptedMessage&) const = default;
+};
+/// SIGUSR1 or SIGUSR2, which ends nothing: from the machine that got it to
+/// machine 0, and from there to the workers of all others.
+struct SignalMessage {
+  int signal = 10;
+  bool operator==(const SignalMessage&) const = default;
 };
 /// Nothing new; still alive.
 struct AliveMessage {
@@ -118,6 +127,7 @@ using Message = std::variant<
     FinishedMessage,
     StoppedMessage,
     InterruptedMessage,
+    SignalMessage,
     AliveMessage>;
 
 /// One message as JSON. Texts that would not fit are shortened.

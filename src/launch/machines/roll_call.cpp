@@ -9,12 +9,30 @@
 
 namespace accelerate {
 
-RollCall::RollCall(HelloMessage own, int num_machines, bool tells_values)
+RollCall::RollCall(
+    HelloMessage own,
+    int num_machines,
+    bool tells_values,
+    bool is_elastic)
     : entries_(static_cast<size_t>(num_machines)),
       here_(static_cast<size_t>(num_machines)),
-      tells_values_(tells_values) {
+      tells_values_(tells_values),
+      is_elastic_(is_elastic) {
   entries_[0] = std::move(own);
   here_[0] = true;
+}
+
+int RollCall::place_for(const std::string& host) const {
+  int first_free = kAnyMachine;
+  for (size_t i = entries_.size() - 1; is_elastic_ && i > 0; --i) {
+    if (!here_[i]) {
+      first_free = static_cast<int>(i);
+      if (entries_[i] && entries_[i]->host == host) {
+        return first_free;
+      }
+    }
+  }
+  return first_free;
 }
 
 std::string RollCall::take(const HelloMessage& hello) {
@@ -31,9 +49,12 @@ void RollCall::leave(size_t machine) {
   here_[machine] = false;
 }
 
+int RollCall::num_here() const {
+  return static_cast<int>(std::count(here_.begin(), here_.end(), true));
+}
+
 bool RollCall::is_complete() const {
-  return std::all_of(
-      here_.begin(), here_.end(), [](bool here) { return here; });
+  return num_here() == static_cast<int>(here_.size());
 }
 
 std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
@@ -49,11 +70,17 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
   if (std::string difference = first_difference(hello); !difference.empty()) {
     return difference;
   }
+  if (is_elastic_ && hello.machine_rank == kAnyMachine) {
+    return str_cat(
+        "all ",
+        entries_.size(),
+        " machines that --num_machines allows are here");
+  }
   const auto machine = static_cast<size_t>(hello.machine_rank);
   if (machine >= entries_.size() || machine == 0) {
     return str_cat(
         "its --machine_rank is ",
-        machine,
+        hello.machine_rank,
         ", but the others than machine 0 are 1 to ",
         entries_.size() - 1);
   }
@@ -66,7 +93,7 @@ std::string RollCall::reason_to_refuse(const HelloMessage& hello) const {
         tells_values_ ? known->host : "another machine",
         "; give each machine its own --machine_rank");
   }
-  if (known && known->num_local != hello.num_local) {
+  if (!is_elastic_ && known && known->num_local != hello.num_local) {
     return str_cat(
         "it has ",
         hello.num_local,

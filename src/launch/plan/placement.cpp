@@ -99,8 +99,11 @@ Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
     }
   }
   if (placement.num_machines == 1) {
-    placement.num_machines = values.num_machines;
-    placement.machine_rank = values.machine_rank;
+    placement.num_machines = values.num_machines.most;
+    if (values.num_machines.is_elastic()) {
+      placement.least_machines = values.num_machines.least;
+    }
+    placement.machine_rank = machine_rank_of(config);
     placement.meeting_point = {};
     placement.listens_everywhere = false;
   }
@@ -131,6 +134,20 @@ Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
         "), the same on every machine"));
   }
   return placement;
+}
+
+int machine_rank_of(const ResolvedConfig& config) {
+  const LaunchConfig& values = config.values;
+  const std::string address(without_brackets(values.main_process_ip));
+  if (!values.num_machines.is_elastic() || address.empty() ||
+      config.kind_of("machine_rank") != SourceKind::kDefault) {
+    return values.machine_rank;
+  }
+  try {
+    return is_this_machine(address) ? 0 : kAnyMachine;
+  } catch (const CommError&) {
+    return kAnyMachine; // A name that is not known yet is another machine's.
+  }
 }
 
 std::string listening_address(const Placement& placement) {

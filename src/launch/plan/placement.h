@@ -3,6 +3,7 @@
 // that a cluster already made for one rank.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "accelerate/export.h"
@@ -11,13 +12,20 @@
 
 namespace accelerate {
 
+/// The rank of a machine of an elastic job to which machine 0 gives a place.
+inline constexpr int kAnyMachine = -1;
+
 struct Placement {
   /// The cluster started one task per rank: the program runs in place of the
   /// launcher, with `environment`.
   bool is_in_place = false;
   ProcessEnvironment environment = {};
 
+  /// Of an elastic job, the most that it may have.
   int num_machines = 1;
+  /// Set where the job is elastic: the fewest that it runs with.
+  std::optional<int> least_machines = {};
+  /// `kAnyMachine` where machine 0 decides.
   int machine_rank = 0;
   /// Of machine 0, where the launchers meet; empty on one machine.
   Rendezvous meeting_point = {};
@@ -31,6 +39,11 @@ struct Placement {
 /// where they contradict each other or where nobody names machine 0.
 ACCELERATE_API Placement
 find_placement(const ResolvedConfig& config, const EnvLookup& env);
+
+/// The machine rank that the options give this machine. Where they give none
+/// for an elastic job, the machine that has `main_process_ip` is machine 0, and
+/// the others are `kAnyMachine`.
+ACCELERATE_API int machine_rank_of(const ResolvedConfig& config);
 
 /// The address that machine 0 listens on; empty: all of its addresses, which is
 /// also where its name is a loopback address to itself (/etc/hosts): the others

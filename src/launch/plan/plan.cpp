@@ -130,8 +130,10 @@ OutputOptions output_of(
 std::map<std::string, std::string> agreement_of(
     const ResolvedConfig& config,
     const std::vector<std::string>& program,
-    int num_machines) {
+    const Placement& placement) {
   const LaunchConfig& values = config.values;
+  const std::string most = std::to_string(placement.num_machines);
+  const auto& least = placement.least_machines;
   std::string command = fs::path(program.at(0)).filename();
   for (size_t i = 1; i < program.size(); ++i) {
     command += ' ' + program[i];
@@ -139,7 +141,7 @@ std::map<std::string, std::string> agreement_of(
   constexpr size_t kLongest = 2000;
   const auto& number = values.num_processes;
   return {
-      {"num_machines", std::to_string(num_machines)},
+      {"num_machines", least ? str_cat(*least, ':', most) : most},
       {"num_processes", number ? std::to_string(*number) : "auto"},
       {"mixed_precision", values.mixed_precision},
       {"max_restarts", std::to_string(values.max_restarts)},
@@ -264,7 +266,7 @@ LaunchPlan make_plan(
   }
   plan.output = output_of(
       values, starter, plan.num_local == 1 && placement.num_machines == 1);
-  plan.agreement = agreement_of(config, program, placement.num_machines);
+  plan.agreement = agreement_of(config, program, placement);
   return plan;
 }
 
@@ -278,11 +280,10 @@ std::vector<WorkerSpec> workers_of(
   const auto set = [](ChildCommand& command, const char* name, auto value) {
     command.variables[name] = str_cat(value);
   };
-  const int machines = plan.placement.num_machines;
   set(shared, variables::kWorldSize, order.world_size);
   set(shared, variables::kLocalWorldSize, plan.num_local);
-  set(shared, variables::kGroupRank, plan.placement.machine_rank);
-  set(shared, variables::kGroupWorldSize, machines);
+  set(shared, variables::kGroupRank, order.group_rank);
+  set(shared, variables::kGroupWorldSize, order.group_world_size);
   set(shared, variables::kRoleName, "default");
   set(shared, variables::kRoleWorldSize, order.world_size);
   set(shared, variables::kMasterAddress, order.master_address);

@@ -85,11 +85,14 @@ ACCELERATE_API LaunchPlan make_plan(
     const LaunchStarter& starter = {});
 
 /// What only the job as a whole knows, the same on all machines but for
-/// `first_rank` and `master_address`.
+/// `first_rank`, `group_rank` and `master_address`.
 struct StartOrder {
   int attempt = 0;
   int first_rank = 0;
   int world_size = 1;
+  /// Of this machine among those that take part, without holes.
+  int group_rank = 0;
+  int group_world_size = 1;
   int max_restarts = 0;
   /// As this machine sees it: not part of the protocol.
   std::string master_address = "127.0.0.1";

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/exit_codes.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "launch/supervise/error_file.h"
@@ -25,10 +26,11 @@ std::filesystem::path error_file_of(const WorkerSpec& worker) {
   return found == worker.command.variables.end() ? "" : found->second;
 }
 
-// Who does not handle SIGQUIT would only die, and the kernel keeps SIGTSTP from
-// jobs without a shell.
+// Who does not handle SIGQUIT or SIGUSR1 would only die, and the kernel keeps
+// SIGTSTP from jobs without a shell.
 int suitable_for(pid_t pid, int signal) {
   const int instead = signal == SIGQUIT   ? SIGABRT
+                      : signal == SIGUSR1 ? SIGTERM
                       : signal == SIGTSTP ? SIGSTOP
                                           : signal;
   return instead == signal || has_signal_flag(pid, "SigCgt", signal) ? signal
@@ -128,7 +130,10 @@ void Supervisor::stop(int signal, bool is_to_restart, GroupTold told) {
   state_ = is_to_restart ? WorkersState::kRestarting : WorkersState::kStopping;
   if (signal == SIGKILL) {
     kill_everything();
+  } else if (signal == SIGUSR1) {
+    ask_to_leave();
   } else if (!is_killing_) {
+    loop_.cancel(std::exchange(ask_timer_, 0));
     signal_everything(signal, told);
     // What was suspended ends too.
     signal_everything(SIGCONT);
@@ -137,6 +142,35 @@ void Supervisor::stop(int signal, bool is_to_restart, GroupTold told) {
     }
   }
   look_again();
+}
+
+void Supervisor::ask_to_leave() {
+  if (is_killing_ || kill_timer_ != 0 || ask_timer_ != 0) {
+    return; // They were told before.
+  }
+  for (const Worker& worker : workers_) {
+    if (!worker.wait_status) {
+      kill(worker.pid, suitable_for(worker.pid, SIGUSR1));
+    }
+  }
+  // Who is suspended cannot leave.
+  signal_everything(SIGCONT);
+  ask_timer_ = loop_.after(grace_, [this] {
+    ask_timer_ = 0;
+    stop(SIGTERM, state_ == WorkersState::kRestarting);
+  });
+}
+
+Departure Supervisor::departure() const {
+  Departure departure;
+  for (const Worker& worker : workers_) {
+    if (worker.wait_status) {
+      const int code = exit_code_of(*worker.wait_status);
+      departure.is_any_preempted |= code == kExitPreempted;
+      departure.is_orderly &= code == kExitPreempted || code == 0;
+    }
+  }
+  return departure;
 }
 
 void Supervisor::kill_after(std::chrono::milliseconds grace) {
@@ -156,6 +190,7 @@ void Supervisor::kill_after(std::chrono::milliseconds grace) {
 
 void Supervisor::kill_everything() {
   is_killing_ = true;
+  loop_.cancel(std::exchange(ask_timer_, 0));
   signal_everything(SIGKILL);
   if (give_up_timer_ == 0) {
     give_up_timer_ = loop_.after(kKillLimit, [this] {
@@ -202,6 +237,7 @@ void Supervisor::look_again() {
     }
     return;
   }
+  loop_.cancel(std::exchange(ask_timer_, 0));
   loop_.cancel(std::exchange(kill_timer_, 0));
   loop_.cancel(std::exchange(give_up_timer_, 0));
   const bool was_stopping = is_stopping();

@@ -72,12 +72,16 @@ class ACCELERATE_API Supervisor {
   void start(const std::vector<WorkerSpec>& workers);
   /// Sends `signal` to all workers and all below them, SIGKILL after the grace
   /// period to those who are left (once the workers themselves are gone, after
-  /// 3 s at most). SIGKILL kills at once. SIGQUIT reaches those
+  /// 3 s at most). SIGKILL kills at once. SIGUSR1 only asks the workers
+  /// themselves to leave (with SIGTERM those who do not handle it); SIGTERM
+  /// follows after a grace period of its own. SIGQUIT reaches those
   /// who handle it; the others get SIGABRT, at which Python prints its stacks.
   /// Ends in any case: a process that not even SIGKILL ends (it waits in the
   /// kernel) is named and left alone.
   void
   stop(int signal, bool is_to_restart = false, GroupTold told = GroupTold::kNo);
+  /// How those that have ended did.
+  Departure departure() const;
   /// Passes a signal on to the workers; one that stops or continues, to all
   /// below them too.
   void forward(int signal, GroupTold told);
@@ -96,6 +100,7 @@ class ACCELERATE_API Supervisor {
 
   std::string who_left_before() const;
   void worker_ended(size_t index, int wait_status);
+  void ask_to_leave();
   void kill_after(std::chrono::milliseconds grace);
   void kill_everything();
   void kill_what_was_started();
@@ -115,6 +120,7 @@ class ACCELERATE_API Supervisor {
   WorkersState state_ = WorkersState::kDone;
   std::vector<Worker> workers_;
   std::set<pid_t> spared_;
+  EventLoop::TimerId ask_timer_ = 0;
   EventLoop::TimerId kill_timer_ = 0;
   EventLoop::TimerId give_up_timer_ = 0;
   bool is_killing_ = false;
