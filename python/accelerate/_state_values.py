@@ -126,13 +126,16 @@ def unflatten(flat: dict[str, Any], name: str) -> Any:
 class ObjectState(_C.Stateful):
     """Any object whose state two functions give and take."""
 
-    def __init__(self, save: Callable[[], Any], load: Callable[[Any], None]) -> None:
+    # In the registry.
+    name = ""
+
+    def __init__(self, value: Callable[[], Any], put: Callable[[Any], None]) -> None:
         super().__init__()
-        self._save = save
-        self._load = load
+        self.value = value
+        self.put = put
 
     def state_dict(self) -> dict[str, Any]:
-        return flatten(self._save(), "value")
+        return flatten(self.value(), "value")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._load(unflatten(state, "value"))
+        self.put(unflatten(state, "value"))
