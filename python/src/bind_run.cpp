@@ -162,6 +162,34 @@ void bind_run(py::module_& module) {
             return find_precision(run.precision()).name;
           })
       .def_property_readonly("debug", &TrainingRun::debug)
+      .def(
+          "save_state",
+          [](const TrainingRun& run,
+             const std::string& folder,
+             const std::optional<py::function>& write_extra) {
+            TrainingRun::SaveWith with;
+            if (write_extra) {
+              with.extra = [&](const std::filesystem::path& stage) {
+                const py::gil_scoped_acquire gil;
+                return (*write_extra)(stage.string())
+                    .cast<std::set<std::string>>();
+              };
+            }
+            const py::gil_scoped_release no_gil;
+            run.save_state(folder, with);
+          },
+          py::arg("folder"),
+          py::arg("write_extra") = py::none())
+      .def(
+          "load_state",
+          [](TrainingRun& run,
+             const std::string& folder,
+             const std::set<std::string>& without) {
+            return run.load_state(folder, without);
+          },
+          py::arg("folder"),
+          py::arg("without") = std::set<std::string>(),
+          release)
       .def_property(
           "num_accumulation_steps",
           &TrainingRun::num_accumulation_steps,

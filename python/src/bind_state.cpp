@@ -3,6 +3,7 @@
 
 #include "accelerate/error.h"
 #include "accelerate/state_registry.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "python/src/binders.h"
 #include "python/src/state_values.h"
 
@@ -73,6 +74,14 @@ StateDict to_state_dict(const py::handle& values) {
 }
 
 void bind_state(py::module_& module) {
+  module.def("is_checkpoint", [](const std::string& folder) {
+    return is_checkpoint(folder);
+  });
+  module.def("latest_checkpoint", [](const std::string& folder) {
+    const auto found = complete_checkpoints(folder);
+    return found.empty() ? std::optional<std::string>()
+                         : std::optional(found.back().string());
+  });
   py::class_<TensorSlice>(module, "TensorSlice")
       .def(
           py::init(
@@ -90,7 +99,20 @@ void bind_state(py::module_& module) {
       .def(py::init<>());
   py::class_<StateRegistry, std::shared_ptr<StateRegistry>>(
       module, "StateRegistry")
-      .def("add", &StateRegistry::add, py::arg("kind"), py::arg("object"))
+      .def(
+          "add",
+          [](StateRegistry& registry,
+             const std::string& kind,
+             const std::shared_ptr<Stateful>& object,
+             bool per_rank) {
+            return registry.add(
+                kind,
+                object,
+                per_rank ? StateScope::kPerRank : StateScope::kCommon);
+          },
+          py::arg("kind"),
+          py::arg("object"),
+          py::arg("per_rank") = false)
       .def(
           "names",
           [](const StateRegistry& registry) {
