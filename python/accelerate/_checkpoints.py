@@ -2,10 +2,11 @@
 """What Python adds to a checkpoint (docs/guide_checkpoint.md). The folder, its manifest and the
 state of all objects are C++'s (`checkpoint/checkpoint_folder.h`); here are the parts that only
 Python can write or read: what hooks do, weights as the module's `state_dict` gives them, pickles.
-`python_parts.json` names them."""
+The manifest names their files, as the state of an object of its own."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelerate import _C, _files, checkpointing
-from accelerate._state_values import ObjectState, OnlyPickled
+from accelerate._state_values import ObjectState, OnlyPickled, flatten, unflatten
 from accelerate.errors import DataError, UsageError
 from accelerate.prepared_module import context_of, parameter_set
 from accelerate.utils.constants import (
@@ -33,7 +34,9 @@ from accelerate.utils.other import load
 if TYPE_CHECKING:
     from accelerate.accelerator import Accelerator
 
-_PARTS = "python_parts.json"
+# The object that names the files, and the manifest that holds its state.
+PARTS = "python_parts"
+_MANIFEST = "checkpoint.json"
 _AUTOMATIC = re.compile(r"checkpoint_(\d+)")
 
 
@@ -123,45 +126,66 @@ def rotate(accelerator: Accelerator, newest: Path) -> None:
 # --- our layout -------------------------------------------------------------------------------
 
 
+class PythonParts(ObjectState):
+    """The files that Python has written into a checkpoint, by the objects whose state they hold:
+    `weights` are read without running code, `pickles` are not."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: {"weights": self.weights, "pickles": self.pickles}, lambda _: None)
+        self.weights: dict[str, dict[str, str]] = {}
+        self.pickles: dict[str, dict[str, str]] = {}
+
+
+def _written(path: Path) -> dict[str, str]:
+    return {"file": path.name, "sha256": _digest(path)}
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
 def save(accelerator: Accelerator, folder: Path, safe_serialization: bool) -> None:
-    def write_extra(stage: str) -> list[str]:
+    def write_extra(stage: str) -> set[str]:
         return _write_parts(accelerator, Path(stage), safe_serialization)
 
     accelerator._run.save_state(str(folder), write_extra)
 
 
-def _write_parts(accelerator: Accelerator, stage: Path, safe_serialization: bool) -> list[str]:
+def _write_parts(accelerator: Accelerator, stage: Path, safe_serialization: bool) -> set[str]:
     """Writes what Python writes, and gives the names of the objects that C++ leaves out."""
     weights = _call_save_hooks(accelerator, stage)
     writes = accelerator._is_writer
-    parts: dict[str, Any] = {"weights": {}, "pickles": {}}
-    left_out = []
+    parts = accelerator._parts
+    parts.weights, parts.pickles = {}, {}
+    left_out = set()
     for index, (name, model) in enumerate(_named_models(accelerator)):
         state = weights[index]
         if state is None:
-            left_out.append(name)
+            left_out.add(name)
             continue
         if safe_serialization and _is_named_tensors(model, state):
             continue
-        left_out.append(name)
+        left_out.add(name)
         is_safe = safe_serialization and all(isinstance(v, torch.Tensor) for v in state.values())
         file = name.replace("model", MODEL_NAME, 1) + ".bin"
         if is_safe:
             file = name.replace("model", SAFE_MODEL_NAME, 1) + ".safetensors"
-        parts["weights"][name] = file
         if writes:
             (_files.save_tensors if is_safe else _files.save_pickle)(state, stage / file)
+            parts.weights[name] = _written(stage / file)
     for kept in accelerator._states + accelerator._custom_states:
         try:
             kept.state_dict()
         except OnlyPickled as reason:
-            left_out.append(kept.name)
-            parts["pickles"][kept.name] = file = f"{kept.name}.pkl"
+            left_out.add(kept.name)
             if writes:
-                _save_pickled(kept, stage / file, reason)
-    if writes and any(parts.values()):
-        with _files.written_whole(stage / _PARTS) as path:
-            Path(path).write_text(json.dumps(parts, indent=1) + "\n", encoding="utf-8")
+                path = stage / f"{kept.name}.pkl"
+                _save_pickled(kept, path, reason)
+                parts.pickles[kept.name] = _written(path)
     return left_out
 
 
@@ -224,53 +248,67 @@ def load_ours(
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
 ) -> None:
-    parts = _read_parts(folder)
-    _refuse_pickles(folder, parts["pickles"], allow_pickle)
+    parts = _Parts(folder)
+    if parts.pickles and not allow_pickle:
+        raise UsageError(
+            f"[load_state] {folder} holds {', '.join(map(repr, parts.pickles))} as pickles, which "
+            "may run any code when they are read; if you trust whoever wrote them, pass "
+            "allow_pickle=True"
+        )
     models = _call_load_hooks(accelerator, folder)
-    without = []
+    without = set()
     loads: list[Callable[[], Any]] = []
     for name, model in _named_models(accelerator):
         if not any(model is left for left in models):
-            without.append(name)
-        elif name in parts["weights"] or model_kwargs:
-            without.append(name)
-            state = _read_weights(folder, parts["weights"].get(name, f"{name}.safetensors"))
+            without.add(name)
+        elif name in parts.weights or model_kwargs:
+            without.add(name)
+            state = _read_weights(parts.path_of(name))
             loads.append(_loader_of_weights(model, state, model_kwargs))
     for kept in accelerator._states + accelerator._custom_states:
-        if kept.name in parts["pickles"]:
-            without.append(kept.name)
-            path = folder / parts["pickles"][kept.name]
-            value = load(path, **{"map_location": "cpu", "weights_only": False, **load_kwargs})
+        if kept.name in parts.pickles:
+            without.add(kept.name)
+            how = {"map_location": "cpu", "weights_only": False, **load_kwargs}
+            value = load(parts.path_of(kept.name), **how)
             loads.append(lambda kept=kept, value=value: kept.put(value))
     if not restore_loaders:
-        without += [name for name in accelerator._run.state.names() if name.startswith("loader")]
+        without |= {name for name in accelerator._run.state.names() if name.startswith("loader")}
     for line in accelerator._run.load_state(str(folder), without):
         warnings.warn(line, stacklevel=4)
     for run in loads:
         run()
 
 
-def _read_parts(folder: Path) -> dict[str, dict[str, str]]:
-    path = folder / _PARTS
-    if not path.exists():
-        return {"weights": {}, "pickles": {}}
-    try:
-        parts = json.loads(path.read_text(encoding="utf-8"))
-        for files in (parts["weights"], parts["pickles"]):
-            if any(os.path.basename(file) != file for file in files.values()):
-                raise ValueError("a file outside of the folder")
-        return parts
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"[load_state] {path} is damaged: {error}") from error
+class _Parts:
+    """What the manifest says of Python's files, and where they are."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        path = folder / _MANIFEST
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            # A folder of files that a killed process has not moved to their places.
+            self._staged = folder / manifest["staged"]
+            parts = unflatten(manifest["state"].get(PARTS, _NO_PARTS), "value")
+            self.weights: dict[str, dict[str, str]] = parts["weights"]
+            self.pickles: dict[str, dict[str, str]] = parts["pickles"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"[load_state] {path} is damaged: {error!r}") from error
+
+    def path_of(self, name: str) -> Path:
+        """The file of an object; throws `DataError` where it is not what was written."""
+        record = self.weights.get(name) or self.pickles.get(name)
+        file = record["file"] if record else f"{name}.safetensors"
+        staged = self._staged / file
+        path = staged if staged.exists() else self._folder / file
+        if not path.is_file():
+            raise DataError(f"[load_state] {path} is missing; was it removed, or copied in part?")
+        if record and _digest(path) != record["sha256"]:
+            raise DataError(f"[load_state] {path} is damaged: it is not what was written")
+        return path
 
 
-def _refuse_pickles(folder: Path, pickles: dict[str, str], allow_pickle: bool) -> None:
-    if pickles and not allow_pickle:
-        raise UsageError(
-            f"[load_state] {folder} holds {', '.join(map(repr, pickles))} as pickles, which may "
-            "run any code when they are read; if you trust whoever wrote them, pass "
-            "allow_pickle=True"
-        )
+_NO_PARTS = flatten({"weights": {}, "pickles": {}}, "value")
 
 
 def _call_load_hooks(accelerator: Accelerator, folder: Path) -> list[torch.nn.Module]:
@@ -281,10 +319,10 @@ def _call_load_hooks(accelerator: Accelerator, folder: Path) -> list[torch.nn.Mo
     return models
 
 
-def _read_weights(folder: Path, file: str) -> dict[str, Any]:
-    if file.endswith(".safetensors"):
-        return _files.load_tensors(folder / file)
-    return load(folder / file, map_location="cpu")
+def _read_weights(path: Path) -> dict[str, Any]:
+    if path.suffix == ".safetensors":
+        return _files.load_tensors(path)
+    return load(path, map_location="cpu")
 
 
 def _loader_of_weights(
@@ -351,14 +389,14 @@ def save_as_original(accelerator: Accelerator, folder: Path, safe_serialization:
         # The original saves its wrapped models, and finds nothing else.
         prefix = checkpointing.PREFIX
         weights = [{prefix + key: state[key] for key in state} for state in weights]
-    step = accelerator._run.num_accumulated
+    step = _num_accumulated(accelerator)
     if step > 0:
         warnings.warn(
             f"[save_state] {step} micro-batches have been accumulated, whose gradients "
             "layout='accelerate' cannot hold; save where gradients are synchronised",
             stacklevel=4,
         )
-    on_each_node = accelerator.project_configuration.save_on_each_node
+    on_each_node = accelerator._saves_on_each_node
     checkpointing.save_accelerator_state(
         folder,
         weights,
@@ -367,7 +405,7 @@ def save_as_original(accelerator: Accelerator, folder: Path, safe_serialization:
         accelerator._dataloaders,
         accelerator.process_index,
         step,
-        _Scaler(accelerator._run) if accelerator._run.scaler_state() else None,
+        _scaler_of(accelerator),
         on_each_node,
         safe_serialization,
     )
@@ -395,7 +433,7 @@ def load_original(
         accelerator._schedulers,
         accelerator._dataloaders,
         accelerator.process_index,
-        _Scaler(accelerator._run) if accelerator._run.scaler_state() else None,
+        _scaler_of(accelerator),
         None,
         load_kwargs,
         **model_kwargs,
@@ -414,11 +452,22 @@ def load_original(
 class _Scaler:
     """The run's scaler under torch's names."""
 
-    def __init__(self, run: _C.TrainingRun) -> None:
-        self._run = run
+    def __init__(self, registry: _C.StateRegistry) -> None:
+        self._registry = registry
 
     def state_dict(self) -> dict[str, Any]:
-        return self._run.scaler_state()
+        return self._registry.part("scaler")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._run.load_scaler_state(state)
+        self._registry.load_part("scaler", state)
+
+
+def _scaler_of(accelerator: Accelerator) -> _Scaler | None:
+    registry = accelerator._run.state
+    return _Scaler(registry) if "scaler" in registry.names() else None
+
+
+def _num_accumulated(accelerator: Accelerator) -> int:
+    """Micro-batches since the last update of the weights."""
+    windows = accelerator._run.state.part("accumulation")
+    return max([n for key, n in windows.items() if key.endswith(".num_begun")], default=0)

@@ -40,13 +40,16 @@ def save_pickle(value: Any, path: str | os.PathLike) -> None:
         torch.save(value, temporary)
 
 
-def without_aliases(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The tensors, each once and under its first name, and the other names of those that have
-    several. Tensors without elements share no memory."""
+def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The entries without tensors that are there under an earlier name too, and these: the name
+    that is left out, and the earlier one. Tensors without elements share no memory."""
     first: dict[tuple, str] = {}
-    kept: dict[str, torch.Tensor] = {}
+    kept: dict[str, Any] = {}
     aliases: dict[str, str] = {}
     for name, tensor in state.items():
+        if not isinstance(tensor, torch.Tensor):
+            kept[name] = tensor
+            continue
         place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if tensor.numel() > 0 and place in first:
             aliases[name] = first[place]

@@ -160,6 +160,9 @@ class Accelerator:
         options.accumulation.num_steps = 1 if plugin.num_steps is None else plugin.num_steps
         options.accumulation.sync_with_dataloader = plugin.sync_with_dataloader
         options.accumulation.sync_each_batch = plugin.sync_each_batch
+        # The engine writes its part of checkpoints where Python writes its own.
+        self._saves_on_each_node = self.project_configuration.save_on_each_node
+        options.save_on_each_node(self._saves_on_each_node)
         options.step_schedulers_per_process(not self.dataloader_config.split_batches)
 
         init = self.init_handler.to_kwargs() if self.init_handler else {}
@@ -190,6 +193,8 @@ class Accelerator:
             lambda: _generators.take(("python", "numpy")), _generators.put
         )
         self._run.state.add("generator_python", self._generators, per_rank=True)
+        self._parts = _checkpoints.PythonParts()
+        self._run.state.add(_checkpoints.PARTS, self._parts)
 
     def __getattr__(self, name: str) -> Any:
         if name in _NOT_THERE:
@@ -592,14 +597,12 @@ class Accelerator:
     @property
     def _is_writer(self) -> bool:
         """Whether this process writes what all have in common."""
-        if self.project_configuration.save_on_each_node:
-            return self.is_local_main_process
-        return self.is_main_process
+        return self.is_local_main_process if self._saves_on_each_node else self.is_main_process
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
         """As `torch.save`, on the main process only, or with `save_on_each_node` once per machine.
         `safe_serialization`: a dictionary of tensors as a safetensors file."""
-        save(obj, f, self.project_configuration.save_on_each_node, safe_serialization)
+        save(obj, f, self._saves_on_each_node, safe_serialization)
 
     def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
         """The module's own `state_dict`; its names have no prefix, also without `unwrap`."""

@@ -75,7 +75,13 @@ void bind_model(py::module_& module) {
           py::arg("buffers"),
           py::arg("sparse_gradients"),
           py::arg("tied") = std::map<std::string, std::string>(),
-          py::arg("transient_buffers") = std::set<std::string>());
+          py::arg("transient_buffers") = std::set<std::string>())
+      .def_readonly("names", &ParameterSet::names)
+      .def_readonly("parameters", &ParameterSet::parameters)
+      .def_readonly("buffer_names", &ParameterSet::buffer_names)
+      .def_readonly("buffers", &ParameterSet::buffers)
+      .def_readonly("tied", &ParameterSet::tied)
+      .def_readonly("transient_buffers", &ParameterSet::transient_buffers);
   py::class_<Forward>(module, "Forward")
       .def_property_readonly("wants_outputs", &Forward::wants_outputs)
       .def("finish", &Forward::finish, py::arg("outputs"), release)

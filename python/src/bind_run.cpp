@@ -67,6 +67,12 @@ void bind_options(py::module_& module) {
       .def_readwrite("environment", &AcceleratorOptions::environment)
       .def_readwrite("process_group", &AcceleratorOptions::process_group)
       .def(
+          "save_on_each_node",
+          [](AcceleratorOptions& options, bool on_each_node) {
+            options.checkpoints.save_on_each_node = on_each_node;
+          },
+          py::arg("on_each_node"))
+      .def(
           "set_mixed_precision",
           [](AcceleratorOptions& options, const std::string& name) {
             options.mixed_precision = parse_precision(name);

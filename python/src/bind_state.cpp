@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "python/src/binders.h"
 #include "python/src/state_values.h"
+#include "run/model_context.h"
 
 namespace accelerate::python {
 namespace {
@@ -35,6 +36,17 @@ class PythonStateful final : public Stateful {
     return found;
   }
 };
+
+std::shared_ptr<Stateful> find_object(
+    const StateRegistry& registry,
+    const std::string& name) {
+  for (auto& [known, object] : registry.objects()) {
+    if (known == name) {
+      return object;
+    }
+  }
+  throw UsageError("[state] there is no object '" + name + "'");
+}
 
 } // namespace
 
@@ -82,6 +94,10 @@ void bind_state(py::module_& module) {
     return found.empty() ? std::optional<std::string>()
                          : std::optional(found.back().string());
   });
+  module.def(
+      "remove_checkpoint",
+      [](const std::string& folder) { remove_checkpoint(folder); },
+      py::arg("folder"));
   py::class_<TensorSlice>(module, "TensorSlice")
       .def(
           py::init(
@@ -122,6 +138,27 @@ void bind_state(py::module_& module) {
             }
             return names;
           })
+      .def(
+          "name_of",
+          [](const StateRegistry& registry, const ModelContext& model) {
+            return registry.name_of(model);
+          },
+          py::arg("model"))
+      .def(
+          "part",
+          [](const StateRegistry& registry, const std::string& name) {
+            return from_state_dict(find_object(registry, name)->state_dict());
+          },
+          py::arg("name"))
+      .def(
+          "load_part",
+          [](const StateRegistry& registry,
+             const std::string& name,
+             const py::dict& state) {
+            find_object(registry, name)->load_state_dict(to_state_dict(state));
+          },
+          py::arg("name"),
+          py::arg("state"))
       .def(
           "state_dict",
           [](const StateRegistry& registry) {

@@ -72,7 +72,10 @@ def clean_state_dict_for_safetensors(state_dict: dict[str, Any]) -> dict[str, An
     """The tensors as a safetensors file holds them: each once, under its first name, in one piece
     of memory."""
     tensors, _ = _files.without_aliases(state_dict)
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return {
+        name: value.contiguous() if isinstance(value, torch.Tensor) else value
+        for name, value in tensors.items()
+    }
 
 
 def save(
