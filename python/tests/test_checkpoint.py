@@ -321,6 +321,7 @@ def test_hooks_save_and_load_by_themselves(make, tmp_path):
 
     def load_hook(models, folder):
         models.pop().load_state_dict(torch.load(f"{folder}/mine/second.bin"))
+        assert len(models) == 1
 
     handles = [
         accelerator.register_save_state_pre_hook(save_hook),
@@ -328,6 +329,7 @@ def test_hooks_save_and_load_by_themselves(make, tmp_path):
     ]
     for _ in range(2):  # The second replaces the first.
         step(accelerator, model, optimizer)
+        torch.nn.init.normal_(second.weight)
         accelerator.save_state("x")
     assert sorted(p.name for p in (tmp_path / "x").glob("model*")) == ["model.safetensors"]
     expected = weights_of(model), weights_of(second)
