@@ -22,6 +22,10 @@ else()
   find_package(yaml-cpp REQUIRED)
 endif()
 
+# A header is all of it.
+find_path(ACCELERATE_XXHASH_INCLUDE xxhash.h REQUIRED)
+mark_as_advanced(ACCELERATE_XXHASH_INCLUDE)
+
 # Binary packages only: where it is missing, a stub says so.
 find_path(ACCELERATE_SODIUM_INCLUDE sodium.h)
 find_library(ACCELERATE_SODIUM_LIBRARY sodium)

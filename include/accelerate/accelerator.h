@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -108,6 +109,27 @@ class ACCELERATE_API Accelerator {
   /// Everything of the run that can be saved and gone on with, each under its
   /// name; add objects of your own. See `state_registry.h`.
   StateRegistry& state();
+  /// Saves everything in `state()` as a checkpoint and returns its folder. The
+  /// folder has its name only when it is complete; where it exists, its old
+  /// state counts until the new one does, and files of your own stay. Without a
+  /// folder it is the next of `AcceleratorOptions::checkpoints`. A collective:
+  /// where it fails on one rank (`SystemError`: full disk, no rights) it fails
+  /// on all, and earlier checkpoints and the run are as they were.
+  /// docs/guide_checkpoint.md says what is in it.
+  ///
+  ///     accelerator.save_state("run/step_100");
+  ///     ... another process, which prepared the same objects:
+  ///     accelerator.load_state("run/step_100");
+  std::filesystem::path save_state(const std::filesystem::path& folder = {});
+  /// Goes on from a checkpoint: verifies every byte of it, then restores the
+  /// state of all objects. "latest" is the one saved last in the folder of
+  /// `AcceleratorOptions::checkpoints`, unless a folder is really named so.
+  /// Another number of processes may load it; generators and a window of
+  /// gradients that was not full are then not restored, which is said on
+  /// stderr. Throws `DataError` where it is damaged and `UsageError` where
+  /// other objects were prepared, both before anything is changed;
+  /// `SystemError` where there is none.
+  void load_state(const std::filesystem::path& folder = "latest");
 
   // --- gradients ------------------------------------------------------------
   /// Runs autograd; gradients of prepared models are averaged over ranks on the

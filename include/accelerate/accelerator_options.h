@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "accelerate/checkpoint.h"
 #include "accelerate/data_loader_options.h"
 #include "accelerate/ddp.h"
 #include "accelerate/export.h"
@@ -61,6 +62,8 @@ struct ACCELERATE_API AcceleratorOptions {
   DataLoaderConfiguration data_loader = {};
   /// How often prepared schedulers move on.
   SchedulerStepping scheduler_stepping = SchedulerStepping::kPerOptimizerStep;
+  /// Where `save_state` and `load_state` find checkpoints by themselves.
+  CheckpointOptions checkpoints = {};
   /// How to connect where no `process_group` is given.
   ProcessGroupOptions connection = {};
   /// Where this process sits; read from the process's variables by default.

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -136,6 +137,9 @@ struct WriteOptions {
   /// the call returns (fsync of the file and of its folder). Without it a
   /// power cut, though not a crash of the program, can lose the file.
   bool sync = true;
+  /// Sees every piece of the file in its order as it is written, for instance
+  /// to add up a checksum.
+  std::function<void(std::span<const std::byte> piece)> written = {};
 };
 
 /// Writes a file. The same bytes as `safetensors.serialize_file` for the same

@@ -2,7 +2,9 @@
 // Everything that a run is made of, each part under a name.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,14 @@
 #include "accelerate/stateful.h"
 
 namespace accelerate {
+
+/// Whose state it is.
+enum class StateScope {
+  /// The same on every rank: weights, schedules, positions.
+  kCommon,
+  /// Each rank has its own: generators, gradients of a window that is not full.
+  kPerRank,
+};
 
 /// The state of a whole run. `prepare` puts models, optimizers, schedulers and
 /// loaders in; the run itself its scaler, generators and accumulation; users
@@ -35,12 +45,15 @@ class ACCELERATE_API StateRegistry {
   /// dots.
   std::string add(
       const std::string& kind,
-      const std::shared_ptr<Stateful>& object);
+      const std::shared_ptr<Stateful>& object,
+      StateScope scope = StateScope::kCommon);
   /// The living objects by name, in the order in which they came.
   std::vector<std::pair<std::string, std::shared_ptr<Stateful>>> objects()
       const;
   /// Empty where the object is not in.
   std::string name_of(const Stateful& object) const;
+  /// Of a living object of that name; common where there is none.
+  StateScope scope_of(const std::string& name) const;
 
   /// Everybody's state, each after the object's name and a dot.
   StateDict state_dict() const;
@@ -48,11 +61,16 @@ class ACCELERATE_API StateRegistry {
   /// part is missing and all parts without an object, before anything is
   /// loaded.
   void load_state_dict(const StateDict& state);
+  /// The same from the parts by name. Objects named in `kept` stay as they are.
+  void load_parts(
+      const std::map<std::string, StateDict>& parts,
+      const std::set<std::string>& kept = {});
 
  private:
   struct Entry {
     std::string name;
     std::weak_ptr<Stateful> object;
+    StateScope scope;
   };
   std::vector<Entry> entries_;
 };

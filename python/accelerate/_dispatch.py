@@ -16,8 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import IterDataPipe
 
-from accelerate import _C
-from accelerate._prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
+from accelerate import _C, _generators
+from accelerate._prepared_loader import (
+    DataLoaderAdapter,
+    DataLoaderStateMixin,
+    Place,
+    ReadAhead,
+)
 from accelerate._sharding import BatchCounts
 from accelerate._tensor_bytes import dump, load
 from accelerate._trees import NotATensor, has_only_tensors, tensors_of, with_tensors
@@ -167,6 +172,10 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
     def _full_size(self) -> int:
         return super()._full_size // (self.state.num_processes if self.split_batches else 1)
 
+    @property
+    def _num_per_turn(self) -> int:
+        return 1 if self.split_batches else self.state.num_processes
+
     def _dealer(self) -> _C.BatchDealer:
         return _C.BatchDealer(self.split_batches, self._drop_last, self.state.num_processes)
 
@@ -188,7 +197,8 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             device = self.state.device
             position, num_passed = self._begin_loop()
             is_reader = self.state.process_index == 0
-            taken = self._send(self.skip_batches + num_passed) if is_reader else self._receive()
+            num_to_skip = self.skip_batches + num_passed
+            taken = self._send(position, num_to_skip) if is_reader else self._receive(position)
             for batch, num_of_turn, facts in taken:
                 batch = send_to_device(batch, device, non_blocking=self._non_blocking)
                 self.reset()
@@ -197,6 +207,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                     self.remainder = num_of_turn
                 feed.hand_out(facts.is_last, facts.num_samples, facts.num_real)
                 position.num_batches += 1
+                position.is_at_end = facts.is_last
                 yield batch
             self._end_loop(position)
         except GeneratorExit:
@@ -207,23 +218,26 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             del feed
             self.end(told)
 
-    def _receive(self) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
+    def _receive(self, position: Place) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
         """This process's batches, the samples of all in the same turn, and the facts."""
         self.set_epoch(self.iteration)
-        if isinstance(self.dataset, IterDataPipe):
-            super().__iter__()  # torch agrees on a seed among all processes
-        else:
-            # What an iterator draws for its workers: generators stay the same on all processes.
-            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        with self._as_begun(position):
+            if isinstance(self.dataset, IterDataPipe):
+                super().__iter__()  # torch agrees on a seed among all processes
+            else:
+                # What an iterator draws for its workers: generators stay the same on all processes.
+                torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         receiver = _C.DispatchReceiver(self.state.group, _NUM_AHEAD)
         while (received := receiver.next()) is not None:
             data, facts = received
             yield *load(data), facts
 
-    def _send(self, num_to_skip: int) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
+    def _send(
+        self, position: Place, num_to_skip: int
+    ) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
         """The same on process 0, which sends the others theirs."""
         sender = _C.DispatchSender(self.state.group, _NUM_AHEAD)
-        turns = islice(self._turns(), num_to_skip, None)
+        turns = self._turns(position, num_to_skip)
         own: deque = deque()
         error = None
         try:
@@ -253,11 +267,24 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             # Not left to the frame, which the traceback of an exception keeps alive.
             del sender, error
 
-    def _turns(self) -> Iterator[_Turn]:
+    def _turns(self, position: Place, num_to_skip: int) -> Iterator[_Turn]:
         # Here, as what a data set throws must reach all processes.
         self.set_epoch(self.iteration)
+        with self._as_begun(position):
+            turns = self._dealt(self._counted(super().__iter__()))
+            if self._recorded is not None and num_to_skip == 0:
+                self._recorded.epoch.draw()
+            for _ in islice(turns, num_to_skip):
+                pass
+        ahead = ReadAhead(position, is_here=self.num_workers == 0)
+        with _generators.lent(position.ahead):
+            turn = ahead.read(turns)
+        while turn is not None:
+            yield turn
+            turn = ahead.read(turns)
+
+    def _dealt(self, iterator: Iterator[tuple[Any, BatchCounts]]) -> Iterator[_Turn]:
         dealer = self._dealer()
         cutter = _Cutter(dealer, self.state.num_processes, self.slice_fn)
-        iterator = self._counted(super().__iter__())
         while dealer.num_turns(len(counted := list(islice(iterator, dealer.batches_per_turn)))):
             yield cutter.deal(counted)

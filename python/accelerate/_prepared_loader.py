@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count, islice
+from contextlib import contextmanager
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from accelerate import _debug, _generators
 from accelerate._sharding import (
     BatchCounts,
     CountingCollate,
@@ -38,21 +40,32 @@ class RecordedIndices:
     def __init__(self, indices: Iterable):
         self.indices = indices
         self.num_skipped = 0
-        self.taken: deque = deque()
+        self.epoch = _EpochIndices(iter(()))
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __iter__(self) -> Iterator:
         # A new queue for each epoch: an older loop goes on with its own.
-        self.taken = taken = deque()
-        return self._record(islice(iter(self.indices), self.num_skipped, None), taken)
+        self.epoch = _EpochIndices(islice(iter(self.indices), self.num_skipped, None))
+        return self.epoch
 
-    @staticmethod
-    def _record(indices: Iterator, taken: deque) -> Iterator:
-        for batch in indices:
-            taken.append(batch)
-            yield batch[:] if type(batch) is DealtBatch else batch
+
+class _EpochIndices(Iterator):
+    """Those of one epoch. `taken` are the batches that torch was given and no loop was yet."""
+
+    def __init__(self, indices: Iterator):
+        self._indices = indices
+        self.taken: deque = deque()
+
+    def draw(self) -> None:
+        """Samplers draw when the first index is asked for, which is now."""
+        self._indices = chain(list(islice(self._indices, 1)), self._indices)
+
+    def __next__(self) -> Any:
+        batch = next(self._indices)
+        self.taken.append(batch)
+        return batch[:] if type(batch) is DealtBatch else batch
 
 
 class _TaskLog(dict):
@@ -132,19 +145,55 @@ class DataLoaderStateMixin:
             self.end_of_dataloader, self.remainder = told
 
 
-class _Place:
-    """In an epoch, behind its first `num_batches`."""
+class Place:
+    """In an epoch, behind its first `num_batches`; `is_at_end` where that was the last.
 
-    def __init__(self, epoch: int, num_batches: int):
+    `begin`: what generators were when the loop began, those of `_generators.KINDS` and the
+    loader's own by name. `ahead`: what they were before the batch was read that comes next, which
+    is read before the one in hand is given out."""
+
+    def __init__(
+        self,
+        epoch: int,
+        num_batches: int,
+        begin: dict[str, Any] | None = None,
+        ahead: dict[str, Any] | None = None,
+    ):
         self.epoch = epoch
         self.num_batches = num_batches
+        self.is_at_end = False
+        self.is_restored = False
+        self.begin = begin or {}
+        self.ahead = ahead or {}
 
 
 class _Loops:
-    """What a loader and those that `skip_first_batches` makes of it have in common: the place of
-    the loop that was begun last, until it comes to its end."""
+    """What a loader and those that `skip_first_batches` makes of it have in common: how many loops
+    came to their end, and the place of the one that was begun last, until it does."""
 
-    latest: _Place | None = None
+    def __init__(self, iteration: int):
+        self.iteration = iteration
+        self.latest: Place | None = None
+
+
+class ReadAhead:
+    """Notes in a place what generators were before a batch is read. Those that reading does not
+    draw from, as the first batch shows, are left out: they cost more than many a batch."""
+
+    def __init__(self, place: Place, is_here: bool):
+        self._place = place
+        # Workers have generators of their own.
+        self._kinds: Iterable[str] | None = None if is_here else ()
+
+    def read(self, batches: Iterator) -> Any:
+        """The next batch, or None."""
+        if self._kinds is not None:
+            self._place.ahead = _generators.take(self._kinds)
+            return next(batches, None)
+        self._place.ahead = before = _generators.take()
+        batch = next(batches, None)
+        self._kinds = _generators.differ(before, _generators.take(before))
+        return batch
 
 
 class DataLoaderAdapter(DataLoader):
@@ -179,14 +228,22 @@ class DataLoaderAdapter(DataLoader):
             )
         super().__init__(dataset, batch_sampler=batch_sampler, **kwargs)
         self.skip_batches = skip_batches
-        self.iteration = iteration
         self._drop_last = _drop_last
         self._non_blocking = _non_blocking
-        self._loops = _Loops()
+        self._loops = _Loops(iteration)
         # Batches of an epoch in front of the first that a loop gives.
         self._num_before = skip_batches
-        # Where the next loop begins, if it is of that epoch.
-        self._restored: _Place | None = None
+        # Where the next loop begins, if it is of that epoch; and what is this process's own of it.
+        self._restored: Place | None = None
+        self._restored_own: dict[str, Any] | None = None
+
+    @property
+    def iteration(self) -> int:
+        return self._loops.iteration
+
+    @iteration.setter
+    def iteration(self, iteration: int) -> None:
+        self._loops.iteration = iteration
 
     def _count_batches(self) -> None:
         """What the constructor of a loader that uses `_counted` calls."""
@@ -217,7 +274,7 @@ class DataLoaderAdapter(DataLoader):
         if self._recorded is None:
             # The data set makes its own batches, of which nobody knows the samples.
             return ((batch, BatchCounts(1, 1, -1)) for batch in iterator)
-        indices = indices_in_turn(iterator, self._recorded.taken, self.in_order)
+        indices = indices_in_turn(iterator, self._recorded.epoch.taken, self.in_order)
         return ((batch, count_samples(indices())) for batch in iterator)
 
     @property
@@ -258,10 +315,21 @@ class DataLoaderAdapter(DataLoader):
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
 
+    # --- where a loop stands -----------------------------------------------------------------
+
+    def _place(self) -> Place:
+        """The loop begun last, as long as it is not at its end, or the one to come."""
+        place = self._loops.latest or self._restored
+        if place is None:
+            return Place(self.iteration, 0, self._states_of_own())
+        if place.is_at_end:
+            return Place(place.epoch + 1, 0, self._states_of_own())
+        return place
+
     def _position(self) -> dict[str, int]:
-        """The loop begun last, as long as it is not at its end, or the one to come: its `epoch`,
-        `num_batches` of it that this process was given, and the `seed` of a sampler of ours."""
-        place = self._loops.latest or self._restored or _Place(self.iteration, 0)
+        """`epoch`, `num_batches` of it that this process was given, and the `seed` of a sampler of
+        ours."""
+        place = self._place()
         position = {"epoch": place.epoch, "num_batches": place.num_batches}
         sampler = self.get_sampler()
         if isinstance(sampler, SeedableRandomSampler):
@@ -282,25 +350,126 @@ class DataLoaderAdapter(DataLoader):
             sampler.initial_seed = position["seed"]
         self.set_epoch(position["epoch"])
         self._loops.latest = None
-        self._restored = _Place(position["epoch"], position["num_batches"])
+        self._restored = Place(position["epoch"], position["num_batches"])
+
+    def _state(self) -> dict[str, Any]:
+        """What all processes go on from."""
+        return {
+            "position": self._position(),
+            "num_per_turn": self._num_per_turn,
+            "begin": self._place().begin,
+        }
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        position = dict(state["position"])
+        if position["num_batches"] > 0 and state["num_per_turn"] != self._num_per_turn:
+            # Batches are dealt out over the processes, so the place is one of all of them.
+            num_given = position["num_batches"] * state["num_per_turn"]
+            position["num_batches"], num_again = divmod(num_given, self._num_per_turn)
+            if num_again > 0:
+                _debug.warn(
+                    f"[load_state] {num_given} batches of the epoch were given to "
+                    f"{state['num_per_turn']} processes, which {self._num_per_turn} cannot share "
+                    f"evenly: the last {num_again} come again",
+                    stacklevel=2,
+                )
+        self._restore_position(position)
+        self._restored.begin = state["begin"]
+
+    def _own_state(self) -> dict[str, Any]:
+        """What this process alone goes on from: generators may differ between processes."""
+        place = self._place()
+        return {**self._position(), "begin": place.begin, "ahead": place.ahead}
+
+    def _load_own_state(self, state: dict[str, Any]) -> None:
+        self._restored_own = state
+
+    @property
+    def _num_per_turn(self) -> int:
+        """Batches of the user's loader that all processes together are given in a turn."""
+        dealt = self.dataset if isinstance(self.dataset, IterableDatasetShard) else self._batches
+        is_split = getattr(dealt, "split_batches", False)
+        return 1 if is_split else getattr(dealt, "num_processes", 1)
+
+    def _own_generators(self) -> dict[str, torch.Generator]:
+        """Those that decide on the order and on what workers draw."""
+        named = {
+            "loader": self.generator,
+            "sampler": getattr(self.get_sampler(), "generator", None),
+            "shared": getattr(self, "synchronized_generator", None),
+        }
+        return {name: own for name, own in named.items() if isinstance(own, torch.Generator)}
+
+    def _states_of_own(self) -> dict[str, Any]:
+        return {name: own.get_state() for name, own in self._own_generators().items()}
 
     def _share_position(self, loader: DataLoaderAdapter, num_skipped: int) -> None:
         """This loader begins `num_skipped` batches behind the first of `loader`. It takes the place
-        of where that would have gone on."""
+        of where that would have gone on, which is not skipped to a second time."""
         self._loops = loader._loops
         self._num_before = loader._num_before + num_skipped
-        loader._restored = None
+        restored = loader._take_restored()
+        if restored is not None:
+            is_there = restored.num_batches == self._num_before
+            ahead = restored.ahead if is_there else None
+            self._restored = Place(restored.epoch, self._num_before, restored.begin, ahead)
 
-    def _begin_loop(self) -> tuple[_Place, int]:
+    def _take_restored(self) -> Place | None:
+        """Where the loop that begins now is to go on; once."""
+        place, self._restored = self._restored, None
+        own, self._restored_own = self._restored_own, None
+        if place is None or place.epoch != self.iteration:
+            return None
+        if own and (own["epoch"], own["num_batches"]) == (place.epoch, place.num_batches):
+            # Where all processes drew from it, they drew from process 0's.
+            place.begin = {**own["begin"], **self._of_order(place.begin)}
+            place.ahead = own["ahead"]
+        return place
+
+    @staticmethod
+    def _of_order(begin: dict[str, Any]) -> dict[str, Any]:
+        return {name: begin[name] for name in ("sampler", "shared") if name in begin}
+
+    def _begin_loop(self) -> tuple[Place, int]:
         """The place of a new loop, and how many batches it must leave out to come there."""
         num_batches = self._num_before
-        restored, self._restored = self._restored, None
-        if restored is not None and restored.epoch == self.iteration:
-            num_batches = max(num_batches, restored.num_batches)
-        self._loops.latest = place = _Place(self.iteration, num_batches)
-        return place, num_batches - self._num_before
+        place = self._take_restored()
+        if place is None:
+            begin = {**_generators.take(), **self._states_of_own()}
+            place = Place(self.iteration, num_batches, begin)
+        else:
+            place.num_batches = max(num_batches, place.num_batches)
+            place.is_restored = True
+        self._loops.latest = place
+        return place, place.num_batches - num_batches
 
-    def _end_loop(self, place: _Place) -> None:
+    @contextmanager
+    def _as_begun(self, place: Place) -> Iterator[None]:
+        """Inside of the block the order is drawn; in a loop that goes on, by the generators that it
+        was drawn by when the loop began. Those of the loader's own go on from there."""
+        if not place.is_restored:
+            yield
+            return
+        sampler = self.get_sampler()
+        own = getattr(sampler, "generator", None)
+        if "sampler" in place.begin and own is None and hasattr(sampler, "generator"):
+            # Drawn by several processes, which need one that they agree on.
+            sampler.generator = own = torch.Generator()
+        elif "sampler" not in place.begin and own is not None and "torch" in place.begin:
+            # Drawn by one process, whose sampler had none.
+            sampler.generator = None
+        for name, generator in self._own_generators().items():
+            if name in place.begin:
+                generator.set_state(place.begin[name])
+        kinds = {kind: place.begin[kind] for kind in _generators.KINDS if kind in place.begin}
+        try:
+            with _generators.lent(kinds):
+                yield
+        finally:
+            if own is not None:
+                sampler.generator = own
+
+    def _end_loop(self, place: Place) -> None:
         self.iteration += 1
         if self._loops.latest is place:
             self._loops.latest = None
@@ -347,32 +516,35 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
         try:
             self.set_epoch(self.iteration)
             position, num_passed = self._begin_loop()
-            num_to_skip = self.skip_batches
-            if self._recorded is None:
-                num_to_skip += num_passed
-            else:
-                self._recorded.num_skipped = num_passed
-            # Persistent workers serve one loop; another at the same time gets its own.
-            iterator = self._counted(
-                super().__iter__() if self._num_loops == 1 else self._get_iterator()
-            )
+            with self._as_begun(position):
+                if self._recorded is not None:
+                    self._recorded.num_skipped = num_passed
+                # Persistent workers serve one loop; another at the same time gets its own.
+                iterator = self._counted(
+                    super().__iter__() if self._num_loops == 1 else self._get_iterator()
+                )
+                if self._recorded is not None:
+                    self._recorded.epoch.draw()
+                num_to_read = self.skip_batches + (num_passed if self._recorded is None else 0)
+                for _ in islice(iterator, num_to_read):
+                    pass
             place = self._placer()
-            upcoming = next(iterator, None)
+            ahead = ReadAhead(position, is_here=self.num_workers == 0)
+            with _generators.lent(position.ahead):
+                upcoming = ahead.read(iterator)
             while upcoming is not None:
                 batch, counts = upcoming
                 batch = place(batch)
                 # One batch ahead: the last must be known as such when it is handed out.
-                upcoming = next(iterator, None)
+                upcoming = ahead.read(iterator)
                 is_last = upcoming is None
                 self.reset()
                 if is_last:
                     self._end_with(counts)
-                if num_to_skip > 0:
-                    num_to_skip -= 1
-                else:
-                    feed.hand_out(is_last, counts.num_samples, counts.num_real)
-                    position.num_batches += 1
-                    yield batch
+                feed.hand_out(is_last, counts.num_samples, counts.num_real)
+                position.num_batches += 1
+                position.is_at_end = is_last
+                yield batch
             self._end_loop(position)
         except GeneratorExit:
             feed.leave()

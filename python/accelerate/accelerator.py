@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
-from accelerate import _C, _debug, _options, _trees
+from accelerate import _C, _checkpoints, _debug, _generators, _options, _trees
 from accelerate._placeholders import NotThereYet, placeholders_for
 from accelerate._state_values import ObjectState
+from accelerate.checkpointing import is_original_checkpoint
 from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.prepared_module import (
@@ -36,18 +41,20 @@ from accelerate.utils.dataclasses import (
     InitProcessGroupKwargs,
     KwargsHandler,
     PrecisionType,
+    ProjectConfiguration,
     RNGType,
 )
+from accelerate.utils.other import save
+
+if TYPE_CHECKING:
+    from accelerate._prepared_loader import DataLoaderAdapter
 
 # Methods and attributes of the original that come later.
 _NOT_THERE = frozenset(
-    """clear_trackers deepspeed_plugin deepspeed_ulysses_dl_adapter fp8_backend get_state_dict
-    get_tracker init_trackers is_fsdp2 join_uneven_inputs load_state log log_images log_table
-    logging_dir lomo_backward maybe_context_parallel parallelism_config profile project_configuration
-    project_dir register_for_checkpointing register_load_state_pre_hook
-    register_save_state_pre_hook save save_iteration save_model save_state scaler
-    should_save_model tensor_parallel_rank torch_device_mesh trackers
-    verify_device_map""".split()
+    """clear_trackers deepspeed_plugin deepspeed_ulysses_dl_adapter fp8_backend get_tracker
+    init_trackers is_fsdp2 join_uneven_inputs log log_images log_table lomo_backward
+    maybe_context_parallel parallelism_config profile scaler should_save_model
+    tensor_parallel_rank torch_device_mesh trackers verify_device_map""".split()
 )
 
 
@@ -96,8 +103,8 @@ class Accelerator:
         megatron_lm_plugin: Any = None,
         rng_types: list[str | RNGType] | None = None,
         log_with: Any = None,
-        project_dir: Any = None,
-        project_config: Any = None,
+        project_dir: str | os.PathLike | None = None,
+        project_config: ProjectConfiguration | None = None,
         gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
         step_scheduler_with_optimizer: bool = True,
         kwargs_handlers: list[KwargsHandler] | None = None,
@@ -115,13 +122,14 @@ class Accelerator:
                 "torch_tp_plugin": torch_tp_plugin,
                 "megatron_lm_plugin": megatron_lm_plugin,
                 "log_with": log_with,
-                "project_dir": project_dir,
-                "project_config": project_config,
                 "dynamo_backend": dynamo_backend,
                 "dynamo_plugin": dynamo_plugin,
                 "parallelism_config": parallelism_config,
             }
         )
+        self.project_configuration = project_config or ProjectConfiguration(project_dir)
+        if project_dir is not None and self.project_dir is None:
+            self.project_configuration.set_directories(project_dir)
         handlers = _options.sort_handlers(kwargs_handlers)
         self.ddp_handler = handlers.get(DistributedDataParallelKwargs)
         self.scaler_handler = handlers.get(GradScalerKwargs)
@@ -145,12 +153,16 @@ class Accelerator:
         options = _C.AcceleratorOptions()
         precision = None if mixed_precision is None else str(PrecisionType(mixed_precision))
         options.ddp = _options.ddp_options(self.ddp_handler)
-        if (engine := handlers.get(EngineKwargs)) is not None:
-            options.engine = engine.engine
+        self._has_own_engine = EngineKwargs in handlers
+        if self._has_own_engine:
+            options.engine = handlers[EngineKwargs].engine
         options.scaler = _options.scaler_options(self.scaler_handler)
         options.accumulation.num_steps = 1 if plugin.num_steps is None else plugin.num_steps
         options.accumulation.sync_with_dataloader = plugin.sync_with_dataloader
         options.accumulation.sync_each_batch = plugin.sync_each_batch
+        # The engine writes its part of checkpoints where Python writes its own.
+        self._saves_on_each_node = self.project_configuration.save_on_each_node
+        options.save_on_each_node(self._saves_on_each_node)
         options.step_schedulers_per_process(not self.dataloader_config.split_batches)
 
         init = self.init_handler.to_kwargs() if self.init_handler else {}
@@ -171,8 +183,18 @@ class Accelerator:
         self._optimizers: list[AcceleratedOptimizer] = []
         self._schedulers: list[AcceleratedScheduler] = []
         self._dataloaders: list[Any] = []
-        # What the registry of the run asks; it lives as long as this list.
+        # What the registry of the run asks; it lives as long as these lists.
         self._states: list[ObjectState] = []
+        self._custom_objects: list[Any] = []
+        self._custom_states: list[ObjectState] = []
+        self._save_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._load_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._generators = ObjectState(
+            lambda: _generators.take(("python", "numpy")), _generators.put
+        )
+        self._run.state.add("generator_python", self._generators, per_rank=True)
+        self._parts = _checkpoints.PythonParts()
+        self._run.state.add(_checkpoints.PARTS, self._parts)
 
     def __getattr__(self, name: str) -> Any:
         if name in _NOT_THERE:
@@ -199,6 +221,7 @@ class Accelerator:
             ),
             "step_scheduler_with_optimizer": self.step_scheduler_with_optimizer,
             "kwargs_handlers": self._handlers,
+            "project_config": self.project_configuration,
         }
         of_state = {"mixed_precision": self.mixed_precision, "cpu": self.state._cpu}
         return _load_accelerator, (arguments, of_state)
@@ -424,9 +447,16 @@ class Accelerator:
         dtype = dtypes.get(self.mixed_precision)
         return None if dtype is None else Autocast(self.device.type, dtype)
 
-    def _keep_state(self, kind: str, save: Callable[[], Any], load: Callable[[Any], None]) -> None:
-        self._states.append(ObjectState(save, load))
-        self._run.state.add(kind, self._states[-1])
+    def _keep_state(
+        self,
+        kind: str,
+        value: Callable[[], Any],
+        put: Callable[[Any], None],
+        per_rank: bool = False,
+    ) -> ObjectState:
+        kept = ObjectState(value, put)
+        kept.name = self._run.state.add(kind, kept, per_rank)
+        return kept
 
     def _refuse_spread(self, model: torch.nn.Module) -> None:
         devices = getattr(model, "hf_device_map", None) or {}
@@ -470,7 +500,9 @@ class Accelerator:
             scheduler, own or self._optimizers, self._run, self.step_scheduler_with_optimizer
         )
         self._schedulers.append(prepared)
-        self._keep_state("scheduler", scheduler.state_dict, scheduler.load_state_dict)
+        self._states.append(
+            self._keep_state("scheduler", scheduler.state_dict, scheduler.load_state_dict)
+        )
         return prepared
 
     def prepare_data_loader(
@@ -484,7 +516,7 @@ class Accelerator:
 
         if getattr(data_loader, "_is_accelerate_prepared", False):
             if all(data_loader is not known for known in self._dataloaders):
-                self._dataloaders.append(data_loader)
+                self._keep_loader(data_loader)
             return data_loader
         config = self.dataloader_config
         prepared = prepare_data_loader(
@@ -503,9 +535,15 @@ class Accelerator:
             non_blocking=config.non_blocking,
             use_stateful_dataloader=config.use_stateful_dataloader,
         )
-        self._dataloaders.append(prepared)
-        self._keep_state("loader", prepared._position, prepared._restore_position)
+        self._keep_loader(prepared)
         return prepared
+
+    def _keep_loader(self, loader: DataLoaderAdapter) -> None:
+        self._dataloaders.append(loader)
+        self._states += (
+            self._keep_state("loader", loader._state, loader._load_state),
+            self._keep_state("loader_own", loader._own_state, loader._load_own_state, True),
+        )
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """A loader of the same data without its first batches."""
@@ -540,6 +578,160 @@ class Accelerator:
     def clear(self, *objects: Any) -> list[None]:
         """The same as `free_memory`."""
         return self.free_memory(*objects)
+
+    # --- checkpoints ------------------------------------------------------------------------
+
+    @property
+    def project_dir(self) -> str | None:
+        return self.project_configuration.project_dir
+
+    @property
+    def logging_dir(self) -> str | None:
+        return self.project_configuration.logging_dir
+
+    @property
+    def save_iteration(self) -> int:
+        """The number of the next checkpoint that is named automatically."""
+        return self.project_configuration.iteration
+
+    @property
+    def _is_writer(self) -> bool:
+        """Whether this process writes what all have in common."""
+        return self.is_local_main_process if self._saves_on_each_node else self.is_main_process
+
+    def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
+        """As `torch.save`, on the main process only, or with `save_on_each_node` once per machine.
+        `safe_serialization`: a dictionary of tensors as a safetensors file."""
+        save(obj, f, self._saves_on_each_node, safe_serialization)
+
+    def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
+        """The module's own `state_dict`; its names have no prefix, also without `unwrap`."""
+        return (self.unwrap_model(model) if unwrap else model).state_dict()
+
+    def save_model(
+        self,
+        model: torch.nn.Module,
+        save_directory: str | os.PathLike,
+        max_shard_size: int | str = "10GB",
+        safe_serialization: bool = True,
+    ) -> None:
+        """Writes the weights into a folder, in files of at most `max_shard_size` with an index, as
+        `from_pretrained` reads them. On the main process, or once per machine."""
+        if self._is_writer:
+            _checkpoints.save_model(
+                self.get_state_dict(model), Path(save_directory), max_shard_size, safe_serialization
+            )
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """Saves and loads the state of these objects too, by `state_dict` and
+        `load_state_dict`. Give the same ones in the same order before `load_state`."""
+        invalid = [
+            type(obj).__name__
+            for obj in objects
+            if not hasattr(obj, "state_dict") or not hasattr(obj, "load_state_dict")
+        ]
+        if invalid:
+            raise UsageError(
+                f"[register_for_checkpointing] got {', '.join(invalid)}, expected objects with "
+                "state_dict and load_state_dict"
+            )
+        for obj in objects:
+            self._custom_objects.append(obj)
+            self._custom_states.append(
+                self._keep_state("custom", obj.state_dict, obj.load_state_dict)
+            )
+
+    def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
+        """`hook(models, weights, folder)` runs in `save_state` before anything is written. It may
+        write into the folder, which has another name until the checkpoint is complete, and take
+        out of the list the weights that it has saved by itself. Call `remove()` of the handle to
+        be rid of it."""
+        handle = RemovableHandle(self._save_hooks)
+        self._save_hooks[handle.id] = hook
+        return handle
+
+    def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
+        """`hook(models, folder)` runs in `load_state` before anything is loaded, and takes models
+        out of the list that it has loaded by itself."""
+        handle = RemovableHandle(self._load_hooks)
+        self._load_hooks[handle.id] = hook
+        return handle
+
+    def save_state(
+        self,
+        output_dir: str | os.PathLike | None = None,
+        safe_serialization: bool = True,
+        *,
+        layout: str | None = None,
+        **save_model_func_kwargs: Any,
+    ) -> Path:
+        """Saves everything that is needed to go on from here, and gives the folder.
+
+        The folder has its name when the main process's part is complete; other processes add
+        their own and wait for nobody, so it may be called on the main process alone. With
+        automatic naming the folder is `project_dir/checkpoints/checkpoint_N`.
+        `safe_serialization=False` writes weights by `torch.save`. `layout="accelerate"` writes
+        what Hugging Face Accelerate loads. See docs/guide_checkpoint.md."""
+        if layout not in (None, "accelerate"):
+            raise UsageError(
+                f"[save_state] got layout={layout!r}, expected None (this package's) or "
+                "'accelerate' (Hugging Face Accelerate's)"
+            )
+        if save_model_func_kwargs:
+            _debug.warn(
+                f"[save_state] got {', '.join(save_model_func_kwargs)}, which only DeepSpeed's "
+                "models read in the original, and nothing does here; leave it out",
+                stacklevel=2,
+            )
+        folder = _checkpoints.folder_to_save(self, output_dir)
+        if layout is None:
+            _checkpoints.save(self, folder, safe_serialization)
+        else:
+            _checkpoints.save_as_original(self, folder, safe_serialization)
+        if self.project_configuration.automatic_checkpoint_naming and self._is_writer:
+            _checkpoints.rotate(self, folder)
+        self.project_configuration.iteration += 1
+        return folder
+
+    def load_state(
+        self,
+        input_dir: str | os.PathLike | None = None,
+        load_kwargs: dict[str, Any] | None = None,
+        *,
+        allow_pickle: bool = False,
+        restore_loaders: bool = True,
+        **load_model_func_kwargs: Any,
+    ) -> None:
+        """Goes on from a checkpoint of this package or of Hugging Face Accelerate; prepare and
+        register the same objects before. Each process reads for itself.
+
+        `input_dir`: a folder; "latest" is the newest complete checkpoint in
+        `project_dir/checkpoints`, as is None with automatic naming. The next loop over a loader
+        goes on where it stood, also where the loader goes through `skip_first_batches`; with
+        `restore_loaders=False` it begins with the epoch. `allow_pickle` loads what only a pickle
+        holds, which may run any code. Other arguments go to the models' `load_state_dict`."""
+        folder = _checkpoints.folder_to_load(self, input_dir)
+        # Says where tensors lie on their way, which is where they are used at once.
+        load_model_func_kwargs.pop("map_location", None)
+        if _C.is_checkpoint(str(folder)):
+            _checkpoints.load_ours(
+                self,
+                folder,
+                allow_pickle,
+                restore_loaders,
+                load_kwargs or {},
+                load_model_func_kwargs,
+            )
+        elif is_original_checkpoint(folder):
+            _checkpoints.load_original(
+                self, folder, allow_pickle, load_kwargs or {}, load_model_func_kwargs
+            )
+        else:
+            raise UsageError(
+                f"[load_state] {folder} is no checkpoint, or one that was never completed: it has "
+                "neither checkpoint.json nor Hugging Face Accelerate's random_states_0.pkl"
+            )
+        _checkpoints.go_on_counting(self, folder)
 
     # --- gradients --------------------------------------------------------------------------
 

@@ -31,6 +31,10 @@ def parameter_set(module: torch.nn.Module) -> _C.ParameterSet:
     """The named tensors of a module, each once."""
     parameters = dict(module.named_parameters())
     buffers = dict(module.named_buffers())
+    tied = {
+        **_second_names(module.named_parameters, parameters),
+        **_second_names(module.named_buffers, buffers),
+    }
     sparse = {
         id(part.weight)
         for part in module.modules()
@@ -42,7 +46,25 @@ def parameter_set(module: torch.nn.Module) -> _C.ParameterSet:
         buffer_names=list(buffers),
         buffers=list(buffers.values()),
         sparse_gradients={name for name, p in parameters.items() if id(p) in sparse},
+        tied=tied,
+        transient_buffers=_transient_buffers(module) & buffers.keys(),
     )
+
+
+def _second_names(named: Callable, listed: dict[str, torch.Tensor]) -> dict[str, str]:
+    """The other names of tensors that have several, and those that they are listed by."""
+    first = {id(tensor): name for name, tensor in listed.items()}
+    everything = named(remove_duplicate=False)
+    return {name: first[id(tensor)] for name, tensor in everything if name not in listed}
+
+
+def _transient_buffers(module: torch.nn.Module) -> set[str]:
+    """Buffers that the module leaves out of its state."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+    }
 
 
 class Autocast(typing.NamedTuple):

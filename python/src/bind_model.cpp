@@ -57,19 +57,31 @@ void bind_model(py::module_& module) {
                       std::vector<at::Tensor> parameters,
                       std::vector<std::string> buffer_names,
                       std::vector<at::Tensor> buffers,
-                      std::set<std::string> sparse_gradients) {
+                      std::set<std::string> sparse_gradients,
+                      std::map<std::string, std::string> tied,
+                      std::set<std::string> transient_buffers) {
             return ParameterSet{
                 std::move(names),
                 std::move(parameters),
                 std::move(buffer_names),
                 std::move(buffers),
-                std::move(sparse_gradients)};
+                std::move(sparse_gradients),
+                std::move(tied),
+                std::move(transient_buffers)};
           }),
           py::arg("names"),
           py::arg("parameters"),
           py::arg("buffer_names"),
           py::arg("buffers"),
-          py::arg("sparse_gradients"));
+          py::arg("sparse_gradients"),
+          py::arg("tied") = std::map<std::string, std::string>(),
+          py::arg("transient_buffers") = std::set<std::string>())
+      .def_readonly("names", &ParameterSet::names)
+      .def_readonly("parameters", &ParameterSet::parameters)
+      .def_readonly("buffer_names", &ParameterSet::buffer_names)
+      .def_readonly("buffers", &ParameterSet::buffers)
+      .def_readonly("tied", &ParameterSet::tied)
+      .def_readonly("transient_buffers", &ParameterSet::transient_buffers);
   py::class_<Forward>(module, "Forward")
       .def_property_readonly("wants_outputs", &Forward::wants_outputs)
       .def("finish", &Forward::finish, py::arg("outputs"), release)

@@ -67,6 +67,12 @@ void bind_options(py::module_& module) {
       .def_readwrite("environment", &AcceleratorOptions::environment)
       .def_readwrite("process_group", &AcceleratorOptions::process_group)
       .def(
+          "save_on_each_node",
+          [](AcceleratorOptions& options, bool on_each_node) {
+            options.checkpoints.save_on_each_node = on_each_node;
+          },
+          py::arg("on_each_node"))
+      .def(
           "set_mixed_precision",
           [](AcceleratorOptions& options, const std::string& name) {
             options.mixed_precision = parse_precision(name);
@@ -162,6 +168,34 @@ void bind_run(py::module_& module) {
             return find_precision(run.precision()).name;
           })
       .def_property_readonly("debug", &TrainingRun::debug)
+      .def(
+          "save_state",
+          [](const TrainingRun& run,
+             const std::string& folder,
+             const std::optional<py::function>& write_extra) {
+            TrainingRun::SaveWith with;
+            if (write_extra) {
+              with.extra = [&](const std::filesystem::path& stage) {
+                const py::gil_scoped_acquire gil;
+                return (*write_extra)(stage.string())
+                    .cast<std::set<std::string>>();
+              };
+            }
+            const py::gil_scoped_release no_gil;
+            run.save_state(folder, with);
+          },
+          py::arg("folder"),
+          py::arg("write_extra") = py::none())
+      .def(
+          "load_state",
+          [](TrainingRun& run,
+             const std::string& folder,
+             const std::set<std::string>& without) {
+            return run.load_state(folder, without);
+          },
+          py::arg("folder"),
+          py::arg("without") = std::set<std::string>(),
+          release)
       .def_property(
           "num_accumulation_steps",
           &TrainingRun::num_accumulation_steps,

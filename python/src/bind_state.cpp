@@ -3,8 +3,10 @@
 
 #include "accelerate/error.h"
 #include "accelerate/state_registry.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "python/src/binders.h"
 #include "python/src/state_values.h"
+#include "run/model_context.h"
 
 namespace accelerate::python {
 namespace {
@@ -34,6 +36,17 @@ class PythonStateful final : public Stateful {
     return found;
   }
 };
+
+std::shared_ptr<Stateful> find_object(
+    const StateRegistry& registry,
+    const std::string& name) {
+  for (auto& [known, object] : registry.objects()) {
+    if (known == name) {
+      return object;
+    }
+  }
+  throw UsageError("[state] there is no object '" + name + "'");
+}
 
 } // namespace
 
@@ -73,6 +86,18 @@ StateDict to_state_dict(const py::handle& values) {
 }
 
 void bind_state(py::module_& module) {
+  module.def("is_checkpoint", [](const std::string& folder) {
+    return is_checkpoint(folder);
+  });
+  module.def("latest_checkpoint", [](const std::string& folder) {
+    const auto found = complete_checkpoints(folder);
+    return found.empty() ? std::optional<std::string>()
+                         : std::optional(found.back().string());
+  });
+  module.def(
+      "remove_checkpoint",
+      [](const std::string& folder) { remove_checkpoint(folder); },
+      py::arg("folder"));
   py::class_<TensorSlice>(module, "TensorSlice")
       .def(
           py::init(
@@ -90,7 +115,20 @@ void bind_state(py::module_& module) {
       .def(py::init<>());
   py::class_<StateRegistry, std::shared_ptr<StateRegistry>>(
       module, "StateRegistry")
-      .def("add", &StateRegistry::add, py::arg("kind"), py::arg("object"))
+      .def(
+          "add",
+          [](StateRegistry& registry,
+             const std::string& kind,
+             const std::shared_ptr<Stateful>& object,
+             bool per_rank) {
+            return registry.add(
+                kind,
+                object,
+                per_rank ? StateScope::kPerRank : StateScope::kCommon);
+          },
+          py::arg("kind"),
+          py::arg("object"),
+          py::arg("per_rank") = false)
       .def(
           "names",
           [](const StateRegistry& registry) {
@@ -100,6 +138,27 @@ void bind_state(py::module_& module) {
             }
             return names;
           })
+      .def(
+          "name_of",
+          [](const StateRegistry& registry, const ModelContext& model) {
+            return registry.name_of(model);
+          },
+          py::arg("model"))
+      .def(
+          "part",
+          [](const StateRegistry& registry, const std::string& name) {
+            return from_state_dict(find_object(registry, name)->state_dict());
+          },
+          py::arg("name"))
+      .def(
+          "load_part",
+          [](const StateRegistry& registry,
+             const std::string& name,
+             const py::dict& state) {
+            find_object(registry, name)->load_state_dict(to_state_dict(state));
+          },
+          py::arg("name"),
+          py::arg("state"))
       .def(
           "state_dict",
           [](const StateRegistry& registry) {

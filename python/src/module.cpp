@@ -13,5 +13,6 @@ PYBIND11_MODULE(_C, module) {
   bind_data(module);
   bind_model(module);
   bind_optimizer(module);
+  bind_files(module);
   bind_run(module);
 }

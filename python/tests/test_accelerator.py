@@ -43,7 +43,7 @@ def test_one_process_knows_its_place():
 
 @pytest.mark.parametrize(
     "argument",
-    ["deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "log_with", "project_dir"]
+    ["deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "log_with", "dynamo_plugin"]
     + ["dynamo_backend", "parallelism_config", "torch_tp_plugin", "deepspeed_plugins"],
 )
 def test_an_argument_that_is_not_there_yet_is_named(argument):
@@ -60,9 +60,9 @@ def test_a_launcher_that_asks_for_more_is_answered(monkeypatch, variable):
 
 def test_methods_that_come_later_say_so():
     accelerator = Accelerator(cpu=True)
-    assert not hasattr(accelerator, "save_state")
-    with pytest.raises(NotImplementedError, match=r"\[Accelerator.save_state\]"):
-        accelerator.save_state("folder")
+    assert not hasattr(accelerator, "init_trackers")
+    with pytest.raises(NotImplementedError, match=r"\[Accelerator.init_trackers\]"):
+        accelerator.init_trackers("name")
     with pytest.raises(AttributeError, match="no attribute 'sav_state'"):
         accelerator.sav_state
 

@@ -354,10 +354,15 @@ def test_a_restored_loader_goes_on_where_the_other_stood(make):
         begun = list(islice(loader, stop))
         assert [batch.tolist() for batch in begun] == [batch for batch, *_ in epochs[1][:stop]]
         position = loader._position()
-        assert (position["epoch"], position["num_batches"]) == (1, stop)
         other = make()
         other._restore_position(position)
         assert other._position() == position
+        if stop == len(epochs[1]):
+            # Nothing is left of it: the next epoch is what comes.
+            assert (position["epoch"], position["num_batches"]) == (2, 0)
+            assert told(other) == epochs[2]
+            continue
+        assert (position["epoch"], position["num_batches"]) == (1, stop)
         assert told(other) == epochs[1][stop:]
         # Once.
         assert other._position() == {**position, "epoch": 2, "num_batches": 0}

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <iostream>
+
 #include "accelerate/detail/needs_process_group.h"
 #include "accelerate/error.h"
 #include "accelerator/module_adapter.h"
@@ -100,6 +102,24 @@ void Accelerator::wire() {
 
 StateRegistry& Accelerator::state() {
   return *state_->run.state();
+}
+
+std::filesystem::path Accelerator::save_state(
+    const std::filesystem::path& folder) {
+  const auto target = folder.empty() ? state_->run.next_checkpoint() : folder;
+  state_->run.save_state(target, {.is_of_all = true});
+  if (folder.empty()) {
+    state_->run.rotate_checkpoints();
+  }
+  return target;
+}
+
+void Accelerator::load_state(const std::filesystem::path& folder) {
+  const auto warnings =
+      state_->run.load_state(state_->run.find_checkpoint(folder));
+  for (const auto& line : warnings) {
+    std::cerr << line << '\n';
+  }
 }
 
 std::optional<c10::Device> Accelerator::placement() const {

@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/embedding.h>
 
-#include <unordered_set>
+#include <unordered_map>
 
 namespace accelerate {
 namespace {
@@ -13,13 +13,20 @@ namespace {
 void add_once(
     const torch::OrderedDict<std::string, at::Tensor>& named,
     std::vector<std::string>& names,
-    std::vector<at::Tensor>& tensors) {
-  std::unordered_set<const c10::TensorImpl*> seen;
+    std::vector<at::Tensor>& tensors,
+    std::map<std::string, std::string>& tied) {
+  std::unordered_map<const c10::TensorImpl*, std::string> seen;
   for (const auto& item : named) {
-    if (item.value().defined() &&
-        seen.insert(item.value().unsafeGetTensorImpl()).second) {
+    if (!item.value().defined()) {
+      continue;
+    }
+    const auto [first, is_new] =
+        seen.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    if (is_new) {
       names.push_back(item.key());
       tensors.push_back(item.value());
+    } else {
+      tied[item.key()] = first->second;
     }
   }
 }
@@ -28,8 +35,8 @@ void add_once(
 
 ParameterSet parameters_of(const torch::nn::Module& module) {
   ParameterSet set;
-  add_once(module.named_parameters(), set.names, set.parameters);
-  add_once(module.named_buffers(), set.buffer_names, set.buffers);
+  add_once(module.named_parameters(), set.names, set.parameters, set.tied);
+  add_once(module.named_buffers(), set.buffer_names, set.buffers, set.tied);
   for (const auto& part : module.modules()) {
     const auto* embedding = part->as<torch::nn::EmbeddingImpl>();
     const auto* bag = part->as<torch::nn::EmbeddingBagImpl>();

@@ -3,18 +3,53 @@
 
 #include <ATen/ATen.h>
 
+#include <map>
+
 #include "accelerate/error.h"
 #include "base/str.h"
 
 namespace accelerate {
 namespace {
 
-// Names of models have dots, so the two kinds stand under a word each.
-constexpr const char* kParameters = "parameters";
-constexpr const char* kBuffers = "buffers";
+/// Collects what does not fit, so that all of it is said at once.
+class Misfits {
+ public:
+  void add(
+      const char* what,
+      const std::string& name,
+      const std::string& more = {}) {
+    auto& list = lists_[what];
+    constexpr int kMostNamed = 8;
+    if (++list.num <= kMostNamed) {
+      list.names += str_cat(list.num == 1 ? "'" : ", '", name, "'", more);
+    } else if (list.num == kMostNamed + 1) {
+      list.names += " and more";
+    }
+  }
+  bool empty() const { return lists_.empty(); }
+  std::string text() const {
+    std::string text;
+    for (const auto& [what, list] : lists_) {
+      text += str_cat(
+          text.empty() ? "" : "; ", what, ' ', list.num, ": ", list.names);
+    }
+    return text;
+  }
 
-std::string key(const char* kind, const std::string& name) {
-  return str_cat(kind, '.', name);
+ private:
+  struct List {
+    int num = 0;
+    std::string names;
+  };
+  std::map<std::string, List> lists_;
+};
+
+std::vector<int64_t> shape_of(const StateValue& value) {
+  if (const auto* slice = std::get_if<TensorSlice>(&value)) {
+    return slice->whole;
+  }
+  const auto* tensor = std::get_if<at::Tensor>(&value);
+  return tensor == nullptr ? std::vector<int64_t>{-1} : tensor->sizes().vec();
 }
 
 } // namespace
@@ -32,48 +67,68 @@ void ModelContext::prepare_again(ParameterSet now) {
 StateDict ModelContext::state_dict() const {
   StateDict state;
   for (size_t i = 0; i < model.names.size(); ++i) {
-    state.set(
-        key(kParameters, model.names[i]), engine->saved(model.parameters[i]));
+    state.set(model.names[i], engine->saved(model.parameters[i]));
   }
   for (size_t i = 0; i < model.buffer_names.size(); ++i) {
-    state.set(key(kBuffers, model.buffer_names[i]), model.buffers[i].detach());
+    if (!model.transient_buffers.contains(model.buffer_names[i])) {
+      state.set(model.buffer_names[i], model.buffers[i].detach());
+    }
   }
   return state;
 }
 
 void ModelContext::load_state_dict(const StateDict& state) {
-  std::unordered_map<std::string, StateValue> values(
-      state.begin(), state.end());
-  std::string missing;
-  const auto expect = [&](const std::string& wanted) {
-    if (!values.contains(wanted)) {
-      missing += str_cat(missing.empty() ? "'" : ", '", wanted, "'");
+  std::map<std::string, StateValue> values;
+  for (const auto& [name, value] : state) {
+    // Whoever saved it may have kept the other name of a tensor with two.
+    const auto tied = model.tied.find(name);
+    values.emplace(tied == model.tied.end() ? name : tied->second, value);
+  }
+  Misfits misfits;
+  std::vector<std::pair<at::Tensor, StateValue>> parameters;
+  std::vector<std::pair<at::Tensor, StateValue>> buffers;
+  const auto match = [&](const std::string& name,
+                         const at::Tensor& tensor,
+                         auto& matched) {
+    const auto value = values.extract(name);
+    if (!value) {
+      misfits.add("missing", name);
+    } else if (shape_of(value.mapped()) != tensor.sizes()) {
+      misfits.add(
+          "of another shape",
+          name,
+          str_cat(
+              ' ',
+              at::IntArrayRef(shape_of(value.mapped())),
+              " instead of ",
+              tensor.sizes()));
+    } else {
+      matched.emplace_back(tensor, value.mapped());
     }
   };
-  for (const auto& name : model.names) {
-    expect(key(kParameters, name));
+  for (size_t i = 0; i < model.names.size(); ++i) {
+    match(model.names[i], model.parameters[i], parameters);
   }
-  for (const auto& name : model.buffer_names) {
-    expect(key(kBuffers, name));
+  for (size_t i = 0; i < model.buffer_names.size(); ++i) {
+    if (!model.transient_buffers.contains(model.buffer_names[i])) {
+      match(model.buffer_names[i], model.buffers[i], buffers);
+    }
   }
-  const size_t num_own = model.names.size() + model.buffer_names.size();
-  if (!missing.empty() || values.size() != num_own) {
+  for (const auto& [name, value] : values) {
+    misfits.add("unexpected", name);
+  }
+  if (!misfits.empty()) {
     throw UsageError(str_cat(
-        "[load_state_dict] the state of a model has ",
-        values.size(),
-        " tensors, expected ",
-        num_own,
-        missing.empty() ? "" : str_cat("; it lacks ", missing),
+        "[load_state_dict] the state of a model does not fit, tensors ",
+        misfits.text(),
         "; was it saved for another model?"));
   }
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < model.names.size(); ++i) {
-    engine->load(
-        model.parameters[i], values.at(key(kParameters, model.names[i])));
+  for (const auto& [parameter, value] : parameters) {
+    engine->load(parameter, value);
   }
-  for (size_t i = 0; i < model.buffer_names.size(); ++i) {
-    model.buffers[i].detach().copy_(
-        state.get<at::Tensor>(key(kBuffers, model.buffer_names[i])));
+  for (const auto& [buffer, value] : buffers) {
+    buffer.detach().copy_(std::get<at::Tensor>(value));
   }
 }
 

@@ -14,8 +14,9 @@
 
 namespace accelerate {
 
-/// Its state are the parameters and buffers under the model's names; what
-/// belongs to the engine alone is the engine's.
+/// Its state are the parameters and buffers under the model's names, those that
+/// are used twice under the first; what belongs to the engine alone is the
+/// engine's.
 struct ACCELERATE_API ModelContext : Stateful {
   std::shared_ptr<ParallelEngine> engine;
   ParameterSet model;

@@ -124,7 +124,8 @@ TrainingRun::TrainingRun(
           options_.accumulation,
           state_)),
       scaler_(make_scaler(assembly_, reductions_, options_.scaler)) {
-  state_->add("accumulation", accumulation_);
+  state_->add("progress", progress_);
+  state_->add("accumulation", accumulation_, StateScope::kPerRank);
   if (scaler_) {
     state_->add("scaler", scaler_);
     reductions_->set_share(
@@ -134,7 +135,7 @@ TrainingRun::TrainingRun(
   }
   const auto add_generator = [&](const char* name, c10::Device device) {
     generators_.push_back(std::make_shared<GeneratorState>(device));
-    state_->add(name, generators_.back());
+    state_->add(name, generators_.back(), StateScope::kPerRank);
   };
   add_generator("generator_cpu", c10::Device(c10::kCPU));
   if (!device().is_cpu()) {
@@ -164,7 +165,7 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   std::erase_if(models_, [](const auto& entry) { return entry.expired(); });
   models_.push_back(context);
   state_->add("model", context);
-  state_->add("engine", context->engine);
+  state_->add("engine", context->engine, StateScope::kPerRank);
   return context;
 }
 
@@ -190,7 +191,7 @@ void TrainingRun::train_evaluated(const std::shared_ptr<ModelContext>& model) {
   put_engine(model, assembly_.strategy);
   model->is_for_evaluation = false;
   has_models_ = true;
-  state_->add("engine", model->engine);
+  state_->add("engine", model->engine, StateScope::kPerRank);
 }
 
 std::shared_ptr<OptimizerStep> TrainingRun::prepare_optimizer(
@@ -250,6 +251,7 @@ void TrainingRun::backward(
   group().guard("backward", [&] { run(weighted); });
   scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
   step_state_->note_backward();
+  ++progress_->num_backwards;
   if (!is_alone) {
     check_arrivals();
   }

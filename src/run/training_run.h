@@ -4,8 +4,11 @@
 // adapters of it.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "accelerate/accelerator_options.h"
@@ -19,6 +22,9 @@
 #include "run/assemble.h"
 
 namespace accelerate {
+
+/// See `find_checkpoint`.
+inline constexpr const char* kLatestCheckpoint = "latest";
 
 class ACCELERATE_API TrainingRun {
  public:
@@ -66,6 +72,36 @@ class ACCELERATE_API TrainingRun {
   /// `optimizer`, `scheduler`, `loader`, `scaler`, `generator_cpu`, ...
   const std::shared_ptr<StateRegistry>& state() const { return state_; }
 
+  struct SaveWith {
+    /// Called before anything is written, with the folder that is going to be
+    /// the checkpoint: may write files there. Returns the names of objects that
+    /// are left out, as their state is among those files.
+    std::function<std::set<std::string>(const std::filesystem::path& folder)>
+        extra = {};
+    /// A collective, which fails on all ranks where it fails on one. Else a
+    /// rank never waits for another: the checkpoint is complete with the main
+    /// process's part, and other ranks add theirs.
+    bool is_of_all = false;
+  };
+  /// Makes `folder` a checkpoint of everything in `state()`. Throws
+  /// `SystemError`; an older checkpoint is then as it was.
+  void save_state(const std::filesystem::path& folder, const SaveWith& with)
+      const;
+  /// Restores all objects but `without`; verifies the files first. Returns
+  /// lines that the user should see. Throws `DataError` on damaged files,
+  /// `UsageError` where the run consists of other objects.
+  std::vector<std::string> load_state(
+      const std::filesystem::path& folder,
+      const std::set<std::string>& without = {});
+  /// Where the next one goes that was given no folder. A collective.
+  std::filesystem::path next_checkpoint() const;
+  /// Takes the oldest away where there are more than the options allow.
+  void rotate_checkpoints() const;
+  /// `kLatestCheckpoint` stands for the one saved last, unless a folder has
+  /// that name.
+  std::filesystem::path find_checkpoint(
+      const std::filesystem::path& folder) const;
+
   using Complain = std::function<void(const std::string& what)>;
   /// A loss of a model that was called without its context, or of none that was
   /// prepared, is a `UsageError` unless there is something else to do with what
@@ -112,6 +148,13 @@ class ACCELERATE_API TrainingRun {
   void shut_down() { assembly_.group.shutdown(); }
 
  private:
+  /// How far the run has come, by which parts of checkpoints are told apart.
+  struct Progress final : Stateful {
+    int64_t num_backwards = 0;
+    StateDict state_dict() const override;
+    void load_state_dict(const StateDict& state) override;
+  };
+  bool is_saving_main() const;
   void put_engine(
       const std::shared_ptr<ModelContext>& model,
       const Strategy& strategy);
@@ -130,6 +173,7 @@ class ACCELERATE_API TrainingRun {
   Assembly assembly_;
   std::shared_ptr<StepState> step_state_;
   std::shared_ptr<StateRegistry> state_;
+  std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   std::shared_ptr<StepReductions> reductions_;
   std::shared_ptr<Accumulation> accumulation_;
   std::shared_ptr<GradScaler> scaler_;

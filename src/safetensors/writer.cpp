@@ -165,10 +165,16 @@ void write_file(
   const Layout layout = lay_out(tensors, options.metadata, path.string());
   AtomicFile file(path);
   file.reserve(layout.total_bytes);
-  file.write(std::string_view(layout.length.data(), layout.length.size()));
-  file.write(layout.header);
+  const auto write = [&](std::span<const std::byte> piece) {
+    file.write(piece);
+    if (options.written) {
+      options.written(piece);
+    }
+  };
+  write(std::as_bytes(std::span(layout.length)));
+  write(std::as_bytes(std::span(layout.header)));
   for (const auto* tensor : layout.order) {
-    file.write(tensor->data);
+    write(tensor->data);
   }
   file.commit(options.sync);
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ struct ParameterSet {
   std::vector<at::Tensor> buffers = {};
   /// Names of parameters whose gradients are sparse tensors.
   std::set<std::string> sparse_gradients = {};
+  /// Other names of tensors, and the names under which they are listed.
+  std::map<std::string, std::string> tied = {};
+  /// Names of buffers that are no part of a saved model.
+  std::set<std::string> transient_buffers = {};
 };
 
 } // namespace accelerate

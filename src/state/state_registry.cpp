@@ -30,7 +30,8 @@ StateRegistry::~StateRegistry() = default;
 
 std::string StateRegistry::add(
     const std::string& kind,
-    const std::shared_ptr<Stateful>& object) {
+    const std::shared_ptr<Stateful>& object,
+    StateScope scope) {
   if (!object) {
     throw UsageError(str_cat(
         "[state] got an empty object for '",
@@ -56,7 +57,7 @@ std::string StateRegistry::add(
   for (int i = 1; is_taken(name); ++i) {
     name = str_cat(kind, '_', i);
   }
-  entries_.push_back({name, object});
+  entries_.push_back({name, object, scope});
   return name;
 }
 
@@ -80,6 +81,15 @@ std::string StateRegistry::name_of(const Stateful& object) const {
   return {};
 }
 
+StateScope StateRegistry::scope_of(const std::string& name) const {
+  for (const auto& entry : entries_) {
+    if (entry.name == name && !entry.object.expired()) {
+      return entry.scope;
+    }
+  }
+  return StateScope::kCommon;
+}
+
 StateDict StateRegistry::state_dict() const {
   StateDict state;
   for (const auto& [name, object] : objects()) {
@@ -90,17 +100,34 @@ StateDict StateRegistry::state_dict() const {
 }
 
 void StateRegistry::load_state_dict(const StateDict& state) {
+  std::map<std::string, StateDict> parts;
+  for (const auto& [key, value] : state) {
+    const auto dot = key.find('.');
+    StateDict& part = parts[key.substr(0, dot)];
+    const auto name = dot == std::string::npos ? "" : key.substr(dot + 1);
+    if (name != kMark) {
+      part.set(name, value);
+    }
+  }
+  load_parts(parts);
+}
+
+void StateRegistry::load_parts(
+    const std::map<std::string, StateDict>& parts,
+    const std::set<std::string>& kept) {
   const auto living = objects();
   std::set<std::string> missing;
   std::set<std::string> unexpected;
-  for (const auto& [key, value] : state) {
-    unexpected.insert(key.substr(0, key.find('.')));
+  for (const auto& [name, part] : parts) {
+    unexpected.insert(name);
   }
   for (const auto& [name, object] : living) {
-    if (unexpected.erase(name) == 0) {
+    if (unexpected.erase(name) == 0 && !kept.contains(name)) {
       missing.insert(name);
     }
   }
+  std::erase_if(
+      unexpected, [&](const auto& name) { return kept.contains(name); });
   if (!missing.empty() || !unexpected.empty()) {
     throw UsageError(str_cat(
         "[load_state_dict] ",
@@ -110,13 +137,9 @@ void StateRegistry::load_state_dict(const StateDict& state) {
         "; prepare and add the same objects in the same order before loading"));
   }
   for (const auto& [name, object] : living) {
-    StateDict part;
-    for (const auto& [key, value] : state.part(name)) {
-      if (key != kMark) {
-        part.set(key, value);
-      }
+    if (!kept.contains(name)) {
+      object->load_state_dict(parts.at(name));
     }
-    object->load_state_dict(part);
   }
 }
 

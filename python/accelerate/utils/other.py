@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding the user's module inside what wraps it."""
+"""Finding the user's module inside what wraps it; files that one process writes for all."""
 
 from __future__ import annotations
 
+import codecs
+import os
+import sys
+from typing import Any
+
 import torch
 
-from accelerate import prepared_module
+from accelerate import _files, prepared_module
 from accelerate._placeholders import placeholders_for
+from accelerate.errors import UsageError
+from accelerate.state import PartialState
 
 
 def is_compiled_module(module: torch.nn.Module) -> bool:
@@ -59,6 +66,64 @@ def _unwrap(model: torch.nn.Module, keep_torch_compile: bool) -> torch.nn.Module
         if inner is model:
             return model
         model = inner
+
+
+def clean_state_dict_for_safetensors(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """The tensors as a safetensors file holds them: each once, under its first name, in one piece
+    of memory."""
+    tensors, _ = _files.without_aliases(state_dict)
+    return {
+        name: value.contiguous() if isinstance(value, torch.Tensor) else value
+        for name, value in tensors.items()
+    }
+
+
+def save(
+    obj: Any, f: Any, save_on_each_node: bool = False, safe_serialization: bool = False
+) -> None:
+    """Writes the object on the main process, or with `save_on_each_node` on the first process of
+    each machine; other processes go on. As `torch.save` does, or a dictionary of tensors as a
+    safetensors file. `f` is a path, whose file appears when it is whole, or for pickles an object
+    with `write`."""
+    state = PartialState()
+    if not (state.is_local_main_process if save_on_each_node else state.is_main_process):
+        return
+    is_path = isinstance(f, (str, os.PathLike))
+    if safe_serialization:
+        if not is_path or not isinstance(obj, dict):
+            raise UsageError(
+                f"[save] got a {type(obj).__name__} for a {type(f).__name__} with "
+                "safe_serialization=True, expected a dictionary of tensors and a path"
+            )
+        _files.save_tensors(obj, f)
+    elif is_path:
+        _files.save_pickle(obj, f)
+    else:
+        torch.save(obj, f)
+
+
+def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+    """As `torch.load`, by default with `weights_only`, which runs no code; NumPy's arrays count as
+    weights."""
+    kwargs.setdefault("weights_only", True)
+    with torch.serialization.safe_globals(_safe_globals() if kwargs["weights_only"] else []):
+        return torch.load(f, map_location=map_location, **kwargs)
+
+
+def _safe_globals() -> list[Any]:
+    """What states of generators need: arrays are numbers."""
+    try:
+        import numpy
+    except ImportError:
+        return []
+    core = sys.modules.get("numpy._core") or numpy.core
+    return [
+        core.multiarray._reconstruct,
+        numpy.ndarray,
+        numpy.dtype,
+        numpy.dtypes.UInt32DType,
+        codecs.encode,
+    ]
 
 
 __getattr__ = placeholders_for(__name__)

@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python adds to a checkpoint (docs/guide_checkpoint.md). The folder, its manifest and the
+state of all objects are C++'s (`checkpoint/checkpoint_folder.h`); here are the parts that only
+Python can write or read: what hooks do, weights as the module's `state_dict` gives them, pickles.
+The manifest names their files, as the state of an object of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelerate import _C, _files, checkpointing
+from accelerate._state_values import ObjectState, OnlyPickled, flatten, unflatten
+from accelerate.errors import DataError, UsageError
+from accelerate.prepared_module import context_of, parameter_set
+from accelerate.utils.constants import (
+    MODEL_NAME,
+    SAFE_MODEL_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+    WEIGHTS_PATTERN_NAME,
+)
+from accelerate.utils.other import load
+
+if TYPE_CHECKING:
+    from accelerate.accelerator import Accelerator
+
+# The object that names the files, and the manifest that holds its state.
+PARTS = "python_parts"
+_MANIFEST = "checkpoint.json"
+_AUTOMATIC = re.compile(r"checkpoint_(\d+)")
+
+
+# --- which folder -----------------------------------------------------------------------------
+
+
+def folder_of_all(accelerator: Accelerator) -> Path:
+    """Where checkpoints without a name of the user's are."""
+    if accelerator.project_dir is None:
+        raise UsageError(
+            "[Accelerator] checkpoints are to be named automatically, but there is no project_dir; "
+            "give one to Accelerator or ProjectConfiguration"
+        )
+    return Path(accelerator.project_dir) / "checkpoints"
+
+
+def folder_to_save(accelerator: Accelerator, output_dir: Any) -> Path:
+    project = accelerator.project_configuration
+    if not project.automatic_checkpoint_naming:
+        if output_dir is None:
+            raise UsageError(
+                "[save_state] got no output_dir, expected one, or a ProjectConfiguration with "
+                "automatic_checkpoint_naming=True"
+            )
+        return Path(os.path.expanduser(output_dir))
+    folder = folder_of_all(accelerator) / f"checkpoint_{project.iteration}"
+    # Another process than the main one may come after it.
+    if accelerator.is_main_process and folder.exists():
+        raise UsageError(
+            f"[save_state] {folder} exists already; set project_configuration.iteration to the "
+            "number to go on with"
+        )
+    return folder
+
+
+def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
+    if input_dir is not None and input_dir != "latest" or os.path.isdir("latest"):
+        folder = Path(os.path.expanduser(input_dir or "latest"))
+        if not folder.is_dir():
+            raise UsageError(f"[load_state] there is no folder {folder}, expected a checkpoint")
+        return folder
+    if input_dir is None and not accelerator.project_configuration.automatic_checkpoint_naming:
+        raise UsageError(
+            "[load_state] got no input_dir, expected one, 'latest', or a ProjectConfiguration with "
+            "automatic_checkpoint_naming=True"
+        )
+    parent = folder_of_all(accelerator)
+    latest = _C.latest_checkpoint(str(parent)) if parent.is_dir() else None
+    if latest is not None:
+        return Path(latest)
+    numbered = [path for path in numbered_in(parent) if checkpointing.is_original_checkpoint(path)]
+    if not numbered:
+        raise UsageError(f"[load_state] there is no complete checkpoint in {parent}")
+    return numbered[-1]
+
+
+def numbered_in(parent: Path) -> list[Path]:
+    """The folders that automatic naming has made, the oldest first."""
+    if not parent.is_dir():
+        return []
+    found = [path for path in parent.iterdir() if _AUTOMATIC.fullmatch(path.name)]
+    return sorted(found, key=_number_of)
+
+
+def _number_of(folder: Path) -> int:
+    return int(_AUTOMATIC.fullmatch(folder.name)[1])
+
+
+def go_on_counting(accelerator: Accelerator, loaded: Path) -> None:
+    """The next automatic name comes behind the checkpoint that was loaded."""
+    project = accelerator.project_configuration
+    if project.automatic_checkpoint_naming and _AUTOMATIC.fullmatch(loaded.name):
+        if loaded.parent.resolve() == folder_of_all(accelerator).resolve():
+            project.iteration = max(project.iteration, _number_of(loaded) + 1)
+
+
+def rotate(accelerator: Accelerator, newest: Path) -> None:
+    """Takes the oldest away, so that `total_limit` are left; the newest is complete by now."""
+    limit = accelerator.project_configuration.total_limit
+    if limit is None:
+        return
+    others = [path for path in numbered_in(newest.parent) if path != newest]
+    for folder in others[: max(0, len(others) + 1 - max(limit, 1))]:
+        _C.remove_checkpoint(str(folder))
+
+
+# --- our layout -------------------------------------------------------------------------------
+
+
+class PythonParts(ObjectState):
+    """The files that Python has written into a checkpoint, by the objects whose state they hold:
+    `weights` are read without running code, `pickles` are not."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: {"weights": self.weights, "pickles": self.pickles}, lambda _: None)
+        self.weights: dict[str, dict[str, str]] = {}
+        self.pickles: dict[str, dict[str, str]] = {}
+
+
+def _written(path: Path) -> dict[str, str]:
+    return {"file": path.name, "sha256": _digest(path)}
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def save(accelerator: Accelerator, folder: Path, safe_serialization: bool) -> None:
+    def write_extra(stage: str) -> set[str]:
+        return _write_parts(accelerator, Path(stage), safe_serialization)
+
+    accelerator._run.save_state(str(folder), write_extra)
+
+
+def _write_parts(accelerator: Accelerator, stage: Path, safe_serialization: bool) -> set[str]:
+    """Writes what Python writes, and gives the names of the objects that C++ leaves out."""
+    weights = _call_save_hooks(accelerator, stage)
+    writes = accelerator._is_writer
+    parts = accelerator._parts
+    parts.weights, parts.pickles = {}, {}
+    left_out = set()
+    for index, (name, model) in enumerate(_named_models(accelerator)):
+        state = weights[index]
+        if state is None:
+            left_out.add(name)
+            continue
+        if safe_serialization and _is_named_tensors(model, state):
+            continue
+        left_out.add(name)
+        is_safe = safe_serialization and all(isinstance(v, torch.Tensor) for v in state.values())
+        file = name.replace("model", MODEL_NAME, 1) + ".bin"
+        if is_safe:
+            file = name.replace("model", SAFE_MODEL_NAME, 1) + ".safetensors"
+        if writes:
+            (_files.save_tensors if is_safe else _files.save_pickle)(state, stage / file)
+            parts.weights[name] = _written(stage / file)
+    for kept in accelerator._states + accelerator._custom_states:
+        try:
+            kept.state_dict()
+        except OnlyPickled as reason:
+            left_out.add(kept.name)
+            if writes:
+                path = stage / f"{kept.name}.pkl"
+                _save_pickled(kept, path, reason)
+                parts.pickles[kept.name] = _written(path)
+    return left_out
+
+
+def _call_save_hooks(accelerator: Accelerator, stage: Path) -> list[dict[str, Any] | None]:
+    """The weights of each model; None where a hook has taken them out."""
+    given = [model.state_dict() for model in accelerator._models]
+    weights = list(given)
+    for hook in list(accelerator._save_hooks.values()):
+        hook(accelerator._models, weights, str(stage))
+    foreign = [state for state in weights if not any(state is own for own in given)]
+    if foreign:
+        raise UsageError(
+            f"[save_state] a pre-hook has put {len(foreign)} dictionaries of its own into the list "
+            "of weights, expected those that it was given or fewer; write others into the folder"
+        )
+    return [own if any(own is state for state in weights) else None for own in given]
+
+
+def _named_models(accelerator: Accelerator) -> list[tuple[str, torch.nn.Module]]:
+    registry = accelerator._run.state
+    return [
+        (registry.name_of(context_of(prepared)), model)
+        for model, prepared in zip(accelerator._models, accelerator._prepared_models)
+    ]
+
+
+def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
+    """Whether the module's `state_dict` is exactly its parameters and buffers, which C++ writes;
+    hooks of modules and extra states may make it something else."""
+    known = parameter_set(model)
+    tensors = dict(zip(known.names, known.parameters)) | dict(zip(known.buffer_names, known.buffers))
+    for name in known.transient_buffers:
+        del tensors[name]
+    for alias, name in known.tied.items():
+        if alias in state and name in tensors:
+            tensors[alias] = tensors[name]
+    return state.keys() == tensors.keys() and all(
+        isinstance(value, torch.Tensor)
+        and value.data_ptr() == tensors[name].data_ptr()
+        and value.shape == tensors[name].shape
+        for name, value in state.items()
+    )
+
+
+def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
+    try:
+        _files.save_pickle(kept.value(), path)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"[save_state] the state of '{kept.name}' can neither be saved as values ({reason}) "
+            f"nor be pickled ({error}); let its state_dict give tensors, numbers and containers"
+        ) from error
+
+
+def load_ours(
+    accelerator: Accelerator,
+    folder: Path,
+    allow_pickle: bool,
+    restore_loaders: bool,
+    load_kwargs: dict[str, Any],
+    model_kwargs: dict[str, Any],
+) -> None:
+    parts = _Parts(folder)
+    if parts.pickles and not allow_pickle:
+        raise UsageError(
+            f"[load_state] {folder} holds {', '.join(map(repr, parts.pickles))} as pickles, which "
+            "may run any code when they are read; if you trust whoever wrote them, pass "
+            "allow_pickle=True"
+        )
+    models = _call_load_hooks(accelerator, folder)
+    without = set()
+    loads: list[Callable[[], Any]] = []
+    for name, model in _named_models(accelerator):
+        if not any(model is left for left in models):
+            without.add(name)
+        elif name in parts.weights or model_kwargs:
+            without.add(name)
+            state = _read_weights(parts.path_of(name))
+            loads.append(_loader_of_weights(model, state, model_kwargs))
+    for kept in accelerator._states + accelerator._custom_states:
+        if kept.name in parts.pickles:
+            without.add(kept.name)
+            how = {"map_location": "cpu", "weights_only": False, **load_kwargs}
+            value = load(parts.path_of(kept.name), **how)
+            loads.append(lambda kept=kept, value=value: kept.put(value))
+    if not restore_loaders:
+        without |= {name for name in accelerator._run.state.names() if name.startswith("loader")}
+    for line in accelerator._run.load_state(str(folder), without):
+        warnings.warn(line, stacklevel=4)
+    for run in loads:
+        run()
+
+
+class _Parts:
+    """What the manifest says of Python's files, and where they are."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        path = folder / _MANIFEST
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            # A folder of files that a killed process has not moved to their places.
+            self._staged = folder / manifest["staged"]
+            parts = unflatten(manifest["state"].get(PARTS, _NO_PARTS), "value")
+            self.weights: dict[str, dict[str, str]] = parts["weights"]
+            self.pickles: dict[str, dict[str, str]] = parts["pickles"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"[load_state] {path} is damaged: {error!r}") from error
+
+    def path_of(self, name: str) -> Path:
+        """The file of an object; throws `DataError` where it is not what was written."""
+        record = self.weights.get(name) or self.pickles.get(name)
+        file = record["file"] if record else f"{name}.safetensors"
+        staged = self._staged / file
+        path = staged if staged.exists() else self._folder / file
+        if not path.is_file():
+            raise DataError(f"[load_state] {path} is missing; was it removed, or copied in part?")
+        if record and _digest(path) != record["sha256"]:
+            raise DataError(f"[load_state] {path} is damaged: it is not what was written")
+        return path
+
+
+_NO_PARTS = flatten({"weights": {}, "pickles": {}}, "value")
+
+
+def _call_load_hooks(accelerator: Accelerator, folder: Path) -> list[torch.nn.Module]:
+    """The models that no hook has loaded by itself."""
+    models = list(accelerator._models)
+    for hook in list(accelerator._load_hooks.values()):
+        hook(models, str(folder))
+    return models
+
+
+def _read_weights(path: Path) -> dict[str, Any]:
+    if path.suffix == ".safetensors":
+        return _files.load_tensors(path)
+    return load(path, map_location="cpu")
+
+
+def _loader_of_weights(
+    model: torch.nn.Module, state: dict[str, Any], kwargs: dict[str, Any]
+) -> Callable[[], Any]:
+    return lambda: checkpointing.load_weights(model, state, kwargs)
+
+
+# --- models alone -----------------------------------------------------------------------------
+
+
+def save_model(
+    state: dict[str, Any], folder: Path, max_shard_size: int | str, safe_serialization: bool
+) -> None:
+    if any(isinstance(v, torch.Tensor) and v.is_meta for v in state.values()):
+        raise UsageError(
+            "[save_model] got a model with parameters on the meta device, expected one with values"
+        )
+    if folder.is_file():
+        raise UsageError(f"[save_model] {folder} is a file, expected a folder or a new name")
+    max_bytes = _C.parse_size(str(max_shard_size))
+    if safe_serialization:
+        tensors, aliases = _files.without_aliases(state)
+        _C.save_sharded(str(folder), tensors, max_bytes, {"format": "pt", **aliases})
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {name: value.nbytes for name, value in state.items()}
+    shards = _C.split_into_shards(sizes, max_bytes)
+    names = [WEIGHTS_NAME]
+    if len(shards) > 1:
+        names = [
+            WEIGHTS_PATTERN_NAME.format(suffix=f"-{i + 1:05d}-of-{len(shards):05d}")
+            for i in range(len(shards))
+        ]
+    for name, shard in zip(names, shards):
+        _files.save_pickle({key: state[key] for key in shard}, folder / name)
+    index = folder / WEIGHTS_INDEX_NAME
+    if len(shards) > 1:
+        where = {key: name for name, shard in zip(names, shards) for key in shard}
+        content = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
+        with _files.written_whole(index) as path:
+            Path(path).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    else:
+        index.unlink(missing_ok=True)
+    # Of an earlier save; they go when the new ones are there.
+    pattern = re.compile(rf"{MODEL_NAME}(-\d{{5}}-of-\d{{5}})?\.bin")
+    for path in folder.iterdir():
+        if pattern.fullmatch(path.name) and path.name not in names:
+            path.unlink()
+
+
+# --- the original's layout --------------------------------------------------------------------
+
+
+def save_as_original(accelerator: Accelerator, folder: Path, safe_serialization: bool) -> None:
+    if accelerator._has_own_engine:
+        raise UsageError(
+            "[save_state] got layout='accelerate' with an engine of your own, whose parts of the "
+            "weights it cannot hold; save without a layout"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = [state for state in _call_save_hooks(accelerator, folder) if state is not None]
+    if accelerator.use_distributed:
+        # The original saves its wrapped models, and finds nothing else.
+        prefix = checkpointing.PREFIX
+        weights = [{prefix + key: state[key] for key in state} for state in weights]
+    step = _num_accumulated(accelerator)
+    if step > 0:
+        warnings.warn(
+            f"[save_state] {step} micro-batches have been accumulated, whose gradients "
+            "layout='accelerate' cannot hold; save where gradients are synchronised",
+            stacklevel=4,
+        )
+    on_each_node = accelerator._saves_on_each_node
+    checkpointing.save_accelerator_state(
+        folder,
+        weights,
+        accelerator._optimizers,
+        accelerator._schedulers,
+        accelerator._dataloaders,
+        accelerator.process_index,
+        step,
+        _scaler_of(accelerator),
+        on_each_node,
+        safe_serialization,
+    )
+    for index, kept in enumerate(accelerator._custom_objects):
+        checkpointing.save_custom_state(kept, folder, index, on_each_node)
+
+
+def load_original(
+    accelerator: Accelerator,
+    folder: Path,
+    allow_pickle: bool,
+    load_kwargs: dict[str, Any],
+    model_kwargs: dict[str, Any],
+) -> None:
+    files = checkpointing.custom_states(folder)
+    if len(files) != len(accelerator._custom_objects):
+        raise UsageError(
+            f"[load_state] {folder} holds {len(files)} objects (custom_checkpoint_N.pkl), expected "
+            f"{len(accelerator._custom_objects)}: register the same objects for checkpointing"
+        )
+    found = checkpointing.load_accelerator_state(
+        folder,
+        _call_load_hooks(accelerator, folder),
+        accelerator._optimizers,
+        accelerator._schedulers,
+        accelerator._dataloaders,
+        accelerator.process_index,
+        _scaler_of(accelerator),
+        None,
+        load_kwargs,
+        **model_kwargs,
+    )
+    num_lost = found.get("step", 0) % accelerator.gradient_accumulation_steps
+    if num_lost > 0:
+        warnings.warn(
+            f"[load_state] {folder} was saved after {num_lost} micro-batches of an accumulation, "
+            "whose gradients it does not hold: a new one begins",
+            stacklevel=4,
+        )
+    for index, kept in enumerate(accelerator._custom_objects):
+        checkpointing.load_custom_state(kept, folder, index, allow_pickle=allow_pickle)
+
+
+class _Scaler:
+    """The run's scaler under torch's names."""
+
+    def __init__(self, registry: _C.StateRegistry) -> None:
+        self._registry = registry
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._registry.part("scaler")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._registry.load_part("scaler", state)
+
+
+def _scaler_of(accelerator: Accelerator) -> _Scaler | None:
+    registry = accelerator._run.state
+    return _Scaler(registry) if "scaler" in registry.names() else None
+
+
+def _num_accumulated(accelerator: Accelerator) -> int:
+    """Micro-batches since the last update of the weights."""
+    windows = accelerator._run.state.part("accumulation")
+    return max([n for key, n in windows.items() if key.endswith(".num_begun")], default=0)

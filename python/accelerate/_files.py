@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from accelerate import _C
+
+
+@contextmanager
+def written_whole(path: str | os.PathLike) -> Iterator[str]:
+    """Gives a name beside `path` to write to; at the end of the block the file has its name. Where
+    the block raises, nothing is left."""
+    folder, name = os.path.split(os.path.abspath(path))
+    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
+    try:
+        os.close(handle)
+        yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def save_pickle(value: Any, path: str | os.PathLike) -> None:
+    """As `torch.save`."""
+    with written_whole(path) as temporary:
+        torch.save(value, temporary)
+
+
+def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The entries without tensors that are there under an earlier name too, and these: the name
+    that is left out, and the earlier one. Tensors without elements share no memory."""
+    first: dict[tuple, str] = {}
+    kept: dict[str, Any] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in state.items():
+        if not isinstance(tensor, torch.Tensor):
+            kept[name] = tensor
+            continue
+        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() > 0 and place in first:
+            aliases[name] = first[place]
+        else:
+            first[place] = name
+            kept[name] = tensor
+    return kept, aliases
+
+
+def save_tensors(state: dict[str, torch.Tensor], path: str | os.PathLike) -> None:
+    """A safetensors file as transformers writes it: tied weights once, their other names in the
+    metadata."""
+    tensors, aliases = without_aliases(state)
+    _C.save_tensors(os.fspath(path), tensors, {"format": "pt", **aliases})
+
+
+def load_tensors(path: str | os.PathLike) -> dict[str, torch.Tensor]:
+    """What is in a safetensors file, on the CPU."""
+    return _C.load_tensors(os.fspath(path))

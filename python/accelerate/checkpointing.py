@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints as Hugging Face Accelerate writes and reads them (docs/guide_checkpoint.md).
+
+`Accelerator.save_state(layout="accelerate")` writes by these functions; `load_state` reads a folder
+by them that has no manifest of ours. The layout holds less than ours: no place in an epoch, no
+gradients of a window that is not full, and no sum that would show damage."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelerate import _debug, _files, _generators
+from accelerate._placeholders import placeholders_for
+from accelerate.errors import DataError, UsageError
+from accelerate.state import PartialState
+from accelerate.utils.constants import (
+    MODEL_NAME,
+    OPTIMIZER_NAME,
+    RNG_STATE_NAME,
+    SAFE_MODEL_NAME,
+    SAMPLER_NAME,
+    SCALER_NAME,
+    SCHEDULER_NAME,
+)
+from accelerate.utils.other import load, save
+
+# What the names of this module's generators are there.
+_GENERATORS = {
+    "torch": "torch_manual_seed",
+    "python": "random_state",
+    "numpy": "numpy_random_seed",
+}
+# What `DistributedDataParallel` puts before names.
+PREFIX = "module."
+
+
+def _numbered(name: str, index: int, ending: str) -> str:
+    return f"{name}.{ending}" if index == 0 else f"{name}_{index}.{ending}"
+
+
+def is_original_checkpoint(folder: str | os.PathLike) -> bool:
+    """Whether the original could have written this folder."""
+    return (Path(folder) / f"{RNG_STATE_NAME}_0.pkl").is_file()
+
+
+def save_accelerator_state(
+    output_dir: str | os.PathLike,
+    model_states: list[dict],
+    optimizers: list,
+    schedulers: list,
+    dataloaders: list,
+    process_index: int,
+    step: int,
+    scaler: Any = None,
+    save_on_each_node: bool = False,
+    safe_serialization: bool = True,
+) -> Path:
+    """Writes the states into the folder: what is common to all on the main process, generators on
+    each. Each file appears when it is whole; waits for nobody. Nothing is written for loaders,
+    whose order depends on their epoch alone, or on generators."""
+    folder = Path(output_dir)
+
+    def write(value: Any, name: str, is_safe: bool = False) -> None:
+        save(value, folder / name, save_on_each_node, is_safe)
+
+    for index, state in enumerate(model_states):
+        if safe_serialization:
+            write(state, _numbered(SAFE_MODEL_NAME, index, "safetensors"), True)
+        else:
+            write(state, _numbered(MODEL_NAME, index, "bin"))
+    for index, optimizer in enumerate(optimizers):
+        write(optimizer.state_dict(), _numbered(OPTIMIZER_NAME, index, "bin"))
+    for index, scheduler in enumerate(schedulers):
+        write(scheduler.state_dict(), _numbered(SCHEDULER_NAME, index, "bin"))
+    if scaler is not None:
+        write(scaler.state_dict(), SCALER_NAME)
+    states = {_GENERATORS[kind]: state for kind, state in _generators.take().items()}
+    device = PartialState().device
+    if device.type != "cpu":
+        module = torch.get_device_module(device.type)
+        states[f"torch_{device.type}_manual_seed"] = module.get_rng_state_all()
+    _files.save_pickle(
+        {"step": step, **states}, folder / f"{RNG_STATE_NAME}_{process_index}.pkl"
+    )
+    return folder
+
+
+def load_accelerator_state(
+    input_dir: str | os.PathLike,
+    models: list,
+    optimizers: list,
+    schedulers: list,
+    dataloaders: list,
+    process_index: int,
+    scaler: Any = None,
+    map_location: Any = None,
+    load_kwargs: dict | None = None,
+    **load_model_func_kwargs: Any,
+) -> dict[str, Any]:
+    """Loads what the original, or `save_accelerator_state`, has written. Everything is read before
+    anything is changed; pickles are read without running code, unless `load_kwargs` says
+    otherwise. Gives `step`, where the generators of this process were saved."""
+    folder = Path(input_dir)
+    map_location = PartialState().device if map_location == "on_device" else map_location or "cpu"
+    kwargs = {"map_location": map_location, **(load_kwargs or {})}
+
+    def read(name: str, **others: Any) -> Any:
+        return _read(folder / name, {**kwargs, **others})
+
+    weights = [_read_weights(folder, index, kwargs) for index in range(len(models))]
+    of_optimizers = [read(_numbered(OPTIMIZER_NAME, i, "bin")) for i in range(len(optimizers))]
+    of_schedulers = [read(_numbered(SCHEDULER_NAME, i, "bin")) for i in range(len(schedulers))]
+    of_scaler = None if scaler is None else read(SCALER_NAME)
+    name = f"{RNG_STATE_NAME}_{process_index}.pkl"
+    generators = read(name, map_location="cpu") if (folder / name).exists() else None
+
+    for model, state in zip(models, weights):
+        load_weights(model, state, load_model_func_kwargs)
+    for optimizer, state in zip(optimizers, of_optimizers):
+        optimizer.load_state_dict(state)
+    for scheduler, state in zip(schedulers, of_schedulers):
+        scheduler.load_state_dict(state)
+    if scaler is not None:
+        scaler.load_state_dict(of_scaler)
+    for position in (SAMPLER_NAME, "dl_state_dict"):
+        if (folder / f"{position}.bin").exists():
+            _debug.warn(
+                f"[load_state] {folder / position}.bin holds the place of a loader as an object "
+                "of the original, which is not read; call skip_first_batches",
+                stacklevel=3,
+            )
+    if generators is None:
+        _debug.warn(
+            f"[load_state] {folder} has no {name}: the generators of process {process_index} stay "
+            "as they are",
+            stacklevel=3,
+        )
+        return {}
+    _put_generators(generators)
+    return {"step": generators["step"]} if "step" in generators else {}
+
+
+def _read(path: Path, kwargs: dict[str, Any]) -> Any:
+    import pickle
+
+    if not path.is_file():
+        raise UsageError(
+            f"[load_state] there is no {path}, expected it in a checkpoint of what was prepared; "
+            "prepare the same objects as where it was saved"
+        )
+    try:
+        return load(path, **kwargs)
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"[load_state] {path} holds other objects than tensors, numbers and containers, or is "
+            f"damaged ({str(error).splitlines()[0]}); if you trust whoever wrote it, pass "
+            "load_kwargs={'weights_only': False}"
+        ) from error
+
+
+def _read_weights(folder: Path, index: int, kwargs: dict[str, Any]) -> dict[str, Any]:
+    path = folder / _numbered(SAFE_MODEL_NAME, index, "safetensors")
+    if path.is_file():
+        return _files.load_tensors(path)
+    return _read(folder / _numbered(MODEL_NAME, index, "bin"), kwargs)
+
+
+def load_weights(model: torch.nn.Module, state: dict[str, Any], kwargs: dict[str, Any]) -> None:
+    """`load_state_dict` of what a file holds."""
+    own = model.state_dict()
+    if state and all(name.startswith(PREFIX) and name not in own for name in state):
+        state = {name.removeprefix(PREFIX): value for name, value in state.items()}
+    # A file has tied weights once, under the name that its writer has met first.
+    _, aliases = _files.without_aliases(own)
+    for alias, name in aliases.items():
+        if name in state:
+            state.setdefault(alias, state[name])
+        elif alias in state:
+            state[name] = state[alias]
+    model.load_state_dict(state, **kwargs)
+
+
+def _put_generators(saved: dict[str, Any]) -> None:
+    _generators.put({kind: saved[name] for kind, name in _GENERATORS.items() if name in saved})
+    device = PartialState().device
+    name = f"torch_{device.type}_manual_seed"
+    if name not in saved:
+        return
+    module = torch.get_device_module(device.type)
+    if len(saved[name]) == module.device_count():
+        module.set_rng_state_all(saved[name])
+    else:
+        _debug.warn(
+            f"[load_state] the checkpoint has generators of {len(saved[name])} devices, this "
+            f"machine has {module.device_count()}: those stay as they are",
+            stacklevel=4,
+        )
+
+
+def custom_states(folder: str | os.PathLike) -> list[str]:
+    """The files of registered objects in a folder."""
+    pattern = re.compile(r"custom_checkpoint_\d+\.pkl")
+    return [name for name in os.listdir(folder) if pattern.fullmatch(name)]
+
+
+def save_custom_state(
+    obj: Any, path: str | os.PathLike, index: int = 0, save_on_each_node: bool = False
+) -> None:
+    """Writes `obj.state_dict()` as `custom_checkpoint_INDEX.pkl` into the folder."""
+    save(obj.state_dict(), Path(path) / f"custom_checkpoint_{index}.pkl", save_on_each_node)
+
+
+def load_custom_state(
+    obj: Any, path: str | os.PathLike, index: int = 0, *, allow_pickle: bool = True
+) -> None:
+    """Loads what `save_custom_state` has written. A pickle may run any code, so by default the
+    folder must be one that you trust, as in the original; without `allow_pickle` it must hold
+    tensors, numbers and containers only."""
+    file = Path(path) / f"custom_checkpoint_{index}.pkl"
+    obj.load_state_dict(_read(file, {"map_location": "cpu", "weights_only": not allow_pickle}))
+
+
+__getattr__ = placeholders_for(__name__)

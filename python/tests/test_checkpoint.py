@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints as scripts use them: names, hooks, rotation, registered objects, models alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+
+import numpy
+import pytest
+import ranks
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader
+
+from accelerate import Accelerator
+from accelerate.errors import AccelerateError, DataError, UsageError
+from accelerate.state import AcceleratorState
+from accelerate.utils import DataLoaderConfiguration, ProjectConfiguration, load, save
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """A new run with a model and its optimizer."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(model=None, **kwargs):
+        AcceleratorState._reset_state(True)
+        accelerator = Accelerator(cpu=True, **kwargs)
+        model = torch.nn.Linear(3, 2) if model is None else model
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        return accelerator, model, optimizer
+
+    return make
+
+
+def step(accelerator, model, optimizer):
+    accelerator.backward(model(torch.randn(4, 3)).square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def weights_of(model):
+    return [value.clone() for value in model.state_dict().values()]
+
+
+def assert_equal(one, other):
+    assert len(one) == len(other)
+    assert all(torch.equal(a, b) for a, b in zip(one, other))
+
+
+# --- names, rotation ----------------------------------------------------------------------------
+
+
+def test_automatic_names_are_counted_and_the_oldest_go(make, tmp_path):
+    project = ProjectConfiguration(
+        project_dir="run", automatic_checkpoint_naming=True, total_limit=2
+    )
+    accelerator, *others = make(project_config=project)
+    assert accelerator.project_dir == accelerator.logging_dir == "run"
+    for number in range(4):
+        assert accelerator.save_iteration == number
+        step(accelerator, *others)
+        assert str(accelerator.save_state()) == f"run/checkpoints/checkpoint_{number}"
+    kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert kept == ["checkpoint_2", "checkpoint_3"]
+    expected = weights_of(others[0])
+    for name in (None, "latest", "run/checkpoints/checkpoint_3"):
+        again = ProjectConfiguration(project_dir="run", automatic_checkpoint_naming=True)
+        accelerator, model, _ = make(project_config=again)
+        accelerator.load_state(name)
+        assert_equal(weights_of(model), expected)
+        # The original would take 0 again, which exists.
+        assert accelerator.save_iteration == 4
+    project.iteration = 3
+    accelerator, *_ = make(project_config=project)
+    with pytest.raises(ValueError, match=r"^\[save_state\] .*checkpoint_3 exists already"):
+        accelerator.save_state()
+
+
+def test_nothing_is_taken_away_where_the_new_one_fails(make, tmp_path):
+    project = ProjectConfiguration("run", automatic_checkpoint_naming=True, total_limit=1)
+    accelerator, *_ = make(project_config=project)
+    accelerator.save_state()
+
+    def fail(models, weights, folder):
+        raise OSError("no space left")
+
+    accelerator.register_save_state_pre_hook(fail)
+    with pytest.raises(OSError, match="no space left"):
+        accelerator.save_state()
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["checkpoint_0"]
+    assert accelerator.save_iteration == 1
+    accelerator.load_state()
+
+
+def test_a_folder_that_is_named_latest_wins(make):
+    accelerator, model, optimizer = make(project_dir="run")
+    accelerator.save_state("latest")
+    expected = weights_of(model)
+    step(accelerator, model, optimizer)
+    accelerator.save_state("run/checkpoints/mine")
+    newest = weights_of(model)
+    accelerator.load_state("latest")
+    assert_equal(weights_of(model), expected)
+    accelerator.load_state("run/checkpoints/mine")
+    assert_equal(weights_of(model), newest)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda a: a.save_state(), r"^\[save_state\] got no output_dir"),
+        (lambda a: a.load_state(), r"^\[load_state\] got no input_dir"),
+        (lambda a: a.load_state("nowhere"), r"^\[load_state\] there is no folder nowhere"),
+        (lambda a: a.load_state("latest"), r"there is no project_dir"),
+        (lambda a: a.load_state("."), r"^\[load_state\] . is no checkpoint"),
+        (lambda a: a.save_state("x", layout="zip"), r"got layout='zip', expected None"),
+        (lambda a: a.register_for_checkpointing([]), r"got list, expected objects with state_dict"),
+    ],
+)
+def test_what_cannot_be_done_is_said(make, call, message):
+    accelerator, *_ = make()
+    with pytest.raises(ValueError, match=message):
+        call(accelerator)
+
+
+def test_a_damaged_checkpoint_changes_nothing(make, tmp_path):
+    accelerator, model, optimizer = make()
+    step(accelerator, model, optimizer)
+    accelerator.save_state("x")
+    file = tmp_path / "x" / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    step(accelerator, model, optimizer)
+    expected = weights_of(model)
+    with pytest.raises(DataError, match="model.safetensors"):
+        accelerator.load_state("x")
+    assert_equal(weights_of(model), expected)
+
+
+# --- what is in it ------------------------------------------------------------------------------
+
+
+def test_the_generators_of_python_and_numpy_go_on(make):
+    accelerator, *_ = make()
+    accelerator.save_state("x")
+    expected = [torch.rand(1).item(), random.random(), numpy.random.rand()]
+    torch.manual_seed(1), random.seed(1), numpy.random.seed(1)
+    accelerator.load_state("x")
+    assert [torch.rand(1).item(), random.random(), numpy.random.rand()] == expected
+
+
+class Kept:
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Odd:
+    def __eq__(self, other):
+        return type(other) is Odd
+
+
+def test_registered_objects_come_back_as_they_were(make, tmp_path):
+    value = {
+        "array": numpy.arange(6, dtype=numpy.uint16).reshape(2, 3),
+        "number": numpy.float32(1.5),
+        "tensor": torch.arange(3).to(torch.bfloat16),
+        5: [1, None, True, "x", (1.5, float("inf"))],
+        "bytes": b"\0\1",
+        "set": {1, 2},
+        "dtype": torch.float16,
+    }
+    accelerator, *_ = make()
+    one, other = Kept(value), Kept(3)
+    accelerator.register_for_checkpointing(one, other)
+    accelerator.save_state("x")
+    one.value = other.value = None
+    accelerator.load_state("x")
+    assert repr(one.value) == repr(value) and other.value == 3
+    assert one.value["array"].dtype == numpy.uint16
+    assert not list((tmp_path / "x").glob("*.pkl"))
+    accelerator, *_ = make()
+    accelerator.register_for_checkpointing(one)
+    with pytest.raises(ValueError, match="custom_1"):
+        accelerator.load_state("x")
+
+
+def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
+    accelerator, model, optimizer = make()
+    kept = Kept([Odd(), torch.ones(2)])
+    accelerator.register_for_checkpointing(kept)
+    accelerator.save_state("x")
+    manifest = json.loads((tmp_path / "x/checkpoint.json").read_text())
+    assert "custom.pkl" in manifest["state"]["python_parts"]["value"]
+    kept.value = None
+    step(accelerator, model, optimizer)
+    expected = weights_of(model)
+    with pytest.raises(ValueError, match=r"holds 'custom' as pickles.*pass allow_pickle=True"):
+        accelerator.load_state("x")
+    assert_equal(weights_of(model), expected)
+    assert kept.value is None
+    accelerator.load_state("x", allow_pickle=True)
+    assert kept.value[0] == Odd() and kept.value[1].tolist() == [1, 1]
+    kept.value = threading.Lock()
+    with pytest.raises(UsageError, match="'custom' can neither be saved as values .* nor be pick"):
+        accelerator.save_state("y")
+    assert not (tmp_path / "y").exists()
+
+
+def test_weights_may_be_pickles_that_run_no_code(make, tmp_path):
+    accelerator, model, optimizer = make()
+    accelerator.save_state("x", safe_serialization=False)
+    expected = weights_of(model)
+    assert not (tmp_path / "x/model.safetensors").exists()
+    assert_equal(list(torch.load(tmp_path / "x/pytorch_model.bin").values()), expected)
+    step(accelerator, model, optimizer)
+    accelerator.load_state("x")
+    assert_equal(weights_of(model), expected)
+    # In the same folder the newer counts.
+    step(accelerator, model, optimizer)
+    accelerator.save_state("x")
+    expected = weights_of(model)
+    step(accelerator, model, optimizer)
+    accelerator.load_state("x")
+    assert_equal(weights_of(model), expected)
+    accelerator.save_state("y", safe_serialization=False)
+    (tmp_path / "y/pytorch_model.bin").write_bytes(b"other")
+    with pytest.raises(DataError, match="pytorch_model.bin is damaged"):
+        accelerator.load_state("y")
+
+
+class WithExtra(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+        self.extra = {"seen": 1}
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+def test_what_a_module_adds_to_its_state_is_kept(make, tmp_path):
+    accelerator, model, _ = make(WithExtra())
+    accelerator.save_state("x")
+    model.extra = None
+    accelerator.load_state("x")
+    assert model.extra == {"seen": 1}
+    assert (tmp_path / "x/pytorch_model.bin").exists()
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Linear(3, 3, bias=False)
+        self.head = torch.nn.Linear(3, 3, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("kept", torch.ones(2))
+        self.register_buffer("scratch", torch.zeros(2), persistent=False)
+
+    def forward(self, x):
+        return self.head(self.embedding(x))
+
+
+def test_the_file_of_weights_is_the_state_dict_with_tied_weights_once(make, tmp_path):
+    accelerator, model, optimizer = make(Tied())
+    accelerator.save_state("x")
+    accelerator.save_model(model, "y")
+    for folder in ("x", "y"):
+        with safe_open(tmp_path / folder / "model.safetensors", "pt") as file:
+            assert sorted(file.keys()) == ["embedding.weight", "kept"]
+            assert file.metadata() == {"format": "pt", "head.weight": "embedding.weight"}
+    expected = weights_of(model)
+    step(accelerator, model, optimizer)
+    model.scratch += 5
+    accelerator.load_state("x")
+    assert_equal(weights_of(model), expected)
+    assert model.scratch.tolist() == [5, 5]
+    assert model.head.weight is model.embedding.weight
+
+
+def test_arguments_for_the_models_load_state_dict_reach_it(make):
+    accelerator, model, optimizer = make(torch.nn.Sequential(torch.nn.Linear(3, 2)))
+    accelerator.save_state("x")
+    expected = weights_of(model)
+    grown = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    again, model, _ = make(grown)
+    grown.register_buffer("more", torch.ones(1))
+    again.load_state("x", strict=False)
+    assert_equal(weights_of(model)[-2:], expected)
+
+
+# --- hooks --------------------------------------------------------------------------------------
+
+
+def test_hooks_save_and_load_by_themselves(make, tmp_path):
+    # As the scripts of diffusers do.
+    accelerator, model, optimizer = make()
+    second = accelerator.prepare(torch.nn.Linear(2, 2))
+
+    def save_hook(models, weights, folder):
+        assert [type(m) for m in models] == [torch.nn.Linear] * 2 and len(weights) == 2
+        from pathlib import Path
+
+        (Path(folder) / "mine").mkdir()
+        torch.save(models[1].state_dict(), Path(folder) / "mine" / "second.bin")
+        weights.pop()
+
+    def load_hook(models, folder):
+        models.pop().load_state_dict(torch.load(f"{folder}/mine/second.bin"))
+        assert len(models) == 1
+
+    handles = [
+        accelerator.register_save_state_pre_hook(save_hook),
+        accelerator.register_load_state_pre_hook(load_hook),
+    ]
+    for _ in range(2):  # The second replaces the first.
+        step(accelerator, model, optimizer)
+        torch.nn.init.normal_(second.weight)
+        accelerator.save_state("x")
+    assert sorted(p.name for p in (tmp_path / "x").glob("model*")) == ["model.safetensors"]
+    expected = weights_of(model), weights_of(second)
+    step(accelerator, model, optimizer)
+    torch.nn.init.zeros_(second.weight)
+    accelerator.load_state("x")
+    assert_equal(weights_of(model), expected[0])
+    assert_equal(weights_of(second), expected[1])
+    for handle in handles:
+        handle.remove()
+    with pytest.raises(ValueError, match="model_1"):
+        accelerator.load_state("x")
+    accelerator.save_state("y")
+    assert (tmp_path / "y/model_1.safetensors").exists()
+
+
+def test_weights_that_a_hook_changes_are_saved_so(make, tmp_path):
+    accelerator, model, _ = make()
+
+    def keep_one(models, weights, folder):
+        del weights[0]["bias"]
+
+    accelerator.register_save_state_pre_hook(keep_one)
+    accelerator.save_state("x")
+    assert list(load_file(tmp_path / "x/model.safetensors")) == ["weight"]
+    accelerator.load_state("x", strict=False)
+
+    accelerator.register_save_state_pre_hook(lambda m, weights, f: weights.append({}))
+    with pytest.raises(ValueError, match="a pre-hook has put 1 dictionaries of its own"):
+        accelerator.save_state("y")
+
+
+# --- loaders ------------------------------------------------------------------------------------
+
+
+def shuffled(accelerator, **kwargs):
+    return accelerator.prepare(DataLoader(torch.arange(20), 2, shuffle=True, **kwargs))
+
+
+@pytest.mark.parametrize("seedable", [False, True])
+def test_a_place_is_not_skipped_to_twice(make, seedable):
+    config = DataLoaderConfiguration(use_seedable_sampler=seedable)
+    accelerator, *_ = make(dataloader_config=config)
+    loader = shuffled(accelerator)
+    expected = []
+    for epoch in range(3):
+        for index, batch in enumerate(loader):
+            expected.append(batch.tolist())
+            if (epoch, index) == (1, 3):
+                accelerator.save_state("x")
+
+    def rest(way):
+        torch.manual_seed(77)
+        accelerator, *_ = make(dataloader_config=config)
+        loader = shuffled(accelerator)
+        accelerator.load_state("x", restore_loaders=way != "from the beginning")
+        first = loader if way != "skip_first_batches" else accelerator.skip_first_batches(loader, 4)
+        return [batch.tolist() for loop in (first, loader) for batch in loop]
+
+    assert rest("by itself") == expected[14:]
+    assert rest("skip_first_batches") == expected[14:]
+    assert len(rest("from the beginning")) == 20
+
+
+def test_a_loader_with_a_generator_goes_on(make):
+    def loader_of(accelerator, seed):
+        return shuffled(accelerator, generator=torch.Generator().manual_seed(seed))
+
+    accelerator, *_ = make()
+    loader = loader_of(accelerator, 1)
+    expected = []
+    for epoch in range(3):
+        for index, batch in enumerate(loader):
+            expected.append(batch.tolist())
+            if (epoch, index) == (1, 3):
+                accelerator.save_state("middle")
+        if epoch == 1:
+            accelerator.save_state("between")
+    for name, begin in (("middle", 14), ("between", 20)):
+        accelerator, *_ = make()
+        loader = loader_of(accelerator, 55)
+        accelerator.load_state(name)
+        batches = [batch.tolist() for _ in range(2) for batch in loader]
+        assert batches[: 30 - begin] == expected[begin:]
+
+
+# --- models alone, files ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_a_model_is_saved_in_files_of_a_size(make, tmp_path, is_safe):
+    accelerator, model, _ = make(torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3))))
+    accelerator.save_model(model, "m", max_shard_size=600, safe_serialization=is_safe)
+    ending = "safetensors" if is_safe else "bin"
+    start = "model" if is_safe else "pytorch_model"
+    index = json.loads((tmp_path / f"m/{start}.{ending}.index.json").read_text())
+    read = load_file if is_safe else torch.load
+    state = {}
+    for file in sorted(set(index["weight_map"].values())):
+        part = read(tmp_path / "m" / file)
+        assert all(index["weight_map"][name] == file for name in part)
+        state |= part
+    assert_equal([state[name] for name in model.state_dict()], weights_of(model))
+    assert index["metadata"]["total_size"] == 3 * (64 + 8) * 4
+    accelerator.save_model(model, "m", safe_serialization=is_safe)
+    assert [path.name for path in (tmp_path / "m").iterdir()] == [f"{start}.{ending}"]
+
+
+def test_objects_are_written_whole(make, tmp_path):
+    accelerator, model, _ = make()
+    accelerator.save({"a": torch.ones(2), "b": numpy.ones(2, dtype=numpy.uint32)}, "x.bin")
+    assert load("x.bin")["b"].tolist() == [1, 1]
+    save(accelerator.get_state_dict(model), "x.safetensors", safe_serialization=True)
+    assert sorted(load_file("x.safetensors")) == ["bias", "weight"]
+    with pytest.raises((AttributeError, TypeError)):
+        accelerator.save(threading.Lock(), "x.bin")
+    assert load("x.bin")["a"].tolist() == [1, 1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bin", "x.safetensors"]
+    with pytest.raises(AccelerateError, match="expected a dictionary of tensors and a path"):
+        save([1], "y", safe_serialization=True)
+
+
+# --- several processes --------------------------------------------------------------------------
+
+ALONE = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(3, 2)
+model, optimizer, loader = accelerator.prepare(
+    model, torch.optim.AdamW(model.parameters()),
+    torch.utils.data.DataLoader(torch.randn(24, 3), 2, shuffle=True))
+"""
+
+
+def test_the_main_process_saves_alone_and_waits_for_nobody(tmp_path):
+    script = ALONE + """
+import os
+accelerator.register_save_state_pre_hook(lambda m, w, folder: None)
+for number, batch in enumerate(loader):
+    accelerator.backward(model(batch).square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+    if accelerator.is_main_process and number == 2:
+        accelerator.save_state("alone")
+        # Rank 1 is in the next step's collective by now, or will be: nobody waits in between.
+    if number == 4:
+        accelerator.save_state("together")
+print("done", accelerator.process_index)
+"""
+    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, script))
+    assert "done 0" in out and "done 1" in out
+    script = ALONE + """
+import warnings
+for name, num_left in (("alone", 3), ("together", 1)):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        accelerator.load_state(name)
+    said = [str(w.message) for w in caught if "[load_state]" in str(w.message)]
+    missing = name == "alone" and accelerator.process_index == 1
+    assert len(said) == missing, said
+    assert all("has no part of rank 1" in line for line in said), said
+    assert len(list(loader)) == num_left, name
+weights = accelerator.gather(model.weight.detach().reshape(1, -1))
+assert torch.equal(weights[0], weights[1])
+print("equal", accelerator.process_index)
+"""
+    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, script))
+    assert "equal 0" in out and "equal 1" in out
+    # One process goes on from what two have saved: after 3 turns of 2 batches.
+    script = ALONE + """
+accelerator.load_state("alone")
+print("left", len(list(loader)))
+"""
+    assert "left 6" in ranks.check(ranks.run([sys.executable], tmp_path, script))

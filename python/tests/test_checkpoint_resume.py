@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is stopped and gone on with in new processes equals one that was not, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import ranks
+import tiers
+
+# 3 epochs of 10 batches over all processes. Run whole it saves after each step that it is told;
+# else it goes on from one of these.
+TRAIN = """
+import hashlib, json, random, sys
+import numpy, torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader, Dataset
+
+told = json.loads(sys.argv[1])
+begin = told.get("resume", 0)
+set_seed(99 if begin else 7, device_specific=True)
+
+
+class Data(Dataset):
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        x = torch.arange(4) * 0.1 + index * 0.05
+        if told["workers"] == 0:  # workers have generators of their own
+            x = x + 0.1 * torch.rand(4) + 0.1 * random.random() + 0.1 * float(numpy.random.rand())
+        return x, x.sum()
+
+
+accelerator = Accelerator(
+    cpu=True, mixed_precision=told["precision"], gradient_accumulation_steps=2
+)
+model = torch.nn.Sequential(
+    torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
+)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=100)
+loader = DataLoader(Data(), batch_size=3, shuffle=True, num_workers=told["workers"])
+model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
+if begin:
+    accelerator.load_state(f"{told['folder']}/step_{begin}")
+losses = []
+num_steps = begin
+for epoch in range(begin // len(loader), 3):
+    batches = loader
+    if told["skip"] and epoch == begin // len(loader):
+        batches = accelerator.skip_first_batches(loader, begin % len(loader))
+    for x, y in batches:
+        with accelerator.accumulate(model):
+            loss = (model(x).squeeze(1) - y).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        losses.append(loss.item().hex())
+        num_steps += 1
+        if num_steps in told.get("save", []):
+            accelerator.save_state(f"{told['folder']}/step_{num_steps}")
+
+
+def digest(value):
+    sum = hashlib.sha256()
+    for tensor in value:
+        sum.update(tensor.detach().double().numpy().tobytes())
+    return sum.hexdigest()
+
+
+state = optimizer.state_dict()["state"]
+print("\\nANSWER", json.dumps({
+    "rank": accelerator.process_index,
+    "losses": losses,
+    "weights": digest(model.state_dict().values()),
+    "optimizer": digest(t for key in sorted(state) for t in state[key].values()),
+    "lr": scheduler.get_last_lr(),
+    "next": [torch.rand(1).item(), random.random(), float(numpy.random.rand())],
+}))
+"""
+
+
+def _train(folder: Path, num_processes: int, **told) -> list[dict]:
+    starter = ranks.LAUNCH if num_processes == 2 else [sys.executable]
+    told["folder"] = str(folder / "checkpoints")
+    out = ranks.check(ranks.run(starter, folder, TRAIN, json.dumps(told)))
+    answers = [json.loads(line.partition("ANSWER ")[2]) for line in out.splitlines() if "ANSWER" in line]
+    assert len(answers) == num_processes
+    return sorted(answers, key=lambda answer: answer["rank"])
+
+
+def _cases():
+    whole = [
+        (num_processes, precision, workers, skip, list(range(1, 30 // num_processes, 1)))
+        for num_processes in (1, 2)
+        for precision in ("no", "bf16")
+        for workers in (0, 2)
+        for skip in (False, True)
+    ]
+    # In the middle of a window, of an epoch, and at the end of one.
+    first_tier = {
+        (1, "no", 0, False): [3, 10],
+        (2, "bf16", 0, False): [4, 5],
+        (2, "no", 2, True): [7],
+        (1, "bf16", 2, False): [13],
+    }
+    small = [(*case, steps) for case, steps in first_tier.items()]
+    return tiers.cases(whole + small, small=small)
+
+
+@pytest.mark.parametrize("num_processes, precision, workers, skip, steps", _cases())
+def test_a_resumed_run_equals_one_that_was_not_stopped(
+    tmp_path, num_processes, precision, workers, skip, steps
+):
+    common = {"precision": precision, "workers": workers, "skip": skip}
+    whole = _train(tmp_path, num_processes, save=steps, **common)
+    for step in steps:
+        rest = _train(tmp_path, num_processes, resume=step, **common)
+        for expected, answer in zip(whole, rest, strict=True):
+            expected = {**expected, "losses": expected["losses"][step:]}
+            assert answer == expected, f"resumed after step {step}"

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpoint_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "accelerate/error.h"
+#include "base/atomic_file.h"
+#include "base/checksum.h"
+#include "base/mapped_file.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWhere = "[save_state]";
+
+[[noreturn]] void cannot(
+    const std::string& what,
+    const fs::path& path,
+    const std::string& cause) {
+  throw SystemError(str_cat(
+      kWhere,
+      " cannot ",
+      what,
+      " '",
+      path.string(),
+      "': ",
+      cause,
+      "; check the folder's rights and the space on the disk"));
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error || !fs::is_directory(path)) {
+    cannot(
+        "make the folder", path, error ? error.message() : "a file is there");
+  }
+}
+
+void take_away(const fs::path& path) {
+  std::error_code ignored; // What stays is tried again by the next save.
+  fs::remove_all(path, ignored);
+}
+
+void rename_or_throw(const fs::path& from, const fs::path& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    cannot("give its name to", to, std::strerror(errno));
+  }
+}
+
+/// Names are part of the folder: without this a power cut can lose them.
+void sync_folder(const fs::path& path) {
+  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) {
+    cannot("bring to the disk", path, std::strerror(errno));
+  }
+  const int result = fsync(folder);
+  const int error = errno;
+  close(folder);
+  if (result != 0 && error != EINVAL) { // EINVAL: no such thing here.
+    cannot("bring to the disk", path, std::strerror(error));
+  }
+}
+
+fs::path without_slash(const fs::path& path) {
+  const auto normal = fs::absolute(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+std::string hidden(const fs::path& target) {
+  return str_cat('.', target.filename().string());
+}
+
+/// Beside the target while there is none, inside of it where there is.
+fs::path stage_of(const fs::path& target, std::int64_t moment) {
+  if (fs::exists(target)) {
+    return target / str_cat(".staged-", moment);
+  }
+  return target.parent_path() / str_cat(hidden(target), ".at-", moment, ".tmp");
+}
+
+/// Opens the folder and says that a living process writes there; -1 where one
+/// does already, or nobody can tell.
+int try_lock(const fs::path& folder) {
+  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0) {
+    close(file);
+    return -1;
+  }
+  return file;
+}
+
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    entries.push_back(it->path());
+  }
+  return entries;
+}
+
+std::string read_text(const fs::path& path) {
+  const MappedFile file(path, "[load_state]", "manifest");
+  const auto bytes = file.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// The manifest of the folder where it is whole.
+std::optional<Manifest> try_manifest(const fs::path& folder) {
+  try {
+    const auto path = folder / kManifestName;
+    return parse_manifest(read_text(path), path.string());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void write_manifest(const fs::path& folder, const Manifest& manifest) {
+  AtomicFile file(folder / kManifestName);
+  file.write(format_manifest(manifest));
+  file.commit();
+}
+
+/// By way of the stage, so that a kill leaves nothing of it in the target.
+void replace_manifest(
+    const fs::path& target,
+    const fs::path& stage,
+    const Manifest& manifest) {
+  write_manifest(stage, manifest);
+  rename_or_throw(stage / kManifestName, target / kManifestName);
+  sync_folder(target);
+}
+
+/// Brings the files of a manifest that counts to their places.
+void settle_files(const fs::path& target, Manifest& manifest) {
+  if (manifest.staged.empty()) {
+    return;
+  }
+  const auto stage = target / manifest.staged;
+  for (const auto& entry : entries_of(stage)) {
+    const auto place = target / entry.filename();
+    if (entry.filename().string().starts_with('.')) {
+      take_away(entry); // Half of a file.
+      continue;
+    }
+    if (fs::is_directory(fs::symlink_status(place))) {
+      take_away(place);
+    }
+    rename_or_throw(entry, place);
+  }
+  sync_folder(target);
+  manifest.staged.clear();
+  make_folder(stage);
+  replace_manifest(target, stage, manifest);
+  std::error_code ignored; // A rank that came late is still writing there.
+  fs::remove(stage, ignored);
+}
+
+/// Whether nobody writes there any more. Two runs may save beside each other,
+/// but not under one name.
+bool is_left_behind(const fs::path& entry, const std::string& own_start) {
+  const auto name = entry.filename().string();
+  if (!name.starts_with('.') || !name.ends_with(".tmp")) {
+    return false;
+  }
+  if (name.starts_with(own_start) || name.ends_with(".removed.tmp")) {
+    return true;
+  }
+  const int lock =
+      name.find(".at-") == std::string::npos ? -1 : try_lock(entry);
+  if (lock >= 0) {
+    close(lock);
+  }
+  return lock >= 0;
+}
+
+bool is_part_of_a_rank(const fs::path& entry) {
+  const auto name = entry.filename().string();
+  return name.starts_with("rank_") && name.find("-at-") != std::string::npos;
+}
+
+/// As `rank_part_name` writes it.
+bool is_of_moment(const fs::path& entry, std::int64_t moment) {
+  return entry.filename().string().find(str_cat("-at-", moment, '.')) !=
+         std::string::npos;
+}
+
+} // namespace
+
+CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
+    : target_(without_slash(target)), moment_(moment) {
+  make_folder(target_.parent_path());
+  if (fs::exists(target_)) {
+    if (!fs::is_directory(target_)) {
+      cannot("make the folder", target_, "a file is there");
+    }
+    // A save that was killed after it had begun to count is ended first.
+    if (auto manifest = try_manifest(target_)) {
+      settle_files(target_, *manifest);
+    }
+  }
+  stage_ = stage_of(target_, moment_);
+  for (const auto& entry : entries_of(target_.parent_path())) {
+    if (entry != stage_ && is_left_behind(entry, hidden(target_) + '.')) {
+      take_away(entry);
+    }
+  }
+  for (const auto& entry : entries_of(target_)) {
+    if (entry != stage_ && entry.filename().string().starts_with(".staged-")) {
+      take_away(entry);
+    }
+  }
+  make_folder(stage_);
+  lock_ = try_lock(stage_);
+  // Other ranks may be ahead; all else was left by a run that was killed here.
+  for (const auto& entry : entries_of(stage_)) {
+    if (!is_part_of_a_rank(entry) || !is_of_moment(entry, moment_)) {
+      take_away(entry);
+    }
+  }
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (!is_committed_) {
+    take_away(stage_);
+  }
+  if (lock_ >= 0) {
+    close(lock_);
+  }
+}
+
+void CheckpointWriter::commit(Manifest manifest) {
+  manifest.staged.clear();
+  if (stage_.parent_path() == target_) {
+    commit_inside(manifest);
+  } else {
+    write_manifest(stage_, manifest);
+    // Fails where somebody has filled the folder meanwhile.
+    if (rename(stage_.c_str(), target_.c_str()) == 0) {
+      sync_folder(target_.parent_path());
+    } else if (errno == ENOTEMPTY || errno == EEXIST) {
+      fs::remove(stage_ / kManifestName);
+      const auto inside = stage_of(target_, moment_);
+      take_away(inside);
+      rename_or_throw(stage_, inside);
+      stage_ = inside;
+      commit_inside(manifest);
+    } else {
+      cannot("give its name to", target_, std::strerror(errno));
+    }
+  }
+  is_committed_ = true;
+}
+
+void CheckpointWriter::commit_inside(Manifest& manifest) {
+  const auto before = try_manifest(target_);
+  manifest.staged = stage_.filename().string();
+  replace_manifest(target_, stage_, manifest);
+  is_committed_ = true;
+  settle_files(target_, manifest);
+  if (before) {
+    for (const auto& [name, record] : before->files) {
+      if (!manifest.files.contains(name)) {
+        take_away(target_ / name);
+      }
+    }
+  }
+  for (const auto& entry : entries_of(target_)) {
+    if (is_part_of_a_rank(entry) && !is_of_moment(entry, moment_)) {
+      take_away(entry);
+    }
+  }
+}
+
+RankPlace::RankPlace(const fs::path& target, std::int64_t moment)
+    : target_(without_slash(target)), moment_(moment) {}
+
+fs::path RankPlace::folder() const {
+  auto place = stage_of(target_, moment_);
+  make_folder(place);
+  return place;
+}
+
+void RankPlace::settle(const std::vector<std::string>& names) const {
+  const auto manifest = try_manifest(target_);
+  if (!manifest || manifest->moment != moment_) {
+    return; // The main part takes it along.
+  }
+  // It came into being while we wrote, and we wrote beside it.
+  for (const auto& stage :
+       {target_.parent_path() /
+            str_cat(hidden(target_), ".at-", moment_, ".tmp"),
+        target_ / str_cat(".staged-", moment_)}) {
+    for (const auto& name : names) {
+      std::error_code ignored; // Gone with the main part already.
+      fs::rename(stage / name, target_ / name, ignored);
+    }
+    std::error_code ignored; // Another rank's part may still be there.
+    fs::remove(stage, ignored);
+  }
+}
+
+CheckpointReader::CheckpointReader(const fs::path& folder)
+    : folder_(without_slash(folder)) {
+  const auto path = folder_ / kManifestName;
+  if (!fs::is_directory(folder_)) {
+    throw SystemError(str_cat(
+        "[load_state] there is no folder '",
+        folder_.string(),
+        "'; give the folder of a checkpoint"));
+  }
+  if (!fs::exists(path)) {
+    throw DataError(str_cat(
+        "[load_state] '",
+        folder_.string(),
+        "' has no ",
+        kManifestName,
+        ", so it is no checkpoint, or one that was not finished; take "
+        "another"));
+  }
+  manifest_ = parse_manifest(read_text(path), path.string());
+  for (const auto& [name, record] : manifest_.files) {
+    found(name, record);
+  }
+}
+
+fs::path CheckpointReader::path_of(const std::string& name) const {
+  if (!manifest_.staged.empty()) {
+    auto staged = folder_ / manifest_.staged / name;
+    if (fs::exists(fs::symlink_status(staged))) {
+      return staged;
+    }
+  }
+  return folder_ / name;
+}
+
+std::optional<Manifest> CheckpointReader::rank_part(int rank) const {
+  const auto path = path_of(rank_part_name(rank, manifest_.moment) + ".json");
+  if (!fs::is_regular_file(fs::symlink_status(path))) {
+    return std::nullopt;
+  }
+  auto part = parse_manifest(read_text(path), path.string());
+  if (part.world_size != manifest_.world_size) {
+    return std::nullopt; // Of another run that had come as far.
+  }
+  return part;
+}
+
+fs::path CheckpointReader::found(
+    const std::string& name,
+    const FileRecord& record) const {
+  auto path = path_of(name);
+  std::error_code error;
+  const auto status = fs::symlink_status(path, error);
+  if (!fs::is_regular_file(status)) {
+    throw DataError(str_cat(
+        "[load_state] the checkpoint '",
+        folder_.string(),
+        fs::exists(status) ? "' has something else than a plain file as '"
+                           : "' lacks its file '",
+        name,
+        "'; take another checkpoint"));
+  }
+  const auto size = fs::file_size(path, error);
+  if (error || size != record.num_bytes) {
+    throw DataError(str_cat(
+        "[load_state] '",
+        path.string(),
+        "' has ",
+        size,
+        " bytes, expected ",
+        record.num_bytes,
+        "; it is cut off or was changed: take another checkpoint"));
+  }
+  return path;
+}
+
+fs::path CheckpointReader::verified(
+    const std::string& name,
+    const FileRecord& record) const {
+  auto path = found(name, record);
+  const MappedFile file(path, "[load_state]", "file of a checkpoint");
+  if (checksum_of(file.bytes()) != record.checksum) {
+    throw DataError(str_cat(
+        "[load_state] '",
+        path.string(),
+        "' is damaged: its checksum is another than when it was saved; take "
+        "another checkpoint"));
+  }
+  return path;
+}
+
+bool is_checkpoint(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(
+      fs::symlink_status(folder / kManifestName, ignored));
+}
+
+std::vector<fs::path> complete_checkpoints(const fs::path& parent) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const auto& entry : entries_of(parent)) {
+    if (entry.filename().string().starts_with('.') || !is_checkpoint(entry)) {
+      continue;
+    }
+    try {
+      found.emplace_back(CheckpointReader(entry).manifest().saved_at, entry);
+    } catch (const Error&) {
+      // Damaged or cut off: none to go on from.
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> folders;
+  for (auto& [time, folder] : found) {
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+void remove_checkpoint(const fs::path& folder) {
+  const auto target = without_slash(folder);
+  const auto gone =
+      target.parent_path() / str_cat(hidden(target), ".removed.tmp");
+  take_away(gone);
+  rename_or_throw(target, gone);
+  take_away(gone);
+}
+
+} // namespace accelerate

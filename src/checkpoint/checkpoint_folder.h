@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The folder of a checkpoint, which is there whole or not at all.
+//
+// A new checkpoint grows under a hidden name beside its own (".NAME.at-7.tmp")
+// and gets its name at the end. One that replaces another, or joins files of
+// the user's, grows in a hidden folder inside (".staged-7"): the new manifest
+// makes it count, and only then do files move to their places. Whoever reads
+// meanwhile finds each file in one of the two.
+//
+// The number is that of the moment, so that all ranks of a run find the same
+// place without a word, whoever comes first.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "checkpoint/manifest.h"
+
+namespace accelerate {
+
+/// A checkpoint that is being written. Goes without a trace of its own where
+/// `commit` was not called. Throws `SystemError`.
+class ACCELERATE_API CheckpointWriter {
+ public:
+  /// The main part's: makes the place, and takes away what killed runs left.
+  CheckpointWriter(const std::filesystem::path& target, std::int64_t moment);
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// Where files are to be written, under their final names.
+  const std::filesystem::path& folder() const { return stage_; }
+  /// Makes it the checkpoint. Files of the one before that are no part of it go
+  /// away; the user's stay.
+  void commit(Manifest manifest);
+
+ private:
+  void commit_inside(Manifest& manifest);
+
+  std::filesystem::path target_;
+  std::filesystem::path stage_;
+  std::int64_t moment_;
+  /// Of the stage; -1 where the file system has no locks.
+  int lock_ = -1;
+  bool is_committed_ = false;
+};
+
+/// Where a rank that is not the main one writes its part, before or after the
+/// main part is there.
+class ACCELERATE_API RankPlace {
+ public:
+  RankPlace(const std::filesystem::path& target, std::int64_t moment);
+  /// May become the checkpoint at any time, and is then another one.
+  std::filesystem::path folder() const;
+  /// Moves the files, in their order, to the checkpoint where it is there
+  /// already.
+  void settle(const std::vector<std::string>& names) const;
+
+ private:
+  std::filesystem::path target_;
+  std::int64_t moment_;
+};
+
+/// A checkpoint as it lies on the disk.
+class ACCELERATE_API CheckpointReader {
+ public:
+  /// Reads the manifest and looks at the sizes of all files. Throws `DataError`
+  /// where something is damaged, `SystemError` where there is none.
+  explicit CheckpointReader(const std::filesystem::path& folder);
+
+  const Manifest& manifest() const { return manifest_; }
+  /// The part of a rank; nothing where there is none of this moment. Throws
+  /// `DataError` where it is damaged.
+  std::optional<Manifest> rank_part(int rank) const;
+  /// A file of one of the parts, which is looked at once more. Throws
+  /// `DataError` where its bytes are others than those that were written.
+  std::filesystem::path verified(
+      const std::string& name,
+      const FileRecord& record) const;
+
+ private:
+  std::filesystem::path path_of(const std::string& name) const;
+  /// Where it is a plain file of that size; throws `DataError` else.
+  std::filesystem::path found(const std::string& name, const FileRecord& record)
+      const;
+
+  std::filesystem::path folder_;
+  Manifest manifest_;
+};
+
+/// Whether there is a manifest in the folder.
+ACCELERATE_API bool is_checkpoint(const std::filesystem::path& folder);
+/// The complete checkpoints among the folders in `parent`, the one saved last
+/// at the end.
+ACCELERATE_API std::vector<std::filesystem::path> complete_checkpoints(
+    const std::filesystem::path& parent);
+/// Takes one away; never half of it under its name.
+ACCELERATE_API void remove_checkpoint(const std::filesystem::path& folder);
+
+} // namespace accelerate

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/manifest.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "accelerate/error.h"
+#include "accelerate/version.h"
+#include "base/checksum.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormatVersion = 1;
+// Values are flat below their objects; what is deeper was not written by us.
+constexpr int kMaxDepth = 8;
+// The end of the text: what follows is the checksum of all before.
+constexpr std::string_view kBeforeChecksum = ",\n  \"checksum\": \"";
+constexpr std::string_view kAfterChecksum = "\"\n}\n";
+constexpr std::size_t kChecksumDigits = 16;
+constexpr std::size_t kEndBytes =
+    kBeforeChecksum.size() + kChecksumDigits + kAfterChecksum.size();
+
+[[noreturn]] void refuse(const std::string& source, const std::string& what) {
+  throw DataError(str_cat(
+      "[load_state] '",
+      source,
+      "' ",
+      what,
+      "; take another checkpoint, or save again"));
+}
+
+/// The text before its checksum.
+std::string_view checked(std::string_view text, const std::string& source) {
+  if (text.size() < kEndBytes) {
+    refuse(source, "is cut off");
+  }
+  const auto content = text.substr(0, text.size() - kEndBytes);
+  const auto end = text.substr(content.size());
+  const auto digits = end.substr(kBeforeChecksum.size(), kChecksumDigits);
+  if (!end.starts_with(kBeforeChecksum) || !end.ends_with(kAfterChecksum)) {
+    refuse(source, "does not end in its checksum, so it is cut off or foreign");
+  }
+  if (digits != checksum_of(content)) {
+    refuse(source, "is damaged: its checksum is another");
+  }
+  return content;
+}
+
+json parse_json(std::string_view text, const std::string& source) {
+  std::vector<std::set<std::string>> keys;
+  const auto look = [&](int depth, json::parse_event_t event, json& value) {
+    if (depth > kMaxDepth) {
+      refuse(source, str_cat("is nested more than ", kMaxDepth, " deep"));
+    }
+    if (event == json::parse_event_t::object_start) {
+      keys.emplace_back();
+    } else if (event == json::parse_event_t::object_end) {
+      keys.pop_back();
+    } else if (
+        event == json::parse_event_t::key &&
+        !keys.back().insert(value.get<std::string>()).second) {
+      refuse(
+          source, str_cat("has '", value.get<std::string>(), "' there twice"));
+    }
+    return true;
+  };
+  try {
+    return json::parse(text, look);
+  } catch (const json::exception& error) {
+    refuse(source, str_cat("is no JSON (", error.what(), ")"));
+  }
+}
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name[0] != '.' && name.size() < 256 &&
+         name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+} // namespace
+
+std::string rank_part_name(int rank, std::int64_t moment) {
+  return str_cat("rank_", rank, "-at-", moment);
+}
+
+std::string format_manifest(const Manifest& manifest) {
+  json files = json::object();
+  for (const auto& [name, record] : manifest.files) {
+    files[name] = {{"bytes", record.num_bytes}, {"checksum", record.checksum}};
+  }
+  const json content = {
+      {"format", kFormatVersion},
+      {"version", ACCELERATE_VERSION},
+      {"moment", manifest.moment},
+      {"world_size", manifest.world_size},
+      {"saved_at", manifest.saved_at},
+      {"is_of_all", manifest.is_of_all},
+      {"staged", manifest.staged},
+      {"files", files},
+      {"state", manifest.state}};
+  std::string text;
+  try {
+    text = content.dump(2);
+  } catch (const json::exception& error) {
+    throw UsageError(str_cat(
+        "[save_state] a text of the state is not UTF-8 (", error.what(), ")"));
+  }
+  text.resize(text.size() - std::string_view("\n}").size());
+  const std::string checksum = checksum_of(text);
+  return str_cat(text, kBeforeChecksum, checksum, kAfterChecksum);
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& source) {
+  const json content =
+      parse_json(str_cat(checked(text, source), "\n}"), source);
+  Manifest manifest;
+  try {
+    if (content.at("format").get<int>() > kFormatVersion) {
+      refuse(
+          source,
+          str_cat(
+              "was written by version ",
+              content.at("version").get<std::string>(),
+              " of this library, which this one (",
+              ACCELERATE_VERSION,
+              ") cannot read"));
+    }
+    content.at("version").get_to(manifest.version);
+    content.at("moment").get_to(manifest.moment);
+    content.at("world_size").get_to(manifest.world_size);
+    content.at("saved_at").get_to(manifest.saved_at);
+    content.at("is_of_all").get_to(manifest.is_of_all);
+    content.at("staged").get_to(manifest.staged);
+    for (const auto& [name, record] : content.at("files").items()) {
+      manifest.files[name] = {
+          record.at("bytes").get<std::uint64_t>(),
+          record.at("checksum").get<std::string>()};
+    }
+    manifest.state = content.at("state");
+  } catch (const json::exception& error) {
+    refuse(source, str_cat("lacks what it should hold (", error.what(), ")"));
+  }
+  const bool is_object = manifest.state.is_object() &&
+                         std::all_of(
+                             manifest.state.begin(),
+                             manifest.state.end(),
+                             [](const json& part) { return part.is_object(); });
+  if (!is_object || manifest.world_size < 1) {
+    refuse(source, "holds a state that is no state");
+  }
+  for (const auto& [name, record] : manifest.files) {
+    if (!is_plain_name(name)) {
+      refuse(source, "names a file outside of the checkpoint");
+    }
+  }
+  if (!manifest.staged.empty() && (!manifest.staged.starts_with(".staged-") ||
+                                   !is_plain_name(manifest.staged.substr(1)))) {
+    refuse(source, "names a folder outside of the checkpoint");
+  }
+  return manifest;
+}
+
+} // namespace accelerate

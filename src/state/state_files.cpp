@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state/state_files.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "accelerate/error.h"
+#include "accelerate/safetensors.h"
+#include "base/atomic_file.h"
+#include "base/checksum.h"
+#include "base/str.h"
+#include "state/tensor_dtype.h"
+
+namespace accelerate {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kTensorsEnd = ".safetensors";
+// JSON has no word for these; a value that is an object says what it is.
+constexpr const char* kOddNumber = "number";
+constexpr const char* kSlice = "slice";
+
+json json_of(double value) {
+  if (std::isfinite(value)) {
+    return value;
+  }
+  const char* name = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  return {{kOddNumber, name}};
+}
+
+double odd_number(const std::string& name) {
+  return name == "nan"   ? std::nan("")
+         : name == "inf" ? HUGE_VAL
+                         : -HUGE_VAL;
+}
+
+/// Tensors on the host, in one piece each, that are to be one file.
+class TensorFile {
+ public:
+  void add(const std::string& name, const at::Tensor& tensor) {
+    const auto dtype = file_dtype(tensor.scalar_type());
+    if (!dtype || tensor.layout() != at::kStrided) {
+      throw UsageError(str_cat(
+          "[save_state] '",
+          name,
+          "' is a tensor of dtype ",
+          tensor.scalar_type(),
+          " and layout ",
+          tensor.layout(),
+          ", which safetensors files cannot hold; keep it in another form"));
+    }
+    host_.push_back(tensor.detach().to(at::kCPU).contiguous());
+    const auto& held = host_.back();
+    views_.push_back(
+        {.name = name,
+         .dtype = *dtype,
+         .shape = held.sizes().vec(),
+         .data = {
+             static_cast<const std::byte*>(held.const_data_ptr()),
+             held.nbytes()}});
+  }
+  bool empty() const { return views_.empty(); }
+
+  FileRecord write(
+      const std::filesystem::path& path,
+      const safetensors::Metadata& metadata) const {
+    Checksum checksum;
+    std::uint64_t num_bytes = 0;
+    safetensors::write_file(
+        path,
+        views_,
+        {.metadata = metadata, .written = [&](std::span<const std::byte> part) {
+           checksum.add(part);
+           num_bytes += part.size();
+         }});
+    return {num_bytes, checksum.text()};
+  }
+
+ private:
+  std::vector<at::Tensor> host_;
+  std::vector<safetensors::TensorView> views_;
+};
+
+/// Sorts the values of one object into the manifest and a file.
+void put(
+    const StateDict& state,
+    bool takes_slices,
+    bool takes_others,
+    json& values,
+    TensorFile& tensors,
+    const std::string& prefix) {
+  for (const auto& [name, value] : state) {
+    const auto* slice = std::get_if<TensorSlice>(&value);
+    if (slice != nullptr ? !takes_slices : !takes_others) {
+      continue;
+    }
+    std::visit(
+        [&](const auto& held) {
+          using Held = std::decay_t<decltype(held)>;
+          if constexpr (std::is_same_v<Held, at::Tensor>) {
+            tensors.add(prefix + name, held);
+          } else if constexpr (std::is_same_v<Held, TensorSlice>) {
+            values[name] = {
+                {kSlice, {{"whole", held.whole}, {"begin", held.begin}}}};
+            tensors.add(prefix + name, held.values);
+          } else if constexpr (std::is_same_v<Held, double>) {
+            values[name] = json_of(held);
+          } else {
+            values[name] = held;
+          }
+        },
+        value);
+  }
+}
+
+/// In the memory of the file where it is laid out for it.
+at::Tensor tensor_of(
+    const safetensors::File& file,
+    const safetensors::TensorView& view) {
+  const auto dtype = torch_dtype(view.dtype);
+  if (!dtype) {
+    throw DataError(str_cat(
+        "[load_state] '",
+        view.name,
+        "' in '",
+        file.path().string(),
+        "' has the dtype ",
+        safetensors::dtype_name(view.dtype),
+        ", which torch does not have"));
+  }
+  auto* data = const_cast<std::byte*>(view.data.data());
+  const auto options = at::TensorOptions().dtype(*dtype);
+  if (reinterpret_cast<std::uintptr_t>(data) % c10::elementSize(*dtype) != 0) {
+    auto copy = at::empty(view.shape, options);
+    std::memcpy(copy.mutable_data_ptr(), data, view.data.size());
+    return copy;
+  }
+  return at::from_blob(data, view.shape, [file](void*) {}, options);
+}
+
+[[noreturn]] void refuse_value(
+    const std::string& object,
+    const std::string& name) {
+  throw DataError(str_cat(
+      "[load_state] the value '",
+      name,
+      "' of '",
+      object,
+      "' is of no kind that a state has; take another checkpoint"));
+}
+
+StateValue value_of(
+    const json& value,
+    const std::string& object,
+    const std::string& name,
+    StateDict& tensors) {
+  if (value.is_boolean()) {
+    return value.get<bool>();
+  }
+  if (value.is_number_integer()) {
+    return value.get<int64_t>();
+  }
+  if (value.is_number()) {
+    return value.get<double>();
+  }
+  if (value.is_string()) {
+    return value.get<std::string>();
+  }
+  try {
+    if (value.contains(kOddNumber)) {
+      return odd_number(value.at(kOddNumber).get<std::string>());
+    }
+    const auto& slice = value.at(kSlice);
+    return TensorSlice{
+        tensors.get<at::Tensor>(name),
+        slice.at("whole").get<std::vector<int64_t>>(),
+        slice.at("begin").get<int64_t>()};
+  } catch (const json::exception&) {
+    refuse_value(object, name);
+  }
+}
+
+} // namespace
+
+void write_common(
+    const std::filesystem::path& folder,
+    const std::vector<SavedObject>& objects,
+    Manifest& manifest) {
+  for (const auto& object : objects) {
+    if (object.is_per_rank) {
+      continue;
+    }
+    json values = json::object();
+    TensorFile tensors;
+    put(object.state, false, true, values, tensors, "");
+    manifest.state[object.name] = std::move(values);
+    if (!tensors.empty()) {
+      safetensors::Metadata metadata = object.tied;
+      metadata["format"] = "pt";
+      const auto name = object.name + kTensorsEnd;
+      manifest.files[name] = tensors.write(folder / name, metadata);
+    }
+  }
+}
+
+std::vector<std::string> write_rank_part(
+    const std::filesystem::path& folder,
+    const std::vector<SavedObject>& objects,
+    int rank,
+    Manifest manifest) {
+  TensorFile tensors;
+  for (const auto& object : objects) {
+    json values = json::object();
+    const auto prefix = object.name + '.';
+    put(object.state, true, object.is_per_rank, values, tensors, prefix);
+    if (object.is_per_rank || !values.empty()) {
+      manifest.state[object.name] = std::move(values);
+    }
+  }
+  std::vector<std::string> names;
+  const auto name = rank_part_name(rank, manifest.moment);
+  if (!tensors.empty()) {
+    names.push_back(name + kTensorsEnd);
+    manifest.files[names.back()] = tensors.write(folder / names.back(), {});
+  }
+  names.push_back(name + ".json");
+  AtomicFile file(folder / names.back());
+  file.write(format_manifest(manifest));
+  file.commit();
+  return names;
+}
+
+StatesByName read_states(
+    const CheckpointReader& checkpoint,
+    const Manifest& part) {
+  StatesByName tensors;
+  for (const auto& [name, record] : part.files) {
+    const safetensors::File file(checkpoint.verified(name, record));
+    const bool is_rank_file = name.starts_with("rank_");
+    for (const auto& view : file.tensors()) {
+      // The objects of a rank share one file, each after its name.
+      const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;
+      const auto object = is_rank_file
+                              ? view.name.substr(0, dot)
+                              : name.substr(0, name.rfind(kTensorsEnd));
+      const auto own = is_rank_file && dot != std::string::npos
+                           ? view.name.substr(dot + 1)
+                           : view.name;
+      tensors[object].set(own, tensor_of(file, view));
+    }
+  }
+  StatesByName states;
+  for (const auto& [object, values] : part.state.items()) {
+    StateDict state = tensors[object];
+    for (const auto& [name, value] : values.items()) {
+      state.set(name, value_of(value, object, name, state));
+    }
+    states[object] = std::move(state);
+  }
+  for (const auto& [object, state] : tensors) {
+    if (!states.contains(object)) {
+      throw DataError(str_cat(
+          "[load_state] the checkpoint has tensors of '",
+          object,
+          "', which its manifest does not know; take another checkpoint"));
+    }
+  }
+  return states;
+}
+
+} // namespace accelerate

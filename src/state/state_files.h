@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// States of objects in the files of a checkpoint.
+//
+// Tensors go into safetensors files, numbers and texts into the manifest. What
+// all ranks have in common is in the main part, `NAME.safetensors` for each
+// object that has tensors; what a rank has for itself is in its own part.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/state_dict.h"
+#include "checkpoint/checkpoint_folder.h"
+
+namespace accelerate {
+
+/// One object that is saved.
+struct SavedObject {
+  std::string name;
+  StateDict state;
+  /// Whether each rank has a state of its own. Slices of tensors are a rank's
+  /// in any case.
+  bool is_per_rank = false;
+  /// Names under which a tensor of the state is known too, and its name there;
+  /// written into the file, where other libraries look for it.
+  std::map<std::string, std::string> tied = {};
+};
+
+/// Writes what is common to all ranks into `folder`, and adds it to the
+/// manifest. Throws `SystemError`, and `UsageError` on a dtype that files have
+/// no name for.
+ACCELERATE_API void write_common(
+    const std::filesystem::path& folder,
+    const std::vector<SavedObject>& objects,
+    Manifest& manifest);
+/// Writes what is this rank's own, its manifest last. Returns the names of the
+/// files in that order.
+ACCELERATE_API std::vector<std::string> write_rank_part(
+    const std::filesystem::path& folder,
+    const std::vector<SavedObject>& objects,
+    int rank,
+    Manifest manifest);
+
+/// The states of one part by the names of their objects. Tensors lie in the
+/// mapped files: copy them. Throws `DataError`.
+using StatesByName = std::map<std::string, StateDict>;
+ACCELERATE_API StatesByName
+read_states(const CheckpointReader& checkpoint, const Manifest& part);
+
+} // namespace accelerate

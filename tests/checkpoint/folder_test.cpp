@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpoint_folder.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "accelerate/error.h"
+#include "base/atomic_file.h"
+#include "base/checksum.h"
+#include "support/long_run.h"
+#include "support/subprocess.h"
+#include "support/temp_dir.h"
+
+namespace accelerate::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+FileRecord write(const fs::path& path, const std::string& text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit(false);
+  return {text.size(), checksum_of(text)};
+}
+
+/// A checkpoint of two files that say which moment they are of.
+void save(
+    const fs::path& target,
+    int64_t moment,
+    const std::vector<std::string>& names = {"one", "two"}) {
+  CheckpointWriter writer(target, moment);
+  Manifest manifest;
+  manifest.moment = moment;
+  manifest.saved_at = moment;
+  for (const auto& name : names) {
+    manifest.files[name] =
+        write(writer.folder() / name, name + std::to_string(moment));
+  }
+  writer.commit(manifest);
+}
+
+void save_rank(const fs::path& target, int64_t moment, int rank) {
+  RankPlace place(target, moment);
+  const auto name = rank_part_name(rank, moment) + ".json";
+  Manifest manifest;
+  manifest.moment = moment;
+  manifest.state["generator"]["rank"] = rank;
+  write(place.folder() / name, format_manifest(manifest));
+  place.settle({name});
+}
+
+/// Its moment; all of its files must be of it.
+int64_t moment_of(const fs::path& folder) {
+  const CheckpointReader reader(folder);
+  const auto& manifest = reader.manifest();
+  for (const auto& [name, record] : manifest.files) {
+    EXPECT_EQ(
+        read_file(reader.verified(name, record)),
+        name + std::to_string(manifest.moment));
+  }
+  return manifest.moment;
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
+}
+
+template <class Error>
+void expect_error(const std::function<void()>& run, const std::string& text) {
+  try {
+    run();
+    ADD_FAILURE() << "nothing was thrown, expected: " << text;
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr(text));
+  }
+}
+
+TEST(CheckpointFolder, HasItsNameOnlyWhenItIsComplete) {
+  const TempDir folder;
+  const auto target = folder.path() / "deep" / "state";
+  {
+    CheckpointWriter writer(target, 3);
+    write(writer.folder() / "one", "one3");
+    EXPECT_FALSE(fs::exists(target));
+  }
+  EXPECT_THAT(names_in(target.parent_path()), ElementsAre());
+  save(target / "", 4);
+  EXPECT_EQ(moment_of(target), 4);
+  EXPECT_THAT(names_in(target.parent_path()), ElementsAre("state"));
+  EXPECT_THAT(
+      names_in(target), UnorderedElementsAre("checkpoint.json", "one", "two"));
+}
+
+TEST(CheckpointFolder, ReplacesTheOldStateAndKeepsTheUsersFiles) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  fs::create_directories(target / "unet");
+  folder.write("state/notes.txt", "mine");
+  save(target, 1);
+  save(target, 2, {"one", "three"});
+  EXPECT_EQ(moment_of(target), 2);
+  EXPECT_EQ(read_file(target / "notes.txt"), "mine");
+  EXPECT_THAT(
+      names_in(target),
+      UnorderedElementsAre(
+          "checkpoint.json", "notes.txt", "unet", "one", "three"));
+}
+
+TEST(CheckpointFolder, KeepsTheOldStateWhereASaveIsGivenUp) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  save(target, 1);
+  {
+    CheckpointWriter writer(target, 2);
+    write(writer.folder() / "one", "half");
+    EXPECT_EQ(moment_of(target), 1);
+  }
+  EXPECT_EQ(moment_of(target), 1);
+  EXPECT_EQ(names_in(target).size(), 3u);
+}
+
+TEST(CheckpointFolder, TakesRanksInWhenTheyComeBeforeAndAfter) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  // Twice: into a new folder and into one that is there.
+  for (const int64_t moment : {5, 6}) {
+    save_rank(target, moment, 1);
+    save(target, moment);
+    save_rank(target, moment, 2);
+    const CheckpointReader reader(target);
+    EXPECT_FALSE(reader.rank_part(0));
+    for (const int rank : {1, 2}) {
+      const auto part = reader.rank_part(rank);
+      ASSERT_TRUE(part) << rank;
+      EXPECT_EQ(part->state["generator"]["rank"], rank);
+    }
+    EXPECT_EQ(names_in(target).size(), 5u);
+    EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
+  }
+  save_rank(target, 5, 3);
+  EXPECT_FALSE(CheckpointReader(target).rank_part(3)) << "of another moment";
+}
+
+TEST(CheckpointFolder, LeavesAnotherRunsAlone) {
+  const TempDir folder;
+  CheckpointWriter other(folder.path() / "other", 1);
+  save(folder.path() / "state", 1);
+  EXPECT_TRUE(fs::exists(other.folder()));
+}
+
+TEST(CheckpointFolder, IsRefusedWhereItIsDamaged) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  expect_error<SystemError>(
+      [&] { CheckpointReader reader(target); }, "there is no folder");
+  fs::create_directory(target);
+  expect_error<DataError>(
+      [&] { CheckpointReader reader(target); }, "has no checkpoint.json");
+  save(target, 1);
+  folder.write("state/one", "oneX");
+  expect_error<DataError>([&] { moment_of(target); }, "checksum is another");
+  folder.write("state/one", "on");
+  expect_error<DataError>(
+      [&] { moment_of(target); }, "has 2 bytes, expected 4");
+  fs::remove(target / "one");
+  expect_error<DataError>([&] { moment_of(target); }, "lacks its file 'one'");
+  folder.write("elsewhere", "one1");
+  fs::create_symlink(folder.path() / "elsewhere", target / "one");
+  expect_error<DataError>([&] { moment_of(target); }, "than a plain file");
+}
+
+TEST(CheckpointFolder, FindsTheOneSavedLastAmongThoseThatAreWhole) {
+  const TempDir folder;
+  EXPECT_THAT(complete_checkpoints(folder.path()), ElementsAre());
+  for (const int64_t moment : {3, 10, 7, 20}) {
+    save(folder.path() / ("step_" + std::to_string(moment)), moment);
+  }
+  fs::remove(folder.path() / "step_20" / "two");
+  fs::create_directory(folder.path() / "step_30");
+  const auto found = complete_checkpoints(folder.path());
+  EXPECT_THAT(
+      found,
+      ElementsAre(
+          folder.path() / "step_3",
+          folder.path() / "step_7",
+          folder.path() / "step_10"));
+  remove_checkpoint(found[0]);
+  EXPECT_EQ(complete_checkpoints(folder.path()).size(), 2u);
+}
+
+TEST(CheckpointFolder, CannotBeMadeInAPlaceThatIsRefused) {
+  const TempDir folder;
+  folder.write("file", "");
+  expect_error<SystemError>(
+      [&] { save(folder.path() / "file", 1); }, "a file is there");
+  expect_error<SystemError>(
+      [&] { save(folder.path() / "file" / "below", 1); },
+      "[save_state] cannot make the folder");
+}
+
+/// Saves on and on, as a run that somebody will kill.
+[[noreturn]] void save_for_ever(const fs::path& parent, int64_t moment) {
+  const bool is_same = moment % 2 == 0;
+  while (true) {
+    ++moment;
+    save_rank(parent / "same", moment, 1);
+    save(is_same ? parent / "same" : parent / std::to_string(moment), moment);
+    save_rank(parent / "same", moment, 2);
+    const auto all = complete_checkpoints(parent);
+    for (size_t i = 0; i + 4 < all.size(); ++i) {
+      remove_checkpoint(all[i]);
+    }
+  }
+}
+
+TEST(CheckpointFolder, IsWholeWheneverTheRunIsKilled) {
+  const TempDir folder;
+  std::mt19937 random(20);
+  save(folder.path() / "same", 0);
+  int64_t newest = 0;
+  const int num_kills = is_long_run() ? 2000 : 200;
+  for (int i = 0; i < num_kills; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      save_for_ever(folder.path(), newest);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(
+        std::uniform_int_distribution(0, 40'000)(random)));
+    kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    const auto all = complete_checkpoints(folder.path());
+    ASSERT_FALSE(all.empty()) << "after kill " << i;
+    const auto last = moment_of(all.back());
+    EXPECT_GE(last, newest);
+    newest = last;
+    for (const auto& name : names_in(folder.path())) {
+      // Whatever has a name of its own is whole.
+      if (!name.starts_with('.')) {
+        EXPECT_LE(moment_of(folder.path() / name), newest) << name;
+      }
+    }
+  }
+  EXPECT_GT(newest, 10) << "hardly a save was ever finished";
+  // A run that ends well leaves no litter of those that did not.
+  for (const auto& path : complete_checkpoints(folder.path())) {
+    if (path.filename() != "same") {
+      remove_checkpoint(path);
+    }
+  }
+  save(folder.path() / "same", newest + 100);
+  EXPECT_THAT(
+      names_in(folder.path() / "same"),
+      UnorderedElementsAre("checkpoint.json", "one", "two"));
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("same"));
+}
+
+} // namespace
+} // namespace accelerate::testing

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/manifest.h"
+
+#include <gmock/gmock.h>
+
+#include "accelerate/error.h"
+#include "base/checksum.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Checksum, IsXxh3) {
+  // From the test vectors of the xxHash project.
+  EXPECT_EQ(checksum_of(std::string_view()), "2d06800538d394c2");
+  std::string text;
+  Checksum pieces;
+  for (int i = 0; i < 5000; ++i) {
+    const auto piece = std::to_string(i);
+    text += piece;
+    pieces.add(piece);
+  }
+  EXPECT_EQ(pieces.text(), checksum_of(text));
+}
+
+Manifest example() {
+  Manifest manifest;
+  manifest.moment = 7;
+  manifest.world_size = 2;
+  manifest.saved_at = 1'800'000'000'000;
+  manifest.is_of_all = true;
+  manifest.staged = ".staged-7";
+  manifest.files["model.safetensors"] = {12, "0123456789abcdef"};
+  manifest.state["optimizer"]["groups.0.lr"] = 0.1;
+  manifest.state["scheduler"] = nlohmann::json::object();
+  return manifest;
+}
+
+TEST(Manifest, ComesBackAsItWas) {
+  const auto manifest = example();
+  const auto read = parse_manifest(format_manifest(manifest), "x");
+  EXPECT_EQ(read.moment, 7);
+  EXPECT_EQ(read.world_size, 2);
+  EXPECT_EQ(read.saved_at, manifest.saved_at);
+  EXPECT_TRUE(read.is_of_all);
+  EXPECT_EQ(read.staged, ".staged-7");
+  EXPECT_EQ(read.files, manifest.files);
+  EXPECT_EQ(read.state, manifest.state);
+  EXPECT_TRUE(nlohmann::json::parse(format_manifest(manifest)).is_object());
+}
+
+TEST(Manifest, RefusesEveryPrefixAndEveryFlippedBit) {
+  const auto text = format_manifest(example());
+  for (size_t size = 0; size < text.size(); ++size) {
+    EXPECT_THROW(parse_manifest(text.substr(0, size), "x"), DataError) << size;
+  }
+  for (size_t i = 0; i < text.size() * 8; ++i) {
+    auto flipped = text;
+    flipped[i / 8] = static_cast<char>(flipped[i / 8] ^ (1 << (i % 8)));
+    EXPECT_THROW(parse_manifest(flipped, "x"), DataError) << i;
+  }
+}
+
+/// A text with a right checksum, as somebody could write it.
+std::string signed_text(std::string text) {
+  text.resize(text.size() - 2); // "\n}"
+  const auto checksum = checksum_of(text);
+  return text + ",\n  \"checksum\": \"" + checksum + "\"\n}\n";
+}
+
+void expect_refused(const nlohmann::json& content, const std::string& why) {
+  try {
+    parse_manifest(signed_text(content.dump(2)), "the file");
+    ADD_FAILURE() << "taken: " << content.dump();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("[load_state] 'the file' "));
+    EXPECT_THAT(error.what(), HasSubstr(why));
+  }
+}
+
+TEST(Manifest, RefusesWhatIsSignedButHostile) {
+  const auto text = format_manifest(example());
+  auto good = nlohmann::json::parse(text);
+  good.erase("checksum");
+  EXPECT_NO_THROW(parse_manifest(signed_text(good.dump(2)), "x"));
+  const nlohmann::json record = {{"bytes", 1}, {"checksum", "x"}};
+  for (const char* name : {"../x", "/etc/passwd", "a/b", "", "..", ".hidden"}) {
+    auto content = good;
+    content["files"][name] = record;
+    expect_refused(content, "outside of the checkpoint");
+  }
+  for (const char* name : {"..", "/tmp", ".staged-/../..", "x"}) {
+    auto content = good;
+    content["staged"] = name;
+    expect_refused(content, "outside of the checkpoint");
+  }
+  auto newer = good;
+  newer["format"] = 2;
+  expect_refused(newer, "cannot read");
+  auto bare = good;
+  bare.erase("files");
+  expect_refused(bare, "lacks what it should hold");
+  auto odd = good;
+  odd["state"]["optimizer"] = 3;
+  expect_refused(odd, "no state");
+  std::string nest(100'000, '[');
+  const auto hostile = signed_text(
+      "{\n  \"state\": " + nest + std::string(100'000, ']') + "\n}");
+  EXPECT_THROW(parse_manifest(hostile, "x"), DataError);
+  EXPECT_THROW(
+      parse_manifest(signed_text("{\n  \"a\": 1,\n  \"a\": 2\n}"), "x"),
+      DataError);
+}
+
+} // namespace
+} // namespace accelerate::testing

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints on the disk: stop anywhere, go on in other processes. What comes
+// is compared bit for bit with the run that did not stop.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "accelerate/safetensors.h"
+#include "run/training.h"
+#include "support/long_run.h"
+#include "support/rank_bodies.h"
+#include "support/temp_dir.h"
+
+namespace accelerate::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using ::testing::UnorderedElementsAre;
+
+constexpr const char* kFolder = "CHECKPOINT_TEST_FOLDER";
+constexpr const char* kStop = "CHECKPOINT_TEST_STOP";
+constexpr int64_t kEnd = 36;
+
+/// Everything that must be equal: the last losses, weights and moments.
+std::string told(Training& training, size_t num_losses) {
+  std::vector<double> losses(
+      training.losses.end() - static_cast<std::ptrdiff_t>(num_losses),
+      training.losses.end());
+  std::vector<at::Tensor> all = {torch::tensor(losses, torch::kDouble)};
+  for (const auto& [name, value] : training.accelerator.state().state_dict()) {
+    const auto* tensor = std::get_if<at::Tensor>(&value);
+    if (tensor != nullptr && !name.starts_with("accumulation")) {
+      all.push_back(tensor->to(torch::kDouble).flatten());
+    }
+  }
+  return to_text(torch::cat(all));
+}
+
+std::string train_all(const AcceleratorOptions& options) {
+  torch::manual_seed(1);
+  Training training(options, false, 0.3);
+  // Dropout differs between ranks.
+  torch::manual_seed(2 + training.accelerator.process_index());
+  training.run(kEnd);
+  return told(training, 5);
+}
+std::string train_and_save(const AcceleratorOptions& options) {
+  torch::manual_seed(1);
+  Training training(options, false, 0.3);
+  // Dropout differs between ranks.
+  torch::manual_seed(2 + training.accelerator.process_index());
+  training.run(std::stoll(getenv(kStop)));
+  training.accelerator.save_state(getenv(kFolder));
+  return "saved";
+}
+std::string load_and_train(const AcceleratorOptions& options) {
+  torch::manual_seed(99); // Whatever the program does before it loads.
+  Training training(options, false, 0.3);
+  training.accelerator.load_state(getenv(kFolder));
+  training.run(kEnd);
+  return told(training, 5);
+}
+const RankBodyRegistration kTrainAll("checkpoint_all", train_all);
+const RankBodyRegistration kTrainAndSave("checkpoint_save", train_and_save);
+const RankBodyRegistration kLoadAndTrain("checkpoint_load", load_and_train);
+
+class CheckpointOfARun : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, CheckpointOfARun, ::testing::Values(1, 2));
+
+TEST_P(CheckpointOfARun, GoesOnBitForBitInNewProcesses) {
+  // 22 micro-batches an epoch on one rank, 11 on two; windows of three.
+  std::vector<int64_t> stops = {1, 5, 11, 22, 30};
+  if (is_long_run()) {
+    stops.clear();
+    for (int64_t stop = 1; stop <= kEnd - 5; ++stop) {
+      stops.push_back(stop);
+    }
+  }
+  const auto expected =
+      run_body(RankKind::kProcesses, GetParam(), "checkpoint_all");
+  for (const int64_t stop : stops) {
+    const TempDir folder;
+    const auto checkpoint = folder.path() / "state";
+    setenv(kFolder, checkpoint.c_str(), 1);
+    setenv(kStop, std::to_string(stop).c_str(), 1);
+    run_body(RankKind::kProcesses, GetParam(), "checkpoint_save");
+    EXPECT_EQ(
+        run_body(RankKind::kProcesses, GetParam(), "checkpoint_load"), expected)
+        << "stopped after " << stop;
+  }
+}
+
+/// A training on one rank that has made a few steps.
+struct Begun : Training {
+  explicit Begun(CheckpointOptions checkpoints = {})
+      : Training(
+            {.cpu = true, .checkpoints = std::move(checkpoints)},
+            false,
+            0.0) {
+    run(4);
+  }
+  void step() { run(counter->seen + 1); }
+};
+
+TEST(Checkpoint, HoldsTheModelUnderItsOwnNamesAndTheRestBeside) {
+  const TempDir folder;
+  Begun training;
+  const auto checkpoint = folder.path() / "state";
+  EXPECT_EQ(training.accelerator.save_state(checkpoint), checkpoint);
+  const safetensors::File file(checkpoint / "model.safetensors");
+  std::vector<std::string> names;
+  for (const auto& tensor : file.tensors()) {
+    names.push_back(tensor.name);
+  }
+  std::vector<std::string> expected;
+  for (const auto& item : training.model->named_parameters()) {
+    expected.push_back(item.key());
+  }
+  for (const auto& item : training.model->named_buffers()) {
+    expected.push_back(item.key());
+  }
+  EXPECT_THAT(names, ::testing::UnorderedElementsAreArray(expected));
+  const auto& weight = file.tensor("first.weight");
+  EXPECT_EQ(
+      std::memcmp(
+          weight.data.data(),
+          training.model->first->weight.const_data_ptr(),
+          weight.data.size()),
+      0);
+  EXPECT_TRUE(fs::exists(checkpoint / "optimizer.safetensors"));
+  EXPECT_TRUE(fs::exists(checkpoint / "rank_0-at-4.json"));
+}
+
+TEST(Checkpoint, IsNumberedRotatedAndFoundAgain) {
+  const TempDir folder;
+  const CheckpointOptions options = {
+      .folder = folder.path() / "run", .total_limit = 2};
+  Begun training(options);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(
+        training.accelerator.save_state(),
+        options.folder / "checkpoints" / ("checkpoint_" + std::to_string(i)));
+    training.step();
+  }
+  std::vector<std::string> left;
+  for (const auto& entry :
+       fs::directory_iterator(options.folder / "checkpoints")) {
+    left.push_back(entry.path().filename().string());
+  }
+  EXPECT_THAT(left, UnorderedElementsAre("checkpoint_2", "checkpoint_3"));
+  Begun again(options);
+  again.accelerator.load_state("latest");
+  EXPECT_EQ(again.counter->seen, 7);
+  EXPECT_THAT(
+      again.accelerator.save_state().filename().string(), "checkpoint_4");
+}
+
+TEST(Checkpoint, SaysInOneLineWhatIsMissing) {
+  const TempDir folder;
+  Begun training;
+  EXPECT_THAT(
+      [&] { training.accelerator.save_state(); },
+      ThrowsMessage<UsageError>(HasSubstr(".checkpoints = {.folder =")));
+  EXPECT_THAT(
+      [&] { training.accelerator.load_state(folder.path() / "none"); },
+      ThrowsMessage<SystemError>(HasSubstr("there is no folder")));
+  Begun with({.folder = folder.path(), .total_limit = 0});
+  EXPECT_THAT(
+      [&] { with.accelerator.save_state(); },
+      ThrowsMessage<ConfigError>(HasSubstr("got total_limit 0")));
+  EXPECT_THAT(
+      [&] { with.accelerator.load_state(); },
+      ThrowsMessage<SystemError>(HasSubstr("no complete checkpoint")));
+}
+
+TEST(Checkpoint, ThatIsDamagedChangesNothing) {
+  const TempDir folder;
+  const auto checkpoint = folder.path() / "state";
+  Begun saved;
+  saved.accelerator.save_state(checkpoint);
+  for (const char* name :
+       {"model.safetensors", "optimizer.safetensors", "checkpoint.json",
+        "rank_0-at-4.json", "rank_0-at-4.safetensors"}) {
+    const auto path = checkpoint / name;
+    const auto good = read_file(path);
+    auto bad = good;
+    bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 4);
+    std::ofstream(path, std::ios::binary) << bad;
+    Begun training;
+    training.step();
+    const auto before = training.model->first->weight.clone();
+    EXPECT_THROW(training.accelerator.load_state(checkpoint), DataError)
+        << name;
+    EXPECT_EQ(training.counter->seen, 5);
+    EXPECT_TRUE(torch::equal(before, training.model->first->weight));
+    std::ofstream(path, std::ios::binary) << good;
+  }
+  Begun training;
+  training.accelerator.load_state(checkpoint);
+}
+
+TEST(Checkpoint, ThatCannotBeWrittenLeavesTheRunAndTheOldOne) {
+  const TempDir folder;
+  const auto disk = folder.path() / "disk";
+  fs::create_directory(disk);
+  const auto mounted = run_process(
+      {"mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk.string()});
+  if (mounted.exit_code != 0) {
+    GTEST_SKIP() << "no right to mount a small tmpfs: " << mounted.err;
+  }
+  Begun training;
+  training.accelerator.save_state(disk / "state");
+  const std::string ballast(40 << 10, 'x');
+  std::ofstream(disk / "ballast") << ballast;
+  training.step();
+  EXPECT_THAT(
+      [&] { training.accelerator.save_state(disk / "state"); },
+      ThrowsMessage<SystemError>(HasSubstr("No space left")));
+  EXPECT_THROW(training.accelerator.save_state(disk / "new"), SystemError);
+  EXPECT_FALSE(fs::exists(disk / "new"));
+  training.step();
+  Begun again;
+  again.accelerator.load_state(disk / "state");
+  EXPECT_EQ(again.counter->seen, 4);
+  run_process({"umount", disk.string()});
+}
+
+TEST(Checkpoint, FailsOnAllRanksWhereItFailsOnOne) {
+  const TempDir folder;
+  folder.write("file", "");
+  std::vector<std::string> problems(2);
+  run_ranks(2, [&](ProcessGroup group) {
+    Training training(group, false);
+    training.run(2);
+    try {
+      training.accelerator.save_state(folder.path() / "file" / "state");
+    } catch (const SystemError& error) {
+      problems[static_cast<size_t>(group.rank())] = error.what();
+    }
+    training.run(3); // The ranks are still in step.
+  });
+  EXPECT_THAT(problems[0], HasSubstr("cannot make the folder"));
+  EXPECT_THAT(problems[1], HasSubstr("cannot make the folder"));
+}
+
+TEST(Checkpoint, IsLoadedByAnotherNumberOfRanks) {
+  const TempDir folder;
+  const auto checkpoint = folder.path() / "state";
+  run_ranks(2, [&](ProcessGroup group) {
+    Training training(group, false);
+    training.run(6);
+    training.accelerator.save_state(checkpoint);
+  });
+  Training alone(ProcessGroup(), false);
+  alone.accelerator.load_state(checkpoint);
+  EXPECT_EQ(alone.counter->seen, 6);
+  alone.run(10);
+}
+
+} // namespace
+} // namespace accelerate::testing
