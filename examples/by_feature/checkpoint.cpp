@@ -69,6 +69,9 @@ int main(int argc, char** argv) {
       if (++steps->num_done % 5 == 0) {
         accelerator.save_state();
       }
+      if (accelerator.should_stop()) {
+        accelerator.save_and_leave(); // Somebody needs the machine.
+      }
       if (steps->num_done == kNumSteps || here == num_allowed) {
         break;
       }

@@ -134,6 +134,21 @@ class ACCELERATE_API Accelerator {
   /// What `load_state("latest")` would load; nothing at the first start of a
   /// run. Damaged and unfinished ones do not count.
   std::optional<std::filesystem::path> latest_checkpoint() const;
+  /// Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to any of its
+  /// processes or to the launcher (a machine that is taken away, the end of the
+  /// time that Slurm gave); true on all ranks at the same step. A collective.
+  /// From the first call on the two signals no longer end the process, unless
+  /// the program has a handler of its own, which stays.
+  ///
+  ///     if (accelerator.should_stop()) {
+  ///       accelerator.save_and_leave();
+  ///     }
+  bool should_stop();
+  /// Saves as `save_state` and ends the process with a code that makes the
+  /// launcher start the job again without counting a failure, or, where it was
+  /// asked to end itself, passes on to who started it: 75, EX_TEMPFAIL. The new
+  /// processes go on by `load_state("latest")`.
+  [[noreturn]] void save_and_leave(const std::filesystem::path& folder = {});
   /// Writes the weights alone, as Hugging Face lays out models:
   /// `model.safetensors`, or several files with an index where they are larger
   /// than `options.max_shard_bytes`. Only the main process writes (one of every

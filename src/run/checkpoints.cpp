@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saving and loading of a whole run.
+#include <ATen/ATen.h>
+
 #include <chrono>
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "process/stop_request.h"
 #include "run/training_run.h"
 #include "state/state_files.h"
 
@@ -132,6 +135,13 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with)
     write();
     finish();
   }
+}
+
+bool TrainingRun::should_stop() const {
+  watch_for_stop_requests();
+  auto flag = at::full({1}, is_stop_requested() ? 1 : 0, at::kLong);
+  group().all_reduce(flag, ReduceOp::kMax);
+  return flag.item<int64_t>() > 0;
 }
 
 std::vector<std::string> TrainingRun::load_state(

@@ -95,6 +95,8 @@ class ACCELERATE_API TrainingRun {
   std::vector<std::string> load_state(
       const std::filesystem::path& folder,
       const std::set<std::string>& without = {});
+  /// Whether a rank was asked to end soon, on all ranks alike. A collective.
+  bool should_stop() const;
   /// Where the next one goes that was given no folder. A collective.
   std::filesystem::path next_checkpoint() const;
   /// Takes the oldest away where there are more than the options allow.

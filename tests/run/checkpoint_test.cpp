@@ -2,6 +2,7 @@
 // Checkpoints on the disk: stop anywhere, go on in other processes. What comes
 // is compared bit for bit with the run that did not stop.
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,6 +67,32 @@ std::string load_and_train(const AcceleratorOptions& options) {
   training.run(kEnd);
   return told(training, 5);
 }
+/// Somebody asks the last rank to stop in the middle of a window; the launcher
+/// starts all of them again.
+std::string train_preempted(AcceleratorOptions options) {
+  options.checkpoints.folder = getenv(kFolder);
+  torch::manual_seed(1);
+  Training training(options, false, 0.3);
+  auto& accelerator = training.accelerator;
+  torch::manual_seed(2 + accelerator.process_index());
+  const bool is_first = !accelerator.latest_checkpoint();
+  if (!is_first) {
+    accelerator.load_state("latest");
+  }
+  training.after_micro_batch = [&] {
+    if (is_first && training.counter->seen == 7 &&
+        accelerator.is_last_process()) {
+      raise(SIGUSR1);
+    }
+    if (accelerator.should_stop()) {
+      accelerator.save_and_leave();
+    }
+  };
+  accelerator.should_stop(); // From here on the signal ends nobody.
+  training.run(kEnd);
+  return told(training, 5);
+}
+const RankBodyRegistration kPreempted("checkpoint_preempted", train_preempted);
 const RankBodyRegistration kTrainAll("checkpoint_all", train_all);
 const RankBodyRegistration kTrainAndSave("checkpoint_save", train_and_save);
 const RankBodyRegistration kLoadAndTrain("checkpoint_load", load_and_train);
@@ -94,6 +121,19 @@ TEST_P(CheckpointOfARun, GoesOnBitForBitInNewProcesses) {
         run_body(RankKind::kProcesses, GetParam(), "checkpoint_load"), expected)
         << "stopped after " << stop;
   }
+}
+
+TEST_P(CheckpointOfARun, GoesOnBitForBitAfterItWasAskedToStop) {
+  const TempDir folder;
+  setenv(kFolder, folder.path().c_str(), 1);
+  const auto expected =
+      run_body(RankKind::kProcesses, GetParam(), "checkpoint_all");
+  EXPECT_EQ(
+      run_body(RankKind::kProcesses, GetParam(), "checkpoint_preempted"),
+      expected);
+  const auto checkpoints = folder.path() / "checkpoints";
+  EXPECT_TRUE(fs::exists(checkpoints / "checkpoint_0" / "checkpoint.json"));
+  EXPECT_FALSE(fs::exists(checkpoints / "checkpoint_1"));
 }
 
 /// A training on one rank that has made a few steps.
