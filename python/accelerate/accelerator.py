@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -692,6 +693,21 @@ class Accelerator:
             _checkpoints.rotate(self, folder)
         self.project_configuration.iteration += 1
         return folder
+
+    def should_stop(self) -> bool:
+        """Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to one of its processes or
+        to the launcher; true on all processes at the same step. A collective. From the first call
+        on the two signals no longer end the process, unless the program handles them itself."""
+        return self._run.should_stop()
+
+    def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
+        """Saves, and ends the process with a code that makes the launcher start the job again
+        without counting a failure. The new processes go on by `load_state("latest")`."""
+        self.save_state(output_dir)
+        # Whoever leaves first has the others stopped.
+        self.wait_for_everyone()
+        self.end_training()
+        sys.exit(_C.EXIT_PREEMPTED)
 
     def load_state(
         self,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/exit_codes.h"
 #include "config/run_settings.h"
 #include "python/src/binders.h"
 #include "python/src/python_optimizer.h"
@@ -144,6 +145,7 @@ void bind_run(py::module_& module) {
   py::class_<Autocast>(module, "Autocast")
       .def("enter", &Autocast::enter)
       .def("exit", &Autocast::exit);
+  module.attr("EXIT_PREEMPTED") = kExitPreempted;
   py::class_<TrainingRun>(module, "TrainingRun")
       .def(
           py::init([](AcceleratorOptions options,
