@@ -91,7 +91,11 @@ void TrainingRun::save_state(
   std::unique_ptr<CheckpointWriter> writer;
   Manifest manifest;
   std::vector<std::string> own_files;
-  const auto write_in = [&](const fs::path& stage) {
+  const auto write = [&] {
+    if (is_saving_main()) {
+      writer = std::make_unique<CheckpointWriter>(folder, moment);
+    }
+    const auto stage = writer ? writer->folder() : place.folder();
     const auto left_out =
         with.extra ? with.extra(stage) : std::set<std::string>();
     std::vector<SavedObject> objects;
@@ -112,23 +116,6 @@ void TrainingRun::save_state(
     own_files = write_rank_part(stage, objects, topology().rank, manifest);
     if (writer) {
       write_common(stage, objects, manifest);
-    }
-  };
-  const auto write = [&] {
-    if (is_saving_main()) {
-      writer = std::make_unique<CheckpointWriter>(folder, moment);
-      write_in(writer->folder());
-      return;
-    }
-    const auto stage = place.folder();
-    try {
-      write_in(stage);
-    } catch (...) {
-      if (fs::exists(stage)) {
-        throw;
-      }
-      // The main part got its name meanwhile, and the folder with it.
-      write_in(place.folder());
     }
   };
   const auto finish = [&] {
