@@ -186,6 +186,7 @@ void bind_run(py::module_& module) {
           },
           py::arg("folder"),
           py::arg("write_extra") = py::none())
+      .def("should_stop", &TrainingRun::should_stop, release)
       .def(
           "load_state",
           [](TrainingRun& run,

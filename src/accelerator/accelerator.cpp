@@ -3,11 +3,13 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdlib>
 #include <iostream>
 
 #include "accelerate/detail/needs_process_group.h"
 #include "accelerate/error.h"
 #include "accelerator/module_adapter.h"
+#include "base/exit_codes.h"
 #include "base/str.h"
 #include "optim/prepared_optimizers.h"
 #include "optim/torch_optimizer.h"
@@ -120,6 +122,27 @@ void Accelerator::load_state(const std::filesystem::path& folder) {
   for (const auto& line : warnings) {
     std::cerr << line << '\n';
   }
+}
+
+bool Accelerator::should_stop() {
+  return state_->run.should_stop();
+}
+
+void Accelerator::save_and_leave(const std::filesystem::path& folder) {
+  save_state(folder);
+  end_training();
+  std::exit(kExitPreempted);
+}
+
+std::optional<std::filesystem::path> Accelerator::latest_checkpoint() const {
+  return state_->run.latest_checkpoint();
+}
+
+void Accelerator::write_model(
+    const ModelContext& model,
+    const std::filesystem::path& folder,
+    const safetensors::SaveOptions& options) const {
+  state_->run.save_model(model, folder, options);
 }
 
 std::optional<c10::Device> Accelerator::placement() const {

@@ -369,7 +369,9 @@ ProcessGroup::Work ProcessGroup::start_all_reduce(
       impl_->carried(is_reduced_wide(real, op) ? real.to(at::kFloat) : real);
   c10d::AllreduceOptions options;
   options.reduceOp = to_c10d(op, tensor.scalar_type());
-  std::vector<at::Tensor> tensors = {carried};
+  // The caller's tensor may be Python's: whoever drops it last needs the
+  // interpreter, and a thread of the backend may do so when that has gone.
+  std::vector<at::Tensor> tensors = {carried.detach()};
   return Impl::start(
       impl_,
       "all_reduce",

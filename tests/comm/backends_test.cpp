@@ -20,6 +20,7 @@ using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 std::atomic<int> num_reductions = 0;
+thread_local at::Tensor last_reduced;
 
 /// A backend from outside: counts, and lets Gloo do the work.
 class CountingBackend : public c10d::Backend {
@@ -32,6 +33,7 @@ class CountingBackend : public c10d::Backend {
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options)
       override {
     ++num_reductions;
+    last_reduced = tensors[0];
     return gloo_->allreduce(tensors, options);
   }
   WorkPtr _allgather_base(
@@ -97,6 +99,19 @@ TEST_F(Backends, CarryGroupsUnderTheirNames) {
       },
       {.backend = "counting"});
   EXPECT_EQ(num_reductions, 2);
+}
+
+TEST_F(Backends, GetTheCallersMemoryAndNotItsTensor) {
+  run_ranks(
+      2,
+      [](ProcessGroup group) {
+        auto value = torch::ones(1);
+        group.all_reduce(value, ReduceOp::kSum);
+        EXPECT_FALSE(last_reduced.is_same(value));
+        EXPECT_EQ(last_reduced.const_data_ptr(), value.const_data_ptr());
+        last_reduced.reset();
+      },
+      {.backend = "counting"});
 }
 
 TEST_F(Backends, CarrySubgroupsToo) {

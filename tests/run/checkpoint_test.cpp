@@ -2,6 +2,7 @@
 // Checkpoints on the disk: stop anywhere, go on in other processes. What comes
 // is compared bit for bit with the run that did not stop.
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,6 +67,32 @@ std::string load_and_train(const AcceleratorOptions& options) {
   training.run(kEnd);
   return told(training, 5);
 }
+/// Somebody asks the last rank to stop in the middle of a window; the launcher
+/// starts all of them again.
+std::string train_preempted(AcceleratorOptions options) {
+  options.checkpoints.folder = getenv(kFolder);
+  torch::manual_seed(1);
+  Training training(options, false, 0.3);
+  auto& accelerator = training.accelerator;
+  torch::manual_seed(2 + accelerator.process_index());
+  const bool is_first = !accelerator.latest_checkpoint();
+  if (!is_first) {
+    accelerator.load_state("latest");
+  }
+  training.after_micro_batch = [&] {
+    if (is_first && training.counter->seen == 7 &&
+        accelerator.is_last_process()) {
+      raise(SIGUSR1);
+    }
+    if (accelerator.should_stop()) {
+      accelerator.save_and_leave();
+    }
+  };
+  accelerator.should_stop(); // From here on the signal ends nobody.
+  training.run(kEnd);
+  return told(training, 5);
+}
+const RankBodyRegistration kPreempted("checkpoint_preempted", train_preempted);
 const RankBodyRegistration kTrainAll("checkpoint_all", train_all);
 const RankBodyRegistration kTrainAndSave("checkpoint_save", train_and_save);
 const RankBodyRegistration kLoadAndTrain("checkpoint_load", load_and_train);
@@ -94,6 +121,19 @@ TEST_P(CheckpointOfARun, GoesOnBitForBitInNewProcesses) {
         run_body(RankKind::kProcesses, GetParam(), "checkpoint_load"), expected)
         << "stopped after " << stop;
   }
+}
+
+TEST_P(CheckpointOfARun, GoesOnBitForBitAfterItWasAskedToStop) {
+  const TempDir folder;
+  setenv(kFolder, folder.path().c_str(), 1);
+  const auto expected =
+      run_body(RankKind::kProcesses, GetParam(), "checkpoint_all");
+  EXPECT_EQ(
+      run_body(RankKind::kProcesses, GetParam(), "checkpoint_preempted"),
+      expected);
+  const auto checkpoints = folder.path() / "checkpoints";
+  EXPECT_TRUE(fs::exists(checkpoints / "checkpoint_0" / "checkpoint.json"));
+  EXPECT_FALSE(fs::exists(checkpoints / "checkpoint_1"));
 }
 
 /// A training on one rank that has made a few steps.
@@ -137,11 +177,70 @@ TEST(Checkpoint, HoldsTheModelUnderItsOwnNamesAndTheRestBeside) {
   EXPECT_TRUE(fs::exists(checkpoint / "rank_0-at-4.json"));
 }
 
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    embedding = register_module("embedding", torch::nn::Embedding(5, 3));
+    head = register_parameter("head", embedding->weight);
+    bias = register_parameter("bias", torch::ones(5));
+  }
+  torch::nn::Embedding embedding{nullptr};
+  Tensor head;
+  Tensor bias;
+};
+TORCH_MODULE(Tied);
+
+TEST(SavedModel, HasTiedWeightsOnceAndTheirOtherNameInTheMetadata) {
+  const TempDir folder;
+  Accelerator accelerator({.cpu = true});
+  Tied model;
+  const auto net = accelerator.prepare(model);
+  accelerator.save_model(net, folder.path() / "whole");
+  const safetensors::File file(folder.path() / "whole" / "model.safetensors");
+  std::vector<std::string> names;
+  for (const auto& tensor : file.tensors()) {
+    names.push_back(tensor.name);
+  }
+  EXPECT_THAT(names, UnorderedElementsAre("head", "bias"));
+  EXPECT_THAT(
+      file.metadata(),
+      UnorderedElementsAre(
+          ::testing::Pair("format", "pt"),
+          ::testing::Pair("embedding.weight", "head")));
+  accelerator.save_model(net, folder.path() / "cut", {.max_shard_bytes = 40});
+  EXPECT_EQ(
+      safetensors::Checkpoint(folder.path() / "cut").tensors().size(), 2u);
+  // A state that has the other name fits too.
+  accelerator.save_state(folder.path() / "state");
+  const auto saved = model->embedding->weight.detach().clone();
+  {
+    const torch::NoGradGuard no_grad;
+    model->embedding->weight.zero_();
+  }
+  StateDict other;
+  other.set("embedding.weight", saved);
+  other.set("bias", model->bias.detach());
+  std::set<std::string> others;
+  for (const auto& [name, object] : accelerator.state().objects()) {
+    if (name != "model") {
+      others.insert(name);
+    }
+  }
+  accelerator.state().load_parts({{"model", other}}, others);
+  EXPECT_TRUE(torch::equal(model->head, saved));
+  {
+    const torch::NoGradGuard no_grad;
+    model->embedding->weight.zero_();
+  }
+  accelerator.load_state(folder.path() / "state");
+  EXPECT_TRUE(torch::equal(model->head, saved));
+}
+
 TEST(Checkpoint, IsNumberedRotatedAndFoundAgain) {
   const TempDir folder;
   const CheckpointOptions options = {
       .folder = folder.path() / "run", .total_limit = 2};
   Begun training(options);
+  EXPECT_FALSE(training.accelerator.latest_checkpoint());
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(
         training.accelerator.save_state(),
@@ -154,6 +253,9 @@ TEST(Checkpoint, IsNumberedRotatedAndFoundAgain) {
     left.push_back(entry.path().filename().string());
   }
   EXPECT_THAT(left, UnorderedElementsAre("checkpoint_2", "checkpoint_3"));
+  EXPECT_EQ(
+      training.accelerator.latest_checkpoint(),
+      options.folder / "checkpoints" / "checkpoint_3");
   Begun again(options);
   again.accelerator.load_state("latest");
   EXPECT_EQ(again.counter->seen, 7);
@@ -185,8 +287,11 @@ TEST(Checkpoint, ThatIsDamagedChangesNothing) {
   Begun saved;
   saved.accelerator.save_state(checkpoint);
   for (const char* name :
-       {"model.safetensors", "optimizer.safetensors", "checkpoint.json",
-        "rank_0-at-4.json", "rank_0-at-4.safetensors"}) {
+       {"model.safetensors",
+        "optimizer.safetensors",
+        "checkpoint.json",
+        "rank_0-at-4.json",
+        "rank_0-at-4.safetensors"}) {
     const auto path = checkpoint / name;
     const auto good = read_file(path);
     auto bad = good;

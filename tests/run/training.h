@@ -91,6 +91,9 @@ struct Training {
         if (++counter->seen == save_at) {
           saved = copy_of(accelerator.state().state_dict());
         }
+        if (after_micro_batch) {
+          after_micro_batch();
+        }
         if (counter->seen == end) {
           break;
         }
@@ -108,6 +111,7 @@ struct Training {
       std::declval<DataLoader<TensorDataset>&>())) loader;
   std::shared_ptr<Counter> counter;
   bool weighted;
+  std::function<void()> after_micro_batch;
   std::vector<double> losses;
   StateDict saved;
 };
