@@ -79,7 +79,7 @@ print("\\nANSWER", json.dumps({
     "rank": accelerator.process_index,
     "losses": losses,
     "weights": digest(model.state_dict().values()),
-    "optimizer": digest(t for key in sorted(state) for t in state[key].values()),
+    "optimizer": digest(state[i][key] for i in sorted(state) for key in sorted(state[i])),
     "lr": scheduler.get_last_lr(),
     "next": [torch.rand(1).item(), random.random(), float(numpy.random.rand())],
 }))
