@@ -119,7 +119,7 @@ class ACCELERATE_API Accelerator {
   /// docs/guide_checkpoint.md says what is in it.
   ///
   ///     accelerator.save_state("run/step_100");
-  ///     ... another process, which prepared the same objects:
+  ///     // In a new process, which has prepared the same objects:
   ///     accelerator.load_state("run/step_100");
   std::filesystem::path save_state(const std::filesystem::path& folder = {});
   /// Goes on from a checkpoint: verifies every byte of it, then restores the
