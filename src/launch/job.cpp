@@ -47,6 +47,7 @@ void Job::start_attempt() {
   state_ = State::kRunning;
   is_counted_ = false;
   is_failure_ = false;
+  is_asking_ = false;
   departure_ = {};
   attempt_start_ = EventLoop::Clock::now();
   std::vector<Machine*> members;
@@ -268,8 +269,8 @@ void Job::interrupt(int signal, const std::string& host) {
 void Job::stop_all(int signal, State next) {
   state_ = next;
   // Who was only asked to leave is told once more where the job ends.
-  const bool was_asking = std::exchange(is_asking_, signal == SIGUSR1);
-  const bool is_urgent = was_asking && next == State::kStopping;
+  const bool is_urgent = is_asking_ && next == State::kStopping;
+  is_asking_ = !is_urgent && (is_asking_ || signal == SIGUSR1);
   loop_.cancel(std::exchange(restart_timer_, 0));
   if (next == State::kStopping) {
     loop_.cancel(std::exchange(return_timer_, 0));

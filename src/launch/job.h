@@ -164,7 +164,7 @@ class ACCELERATE_API Job {
   bool is_failure_ = false;
   /// SIGTERM, as a scheduler sends it before it takes the machines.
   bool is_preempted_ = false;
-  /// The last stop order was SIGUSR1.
+  /// Some machines may have got no other stop order than SIGUSR1.
   bool is_asking_ = false;
   Departure departure_;
   EventLoop::Clock::time_point attempt_start_;

@@ -431,6 +431,8 @@ void LeaderSession::choose_port() {
 
 void LeaderSession::send_away(const std::string& reason, int exit_code) {
   is_sent_away_ = true;
+  loop_.cancel(std::exchange(join_timer_, 0));
+  loop_.cancel(std::exchange(gather_timer_, 0));
   say_ending(reason);
   for (size_t machine = 1; machine < machines_.size(); ++machine) {
     server_->send(machine, EndMessage{{exit_code, reason}});

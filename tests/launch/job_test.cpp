@@ -264,6 +264,16 @@ TEST(Job, TellsWorkersThatWereOnlyAskedToLeave) {
   EXPECT_EQ(two.second.log.back(), "end 75");
 }
 
+TEST(Job, TellsThemAlsoWhereAMachineWasLostBetween) {
+  TwoMachines two(1);
+  two.job.machine_failed(1, kLeft);
+  two.job.machine_lost(1, "node1", "was lost");
+  two.job.interrupt(SIGINT, "node0");
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 10", "stop 2"));
+  two.job.machine_stopped(0);
+  EXPECT_EQ(two.first.log.back(), "end 130");
+}
+
 /// Places for three machines, of which two are enough.
 struct ElasticMachines {
   explicit ElasticMachines(

@@ -8,7 +8,7 @@
 Starts jobs of 1 to 8 ranks on 1 to 3 hosts (network namespaces, where this user
 may make them) and strikes them: kills, stops, streams that are closed from the
 start, readers that leave, are slow or pause, full disks, low limits, cut links,
-strangers that speak garbage. Whatever happens, each job ends in bounded time, says why, leaves no process and no
+machines of elastic jobs that come late or go, strangers that speak garbage. Whatever happens, each job ends in bounded time, says why, leaves no process and no
 temporary file, and every line that a worker had written is in its output and
 its logs. A case that fails prints its seed; `--seed THAT --cases 1` runs it
 again.
@@ -36,7 +36,10 @@ folder, seed = sys.argv[1], int(sys.argv[2])
 rank = os.environ["RANK"]
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 rng = random.Random(f"{seed} {rank} {attempt}")
-if rng.random() < 0.15:
+if len(sys.argv) > 3:  # A job that saves and leaves when it is asked to.
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: os._exit(75))
+elif rng.random() < 0.15:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if rng.random() < 0.3 and os.fork() == 0:
     os.setsid()
@@ -58,7 +61,8 @@ end = rng.random()
 if end < 0.6:
     sys.exit(0)
 if end < 0.75:
-    sys.exit(rng.randint(3, 100))  # 2 says that nothing was started.
+    # 2 says that nothing was started, 75 asks to be started again.
+    sys.exit(rng.choice([*range(3, 75), *range(76, 100)]))
 if end < 0.85:
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(rng.choice([0.3, 1, 4]))
@@ -182,13 +186,18 @@ class Case:
             faults += ["cut_link", "stranger", "stranger"]
         self.fault = rng.choice(faults)
         self.manner = rng.choice(["fast", "fast", "fast", "slow", "paused", "closed"])
+        self.is_elastic = self.machines > 1 and rng.random() < 0.5
+        if self.is_elastic:
+            self.fault = rng.choice(["none", "late", "late_and_kill", "kill_launcher",
+                                     "kill_supervisor", "cut_link", "signal", "preempt"])
         self.logs = self.fault == "full_disk" or rng.random() < 0.5
         self.restarts = rng.choice([0, 0, 0, 2])
         self.closed = set(rng.sample([0, 1, 2], rng.randint(1, 3))) \
             if self.fault == "closed_streams" else set()
         self.told = [f"{self.machines} machines", f"{self.local} ranks each",
                      " ".join([self.fault, *map(str, sorted(self.closed))]),
-                     f"{self.manner} reader", f"{self.restarts} restarts"]
+                     f"{self.manner} reader", f"{self.restarts} restarts",
+                     "elastic" if self.is_elastic else "fixed"]
 
     def start(self):
         self.pick()
@@ -206,17 +215,23 @@ class Case:
         limit = rng.randint(12, 60)
         self.jobs = []
         for machine in range(self.machines):
+            if machine == self.machines - 1 and self.fault.startswith("late"):
+                # Before and after the others have begun without it.
+                time.sleep(rng.choice([0.2, 5, 6, 7]))
             command = [self.program, "launch", "--cpu", "--grace_seconds", "2",
                        "--num_processes", str(self.local * self.machines),
                        "--max_restarts", str(self.restarts)]
             if self.logs:
                 command += ["--log_dir", str(self.log_dir)]
             if self.machines > 1:
-                command += ["--num_machines", str(self.machines), "--machine_rank", str(machine),
-                            "--main_process_ip", self.hosts.address(0), "--join_timeout", "30",
-                            "--heartbeat_seconds", "5"]
+                command += ["--main_process_ip", self.hosts.address(0), "--heartbeat_seconds", "5"]
+                command += ["--num_machines", f"1:{self.machines}", "--join_timeout", "10"] \
+                    if self.is_elastic else ["--num_machines", str(self.machines), "--machine_rank",
+                                             str(machine), "--join_timeout", "30"]
             command += [sys.executable, "-S", "-E", str(self.folder / "worker.py"),
                         str(self.folder / "counts"), str(self.seed)]
+            if self.is_elastic:
+                command += ["saves"]
             if self.fault == "low_files":
                 command = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command]
             if self.closed:
@@ -248,6 +263,11 @@ class Case:
                 os.kill(supervisor, number)
             elif self.fault == "signal_group":
                 os.killpg(job.pid, rng.choice([signal.SIGTERM, signal.SIGINT]))
+            elif self.fault == "preempt":
+                job.send_signal(signal.SIGUSR1)
+            elif self.fault == "late_and_kill":
+                # The machine before the one that is being welcomed.
+                self.jobs[-2].kill()
             elif self.fault == "kill_launcher":
                 job.kill()
             elif self.fault == "kill_supervisor" and supervisor:
@@ -315,7 +335,7 @@ class Case:
         self.check_lines()
 
     def check_lines(self):
-        if self.fault in ("kill_launcher", "kill_supervisor"):
+        if self.fault in ("kill_launcher", "kill_supervisor", "late_and_kill"):
             return  # Nobody is left to write them.
         if any(b"leaving with output that nobody has read" in job.err.data for job in self.jobs):
             return  # A signal ended the wait for a paused reader.
