@@ -4,16 +4,9 @@ import sys
 import time
 
 import torch
+from shapes import bert_base_shapes
 
 WARM_UP, BLOCKS = 3, 12
-
-
-def bert_base_shapes():
-    shapes = [(30522, 768), (512, 768), (2, 768), (768,), (768,)]
-    for _ in range(12):
-        shapes += [(768, 768), (768,)] * 4
-        shapes += [(768,), (768,), (3072, 768), (3072,), (768, 3072), (768,), (768,), (768,)]
-    return shapes + [(768, 768), (768,)]
 
 
 def main():

@@ -29,6 +29,7 @@
 #include "accelerate/prepared_model.h"
 #include "accelerate/process_control.h"
 #include "accelerate/process_group.h"
+#include "accelerate/safetensors_index.h"
 #include "accelerate/schedulers.h"
 #include "accelerate/splitting.h"
 #include "accelerate/state_registry.h"
@@ -130,6 +131,21 @@ class ACCELERATE_API Accelerator {
   /// other objects were prepared, both before anything is changed;
   /// `SystemError` where there is none.
   void load_state(const std::filesystem::path& folder = "latest");
+  /// What `load_state("latest")` would load; nothing at the first start of a
+  /// run. Damaged and unfinished ones do not count.
+  std::optional<std::filesystem::path> latest_checkpoint() const;
+  /// Writes the weights alone, as Hugging Face lays out models:
+  /// `model.safetensors`, or several files with an index where they are larger
+  /// than `options.max_shard_bytes`. Only the main process writes (one of every
+  /// machine with `save_on_each_node`), and nobody waits for it. Throws
+  /// `SystemError`.
+  template <class Module>
+  void save_model(
+      const PreparedModel<Module>& model,
+      const std::filesystem::path& folder,
+      const safetensors::SaveOptions& options = {}) const {
+    write_model(*model.context(), folder, options);
+  }
 
   // --- gradients ------------------------------------------------------------
   /// Runs autograd; gradients of prepared models are averaged over ranks on the
@@ -353,6 +369,10 @@ class ACCELERATE_API Accelerator {
       JoinOptions options);
   Scheduler prepare_scheduler(Scheduler scheduler);
   void wire();
+  void write_model(
+      const ModelContext& model,
+      const std::filesystem::path& folder,
+      const safetensors::SaveOptions& options) const;
   std::optional<c10::Device> placement() const;
   std::shared_ptr<StepState> step_state() const;
   detail::LoaderPlace loader_place() const;

@@ -122,6 +122,17 @@ void Accelerator::load_state(const std::filesystem::path& folder) {
   }
 }
 
+std::optional<std::filesystem::path> Accelerator::latest_checkpoint() const {
+  return state_->run.latest_checkpoint();
+}
+
+void Accelerator::write_model(
+    const ModelContext& model,
+    const std::filesystem::path& folder,
+    const safetensors::SaveOptions& options) const {
+  state_->run.save_model(model, folder, options);
+}
+
 std::optional<c10::Device> Accelerator::placement() const {
   if (!state_->run.options().device_placement) {
     return std::nullopt;

@@ -167,14 +167,20 @@ void settle_files(const fs::path& target, Manifest& manifest) {
 }
 
 /// Whether nobody writes there any more. Two runs may save beside each other,
-/// but not under one name.
-bool is_left_behind(const fs::path& entry, const std::string& own_start) {
+/// but not under one name; ranks of our own may be ahead.
+bool is_left_behind(
+    const fs::path& entry,
+    const fs::path& target,
+    std::int64_t moment) {
   const auto name = entry.filename().string();
   if (!name.starts_with('.') || !name.ends_with(".tmp")) {
     return false;
   }
-  if (name.starts_with(own_start) || name.ends_with(".removed.tmp")) {
+  if (name.ends_with(".removed.tmp")) {
     return true;
+  }
+  if (name.starts_with(hidden(target) + ".at-")) {
+    return !name.starts_with(str_cat(hidden(target), ".at-", moment, '.'));
   }
   const int lock =
       name.find(".at-") == std::string::npos ? -1 : try_lock(entry);
@@ -182,6 +188,30 @@ bool is_left_behind(const fs::path& entry, const std::string& own_start) {
     close(lock);
   }
   return lock >= 0;
+}
+
+/// Whether the checkpoint of this moment counts already.
+bool is_there(const fs::path& target, std::int64_t moment) {
+  const auto manifest = try_manifest(target);
+  return manifest && manifest->moment == moment;
+}
+
+/// Manifests last. False where `to` is gone.
+bool move_entries(const fs::path& from, const fs::path& to) {
+  auto entries = entries_of(from);
+  std::stable_partition(entries.begin(), entries.end(), [](const auto& entry) {
+    return entry.extension() != ".json";
+  });
+  for (const auto& entry : entries) {
+    if (rename(entry.c_str(), (to / entry.filename()).c_str()) != 0 &&
+        fs::exists(entry)) {
+      if (errno == ENOENT) {
+        return false;
+      }
+      cannot("give its name to", to / entry.filename(), std::strerror(errno));
+    }
+  }
+  return true;
 }
 
 bool is_part_of_a_rank(const fs::path& entry) {
@@ -211,7 +241,7 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
   }
   stage_ = stage_of(target_, moment_);
   for (const auto& entry : entries_of(target_.parent_path())) {
-    if (entry != stage_ && is_left_behind(entry, hidden(target_) + '.')) {
+    if (is_left_behind(entry, target_, moment_)) {
       take_away(entry);
     }
   }
@@ -222,9 +252,9 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
   }
   make_folder(stage_);
   lock_ = try_lock(stage_);
-  // Other ranks may be ahead; all else was left by a run that was killed here.
+  // Halves of files, by a run that was killed here.
   for (const auto& entry : entries_of(stage_)) {
-    if (!is_part_of_a_rank(entry) || !is_of_moment(entry, moment_)) {
+    if (entry.filename().string().starts_with('.')) {
       take_away(entry);
     }
   }
@@ -282,32 +312,41 @@ void CheckpointWriter::commit_inside(Manifest& manifest) {
   }
 }
 
-RankPlace::RankPlace(const fs::path& target, std::int64_t moment)
-    : target_(without_slash(target)), moment_(moment) {}
-
-fs::path RankPlace::folder() const {
-  auto place = stage_of(target_, moment_);
-  make_folder(place);
-  return place;
+RankPlace::RankPlace(const fs::path& target, std::int64_t moment, int rank)
+    : target_(without_slash(target)), moment_(moment) {
+  folder_ = target_.parent_path() /
+            str_cat(hidden(target_), ".at-", moment, ".rank_", rank, ".tmp");
+  take_away(folder_);
+  make_folder(folder_);
+  lock_ = try_lock(folder_);
 }
 
-void RankPlace::settle(const std::vector<std::string>& names) const {
-  const auto manifest = try_manifest(target_);
-  if (!manifest || manifest->moment != moment_) {
-    return; // The main part takes it along.
+RankPlace::~RankPlace() {
+  take_away(folder_);
+  if (lock_ >= 0) {
+    close(lock_);
   }
-  // It came into being while we wrote, and we wrote beside it.
-  for (const auto& stage :
-       {target_.parent_path() /
-            str_cat(hidden(target_), ".at-", moment_, ".tmp"),
-        target_ / str_cat(".staged-", moment_)}) {
-    for (const auto& name : names) {
-      std::error_code ignored; // Gone with the main part already.
-      fs::rename(stage / name, target_ / name, ignored);
+}
+
+void RankPlace::commit() {
+  // A few times, as the place may become the checkpoint under our hands.
+  constexpr int kMostTries = 20;
+  for (int i = 0; i < kMostTries; ++i) {
+    const bool was_there = is_there(target_, moment_);
+    const auto place = was_there ? target_ : stage_of(target_, moment_);
+    make_folder(place);
+    if (!move_entries(folder_, place)) {
+      continue;
     }
-    std::error_code ignored; // Another rank's part may still be there.
-    fs::remove(stage, ignored);
+    if (!was_there && is_there(target_, moment_) && fs::exists(place)) {
+      // It had its name already, and we have made its place anew.
+      move_entries(place, target_);
+      std::error_code ignored; // Another rank does the same.
+      fs::remove(place, ignored);
+    }
+    return;
   }
+  cannot("add a rank's part to", target_, "it goes away again and again");
 }
 
 CheckpointReader::CheckpointReader(const fs::path& folder)

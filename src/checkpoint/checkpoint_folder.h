@@ -8,7 +8,7 @@
 // meanwhile finds each file in one of the two.
 //
 // The number is that of the moment, so that all ranks of a run find the same
-// place without a word, whoever comes first.
+// place without a word, whoever comes first. Ranks write beside it, and rename.
 #pragma once
 
 #include <filesystem>
@@ -49,20 +49,25 @@ class ACCELERATE_API CheckpointWriter {
   bool is_committed_ = false;
 };
 
-/// Where a rank that is not the main one writes its part, before or after the
-/// main part is there.
+/// Where a rank that is not the main one writes its part, before, while or
+/// after the main part comes into being. Throws `SystemError`.
 class ACCELERATE_API RankPlace {
  public:
-  RankPlace(const std::filesystem::path& target, std::int64_t moment);
-  /// May become the checkpoint at any time, and is then another one.
-  std::filesystem::path folder() const;
-  /// Moves the files, in their order, to the checkpoint where it is there
-  /// already.
-  void settle(const std::vector<std::string>& names) const;
+  RankPlace(const std::filesystem::path& target, std::int64_t moment, int rank);
+  ~RankPlace();
+  RankPlace(const RankPlace&) = delete;
+  RankPlace& operator=(const RankPlace&) = delete;
+
+  /// The rank's own.
+  const std::filesystem::path& folder() const { return folder_; }
+  /// Gives everything in it to the checkpoint, or to what is going to be it.
+  void commit();
 
  private:
   std::filesystem::path target_;
+  std::filesystem::path folder_;
   std::int64_t moment_;
+  int lock_ = -1;
 };
 
 /// A checkpoint as it lies on the disk.

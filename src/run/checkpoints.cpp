@@ -83,19 +83,19 @@ bool TrainingRun::is_saving_main() const {
                                                 : topology().rank == 0;
 }
 
-void TrainingRun::save_state(
-    const fs::path& folder,
-    const SaveWith& with) const {
+void TrainingRun::save_state(const fs::path& folder, const SaveWith& with)
+    const {
   const int64_t moment = progress_->num_backwards;
-  const RankPlace place(folder, moment);
   std::unique_ptr<CheckpointWriter> writer;
+  std::unique_ptr<RankPlace> place;
   Manifest manifest;
-  std::vector<std::string> own_files;
   const auto write = [&] {
     if (is_saving_main()) {
       writer = std::make_unique<CheckpointWriter>(folder, moment);
+    } else {
+      place = std::make_unique<RankPlace>(folder, moment, topology().rank);
     }
-    const auto stage = writer ? writer->folder() : place.folder();
+    const auto stage = writer ? writer->folder() : place->folder();
     const auto left_out =
         with.extra ? with.extra(stage) : std::set<std::string>();
     std::vector<SavedObject> objects;
@@ -113,16 +113,16 @@ void TrainingRun::save_state(
     manifest.world_size = topology().world_size;
     manifest.saved_at = milliseconds_now();
     manifest.is_of_all = with.is_of_all;
-    own_files = write_rank_part(stage, objects, topology().rank, manifest);
+    write_rank_part(stage, objects, topology().rank, manifest);
     if (writer) {
       write_common(stage, objects, manifest);
+    } else {
+      place->commit();
     }
   };
   const auto finish = [&] {
     if (writer) {
       writer->commit(manifest);
-    } else {
-      place.settle(own_files);
     }
   };
   if (with.is_of_all) {
@@ -170,7 +170,8 @@ std::vector<std::string> TrainingRun::load_state(
         folder.string(),
         "' lacks the part of rank ",
         topology().rank,
-        ", though all ranks had saved it; is the folder seen by all machines?"));
+        ", though all ranks had saved it; is the folder seen by all "
+        "machines?"));
   } else {
     warnings.push_back(str_cat(
         "[load_state] '",
@@ -206,8 +207,8 @@ fs::path TrainingRun::next_checkpoint() const {
   auto number = next_number(parent);
   if (topology().world_size > 1) {
     // A rank that looks later may see what another has begun.
-    number = std::stoll(
-        group().all_gather_bytes(std::to_string(number)).front());
+    number =
+        std::stoll(group().all_gather_bytes(std::to_string(number)).front());
   }
   return parent / str_cat(kCheckpointStart, number);
 }
@@ -232,19 +233,37 @@ void TrainingRun::rotate_checkpoints() const {
   }
 }
 
+std::optional<fs::path> TrainingRun::latest_checkpoint() const {
+  auto found = complete_checkpoints(options_.checkpoints.folder / kCheckpoints);
+  return found.empty() ? std::nullopt : std::optional(std::move(found.back()));
+}
+
 fs::path TrainingRun::find_checkpoint(const fs::path& folder) const {
   if (folder != kLatestCheckpoint || fs::is_directory(folder)) {
     return folder;
   }
-  const auto parent = options_.checkpoints.folder / kCheckpoints;
-  const auto found = complete_checkpoints(parent);
-  if (found.empty()) {
+  auto found = latest_checkpoint();
+  if (!found) {
     throw SystemError(str_cat(
         "[load_state] there is no complete checkpoint in '",
-        parent.string(),
+        (options_.checkpoints.folder / kCheckpoints).string(),
         "'; has the run saved one, and is this its folder?"));
   }
-  return found.back();
+  return *found;
+}
+
+void TrainingRun::save_model(
+    const ModelContext& model,
+    const fs::path& folder,
+    const safetensors::SaveOptions& options) const {
+  if (is_saving_main()) {
+    write_model_files(
+        folder,
+        {.name = state_->name_of(model),
+         .state = model.state_dict(),
+         .tied = model.model.tied},
+        options);
+  }
 }
 
 } // namespace accelerate

@@ -14,10 +14,8 @@ namespace {
 /// Collects what does not fit, so that all of it is said at once.
 class Misfits {
  public:
-  void add(
-      const char* what,
-      const std::string& name,
-      const std::string& more = {}) {
+  void
+  add(const char* what, const std::string& name, const std::string& more = {}) {
     auto& list = lists_[what];
     constexpr int kMostNamed = 8;
     if (++list.num <= kMostNamed) {
@@ -87,25 +85,24 @@ void ModelContext::load_state_dict(const StateDict& state) {
   Misfits misfits;
   std::vector<std::pair<at::Tensor, StateValue>> parameters;
   std::vector<std::pair<at::Tensor, StateValue>> buffers;
-  const auto match = [&](const std::string& name,
-                         const at::Tensor& tensor,
-                         auto& matched) {
-    const auto value = values.extract(name);
-    if (!value) {
-      misfits.add("missing", name);
-    } else if (shape_of(value.mapped()) != tensor.sizes()) {
-      misfits.add(
-          "of another shape",
-          name,
-          str_cat(
-              ' ',
-              at::IntArrayRef(shape_of(value.mapped())),
-              " instead of ",
-              tensor.sizes()));
-    } else {
-      matched.emplace_back(tensor, value.mapped());
-    }
-  };
+  const auto match =
+      [&](const std::string& name, const at::Tensor& tensor, auto& matched) {
+        const auto value = values.extract(name);
+        if (!value) {
+          misfits.add("missing", name);
+        } else if (shape_of(value.mapped()) != tensor.sizes()) {
+          misfits.add(
+              "of another shape",
+              name,
+              str_cat(
+                  ' ',
+                  at::IntArrayRef(shape_of(value.mapped())),
+                  " instead of ",
+                  tensor.sizes()));
+        } else {
+          matched.emplace_back(tensor, value.mapped());
+        }
+      };
   for (size_t i = 0; i < model.names.size(); ++i) {
     match(model.names[i], model.parameters[i], parameters);
   }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "accelerate/accelerator_options.h"
 #include "accelerate/collectives.h"
 #include "accelerate/join.h"
+#include "accelerate/safetensors_index.h"
 #include "accelerate/state_registry.h"
 #include "optim/optimizer_step.h"
 #include "optim/scheduler_moves.h"
@@ -97,6 +99,13 @@ class ACCELERATE_API TrainingRun {
   std::filesystem::path next_checkpoint() const;
   /// Takes the oldest away where there are more than the options allow.
   void rotate_checkpoints() const;
+  /// The one saved last in the options' folder that is whole.
+  std::optional<std::filesystem::path> latest_checkpoint() const;
+  /// See `Accelerator`.
+  void save_model(
+      const ModelContext& model,
+      const std::filesystem::path& folder,
+      const safetensors::SaveOptions& options) const;
   /// `kLatestCheckpoint` stands for the one saved last, unless a folder has
   /// that name.
   std::filesystem::path find_checkpoint(

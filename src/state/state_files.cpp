@@ -32,9 +32,7 @@ json json_of(double value) {
 }
 
 double odd_number(const std::string& name) {
-  return name == "nan"   ? std::nan("")
-         : name == "inf" ? HUGE_VAL
-                         : -HUGE_VAL;
+  return name == "nan" ? std::nan("") : name == "inf" ? HUGE_VAL : -HUGE_VAL;
 }
 
 /// Tensors on the host, in one piece each, that are to be one file.
@@ -63,6 +61,7 @@ class TensorFile {
              held.nbytes()}});
   }
   bool empty() const { return views_.empty(); }
+  std::span<const safetensors::TensorView> views() const { return views_; }
 
   FileRecord write(
       const std::filesystem::path& path,
@@ -138,7 +137,8 @@ at::Tensor tensor_of(
     std::memcpy(copy.mutable_data_ptr(), data, view.data.size());
     return copy;
   }
-  return at::from_blob(data, view.shape, [file](void*) {}, options);
+  return at::from_blob(
+      data, view.shape, [file](void*) {}, options);
 }
 
 [[noreturn]] void refuse_value(
@@ -206,7 +206,7 @@ void write_common(
   }
 }
 
-std::vector<std::string> write_rank_part(
+void write_rank_part(
     const std::filesystem::path& folder,
     const std::vector<SavedObject>& objects,
     int rank,
@@ -220,17 +220,34 @@ std::vector<std::string> write_rank_part(
       manifest.state[object.name] = std::move(values);
     }
   }
-  std::vector<std::string> names;
   const auto name = rank_part_name(rank, manifest.moment);
   if (!tensors.empty()) {
-    names.push_back(name + kTensorsEnd);
-    manifest.files[names.back()] = tensors.write(folder / names.back(), {});
+    const auto file = name + kTensorsEnd;
+    manifest.files[file] = tensors.write(folder / file, {});
   }
-  names.push_back(name + ".json");
-  AtomicFile file(folder / names.back());
+  AtomicFile file(folder / (name + ".json"));
   file.write(format_manifest(manifest));
   file.commit();
-  return names;
+}
+
+void write_model_files(
+    const std::filesystem::path& folder,
+    const SavedObject& model,
+    safetensors::SaveOptions options) {
+  TensorFile tensors;
+  for (const auto& [name, value] : model.state) {
+    const auto* tensor = std::get_if<at::Tensor>(&value);
+    if (tensor == nullptr) {
+      throw UsageError(str_cat(
+          "[save_model] '",
+          name,
+          "' is spread over ranks, expected whole tensors; gather the model "
+          "first, or use save_state"));
+    }
+    tensors.add(name, *tensor);
+  }
+  options.metadata.insert(model.tied.begin(), model.tied.end());
+  safetensors::save_sharded(folder, tensors.views(), options);
 }
 
 StatesByName read_states(

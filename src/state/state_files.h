@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
+#include "accelerate/safetensors_index.h"
 #include "accelerate/state_dict.h"
 #include "checkpoint/checkpoint_folder.h"
 
@@ -35,13 +36,20 @@ ACCELERATE_API void write_common(
     const std::filesystem::path& folder,
     const std::vector<SavedObject>& objects,
     Manifest& manifest);
-/// Writes what is this rank's own, its manifest last. Returns the names of the
-/// files in that order.
-ACCELERATE_API std::vector<std::string> write_rank_part(
+/// Writes what is this rank's own.
+ACCELERATE_API void write_rank_part(
     const std::filesystem::path& folder,
     const std::vector<SavedObject>& objects,
     int rank,
     Manifest manifest);
+
+/// Writes the tensors of a model, in one file or several, as
+/// `safetensors::save_sharded` does. Throws `UsageError` where ranks hold slices
+/// of them.
+ACCELERATE_API void write_model_files(
+    const std::filesystem::path& folder,
+    const SavedObject& model,
+    safetensors::SaveOptions options);
 
 /// The states of one part by the names of their objects. Tensors lie in the
 /// mapped files: copy them. Throws `DataError`.

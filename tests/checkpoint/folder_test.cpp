@@ -50,13 +50,13 @@ void save(
 }
 
 void save_rank(const fs::path& target, int64_t moment, int rank) {
-  RankPlace place(target, moment);
+  RankPlace place(target, moment, rank);
   const auto name = rank_part_name(rank, moment) + ".json";
   Manifest manifest;
   manifest.moment = moment;
   manifest.state["generator"]["rank"] = rank;
   write(place.folder() / name, format_manifest(manifest));
-  place.settle({name});
+  place.commit();
 }
 
 /// Its moment; all of its files must be of it.
@@ -153,6 +153,33 @@ TEST(CheckpointFolder, TakesRanksInWhenTheyComeBeforeAndAfter) {
   }
   save_rank(target, 5, 3);
   EXPECT_FALSE(CheckpointReader(target).rank_part(3)) << "of another moment";
+}
+
+TEST(CheckpointFolder, TakesRanksInThatWriteAtTheSameTime) {
+  for (const bool is_new : {true, false}) {
+    const TempDir folder;
+    const auto target = folder.path() / "state";
+    if (!is_new) {
+      save(target, 1);
+    }
+    for (int64_t moment = 2; moment < 22; ++moment) {
+      std::vector<std::thread> ranks;
+      for (const int rank : {1, 2}) {
+        ranks.emplace_back([&, rank] { save_rank(target, moment, rank); });
+      }
+      save(target, moment);
+      for (auto& rank : ranks) {
+        rank.join();
+      }
+      const CheckpointReader reader(target);
+      EXPECT_TRUE(reader.rank_part(1) && reader.rank_part(2)) << moment;
+      EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
+      EXPECT_EQ(names_in(target).size(), 5u) << moment;
+      if (is_new) {
+        remove_checkpoint(target);
+      }
+    }
+  }
 }
 
 TEST(CheckpointFolder, LeavesAnotherRunsAlone) {

@@ -35,3 +35,24 @@ print("losses on two processes:", both)
 by_feature = losses(bin_dir / "example_optimizers")
 assert by_feature[-1] < by_feature[0], f"the loss does not fall: {by_feature}"
 losses(bin_dir / "example_schedules")
+
+
+def last_line(*command):
+    answer = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True,
+        timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout.splitlines()[-1]
+
+
+# A run in three pieces ends with the bits of the run in one.
+with tempfile.TemporaryDirectory() as folder:
+    launch = (bin_dir / "accelerate", "launch", "--num_processes", 2, bin_dir / "example_checkpoint")
+    whole = last_line(*launch, pathlib.Path(folder, "whole"))
+    pieces = pathlib.Path(folder, "pieces")
+    for num_steps in (13, 12):
+        last_line(*launch, pieces, num_steps)
+    assert last_line(*launch, pieces) == whole, whole
+    left = sorted(path.name for path in (pieces / "checkpoints").iterdir())
+    assert len(left) == 2 and all(name.startswith("checkpoint_") for name in left), left
+print(whole)

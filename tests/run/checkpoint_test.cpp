@@ -137,11 +137,70 @@ TEST(Checkpoint, HoldsTheModelUnderItsOwnNamesAndTheRestBeside) {
   EXPECT_TRUE(fs::exists(checkpoint / "rank_0-at-4.json"));
 }
 
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    embedding = register_module("embedding", torch::nn::Embedding(5, 3));
+    head = register_parameter("head", embedding->weight);
+    bias = register_parameter("bias", torch::ones(5));
+  }
+  torch::nn::Embedding embedding{nullptr};
+  Tensor head;
+  Tensor bias;
+};
+TORCH_MODULE(Tied);
+
+TEST(SavedModel, HasTiedWeightsOnceAndTheirOtherNameInTheMetadata) {
+  const TempDir folder;
+  Accelerator accelerator({.cpu = true});
+  Tied model;
+  const auto net = accelerator.prepare(model);
+  accelerator.save_model(net, folder.path() / "whole");
+  const safetensors::File file(folder.path() / "whole" / "model.safetensors");
+  std::vector<std::string> names;
+  for (const auto& tensor : file.tensors()) {
+    names.push_back(tensor.name);
+  }
+  EXPECT_THAT(names, UnorderedElementsAre("head", "bias"));
+  EXPECT_THAT(
+      file.metadata(),
+      UnorderedElementsAre(
+          ::testing::Pair("format", "pt"),
+          ::testing::Pair("embedding.weight", "head")));
+  accelerator.save_model(net, folder.path() / "cut", {.max_shard_bytes = 40});
+  EXPECT_EQ(
+      safetensors::Checkpoint(folder.path() / "cut").tensors().size(), 2u);
+  // A state that has the other name fits too.
+  accelerator.save_state(folder.path() / "state");
+  const auto saved = model->embedding->weight.detach().clone();
+  {
+    const torch::NoGradGuard no_grad;
+    model->embedding->weight.zero_();
+  }
+  StateDict other;
+  other.set("embedding.weight", saved);
+  other.set("bias", model->bias.detach());
+  std::set<std::string> others;
+  for (const auto& [name, object] : accelerator.state().objects()) {
+    if (name != "model") {
+      others.insert(name);
+    }
+  }
+  accelerator.state().load_parts({{"model", other}}, others);
+  EXPECT_TRUE(torch::equal(model->head, saved));
+  {
+    const torch::NoGradGuard no_grad;
+    model->embedding->weight.zero_();
+  }
+  accelerator.load_state(folder.path() / "state");
+  EXPECT_TRUE(torch::equal(model->head, saved));
+}
+
 TEST(Checkpoint, IsNumberedRotatedAndFoundAgain) {
   const TempDir folder;
   const CheckpointOptions options = {
       .folder = folder.path() / "run", .total_limit = 2};
   Begun training(options);
+  EXPECT_FALSE(training.accelerator.latest_checkpoint());
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(
         training.accelerator.save_state(),
@@ -154,6 +213,9 @@ TEST(Checkpoint, IsNumberedRotatedAndFoundAgain) {
     left.push_back(entry.path().filename().string());
   }
   EXPECT_THAT(left, UnorderedElementsAre("checkpoint_2", "checkpoint_3"));
+  EXPECT_EQ(
+      training.accelerator.latest_checkpoint(),
+      options.folder / "checkpoints" / "checkpoint_3");
   Begun again(options);
   again.accelerator.load_state("latest");
   EXPECT_EQ(again.counter->seen, 7);
@@ -185,8 +247,11 @@ TEST(Checkpoint, ThatIsDamagedChangesNothing) {
   Begun saved;
   saved.accelerator.save_state(checkpoint);
   for (const char* name :
-       {"model.safetensors", "optimizer.safetensors", "checkpoint.json",
-        "rank_0-at-4.json", "rank_0-at-4.safetensors"}) {
+       {"model.safetensors",
+        "optimizer.safetensors",
+        "checkpoint.json",
+        "rank_0-at-4.json",
+        "rank_0-at-4.safetensors"}) {
     const auto path = checkpoint / name;
     const auto good = read_file(path);
     auto bad = good;

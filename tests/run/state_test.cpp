@@ -9,10 +9,10 @@
 namespace accelerate {
 namespace {
 
+using testing::Counter;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::ThrowsMessage;
-using testing::Counter;
 using testing::Training;
 
 class StateOfARun : public ::testing::TestWithParam<bool> {};
@@ -115,8 +115,8 @@ TEST(StateRegistry, RefusesTheStateOfAnotherModel) {
   state.set("model.first.weight", torch::zeros({2, 2}));
   EXPECT_THAT(
       [&] { training.accelerator.state().load_state_dict(state); },
-      ThrowsMessage<UsageError>(HasSubstr(
-          "of another shape 1: 'first.weight' [2, 2] instead of [")));
+      ThrowsMessage<UsageError>(
+          HasSubstr("of another shape 1: 'first.weight' [2, 2] instead of [")));
 }
 
 } // namespace

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that may be ended at any time and goes on where it was saved last:
+//
+//     accelerate launch example_checkpoint run 13    # ends after 13 steps
+//     accelerate launch example_checkpoint run       # goes on to the end
+//
+// The second prints what a run without a stop prints, to the last bit.
+#include <accelerate/accelerate.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+
+namespace {
+
+/// What the program itself has to remember.
+struct Steps : accelerate::Stateful {
+  int64_t num_done = 0;
+  accelerate::StateDict state_dict() const override {
+    accelerate::StateDict state;
+    state.set("num_done", num_done);
+    return state;
+  }
+  void load_state_dict(const accelerate::StateDict& state) override {
+    num_done = state.get<int64_t>("num_done");
+  }
+};
+
+} // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::cerr << "usage: example_checkpoint FOLDER [STEPS]\n";
+    return 2;
+  }
+  const int64_t num_allowed = argc > 2 ? std::atoll(argv[2]) : 1'000'000;
+  constexpr int64_t kNumSteps = 40;
+
+  torch::manual_seed(3);
+  accelerate::Accelerator accelerator(
+      {.checkpoints = {.folder = argv[1], .total_limit = 2}});
+  const auto x = torch::linspace(-1, 1, 96).unsqueeze(1);
+  accelerate::DataLoader dataloader(
+      accelerate::TensorDataset({x, x.square()}),
+      {.batch_size = 8, .shuffle = true, .num_workers = 2});
+  torch::nn::Sequential model(
+      torch::nn::Linear(1, 16),
+      torch::nn::Tanh(),
+      torch::nn::Dropout(0.1),
+      torch::nn::Linear(16, 1));
+  accelerate::optim::AdamW optimizer(model->parameters(), {.lr = 0.01});
+  auto [loader, net, opt] = accelerator.prepare(dataloader, model, optimizer);
+  const auto steps = std::make_shared<Steps>();
+  accelerator.state().add("steps", steps);
+
+  if (accelerator.latest_checkpoint()) {
+    accelerator.load_state("latest");
+    accelerator.print("going on after ", steps->num_done, " steps");
+  }
+  float last = 0;
+  for (int64_t here = 0; steps->num_done < kNumSteps && here < num_allowed;) {
+    for (auto& batch : loader) {
+      auto loss = torch::mse_loss(net(batch[0]), batch[1]);
+      accelerator.backward(loss);
+      opt.step();
+      opt.zero_grad();
+      last = accelerator.reduce(loss.detach(), accelerate::ReduceOp::kMean)
+                 .item<float>();
+      ++here;
+      if (++steps->num_done % 5 == 0) {
+        accelerator.save_state();
+      }
+      if (steps->num_done == kNumSteps || here == num_allowed) {
+        break;
+      }
+    }
+  }
+  char text[64];
+  std::snprintf(text, sizeof(text), "%a", static_cast<double>(last));
+  accelerator.print("after ", steps->num_done, " steps the loss is ", text);
+}
