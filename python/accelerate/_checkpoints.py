@@ -73,8 +73,8 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any) -> Path:
 
 
 def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
-    if input_dir is not None and input_dir != "latest" or os.path.isdir("latest"):
-        folder = Path(os.path.expanduser(input_dir or "latest"))
+    if input_dir is not None and (input_dir != "latest" or os.path.isdir("latest")):
+        folder = Path(os.path.expanduser(input_dir))
         if not folder.is_dir():
             raise UsageError(f"[load_state] there is no folder {folder}, expected a checkpoint")
         return folder

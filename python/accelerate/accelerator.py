@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -45,9 +45,6 @@ from accelerate.utils.dataclasses import (
     RNGType,
 )
 from accelerate.utils.other import save
-
-if TYPE_CHECKING:
-    from accelerate._prepared_loader import DataLoaderAdapter
 
 # Methods and attributes of the original that come later.
 _NOT_THERE = frozenset(
@@ -538,12 +535,16 @@ class Accelerator:
         self._keep_loader(prepared)
         return prepared
 
-    def _keep_loader(self, loader: DataLoaderAdapter) -> None:
+    def _keep_loader(self, loader: Any) -> None:
+        from accelerate._prepared_loader import DataLoaderAdapter
+
         self._dataloaders.append(loader)
-        self._states += (
-            self._keep_state("loader", loader._state, loader._load_state),
-            self._keep_state("loader_own", loader._own_state, loader._load_own_state, True),
-        )
+        # Another library's loader may say that it needs no preparing.
+        if isinstance(loader, DataLoaderAdapter):
+            self._states += (
+                self._keep_state("loader", loader._state, loader._load_state),
+                self._keep_state("loader_own", loader._own_state, loader._load_own_state, True),
+            )
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """A loader of the same data without its first batches."""
