@@ -25,16 +25,6 @@ struct SliceEntry {
 
 } // namespace
 
-void OptimizerAdapter::zero_grad(Zeroing how) {
-  for (auto& parameter : parameters()) {
-    if (how == Zeroing::kDrop) {
-      parameter.mutable_grad() = at::Tensor();
-    } else if (parameter.grad().defined()) {
-      parameter.mutable_grad().zero_();
-    }
-  }
-}
-
 OptimizerStep::OptimizerStep(
     std::unique_ptr<OptimizerAdapter> optimizer,
     std::shared_ptr<StepState> step_state,

@@ -43,7 +43,7 @@ class ACCELERATE_API OptimizerAdapter {
   virtual void step(const StepScalars& scalars) = 0;
   /// Forgets the gradients of `parameters()`. Those that live in a bucket can
   /// be dropped or filled, but not detached in place.
-  virtual void zero_grad(Zeroing how);
+  virtual void zero_grad(Zeroing how) = 0;
   /// The state by the names of the tensors that it trains.
   virtual StateDict state(const NamedParameters& names) = 0;
   virtual void load_state(

@@ -41,6 +41,19 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
     optimizer_.step();
   }
+  // Not the optimizer's own, which detaches gradients in place first.
+  void zero_grad(Zeroing how) override {
+    for (auto& group : optimizer_.param_groups()) {
+      for (auto& parameter : group.params()) {
+        auto& gradient = parameter.mutable_grad();
+        if (how == Zeroing::kDrop) {
+          gradient.reset();
+        } else if (gradient.defined()) {
+          gradient.zero_();
+        }
+      }
+    }
+  }
   StateDict state(const NamedParameters& names) override {
     return optimizer_state(optimizer_, names);
   }
@@ -50,10 +63,14 @@ class TorchOptimizer final : public OptimizerAdapter {
   }
 
  private:
-  void check_gradients() {
-    const auto all = parameters();
-    if (std::none_of(all.begin(), all.end(), [](const auto& p) {
-          return p.grad().defined();
+  // Every step comes here: the groups as they are, no list of all parameters.
+  void check_gradients() const {
+    const auto& groups = std::as_const(optimizer_).param_groups();
+    if (std::none_of(groups.begin(), groups.end(), [](const auto& group) {
+          const auto& own = group.params();
+          return std::any_of(own.begin(), own.end(), [](const auto& p) {
+            return p.grad().defined();
+          });
         })) {
       throw UsageError(
           "[step] no parameter of the optimizer has a gradient; call "
