@@ -385,10 +385,6 @@ def save_as_original(accelerator: Accelerator, folder: Path, safe_serialization:
         )
     folder.mkdir(parents=True, exist_ok=True)
     weights = [state for state in _call_save_hooks(accelerator, folder) if state is not None]
-    if accelerator.use_distributed:
-        # The original saves its wrapped models, and finds nothing else.
-        prefix = checkpointing.PREFIX
-        weights = [{prefix + key: state[key] for key in state} for state in weights]
     step = _num_accumulated(accelerator)
     if step > 0:
         warnings.warn(

@@ -35,8 +35,6 @@ _GENERATORS = {
     "python": "random_state",
     "numpy": "numpy_random_seed",
 }
-# What `DistributedDataParallel` puts before names.
-PREFIX = "module."
 
 
 def _numbered(name: str, index: int, ending: str) -> str:
@@ -173,8 +171,6 @@ def _read_weights(folder: Path, index: int, kwargs: dict[str, Any]) -> dict[str,
 def load_weights(model: torch.nn.Module, state: dict[str, Any], kwargs: dict[str, Any]) -> None:
     """`load_state_dict` of what a file holds."""
     own = model.state_dict()
-    if state and all(name.startswith(PREFIX) and name not in own for name in state):
-        state = {name.removeprefix(PREFIX): value for name, value in state.items()}
     # A file has tied weights once, under the name that its writer has met first.
     _, aliases = _files.without_aliases(own)
     for alias, name in aliases.items():

@@ -63,8 +63,8 @@ for number, (x, y) in enumerate(loader, start=begin + 1):
         accelerator.save_state(told["save"], **told["how"])
     if number == 9:
         break
-print("\\nANSWER", accelerator.process_index, json.dumps(
-    [losses, random.random(), float(numpy.random.rand()), torch.rand(1).item()]))
+with open(f"answer{accelerator.process_index}", "w") as file:
+    json.dump([losses, random.random(), float(numpy.random.rand()), torch.rand(1).item()], file)
 """
 
 
@@ -78,12 +78,12 @@ def train(is_ours, folder, num_processes, begin=0, at=0, load="", save="", **how
             starter += ranks._TORCHRUN
         variables = {"PYTHONPATH": "", "ACCELERATE_USE_CPU": "true"}
     told = {"begin": begin, "at": at, "load": load, "save": save, "how": how}
-    out = ranks.check(ranks.run(starter, folder, TRAIN, json.dumps(told), **variables))
-    answers = sorted(
-        line.partition("ANSWER ")[2] for line in out.splitlines() if "ANSWER" in line
-    )
-    assert len(answers) == num_processes
-    return [json.loads(answer[2:]) for answer in answers]
+    ranks.check(ranks.run(starter, folder, TRAIN, json.dumps(told), **variables))
+    answers = [folder / f"answer{rank}" for rank in range(num_processes)]
+    found = [json.loads(answer.read_text()) for answer in answers]
+    for answer in answers:
+        answer.unlink()
+    return found
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
