@@ -44,8 +44,8 @@ ACCELERATE_API void write_rank_part(
     Manifest manifest);
 
 /// Writes the tensors of a model, in one file or several, as
-/// `safetensors::save_sharded` does. Throws `UsageError` where ranks hold slices
-/// of them.
+/// `safetensors::save_sharded` does. Throws `UsageError` where ranks hold
+/// slices of them.
 ACCELERATE_API void write_model_files(
     const std::filesystem::path& folder,
     const SavedObject& model,
