@@ -61,6 +61,8 @@ MappedFile::MappedFile(
   if (size == 0) {
     return; // An empty mapping is an error for the system.
   }
+  // Not populated: the system maps around each fault, which takes less time
+  // than mapping all ahead, and who wants one tensor pays for no other.
   void* begin = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value(), 0);
   if (begin == MAP_FAILED) {
     fail(std::strerror(errno));
