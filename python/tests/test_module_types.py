@@ -108,7 +108,7 @@ def test_preparing_again_after_a_forward_that_replaced_a_buffer():
     prepared = accelerator.prepare(net)
     prepared(torch.ones(1, 1))
     assert accelerator.prepare(net) is prepared
-    assert accelerator._run.state.state_dict()["model.buffers.seen"].item() == 1
+    assert accelerator._run.state.state_dict()["model.seen"].item() == 1
 
 
 def test_the_users_own_module_computes_in_the_same_precision():

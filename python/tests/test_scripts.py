@@ -78,7 +78,7 @@ def test_own_collectives_run_beside_those_of_the_package(tmp_path):
     pair = dist.new_group([0, 1])
     dist.all_reduce(mine, group=pair)
     assert mine.item() == 12
-    print("both", accelerator.process_index, "of", dist.get_world_size(), flush=True)
+    print(f"both {accelerator.process_index} of {dist.get_world_size()}", flush=True)
     """
     check_both(ranks.run(ranks.LAUNCH, tmp_path, script), "both")
 
@@ -108,7 +108,7 @@ def test_a_group_made_from_a_file_needs_no_variables(tmp_path):
         dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=2)
         accelerator = Accelerator()
         assert accelerator.gather(torch.tensor([rank])).tolist() == [0, 1]
-        print("met", accelerator.process_index, "of", accelerator.num_processes, flush=True)
+        print(f"met {accelerator.process_index} of {accelerator.num_processes}", flush=True)
 
     if __name__ == "__main__":
         mp.spawn(train, args=(sys.argv[1] + "/meeting",), nprocs=2)
@@ -190,6 +190,6 @@ def test_values_that_do_not_fit_together_are_an_error_on_all(tmp_path):
             raise SystemExit("no error")
     ragged = accelerator.gather(torch.full((rank + 1,), rank))
     assert ragged.tolist() == [0, 1, 1]
-    print("refused", rank, "of", accelerator.num_processes, flush=True)
+    print(f"refused {rank} of {accelerator.num_processes}", flush=True)
     """
     check_both(ranks.run(ranks.LAUNCH, tmp_path, script), "refused")
