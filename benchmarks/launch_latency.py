@@ -94,6 +94,10 @@ def cases(program, oracle):
             launch([*ours, "--num_processes", "2"], 2),
             launch([*torchrun, "--nproc_per_node", "2"], 2),
         ),
+        "torchrun_8": (
+            launch([*ours, "--num_processes", "8"], 8),
+            launch([*torchrun, "--nproc_per_node", "8"], 8),
+        ),
     }
 
 
