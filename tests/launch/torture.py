@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random faults against random jobs.
 
-    torture.py --program BUILD/bin/accelerate [--seconds 20] [--seed N]
+    torture.py --program BUILD/bin/accelerate [--seconds 60] [--seed N]
                [--cases N]
 
 Starts jobs of 1 to 8 ranks on 1 to 3 hosts (network namespaces, where this user
@@ -398,12 +398,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
     is_long = "ACCELERATE_TEST_LONG" in os.environ
-    parser.add_argument("--seconds", type=float, default=300 if is_long else 20)
+    parser.add_argument("--seconds", type=float, default=300 if is_long else 60)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--cases", type=int, default=1 << 30)
     options = parser.parse_args()
     # Other jobs each time, but where every change must pass: those that are known to.
-    seed = random.randrange(1 << 30) if is_long or options.seconds > 20 else 1
+    seed = random.randrange(1 << 30) if is_long or options.seconds > 60 else 1
     if options.seed is not None:
         seed = options.seed
     hosts = Hosts()
