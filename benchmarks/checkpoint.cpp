@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C++ side of checkpoint.py: saves and loads a BERT-base-sized model with
 // AdamW's moments, and writes as many bytes as bare files can be written.
-// Reads lines "save FOLDER", "load FOLDER", "raw FILE"; answers with seconds.
+// Reads lines "save FOLDER", "beside FOLDER" (asynchronously), "load FOLDER",
+// "read FOLDER" (without verifying), "raw FILE", "copy -"; answers with seconds.
 #include <accelerate/accelerate.h>
 #include <fcntl.h>
 #include <torch/torch.h>
@@ -40,6 +41,24 @@ double seconds(const std::function<void()>& work) {
   return time.count();
 }
 
+/// Loading without a look at checksums.
+void read_files(
+    const std::string& folder,
+    const accelerate::StateDict& states) {
+  for (const std::string object : {"model", "optimizer"}) {
+    const accelerate::safetensors::File file(
+        folder + "/" + object + ".safetensors");
+    const auto own = states.part(object);
+    for (const auto& view : file.tensors()) {
+      auto tensor = own.get<at::Tensor>(view.name);
+      tensor.copy_(at::from_blob(
+          const_cast<std::byte*>(view.data.data()),
+          view.shape,
+          tensor.options().device(at::kCPU)));
+    }
+  }
+}
+
 void write_raw(const std::string& path, const std::vector<at::Tensor>& all) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   for (const auto& tensor : all) {
@@ -69,23 +88,45 @@ int main() {
   }
   opt.step();
   opt.zero_grad();
+  const auto states = accelerator.state().state_dict();
   std::vector<at::Tensor> all;
-  for (const auto& [name, value] : accelerator.state().state_dict()) {
+  std::vector<at::Tensor> copies;
+  for (const auto& [name, value] : states) {
     if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
-      all.push_back(tensor->cpu().contiguous());
+      all.push_back(tensor->detach());
+      copies.push_back(at::empty(
+          tensor->sizes(),
+          at::TensorOptions(tensor->scalar_type())
+              .pinned_memory(!tensor->is_cpu())));
     }
   }
+  const auto copy = [&] {
+    for (size_t i = 0; i < all.size(); ++i) {
+      copies[i].copy_(all[i], /*non_blocking=*/true);
+    }
+  };
+  copy();
   std::string what;
   std::string path;
   while (std::cin >> what >> path) {
     std::cout << seconds([&] {
       if (what == "save") {
         accelerator.save_state(path);
+      } else if (what == "beside") {
+        accelerator.save_state(path, {.asynchronous = true});
       } else if (what == "load") {
         accelerator.load_state(path);
+      } else if (what == "read") {
+        read_files(path, states);
+      } else if (what == "copy") {
+        copy();
       } else {
-        write_raw(path, all);
+        write_raw(path, copies);
+      }
+      if (!accelerator.device().is_cpu()) {
+        torch::cuda::synchronize();
       }
     }) << std::endl;
+    accelerator.wait_for_save();
   }
 }

@@ -63,6 +63,11 @@ def main():
                lambda: save(peer, "peer"))  # fmt: skip
         report("load_warm", lambda: ours("load", folder / "ours"),
                lambda: peer("load", folder / "peer"))  # fmt: skip
+        save(ours, "beside"), ours("beside", folder / "beside")  # Memory is there now.
+        report("save_beside_training_beside_a_copy", lambda: ours("beside", folder / "beside"),
+               lambda: ours("copy", "-"))  # fmt: skip
+        report("load_warm_beside_no_verification", lambda: ours("load", folder / "ours"),
+               lambda: ours("read", folder / "ours"))  # fmt: skip
         report("load_cold", lambda: load_cold(ours, "ours"), lambda: load_cold(peer, "peer"))
     for side in ours, peer:
         side.process.stdin.close()

@@ -3,6 +3,8 @@
 import sys
 import time
 
+sys.path.append(sys.path.pop(0))  # A benchmark beside this one is called as a package it needs.
+
 import torch
 from accelerate import Accelerator
 from shapes import bert_base_shapes

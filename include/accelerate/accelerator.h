@@ -121,13 +121,19 @@ class ACCELERATE_API Accelerator {
   ///     accelerator.save_state("run/step_100");
   ///     // In a new process, which has prepared the same objects:
   ///     accelerator.load_state("run/step_100");
-  std::filesystem::path save_state(const std::filesystem::path& folder = {});
+  std::filesystem::path save_state(
+      const std::filesystem::path& folder = {},
+      const SaveStateOptions& options = {});
+  /// Until nothing is being written any more. What an asynchronous save failed
+  /// with is thrown here, or by the next call that saves, loads or looks for a
+  /// checkpoint, or by `end_training`; once. A program that ends waits too, and
+  /// can only print it.
+  void wait_for_save() const;
   /// Goes on from a checkpoint: verifies every byte of it, then restores the
   /// state of all objects. "latest" is the one saved last in the folder of
   /// `AcceleratorOptions::checkpoints`, unless a folder is really named so.
-  /// Another number of processes may load it; generators and a window of
-  /// gradients that was not full are then not restored, which is said on
-  /// stderr. Throws `DataError` where it is damaged and `UsageError` where
+  /// Another number of processes may load it; generators are then not restored,
+  /// which is said on stderr. Throws `DataError` where it is damaged and `UsageError` where
   /// other objects were prepared, both before anything is changed;
   /// `SystemError` where there is none.
   void load_state(const std::filesystem::path& folder = "latest");

@@ -27,4 +27,14 @@ struct ACCELERATE_API CheckpointOptions {
   bool save_on_each_node = false;
 };
 
+/// How `Accelerator::save_state` saves.
+///
+///     accelerator.save_state("run/step_100", {.asynchronous = true});
+struct ACCELERATE_API SaveStateOptions {
+  /// Returns when everything is copied to the host, and writes while training
+  /// goes on. The copy stays in memory for the next time. Saves never overlap:
+  /// the next one waits for it. See `Accelerator::wait_for_save`.
+  bool asynchronous = false;
+};
+
 } // namespace accelerate

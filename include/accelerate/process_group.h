@@ -82,6 +82,9 @@ class ACCELERATE_API ProcessGroup {
   /// this group, which stays in step. `ConfigError` where the group was given
   /// from outside and has a backend that nobody registered.
   ProcessGroup subgroup(const std::vector<int>& ranks) const;
+  /// The same ranks as a group of its own, for a thread whose collectives run
+  /// beside those of this one. A collective; throws as `subgroup`.
+  ProcessGroup duplicate() const;
 
   int rank() const;
   int world_size() const;
@@ -188,6 +191,9 @@ class ACCELERATE_API ProcessGroup {
   const std::shared_ptr<Impl>& impl() const { return impl_; }
 
  private:
+  ProcessGroup make_subgroup(const std::vector<int>& ranks, int64_t number)
+      const;
+
   std::shared_ptr<Impl> impl_;
 };
 

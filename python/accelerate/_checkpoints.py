@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelerate import _C, _files, checkpointing
+from accelerate import _C, _debug, _files, checkpointing
 from accelerate._state_values import ObjectState, OnlyPickled, flatten, unflatten
 from accelerate.errors import DataError, UsageError
 from accelerate.prepared_module import context_of, parameter_set
@@ -84,7 +84,7 @@ def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
             "automatic_checkpoint_naming=True"
         )
     parent = folder_of_all(accelerator)
-    latest = _C.latest_checkpoint(str(parent)) if parent.is_dir() else None
+    latest = _C.latest_checkpoint(str(parent), lambda what: _debug.warn(what, stacklevel=4))
     if latest is not None:
         return Path(latest)
     numbered = [path for path in numbered_in(parent) if checkpointing.is_original_checkpoint(path)]
@@ -98,29 +98,24 @@ def numbered_in(parent: Path) -> list[Path]:
     if not parent.is_dir():
         return []
     found = [path for path in parent.iterdir() if _AUTOMATIC.fullmatch(path.name)]
-    return sorted(found, key=_number_of)
-
-
-def _number_of(folder: Path) -> int:
-    return int(_AUTOMATIC.fullmatch(folder.name)[1])
+    return sorted(found, key=lambda path: int(path.name.rpartition("_")[2]))
 
 
 def go_on_counting(accelerator: Accelerator, loaded: Path) -> None:
-    """The next automatic name comes behind the checkpoint that was loaded."""
+    """The next automatic name comes behind those that are there."""
     project = accelerator.project_configuration
-    if project.automatic_checkpoint_naming and _AUTOMATIC.fullmatch(loaded.name):
-        if loaded.parent.resolve() == folder_of_all(accelerator).resolve():
-            project.iteration = max(project.iteration, _number_of(loaded) + 1)
+    if project.automatic_checkpoint_naming:
+        parent = folder_of_all(accelerator)
+        if loaded.parent.resolve() == parent.resolve():
+            project.iteration = max(project.iteration, _C.next_checkpoint_number(str(parent)))
 
 
-def rotate(accelerator: Accelerator, newest: Path) -> None:
-    """Takes the oldest away, so that `total_limit` are left; the newest is complete by now."""
-    limit = accelerator.project_configuration.total_limit
-    if limit is None:
-        return
-    others = [path for path in numbered_in(newest.parent) if path != newest]
-    for folder in others[: max(0, len(others) + 1 - max(limit, 1))]:
-        _C.remove_checkpoint(str(folder))
+def limit_of(accelerator: Accelerator) -> int | None:
+    """How many automatically named checkpoints are kept; None where all are."""
+    project = accelerator.project_configuration
+    if not project.automatic_checkpoint_naming or project.total_limit is None:
+        return None
+    return max(project.total_limit, 1)
 
 
 # --- our layout -------------------------------------------------------------------------------
@@ -148,11 +143,14 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def save(accelerator: Accelerator, folder: Path, safe_serialization: bool) -> None:
+def save(
+    accelerator: Accelerator, folder: Path, safe_serialization: bool, asynchronous: bool
+) -> None:
     def write_extra(stage: str) -> set[str]:
         return _write_parts(accelerator, Path(stage), safe_serialization)
 
-    accelerator._run.save_state(str(folder), write_extra)
+    limit = limit_of(accelerator)
+    accelerator._run.save_state(str(folder), write_extra, asynchronous, limit)
 
 
 def _write_parts(accelerator: Accelerator, stage: Path, safe_serialization: bool) -> set[str]:
@@ -186,6 +184,7 @@ def _write_parts(accelerator: Accelerator, stage: Path, safe_serialization: bool
                 path = stage / f"{kept.name}.pkl"
                 _save_pickled(kept, path, reason)
                 parts.pickles[kept.name] = _written(path)
+                _warn_of_code(kept, path, reason)
     return left_out
 
 
@@ -240,6 +239,29 @@ def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
         ) from error
 
 
+def _warn_of_code(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
+    """Who loads it at the next start should hear now that it will not be read."""
+    try:
+        load(path, map_location="cpu")
+    except pickle.UnpicklingError:
+        _debug.warn(
+            f"[save_state] '{kept.name}' is saved as a pickle, which load_state reads only with "
+            f"allow_pickle=True ({reason}); let its state_dict give tensors, numbers and containers",
+            stacklevel=6,
+        )
+
+
+def _read_pickle(path: Path, name: str, allow_pickle: bool, load_kwargs: dict[str, Any]) -> Any:
+    how = {"map_location": "cpu", "weights_only": not allow_pickle, **load_kwargs}
+    try:
+        return load(path, **how)
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"[load_state] {path} holds the state of '{name}' as a pickle, which may run any code "
+            "when it is read; if you trust whoever wrote it, pass allow_pickle=True"
+        ) from error
+
+
 def load_ours(
     accelerator: Accelerator,
     folder: Path,
@@ -249,12 +271,6 @@ def load_ours(
     model_kwargs: dict[str, Any],
 ) -> None:
     parts = _Parts(folder)
-    if parts.pickles and not allow_pickle:
-        raise UsageError(
-            f"[load_state] {folder} holds {', '.join(map(repr, parts.pickles))} as pickles, which "
-            "may run any code when they are read; if you trust whoever wrote them, pass "
-            "allow_pickle=True"
-        )
     models = _call_load_hooks(accelerator, folder)
     without = set()
     loads: list[Callable[[], Any]] = []
@@ -268,8 +284,7 @@ def load_ours(
     for kept in accelerator._states + accelerator._custom_states:
         if kept.name in parts.pickles:
             without.add(kept.name)
-            how = {"map_location": "cpu", "weights_only": False, **load_kwargs}
-            value = load(parts.path_of(kept.name), **how)
+            value = _read_pickle(parts.path_of(kept.name), kept.name, allow_pickle, load_kwargs)
             loads.append(lambda kept=kept, value=value: kept.put(value))
     if not restore_loaders:
         without |= {name for name in accelerator._run.state.names() if name.startswith("loader")}
@@ -407,6 +422,9 @@ def save_as_original(accelerator: Accelerator, folder: Path, safe_serialization:
     )
     for index, kept in enumerate(accelerator._custom_objects):
         checkpointing.save_custom_state(kept, folder, index, on_each_node)
+    limit = limit_of(accelerator)
+    if limit is not None and accelerator._is_writer:
+        _C.rotate_checkpoints(str(folder.parent), limit)
 
 
 def load_original(

@@ -35,11 +35,12 @@ def get_sampler(dataloader: DataLoader) -> Any:
 class RecordedIndices:
     """Hands the indices of a loader's sampler on to torch and remembers them, so that the loop
     knows what the batch of its turn consists of, however many are read ahead by workers. The first
-    `num_skipped` of the epochs that begin are left out."""
+    `num_skipped` of the epochs that begin are left out; all of them while they are `held_back`."""
 
     def __init__(self, indices: Iterable):
         self.indices = indices
         self.num_skipped = 0
+        self.held_back = False
         self.epoch = _EpochIndices(iter(()))
 
     def __len__(self) -> int:
@@ -47,7 +48,8 @@ class RecordedIndices:
 
     def __iter__(self) -> Iterator:
         # A new queue for each epoch: an older loop goes on with its own.
-        self.epoch = _EpochIndices(islice(iter(self.indices), self.num_skipped, None))
+        indices = iter(()) if self.held_back else iter(self.indices)
+        self.epoch = _EpochIndices(islice(indices, self.num_skipped, None))
         return self.epoch
 
 
@@ -163,6 +165,8 @@ class Place:
         self.num_batches = num_batches
         self.is_at_end = False
         self.is_restored = False
+        # Whether the loop found persistent workers that an earlier one had made.
+        self.has_workers = False
         self.begin = begin or {}
         self.ahead = ahead or {}
 
@@ -320,10 +324,11 @@ class DataLoaderAdapter(DataLoader):
     def _place(self) -> Place:
         """The loop begun last, as long as it is not at its end, or the one to come."""
         place = self._loops.latest or self._restored
-        if place is None:
-            return Place(self.iteration, 0, self._states_of_own())
-        if place.is_at_end:
-            return Place(place.epoch + 1, 0, self._states_of_own())
+        if place is not None and not place.is_at_end:
+            return place
+        epoch = self.iteration if place is None else place.epoch + 1
+        place = Place(epoch, 0, self._states_of_own())
+        place.has_workers = self._iterator is not None
         return place
 
     def _position(self) -> dict[str, int]:
@@ -358,6 +363,7 @@ class DataLoaderAdapter(DataLoader):
             "position": self._position(),
             "num_per_turn": self._num_per_turn,
             "begin": self._place().begin,
+            "has_workers": self._place().has_workers,
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
@@ -375,6 +381,7 @@ class DataLoaderAdapter(DataLoader):
                 )
         self._restore_position(position)
         self._restored.begin = state["begin"]
+        self._restored.has_workers = state["has_workers"]
 
     def _own_state(self) -> dict[str, Any]:
         """What this process alone goes on from: generators may differ between processes."""
@@ -413,6 +420,7 @@ class DataLoaderAdapter(DataLoader):
             is_there = restored.num_batches == self._num_before
             ahead = restored.ahead if is_there else None
             self._restored = Place(restored.epoch, self._num_before, restored.begin, ahead)
+            self._restored.has_workers = restored.has_workers
 
     def _take_restored(self) -> Place | None:
         """Where the loop that begins now is to go on; once."""
@@ -437,11 +445,29 @@ class DataLoaderAdapter(DataLoader):
         if place is None:
             begin = {**_generators.take(), **self._states_of_own()}
             place = Place(self.iteration, num_batches, begin)
+            place.has_workers = self._iterator is not None
         else:
+            if place.has_workers and self._iterator is None:
+                self._make_workers()
             place.num_batches = max(num_batches, place.num_batches)
             place.is_restored = True
         self._loops.latest = place
         return place, place.num_batches - num_batches
+
+    def _make_workers(self) -> None:
+        """The persistent workers that a run had when it was saved. Making them draws a seed; the
+        loop that goes on has found them, and must not see it drawn."""
+        own = self._states_of_own()
+        if self._recorded is not None:
+            self._recorded.held_back = True
+        try:
+            with _generators.lent(_generators.take()):
+                self._iterator = self._get_iterator()
+        finally:
+            if self._recorded is not None:
+                self._recorded.held_back = False
+            for name, generator in self._own_generators().items():
+                generator.set_state(own[name])
 
     @contextmanager
     def _as_begun(self, place: Place) -> Iterator[None]:

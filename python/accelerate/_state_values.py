@@ -70,6 +70,11 @@ class _Encoder:
         )
 
     def _put(self, tensor: torch.Tensor) -> int:
+        if tensor.is_meta or not _C.fits_into_files(tensor):
+            raise OnlyPickled(
+                f"[state] got a tensor of {tensor.dtype} ({tensor.layout}, on {tensor.device}) in "
+                f"the state of '{self._name}', which safetensors files cannot hold"
+            )
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
@@ -81,7 +86,10 @@ def flatten(value: Any, name: str) -> dict[str, Any]:
     """Containers and numbers as one text under `name`, tensors beside it under `name.0`, ...
     Throws `OnlyPickled`."""
     encoder = _Encoder(name)
-    text = json.dumps(encoder.encode(value))
+    try:
+        text = json.dumps(encoder.encode(value))
+    except RecursionError as error:
+        raise OnlyPickled(f"[state] the state of '{name}' contains itself") from error
     return {name: text, **{f"{name}.{i}": t for i, t in enumerate(encoder.tensors)}}
 
 

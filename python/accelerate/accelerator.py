@@ -19,7 +19,7 @@ from accelerate import _C, _checkpoints, _debug, _generators, _options, _trees
 from accelerate._placeholders import NotThereYet, placeholders_for
 from accelerate._state_values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint
-from accelerate.errors import UsageError
+from accelerate.errors import AccelerateError, UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.prepared_module import (
     Autocast,
@@ -364,8 +364,12 @@ class Accelerator:
         return self._run.check_trigger()
 
     def end_training(self) -> None:
-        """Leaves the group; collectives raise from then on."""
-        self.state.destroy_process_group()
+        """Leaves the group; collectives raise from then on. Raises as `wait_for_save`, when it
+        has left."""
+        try:
+            self.wait_for_save()
+        finally:
+            self.state.destroy_process_group()
 
     # --- prepare ----------------------------------------------------------------------------
 
@@ -665,6 +669,7 @@ class Accelerator:
         safe_serialization: bool = True,
         *,
         layout: str | None = None,
+        asynchronous: bool = False,
         **save_model_func_kwargs: Any,
     ) -> Path:
         """Saves everything that is needed to go on from here, and gives the folder.
@@ -673,7 +678,9 @@ class Accelerator:
         their own and wait for nobody, so it may be called on the main process alone. With
         automatic naming the folder is `project_dir/checkpoints/checkpoint_N`.
         `safe_serialization=False` writes weights by `torch.save`. `layout="accelerate"` writes
-        what Hugging Face Accelerate loads. See docs/guide_checkpoint.md."""
+        what Hugging Face Accelerate loads. `asynchronous` returns when everything is copied to
+        the host, and writes while training goes on; see `wait_for_save` and
+        docs/guide_checkpoint.md."""
         if layout not in (None, "accelerate"):
             raise UsageError(
                 f"[save_state] got layout={layout!r}, expected None (this package's) or "
@@ -685,15 +692,25 @@ class Accelerator:
                 "models read in the original, and nothing does here; leave it out",
                 stacklevel=2,
             )
+        if layout is not None and asynchronous:
+            raise UsageError(
+                "[save_state] got layout='accelerate' with asynchronous=True, expected one of "
+                "them: files of that layout are written at once"
+            )
+        self.wait_for_save()
         folder = _checkpoints.folder_to_save(self, output_dir)
         if layout is None:
-            _checkpoints.save(self, folder, safe_serialization)
+            _checkpoints.save(self, folder, safe_serialization, asynchronous)
         else:
             _checkpoints.save_as_original(self, folder, safe_serialization)
-        if self.project_configuration.automatic_checkpoint_naming and self._is_writer:
-            _checkpoints.rotate(self, folder)
         self.project_configuration.iteration += 1
         return folder
+
+    def wait_for_save(self) -> None:
+        """Until nothing is being written any more. Raises what an asynchronous save failed with,
+        as does the next `save_state`, `load_state` or `end_training`; once. A process that ends
+        waits too, and can only print it."""
+        self._run.wait_for_save()
 
     def should_stop(self) -> bool:
         """Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to one of its processes or
@@ -704,6 +721,10 @@ class Accelerator:
     def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
         """Saves, and ends the process with a code that makes the launcher start the job again
         without counting a failure. The new processes go on by `load_state("latest")`."""
+        try:
+            self.wait_for_save()
+        except AccelerateError as error:
+            print(error, file=sys.stderr)  # This one may still succeed.
         self.save_state(output_dir)
         # Whoever leaves first has the others stopped.
         self.wait_for_everyone()
@@ -727,6 +748,7 @@ class Accelerator:
         goes on where it stood, also where the loader goes through `skip_first_batches`; with
         `restore_loaders=False` it begins with the epoch. `allow_pickle` loads what only a pickle
         holds, which may run any code. Other arguments go to the models' `load_state_dict`."""
+        self.wait_for_save()
         folder = _checkpoints.folder_to_load(self, input_dir)
         # Says where tensors lie on their way, which is where they are used at once.
         load_model_func_kwargs.pop("map_location", None)

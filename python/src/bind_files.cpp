@@ -113,6 +113,13 @@ void bind_files(py::module_& module) {
   module.def("parse_size", &safetensors::parse_size, py::arg("text"));
   module.def("load_tensors", &load_tensors, py::arg("path"));
   module.def(
+      "fits_into_files",
+      [](const at::Tensor& tensor) {
+        return tensor.layout() == at::kStrided &&
+               file_dtype(tensor.scalar_type()).has_value();
+      },
+      py::arg("tensor"));
+  module.def(
       "save_tensors",
       [](const std::string& path,
          const py::dict& tensors,

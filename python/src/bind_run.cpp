@@ -172,10 +172,14 @@ void bind_run(py::module_& module) {
       .def_property_readonly("debug", &TrainingRun::debug)
       .def(
           "save_state",
-          [](const TrainingRun& run,
+          [](TrainingRun& run,
              const std::string& folder,
-             const std::optional<py::function>& write_extra) {
+             const std::optional<py::function>& write_extra,
+             bool asynchronous,
+             std::optional<std::int64_t> total_limit) {
             TrainingRun::SaveWith with;
+            with.asynchronous = asynchronous;
+            with.total_limit = total_limit;
             if (write_extra) {
               with.extra = [&](const std::filesystem::path& stage) {
                 const py::gil_scoped_acquire gil;
@@ -187,7 +191,10 @@ void bind_run(py::module_& module) {
             run.save_state(folder, with);
           },
           py::arg("folder"),
-          py::arg("write_extra") = py::none())
+          py::arg("write_extra") = py::none(),
+          py::arg("asynchronous") = false,
+          py::arg("total_limit") = py::none())
+      .def("wait_for_save", &TrainingRun::wait_for_save, release)
       .def("should_stop", &TrainingRun::should_stop, release)
       .def(
           "load_state",

@@ -4,6 +4,7 @@
 #include "accelerate/error.h"
 #include "accelerate/state_registry.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/numbered.h"
 #include "python/src/binders.h"
 #include "python/src/state_values.h"
 #include "run/model_context.h"
@@ -89,15 +90,26 @@ void bind_state(py::module_& module) {
   module.def("is_checkpoint", [](const std::string& folder) {
     return is_checkpoint(folder);
   });
-  module.def("latest_checkpoint", [](const std::string& folder) {
-    const auto found = complete_checkpoints(folder);
-    return found.empty() ? std::optional<std::string>()
-                         : std::optional(found.back().string());
-  });
   module.def(
-      "remove_checkpoint",
-      [](const std::string& folder) { remove_checkpoint(folder); },
-      py::arg("folder"));
+      "latest_checkpoint",
+      [](const std::string& parent, const py::function& complain) {
+        const auto found = newest_sound_checkpoint(
+            parent, [&](const std::string& what) { complain(what); });
+        return found ? std::optional(found->string()) : std::nullopt;
+      },
+      py::arg("parent"),
+      py::arg("complain"));
+  module.def(
+      "next_checkpoint_number",
+      [](const std::string& parent) { return next_checkpoint_number(parent); },
+      py::arg("parent"));
+  module.def(
+      "rotate_checkpoints",
+      [](const std::string& parent, std::int64_t limit) {
+        rotate_checkpoints(parent, limit);
+      },
+      py::arg("parent"),
+      py::arg("limit"));
   py::class_<TensorSlice>(module, "TensorSlice")
       .def(
           py::init(

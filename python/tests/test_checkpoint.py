@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
+from collections import OrderedDict
 
 import numpy
 import pytest
@@ -96,6 +98,63 @@ def test_nothing_is_taken_away_where_the_new_one_fails(make, tmp_path):
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["checkpoint_0"]
     assert accelerator.save_iteration == 1
     accelerator.load_state()
+
+
+def test_a_save_goes_on_beside_the_training(make, tmp_path):
+    project = ProjectConfiguration("run", automatic_checkpoint_naming=True, total_limit=2)
+    accelerator, *others = make(project_config=project)
+    saved = []
+    for _ in range(3):
+        step(accelerator, *others)
+        saved.append(weights_of(others[0]))
+        accelerator.save_state(asynchronous=True)
+    step(accelerator, *others)
+    accelerator.load_state("latest")  # Waits for it.
+    assert_equal(weights_of(others[0]), saved[-1])
+    kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert kept == ["checkpoint_1", "checkpoint_2"]
+    with pytest.raises(ValueError, match="asynchronous=True, expected one of them"):
+        accelerator.save_state(layout="accelerate", asynchronous=True)
+
+
+def test_a_save_that_failed_beside_the_training_is_told_once(make, tmp_path):
+    accelerator, *others = make()
+    accelerator.save_state("state")
+    step(accelerator, *others)
+
+    def spoil(models, weights, folder):
+        (tmp_path / folder / "optimizer.safetensors").mkdir()
+
+    hook = accelerator.register_save_state_pre_hook(spoil)
+    accelerator.save_state("state", asynchronous=True)
+    hook.remove()
+    step(accelerator, *others)
+    with pytest.raises(AccelerateError, match="optimizer.safetensors"):
+        accelerator.save_state("other")
+    accelerator.wait_for_save()
+    assert not (tmp_path / "other").exists()
+    make()[0].load_state("state")  # The one before.
+
+
+@pytest.mark.parametrize("file", ["checkpoint.json", "model.safetensors", "rank_0-at-3.json"])
+def test_the_latest_is_the_newest_that_is_sound(make, tmp_path, file):
+    def project():
+        return ProjectConfiguration("run", automatic_checkpoint_naming=True, total_limit=3)
+
+    accelerator, *others = make(project_config=project())
+    for _ in range(3):
+        step(accelerator, *others)
+        accelerator.save_state()
+    path = tmp_path / "run/checkpoints/checkpoint_2" / file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    accelerator, *others = make(project_config=project())
+    with pytest.warns(UserWarning, match=file):
+        accelerator.load_state("latest")
+    assert accelerator._run.state.part("progress")["num_backwards"] == 2
+    step(accelerator, *others)
+    assert accelerator.save_state().name == "checkpoint_3"
 
 
 def test_a_folder_that_is_named_latest_wins(make):
@@ -201,13 +260,14 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     accelerator, model, optimizer = make()
     kept = Kept([Odd(), torch.ones(2)])
     accelerator.register_for_checkpointing(kept)
-    accelerator.save_state("x")
+    with pytest.warns(UserWarning, match="'custom' is saved as a pickle.*got a Odd"):
+        accelerator.save_state("x")
     manifest = json.loads((tmp_path / "x/checkpoint.json").read_text())
     assert "custom.pkl" in manifest["state"]["python_parts"]["value"]
     kept.value = None
     step(accelerator, model, optimizer)
     expected = weights_of(model)
-    with pytest.raises(ValueError, match=r"holds 'custom' as pickles.*pass allow_pickle=True"):
+    with pytest.raises(ValueError, match=r"of 'custom' as a pickle.*pass allow_pickle=True"):
         accelerator.load_state("x")
     assert_equal(weights_of(model), expected)
     assert kept.value is None
@@ -217,6 +277,40 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     with pytest.raises(UsageError, match="'custom' can neither be saved as values .* nor be pick"):
         accelerator.save_state("y")
     assert not (tmp_path / "y").exists()
+
+
+def test_pickles_that_need_no_code_are_loaded(make, tmp_path, recwarn):
+    value = {
+        "complex": torch.ones(2, dtype=torch.complex128),
+        "sparse": torch.eye(2).to_sparse(),
+        "names": OrderedDict(a=1),
+    }
+    value["itself"] = value
+    accelerator, *_ = make()
+    kept = Kept(value)
+    accelerator.register_for_checkpointing(kept)
+    accelerator.save_state("x")
+    assert not [w for w in recwarn if "pickle" in str(w.message)]
+    assert (tmp_path / "x/custom.pkl").exists()
+    kept.value = None
+    accelerator.load_state("x")
+    assert kept.value["itself"] is kept.value
+    assert torch.equal(kept.value["complex"], value["complex"])
+    assert torch.equal(kept.value["sparse"].to_dense(), torch.eye(2))
+
+
+def test_paths_are_understood_as_the_system_does(make, tmp_path):
+    (tmp_path / "there/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("there/deep")
+    accelerator, *_ = make()
+    accelerator.save_state("link/../x/")
+    assert (tmp_path / "there/x/checkpoint.json").exists()
+    accelerator.load_state("link/../x")
+    (tmp_path / "here").mkdir()
+    os.chdir("here")
+    accelerator.save_state(".")
+    assert (tmp_path / "here/checkpoint.json").exists()
+    accelerator.load_state(".")
 
 
 def test_weights_may_be_pickles_that_run_no_code(make, tmp_path):
@@ -392,6 +486,29 @@ def test_a_place_is_not_skipped_to_twice(make, seedable):
     assert rest("by itself") == expected[14:]
     assert rest("skip_first_batches") == expected[14:]
     assert len(rest("from the beginning")) == 20
+
+
+@pytest.mark.parametrize("generator", [None, 5])
+@pytest.mark.parametrize("num_done", [10, 13, 20])
+def test_persistent_workers_keep_the_order(make, num_done, generator):
+    def loader_of(accelerator):
+        own = {} if generator is None else {"generator": torch.Generator().manual_seed(generator)}
+        return shuffled(accelerator, num_workers=1, persistent_workers=True, **own)
+
+    accelerator, *_ = make()
+    loader = loader_of(accelerator)
+    expected = []
+    for _ in range(3):
+        for batch in loader:
+            expected.append(batch.tolist())
+            if len(expected) == num_done:
+                accelerator.save_state("x")
+    accelerator, *_ = make()
+    loader = loader_of(accelerator)
+    torch.manual_seed(77)
+    accelerator.load_state("x")
+    rest = [batch.tolist() for _ in range(3 - num_done // 10) for batch in loader]
+    assert rest == expected[num_done:]
 
 
 def test_a_loader_with_a_generator_goes_on(make):

@@ -64,7 +64,9 @@ for epoch in range(begin // len(loader), 3):
         losses.append(loss.item().hex())
         num_steps += 1
         if num_steps in told.get("save", []):
-            accelerator.save_state(f"{told['folder']}/step_{num_steps}")
+            accelerator.save_state(
+                f"{told['folder']}/step_{num_steps}", asynchronous=told["asynchronous"]
+            )
 
 
 def digest(value):
@@ -97,28 +99,29 @@ def _train(folder: Path, num_processes: int, **told) -> list[dict]:
 
 def _cases():
     whole = [
-        (num_processes, precision, workers, skip, list(range(1, 30 // num_processes, 1)))
+        (num_processes, precision, workers, skip, beside, list(range(1, 30 // num_processes, 1)))
         for num_processes in (1, 2)
         for precision in ("no", "bf16")
-        for workers in (0, 2)
-        for skip in (False, True)
+        for workers, skip, beside in (
+            (0, False, False), (0, False, True), (0, True, False), (2, False, False), (2, True, False)
+        )
     ]
     # In the middle of a window, of an epoch, and at the end of one.
     first_tier = {
-        (1, "no", 0, False): [3, 10],
-        (2, "bf16", 0, False): [4, 5],
-        (2, "no", 2, True): [7],
-        (1, "bf16", 2, False): [13],
+        (1, "no", 0, False, False): [3, 10],
+        (2, "bf16", 0, False, True): [4, 5],
+        (2, "no", 2, True, False): [7],
+        (1, "bf16", 2, False, False): [13],
     }
     small = [(*case, steps) for case, steps in first_tier.items()]
     return tiers.cases(whole + small, small=small)
 
 
-@pytest.mark.parametrize("num_processes, precision, workers, skip, steps", _cases())
+@pytest.mark.parametrize("num_processes, precision, workers, skip, beside, steps", _cases())
 def test_a_resumed_run_equals_one_that_was_not_stopped(
-    tmp_path, num_processes, precision, workers, skip, steps
+    tmp_path, num_processes, precision, workers, skip, beside, steps
 ):
-    common = {"precision": precision, "workers": workers, "skip": skip}
+    common = {"precision": precision, "workers": workers, "skip": skip, "asynchronous": beside}
     whole = _train(tmp_path, num_processes, save=steps, **common)
     for step in steps:
         rest = _train(tmp_path, num_processes, resume=step, **common)

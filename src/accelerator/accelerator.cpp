@@ -107,20 +107,30 @@ StateRegistry& Accelerator::state() {
 }
 
 std::filesystem::path Accelerator::save_state(
-    const std::filesystem::path& folder) {
-  const auto target = folder.empty() ? state_->run.next_checkpoint() : folder;
-  state_->run.save_state(target, {.is_of_all = true});
-  if (folder.empty()) {
-    state_->run.rotate_checkpoints();
+    const std::filesystem::path& folder,
+    const SaveStateOptions& options) {
+  auto& run = state_->run;
+  TrainingRun::SaveWith with = {
+      .is_of_all = true, .asynchronous = options.asynchronous};
+  if (!folder.empty()) {
+    run.save_state(folder, with);
+    return folder;
   }
+  with.total_limit = run.options().checkpoints.total_limit;
+  const auto target = run.next_checkpoint();
+  run.save_state(target, with);
   return target;
 }
 
+void Accelerator::wait_for_save() const {
+  state_->run.wait_for_save();
+}
+
 void Accelerator::load_state(const std::filesystem::path& folder) {
-  const auto warnings =
-      state_->run.load_state(state_->run.find_checkpoint(folder));
-  for (const auto& line : warnings) {
-    std::cerr << line << '\n';
+  const auto say = [](const std::string& line) { std::cerr << line << '\n'; };
+  const auto found = state_->run.find_checkpoint(folder, say);
+  for (const auto& line : state_->run.load_state(found)) {
+    say(line);
   }
 }
 
@@ -129,6 +139,11 @@ bool Accelerator::should_stop() {
 }
 
 void Accelerator::save_and_leave(const std::filesystem::path& folder) {
+  try {
+    wait_for_save();
+  } catch (const Error& error) {
+    std::cerr << error.what() << '\n'; // This one may still succeed.
+  }
   save_state(folder);
   end_training();
   std::exit(kExitPreempted);

@@ -14,6 +14,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
 namespace {
@@ -85,6 +86,15 @@ void check_replaceable(const std::filesystem::path& target) {
         target.string(),
         "' is a device, a pipe or a socket, which a file must not replace; "
         "give the name of a plain file"));
+  }
+}
+
+void sync_folder(const std::filesystem::path& path) {
+  const UniqueFile folder(
+      open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // EINVAL: no such thing here.
+  if (!folder || (fsync(folder.get()) != 0 && errno != EINVAL)) {
+    refuse(path, "be brought to the disk");
   }
 }
 
@@ -173,21 +183,8 @@ void AtomicFile::commit(bool sync) {
     fail("be given its name");
   }
   is_committed_ = true;
-  if (!sync) {
-    return;
-  }
-  // The name is part of the folder: without this it can be lost.
-  const int folder =
-      open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) {
-    fail("be brought to the disk");
-  }
-  const int result = fsync(folder);
-  const int error = errno;
-  close(folder);
-  if (result != 0 && error != EINVAL) { // EINVAL: no such thing here.
-    errno = error;
-    fail("be brought to the disk");
+  if (sync) {
+    sync_folder(folder_of(target_));
   }
 }
 

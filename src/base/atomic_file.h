@@ -47,4 +47,8 @@ class ACCELERATE_API AtomicFile {
 /// what is there already: for a look before the work.
 ACCELERATE_API void check_replaceable(const std::filesystem::path& target);
 
+/// Brings the names in a folder to the disk: without it a power cut can lose
+/// them. Throws `SystemError`.
+ACCELERATE_API void sync_folder(const std::filesystem::path& folder);
+
 } // namespace accelerate

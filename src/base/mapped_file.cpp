@@ -11,28 +11,9 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
-namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) {
-      close(value_);
-    }
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int value() const { return value_; }
-
- private:
-  int value_;
-};
-
-} // namespace
-
 MappedFile::MappedFile(
     const std::filesystem::path& path,
     std::string_view where,
@@ -49,9 +30,9 @@ MappedFile::MappedFile(
         kind));
   };
   // Without O_NONBLOCK a pipe of that name would wait for a writer.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const UniqueFile file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat status = {};
-  if (file.value() < 0 || fstat(file.value(), &status) != 0) {
+  if (file.get() < 0 || fstat(file.get(), &status) != 0) {
     fail(std::strerror(errno));
   }
   if (!S_ISREG(status.st_mode)) {
@@ -63,7 +44,7 @@ MappedFile::MappedFile(
   }
   // Not populated: the system maps around each fault, which takes less time
   // than mapping all ahead, and who wants one tensor pays for no other.
-  void* begin = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value(), 0);
+  void* begin = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (begin == MAP_FAILED) {
     fail(std::strerror(errno));
   }

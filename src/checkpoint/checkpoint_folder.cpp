@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/mapped_file.h"
 #include "base/str.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
 namespace {
@@ -57,23 +58,14 @@ void rename_or_throw(const fs::path& from, const fs::path& to) {
   }
 }
 
-/// Names are part of the folder: without this a power cut can lose them.
-void sync_folder(const fs::path& path) {
-  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) {
-    cannot("bring to the disk", path, std::strerror(errno));
-  }
-  const int result = fsync(folder);
-  const int error = errno;
-  close(folder);
-  if (result != 0 && error != EINVAL) { // EINVAL: no such thing here.
-    cannot("bring to the disk", path, std::strerror(error));
-  }
-}
-
+/// As the system understands it: ".." behind a link is not the folder before it.
 fs::path without_slash(const fs::path& path) {
-  const auto normal = fs::absolute(path).lexically_normal();
-  return normal.has_filename() ? normal : normal.parent_path();
+  auto plain = fs::absolute(path);
+  while (!plain.has_filename() && plain.has_relative_path()) {
+    plain = plain.parent_path();
+  }
+  const auto name = plain.filename();
+  return name == "." || name == ".." ? fs::weakly_canonical(plain) : plain;
 }
 
 std::string hidden(const fs::path& target) {
@@ -88,13 +80,12 @@ fs::path stage_of(const fs::path& target, std::int64_t moment) {
   return target.parent_path() / str_cat(hidden(target), ".at-", moment, ".tmp");
 }
 
-/// Opens the folder and says that a living process writes there; -1 where one
-/// does already, or nobody can tell.
-int try_lock(const fs::path& folder) {
-  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0) {
-    close(file);
-    return -1;
+/// Opens the folder and says that a living process writes there; nothing where
+/// one does already, or nobody can tell.
+UniqueFile try_lock(const fs::path& folder) {
+  UniqueFile file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (file && flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    file.reset();
   }
   return file;
 }
@@ -182,12 +173,7 @@ bool is_left_behind(
   if (name.starts_with(hidden(target) + ".at-")) {
     return !name.starts_with(str_cat(hidden(target), ".at-", moment, '.'));
   }
-  const int lock =
-      name.find(".at-") == std::string::npos ? -1 : try_lock(entry);
-  if (lock >= 0) {
-    close(lock);
-  }
-  return lock >= 0;
+  return name.find(".at-") != std::string::npos && try_lock(entry);
 }
 
 /// Whether the checkpoint of this moment counts already.
@@ -230,6 +216,32 @@ bool is_of_moment(const fs::path& entry, std::int64_t moment) {
          std::string::npos;
 }
 
+/// Those that can be read, the newest last.
+std::vector<fs::path> folders_by_age(
+    const fs::path& parent,
+    const std::function<void(const std::string& what)>& complain) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const auto& entry : entries_of(parent)) {
+    if (entry.filename().string().starts_with('.') || !is_checkpoint(entry)) {
+      continue;
+    }
+    try {
+      found.emplace_back(CheckpointReader(entry).manifest().saved_at, entry);
+    } catch (const Error& error) {
+      // Damaged or cut off: none to go on from.
+      if (complain) {
+        complain(error.what());
+      }
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> folders;
+  for (auto& [time, folder] : found) {
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
 } // namespace
 
 CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
@@ -268,9 +280,6 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
 CheckpointWriter::~CheckpointWriter() {
   if (!is_committed_) {
     take_away(stage_);
-  }
-  if (lock_ >= 0) {
-    close(lock_);
   }
 }
 
@@ -328,9 +337,6 @@ RankPlace::RankPlace(const fs::path& target, std::int64_t moment, int rank)
 
 RankPlace::~RankPlace() {
   take_away(folder_);
-  if (lock_ >= 0) {
-    close(lock_);
-  }
 }
 
 void RankPlace::commit() {
@@ -444,6 +450,20 @@ fs::path CheckpointReader::verified(
   return path;
 }
 
+void CheckpointReader::verify() const {
+  const auto verify_part = [this](const Manifest& part) {
+    for (const auto& [name, record] : part.files) {
+      verified(name, record);
+    }
+  };
+  verify_part(manifest_);
+  for (int rank = 0; rank < manifest_.world_size; ++rank) {
+    if (const auto part = rank_part(rank)) {
+      verify_part(*part);
+    }
+  }
+}
+
 bool is_checkpoint(const fs::path& folder) {
   std::error_code ignored;
   return fs::is_regular_file(
@@ -451,23 +471,25 @@ bool is_checkpoint(const fs::path& folder) {
 }
 
 std::vector<fs::path> complete_checkpoints(const fs::path& parent) {
-  std::vector<std::pair<std::int64_t, fs::path>> found;
-  for (const auto& entry : entries_of(parent)) {
-    if (entry.filename().string().starts_with('.') || !is_checkpoint(entry)) {
-      continue;
-    }
+  return folders_by_age(parent, {});
+}
+
+std::optional<fs::path> newest_sound_checkpoint(
+    const fs::path& parent,
+    const std::function<void(const std::string& what)>& complain) {
+  auto found = folders_by_age(parent, complain);
+  while (!found.empty()) {
     try {
-      found.emplace_back(CheckpointReader(entry).manifest().saved_at, entry);
-    } catch (const Error&) {
-      // Damaged or cut off: none to go on from.
+      CheckpointReader(found.back()).verify();
+      return found.back();
+    } catch (const Error& error) {
+      if (complain) {
+        complain(error.what());
+      }
+      found.pop_back();
     }
   }
-  std::sort(found.begin(), found.end());
-  std::vector<fs::path> folders;
-  for (auto& [time, folder] : found) {
-    folders.push_back(std::move(folder));
-  }
-  return folders;
+  return std::nullopt;
 }
 
 void remove_checkpoint(const fs::path& folder) {

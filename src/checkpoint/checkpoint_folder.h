@@ -12,12 +12,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "accelerate/export.h"
+#include "base/unique_file.h"
 #include "checkpoint/manifest.h"
 
 namespace accelerate {
@@ -44,8 +46,8 @@ class ACCELERATE_API CheckpointWriter {
   std::filesystem::path target_;
   std::filesystem::path stage_;
   std::int64_t moment_;
-  /// Of the stage; -1 where the file system has no locks.
-  int lock_ = -1;
+  /// Of the stage; nothing where the file system has no locks.
+  UniqueFile lock_;
   bool is_committed_ = false;
 };
 
@@ -67,7 +69,7 @@ class ACCELERATE_API RankPlace {
   std::filesystem::path target_;
   std::filesystem::path folder_;
   std::int64_t moment_;
-  int lock_ = -1;
+  UniqueFile lock_;
 };
 
 /// A checkpoint as it lies on the disk.
@@ -77,6 +79,7 @@ class ACCELERATE_API CheckpointReader {
   /// where something is damaged, `SystemError` where there is none.
   explicit CheckpointReader(const std::filesystem::path& folder);
 
+  const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   /// The part of a rank; nothing where there is none of this moment. Throws
   /// `DataError` where it is damaged.
@@ -86,6 +89,8 @@ class ACCELERATE_API CheckpointReader {
   std::filesystem::path verified(
       const std::string& name,
       const FileRecord& record) const;
+  /// Looks at every byte, of the ranks' parts too. Throws `DataError`.
+  void verify() const;
 
  private:
   std::filesystem::path path_of(const std::string& name) const;
@@ -103,6 +108,11 @@ ACCELERATE_API bool is_checkpoint(const std::filesystem::path& folder);
 /// at the end.
 ACCELERATE_API std::vector<std::filesystem::path> complete_checkpoints(
     const std::filesystem::path& parent);
+/// The newest of these all bytes of which are as they were written. `complain`
+/// is told of newer ones that are damaged.
+ACCELERATE_API std::optional<std::filesystem::path> newest_sound_checkpoint(
+    const std::filesystem::path& parent,
+    const std::function<void(const std::string& what)>& complain = {});
 /// Takes one away; never half of it under its name.
 ACCELERATE_API void remove_checkpoint(const std::filesystem::path& folder);
 

@@ -199,15 +199,30 @@ void enlist(c10d::ProcessGroup& whole, c10d::ProcessGroup* part) {
   }
 }
 
+std::vector<int> all_ranks(const ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<size_t>(group.world_size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 } // namespace
 
 ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks) const {
   const int64_t number = agree_on_parts(*this, ranks);
-  std::vector<int> everybody(static_cast<size_t>(world_size()));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  if (ranks == everybody) {
+  return ranks == all_ranks(*this) ? *this : make_subgroup(ranks, number);
+}
+
+ProcessGroup ProcessGroup::duplicate() const {
+  if (is_solo()) {
     return *this;
   }
+  const auto ranks = all_ranks(*this);
+  return make_subgroup(ranks, agree_on_parts(*this, ranks));
+}
+
+ProcessGroup ProcessGroup::make_subgroup(
+    const std::vector<int>& ranks,
+    int64_t number) const {
   auto& whole = *impl_->group();
   const QuietLog quiet;
   ProcessGroup result;

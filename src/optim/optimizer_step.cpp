@@ -248,6 +248,15 @@ StateDict OptimizerStep::state_dict() const {
 void OptimizerStep::load_state_dict(const StateDict& saved) {
   StateDict state = saved;
   for_each_slice(state, [&](const SliceEntry& entry) {
+    const auto* whole = std::get_if<at::Tensor>(&entry.value);
+    if (whole != nullptr && whole->sizes() == entry.parameter.sizes()) {
+      // Ranks of another number had it in other slices.
+      state.set(
+          entry.key,
+          whole->flatten()
+              .narrow(0, entry.begin, entry.trained.numel())
+              .view(entry.trained.sizes()));
+    }
     const auto* slice = std::get_if<TensorSlice>(&entry.value);
     if (slice == nullptr) {
       return;

@@ -130,7 +130,8 @@ class ACCELERATE_API ParallelEngine
   // --- state ----------------------------------------------------------------
   /// What this rank saves of a parameter: the whole, or a `TensorSlice`.
   virtual StateValue saved(const at::Tensor& parameter) const;
-  /// Puts such a value back. Throws `UsageError` where its shape is another.
+  /// Puts such a value back; the whole tensor where another number of ranks had
+  /// slices of it. Throws `UsageError` where its shape is another.
   virtual void load(const at::Tensor& parameter, const StateValue& value);
   /// Puts back what `gradient` gave in the middle of a window; forgets it where
   /// `value` is undefined.

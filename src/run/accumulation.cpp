@@ -9,6 +9,73 @@
 #include "base/str.h"
 
 namespace accelerate {
+namespace {
+
+std::string names_in(const StateDict& window) {
+  std::string names;
+  for (int64_t i = 0; i < window.get<int64_t>("num_models"); ++i) {
+    names += window.get<std::string>(str_cat("model.", i, ".name")) + ' ';
+  }
+  return names;
+}
+
+at::Tensor mean_of(
+    const std::vector<const StateDict*>& windows,
+    const std::string& name) {
+  at::Tensor sum;
+  for (const auto* window : windows) {
+    if (window->contains(name)) {
+      const auto& value = window->get<at::Tensor>(name);
+      sum = sum.defined() ? sum + value : value;
+    }
+  }
+  return sum / static_cast<double>(windows.size());
+}
+
+/// Of one set of models, on all ranks.
+StateDict joined_window(
+    const std::vector<const StateDict*>& windows,
+    int num_ranks) {
+  StateDict joined = *windows.front();
+  const bool is_weighted = joined.contains("divisor");
+  // Plain gradients are averaged over ranks in the end, whoever they are.
+  // Weighted ones are sums over samples: the new ranks have as much together
+  // as the old ones had.
+  std::vector<StateDict> sums;
+  for (const auto* window : windows) {
+    auto& sum = sums.emplace_back(*window);
+    for (const auto& [name, value] : *window) {
+      const auto* gradient = std::get_if<at::Tensor>(&value);
+      if (is_weighted && gradient != nullptr && name != "total" &&
+          name != "divisor") {
+        const auto& divisor = window->get<at::Tensor>("divisor");
+        sum.set(name, *gradient * divisor.to(gradient->scalar_type()));
+      }
+    }
+  }
+  std::vector<const StateDict*> summed;
+  for (const auto& sum : sums) {
+    summed.push_back(&sum);
+  }
+  const double share =
+      is_weighted ? static_cast<double>(windows.size()) / num_ranks : 1.0;
+  for (const auto& [name, value] : sums.front()) {
+    if (!std::holds_alternative<at::Tensor>(value)) {
+      continue;
+    }
+    auto part = mean_of(summed, name);
+    if (name != "divisor") {
+      part = part * share;
+    }
+    if (is_weighted && name != "divisor" && name != "total") {
+      part = part / mean_of(summed, "divisor").to(part.scalar_type());
+    }
+    joined.set(name, part);
+  }
+  return joined;
+}
+
+} // namespace
 
 NoSyncGuard::NoSyncGuard(ParallelEngine& engine)
     : engine_(engine.shared_from_this()), was_syncing_(engine.sync()) {
@@ -237,6 +304,42 @@ void Accumulation::load_window(const StateDict& state) {
     window.total = state.get<at::Tensor>("total").clone();
     window.divisor = state.get<at::Tensor>("divisor").clone();
   }
+}
+
+std::optional<StateDict> Accumulation::joined(
+    const std::vector<StateDict>& of_ranks,
+    int num_ranks) {
+  std::vector<std::map<std::string, StateDict>> by_models;
+  for (const auto& state : of_ranks) {
+    auto& windows = by_models.emplace_back();
+    // Ranks may have them in another order.
+    for (int64_t i = 0; i < state.get<int64_t>("num_windows"); ++i) {
+      auto window = state.part(str_cat("window.", i));
+      auto models = names_in(window);
+      windows.emplace(std::move(models), std::move(window));
+    }
+    if (windows.size() != by_models.front().size()) {
+      return std::nullopt;
+    }
+  }
+  if (by_models.empty()) {
+    return std::nullopt;
+  }
+  StateDict all;
+  int64_t num_windows = 0;
+  for (const auto& [models, first] : by_models.front()) {
+    std::vector<const StateDict*> same;
+    for (const auto& windows : by_models) {
+      const auto found = windows.find(models);
+      if (found == windows.end()) {
+        return std::nullopt;
+      }
+      same.push_back(&found->second);
+    }
+    all.set(str_cat("window.", num_windows++), joined_window(same, num_ranks));
+  }
+  all.set("num_windows", num_windows);
+  return all;
 }
 
 } // namespace accelerate

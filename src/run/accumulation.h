@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "accelerate/accelerator_options.h"
@@ -13,6 +14,9 @@
 #include "run/model_context.h"
 
 namespace accelerate {
+
+/// The name of its state.
+inline constexpr const char* kAccumulation = "accumulation";
 
 /// Its state are the windows under way, with the gradients of their models as
 /// this rank holds them.
@@ -49,6 +53,13 @@ class ACCELERATE_API Accumulation : public Stateful {
   StateDict state_dict() const override;
   /// The models of the windows must be prepared before.
   void load_state_dict(const StateDict& state) override;
+  /// What each of `num_ranks` ranks goes on from, where others had the states
+  /// `of_ranks`: its share of their gradients, so that a window that is ended
+  /// by these ranks has the gradient that those would have given it. Nothing
+  /// where there are no states, or windows differ.
+  static std::optional<StateDict> joined(
+      const std::vector<StateDict>& of_ranks,
+      int num_ranks);
 
  private:
   struct Window {

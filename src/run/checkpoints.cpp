@@ -6,7 +6,10 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "checkpoint/numbered.h"
+#include "device/host_copies.h"
 #include "process/stop_request.h"
+#include "run/background_save.h"
 #include "run/training_run.h"
 #include "state/state_files.h"
 
@@ -16,34 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kCheckpoints = "checkpoints";
-constexpr const char* kCheckpointStart = "checkpoint_";
 
 int64_t milliseconds_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-}
-
-/// N of "checkpoint_N"; nothing for other names.
-std::optional<int64_t> number_of(const fs::path& folder) {
-  const auto name = folder.filename().string();
-  const auto digits = name.starts_with(kCheckpointStart)
-                          ? name.substr(std::string(kCheckpointStart).size())
-                          : "";
-  if (digits.empty() || digits.size() > 18 ||
-      digits.find_first_not_of("0123456789") != std::string::npos) {
-    return std::nullopt;
-  }
-  return std::stoll(digits);
-}
-
-int64_t next_number(const fs::path& folder) {
-  int64_t next = 0;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end;
-       it.increment(error)) {
-    next = std::max(next, number_of(it->path()).value_or(-1) + 1);
-  }
-  return next;
 }
 
 /// What `work` threw, as text; empty where it did not.
@@ -70,6 +49,26 @@ void agree(const ProcessGroup& group, const std::string& own) {
   }
 }
 
+/// The state with tensors of its own, on the host; only slices unless
+/// `is_whole`.
+StateDict copied(const StateDict& state, bool is_whole, HostCopies& copies) {
+  StateDict copied;
+  for (const auto& [name, value] : state) {
+    if (const auto* slice = std::get_if<TensorSlice>(&value)) {
+      copied.set(
+          name,
+          TensorSlice{copies.copy(slice->values), slice->whole, slice->begin});
+    } else if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
+      if (is_whole) {
+        copied.set(name, copies.copy(*tensor));
+      }
+    } else {
+      copied.set(name, value);
+    }
+  }
+  return copied;
+}
+
 } // namespace
 
 StateDict TrainingRun::Progress::state_dict() const {
@@ -86,76 +85,157 @@ bool TrainingRun::is_saving_main() const {
                                                 : topology().rank == 0;
 }
 
-void TrainingRun::save_state(const fs::path& folder, const SaveWith& with)
-    const {
-  const int64_t moment = progress_->num_backwards;
+/// A checkpoint, or a rank's part of one, from its beginning to its name.
+struct TrainingRun::PendingSave {
   std::unique_ptr<CheckpointWriter> writer;
   std::unique_ptr<RankPlace> place;
+  int rank = 0;
   Manifest manifest;
-  const auto write = [&] {
-    if (is_saving_main()) {
-      writer = std::make_unique<CheckpointWriter>(folder, moment);
-    } else {
-      place = std::make_unique<RankPlace>(folder, moment, topology().rank);
-    }
-    const auto stage = writer ? writer->folder() : place->folder();
-    const auto left_out =
-        with.extra ? with.extra(stage) : std::set<std::string>();
-    std::vector<SavedObject> objects;
-    for (const auto& [name, object] : state_->objects()) {
-      if (!left_out.contains(name)) {
-        const auto model = std::dynamic_pointer_cast<ModelContext>(object);
-        objects.push_back(
-            {name,
-             object->state_dict(),
-             state_->scope_of(name) == StateScope::kPerRank,
-             model ? model->model.tied : std::map<std::string, std::string>()});
-      }
-    }
-    manifest.moment = moment;
-    manifest.world_size = topology().world_size;
-    manifest.saved_at = milliseconds_now();
-    manifest.is_of_all = with.is_of_all;
-    write_rank_part(stage, objects, topology().rank, manifest);
+  std::vector<SavedObject> objects;
+
+  const fs::path& stage() const {
+    return writer ? writer->folder() : place->folder();
+  }
+  void write() {
+    write_rank_part(stage(), objects, rank, manifest);
     if (writer) {
-      write_common(stage, objects, manifest);
+      write_common(stage(), objects, manifest);
     } else {
       place->commit();
     }
-  };
-  const auto finish = [&] {
+  }
+  void finish() {
     if (writer) {
       writer->commit(manifest);
     }
-  };
-  if (with.is_of_all) {
-    agree(group(), problem_of(write));
-    agree(group(), problem_of(finish));
-  } else {
-    write();
-    finish();
   }
+};
+
+void TrainingRun::begin_save(
+    const fs::path& folder,
+    const SaveWith& with,
+    PendingSave& save) {
+  save.rank = topology().rank;
+  save.manifest.moment = progress_->num_backwards;
+  save.manifest.world_size = topology().world_size;
+  save.manifest.saved_at = milliseconds_now();
+  save.manifest.is_of_all = with.is_of_all;
+  if (is_saving_main()) {
+    save.writer =
+        std::make_unique<CheckpointWriter>(folder, save.manifest.moment);
+  } else {
+    save.place = std::make_unique<RankPlace>(
+        folder, save.manifest.moment, topology().rank);
+  }
+  const auto left_out =
+      with.extra ? with.extra(save.stage()) : std::set<std::string>();
+  if (with.asynchronous) {
+    host_copies_->restart();
+  }
+  for (const auto& [name, object] : state_->objects()) {
+    if (left_out.contains(name)) {
+      continue;
+    }
+    const auto model = std::dynamic_pointer_cast<ModelContext>(object);
+    SavedObject saved = {
+        name,
+        object->state_dict(),
+        state_->scope_of(name) == StateScope::kPerRank,
+        model ? model->model.tied : std::map<std::string, std::string>()};
+    if (with.asynchronous) {
+      const bool is_all_ours = save.writer || saved.is_per_rank;
+      saved.state = copied(saved.state, is_all_ours, *host_copies_);
+    }
+    save.objects.push_back(std::move(saved));
+  }
+}
+
+void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
+  wait_for_save();
+  const auto save = std::make_shared<PendingSave>();
+  const auto begin = [&] { begin_save(folder, with, *save); };
+  // Takes nothing of this call along, as it may outlive it.
+  const auto finish = [save,
+                       parent = fs::absolute(folder).parent_path(),
+                       limit = with.total_limit] {
+    const bool is_main = save->writer != nullptr;
+    save->finish();
+    if (is_main && limit) {
+      rotate_checkpoints(parent, *limit);
+    }
+  };
+  if (!with.asynchronous) {
+    const auto write = [&] {
+      begin();
+      save->write();
+    };
+    if (with.is_of_all) {
+      agree(group(), problem_of(write));
+      agree(group(), problem_of(finish));
+    } else {
+      write();
+      finish();
+    }
+    return;
+  }
+  const auto write = [save, copies = host_copies_] {
+    copies->wait();
+    save->write();
+  };
+  if (!with.is_of_all) {
+    begin();
+    saving_->start([write, finish] {
+      write();
+      finish();
+    });
+    return;
+  }
+  agree(group(), problem_of(begin));
+  if (!saving_group_) {
+    // Its collectives meet while training has others under way.
+    saving_group_ = group().duplicate();
+  }
+  saving_->start([write, finish, group = *saving_group_] {
+    agree(group, problem_of(write));
+    agree(group, problem_of(finish));
+  });
+}
+
+void TrainingRun::wait_for_save() const {
+  saving_->wait();
 }
 
 bool TrainingRun::should_stop() const {
   watch_for_stop_requests();
-  auto flag = at::full({1}, is_stop_requested() ? 1 : 0, at::kLong);
-  group().all_reduce(flag, ReduceOp::kMax);
-  return flag.item<int64_t>() > 0;
+  return is_on_any_rank(is_stop_requested());
 }
 
 std::vector<std::string> TrainingRun::load_state(
     const fs::path& folder,
     const std::set<std::string>& without) {
+  wait_for_save();
   const CheckpointReader checkpoint(folder);
   const Manifest& manifest = checkpoint.manifest();
   auto states = read_states(checkpoint, manifest);
-  std::vector<std::string> warnings;
   auto kept = without;
-  std::optional<Manifest> part;
-  if (manifest.world_size == topology().world_size) {
-    part = checkpoint.rank_part(topology().rank);
+  auto warnings = manifest.world_size == topology().world_size
+                      ? add_own_part(checkpoint, states)
+                      : add_parts_of_all(checkpoint, states);
+  for (const auto& [name, object] : state_->objects()) {
+    // Whoever has nothing of its own to go on from stays as it is.
+    if (state_->scope_of(name) == StateScope::kPerRank &&
+        !states.contains(name)) {
+      kept.insert(name);
+    }
   }
+  state_->load_parts(states, kept);
+  return warnings;
+}
+
+std::vector<std::string> TrainingRun::add_own_part(
+    const CheckpointReader& checkpoint,
+    StatesByName& states) const {
+  const auto part = checkpoint.rank_part(topology().rank);
   if (part) {
     for (auto& [name, state] : read_states(checkpoint, *part)) {
       // An object that ranks hold together has its slices here.
@@ -164,39 +244,69 @@ std::vector<std::string> TrainingRun::load_state(
       }
       states.try_emplace(name);
     }
-  } else if (manifest.world_size != topology().world_size) {
-    warnings.push_back(str_cat(
-        "[load_state] '",
-        folder.string(),
-        "' was saved by ",
-        manifest.world_size,
-        " processes and is loaded by ",
-        topology().world_size,
-        ": generators go on as they are, and a window of gradients that was "
-        "not full begins anew"));
-  } else if (manifest.is_of_all) {
+    return {};
+  }
+  // Rank 0 has written the manifest too.
+  if (checkpoint.manifest().is_of_all || topology().rank == 0) {
     throw DataError(str_cat(
         "[load_state] '",
-        folder.string(),
+        checkpoint.folder().string(),
         "' lacks the part of rank ",
         topology().rank,
-        ", though all ranks had saved it; is the folder seen by all "
-        "machines?"));
-  } else {
-    warnings.push_back(str_cat(
-        "[load_state] '",
-        folder.string(),
-        "' has no part of rank ",
-        topology().rank,
-        ", which did not call save_state: its generators go on as they are"));
+        ", which had saved it; is the folder seen by all machines?"));
   }
-  for (const auto& [name, object] : state_->objects()) {
-    if (!part && state_->scope_of(name) == StateScope::kPerRank) {
-      kept.insert(name);
+  return {str_cat(
+      "[load_state] '",
+      checkpoint.folder().string(),
+      "' has no part of rank ",
+      topology().rank,
+      ", which did not call save_state: its generators go on as they are")};
+}
+
+std::vector<std::string> TrainingRun::add_parts_of_all(
+    const CheckpointReader& checkpoint,
+    StatesByName& states) const {
+  const Manifest& manifest = checkpoint.manifest();
+  std::vector<StatesByName> parts;
+  for (int rank = 0; rank < manifest.world_size; ++rank) {
+    if (const auto part = checkpoint.rank_part(rank)) {
+      parts.push_back(read_states(checkpoint, *part));
     }
   }
-  state_->load_parts(states, kept);
-  return warnings;
+  const bool is_whole =
+      parts.size() == static_cast<size_t>(manifest.world_size);
+  if (!is_whole && manifest.is_of_all) {
+    throw DataError(str_cat(
+        "[load_state] '",
+        checkpoint.folder().string(),
+        "' has the parts of ",
+        parts.size(),
+        " of ",
+        manifest.world_size,
+        " ranks, though all had saved it; take another checkpoint"));
+  }
+  join_slices(parts, states);
+  std::vector<StateDict> windows;
+  for (const auto& part : parts) {
+    const auto found = part.find(kAccumulation);
+    if (is_whole && found != part.end()) {
+      windows.push_back(found->second);
+    }
+  }
+  const auto joined = Accumulation::joined(windows, topology().world_size);
+  if (joined) {
+    states[kAccumulation] = *joined;
+  }
+  return {str_cat(
+      "[load_state] '",
+      checkpoint.folder().string(),
+      "' was saved by ",
+      manifest.world_size,
+      " processes and is loaded by ",
+      topology().world_size,
+      ": generators go on as they are",
+      joined ? ""
+             : ", and a window of gradients that was not full begins anew")};
 }
 
 fs::path TrainingRun::next_checkpoint() const {
@@ -213,46 +323,31 @@ fs::path TrainingRun::next_checkpoint() const {
         *options.total_limit,
         ", expected at least 1"));
   }
+  wait_for_save();
   const auto parent = options.folder / kCheckpoints;
-  auto number = next_number(parent);
+  auto number = next_checkpoint_number(parent);
   if (topology().world_size > 1) {
     // A rank that looks later may see what another has begun.
     number =
         std::stoll(group().all_gather_bytes(std::to_string(number)).front());
   }
-  return parent / str_cat(kCheckpointStart, number);
+  return numbered_checkpoint(parent, number);
 }
 
-void TrainingRun::rotate_checkpoints() const {
-  const auto& options = options_.checkpoints;
-  if (!options.total_limit || !is_saving_main()) {
-    return;
-  }
-  std::vector<fs::path> numbered;
-  for (auto& path : complete_checkpoints(options.folder / kCheckpoints)) {
-    if (number_of(path)) {
-      numbered.push_back(std::move(path));
-    }
-  }
-  std::sort(numbered.begin(), numbered.end(), [](const auto& a, const auto& b) {
-    return *number_of(a) < *number_of(b);
-  });
-  const auto limit = static_cast<size_t>(*options.total_limit);
-  for (size_t i = 0; i + limit < numbered.size(); ++i) {
-    remove_checkpoint(numbered[i]);
-  }
+std::optional<fs::path> TrainingRun::latest_checkpoint(
+    const Complain& complain) const {
+  wait_for_save();
+  return newest_sound_checkpoint(
+      options_.checkpoints.folder / kCheckpoints, complain);
 }
 
-std::optional<fs::path> TrainingRun::latest_checkpoint() const {
-  auto found = complete_checkpoints(options_.checkpoints.folder / kCheckpoints);
-  return found.empty() ? std::nullopt : std::optional(std::move(found.back()));
-}
-
-fs::path TrainingRun::find_checkpoint(const fs::path& folder) const {
+fs::path TrainingRun::find_checkpoint(
+    const fs::path& folder,
+    const Complain& complain) const {
   if (folder != kLatestCheckpoint || fs::is_directory(folder)) {
     return folder;
   }
-  auto found = latest_checkpoint();
+  auto found = latest_checkpoint(complain);
   if (!found) {
     throw SystemError(str_cat(
         "[load_state] there is no complete checkpoint in '",

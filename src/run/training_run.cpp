@@ -7,11 +7,14 @@
 #include <cmath>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "device/host_copies.h"
 #include "parallel/seam_scope.h"
 #include "random/generators.h"
+#include "run/background_save.h"
 
 namespace accelerate {
 namespace {
@@ -123,9 +126,11 @@ TrainingRun::TrainingRun(
           assembly_.gradient_accumulation_steps,
           options_.accumulation,
           state_)),
-      scaler_(make_scaler(assembly_, reductions_, options_.scaler)) {
+      scaler_(make_scaler(assembly_, reductions_, options_.scaler)),
+      host_copies_(std::make_shared<HostCopies>()),
+      saving_(std::make_unique<BackgroundSave>()) {
   state_->add("progress", progress_);
-  state_->add("accumulation", accumulation_, StateScope::kPerRank);
+  state_->add(kAccumulation, accumulation_, StateScope::kPerRank);
   if (scaler_) {
     state_->add("scaler", scaler_);
     reductions_->set_share(
@@ -142,6 +147,8 @@ TrainingRun::TrainingRun(
     add_generator("generator_device", device());
   }
 }
+
+TrainingRun::~TrainingRun() = default;
 
 DistributedType TrainingRun::distributed_type() const {
   return distributed_type_of(group(), device());
@@ -397,11 +404,28 @@ SchedulerMoves TrainingRun::scheduler_moves(SchedulerCall call) const {
   return accelerate::scheduler_moves(call);
 }
 
-bool TrainingRun::check_trigger() {
-  auto flag = at::full({1}, trigger_ ? 1 : 0, at::kLong);
+bool TrainingRun::is_on_any_rank(bool is_here) const {
+  auto flag = at::full({1}, is_here ? 1 : 0, at::kLong);
   group().all_reduce(flag, ReduceOp::kMax);
-  trigger_ = false;
   return flag.item<int64_t>() > 0;
+}
+
+bool TrainingRun::check_trigger() {
+  return is_on_any_rank(std::exchange(trigger_, false));
+}
+
+void TrainingRun::shut_down() {
+  std::exception_ptr problem;
+  try {
+    wait_for_save();
+  } catch (const Error&) {
+    problem = std::current_exception();
+  }
+  saving_group_.reset();
+  assembly_.group.shutdown();
+  if (problem) {
+    std::rethrow_exception(problem);
+  }
 }
 
 std::vector<at::Tensor> TrainingRun::gather_real(

@@ -22,8 +22,12 @@
 #include "parallel/gradient_norm.h"
 #include "run/accumulation.h"
 #include "run/assemble.h"
+#include "state/state_files.h"
 
 namespace accelerate {
+
+class BackgroundSave;
+class HostCopies;
 
 /// See `find_checkpoint`.
 inline constexpr const char* kLatestCheckpoint = "latest";
@@ -36,6 +40,7 @@ class ACCELERATE_API TrainingRun {
       AcceleratorOptions options,
       const EnvLookup& env,
       std::shared_ptr<StepState> step_state = std::make_shared<StepState>());
+  ~TrainingRun();
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
@@ -84,11 +89,20 @@ class ACCELERATE_API TrainingRun {
     /// rank never waits for another: the checkpoint is complete with the main
     /// process's part, and other ranks add theirs.
     bool is_of_all = false;
+    /// Returns when everything is copied to memory of its own on the host; it is
+    /// written while the run goes on.
+    bool asynchronous = false;
+    /// How many numbered checkpoints are left in the folder that it is in, once
+    /// it is complete.
+    std::optional<int64_t> total_limit = {};
   };
   /// Makes `folder` a checkpoint of everything in `state()`. Throws
-  /// `SystemError`; an older checkpoint is then as it was.
-  void save_state(const std::filesystem::path& folder, const SaveWith& with)
-      const;
+  /// `SystemError`; an older checkpoint is then as it was. One that is still
+  /// being written is waited for first; what it failed with is thrown.
+  void save_state(const std::filesystem::path& folder, const SaveWith& with);
+  /// Until nothing is being written any more. Throws what the last
+  /// asynchronous save failed with, once.
+  void wait_for_save() const;
   /// Restores all objects but `without`; verifies the files first. Returns
   /// lines that the user should see. Throws `DataError` on damaged files,
   /// `UsageError` where the run consists of other objects.
@@ -99,21 +113,21 @@ class ACCELERATE_API TrainingRun {
   bool should_stop() const;
   /// Where the next one goes that was given no folder. A collective.
   std::filesystem::path next_checkpoint() const;
-  /// Takes the oldest away where there are more than the options allow.
-  void rotate_checkpoints() const;
-  /// The one saved last in the options' folder that is whole.
-  std::optional<std::filesystem::path> latest_checkpoint() const;
+  using Complain = std::function<void(const std::string& what)>;
+  /// The one saved last in the options' folder all bytes of which are as they
+  /// were written; `complain` is told of newer ones that are not.
+  std::optional<std::filesystem::path> latest_checkpoint(
+      const Complain& complain = {}) const;
   /// See `Accelerator`.
   void save_model(
       const ModelContext& model,
       const std::filesystem::path& folder,
       const safetensors::SaveOptions& options) const;
-  /// `kLatestCheckpoint` stands for the one saved last, unless a folder has
-  /// that name.
+  /// `kLatestCheckpoint` stands for that one, unless a folder has that name.
   std::filesystem::path find_checkpoint(
-      const std::filesystem::path& folder) const;
+      const std::filesystem::path& folder,
+      const Complain& complain) const;
 
-  using Complain = std::function<void(const std::string& what)>;
   /// A loss of a model that was called without its context, or of none that was
   /// prepared, is a `UsageError` unless there is something else to do with what
   /// would be said. Then a process on its own does not look.
@@ -155,8 +169,8 @@ class ACCELERATE_API TrainingRun {
   std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
   /// How many of `size` objects count, were they one for each sample.
   int64_t num_real(int64_t size) const;
-  /// Leaves the group.
-  void shut_down() { assembly_.group.shutdown(); }
+  /// Leaves the group. Throws as `wait_for_save`, when it has left.
+  void shut_down();
 
  private:
   /// How far the run has come, by which parts of checkpoints are told apart.
@@ -165,7 +179,23 @@ class ACCELERATE_API TrainingRun {
     StateDict state_dict() const override;
     void load_state_dict(const StateDict& state) override;
   };
+  struct PendingSave;
+  /// A collective.
+  bool is_on_any_rank(bool is_here) const;
   bool is_saving_main() const;
+  /// Makes the place, and collects what is to be written there.
+  void begin_save(
+      const std::filesystem::path& folder,
+      const SaveWith& with,
+      PendingSave& save);
+  /// Adds what this rank has for itself, or what ranks of another number had;
+  /// returns what the user should see.
+  std::vector<std::string> add_own_part(
+      const CheckpointReader& checkpoint,
+      StatesByName& states) const;
+  std::vector<std::string> add_parts_of_all(
+      const CheckpointReader& checkpoint,
+      StatesByName& states) const;
   void put_engine(
       const std::shared_ptr<ModelContext>& model,
       const Strategy& strategy);
@@ -196,6 +226,10 @@ class ACCELERATE_API TrainingRun {
   bool has_models_ = false;
   Complain complain_;
   bool trigger_ = false;
+  std::shared_ptr<HostCopies> host_copies_;
+  std::optional<ProcessGroup> saving_group_;
+  /// The last, so that what it writes goes after it.
+  std::unique_ptr<BackgroundSave> saving_;
 };
 
 } // namespace accelerate

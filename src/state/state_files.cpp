@@ -288,4 +288,59 @@ StatesByName read_states(
   return states;
 }
 
+void join_slices(const std::vector<StatesByName>& parts, StatesByName& states) {
+  struct Whole {
+    at::Tensor tensor;
+    int64_t num_missing = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Whole> wholes;
+  const auto add = [&](const std::string& object,
+                       const std::string& name,
+                       const TensorSlice& slice) {
+    auto& whole = wholes[{object, name}];
+    if (!whole.tensor.defined()) {
+      whole.tensor = at::empty(slice.whole, slice.values.options());
+      whole.num_missing = whole.tensor.numel();
+    }
+    if (whole.tensor.sizes().vec() != slice.whole) {
+      throw DataError(str_cat(
+          "[load_state] '",
+          name,
+          "' of '",
+          object,
+          "' has one shape on one rank and another on the next; take another "
+          "checkpoint"));
+    }
+    const auto values = slice.values.flatten();
+    whole.tensor.flatten().narrow(0, slice.begin, values.numel()).copy_(values);
+    whole.num_missing -= values.numel();
+  };
+  for (const auto& part : parts) {
+    for (const auto& [object, state] : part) {
+      for (const auto& [name, value] : state) {
+        if (const auto* slice = std::get_if<TensorSlice>(&value)) {
+          add(object, name, *slice);
+        }
+      }
+    }
+  }
+  for (const auto& [place, whole] : wholes) {
+    const auto& [object, name] = place;
+    if (whole.num_missing != 0) {
+      throw DataError(str_cat(
+          "[load_state] '",
+          name,
+          "' of '",
+          object,
+          "' lacks ",
+          whole.num_missing,
+          " of ",
+          whole.tensor.numel(),
+          " numbers, which ranks held that have not saved their part; take "
+          "another checkpoint"));
+    }
+    states[object].set(name, whole.tensor);
+  }
+}
+
 } // namespace accelerate

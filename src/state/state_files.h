@@ -56,5 +56,10 @@ ACCELERATE_API void write_model_files(
 using StatesByName = std::map<std::string, StateDict>;
 ACCELERATE_API StatesByName
 read_states(const CheckpointReader& checkpoint, const Manifest& part);
+/// Puts whole tensors into `states` where `parts`, of all ranks, hold slices of
+/// them. Throws `DataError` where something of a tensor is missing.
+ACCELERATE_API void join_slices(
+    const std::vector<StatesByName>& parts,
+    StatesByName& states);
 
 } // namespace accelerate

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/numbered.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -240,6 +241,31 @@ TEST(CheckpointFolder, FindsTheOneSavedLastAmongThoseThatAreWhole) {
           folder.path() / "step_10"));
   remove_checkpoint(found[0]);
   EXPECT_EQ(complete_checkpoints(folder.path()).size(), 2u);
+}
+
+TEST(NumberedCheckpoints, AreRotatedWithoutWhatIsTheUsers) {
+  const TempDir folder;
+  EXPECT_EQ(next_checkpoint_number(folder.path()), 0);
+  for (const int64_t number : {1, 2, 3, 4}) {
+    save(numbered_checkpoint(folder.path(), number), number);
+  }
+  fs::remove(folder.path() / "checkpoint_1" / "two");
+  folder.write("checkpoint_4/two", "damaged");
+  folder.write("checkpoint_0", "a file of the user's");
+  fs::create_directories(folder.path() / "checkpoint_5" / "mine");
+  save(folder.path() / "checkpoint_002", 2);
+  save(folder.path() / "best", 2);
+  EXPECT_EQ(next_checkpoint_number(folder.path()), 6);
+  rotate_checkpoints(folder.path(), 1);
+  EXPECT_THAT(
+      names_in(folder.path()),
+      UnorderedElementsAre(
+          "best",
+          "checkpoint_0",
+          "checkpoint_002",
+          "checkpoint_3",
+          "checkpoint_4",
+          "checkpoint_5"));
 }
 
 TEST(CheckpointFolder, CannotBeMadeInAPlaceThatIsRefused) {

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <future>
 #include <mutex>
 
 #include "accelerate/c10d.h"
@@ -94,6 +95,26 @@ TEST(Subgroup, MayBeOneRankOrAll) {
     EXPECT_EQ(group.subgroup({0, 1, 2}).impl(), group.impl());
   });
   EXPECT_TRUE(ProcessGroup().subgroup({0}).is_solo());
+}
+
+TEST(Duplicate, HasCollectivesOfItsOwn) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto other = group.duplicate();
+    EXPECT_EQ(other.rank(), group.rank());
+    // In another order on one rank: each group counts for itself.
+    if (group.rank() == 0) {
+      auto beside =
+          std::async(std::launch::async, [&] { return sum_of(other, 1); });
+      EXPECT_EQ(sum_of(group, 10), 20);
+      EXPECT_EQ(beside.get(), 2);
+    } else {
+      auto beside =
+          std::async(std::launch::async, [&] { return sum_of(group, 10); });
+      EXPECT_EQ(sum_of(other, 1), 2);
+      EXPECT_EQ(beside.get(), 20);
+    }
+  });
+  EXPECT_TRUE(ProcessGroup().duplicate().is_solo());
 }
 
 TEST(Subgroup, MayBeMadeOfASubgroup) {

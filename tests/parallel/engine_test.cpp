@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
 #include "accelerate/accelerate.h"
 #include "parallel/optimizer_sharder.h"
 #include "support/state.h"
+#include "support/temp_dir.h"
 
 namespace accelerate {
 namespace {
@@ -236,6 +238,41 @@ TEST(OwnEngine, MomentsAreSavedAsSlicesOfTheWhole) {
         [&] { accelerator.state().load_state_dict(copy); },
         ThrowsMessage<UsageError>(HasSubstr("holds 3 numbers from 1 on")));
   });
+}
+
+TEST(OwnEngine, MomentsAreCutAnewForAnotherNumberOfRanks) {
+  const testing::TempDir folder;
+  const std::string key = "optimizer.state.first.weight.exp_avg";
+  std::array<torch::Tensor, 2> saved;
+  const auto with = [&](int num_ranks, const auto& work) {
+    run_ranks(num_ranks, [&](ProcessGroup group) {
+      Accelerator accelerator(
+          {.engine = optimizer_sharder(), .process_group = group});
+      Net net;
+      optim::AdamW adamw(net->parameters(), {.lr = 0.05});
+      auto [model, opt] = accelerator.prepare(net, adamw);
+      accelerator.backward(model(batch_of(group.rank(), 0)).pow(2).sum());
+      opt.step();
+      opt.zero_grad();
+      work(group, accelerator);
+    });
+  };
+  with(2, [&](const ProcessGroup& group, Accelerator& accelerator) {
+    accelerator.save_state(folder.path() / "state");
+    saved[static_cast<size_t>(group.rank())] =
+        accelerator.state().state_dict().get<TensorSlice>(key).values.clone();
+  });
+  const auto whole = torch::cat({saved[0], saved[1]});
+  for (const int num_ranks : {1, 3}) {
+    with(num_ranks, [&](const ProcessGroup&, Accelerator& accelerator) {
+      accelerator.load_state(folder.path() / "state");
+      const auto state = accelerator.state().state_dict();
+      const auto& slice = state.get<TensorSlice>(key);
+      EXPECT_TRUE(torch::equal(
+          slice.values.flatten(),
+          whole.narrow(0, slice.begin, slice.values.numel())));
+    });
+  }
 }
 
 /// Counts, and hands memory of the heap out.

@@ -60,6 +60,17 @@ std::string train_and_save(const AcceleratorOptions& options) {
   training.accelerator.save_state(getenv(kFolder));
   return "saved";
 }
+/// The run goes on while the checkpoint is written, and ends at once.
+std::string train_and_save_beside(const AcceleratorOptions& options) {
+  torch::manual_seed(1);
+  Training training(options, false, 0.3);
+  torch::manual_seed(2 + training.accelerator.process_index());
+  const auto stop = std::stoll(getenv(kStop));
+  training.run(stop);
+  training.accelerator.save_state(getenv(kFolder), {.asynchronous = true});
+  training.run(stop + 4);
+  return "saved";
+}
 std::string load_and_train(const AcceleratorOptions& options) {
   torch::manual_seed(99); // Whatever the program does before it loads.
   Training training(options, false, 0.3);
@@ -95,14 +106,22 @@ std::string train_preempted(AcceleratorOptions options) {
 const RankBodyRegistration kPreempted("checkpoint_preempted", train_preempted);
 const RankBodyRegistration kTrainAll("checkpoint_all", train_all);
 const RankBodyRegistration kTrainAndSave("checkpoint_save", train_and_save);
+const RankBodyRegistration kTrainAndSaveBeside(
+    "checkpoint_save_beside",
+    train_and_save_beside);
 const RankBodyRegistration kLoadAndTrain("checkpoint_load", load_and_train);
 
 class CheckpointOfARun : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, CheckpointOfARun, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(
+    Ranks,
+    CheckpointOfARun,
+    ::testing::ValuesIn(
+        is_long_run() ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2}));
 
-TEST_P(CheckpointOfARun, GoesOnBitForBitInNewProcesses) {
-  // 22 micro-batches an epoch on one rank, 11 on two; windows of three.
-  std::vector<int64_t> stops = {1, 5, 11, 22, 30};
+void expect_to_go_on(
+    int num_ranks,
+    const std::string& save,
+    std::vector<int64_t> stops) {
   if (is_long_run()) {
     stops.clear();
     for (int64_t stop = 1; stop <= kEnd - 5; ++stop) {
@@ -110,17 +129,26 @@ TEST_P(CheckpointOfARun, GoesOnBitForBitInNewProcesses) {
     }
   }
   const auto expected =
-      run_body(RankKind::kProcesses, GetParam(), "checkpoint_all");
+      run_body(RankKind::kProcesses, num_ranks, "checkpoint_all");
   for (const int64_t stop : stops) {
     const TempDir folder;
     const auto checkpoint = folder.path() / "state";
     setenv(kFolder, checkpoint.c_str(), 1);
     setenv(kStop, std::to_string(stop).c_str(), 1);
-    run_body(RankKind::kProcesses, GetParam(), "checkpoint_save");
+    run_body(RankKind::kProcesses, num_ranks, save);
     EXPECT_EQ(
-        run_body(RankKind::kProcesses, GetParam(), "checkpoint_load"), expected)
+        run_body(RankKind::kProcesses, num_ranks, "checkpoint_load"), expected)
         << "stopped after " << stop;
   }
+}
+
+TEST_P(CheckpointOfARun, GoesOnBitForBitInNewProcesses) {
+  // 22 micro-batches an epoch on one rank, 11 on two; windows of three.
+  expect_to_go_on(GetParam(), "checkpoint_save", {1, 5, 11, 22, 30});
+}
+
+TEST_P(CheckpointOfARun, GoesOnBitForBitFromWhatWasWrittenBesideTheTraining) {
+  expect_to_go_on(GetParam(), "checkpoint_save_beside", {5, 22});
 }
 
 TEST_P(CheckpointOfARun, GoesOnBitForBitAfterItWasAskedToStop) {
@@ -336,6 +364,72 @@ TEST(Checkpoint, ThatCannotBeWrittenLeavesTheRunAndTheOldOne) {
   run_process({"umount", disk.string()});
 }
 
+TEST(AsynchronousSave, ThatFailsIsToldByTheNextCallOnce) {
+  const TempDir folder;
+  const auto target = folder.path() / "run" / "state";
+  Begun training;
+  training.accelerator.save_state(target, {.asynchronous = true});
+  training.accelerator.wait_for_save();
+  // Files of the new one cannot be made any more, once it has its place.
+  fs::create_directory(folder.path() / "run" / "state" / ".staged-5");
+  fs::create_directory(
+      folder.path() / "run" / "state" / ".staged-5" / "model.safetensors");
+  training.step();
+  training.accelerator.save_state(target, {.asynchronous = true});
+  training.step();
+  EXPECT_THAT(
+      [&] { training.accelerator.latest_checkpoint(); },
+      ThrowsMessage<SystemError>(HasSubstr("model.safetensors")));
+  training.accelerator.wait_for_save();
+  Begun again;
+  again.accelerator.load_state(target);
+  EXPECT_EQ(again.counter->seen, 4);
+  training.accelerator.save_state(target, {.asynchronous = true});
+  again.accelerator.load_state(folder.path() / "run" / "state");
+}
+
+TEST(AsynchronousSave, ComesAfterTheOneBeforeAndRotates) {
+  const TempDir folder;
+  Begun training({.folder = folder.path(), .total_limit = 2});
+  for (int i = 0; i < 5; ++i) {
+    training.accelerator.save_state({}, {.asynchronous = true});
+    training.step();
+  }
+  const auto latest = training.accelerator.latest_checkpoint();
+  ASSERT_TRUE(latest);
+  EXPECT_EQ(latest->filename(), "checkpoint_4");
+  Begun again;
+  again.accelerator.load_state(*latest);
+  EXPECT_EQ(again.counter->seen, 8);
+  std::vector<std::string> left;
+  for (const auto& entry :
+       fs::directory_iterator(folder.path() / "checkpoints")) {
+    left.push_back(entry.path().filename().string());
+  }
+  EXPECT_THAT(left, UnorderedElementsAre("checkpoint_3", "checkpoint_4"));
+}
+
+TEST(AsynchronousSaveDeathTest, IsFinishedWhereTheProgramCallsExit) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  setenv(kFolder, target.c_str(), /*overwrite=*/0);
+  EXPECT_EXIT(
+      {
+        Begun training;
+        training.accelerator.save_state(
+            getenv(kFolder), {.asynchronous = true});
+        std::exit(3);
+      },
+      ::testing::ExitedWithCode(3),
+      "");
+  const fs::path written = getenv(kFolder);
+  unsetenv(kFolder);
+  Begun training;
+  training.accelerator.load_state(written);
+  fs::remove_all(written);
+}
+
 TEST(Checkpoint, FailsOnAllRanksWhereItFailsOnOne) {
   const TempDir folder;
   folder.write("file", "");
@@ -366,6 +460,87 @@ TEST(Checkpoint, IsLoadedByAnotherNumberOfRanks) {
   alone.accelerator.load_state(checkpoint);
   EXPECT_EQ(alone.counter->seen, 6);
   alone.run(10);
+}
+
+/// Windows of three micro-batches of one linear model, whose gradient is known.
+struct Windowed {
+  Windowed(ProcessGroup group, bool weighted)
+      : accelerator(
+            {.cpu = true,
+             .accumulation = {.num_steps = 3},
+             .process_group = group}),
+        model(torch::nn::LinearOptions(2, 1).bias(false)),
+        weighted(weighted) {
+    const torch::NoGradGuard no_grad;
+    model->weight.fill_(0.5);
+    net = accelerator.prepare(model);
+  }
+  /// The number of a micro-batch says its input and how many samples it has.
+  static Tensor input(int number) {
+    return torch::full({1, 2}, 2.0 * number).index_put_({0, 0}, 1.0 + number);
+  }
+  static double weight(int number) { return 1.0 + 2 * number; }
+  void run(int number) {
+    const auto window = accelerator.accumulate(*net);
+    BackwardOptions options;
+    if (weighted) {
+      options.weight = weight(number);
+    }
+    accelerator.backward((*net)(input(number)).sum(), options);
+  }
+
+  Accelerator accelerator;
+  torch::nn::Linear model;
+  std::optional<PreparedModel<torch::nn::LinearImpl>> net;
+  bool weighted;
+};
+
+class HalfAWindow : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Weighted, HalfAWindow, ::testing::Bool());
+
+TEST_P(HalfAWindow, IsEndedByAnotherNumberOfRanks) {
+  const bool weighted = GetParam();
+  const auto in_all = [&](const std::vector<std::vector<int>>& rounds) {
+    // The gradient of a linear model's output is its input.
+    Tensor sum = torch::zeros({1, 2});
+    double total = 0;
+    for (const auto& round : rounds) {
+      for (const int number : round) {
+        const double share = weighted ? Windowed::weight(number)
+                                      : 1.0 / static_cast<double>(round.size());
+        sum += Windowed::input(number) * share;
+        total += share;
+      }
+    }
+    return sum / total;
+  };
+  const TempDir folder;
+  run_ranks(2, [&](ProcessGroup group) {
+    Windowed two(group, weighted);
+    two.run(group.rank());
+    two.run(2 + group.rank());
+    two.accelerator.save_state(folder.path() / "two");
+  });
+  Windowed one(ProcessGroup(), weighted);
+  one.accelerator.load_state(folder.path() / "two");
+  one.run(4);
+  // Three roundings of fp32.
+  EXPECT_TRUE(torch::allclose(
+      one.model->weight.grad(), in_all({{0, 1}, {2, 3}, {4}}), 1e-6))
+      << one.model->weight.grad();
+
+  Windowed alone(ProcessGroup(), weighted);
+  alone.run(0);
+  alone.run(1);
+  alone.accelerator.save_state(folder.path() / "one");
+  run_ranks(2, [&](ProcessGroup group) {
+    Windowed two(group, weighted);
+    two.accelerator.load_state(folder.path() / "one");
+    two.run(2 + group.rank());
+    EXPECT_TRUE(torch::allclose(
+        two.model->weight.grad(), in_all({{0}, {1}, {2, 3}}), 1e-6))
+        << two.model->weight.grad();
+  });
 }
 
 } // namespace

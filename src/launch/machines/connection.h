@@ -7,11 +7,11 @@
 #include <string>
 
 #include "accelerate/export.h"
+#include "base/unique_file.h"
 #include "launch/machines/outbox.h"
 #include "launch/machines/protocol.h"
 #include "launch/machines/pulse.h"
 #include "launch/supervise/event_loop.h"
-#include "launch/supervise/unique_file.h"
 
 namespace accelerate {
 

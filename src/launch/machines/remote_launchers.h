@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_file.h"
 #include "launch/supervise/child_process.h"
 #include "launch/supervise/event_loop.h"
 #include "launch/supervise/output_router.h"
-#include "launch/supervise/unique_file.h"
 
 namespace accelerate {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "accelerate/export.h"
-#include "launch/supervise/unique_file.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
 

@@ -11,10 +11,10 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "base/unique_file.h"
 #include "base/variables.h"
 #include "config/env_bridge.h"
 #include "launch/machines/job_token.h"
-#include "launch/supervise/unique_file.h"
 
 namespace accelerate {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
-#include "launch/supervise/unique_file.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
 

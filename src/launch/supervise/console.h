@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "accelerate/export.h"
+#include "base/unique_file.h"
 #include "launch/supervise/event_loop.h"
-#include "launch/supervise/unique_file.h"
 
 namespace accelerate {
 

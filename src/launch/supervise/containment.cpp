@@ -14,7 +14,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
-#include "launch/supervise/unique_file.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launch/supervise/unique_file.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "accelerate/export.h"
-#include "launch/supervise/unique_file.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
 

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "accelerate/export.h"
+#include "base/unique_file.h"
 #include "config/stream_choice.h"
 #include "launch/supervise/child_process.h"
 #include "launch/supervise/console.h"
 #include "launch/supervise/event_loop.h"
-#include "launch/supervise/unique_file.h"
 
 namespace accelerate {
 

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "accelerate/export.h"
-#include "launch/supervise/unique_file.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "accelerate/export.h"
+#include "base/unique_file.h"
 #include "launch/supervise/signal_file.h"
-#include "launch/supervise/unique_file.h"
 
 namespace accelerate {
 
