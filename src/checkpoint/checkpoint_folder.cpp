@@ -58,7 +58,8 @@ void rename_or_throw(const fs::path& from, const fs::path& to) {
   }
 }
 
-/// As the system understands it: ".." behind a link is not the folder before it.
+/// As the system understands it: ".." behind a link is not the folder before
+/// it.
 fs::path without_slash(const fs::path& path) {
   auto plain = fs::absolute(path);
   while (!plain.has_filename() && plain.has_relative_path()) {

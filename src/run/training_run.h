@@ -89,8 +89,8 @@ class ACCELERATE_API TrainingRun {
     /// rank never waits for another: the checkpoint is complete with the main
     /// process's part, and other ranks add theirs.
     bool is_of_all = false;
-    /// Returns when everything is copied to memory of its own on the host; it is
-    /// written while the run goes on.
+    /// Returns when everything is copied to memory of its own on the host; it
+    /// is written while the run goes on.
     bool asynchronous = false;
     /// How many numbered checkpoints are left in the folder that it is in, once
     /// it is complete.
