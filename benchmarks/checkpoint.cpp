@@ -2,7 +2,8 @@
 // The C++ side of checkpoint.py: saves and loads a BERT-base-sized model with
 // AdamW's moments, and writes as many bytes as bare files can be written.
 // Reads lines "save FOLDER", "beside FOLDER" (asynchronously), "load FOLDER",
-// "read FOLDER" (without verifying), "raw FILE", "copy -"; answers with seconds.
+// "read FOLDER" (without verifying), "raw FILE", "copy -"; answers with
+// seconds.
 #include <accelerate/accelerate.h>
 #include <fcntl.h>
 #include <torch/torch.h>

@@ -131,9 +131,10 @@ class ACCELERATE_API Accelerator {
   void wait_for_save() const;
   /// Goes on from a checkpoint: verifies every byte of it, then restores the
   /// state of all objects. "latest" is the one saved last in the folder of
-  /// `AcceleratorOptions::checkpoints`, unless a folder is really named so.
-  /// Another number of processes may load it; generators are then not restored,
-  /// which is said on stderr. Throws `DataError` where it is damaged and `UsageError` where
+  /// `AcceleratorOptions::checkpoints` that is not damaged (newer ones that are
+  /// are named on stderr), unless a folder is really named so. Another number
+  /// of processes may load it; generators are then not restored, which is said
+  /// on stderr. Throws `DataError` where it is damaged and `UsageError` where
   /// other objects were prepared, both before anything is changed;
   /// `SystemError` where there is none.
   void load_state(const std::filesystem::path& folder = "latest");

@@ -72,6 +72,16 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any) -> Path:
     return folder
 
 
+def folder_to_leave(accelerator: Accelerator) -> Path | None:
+    """Where `save_and_leave` saves that was given nothing; None where `save_state` knows."""
+    if accelerator.project_configuration.automatic_checkpoint_naming:
+        return None
+    parent = folder_of_all(accelerator)
+    folder = parent / f"checkpoint_{_C.next_checkpoint_number(str(parent))}"
+    accelerator.wait_for_everyone()  # Before one of them makes it.
+    return folder
+
+
 def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
     if input_dir is not None and (input_dir != "latest" or os.path.isdir("latest")):
         folder = Path(os.path.expanduser(input_dir))

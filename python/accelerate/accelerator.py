@@ -720,11 +720,14 @@ class Accelerator:
 
     def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
         """Saves, and ends the process with a code that makes the launcher start the job again
-        without counting a failure. The new processes go on by `load_state("latest")`."""
+        without counting a failure. The new processes go on by `load_state("latest")`. Without
+        `output_dir` the folder is the next in `project_dir/checkpoints`."""
         try:
             self.wait_for_save()
         except AccelerateError as error:
             print(error, file=sys.stderr)  # This one may still succeed.
+        if output_dir is None:
+            output_dir = _checkpoints.folder_to_leave(self)
         self.save_state(output_dir)
         # Whoever leaves first has the others stopped.
         self.wait_for_everyone()

@@ -8,12 +8,11 @@ import ranks
 TRAIN = """
 import os, signal, torch
 from accelerate import Accelerator
-from accelerate.utils import ProjectConfiguration
 
 accelerator = Accelerator(
     cpu=True,
     gradient_accumulation_steps=2,
-    project_config=ProjectConfiguration("run", automatic_checkpoint_naming=True),
+    project_dir="run",
 )
 torch.manual_seed(3)
 data = torch.utils.data.TensorDataset(torch.randn(48, 4), torch.randn(48, 1))

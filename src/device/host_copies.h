@@ -12,8 +12,8 @@
 namespace accelerate {
 
 /// Copies tensors to memory of its own on the host. The memory is kept, so that
-/// the next round of the same tensors allocates nothing. Used by one thread at a
-/// time.
+/// the next round of the same tensors allocates nothing. Used by one thread at
+/// a time.
 class ACCELERATE_API HostCopies {
  public:
   HostCopies();
