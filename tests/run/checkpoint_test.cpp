@@ -37,7 +37,7 @@ std::string told(Training& training, size_t num_losses) {
   for (const auto& [name, value] : training.accelerator.state().state_dict()) {
     const auto* tensor = std::get_if<at::Tensor>(&value);
     if (tensor != nullptr && !name.starts_with("accumulation")) {
-      all.push_back(tensor->to(torch::kDouble).flatten());
+      all.push_back(tensor->cpu().to(torch::kDouble).flatten());
     }
   }
   return to_text(torch::cat(all));
@@ -162,6 +162,31 @@ TEST_P(CheckpointOfARun, GoesOnBitForBitAfterItWasAskedToStop) {
   const auto checkpoints = folder.path() / "checkpoints";
   EXPECT_TRUE(fs::exists(checkpoints / "checkpoint_0" / "checkpoint.json"));
   EXPECT_FALSE(fs::exists(checkpoints / "checkpoint_1"));
+}
+
+TEST(CheckpointOnAGpu, GoesOnBitForBitWithAScalerAndTheDevicesGenerator) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  // A scale that overflows at first, so that steps are left out.
+  const AcceleratorOptions options = {
+      .mixed_precision = Precision::kFp16,
+      .scaler = {.init_scale = 1e12, .growth_interval = 3}};
+  for (const bool asynchronous : {false, true}) {
+    const TempDir folder;
+    torch::manual_seed(1);
+    Training whole(options, false, 0.3);
+    whole.run(13);
+    whole.accelerator.save_state(
+        folder.path() / "state", {.asynchronous = asynchronous});
+    whole.run(kEnd);
+    whole.accelerator.wait_for_save();
+    torch::manual_seed(99);
+    Training again(options, false, 0.3);
+    again.accelerator.load_state(folder.path() / "state");
+    again.run(kEnd);
+    EXPECT_EQ(told(again, 5), told(whole, 5)) << asynchronous;
+  }
 }
 
 /// A training on one rank that has made a few steps.
