@@ -2,6 +2,7 @@
 #include "models/layers.h"
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 
 #include <map>
 
@@ -42,6 +43,14 @@ at::Tensor relu(const at::Tensor& x) {
 }
 at::Tensor tanh(const at::Tensor& x) {
   return at::tanh(x);
+}
+
+// What a product of `x` is computed in.
+at::ScalarType product_type(const at::Tensor& x) {
+  const auto device = x.device().type();
+  return at::autocast::is_autocast_enabled(device)
+             ? at::autocast::get_autocast_dtype(device)
+             : x.scalar_type();
 }
 
 } // namespace
@@ -184,6 +193,29 @@ void check_heads(
         ", expected a multiple of the number of attention heads, ",
         num_heads));
   }
+}
+
+at::Tensor project_to_vocabulary(
+    const at::Tensor& x_BTC,
+    const at::Tensor& weight_VC,
+    const at::Tensor& bias_V) {
+  constexpr int64_t kMultiple = 64;
+  // The copy of the weights pays for itself with more rows than one token of
+  // each of many sequences.
+  constexpr int64_t kMinRows = 256;
+  const int64_t V = weight_VC.size(0);
+  const int64_t num_missing = (kMultiple - V % kMultiple) % kMultiple;
+  const auto type = product_type(x_BTC);
+  const bool is_reduced = type == at::kBFloat16 || type == at::kHalf;
+  if (num_missing == 0 || !x_BTC.is_cuda() || !is_reduced ||
+      x_BTC.numel() < kMinRows * x_BTC.size(-1)) {
+    return at::linear(x_BTC, weight_VC, bias_V);
+  }
+  return at::linear(
+      x_BTC,
+      at::constant_pad_nd(weight_VC.to(type), {0, 0, 0, num_missing}),
+      bias_V.defined() ? at::constant_pad_nd(bias_V.to(type), {0, num_missing})
+                       : bias_V);
 }
 
 at::Tensor

@@ -138,6 +138,15 @@ void check_heads(
     int64_t num_channels,
     int64_t num_heads);
 
+/// x W^T + b for W of V x C, where V is a vocabulary. Behind the V columns of
+/// the result there may be some of padding: GPUs multiply bf16 and fp16 several
+/// times faster where V is a multiple of 64, and those of most tokenizers are
+/// none. `bias` may be undefined.
+at::Tensor project_to_vocabulary(
+    const at::Tensor& x_BTC,
+    const at::Tensor& weight_VC,
+    const at::Tensor& bias_V);
+
 /// Dropout where `is_training`; otherwise `x` itself.
 at::Tensor
 apply_dropout(const at::Tensor& x, double probability, bool is_training);
