@@ -33,4 +33,41 @@ ACCELERATE_API at::Tensor cross_entropy(
     int64_t num_classes,
     int64_t ignored = -100);
 
+/// `at::layer_norm` over the last dimension, whose backward is one pass. `x`,
+/// `weight` and `bias` are of one type; statistics are computed in float32
+/// (float64 for such numbers).
+ACCELERATE_API at::Tensor layer_norm(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double epsilon);
+
+/// residual + dropout(branch + branch_bias) in one pass, with the gradient of
+/// the bias in the pass of backward. `branch_bias` may be undefined. All are of
+/// one type. A GPU drops with a probability that is rounded to 1/65536.
+ACCELERATE_API at::Tensor add_dropout(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& branch_bias,
+    double dropout);
+
+struct SumAndNorm {
+  at::Tensor sum;
+  at::Tensor normed;
+};
+
+/// `add_dropout`, and the layer norm of its result: what stands between two
+/// products of a transformer.
+///
+///     auto [sum, normed] = accelerate::kernels::add_dropout_layer_norm(
+///         x, torch::linear(y, w), b, gain, shift, 0.1, 1e-5);
+ACCELERATE_API SumAndNorm add_dropout_layer_norm(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& branch_bias,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double dropout,
+    double epsilon);
+
 } // namespace accelerate::kernels

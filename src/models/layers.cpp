@@ -65,6 +65,9 @@ Linear::Linear(int64_t num_inputs, int64_t num_outputs, bool with_bias)
 at::Tensor Linear::operator()(const at::Tensor& x) const {
   return at::linear(x, weight, bias);
 }
+at::Tensor Linear::product(const at::Tensor& x) const {
+  return at::linear(x, weight);
+}
 void Linear::draw(double stddev, const FreshTensors& fresh) {
   draw_normal(weight, stddev, fresh);
   draw_constant(bias, 0.0, fresh);
@@ -78,6 +81,10 @@ Conv1D::Conv1D(int64_t num_inputs, int64_t num_outputs, double stddev_scale)
 at::Tensor Conv1D::operator()(const at::Tensor& x_BTI) const {
   const auto flat = x_BTI.reshape({-1, x_BTI.size(-1)});
   return at::addmm(bias, flat, weight)
+      .view({x_BTI.size(0), x_BTI.size(1), weight.size(1)});
+}
+at::Tensor Conv1D::product(const at::Tensor& x_BTI) const {
+  return at::mm(x_BTI.reshape({-1, x_BTI.size(-1)}), weight)
       .view({x_BTI.size(0), x_BTI.size(1), weight.size(1)});
 }
 void Conv1D::draw(double stddev, const FreshTensors& fresh) {
@@ -110,7 +117,9 @@ LayerNorm::LayerNorm(int64_t num_channels, double epsilon)
       bias(register_parameter("bias", at::empty({num_channels}))),
       epsilon_(epsilon) {}
 at::Tensor LayerNorm::operator()(const at::Tensor& x) const {
-  return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon_);
+  return is_fused(x, weight)
+             ? kernels::layer_norm(x, weight, bias, epsilon_)
+             : at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon_);
 }
 void LayerNorm::draw(double /*stddev*/, const FreshTensors& fresh) {
   draw_constant(weight, 1.0, fresh);
@@ -221,6 +230,11 @@ at::Tensor project_to_vocabulary(
 at::Tensor
 apply_dropout(const at::Tensor& x, double probability, bool is_training) {
   return is_training && probability > 0 ? at::dropout(x, probability, true) : x;
+}
+
+bool is_fused(const at::Tensor& x, const at::Tensor& weight) {
+  return x.is_cuda() && x.scalar_type() == weight.scalar_type() &&
+         !at::autocast::is_autocast_enabled(x.device().type());
 }
 
 } // namespace accelerate::models

@@ -4,18 +4,20 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kernels/add_norm_cases.h"
+
 namespace accelerate {
 namespace {
 
 using torch::Tensor;
 
-class CrossEntropyOnGpu : public ::testing::TestWithParam<at::ScalarType> {};
+class KernelsOnGpu : public ::testing::TestWithParam<at::ScalarType> {};
 INSTANTIATE_TEST_SUITE_P(
     Types,
-    CrossEntropyOnGpu,
+    KernelsOnGpu,
     ::testing::Values(torch::kFloat, torch::kHalf, torch::kBFloat16));
 
-TEST_P(CrossEntropyOnGpu, IsThePlainExpression) {
+TEST_P(KernelsOnGpu, ComputeCrossEntropy) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no GPU";
   }
@@ -55,6 +57,26 @@ TEST_P(CrossEntropyOnGpu, IsThePlainExpression) {
     EXPECT_LE((logits.grad() - exact.grad()).abs().max().item<double>(), unit)
         << columns;
   }
+}
+
+TEST_P(KernelsOnGpu, ComputeSumsAndNorms) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  torch::manual_seed(7);
+  const double unit = GetParam() == torch::kFloat  ? 2e-5
+                      : GetParam() == torch::kHalf ? 8e-3
+                                                   : 5e-2;
+  // One pack for some lanes, packs of several, an odd number of rows, rows that
+  // no kernel takes.
+  for (const auto& shape : std::vector<std::vector<int64_t>>{
+           {2, 5, 8}, {9, 768}, {2, 301, 264}, {7, 1536}, {3, 13}, {2, 4096}}) {
+    for (const bool has_bias : {true, false}) {
+      testing::expect_add_norm(shape, GetParam(), torch::kCUDA, has_bias, unit);
+    }
+  }
+  testing::expect_dropout({200, 104}, GetParam(), torch::kCUDA);
+  testing::expect_dropout({200, 101}, GetParam(), torch::kCUDA);
 }
 
 } // namespace
