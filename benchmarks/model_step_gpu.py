@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of a BERT-base-sized classifier in bf16 on a GPU: ours beside
-transformers with Hugging Face Accelerate, both as written, nothing compiled."""
+"""Training steps in bf16 on a GPU: ours with masters and captured beside transformers with Hugging
+Face Accelerate, as written and with torch.compile."""
 import pathlib
 import sys
 
@@ -9,7 +9,11 @@ import torch
 import harness
 
 PEER = pathlib.Path(__file__).with_name("model_step_gpu_peer.py")
-BATCH, TOKENS, STEPS = 32, 128, 100
+STEPS = 20
+# Model, batch, tokens, dropout; with which mode of torch.compile beside "default".
+CASES = [("bert", 32, 128, 0.1, "reduce-overhead"), ("gpt2", 16, 1024, 0.1, None),
+         ("gpt2", 32, 1024, 0.1, None), ("gpt2", 64, 1024, 0.1, None),
+         ("gpt2", 16, 1024, 0.0, None)]
 
 
 def main():
@@ -17,11 +21,15 @@ def main():
     if not torch.cuda.is_available():
         print("model_step_gpu left out: there is no GPU", file=sys.stderr)
         return
-    settings = (BATCH, TOKENS, STEPS)
-    harness.report("model_step_gpu", "bert_base_bf16", *harness.alternate(
-        lambda: float(harness.run(options.bin / "model_step_gpu", *settings)),
-        lambda: float(harness.run(sys.executable, PEER, *settings)),
-        options.rounds), "ms/step")
+    for model, batch, tokens, dropout, mode in CASES:
+        settings = (model, batch, tokens, dropout, STEPS)
+        ours = options.bin / "model_step_gpu"
+        for peer in ("eager", "default", *([mode] if mode else [])):
+            harness.report("model_step_gpu", f"{model}_b{batch}_dropout{dropout}_beside_{peer}",
+                           *harness.alternate(
+                lambda: float(harness.run(ours, *settings, "masters", "capture")),
+                lambda: float(harness.run(sys.executable, PEER, *settings, peer)),
+                options.rounds), "ms/step")
 
 
 main()

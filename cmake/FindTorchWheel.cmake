@@ -80,6 +80,7 @@ if(EXISTS ${ACCELERATE_TORCH_DIR}/lib/libtorch_cuda.so)
   find_program(ACCELERATE_NVCC nvcc PATHS /usr/local/cuda/bin)
   get_filename_component(_toolkit "${ACCELERATE_NVCC}" REALPATH)
   get_filename_component(_toolkit "${_toolkit}" DIRECTORY)
+  get_filename_component(ACCELERATE_TOOLKIT "${_toolkit}" DIRECTORY)
   find_path(ACCELERATE_CUDA_INCLUDE crt/host_config.h NO_CACHE
             HINTS ${_nvidia_includes} ${_toolkit}/../include)
   find_path(ACCELERATE_NCCL_INCLUDE nccl.h NO_CACHE HINTS ${_nvidia_includes})

@@ -4,6 +4,7 @@
 
 #include "accelerate/accelerator.h"
 #include "accelerate/accumulate.h"
+#include "accelerate/capture.h"
 #include "accelerate/collate.h"
 #include "accelerate/collectives.h"
 #include "accelerate/data_loader.h"
@@ -12,6 +13,7 @@
 #include "accelerate/error.h"
 #include "accelerate/grad_scaler.h"
 #include "accelerate/join.h"
+#include "accelerate/kernels.h"
 #include "accelerate/local_sgd.h"
 #include "accelerate/memory.h"
 #include "accelerate/optimizer.h"

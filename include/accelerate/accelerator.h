@@ -17,6 +17,7 @@
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/accumulate.h"
+#include "accelerate/capture.h"
 #include "accelerate/collectives.h"
 #include "accelerate/data_loader.h"
 #include "accelerate/detail/preparable.h"
@@ -235,6 +236,42 @@ class ACCELERATE_API Accelerator {
   /// Empty without fp16.
   const std::shared_ptr<GradScaler>& scaler() const;
 
+  // --- capture --------------------------------------------------------------
+  /// A step that a GPU repeats by itself. The first calls with inputs of a
+  /// shape run `function` as it is (`CaptureOptions::num_warmup`); the next one
+  /// records what it orders as one graph, which every further call replays:
+  /// the host only copies the inputs and starts it. Inputs of another shape get
+  /// a graph of their own.
+  ///
+  ///     auto step = accelerator.capture([&](const Sample& batch) {
+  ///       auto loss = torch::mse_loss(net(batch.x), batch.y);
+  ///       accelerator.backward(loss);
+  ///       opt.step();
+  ///       opt.zero_grad();
+  ///       return loss;
+  ///     });
+  ///     for (auto& batch : loader) {
+  ///       auto loss = step(batch);
+  ///       scheduler.step();
+  ///     }
+  ///
+  /// What the function does on the host happens in warm-up and recording only:
+  /// counters, prints, `accumulate` and schedulers belong around the call.
+  /// Random numbers, learning rates, windows of `accumulate` and clipping are
+  /// those of a step that is not captured; weights, moments and modes of
+  /// modules must stay where they are (`load_state` makes the graphs anew).
+  ///
+  /// Where a step cannot be captured, one line on standard error says why and
+  /// the function runs as it is: on the CPU, with several processes, with fp16,
+  /// an engine of one's own, an optimizer that takes numbers of the host, or a
+  /// function that waits for the device.
+  template <class Function>
+  CapturedStep<std::decay_t<Function>> capture(
+      Function&& function,
+      CaptureOptions options = {}) {
+    return {std::forward<Function>(function), make_capture(options)};
+  }
+
   // --- precision ------------------------------------------------------------
   Precision mixed_precision() const;
   /// The precision of the run for code outside of a prepared model; with
@@ -389,6 +426,7 @@ class ACCELERATE_API Accelerator {
   JoinGuard begin_join(
       std::vector<ParallelEngine*> engines,
       JoinOptions options);
+  std::shared_ptr<detail::StepCapture> make_capture(CaptureOptions options);
   Scheduler prepare_scheduler(Scheduler scheduler);
   void wire();
   void write_model(

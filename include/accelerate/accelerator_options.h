@@ -44,6 +44,14 @@ struct ACCELERATE_API AcceleratorOptions {
   /// What operators of prepared models compute in. Where it is not given,
   /// ACCELERATE_MIXED_PRECISION says it.
   std::optional<Precision> mixed_precision = {};
+  /// With bf16: the weights of prepared models become bf16 themselves, and
+  /// prepared optimizers train masters in fp32 in their place, to which
+  /// gradients are added up. No operator casts weights then, and none is left
+  /// in fp32: fp32 tensors among the arguments of a model are handed to it as
+  /// bf16. Checkpoints and `save_model` hold the masters; parameters that are
+  /// frozen have none and are saved as bf16. Where optimizers read `parameters()`
+  /// and the weights are looked at, they are bf16.
+  bool master_weights = false;
   /// Hand out what prepared models compute in reduced precision as fp32.
   bool outputs_to_fp32 = true;
   /// How the loss is scaled with fp16.

@@ -31,7 +31,7 @@ class PreparedModel {
   template <class... Args>
   auto operator()(Args&&... args) {
     detail::ForwardScope scope(*context_);
-    auto output = module_->forward(std::forward<Args>(args)...);
+    auto output = module_->forward(scope.input(std::forward<Args>(args))...);
     std::vector<at::Tensor*> tensors;
     if (scope.wants_outputs()) {
       tree::for_each(output, [&](at::Tensor& t) { tensors.push_back(&t); });

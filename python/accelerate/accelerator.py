@@ -16,6 +16,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from accelerate import _C, _checkpoints, _debug, _generators, _options, _trees
+from accelerate._captured_step import CapturedStep
 from accelerate._placeholders import NotThereYet, placeholders_for
 from accelerate._state_values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint
@@ -791,6 +792,25 @@ class Accelerator:
             self._run.backward(loss, weight, keeps, lambda scaled: scaled.backward(**kwargs))
         else:
             self._run.backward(loss, weight, keeps, torch.Tensor.backward)
+
+    def capture(
+        self, function: Callable, *, num_warmup: int = 3, max_graphs: int = 8
+    ) -> CapturedStep:
+        """A training step that a GPU repeats by itself, called in the place of `function`; may be
+        used as a decorator. See docs/guide_training_step.md.
+
+            @accelerator.capture
+            def step(batch):
+                loss = model(**batch).loss
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss
+
+        The first `num_warmup` calls with inputs of a shape run as they are, the next one is
+        recorded, and every further one replays the recording. Where a step cannot be recorded, one
+        line on standard error says why and `function` runs as it is."""
+        return CapturedStep(function, _C.StepCapture(self._run, num_warmup, max_graphs))
 
     @property
     def sync_gradients(self) -> bool:

@@ -26,6 +26,8 @@ class _Adapter:
         # None where the user has left it to the optimizer.
         self.set_to_none: bool | None = None
         self.result: Any = None
+        # Groups whose rate was made a tensor for steps that are recorded.
+        self._is_captured = False
 
     def parameters(self) -> list[torch.Tensor]:
         return [p for group in self._optimizer.param_groups for p in group["params"]]
@@ -46,6 +48,28 @@ class _Adapter:
         # torch's fused optimizers; a closure computes gradients that nobody has looked at.
         supports = getattr(self._optimizer, "_step_supports_amp_scaling", False)
         return bool(supports) and self.closure is None
+
+    def prepare_capture(self) -> str:
+        """Lets steps be recorded: rates and counts move to the device. What keeps them from it."""
+        for group in self._optimizer.param_groups:
+            if "capturable" not in group:
+                return (
+                    f"{type(self._optimizer).__name__} takes numbers of the host, expected an "
+                    "optimizer with `capturable`, as torch.optim.AdamW"
+                )
+        left = [g for g in self._optimizer.param_groups if not isinstance(g["lr"], torch.Tensor)]
+        for group in left:
+            self._is_captured = group["capturable"] = True
+            device = group["params"][0].device
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+        for parameter, state in self._optimizer.state.items() if left else ():
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].to(parameter.device)
+        return ""
+
+    def has_all_state(self) -> bool:
+        state = self._optimizer.state
+        return not state or all(p.grad is None or p in state for p in self.parameters())
 
     def step(self, found_inf: torch.Tensor | None) -> None:
         if found_inf is None:
@@ -74,6 +98,9 @@ class _Adapter:
     def state(self, names: list[str]) -> dict[str, Any]:
         """`state.NAME.KEY` for each tensor that is kept for a parameter, the rest as a text."""
         saved = self._optimizer.state_dict()
+        if self._is_captured:
+            for group in saved["param_groups"]:
+                group.update(lr=float(group["lr"]), capturable=False)
         flat: dict[str, Any] = {}
         rest: dict[int, dict] = {}
         for index, entries in saved["state"].items():

@@ -68,6 +68,16 @@ bool PythonOptimizer::takes_scalars() const {
   return adapter_.attr("takes_scalars")().cast<bool>();
 }
 
+std::string PythonOptimizer::prepare_capture() {
+  const py::gil_scoped_acquire gil;
+  return adapter_.attr("prepare_capture")().cast<std::string>();
+}
+
+bool PythonOptimizer::has_all_state() {
+  const py::gil_scoped_acquire gil;
+  return adapter_.attr("has_all_state")().cast<bool>();
+}
+
 void PythonOptimizer::step(const StepScalars& scalars) {
   const py::gil_scoped_acquire gil;
   adapter_.attr("step")(

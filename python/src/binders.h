@@ -16,6 +16,7 @@ void bind_data(pybind11::module_& module);
 void bind_model(pybind11::module_& module);
 void bind_optimizer(pybind11::module_& module);
 void bind_files(pybind11::module_& module);
+void bind_capture(pybind11::module_& module);
 void bind_run(pybind11::module_& module);
 
 } // namespace accelerate::python

@@ -15,4 +15,5 @@ PYBIND11_MODULE(_C, module) {
   bind_optimizer(module);
   bind_files(module);
   bind_run(module);
+  bind_capture(module);
 }

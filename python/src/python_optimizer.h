@@ -19,6 +19,8 @@ class PythonOptimizer final : public OptimizerAdapter {
   std::vector<at::Tensor> parameters() override;
   void replace(const std::vector<Replacement>& replacements) override;
   bool takes_scalars() const override;
+  std::string prepare_capture() override;
+  bool has_all_state() override;
   void step(const StepScalars& scalars) override;
   void zero_grad(Zeroing how) override;
   StateDict state(const NamedParameters& names) override;

@@ -244,6 +244,11 @@ const std::shared_ptr<GradScaler>& Accelerator::scaler() const {
   return state_->run.scaler();
 }
 
+std::shared_ptr<detail::StepCapture> Accelerator::make_capture(
+    CaptureOptions options) {
+  return std::make_shared<detail::StepCapture>(state_->run, options);
+}
+
 Precision Accelerator::mixed_precision() const {
   return state_->run.precision();
 }

@@ -28,6 +28,13 @@ LocalSGD::LocalSGD(
   }
   std::map<std::string, std::vector<at::Tensor>> alike;
   for (const auto& parameter : parameters) {
+    if (!engine.trained(parameter).is_same(parameter)) {
+      throw UsageError(
+          "[LocalSGD] got a model whose strategy trains other tensors in the "
+          "place of its parameters (master_weights, or an engine of your own), "
+          "expected one that trains them; leave LocalSGD or master_weights "
+          "out");
+    }
     if (parameter.requires_grad()) {
       alike[str_cat(parameter.scalar_type(), parameter.device())].push_back(
           parameter.detach());

@@ -2,8 +2,12 @@
 #include "models/attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/SDPBackend.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <optional>
 
 namespace accelerate::models {
 namespace {
@@ -22,6 +26,41 @@ at::Tensor repeat_heads(const at::Tensor& x_BHSD, int64_t times) {
 bool is_known_full(const at::Tensor& padding) {
   return !padding.defined() ||
          (padding.is_cpu() && padding.ne(0).all().item<bool>());
+}
+
+// While it lives, cuDNN is asked first which kernel computes attention; torch
+// asks flash attention first. Measured on an H200: docs/performance.md.
+class PreferCudnn {
+ public:
+  PreferCudnn() : order_(at::globalContext().sDPPriorityOrder()) {
+    auto preferred = order_;
+    std::stable_partition(
+        preferred.begin(), preferred.end(), [](at::SDPBackend backend) {
+          return backend == at::SDPBackend::cudnn_attention;
+        });
+    set(preferred);
+  }
+  ~PreferCudnn() { set(order_); }
+  PreferCudnn(const PreferCudnn&) = delete;
+  PreferCudnn& operator=(const PreferCudnn&) = delete;
+
+ private:
+  using Order = std::array<at::SDPBackend, at::num_sdp_backends>;
+  static void set(const Order& order) {
+    std::vector<int64_t> numbers;
+    for (const auto backend : order) {
+      numbers.push_back(static_cast<int64_t>(backend));
+    }
+    at::globalContext().setSDPPriorityOrder(numbers);
+  }
+  Order order_;
+};
+
+// Short sequences and biases are flash attention's and its relatives'.
+bool is_for_cudnn(const at::Tensor& keys_BHSD, const AttentionMask& mask) {
+  constexpr int64_t kMinTokens = 512;
+  return keys_BHSD.is_cuda() && !mask.bias.defined() &&
+         keys_BHSD.size(2) >= kMinTokens;
 }
 
 } // namespace
@@ -100,6 +139,10 @@ at::Tensor attend(
   }
   at::Tensor context_BHTD;
   if (options.weights == nullptr) {
+    std::optional<PreferCudnn> preference;
+    if (is_for_cudnn(keys_BHSD, mask)) {
+      preference.emplace();
+    }
     context_BHTD = at::scaled_dot_product_attention(
         queries_BHTD,
         keys_BHSD,

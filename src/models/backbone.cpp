@@ -268,19 +268,21 @@ MaskedLanguageModel::MaskedLanguageModel(
 at::Tensor MaskedLanguageModel::predict(const at::Tensor& hidden_BTC) const {
   const auto x_BTC = (*norm_)(activation_((*dense_)(hidden_BTC)));
   return decoder_
-             ? (*decoder_)(x_BTC)
-             : at::linear(x_BTC, backbone_->word_embeddings(), bias_->value);
+             ? project_to_vocabulary(x_BTC, decoder_->weight, decoder_->bias)
+             : project_to_vocabulary(
+                   x_BTC, backbone_->word_embeddings(), bias_->value);
 }
 
 ModelOutput MaskedLanguageModel::run(
     const ModelInputs& inputs,
     const ForwardOptions& options) {
   auto output = backbone_->encode(inputs, options);
-  const auto logits_BTV = predict(output.hidden_BTC);
+  const auto logits_BTP = predict(output.hidden_BTC);
+  const int64_t vocab_size = backbone_->limits().vocab_size;
   ModelOutput result = answer(std::move(output));
-  result.logits = logits_BTV;
+  result.logits = logits_BTP.narrow(-1, 0, vocab_size);
   if (inputs.labels.defined()) {
-    result.loss = token_loss(logits_BTV, inputs.labels);
+    result.loss = token_loss(logits_BTP, inputs.labels, vocab_size);
   }
   return result;
 }
@@ -302,19 +304,20 @@ CausalModel::CausalModel(
 }
 
 at::Tensor CausalModel::predict(const at::Tensor& hidden_BTC) const {
-  return head_ ? (*head_)(hidden_BTC)
-               : at::linear(hidden_BTC, backbone_->word_embeddings());
+  return project_to_vocabulary(
+      hidden_BTC, head_ ? head_->weight : backbone_->word_embeddings(), {});
 }
 
 ModelOutput CausalModel::run(
     const ModelInputs& inputs,
     const ForwardOptions& options) {
   auto output = backbone_->encode(inputs, options);
-  const auto logits_BTV = predict(output.hidden_BTC);
+  const auto logits_BTP = predict(output.hidden_BTC);
+  const int64_t vocab_size = backbone_->limits().vocab_size;
   ModelOutput result = answer(std::move(output));
-  result.logits = logits_BTV;
+  result.logits = logits_BTP.narrow(-1, 0, vocab_size);
   if (inputs.labels.defined()) {
-    result.loss = next_token_loss(logits_BTV, inputs.labels);
+    result.loss = next_token_loss(logits_BTP, inputs.labels, vocab_size);
   }
   return result;
 }
@@ -324,7 +327,9 @@ at::Tensor CausalModel::next_logits(
     KeyValueCache* cache) {
   const auto output = backbone_->encode(inputs, {}, cache);
   // Of the last token only: a prompt's other logits would be thrown away.
-  return predict(output.hidden_BTC.narrow(1, -1, 1)).select(1, 0);
+  return predict(output.hidden_BTC.narrow(1, -1, 1))
+      .select(1, 0)
+      .narrow(-1, 0, backbone_->limits().vocab_size);
 }
 
 } // namespace accelerate::models

@@ -149,6 +149,7 @@ class MaskedLanguageModel final : public PretrainedModel {
       const Options& options);
 
  private:
+  /// B x T x V, or more columns: see `project_to_vocabulary`.
   at::Tensor predict(const at::Tensor& hidden_BTC) const;
   ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
       override;
@@ -173,6 +174,7 @@ class CausalModel final : public CausalLanguageModel {
       bool is_tied);
 
  private:
+  /// B x T x V, or more columns: see `project_to_vocabulary`.
   at::Tensor predict(const at::Tensor& hidden_BTC) const;
   ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
       override;

@@ -43,16 +43,17 @@ class BertBlock final : public Block {
         {.scale = std::pow(static_cast<double>(head_channels_), -0.5),
          .dropout = is_training() ? config_.attention_probs_dropout_prob : 0.0,
          .weights = weights});
-    const auto a_BTC = (*context_norm_)(drop((*context_)(context_BTC)) + x_BTC);
+    const double dropout = is_training() ? config_.hidden_dropout_prob : 0.0;
+    const auto a_BTC =
+        add_dense_and_norm(
+            x_BTC, *context_, context_BTC, dropout, *context_norm_)
+            .normed;
     const auto up_BTI = config_.hidden_act((*up_)(a_BTC));
-    return (*down_norm_)(drop((*down_)(up_BTI)) + a_BTC);
+    return add_dense_and_norm(a_BTC, *down_, up_BTI, dropout, *down_norm_)
+        .normed;
   }
 
  private:
-  at::Tensor drop(const at::Tensor& x) const {
-    return apply_dropout(x, config_.hidden_dropout_prob, is_training());
-  }
-
   BertConfig config_;
   int64_t head_channels_;
   std::shared_ptr<Linear> query_, key_, value_, context_, up_, down_;

@@ -101,16 +101,14 @@ class Gpt2Block final : public Block {
         {.scale = config_.attention_scale(layer_),
          .dropout = is_training() ? config_.attn_pdrop : 0.0,
          .weights = weights});
-    const auto a_BTC = drop((*out_)(context_BTC)) + x_BTC;
-    const auto up_BTI = config_.activation_function((*up_)((*norm2_)(a_BTC)));
-    return a_BTC + drop((*down_)(up_BTI));
+    const double dropout = is_training() ? config_.resid_pdrop : 0.0;
+    const auto [a_BTC, normed_BTC] =
+        add_dense_and_norm(x_BTC, *out_, context_BTC, dropout, *norm2_);
+    const auto up_BTI = config_.activation_function((*up_)(normed_BTC));
+    return add_dense(a_BTC, *down_, up_BTI, dropout);
   }
 
  private:
-  at::Tensor drop(const at::Tensor& x) const {
-    return apply_dropout(x, config_.resid_pdrop, is_training());
-  }
-
   Gpt2Config config_;
   int64_t layer_;
   std::shared_ptr<LayerNorm> norm1_, norm2_;

@@ -2,6 +2,7 @@
 #include "models/layers.h"
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 
 #include <map>
 
@@ -44,6 +45,14 @@ at::Tensor tanh(const at::Tensor& x) {
   return at::tanh(x);
 }
 
+// What a product of `x` is computed in.
+at::ScalarType product_type(const at::Tensor& x) {
+  const auto device = x.device().type();
+  return at::autocast::is_autocast_enabled(device)
+             ? at::autocast::get_autocast_dtype(device)
+             : x.scalar_type();
+}
+
 } // namespace
 
 Linear::Linear(int64_t num_inputs, int64_t num_outputs, bool with_bias)
@@ -55,6 +64,9 @@ Linear::Linear(int64_t num_inputs, int64_t num_outputs, bool with_bias)
 }
 at::Tensor Linear::operator()(const at::Tensor& x) const {
   return at::linear(x, weight, bias);
+}
+at::Tensor Linear::product(const at::Tensor& x) const {
+  return at::linear(x, weight);
 }
 void Linear::draw(double stddev, const FreshTensors& fresh) {
   draw_normal(weight, stddev, fresh);
@@ -69,6 +81,10 @@ Conv1D::Conv1D(int64_t num_inputs, int64_t num_outputs, double stddev_scale)
 at::Tensor Conv1D::operator()(const at::Tensor& x_BTI) const {
   const auto flat = x_BTI.reshape({-1, x_BTI.size(-1)});
   return at::addmm(bias, flat, weight)
+      .view({x_BTI.size(0), x_BTI.size(1), weight.size(1)});
+}
+at::Tensor Conv1D::product(const at::Tensor& x_BTI) const {
+  return at::mm(x_BTI.reshape({-1, x_BTI.size(-1)}), weight)
       .view({x_BTI.size(0), x_BTI.size(1), weight.size(1)});
 }
 void Conv1D::draw(double stddev, const FreshTensors& fresh) {
@@ -101,7 +117,9 @@ LayerNorm::LayerNorm(int64_t num_channels, double epsilon)
       bias(register_parameter("bias", at::empty({num_channels}))),
       epsilon_(epsilon) {}
 at::Tensor LayerNorm::operator()(const at::Tensor& x) const {
-  return at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon_);
+  return is_fused(x, weight)
+             ? kernels::layer_norm(x, weight, bias, epsilon_)
+             : at::layer_norm(x, {weight.size(0)}, weight, bias, epsilon_);
 }
 void LayerNorm::draw(double /*stddev*/, const FreshTensors& fresh) {
   draw_constant(weight, 1.0, fresh);
@@ -186,9 +204,37 @@ void check_heads(
   }
 }
 
+at::Tensor project_to_vocabulary(
+    const at::Tensor& x_BTC,
+    const at::Tensor& weight_VC,
+    const at::Tensor& bias_V) {
+  constexpr int64_t kMultiple = 64;
+  // The copy of the weights pays for itself with more rows than one token of
+  // each of many sequences.
+  constexpr int64_t kMinRows = 256;
+  const int64_t V = weight_VC.size(0);
+  const int64_t num_missing = (kMultiple - V % kMultiple) % kMultiple;
+  const auto type = product_type(x_BTC);
+  const bool is_reduced = type == at::kBFloat16 || type == at::kHalf;
+  if (num_missing == 0 || !x_BTC.is_cuda() || !is_reduced ||
+      x_BTC.numel() < kMinRows * x_BTC.size(-1)) {
+    return at::linear(x_BTC, weight_VC, bias_V);
+  }
+  return at::linear(
+      x_BTC,
+      at::constant_pad_nd(weight_VC.to(type), {0, 0, 0, num_missing}),
+      bias_V.defined() ? at::constant_pad_nd(bias_V.to(type), {0, num_missing})
+                       : bias_V);
+}
+
 at::Tensor
 apply_dropout(const at::Tensor& x, double probability, bool is_training) {
   return is_training && probability > 0 ? at::dropout(x, probability, true) : x;
+}
+
+bool is_fused(const at::Tensor& x, const at::Tensor& weight) {
+  return x.is_cuda() && x.scalar_type() == weight.scalar_type() &&
+         !at::autocast::is_autocast_enabled(x.device().type());
 }
 
 } // namespace accelerate::models

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "accelerate/kernels.h"
 #include "accelerate/model_config.h"
 
 namespace accelerate::models {
@@ -37,6 +38,8 @@ class Linear final : public Layer {
  public:
   Linear(int64_t num_inputs, int64_t num_outputs, bool with_bias = true);
   at::Tensor operator()(const at::Tensor& x) const;
+  /// Without the bias.
+  at::Tensor product(const at::Tensor& x) const;
   void draw(double stddev, const FreshTensors& fresh) override;
 
   at::Tensor weight;
@@ -50,6 +53,8 @@ class Conv1D final : public Layer {
   /// `stddev_scale` multiplies the spread of fresh weights.
   Conv1D(int64_t num_inputs, int64_t num_outputs, double stddev_scale = 1.0);
   at::Tensor operator()(const at::Tensor& x_BTI) const;
+  /// Without the bias.
+  at::Tensor product(const at::Tensor& x_BTI) const;
   void draw(double stddev, const FreshTensors& fresh) override;
 
   at::Tensor weight;
@@ -80,6 +85,7 @@ class LayerNorm final : public Layer {
   LayerNorm(int64_t num_channels, double epsilon);
   at::Tensor operator()(const at::Tensor& x) const;
   void draw(double stddev, const FreshTensors& fresh) override;
+  double epsilon() const { return epsilon_; }
 
   at::Tensor weight;
   at::Tensor bias;
@@ -138,8 +144,56 @@ void check_heads(
     int64_t num_channels,
     int64_t num_heads);
 
+/// x W^T + b for W of V x C, where V is a vocabulary. Behind the V columns of
+/// the result there may be some of padding: GPUs multiply bf16 and fp16 several
+/// times faster where V is a multiple of 64, and those of most tokenizers are
+/// none. `bias` may be undefined.
+at::Tensor project_to_vocabulary(
+    const at::Tensor& x_BTC,
+    const at::Tensor& weight_VC,
+    const at::Tensor& bias_V);
+
 /// Dropout where `is_training`; otherwise `x` itself.
 at::Tensor
 apply_dropout(const at::Tensor& x, double probability, bool is_training);
+
+/// Whether what stands between products is computed by kernels of our own: on a
+/// GPU, where nothing casts between `x` and the weights.
+bool is_fused(const at::Tensor& x, const at::Tensor& weight);
+
+/// residual + dropout(dense(x)).
+template <class Dense>
+at::Tensor add_dense(
+    const at::Tensor& residual,
+    const Dense& dense,
+    const at::Tensor& x,
+    double dropout) {
+  return is_fused(residual, dense.weight)
+             ? kernels::add_dropout(
+                   residual, dense.product(x), dense.bias, dropout)
+             : residual + apply_dropout(dense(x), dropout, true);
+}
+
+/// The same, and its norm.
+template <class Dense>
+kernels::SumAndNorm add_dense_and_norm(
+    const at::Tensor& residual,
+    const Dense& dense,
+    const at::Tensor& x,
+    double dropout,
+    const LayerNorm& norm) {
+  if (is_fused(residual, dense.weight)) {
+    return kernels::add_dropout_layer_norm(
+        residual,
+        dense.product(x),
+        dense.bias,
+        norm.weight,
+        norm.bias,
+        dropout,
+        norm.epsilon());
+  }
+  const auto sum = residual + apply_dropout(dense(x), dropout, true);
+  return {sum, norm(sum)};
+}
 
 } // namespace accelerate::models

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "accelerate/error.h"
+#include "accelerate/kernels.h"
 #include "base/str.h"
 
 namespace accelerate::models {
@@ -29,20 +30,23 @@ void check_range(const at::Tensor& labels, int64_t num_classes) {
   }
 }
 
-at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels) {
-  const auto classes = labels.reshape({-1}).to(at::kLong);
-  const auto flat = logits.reshape({-1, logits.size(-1)});
-  if (flat.size(0) != classes.size(0)) {
+// One class per row of logits.
+at::Tensor classes_of(
+    const at::Tensor& labels,
+    const at::Tensor& logits,
+    int64_t num_classes) {
+  auto classes = labels.reshape({-1}).to(at::kLong);
+  const int64_t num_rows = logits.numel() / logits.size(-1);
+  if (num_rows != classes.size(0)) {
     throw UsageError(str_cat(
         "[forward] labels is of shape ",
         labels.sizes(),
         ", expected one for each of the ",
-        flat.size(0),
+        num_rows,
         " rows of logits"));
   }
-  check_range(classes, logits.size(-1));
-  return at::cross_entropy_loss(
-      flat, classes, {}, at::Reduction::Mean, kIgnored);
+  check_range(classes, num_classes);
+  return classes;
 }
 
 } // namespace
@@ -58,7 +62,12 @@ at::Tensor classification_loss(
                            : is_whole ? "single_label_classification"
                                       : "multi_label_classification";
   if (type == "single_label_classification") {
-    return cross_entropy(logits_BL, labels);
+    return at::cross_entropy_loss(
+        logits_BL,
+        classes_of(labels, logits_BL, logits_BL.size(-1)),
+        {},
+        at::Reduction::Mean,
+        kIgnored);
   }
   if (labels.numel() != logits_BL.numel()) {
     throw UsageError(str_cat(
@@ -76,18 +85,24 @@ at::Tensor classification_loss(
 }
 
 at::Tensor token_loss(
-    const at::Tensor& logits_BTV,
-    const at::Tensor& labels_BT) {
-  return cross_entropy(logits_BTV, labels_BT);
+    const at::Tensor& logits_BTP,
+    const at::Tensor& labels_BT,
+    int64_t vocab_size) {
+  return kernels::cross_entropy(
+      logits_BTP.reshape({-1, logits_BTP.size(-1)}),
+      classes_of(labels_BT, logits_BTP, vocab_size),
+      vocab_size,
+      kIgnored);
 }
 
 at::Tensor next_token_loss(
-    const at::Tensor& logits_BTV,
-    const at::Tensor& labels_BT) {
+    const at::Tensor& logits_BTP,
+    const at::Tensor& labels_BT,
+    int64_t vocab_size) {
   // Labels move instead of logits, which are larger by the vocabulary.
   const auto shifted_BT = at::constant_pad_nd(labels_BT, {0, 1}, kIgnored)
                               .narrow(1, 1, labels_BT.size(1));
-  return cross_entropy(logits_BTV.to(at::kFloat), shifted_BT);
+  return token_loss(logits_BTP, shifted_BT, vocab_size);
 }
 
 } // namespace accelerate::models

@@ -17,14 +17,17 @@ at::Tensor classification_loss(
     const at::Tensor& labels,
     const std::string& problem_type);
 
-/// Mean over the labels that are not -100.
+/// Mean over the labels that are not -100. `logits` may have padding behind the
+/// vocabulary's columns (`project_to_vocabulary`).
 at::Tensor token_loss(
-    const at::Tensor& logits_BTV,
-    const at::Tensor& labels_BT);
+    const at::Tensor& logits_BTP,
+    const at::Tensor& labels_BT,
+    int64_t vocab_size);
 
 /// The same, where the logits of a token guess the label of the next one.
 at::Tensor next_token_loss(
-    const at::Tensor& logits_BTV,
-    const at::Tensor& labels_BT);
+    const at::Tensor& logits_BTP,
+    const at::Tensor& labels_BT,
+    int64_t vocab_size);
 
 } // namespace accelerate::models

@@ -160,6 +160,14 @@ void OptimizerStep::step(StepScalars scalars) {
         "[step] got learning rates on the device for an optimizer that takes "
         "numbers of the host, expected accelerate::optim's AdamW, Adam or SGD");
   }
+  if (step_state_->is_captured()) {
+    if (!optimizer_->has_all_state()) {
+      throw UsageError(
+          "[capture] a parameter has its first gradient in the recorded step, "
+          "whose state would be made at every replay");
+    }
+    scalars.learning_rates = device_rates_;
+  }
   const bool is_left_out = !takes_scalars && was_skipped();
   if (!is_left_out) {
     optimizer_->step(scalars);
@@ -167,6 +175,29 @@ void OptimizerStep::step(StepScalars scalars) {
   is_done_ = true;
   scope.finish(
       [&](ParallelEngine& engine) { engine.after_step(!is_left_out); });
+}
+
+bool OptimizerStep::did_step() const {
+  if (step_state_->is_captured()) {
+    throw UsageError(
+        "[capture] did_step() or a scheduler's step() inside of the captured "
+        "function would be left out of replays; call it after the function");
+  }
+  return is_done_ && !was_skipped() && syncs();
+}
+
+void OptimizerStep::write_learning_rates(c10::Device device) {
+  const auto rates = optimizer_->learning_rates();
+  for (size_t i = 0; i < rates.size(); ++i) {
+    if (i == rates_.size()) {
+      rates_.push_back(rates[i]);
+      device_rates_.push_back(
+          at::full({}, rates[i], at::TensorOptions(at::kFloat).device(device)));
+    } else if (rates_[i] != rates[i]) {
+      rates_[i] = rates[i];
+      device_rates_[i].fill_(rates[i]);
+    }
+  }
 }
 
 bool OptimizerStep::was_skipped() const {
@@ -180,6 +211,9 @@ bool OptimizerStep::was_skipped() const {
 void OptimizerStep::zero_grad(Zeroing how) {
   if (!syncs()) {
     return;
+  }
+  if (step_state_->keeps_gradients()) {
+    how = Zeroing::kFill;
   }
   optimizer_->zero_grad(how);
   for (size_t i = 0; !engines_.empty() && i < parts_.size(); ++i) {
@@ -280,6 +314,7 @@ void OptimizerStep::load_state_dict(const StateDict& saved) {
     state.set(entry.key, slice->values.view(entry.trained.sizes()));
   });
   optimizer_->load_state(names(), state);
+  ++num_loads_;
 }
 
 } // namespace accelerate

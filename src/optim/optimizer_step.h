@@ -39,6 +39,16 @@ class ACCELERATE_API OptimizerAdapter {
   /// Whether `step` may be given tensors on the device in the place of numbers
   /// of the host.
   virtual bool takes_scalars() const { return false; }
+  /// What keeps its step from being recorded and replayed; empty where nothing
+  /// does. From then on, what changes between steps must be on the device.
+  virtual std::string prepare_capture() {
+    return "an optimizer takes numbers of the host, expected "
+           "accelerate::optim's AdamW, Adam or SGD";
+  }
+  /// Of its groups, where a recorded step is to be given them as tensors.
+  virtual std::vector<double> learning_rates() { return {}; }
+  /// Whether a step now makes no state that it did not have.
+  virtual bool has_all_state() { return true; }
   /// `scalars` is empty where `takes_scalars` is false.
   virtual void step(const StepScalars& scalars) = 0;
   /// Forgets the gradients of `parameters()`. Those that live in a bucket can
@@ -83,13 +93,23 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   std::vector<at::Tensor> take_unscaled();
 
   /// Not any more when a micro-batch has begun that only adds up gradients.
-  bool did_step() const { return is_done_ && !was_skipped() && syncs(); }
+  /// Throws `UsageError` while a step is recorded.
+  bool did_step() const;
   /// Whether the latest `step` was left out because of an overflow. Waits for
   /// the device where nobody has before.
   bool was_skipped() const;
   /// Whether gradients are scaled, which those of a closure would stay.
   bool has_scaler() const { return scaler_ != nullptr; }
   OptimizerAdapter& optimizer() { return *optimizer_; }
+
+  /// For steps that are recorded: brings the rates of the groups to where these
+  /// read them.
+  void write_learning_rates(c10::Device device);
+  /// Whether the step under way has come to its end; replays say so.
+  bool is_done() const { return is_done_; }
+  void set_done(bool is_done) { is_done_ = is_done; }
+  /// How often state was loaded, which then lies elsewhere.
+  int64_t num_loads() const { return num_loads_; }
 
   /// By the names of `wire`. Moments of slices are `TensorSlice`s.
   StateDict state_dict() const override;
@@ -125,6 +145,10 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   /// From what is trained to its part.
   std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
   bool is_done_ = false;
+  int64_t num_loads_ = 0;
+  /// As written last, on the host and on the device.
+  std::vector<double> rates_;
+  std::vector<at::Tensor> device_rates_;
   /// Of the gradients that were unscaled: whether a step has used them, and
   /// whether they were forgotten.
   bool are_used_ = false;

@@ -33,6 +33,28 @@ class TorchOptimizer final : public OptimizerAdapter {
   bool takes_scalars() const override {
     return taker_ != nullptr && taker_->takes_scalars();
   }
+  std::string prepare_capture() override {
+    return takes_scalars() ? std::string()
+                           : OptimizerAdapter::prepare_capture();
+  }
+  std::vector<double> learning_rates() override {
+    std::vector<double> rates;
+    for (const auto& group : optimizer_.param_groups()) {
+      rates.push_back(group.options().get_lr());
+    }
+    return rates;
+  }
+  bool has_all_state() override {
+    const auto& state = optimizer_.state();
+    if (state.empty()) { // It keeps none, as it has stepped before.
+      return true;
+    }
+    const auto all = parameters();
+    return std::all_of(all.begin(), all.end(), [&](const auto& parameter) {
+      return !parameter.grad().defined() ||
+             state.count(parameter.unsafeGetTensorImpl()) > 0;
+    });
+  }
   void step(const StepScalars& scalars) override {
     check_gradients();
     place_state();

@@ -2,6 +2,7 @@
 #include "parallel/strategies.h"
 
 #include "accelerate/error.h"
+#include "parallel/master_weights.h"
 
 namespace accelerate {
 namespace {
@@ -32,7 +33,11 @@ struct MakeEngine {
 std::shared_ptr<ParallelEngine> make_engine(
     const EngineArguments& arguments,
     const Strategy& strategy) {
-  return std::visit(MakeEngine{arguments}, strategy);
+  const auto make = [&](const EngineArguments& from) {
+    return std::visit(MakeEngine{from}, strategy);
+  };
+  return arguments.weights ? make_master_engine(arguments, make)
+                           : make(arguments);
 }
 
 } // namespace accelerate

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <variant>
 
 #include "accelerate/ddp.h"
@@ -17,6 +18,9 @@ struct EngineArguments {
   ProcessGroup group;
   ParameterSet model;
   MemoryOptions memory = {};
+  /// Where given, parameters become of this type and optimizers train masters
+  /// of them in float32.
+  std::optional<at::ScalarType> weights = {};
 };
 
 /// On this rank alone.

@@ -147,6 +147,11 @@ void Accumulation::begin(
     StepState& step_state,
     std::vector<std::shared_ptr<ModelContext>> models,
     AccumulateGuard& guard) {
+  if (step_state.is_captured()) {
+    throw UsageError(
+        "[capture] accumulate() inside of the captured function would be left "
+        "out of replays; begin the micro-batch before the function is called");
+  }
   drop_dead_windows();
   Window& window = windows_[key_of(models)];
   if (!window.guard.expired()) {
@@ -179,6 +184,11 @@ at::Tensor Accumulation::weigh(
     const std::optional<LossWeight>& weight,
     const StepState& step_state,
     StepReductions& reductions) {
+  if (weight && step_state.is_captured()) {
+    throw UsageError(
+        "[capture] a weighted loss needs sums of the host, expected a loss "
+        "without weight in a captured step");
+  }
   Window& window = *current_;
   const bool is_first = window.num_backwards == 0;
   if (!is_first && weight.has_value() != window.is_weighted) {
@@ -216,6 +226,10 @@ at::Tensor Accumulation::weigh(
     }
   }
   return loss * (count * unit).to(loss.scalar_type());
+}
+
+void Accumulation::note_backwards(int64_t count, bool ends) {
+  current_->num_backwards = ends ? 0 : current_->num_backwards + count;
 }
 
 StateDict Accumulation::state_dict() const {

@@ -50,6 +50,9 @@ class ACCELERATE_API Accumulation : public Stateful {
       const StepState& step_state,
       StepReductions& reductions);
 
+  /// Losses without weight that were run backward without `weigh`.
+  void note_backwards(int64_t count, bool ends);
+
   StateDict state_dict() const override;
   /// The models of the windows must be prepared before.
   void load_state_dict(const StateDict& state) override;

@@ -106,6 +106,27 @@ void refuse_memory_of_scaled_gradients(
   }
 }
 
+std::optional<at::ScalarType> type_of_weights(
+    const AcceleratorOptions& options,
+    Precision precision) {
+  if (!options.master_weights) {
+    return std::nullopt;
+  }
+  if (precision != Precision::kBf16) {
+    throw ConfigError(str_cat(
+        "[Accelerator] got master_weights with mixed precision ",
+        find_precision(precision).name,
+        ", expected bf16, whose range is that of fp32; set it, or leave "
+        "master_weights out"));
+  }
+  if (options.engine.make) {
+    throw ConfigError(
+        "[Accelerator] got master_weights and an engine of your own, which "
+        "decides itself what is trained; leave one of them out");
+  }
+  return at::kBFloat16;
+}
+
 Strategy choose_strategy(
     const AcceleratorOptions& options,
     const ProcessGroup& group) {
@@ -165,6 +186,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   assembly.precision = settings.mixed_precision(options.mixed_precision);
   refuse_what_the_device_lacks(assembly);
   assembly.strategy = choose_strategy(options, assembly.group);
+  assembly.weights = type_of_weights(options, assembly.precision);
   assembly.gradient_accumulation_steps =
       settings.gradient_accumulation_steps(options.accumulation.num_steps);
   assembly.debug = settings.debug(options.debug);

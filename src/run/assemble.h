@@ -20,6 +20,8 @@ struct Assembly {
   Mesh mesh;
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
+  /// What the weights of models that train become; see `master_weights`.
+  std::optional<at::ScalarType> weights = {};
   /// How models train together.
   Strategy strategy;
   int64_t gradient_accumulation_steps = 1;

@@ -18,7 +18,7 @@ ForwardScope::ForwardScope(ModelContext& context) : context_(context) {
   if (at::GradMode::is_enabled()) {
     context_.step_state->note_forward();
   }
-  if (context_.precision != Precision::kNo) {
+  if (context_.precision != Precision::kNo && !context_.weights) {
     autocast_.emplace(context_.device, context_.precision);
   }
 }
@@ -32,6 +32,15 @@ ForwardScope::~ForwardScope() {
 bool ForwardScope::wants_outputs() const {
   return context_.engine->wants_outputs() ||
          (context_.precision != Precision::kNo && context_.outputs_to_fp32);
+}
+
+at::Tensor* ForwardScope::cast_input(const at::Tensor& input) {
+  if (!context_.weights || !input.defined() ||
+      input.scalar_type() != at::kFloat) {
+    return nullptr;
+  }
+  inputs_.push_back(input.to(*context_.weights));
+  return &inputs_.back();
 }
 
 void ForwardScope::finish(std::span<at::Tensor* const> outputs) {

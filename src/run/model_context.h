@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "accelerate/precision.h"
@@ -24,6 +25,9 @@ struct ACCELERATE_API ModelContext : Stateful {
   std::shared_ptr<StepState> step_state;
   c10::DeviceType device = c10::kCPU;
   Precision precision = Precision::kNo;
+  /// Where given, what the weights are themselves, and fp32 inputs become;
+  /// operators then choose nothing.
+  std::optional<at::ScalarType> weights = {};
   /// Its gradients never meet those of other ranks.
   bool is_for_evaluation = false;
   /// Outputs of reduced precision are handed out as fp32.

@@ -11,6 +11,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "device/device_graph.h"
 #include "device/host_copies.h"
 #include "parallel/seam_scope.h"
 #include "random/generators.h"
@@ -159,10 +160,12 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
     bool evaluation_mode) {
   auto context = std::make_shared<ModelContext>();
   context->model = std::move(model);
-  context->as_prepared = ParameterSnapshot(context->model);
   check_precision(context->model, precision());
-  put_engine(
-      context, evaluation_mode ? Strategy(SingleDevice{}) : assembly_.strategy);
+  if (evaluation_mode) {
+    put_engine(context, SingleDevice{}, std::nullopt);
+  } else {
+    put_engine(context, assembly_.strategy, assembly_.weights);
+  }
   context->step_state = step_state_;
   context->device = device().type();
   context->precision = precision();
@@ -178,9 +181,12 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
 
 void TrainingRun::put_engine(
     const std::shared_ptr<ModelContext>& model,
-    const Strategy& strategy) {
-  model->engine =
-      make_engine({assembly_.group, model->model, options_.memory}, strategy);
+    const Strategy& strategy,
+    std::optional<at::ScalarType> weights) {
+  model->engine = make_engine(
+      {assembly_.group, model->model, options_.memory, weights}, strategy);
+  model->weights = weights;
+  model->as_prepared = ParameterSnapshot(model->model);
   for (size_t i = 0; i < model->model.parameters.size(); ++i) {
     const auto& parameter = model->model.parameters[i];
     const auto trained = model->engine->trained(parameter);
@@ -195,7 +201,7 @@ void TrainingRun::put_engine(
 }
 
 void TrainingRun::train_evaluated(const std::shared_ptr<ModelContext>& model) {
-  put_engine(model, assembly_.strategy);
+  put_engine(model, assembly_.strategy, assembly_.weights);
   model->is_for_evaluation = false;
   has_models_ = true;
   state_->add("engine", model->engine, StateScope::kPerRank);
@@ -398,10 +404,134 @@ bool TrainingRun::optimizer_step_was_skipped() const {
 }
 
 SchedulerMoves TrainingRun::scheduler_moves(SchedulerCall call) const {
+  if (step_state_->is_captured()) {
+    throw UsageError(
+        "[capture] a scheduler's step() inside of the captured function would "
+        "be left out of replays; call it after the function");
+  }
   call.sync_gradients = step_state_->sync_gradients();
   call.stepping = options_.scheduler_stepping;
   call.num_processes = topology().world_size;
   return accelerate::scheduler_moves(call);
+}
+
+std::string TrainingRun::why_not_to_capture(
+    const std::vector<at::Tensor>& inputs) {
+  if (!has_device_graphs(device())) {
+    return str_cat("there are no graphs on ", device(), ", expected a GPU");
+  }
+  if (group().world_size() > 1) {
+    return str_cat(
+        "the run has ", group().world_size(), " processes, expected one");
+  }
+  if (scaler_) {
+    return "fp16 scales losses by what the host has seen, expected bf16";
+  }
+  if (std::holds_alternative<OwnEngine>(assembly_.strategy)) {
+    return "the run has an engine of its own, expected one of this library";
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined() &&
+        (inputs[i].device() != device() || inputs[i].requires_grad())) {
+      return str_cat(
+          "input ",
+          i,
+          inputs[i].requires_grad() ? " requires a gradient"
+                                    : str_cat(" is on ", inputs[i].device()),
+          ", expected plain tensors on ",
+          device());
+    }
+  }
+  for (const auto& optimizer : living_optimizers()) {
+    if (auto why = optimizer->optimizer().prepare_capture(); !why.empty()) {
+      return why;
+    }
+  }
+  // Replays of one window add to the same memory.
+  step_state_->set_keeps_gradients(num_accumulation_steps() > 1);
+  return {};
+}
+
+RunTrace TrainingRun::trace(const std::function<void()>& work) {
+  write_learning_rates();
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
+  for (const auto& model : living_models()) {
+    for (const auto& parameter : model->model.parameters) {
+      const auto trained = model->engine->trained(parameter);
+      gradients.emplace_back(parameter, parameter.grad());
+      gradients.emplace_back(trained, trained.grad());
+    }
+  }
+  const auto counts = step_state_->counts();
+  const int64_t num_backwards = progress_->num_backwards;
+  const auto optimizers = living_optimizers();
+  for (const auto& optimizer : optimizers) {
+    optimizer->set_done(false);
+  }
+  step_state_->set_captured(true);
+  try {
+    work();
+  } catch (...) {
+    step_state_->set_captured(false);
+    step_state_->set_counts(counts);
+    accumulation_->note_backwards(
+        num_backwards - progress_->num_backwards,
+        step_state_->sync_gradients());
+    progress_->num_backwards = num_backwards;
+    for (auto& [tensor, gradient] : gradients) {
+      tensor.mutable_grad() = gradient;
+    }
+    throw;
+  }
+  step_state_->set_captured(false);
+  const auto now = step_state_->counts();
+  RunTrace trace{
+      {now.num_forwards - counts.num_forwards,
+       now.num_backwards - counts.num_backwards},
+      progress_->num_backwards - num_backwards};
+  for (const auto& optimizer : optimizers) {
+    if (optimizer->is_done()) {
+      trace.optimizers.push_back(optimizer);
+    }
+  }
+  return trace;
+}
+
+void TrainingRun::repeat(const RunTrace& trace) {
+  const auto counts = step_state_->counts();
+  step_state_->set_counts(
+      {counts.num_forwards + trace.counts.num_forwards,
+       counts.num_backwards + trace.counts.num_backwards});
+  accumulation_->note_backwards(
+      trace.num_backwards, step_state_->sync_gradients());
+  progress_->num_backwards += trace.num_backwards;
+  for (const auto& optimizer : trace.optimizers) {
+    if (const auto alive = optimizer.lock()) {
+      alive->set_done(true);
+    }
+  }
+}
+
+void TrainingRun::write_learning_rates() {
+  for (const auto& optimizer : living_optimizers()) {
+    optimizer->write_learning_rates(device());
+  }
+}
+
+size_t TrainingRun::tensor_places() const {
+  size_t places = 0;
+  const auto mix = [&](size_t value) {
+    places = places * 0x9e3779b97f4a7c15u + value;
+  };
+  for (const auto& model : living_models()) {
+    for (const auto& parameter : model->model.parameters) {
+      mix(reinterpret_cast<size_t>(parameter.const_data_ptr()));
+    }
+  }
+  for (const auto& optimizer : living_optimizers()) {
+    mix(static_cast<size_t>(optimizer->num_loads()));
+  }
+  return places;
 }
 
 bool TrainingRun::is_on_any_rank(bool is_here) const {

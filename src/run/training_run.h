@@ -32,6 +32,14 @@ class HostCopies;
 /// See `find_checkpoint`.
 inline constexpr const char* kLatestCheckpoint = "latest";
 
+/// What a recorded step does on the host, which replays have to do as well.
+struct RunTrace {
+  StepState::Counts counts = {};
+  int64_t num_backwards = 0;
+  /// Those that stepped.
+  std::vector<std::weak_ptr<OptimizerStep>> optimizers = {};
+};
+
 class ACCELERATE_API TrainingRun {
  public:
   /// `step_state` may be shared with other runs of this process. Throws as
@@ -163,6 +171,19 @@ class ACCELERATE_API TrainingRun {
   /// `scheduler_stepping`.
   SchedulerMoves scheduler_moves(SchedulerCall call) const;
 
+  /// Why a step of this run with such inputs cannot be recorded; empty where it
+  /// can.
+  std::string why_not_to_capture(const std::vector<at::Tensor>& inputs = {});
+  /// Runs `work`, which records a step. Where it throws, gradients and counts
+  /// are as before.
+  RunTrace trace(const std::function<void()>& work);
+  /// What such a step does on the host.
+  void repeat(const RunTrace& trace);
+  /// Brings the rates of optimizers to where recorded steps read them.
+  void write_learning_rates();
+  /// Another number when tensors of models or optimizers lie elsewhere.
+  size_t tensor_places() const;
+
   void set_trigger() { trigger_ = true; }
   bool check_trigger();
   /// Everybody's rows that are no repetition (`gather_for_metrics`).
@@ -198,7 +219,8 @@ class ACCELERATE_API TrainingRun {
       StatesByName& states) const;
   void put_engine(
       const std::shared_ptr<ModelContext>& model,
-      const Strategy& strategy);
+      const Strategy& strategy,
+      std::optional<at::ScalarType> weights);
   /// Whether the gradients of the backward that has ended met those of the
   /// other ranks.
   void check_arrivals() const;

@@ -66,6 +66,26 @@ class ACCELERATE_API StepState {
   bool has_forward() const { return num_forwards_ > 0; }
   void note_forward() { ++num_forwards_; }
   void note_backward() { ++num_backwards_; }
+  /// How many of each are under way.
+  struct Counts {
+    int64_t num_forwards = 0;
+    int64_t num_backwards = 0;
+  };
+  Counts counts() const { return {num_forwards_, num_backwards_}; }
+  void set_counts(const Counts& counts) {
+    num_forwards_ = std::max<int64_t>(0, counts.num_forwards);
+    num_backwards_ = std::max<int64_t>(0, counts.num_backwards);
+  }
+
+  /// Whether the step under way is recorded: what the host does in it happens
+  /// once, what the device does at every replay.
+  bool is_captured() const { return is_captured_; }
+  void set_captured(bool is_captured) { is_captured_ = is_captured; }
+  /// Whether gradients that are forgotten keep their memory, as steps that are
+  /// replayed add to it.
+  bool keeps_gradients() const { return keeps_gradients_; }
+  void set_keeps_gradients(bool keeps) { keeps_gradients_ = keeps; }
+
   /// Weights were updated, or an update was left out.
   void end_step() {
     num_forwards_ = std::max<int64_t>(0, num_forwards_ - num_backwards_);
@@ -78,6 +98,8 @@ class ACCELERATE_API StepState {
   bool sync_gradients_ = true;
   int64_t num_forwards_ = 0;
   int64_t num_backwards_ = 0;
+  bool is_captured_ = false;
+  bool keeps_gradients_ = false;
 };
 
 } // namespace accelerate

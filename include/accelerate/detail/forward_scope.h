@@ -4,8 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <optional>
 #include <span>
+#include <type_traits>
 
 #include "accelerate/export.h"
 #include "accelerate/precision.h"
@@ -27,11 +29,27 @@ class ACCELERATE_API ForwardScope {
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
   bool wants_outputs() const;
+  /// What the model is given for an argument: a tensor in the type of its
+  /// weights where these are of reduced precision, anything else as it is.
+  template <class Argument>
+  Argument&& input(Argument&& argument) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<Argument>, at::Tensor>) {
+      if (at::Tensor* cast = cast_input(argument)) {
+        return static_cast<Argument&&>(*cast);
+      }
+    }
+    return static_cast<Argument&&>(argument);
+  }
   /// May replace the tensors.
   void finish(std::span<at::Tensor* const> outputs);
 
  private:
+  /// Null where there is nothing to cast.
+  at::Tensor* cast_input(const at::Tensor& input);
+
   ModelContext& context_;
+  /// Keeps what `input` refers to.
+  std::deque<at::Tensor> inputs_;
   std::optional<AutocastGuard> autocast_;
   bool is_finished_ = false;
 };

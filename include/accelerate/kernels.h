@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that LibTorch has only in several passes over memory.
+//
+// They are registered with torch's dispatcher (`torch.ops.accelerate` in
+// Python) and differentiable. Where the library was built with nvcc, GPUs run
+// them as kernels of their own; everywhere else they are made of torch's
+// operators, with the same results up to rounding.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "accelerate/export.h"
+
+namespace accelerate::kernels {
+
+/// The mean over rows of the cross-entropy between the first `num_classes`
+/// columns of `logits` (rows x columns, any floating-point type) and `labels`
+/// (one whole number per row); rows whose label is `ignored` do not count.
+/// Columns behind the classes are padding, which gets a gradient of 0.
+///
+/// Computed in float32 (float64 for such logits) without a copy of the logits
+/// in it: one pass forward, one backward. The result is of that type. A label
+/// that is no class throws `c10::Error` on the CPU and ends the program on a
+/// GPU. There is no second derivative.
+///
+///     auto loss = accelerate::kernels::cross_entropy(
+///         logits.flatten(0, 1), labels.flatten(), logits.size(-1));
+ACCELERATE_API at::Tensor cross_entropy(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    int64_t num_classes,
+    int64_t ignored = -100);
+
+/// `at::layer_norm` over the last dimension, whose backward is one pass. `x`,
+/// `weight` and `bias` are of one type; statistics are computed in float32
+/// (float64 for such numbers).
+ACCELERATE_API at::Tensor layer_norm(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double epsilon);
+
+/// residual + dropout(branch + branch_bias) in one pass, with the gradient of
+/// the bias in the pass of backward. `branch_bias` may be undefined. All are of
+/// one type. A GPU drops with a probability that is rounded to 1/65536.
+ACCELERATE_API at::Tensor add_dropout(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& branch_bias,
+    double dropout);
+
+struct SumAndNorm {
+  at::Tensor sum;
+  at::Tensor normed;
+};
+
+/// `add_dropout`, and the layer norm of its result: what stands between two
+/// products of a transformer.
+///
+///     auto [sum, normed] = accelerate::kernels::add_dropout_layer_norm(
+///         x, torch::linear(y, w), b, gain, shift, 0.1, 1e-5);
+ACCELERATE_API SumAndNorm add_dropout_layer_norm(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& branch_bias,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double dropout,
+    double epsilon);
+
+} // namespace accelerate::kernels

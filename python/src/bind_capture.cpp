@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/capture.h"
+#include "python/src/binders.h"
+#include "run/training_run.h"
+
+namespace accelerate::python {
+
+namespace py = pybind11;
+using detail::StepCapture;
+
+namespace {
+
+/// What a step returned beside its tensors; may be dropped by any thread.
+std::shared_ptr<const void> keep(py::object object) {
+  return std::shared_ptr<py::object>(
+      new py::object(std::move(object)), [](py::object* kept) {
+        const py::gil_scoped_acquire gil;
+        delete kept;
+      });
+}
+
+} // namespace
+
+void bind_capture(py::module_& module) {
+  py::class_<StepCapture>(module, "StepCapture")
+      .def(
+          py::init([](TrainingRun& run, int num_warmup, size_t max_graphs) {
+            // Python's libraries wait only where nothing is recorded.
+            return std::make_unique<StepCapture>(
+                run,
+                CaptureOptions{
+                    .num_warmup = num_warmup, .max_graphs = max_graphs},
+                /*looks_first=*/false);
+          }),
+          py::arg("run"),
+          py::arg("num_warmup"),
+          py::arg("max_graphs"),
+          py::keep_alive<1, 2>())
+      .def(
+          "call",
+          [](StepCapture& capture,
+             const std::vector<at::Tensor>& inputs,
+             const std::string& structure,
+             const py::function& function) {
+            const auto outcome = capture.call(
+                inputs, structure, [&](const std::vector<at::Tensor>& tensors) {
+                  const auto result = function(tensors).cast<py::tuple>();
+                  return StepCapture::Outcome{
+                      result[0].cast<std::vector<at::Tensor>>(),
+                      keep(py::object(result[1]))};
+                });
+            return py::make_tuple(
+                outcome.tensors,
+                *static_cast<const py::object*>(outcome.value.get()));
+          },
+          py::arg("inputs"),
+          py::arg("structure"),
+          py::arg("function"))
+      .def_property_readonly("num_graphs", &StepCapture::num_graphs)
+      .def_property_readonly("num_replays", &StepCapture::num_replays)
+      .def_property_readonly("refusal", &StepCapture::refusal);
+}
+
+} // namespace accelerate::python

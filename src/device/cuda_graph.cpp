@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
+
+#include <mutex>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "device/device_graph.h"
+
+namespace accelerate {
+namespace {
+
+/// The name of memory of the allocator's, which goes with its last graph.
+struct Pool {
+  const at::cuda::MempoolId_t id = at::cuda::graph_pool_handle();
+};
+
+class CudaMemory final : public GraphMemory {
+ public:
+  std::shared_ptr<const Pool> pool() {
+    auto pool = pool_.lock();
+    if (!pool) {
+      pool = std::make_shared<const Pool>();
+      pool_ = pool;
+    }
+    return pool;
+  }
+
+ private:
+  std::weak_ptr<const Pool> pool_;
+};
+
+class CudaGraph final : public DeviceGraph {
+ public:
+  CudaGraph(std::shared_ptr<const Pool> pool, c10::Device device)
+      : pool_(std::move(pool)),
+        // Recording needs a stream that is not the default one.
+        stream_(c10::cuda::getStreamFromPool(
+            /*isHighPriority=*/false,
+            device.index())) {}
+
+  void record(const std::function<void()>& work) {
+    const c10::cuda::CUDAGuard device(stream_.device());
+    // What was ordered before is done before the recording allocates.
+    c10::cuda::device_synchronize();
+    const c10::cuda::CUDAStreamGuard stream(stream_);
+    try {
+      // Other threads, such as those of loaders, may go on with what they do.
+      graph_.capture_begin(pool_->id, cudaStreamCaptureModeThreadLocal);
+      work();
+    } catch (...) {
+      give_up();
+      throw;
+    }
+    try {
+      graph_.capture_end();
+    } catch (const std::exception& error) {
+      recover();
+      throw SystemError(str_cat("CUDA did not record it: ", error.what()));
+    }
+  }
+
+  void replay() override { graph_.replay(); }
+
+ private:
+  void give_up() {
+    try {
+      graph_.capture_end();
+    } catch (const std::exception&) {
+      // The exception under way says more.
+      recover();
+    }
+  }
+
+  // A recording that ends badly leaves the generator and the allocator in it.
+  void recover() {
+    auto& generator = const_cast<at::Generator&>(
+        at::cuda::detail::getDefaultCUDAGenerator(stream_.device_index()));
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    const auto seed = generator.current_seed();
+    const auto offset = generator.get_offset();
+    generator.unsafeGetGeneratorImpl()->graphsafe_set_state(
+        at::cuda::detail::createCUDAGenerator(stream_.device_index())
+            .getIntrusivePtr());
+    generator.set_current_seed(seed);
+    generator.set_offset(offset);
+    for (const auto give_back :
+         {c10::cuda::CUDACachingAllocator::endAllocateToPool,
+          c10::cuda::CUDACachingAllocator::releasePool}) {
+      try {
+        give_back(stream_.device_index(), pool_->id);
+      } catch (const c10::Error&) {
+        // The recording had given it back, or had not come so far.
+      }
+    }
+  }
+
+  std::shared_ptr<const Pool> pool_;
+  c10::cuda::CUDAStream stream_;
+  at::cuda::CUDAGraph graph_;
+};
+
+} // namespace
+
+bool has_device_graphs(c10::Device device) {
+  return device.is_cuda();
+}
+
+std::shared_ptr<GraphMemory> make_graph_memory(c10::Device /*device*/) {
+  return std::make_shared<CudaMemory>();
+}
+
+std::unique_ptr<DeviceGraph> record_graph(
+    c10::Device device,
+    const std::shared_ptr<GraphMemory>& memory,
+    const std::function<void()>& work) {
+  auto graph = std::make_unique<CudaGraph>(
+      static_cast<CudaMemory&>(*memory).pool(), device);
+  graph->record(work);
+  return graph;
+}
+
+// Torch warns of every wait where it is asked to.
+struct WaitWatch::State final : c10::WarningHandler {
+  State()
+      : mode(c10::cuda::warning_state().get_sync_debug_mode()), guard(this) {
+    if (mode == c10::cuda::SyncDebugMode::L_DISABLED) {
+      c10::cuda::warning_state().set_sync_debug_mode(
+          c10::cuda::SyncDebugMode::L_WARN);
+    }
+  }
+  ~State() override { c10::cuda::warning_state().set_sync_debug_mode(mode); }
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("synchronizing CUDA operation") !=
+        std::string::npos) {
+      has_waited = true;
+    } else {
+      c10::WarningHandler::process(warning);
+    }
+  }
+  bool has_waited = false;
+  c10::cuda::SyncDebugMode mode;
+  c10::WarningUtils::WarningHandlerGuard guard;
+};
+
+WaitWatch::WaitWatch(c10::Device /*device*/)
+    : state_(std::make_unique<State>()) {}
+WaitWatch::~WaitWatch() = default;
+bool WaitWatch::has_waited() const {
+  return state_->has_waited;
+}
+
+} // namespace accelerate

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/add_norm.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "accelerate/error.h"
+#include "accelerate/kernels.h"
+#include "base/str.h"
+
+namespace accelerate::kernels {
+namespace {
+
+using torch::autograd::variable_list;
+
+at::ScalarType exact_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+std::optional<at::Tensor> given(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+const auto& forward_operator() {
+  static const auto handle =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("accelerate::_add_norm_forward", "")
+          .typed<decltype(plain_add_norm_forward)>();
+  return handle;
+}
+const auto& backward_operator() {
+  static const auto handle =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("accelerate::_add_norm_backward", "")
+          .typed<decltype(plain_add_norm_backward)>();
+  return handle;
+}
+
+/// Its results are the sum where there is a branch, then what was normed where
+/// there is a weight.
+class AddNorm final : public torch::autograd::Function<AddNorm> {
+ public:
+  static variable_list forward(
+      torch::autograd::AutogradContext* context,
+      const at::Tensor& residual,
+      const at::Tensor& branch,
+      const at::Tensor& branch_bias,
+      const at::Tensor& weight,
+      const at::Tensor& bias,
+      double dropout,
+      double epsilon) {
+    const auto [sum, normed, mean, deviation, mask] = forward_operator().call(
+        residual,
+        given(branch),
+        given(branch_bias),
+        given(weight),
+        given(bias),
+        dropout,
+        epsilon);
+    const bool has_branch = branch.defined();
+    context->set_materialize_grads(false);
+    context->save_for_backward(
+        {has_branch ? sum : residual, weight, mean, deviation, mask});
+    context->saved_data["has_branch"] = has_branch;
+    context->saved_data["has_branch_bias"] = branch_bias.defined();
+    context->saved_data["dropout"] = dropout;
+    variable_list results;
+    if (has_branch) {
+      results.push_back(sum);
+    }
+    if (weight.defined()) {
+      results.push_back(normed);
+    }
+    return results;
+  }
+
+  static variable_list backward(
+      torch::autograd::AutogradContext* context,
+      const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const bool has_branch = context->saved_data["has_branch"].toBool();
+    const bool has_norm = saved[1].defined();
+    const at::Tensor of_sum = has_branch ? gradients[0] : at::Tensor();
+    const at::Tensor of_normed = has_norm ? gradients.back() : at::Tensor();
+    const auto [of_residual, of_branch, vectors] = backward_operator().call(
+        given(of_sum),
+        given(of_normed),
+        saved[0],
+        given(saved[1]),
+        saved[2],
+        saved[3],
+        saved[4],
+        has_branch,
+        context->saved_data["dropout"].toDouble());
+    const auto vector = [&](int64_t index, bool is_there) {
+      return is_there ? vectors.select(0, index) : at::Tensor();
+    };
+    return {
+        of_residual,
+        !has_branch             ? at::Tensor()
+        : of_branch.numel() > 0 ? of_branch
+                                : of_residual,
+        vector(2, context->saved_data["has_branch_bias"].toBool()),
+        vector(0, has_norm),
+        vector(1, has_norm),
+        {},
+        {}};
+  }
+};
+
+void check_rows(
+    const at::Tensor& residual,
+    std::initializer_list<at::Tensor> rows,
+    std::initializer_list<at::Tensor> channels,
+    double dropout) {
+  bool fits = residual.dim() > 0 && residual.is_floating_point() &&
+              dropout >= 0 && dropout <= 1;
+  for (const auto& other : rows) {
+    fits = fits && (!other.defined() || (other.sizes() == residual.sizes() &&
+                                         other.dtype() == residual.dtype()));
+  }
+  for (const auto& other : channels) {
+    fits = fits && (!other.defined() ||
+                    (other.dim() == 1 && other.size(0) == residual.size(-1) &&
+                     other.dtype() == residual.dtype()));
+  }
+  if (!fits) {
+    throw UsageError(str_cat(
+        "[add_dropout_layer_norm] got a residual of ",
+        c10::toString(residual.scalar_type()),
+        residual.sizes(),
+        ", expected floating-point numbers, a branch of the same type and "
+        "shape, vectors of the same type with a number for each channel, and a "
+        "dropout from 0 to 1"));
+  }
+}
+
+} // namespace
+
+AddNormResult plain_add_norm_forward(
+    const at::Tensor& residual,
+    const std::optional<at::Tensor>& branch,
+    const std::optional<at::Tensor>& branch_bias,
+    const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias,
+    double dropout,
+    double epsilon) {
+  const auto none = at::empty({0}, residual.options());
+  auto sum = none;
+  auto normed = none;
+  auto mean = none;
+  auto deviation = none;
+  auto mask = none;
+  const auto exact = exact_type(residual);
+  if (branch) {
+    auto x = branch->to(exact);
+    if (branch_bias) {
+      x = x + *branch_bias;
+    }
+    if (dropout > 0) {
+      std::tie(x, mask) = at::native_dropout(x, dropout, true);
+    }
+    sum = (residual + x).to(residual.scalar_type());
+  }
+  if (weight) {
+    const auto values = (branch ? sum : residual).to(exact);
+    std::tie(normed, mean, deviation) = at::native_layer_norm(
+        values, {values.size(-1)}, weight->to(exact), bias->to(exact), epsilon);
+    normed = normed.to(residual.scalar_type());
+  }
+  return {sum, normed, mean, deviation, mask};
+}
+
+AddNormGradient plain_add_norm_backward(
+    const std::optional<at::Tensor>& of_sum,
+    const std::optional<at::Tensor>& of_normed,
+    const at::Tensor& sum,
+    const std::optional<at::Tensor>& weight,
+    const at::Tensor& mean,
+    const at::Tensor& reciprocal_deviation,
+    const at::Tensor& mask,
+    bool has_branch,
+    double dropout) {
+  const auto exact = exact_type(sum);
+  auto total = of_sum ? of_sum->to(exact)
+                      : at::zeros(sum.sizes(), sum.options().dtype(exact));
+  auto vectors = at::zeros({3, sum.size(-1)}, total.options());
+  if (weight && of_normed) {
+    const auto [of_values, of_weight, of_bias] = at::native_layer_norm_backward(
+        of_normed->to(exact),
+        sum.to(exact),
+        {sum.size(-1)},
+        mean,
+        reciprocal_deviation,
+        weight->to(exact),
+        at::zeros_like(*weight, exact),
+        {true, true, true});
+    total = total + of_values;
+    vectors.select(0, 0).copy_(of_weight);
+    vectors.select(0, 1).copy_(of_bias);
+  }
+  auto of_branch = at::empty({0}, sum.options());
+  if (has_branch) {
+    auto dropped = total;
+    if (dropout > 0) {
+      dropped =
+          dropout < 1 ? total * mask / (1 - dropout) : at::zeros_like(total);
+      of_branch = dropped.to(sum.scalar_type());
+    }
+    vectors.select(0, 2).copy_(dropped.reshape({-1, sum.size(-1)}).sum(0));
+  }
+  return {
+      total.to(sum.scalar_type()), of_branch, vectors.to(sum.scalar_type())};
+}
+
+at::Tensor layer_norm(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double epsilon) {
+  check_rows(x, {}, {weight, bias}, 0);
+  return AddNorm::apply(
+      x, at::Tensor(), at::Tensor(), weight, bias, 0.0, epsilon)[0];
+}
+
+at::Tensor add_dropout(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& branch_bias,
+    double dropout) {
+  check_rows(residual, {branch}, {branch_bias}, dropout);
+  return AddNorm::apply(
+      residual,
+      branch,
+      branch_bias,
+      at::Tensor(),
+      at::Tensor(),
+      dropout,
+      0.0)[0];
+}
+
+SumAndNorm add_dropout_layer_norm(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& branch_bias,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double dropout,
+    double epsilon) {
+  check_rows(residual, {branch}, {branch_bias, weight, bias}, dropout);
+  const auto results = AddNorm::apply(
+      residual, branch, branch_bias, weight, bias, dropout, epsilon);
+  return {results[0], results[1]};
+}
+
+TORCH_LIBRARY_FRAGMENT(accelerate, library) {
+  library.def(
+      "_add_norm_forward(Tensor residual, Tensor? branch, Tensor? branch_bias, "
+      "Tensor? weight, Tensor? bias, float dropout, float epsilon) -> "
+      "(Tensor, Tensor, Tensor, Tensor, Tensor)");
+  library.def(
+      "_add_norm_backward(Tensor? of_sum, Tensor? of_normed, Tensor sum, "
+      "Tensor? weight, Tensor mean, Tensor reciprocal_deviation, Tensor mask, "
+      "bool has_branch, float dropout) -> (Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(accelerate, CompositeExplicitAutograd, library) {
+  library.impl("_add_norm_forward", plain_add_norm_forward);
+  library.impl("_add_norm_backward", plain_add_norm_backward);
+}
+
+} // namespace accelerate::kernels

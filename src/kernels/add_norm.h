@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Residual, dropout and layer norm made of torch's operators: what runs where
+// there is no kernel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+
+namespace accelerate::kernels {
+
+/// sum, normed, mean, reciprocal deviation and mask, for rows x channels. What
+/// does not come up is empty: without `branch` there is no sum (it is the
+/// residual), without `weight` nothing is normed, without dropout no mask.
+using AddNormResult =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+AddNormResult plain_add_norm_forward(
+    const at::Tensor& residual,
+    const std::optional<at::Tensor>& branch,
+    const std::optional<at::Tensor>& branch_bias,
+    const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias,
+    double dropout,
+    double epsilon);
+
+/// The gradients of the residual, of the branch (empty where it is the
+/// residual's, or there is none), and of weight, bias and branch bias (3 x
+/// channels, 0 where there is none).
+using AddNormGradient = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+AddNormGradient plain_add_norm_backward(
+    const std::optional<at::Tensor>& of_sum,
+    const std::optional<at::Tensor>& of_normed,
+    const at::Tensor& sum,
+    const std::optional<at::Tensor>& weight,
+    const at::Tensor& mean,
+    const at::Tensor& reciprocal_deviation,
+    const at::Tensor& mask,
+    bool has_branch,
+    double dropout);
+
+} // namespace accelerate::kernels

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cross_entropy.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "accelerate/error.h"
+#include "accelerate/kernels.h"
+#include "base/str.h"
+
+namespace accelerate::kernels {
+namespace {
+
+/// The columns that count, in the type that is computed in.
+at::Tensor exact_logits(const at::Tensor& logits, int64_t num_classes) {
+  return logits.narrow(1, 0, num_classes)
+      .to(logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+constexpr const char* kForward = "accelerate::_cross_entropy_forward";
+constexpr const char* kBackward = "accelerate::_cross_entropy_backward";
+
+template <class Function>
+const c10::TypedOperatorHandle<Function>& find_operator(const char* name) {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow(name, "")
+                                 .typed<Function>();
+  return handle;
+}
+
+class CrossEntropy final : public torch::autograd::Function<CrossEntropy> {
+ public:
+  static at::Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const at::Tensor& logits,
+      const at::Tensor& labels,
+      int64_t num_classes,
+      int64_t ignored) {
+    const auto [losses, log_sums] =
+        find_operator<decltype(plain_cross_entropy_forward)>(kForward).call(
+            logits, labels, num_classes, ignored);
+    const auto count = labels.ne(ignored).sum().to(losses.scalar_type());
+    context->save_for_backward({logits, labels, log_sums, count});
+    context->saved_data["num_classes"] = num_classes;
+    context->saved_data["ignored"] = ignored;
+    return losses.sum() / count;
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    auto gradient =
+        find_operator<decltype(plain_cross_entropy_backward)>(kBackward).call(
+            saved[0],
+            saved[1],
+            saved[2],
+            gradients[0] / saved[3],
+            context->saved_data["num_classes"].toInt(),
+            context->saved_data["ignored"].toInt());
+    return {std::move(gradient), {}, {}, {}};
+  }
+};
+
+at::Tensor mean_cross_entropy(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    int64_t num_classes,
+    int64_t ignored) {
+  return CrossEntropy::apply(logits, labels, num_classes, ignored);
+}
+
+} // namespace
+
+std::tuple<at::Tensor, at::Tensor> plain_cross_entropy_forward(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    int64_t num_classes,
+    int64_t ignored) {
+  const auto exact = exact_logits(logits, num_classes);
+  const auto losses = at::nll_loss(
+      at::log_softmax(exact, 1), labels, {}, at::Reduction::None, ignored);
+  const auto counts = labels.ne(ignored);
+  const auto chosen =
+      exact.gather(1, at::where(counts, labels, 0).unsqueeze(1)).squeeze(1);
+  return {losses, at::where(counts, losses + chosen, 0.0)};
+}
+
+at::Tensor plain_cross_entropy_backward(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    const at::Tensor& log_sums,
+    const at::Tensor& factor,
+    int64_t num_classes,
+    int64_t ignored) {
+  auto gradient =
+      exact_logits(logits, num_classes).sub(log_sums.unsqueeze(1)).exp_();
+  const auto counts = labels.ne(ignored).unsqueeze(1);
+  gradient.scatter_add_(
+      1,
+      at::where(counts, labels.unsqueeze(1), 0),
+      at::full_like(log_sums, -1).unsqueeze(1));
+  gradient.mul_(at::where(counts, factor, at::zeros_like(factor)));
+  return at::constant_pad_nd(gradient, {0, logits.size(1) - num_classes})
+      .to(logits.scalar_type());
+}
+
+at::Tensor cross_entropy(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    int64_t num_classes,
+    int64_t ignored) {
+  if (logits.dim() != 2 || !logits.is_floating_point() || num_classes < 1 ||
+      num_classes > logits.size(1) || labels.dim() != 1 ||
+      labels.size(0) != logits.size(0) || labels.scalar_type() != at::kLong) {
+    throw UsageError(str_cat(
+        "[cross_entropy] got logits of ",
+        c10::toString(logits.scalar_type()),
+        logits.sizes(),
+        ", labels of ",
+        c10::toString(labels.scalar_type()),
+        labels.sizes(),
+        " and ",
+        num_classes,
+        " classes, expected rows of floating-point numbers with a column for "
+        "each class, and one whole number (Long) per row"));
+  }
+  return mean_cross_entropy(logits, labels, num_classes, ignored);
+}
+
+TORCH_LIBRARY(accelerate, library) {
+  library.def(
+      "cross_entropy(Tensor logits, Tensor labels, int num_classes, "
+      "int ignored=-100) -> Tensor",
+      cross_entropy);
+  library.def(
+      "_cross_entropy_forward(Tensor logits, Tensor labels, int num_classes, "
+      "int ignored) -> (Tensor, Tensor)");
+  library.def(
+      "_cross_entropy_backward(Tensor logits, Tensor labels, Tensor log_sums, "
+      "Tensor factor, int num_classes, int ignored) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(accelerate, CompositeExplicitAutograd, library) {
+  library.impl("_cross_entropy_forward", plain_cross_entropy_forward);
+  library.impl("_cross_entropy_backward", plain_cross_entropy_backward);
+}
+
+} // namespace accelerate::kernels

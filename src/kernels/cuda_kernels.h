@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The border between code that nvcc compiles and code that knows tensors. No
+// header of torch's or CUDA's, so that both compilers read it.
+#pragma once
+
+#include <cstdint>
+
+namespace accelerate::cuda_kernels {
+
+enum class Number { kFloat, kHalf, kBFloat16 };
+
+/// Every launch returns null, or what CUDA says is wrong. `stream` is a
+/// cudaStream_t.
+struct LogitRows {
+  Number type;
+  /// Each row begins at a multiple of 16 bytes.
+  const void* logits;
+  const int64_t* labels;
+  int64_t num_rows;
+  /// Columns that count, and numbers from one row to the next.
+  int64_t num_classes;
+  int64_t row_stride;
+  int64_t ignored;
+};
+
+/// The loss of each row and the logarithm of its sum of exponentials.
+const char* cross_entropy_forward(
+    const LogitRows& rows,
+    float* losses,
+    float* log_sums,
+    void* stream);
+
+/// `gradient` has `row_stride` columns; those behind the classes become 0.
+const char* cross_entropy_backward(
+    const LogitRows& rows,
+    const float* log_sums,
+    const float* factor,
+    void* gradient,
+    void* stream);
+
+/// Where random numbers come from, as torch's generators say it.
+struct RandomState {
+  /// Values, or where a recorded kernel finds them.
+  bool is_captured = false;
+  uint64_t seed = 0;
+  uint64_t offset = 0;
+  const int64_t* seed_at = nullptr;
+  const int64_t* offset_at = nullptr;
+  uint64_t offset_in_graph = 0;
+};
+
+/// sum = residual + dropout(branch + branch_bias); normed = layer norm of sum.
+/// Pointers may be null: without `branch` the sum is the residual, without
+/// `weight` nothing is normed. Rows are dense and begin at multiples of 16
+/// bytes.
+struct AddNormRows {
+  Number type;
+  int64_t num_rows;
+  int64_t num_channels;
+  const void* residual;
+  const void* branch;
+  const void* branch_bias;
+  const void* weight;
+  const void* bias;
+  float dropout;
+  float epsilon;
+};
+
+/// Whether rows of so many numbers fit into the registers of a warp.
+bool fits_add_norm(Number type, int64_t num_channels);
+/// Bytes of `mask` per row: a bit for each number that is kept.
+int64_t add_norm_mask_bytes(Number type, int64_t num_channels);
+
+/// `mask` may be null where nothing is dropped.
+const char* add_norm_forward(
+    const AddNormRows& rows,
+    const RandomState& random,
+    void* sum,
+    void* normed,
+    float* mean,
+    float* reciprocal_deviation,
+    uint8_t* mask,
+    void* stream);
+
+struct AddNormGradients {
+  /// Of the outputs; `sum` may be null.
+  const void* sum;
+  const void* normed;
+  /// Of the inputs; `branch` may be null, where it is the residual's.
+  void* residual;
+  void* branch;
+  /// Of weight, bias and branch_bias, behind each other.
+  void* vectors;
+};
+
+/// Blocks that `add_norm_backward` uses: `partial` has 3 x blocks x channels.
+int64_t add_norm_blocks(int64_t num_rows);
+/// `rows.residual` is the sum.
+const char* add_norm_backward(
+    const AddNormRows& rows,
+    const float* mean,
+    const float* reciprocal_deviation,
+    const uint8_t* mask,
+    const AddNormGradients& gradients,
+    float* partial,
+    void* stream);
+
+} // namespace accelerate::cuda_kernels

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/master_weights.h"
+
+#include <ATen/ATen.h>
+
+#include <unordered_map>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+bool is_castable(const at::Tensor& parameter) {
+  const auto type = parameter.scalar_type();
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+/// Stands around the engine in which gradients meet. Gradients come in the type
+/// of the weights, and leave for the masters' memory as soon as all ranks have
+/// seen them: windows add up in float32.
+class MasterEngine final : public ParallelEngine {
+ public:
+  MasterEngine(const EngineArguments& arguments, const MakeInner& make_inner)
+      : ParallelEngine(MemoryLayout(arguments.memory)) {
+    for (size_t i = 0; i < arguments.model.parameters.size(); ++i) {
+      const auto& parameter = arguments.model.parameters[i];
+      if (!is_castable(parameter)) {
+        continue;
+      }
+      if (arguments.model.sparse_gradients.contains(arguments.model.names[i])) {
+        throw UsageError(str_cat(
+            "[prepare] parameter '",
+            arguments.model.names[i],
+            "' has sparse gradients, expected dense ones with master_weights; "
+            "make its Embedding with sparse(false)"));
+      }
+      if (parameter.requires_grad()) {
+        weights_.push_back(parameter);
+      }
+    }
+    make_masters(arguments);
+    for (at::Tensor parameter : arguments.model.parameters) {
+      if (is_castable(parameter)) {
+        parameter.mutable_grad().reset();
+        parameter.set_data(parameter.detach().to(*arguments.weights));
+      }
+    }
+    for (const auto& weight : weights_) {
+      weight_values_.push_back(weight.detach());
+    }
+    inner_ = make_inner(arguments);
+  }
+
+  bool is_local() const override { return false; }
+  void before_forward() override { inner_->before_forward(); }
+  bool wants_outputs() const override { return inner_->wants_outputs(); }
+  void after_forward(std::span<at::Tensor* const> outputs) override {
+    inner_->after_forward(outputs);
+  }
+  void abandon_forward() override { inner_->abandon_forward(); }
+  void set_buffers(const std::vector<at::Tensor>& buffers) override {
+    inner_->set_buffers(buffers);
+  }
+
+  void before_backward() override { inner_->before_backward(); }
+  void after_backward() override {
+    inner_->after_backward();
+    // Others still have to see what a rank adds up by itself.
+    if (inner_->is_local() || inner_->sync()) {
+      take_gradients();
+    }
+  }
+  void abandon_backward() override { inner_->abandon_backward(); }
+  void await_another_backward() override { inner_->await_another_backward(); }
+  GradientArrival arrival() const override { return inner_->arrival(); }
+  void set_sync(bool sync) override { inner_->set_sync(sync); }
+  bool sync() const override { return inner_->sync(); }
+  void sync_next_backward() override { inner_->sync_next_backward(); }
+
+  at::Tensor gradient(const at::Tensor& parameter) const override {
+    const auto place = place_of(parameter);
+    if (!place) {
+      return inner_->gradient(parameter);
+    }
+    const auto& taken = masters_[*place].grad();
+    return taken.defined() ? taken : inner_->gradient(weights_[*place]);
+  }
+  void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
+      override {
+    for (at::Tensor parameter : parameters) {
+      parameter.mutable_grad().reset();
+    }
+    inner_->zero_gradients(parameters, how);
+  }
+
+  at::Tensor trained(const at::Tensor& parameter) const override {
+    const auto place = place_of(parameter);
+    return place ? masters_[*place] : parameter;
+  }
+  void before_step() override { inner_->before_step(); }
+  void after_step(bool did_step) override {
+    if (!weights_.empty()) {
+      const at::NoGradGuard no_grad;
+      at::_foreach_copy_(weight_values_, master_values_);
+    }
+    inner_->after_step(did_step);
+  }
+  void abandon_step() override { inner_->abandon_step(); }
+
+  StateValue saved(const at::Tensor& parameter) const override {
+    return inner_->saved(trained(parameter));
+  }
+  void load(const at::Tensor& parameter, const StateValue& value) override {
+    inner_->load(parameter, value);
+    if (const auto place = place_of(parameter)) {
+      inner_->load(masters_[*place], value);
+    }
+  }
+  void load_gradient(const at::Tensor& parameter, const at::Tensor& value)
+      override {
+    const auto place = place_of(parameter);
+    if (!place || !inner_->is_local()) {
+      inner_->load_gradient(parameter, value);
+      return;
+    }
+    at::Tensor& gradient = masters_[*place].mutable_grad();
+    gradient.reset();
+    if (value.defined()) {
+      gradient = gradients_[*place];
+      gradient.copy_(value);
+    }
+  }
+  StateDict state_dict() const override { return inner_->state_dict(); }
+  void load_state_dict(const StateDict& state) override {
+    inner_->load_state_dict(state);
+  }
+  Joinable* joinable() override { return inner_->joinable(); }
+
+ private:
+  /// The masters and their gradients lie one behind the other, so that rank 0's
+  /// travel at once.
+  void make_masters(const EngineArguments& arguments) {
+    std::unordered_map<std::string, std::vector<size_t>> by_device;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      by_device[weights_[i].device().str()].push_back(i);
+      place_of_[weights_[i].unsafeGetTensorImpl()] = i;
+    }
+    masters_.resize(weights_.size());
+    gradients_.resize(weights_.size());
+    for (const auto& [device, members] : by_device) {
+      layout_.set_units(weights_, {members});
+      const auto& unit = layout_.units().front();
+      const auto options = weights_[members.front()]
+                               .options()
+                               .dtype(at::kFloat)
+                               .requires_grad(false);
+      auto flat =
+          layout_.allocate(MemoryUse::kParameters, unit.num_numbers, options);
+      const auto flat_gradient =
+          layout_.allocate(MemoryUse::kGradients, unit.num_numbers, options);
+      const auto values = layout_.views(unit, flat, weights_);
+      const auto gradients = layout_.views(unit, flat_gradient, weights_);
+      for (size_t i = 0; i < members.size(); ++i) {
+        values[i].copy_(weights_[members[i]].detach());
+        masters_[members[i]] = values[i].detach().requires_grad_(true);
+        gradients_[members[i]] = gradients[i];
+      }
+      if (arguments.group.world_size() > 1) {
+        arguments.group.broadcast(flat, 0);
+        for (size_t i = 0; i < members.size(); ++i) {
+          weights_[members[i]].detach().copy_(values[i]);
+        }
+      }
+    }
+    layout_.set_units({}, {});
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      place_of_[masters_[i].unsafeGetTensorImpl()] = i;
+      master_values_.push_back(masters_[i].detach());
+    }
+  }
+
+  std::optional<size_t> place_of(const at::Tensor& parameter) const {
+    const auto found = place_of_.find(parameter.unsafeGetTensorImpl());
+    return found == place_of_.end() ? std::nullopt
+                                    : std::optional(found->second);
+  }
+
+  void take_gradients() {
+    const at::NoGradGuard no_grad;
+    // [0]: those that come to an empty place; [1]: those that are added.
+    std::vector<at::Tensor> come[2], places[2];
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      at::Tensor& gradient = weights_[i].mutable_grad();
+      if (!gradient.defined()) {
+        continue;
+      }
+      at::Tensor& own = masters_[i].mutable_grad();
+      const bool adds = own.defined();
+      if (!adds) {
+        own = gradients_[i];
+      }
+      come[adds].push_back(gradient);
+      places[adds].push_back(own);
+      gradient.reset();
+    }
+    if (!come[0].empty()) {
+      at::_foreach_copy_(places[0], come[0]);
+    }
+    if (!come[1].empty()) {
+      at::_foreach_add_(places[1], come[1]);
+    }
+  }
+
+  std::shared_ptr<ParallelEngine> inner_;
+  /// What the model computes with, what is trained in its place, and where its
+  /// gradient lies.
+  std::vector<at::Tensor> weights_;
+  std::vector<at::Tensor> masters_;
+  std::vector<at::Tensor> gradients_;
+  std::vector<at::Tensor> master_values_;
+  std::vector<at::Tensor> weight_values_;
+  std::unordered_map<const c10::TensorImpl*, size_t> place_of_;
+};
+
+} // namespace
+
+std::unique_ptr<ParallelEngine> make_master_engine(
+    const EngineArguments& arguments,
+    const MakeInner& make_inner) {
+  return std::make_unique<MasterEngine>(arguments, make_inner);
+}
+
+} // namespace accelerate

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+
+#include <iostream>
+#include <list>
+
+#include "accelerate/capture.h"
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "device/device_graph.h"
+#include "run/training_run.h"
+
+namespace accelerate::detail {
+namespace {
+
+std::string describe_inputs(
+    const std::vector<at::Tensor>& inputs,
+    const std::string& structure) {
+  std::string text = structure;
+  for (const auto& input : inputs) {
+    text +=
+        input.defined()
+            ? str_cat(' ', c10::toString(input.scalar_type()), input.sizes())
+            : " none";
+  }
+  return text;
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+} // namespace
+
+struct StepCapture::State {
+  /// Recorded work, with the tensors that it reads and writes.
+  struct Graph {
+    std::string key;
+    int num_calls = 0;
+    std::unique_ptr<DeviceGraph> graph;
+    std::vector<at::Tensor> inputs;
+    Outcome outcome;
+    /// What one call does to the host's side of the run.
+    RunTrace trace;
+  };
+
+  State(TrainingRun& run, CaptureOptions options, bool looks_first)
+      : run(run),
+        options(options),
+        looks_first(looks_first),
+        refusal(run.why_not_to_capture()) {
+    if (refusal.empty()) {
+      memory = make_graph_memory(run.device());
+    } else {
+      announce();
+    }
+  }
+
+  void refuse(const std::string& why) {
+    refusal = why;
+    graphs.clear();
+    announce();
+  }
+  void announce() const {
+    std::cerr << str_cat(
+        "[capture] ", refusal, "; the step runs as it is written\n");
+  }
+
+  /// Moves the graph of such inputs to the front; an empty one where there was
+  /// none.
+  Graph& find(const std::string& key) {
+    for (auto it = graphs.begin(); it != graphs.end(); ++it) {
+      if (it->key == key) {
+        graphs.splice(graphs.begin(), graphs, it);
+        return graphs.front();
+      }
+    }
+    if (graphs.size() >= std::max<size_t>(1, options.max_graphs)) {
+      graphs.pop_back();
+    }
+    graphs.emplace_front().key = key;
+    return graphs.front();
+  }
+
+  /// Runs `body` as it is, and looks whether it could be recorded.
+  Outcome warm_up(const std::vector<at::Tensor>& inputs, const Body& body) {
+    if (!looks_first) {
+      return body(inputs);
+    }
+    const WaitWatch watch(run.device());
+    auto outcome = body(inputs);
+    if (watch.has_waited()) {
+      refuse(
+          "the function waits for the device (item(), a copy to the CPU, a "
+          "shape that depends on values), expected work that is only ordered");
+    }
+    return outcome;
+  }
+
+  void record(
+      Graph& entry,
+      const std::vector<at::Tensor>& inputs,
+      const Body& body) {
+    for (const auto& input : inputs) {
+      entry.inputs.push_back(input.defined() ? input.detach().clone() : input);
+    }
+    // Casts that an outer guard keeps would be those of today's weights.
+    at::autocast::clear_cache();
+    entry.trace = run.trace([&] {
+      entry.graph = record_graph(
+          run.device(), memory, [&] { entry.outcome = body(entry.inputs); });
+    });
+    at::autocast::clear_cache();
+  }
+
+  static void fill(const Graph& entry, const std::vector<at::Tensor>& inputs) {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].defined()) {
+        entry.inputs[i].copy_(inputs[i], /*non_blocking=*/true);
+      }
+    }
+  }
+
+  Outcome replay(Graph& entry) {
+    run.write_learning_rates();
+    entry.graph->replay();
+    ++num_replays;
+    Outcome outcome{{}, entry.outcome.value};
+    for (const auto& tensor : entry.outcome.tensors) {
+      outcome.tensors.push_back(tensor.defined() ? tensor.clone() : tensor);
+    }
+    return outcome;
+  }
+
+  TrainingRun& run;
+  CaptureOptions options;
+  bool looks_first;
+  std::string refusal;
+  std::shared_ptr<GraphMemory> memory;
+  std::list<Graph> graphs;
+  /// Where the tensors of the run were when the graphs were recorded.
+  size_t places = 0;
+  size_t num_replays = 0;
+};
+
+StepCapture::StepCapture(
+    TrainingRun& run,
+    CaptureOptions options,
+    bool looks_first)
+    : state_(std::make_unique<State>(run, options, looks_first)) {}
+StepCapture::~StepCapture() = default;
+
+StepCapture::Outcome StepCapture::call(
+    const std::vector<at::Tensor>& inputs,
+    const std::string& structure,
+    const Body& body) {
+  auto& state = *state_;
+  if (state.refusal.empty()) {
+    const auto why = state.run.why_not_to_capture(inputs);
+    if (!why.empty()) {
+      state.refuse(why);
+    }
+  }
+  if (!state.refusal.empty()) {
+    return body(inputs);
+  }
+  const size_t places = state.run.tensor_places();
+  if (places != std::exchange(state.places, places)) {
+    state.graphs.clear();
+  }
+  auto& entry = state.find(str_cat(
+      describe_inputs(inputs, structure),
+      state.run.step_state()->sync_gradients() ? " updates" : " adds"));
+  if (!entry.graph && entry.num_calls++ < state.options.num_warmup) {
+    return state.warm_up(inputs, body);
+  }
+  if (entry.graph) {
+    State::fill(entry, inputs);
+    state.run.repeat(entry.trace);
+    return state.replay(entry);
+  }
+  try {
+    state.record(entry, inputs, body);
+  } catch (const std::exception& error) {
+    state.refuse(first_line(error.what()));
+    return body(inputs);
+  }
+  return state.replay(entry);
+}
+
+size_t StepCapture::num_graphs() const {
+  return static_cast<size_t>(std::count_if(
+      state_->graphs.begin(), state_->graphs.end(), [](const auto& entry) {
+        return entry.graph != nullptr;
+      }));
+}
+size_t StepCapture::num_replays() const {
+  return state_->num_replays;
+}
+const std::string& StepCapture::refusal() const {
+  return state_->refusal;
+}
+
+} // namespace accelerate::detail
