@@ -14,11 +14,13 @@
 #include <iostream>
 #include <streambuf>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "accelerate/error.h"
 #include "accelerate/version.h"
 #include "base/printable.h"
+#include "base/str.h"
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/program_mark.h"
@@ -52,9 +54,25 @@ void block_file_size_signal() {
   sigprocmask(SIG_BLOCK, &mask, nullptr);
 }
 
+/// Commands of the original that only its files and Google's programs need.
+struct PythonCommand {
+  std::string_view name;
+  std::string_view module;
+};
+constexpr PythonCommand kPythonCommands[] = {
+    {"tpu-config", "accelerate.commands.tpu"},
+    {"to-fsdp2", "accelerate.commands.to_fsdp2"},
+};
+
 std::string explain_unknown_command(
     const CLI::App& app,
     const std::string& name) {
+  for (const PythonCommand& command : kPythonCommands) {
+    if (command.name == name) {
+      return accelerate::str_cat(
+          "'", name, "' is run by `python -m ", command.module, "`");
+    }
+  }
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
     names.push_back(command->get_name());

@@ -106,6 +106,13 @@ def _refuse(where: str, used: str) -> NoReturn:
     )
 
 
+def is_placeholder(value: Any) -> bool:
+    """Whether a name stands for something that is not part of the package yet."""
+    return isinstance(value, Placeholder) or (
+        isinstance(value, type) and vars(value).get("_is_placeholder", False)
+    )
+
+
 def _placeholder_error(module: str, name: str, base: type) -> type:
     """A real class, as `except` and warning filters take nothing else; nobody raises it."""
     where = f"{module}.{name}"
@@ -121,6 +128,7 @@ def _placeholder_error(module: str, name: str, base: type) -> type:
         (base,),
         {
             "__module__": module,
+            "_is_placeholder": True,
             "__new__": refuse_call,
             "__init_subclass__": classmethod(refuse_subclass),
         },

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/variables.h"
+#include "config/config_file.h"
 #include "config/launch_config.h"
 #include "config/run_settings.h"
 #include "python/src/binders.h"
@@ -26,6 +27,20 @@ void bind_settings(py::module_& module) {
   module.def("gradient_accumulation_steps", [] {
     return RunSettings(system_env).gradient_accumulation_steps({});
   });
+  // Documents travel as JSON text, which either side can read.
+  module.def(
+      "read_config",
+      [](const std::string& path) {
+        return read_config_file(path).document.dump();
+      },
+      py::arg("path"));
+  module.def(
+      "write_config",
+      [](const std::string& path, const std::string& document) {
+        write_config_file(path, nlohmann::json::parse(document));
+      },
+      py::arg("path"),
+      py::arg("document"));
   module.attr("DEFAULT_MAIN_PROCESS_PORT") = kDefaultMainProcessPort;
   py::module_ names = module.def_submodule("variables");
   names.attr("MIXED_PRECISION") = variables::kMixedPrecision;

@@ -101,7 +101,7 @@ def test_a_name_behind_an_optional_package_can_be_imported() -> None:
     assert None not in (DeepSpeedSchedulerWrapper, _filter_args, HfDeepSpeedConfig)
 
 
-@pytest.mark.parametrize("module", ["accelerate", "accelerate.utils", "accelerate.commands.utils"])
+@pytest.mark.parametrize("module", ["accelerate", "accelerate.utils", "accelerate.commands.menu"])
 def test_a_name_that_the_original_does_not_have_is_an_ordinary_error(module: str) -> None:
     with pytest.raises(ImportError, match="cannot import name 'gather_all_the_things'"):
         exec(f"from {module} import gather_all_the_things")
@@ -123,8 +123,8 @@ def test_one_name_is_one_thing_wherever_it_is_imported_from() -> None:
 
 
 def test_a_submodule_is_an_attribute_without_being_imported() -> None:
-    code = "import accelerate; print(accelerate.commands.config.default.write_basic_config)"
-    assert "accelerate.commands.config.default.write_basic_config" in run_python(
+    code = "import accelerate; print(accelerate.commands.menu.input.register)"
+    assert "accelerate.commands.menu.input.register" in run_python(
         code, path=str(PACKAGE.parent)
     )
 
@@ -213,10 +213,10 @@ def test_reading_or_changing_an_attribute_raises_the_sentence(hook: typing.Any) 
     ],
 )
 def test_whatever_depends_on_a_missing_constant_raises_the_sentence(use: typing.Any) -> None:
-    from accelerate.commands.config.config_args import cache_dir
+    from accelerate.commands.menu.helpers import TERMINAL_WIDTH
 
     with pytest.raises(NotImplementedError, match=SENTENCE):
-        use(cache_dir)
+        use(TERMINAL_WIDTH)
 
 
 def test_questions_of_libraries_are_answered(hook: typing.Any) -> None:
@@ -261,12 +261,12 @@ def test_an_exception_that_is_not_there_can_be_named_in_except_and_in_filters() 
 
 
 def test_pickles_and_copies_are_the_name_itself() -> None:
-    from accelerate.commands.tpu import tpu_command_parser
+    from accelerate.commands.menu.input import register
 
     cloudpickle = pytest.importorskip("cloudpickle")
-    for pickled in (pickle.dumps(tpu_command_parser), cloudpickle.dumps(tpu_command_parser)):
-        assert pickle.loads(pickled) is tpu_command_parser
-    assert copy.deepcopy(tpu_command_parser) is tpu_command_parser
+    for pickled in (pickle.dumps(register), cloudpickle.dumps(register)):
+        assert pickle.loads(pickled) is register
+    assert copy.deepcopy(register) is register
 
 
 def test_a_name_of_a_missing_module_can_be_replaced() -> None:
@@ -282,14 +282,14 @@ def test_a_name_of_a_missing_module_can_be_replaced() -> None:
 
 def test_python_dash_m_of_a_missing_module_prints_the_sentence() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "accelerate.commands.tpu"],
+        [sys.executable, "-m", "accelerate.commands.menu.input"],
         env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
         text=True,
         capture_output=True,
         timeout=300,
     )
     assert result.returncode == 1
-    assert "[accelerate.commands.tpu] was run, but is not part" in result.stderr
+    assert "[accelerate.commands.menu.input] was run, but is not part" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `accelerate completion`: scripts for shells, made from the commands that are
-// registered and from the list of launch options.
+// registered and from the list of launch options; as JSON, what the parsers of
+// the Python package are made from.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "accelerate/error.h"
@@ -257,17 +259,72 @@ std::string fish_script(const std::vector<CommandInfo>& commands) {
   return script;
 }
 
+using nlohmann::ordered_json;
+
+std::vector<std::string> all_names(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& letter : option.get_snames()) {
+    names.push_back("-" + letter);
+  }
+  for (const std::string& name : option.get_lnames()) {
+    names.push_back("--" + name);
+  }
+  if (names.empty()) { // A positional.
+    names.push_back(option.get_name());
+  }
+  return names;
+}
+
+// Hidden options too: what is accepted, not what is advertised.
+ordered_json option_as_json(const CLI::Option& option) {
+  const Field* field =
+      option.get_lnames().empty() ? nullptr : find_field(describe(option).name);
+  return {
+      {"names", all_names(option)},
+      {"help", option.get_description()},
+      {"group", option.get_group()},
+      {"value_name", option.get_type_name()},
+      {"default", option.get_default_str()},
+      {"takes_value", option.get_items_expected_max() > 0},
+      {"takes_several", option.get_items_expected_max() > 1},
+      {"adds_up", field != nullptr && field->adds_up},
+      {"is_number", field != nullptr && field->is_number()},
+      {"is_required", option.get_required()},
+  };
+}
+
+ordered_json command_as_json(const CLI::App& app) {
+  ordered_json options = ordered_json::array();
+  for (const CLI::Option* option : app.get_options()) {
+    if (option != app.get_help_ptr()) {
+      options.push_back(option_as_json(*option));
+    }
+  }
+  ordered_json commands = ordered_json::object();
+  for (const CLI::App* sub : app.get_subcommands(
+           [](const CLI::App* one) { return !one->get_group().empty(); })) {
+    commands[sub->get_name()] = command_as_json(*sub);
+  }
+  return {
+      {"help", app.get_description()},
+      {"takes_program", app.get_prefix_command()},
+      {"options", std::move(options)},
+      {"commands", std::move(commands)},
+  };
+}
+
 } // namespace
 
 void add_completion_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "completion", "Prints a completion script for bash, zsh or fish");
   auto shell = std::make_shared<std::string>();
-  command->add_option("shell", *shell, "bash, zsh or fish")->required();
+  command->add_option("shell", *shell, "bash, zsh, fish or json")->required();
   command->footer(
       "bash: source <(accelerate completion bash)\n"
       "zsh:  source <(accelerate completion zsh)\n"
-      "fish: accelerate completion fish | source");
+      "fish: accelerate completion fish | source\n"
+      "json: all commands and options, for other programs");
   command->callback([&app, shell] {
     std::vector<CommandInfo> commands;
     collect(app, "", commands);
@@ -277,9 +334,11 @@ void add_completion_command(CLI::App& app, int& /*exit_code*/) {
       std::cout << zsh_script(commands);
     } else if (*shell == "fish") {
       std::cout << fish_script(commands);
+    } else if (*shell == "json") {
+      std::cout << command_as_json(app).dump(2) << '\n';
     } else {
-      throw ConfigError(
-          str_cat("[completion] got '", *shell, "'; use bash, zsh or fish"));
+      throw ConfigError(str_cat(
+          "[completion] got '", *shell, "'; use bash, zsh, fish or json"));
     }
   });
 }

@@ -70,6 +70,9 @@ class FileReader {
 
   void read_top(const YamlEntry& entry) {
     if (const Field* field = find_field_by_key(entry.key)) {
+      if (!field->is_flag()) {
+        keep_text(entry);
+      }
       read_field(*field, entry);
     } else if (entry.key == "compute_environment") {
       read_compute_environment(entry);
@@ -129,6 +132,13 @@ class FileReader {
     file_.values[std::string(field.name)] = std::move(value);
   }
 
+  // An unquoted `no` is a boolean to YAML, and would be written as one.
+  void keep_text(const YamlEntry& entry) {
+    if (entry.value.is_boolean()) {
+      file_.document[entry.key] = entry.text;
+    }
+  }
+
   std::string join_list(const Field& field, const YamlEntry& entry) {
     std::string text;
     for (const json& item : entry.value) {
@@ -183,6 +193,7 @@ class FileReader {
   }
 
   void read_distributed_type(const YamlEntry& entry) {
+    keep_text(entry);
     const auto& type = entry.text;
     const LayerValue yes{"true", place(entry)};
     if (type == "MULTI_GPU") {

@@ -88,7 +88,7 @@ TEST(Completion, OfZshIsAScriptThatZshTakes) {
 TEST(Completion, NamesTheShellsThatItKnows) {
   const auto result = run_process({kProgram, "completion", "tcsh"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("bash, zsh or fish"));
+  EXPECT_THAT(result.err, HasSubstr("bash, zsh, fish or json"));
 }
 
 } // namespace

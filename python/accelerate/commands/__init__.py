@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program `accelerate` as Python code sees it: parsers that have the program's own options, and
+functions that run it."""
+
+from accelerate._placeholders import placeholders_for
+
+__getattr__ = placeholders_for(__name__)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parsers of `accelerate config` share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from accelerate._placeholders import placeholders_for
+from accelerate.utils.dataclasses import DynamoBackend
+
+DYNAMO_BACKENDS = [backend.value for backend in DynamoBackend if backend.value != "NO"]
+
+
+class SubcommandHelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves the words "<command> [<args>]" of the parent's usage out of a subcommand's."""
+
+    def _format_usage(self, *args: Any, **kwargs: Any) -> str:
+        return super()._format_usage(*args, **kwargs).replace("<command> [<args>] ", "")
+
+
+__getattr__ = placeholders_for(__name__)

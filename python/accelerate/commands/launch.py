@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`accelerate launch` for Python code, and as `python -m accelerate.commands.launch`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from typing import TYPE_CHECKING, Any
+
+from accelerate._placeholders import placeholders_for
+from accelerate.commands import _program
+
+if TYPE_CHECKING:
+    from accelerate.commands.config.config_args import SageMakerConfig
+
+logger = logging.getLogger(__name__)
+
+
+def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
+    """A parser of the program's own flags, the script and its arguments."""
+    parser = _program.make_parser("launch", subparsers=subparsers)
+    if subparsers is not None:
+        parser.set_defaults(func=launch_command)
+    return parser
+
+
+def launch_command(args: argparse.Namespace) -> None:
+    """Runs the program with what `launch_command_parser()` parsed, to its end.
+
+    Raises `subprocess.CalledProcessError` where it fails, once it has said why.
+    """
+    _program.refuse_foreign(args)
+    is_quiet = bool(getattr(args, "quiet", False))
+    _program.run(_program.command_line(args, "launch"), is_quiet=is_quiet)
+
+
+def simple_launcher(args: argparse.Namespace) -> None:
+    """As `launch_command`: the program finds out by itself what is to be started."""
+    launch_command(args)
+
+
+def multi_gpu_launcher(args: argparse.Namespace) -> None:
+    """As `launch_command`: the program finds out by itself what is to be started."""
+    launch_command(args)
+
+
+def deepspeed_launcher(args: argparse.Namespace) -> None:
+    raise NotImplementedError(
+        "[launch] DeepSpeed is not part of this package; launch_command() trains data parallel"
+    )
+
+
+def tpu_launcher(args: argparse.Namespace) -> None:
+    raise NotImplementedError(
+        "[launch] this package has no TPU engine; launch_command() trains on GPUs or CPUs"
+    )
+
+
+def tpu_pod_launcher(args: argparse.Namespace) -> None:
+    tpu_launcher(args)
+
+
+def sagemaker_launcher(sagemaker_config: SageMakerConfig, args: argparse.Namespace) -> None:
+    raise NotImplementedError(
+        "[launch] jobs are not submitted to SageMaker; give the training script of a job that "
+        "sagemaker's own estimator submits, and call `accelerate launch` there"
+    )
+
+
+def main() -> None:
+    _program.become("launch")
+
+
+__getattr__ = placeholders_for(__name__)
+
+if __name__ == "__main__":
+    main()
