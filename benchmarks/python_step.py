@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Python package costs, beside Hugging Face Accelerate: microseconds
 that a step takes longer than in a plain PyTorch loop, the time of `import`,
-and a step of two CPU processes.
+a step of two CPU processes, and a step of transformers' Trainer.
 
 Ours runs with the Python of ACCELERATE_TEST_PYTHON, or this one; the original
 with this one, which has it."""
@@ -44,6 +44,13 @@ class Side:
         return float(harness.run(
             *self.launcher, WORKER, "shared", model, **self.variables))
 
+    def trainer(self, num_processes):
+        starter = [self.python] if num_processes == 1 else self.launcher
+        # Trainer prints what it trained before.
+        return float(harness.run(
+            *starter, WORKER, "trainer", num_processes,
+            **self.variables).split()[-1])
+
 
 def sides(binaries):
     binaries = binaries.absolute()
@@ -82,6 +89,9 @@ def main():
     for model in ("tiny", "mlp"):
         compare(f"two_processes_{model}", "ms/step",
                 lambda side: side.shared(model))
+    for num_processes in (1, 2):
+        compare(f"trainer_{num_processes}", "us/step",
+                lambda side: side.trainer(num_processes))
 
 
 main()

@@ -4,6 +4,8 @@
 
   python_step_peer.py added CASE     microseconds per step over plain PyTorch
   python_step_peer.py shared MODEL   milliseconds per step, several processes
+  python_step_peer.py trainer NUM    microseconds per step of transformers'
+                                     Trainer in NUM processes
 """
 import statistics
 import sys
@@ -145,5 +147,46 @@ def measure_shared(name):
     accelerator.end_training()
 
 
+class Regression(nn.Linear):
+    """What Trainer calls: names of columns in, a loss out."""
+
+    def forward(self, x, labels):
+        return {"loss": loss_of(super().forward(x), labels)}
+
+
+def measure_trainer(num_processes):
+    # Not needed by the other cases, and slow to import.
+    import tempfile
+
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Clock(TrainerCallback):
+        times = []
+
+        def on_step_end(self, *_, **__):
+            self.times.append(time.perf_counter() * 1e6)
+
+    data = torch.randn(8 * STEPS, 32)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(
+            Regression(32, 32),
+            TrainingArguments(
+                folder, use_cpu=True, disable_tqdm=True, report_to="none",
+                logging_strategy="no", save_strategy="no",
+                per_device_train_batch_size=8, max_steps=5 * STEPS),
+            train_dataset=[{"x": row, "labels": row} for row in data],
+            callbacks=[Clock])
+        if trainer.args.world_size != int(num_processes):
+            raise SystemExit("[python_step] the processes are not connected")
+        trainer.train()
+    steps = [end - begin for begin, end in zip(Clock.times, Clock.times[1:])]
+    if trainer.is_world_process_zero():
+        print(statistics.quantiles(steps[WARM_UP:], n=10)[0])
+
+
 torch.set_num_threads(1)
-{"added": measure_added, "shared": measure_shared}[sys.argv[1]](sys.argv[2])
+{
+    "added": measure_added,
+    "shared": measure_shared,
+    "trainer": measure_trainer,
+}[sys.argv[1]](sys.argv[2])

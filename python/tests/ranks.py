@@ -19,7 +19,7 @@ _TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 
 TORCHRUN = [sys.executable, *_TORCHRUN]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
 # Of the machine that runs the tests; a run must find its place by its own starter's variables.
-_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # What a script calls to answer.
 _ANSWER = """
 import json, os
@@ -35,7 +35,7 @@ def run(
     """Runs `script` in `folder` by `starter` and waits for the end."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(script))
-    environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
+    environment = {name: value for name, value in os.environ.items() if name not in PLACE}
     return subprocess.run(
         [*starter, str(path), *arguments],
         cwd=folder,

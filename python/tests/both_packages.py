@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program of the folder `swap` with the original package and with this one, and says where
+the answers differ.
+
+One environment has the libraries and the original; the folder of this package stands before them
+on the path of its runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import accelerate
+import pytest
+from original import ROOT
+from ranks import LAUNCH, PLACE
+
+PROGRAMS = Path(__file__).parent / "swap"
+# One start imports several libraries and runs every scenario of a file.
+LIMIT_SECONDS = 1500
+
+
+def libraries_python(release: str = "") -> Path:
+    """The Python that has the libraries; where there is none, the test is skipped."""
+    variable = "ACCELERATE_LIBRARIES_PYTHON" + release.upper().replace("-", "_")
+    python = Path(os.environ.get(variable, ROOT / f".venv-libraries{release}" / "bin" / "python"))
+    if not python.exists():
+        pytest.skip(f"[libraries_python] no {python}: set {variable}")
+    return python
+
+
+@dataclass
+class Runs:
+    """The starts of one program. Scenarios that are asked for together share a start: to import
+    the libraries takes longer than to run one."""
+
+    program: str
+    folder: Path
+    python: Path
+    num_processes: int
+    names: list[str]
+    path: list[str] = field(default_factory=list)
+    answers: tuple[dict, dict] | None = None
+
+    def compared(self, name: str) -> tuple[list, list]:
+        """What every rank of the original answered, and every rank of ours."""
+        if self.answers is None:
+            with ThreadPoolExecutor(2) as pool:
+                self.answers = tuple(pool.map(self._run, [False, True]))
+        original, ours = (side[name] for side in self.answers)
+        assert isinstance(original, list), f"the original fails:\n{original}"
+        assert isinstance(ours, list), ours
+        return original, ours
+
+    def _run(self, is_ours: bool) -> dict[str, list | str]:
+        """By scenario: what each rank answered, or how it failed."""
+        folder = self.folder / ("ours" if is_ours else "original")
+        command, variables = self._start(is_ours)
+        found = {}
+        while names := [name for name in self.names if name not in found]:
+            folder.mkdir(parents=True, exist_ok=True)
+            result = subprocess.run(
+                [*command, str(PROGRAMS / self.program), str(folder), *names],
+                env=variables, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS,
+            )
+            for name in names:
+                found[name] = self._answer(folder, name)
+                if isinstance(found[name], str):
+                    found[name] += (result.stdout + result.stderr)[-6000:]
+                    # The others of this start never began, or went on where this one failed.
+                    if self.num_processes > 1:
+                        break
+        return found
+
+    def _answer(self, folder: Path, name: str) -> list | str:
+        files = [folder / f"{name}.{rank}" for rank in range(self.num_processes)]
+        answers = [json.loads(file.read_text()) for file in files if file.exists()]
+        for answer in answers:
+            if "failed" in answer:
+                return answer["failed"]
+        if len(answers) < len(files):
+            return f"{name}: {len(answers)} of {len(files)} processes answered\n"
+        return [answer["is"] for answer in answers]
+
+    def _start(self, is_ours: bool) -> tuple[list[str], dict[str, str]]:
+        variables = {name: value for name, value in os.environ.items() if name not in PLACE}
+        package = Path(accelerate.__file__).parents[1] if is_ours else self.python.parents[1]
+        command = [str(self.python)]
+        if self.num_processes == 2 and is_ours:
+            # By its path: the libraries' environment has a program of this name too.
+            command = [shutil.which(LAUNCH[0]), *LAUNCH[1:], *command]
+        elif self.num_processes == 2:
+            # `--standalone` chooses a free port.
+            command += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        if not is_ours:
+            # Without it the original does not connect processes that have no GPU.
+            variables["ACCELERATE_USE_CPU"] = "true"
+        path = [str(package)] * is_ours + self.path
+        return command, variables | {
+            "PYTHONPATH": os.pathsep.join(path),
+            "SWAP_PACKAGE": str(package),
+            "OMP_NUM_THREADS": "1",
+        }
+
+
+def chosen_scenarios(request: pytest.FixtureRequest) -> list[str]:
+    """The scenarios that the chosen tests of a module ask for."""
+    items = [item for item in request.session.items if item.module is request.module]
+    names = [item.callspec.params["scenario"] for item in items if hasattr(item, "callspec")]
+    return list(dict.fromkeys(names))
+
+
+def differences(original, ours, place: str = "") -> list[str]:
+    """Where two answers differ in a bit."""
+    if isinstance(original, dict) and isinstance(ours, dict):
+        found = []
+        for name in sorted(original.keys() | ours.keys()):
+            inside = f"{place}.{name}"
+            if name not in original or name not in ours:
+                found.append(f"{inside}: only {'ours' if name in ours else 'the original'}")
+            else:
+                found += differences(original[name], ours[name], inside)
+        return found
+    if isinstance(original, list) and isinstance(ours, list) and len(original) == len(ours):
+        return [
+            line
+            for number, pair in enumerate(zip(original, ours))
+            for line in differences(*pair, f"{place}[{number}]")
+        ]
+    return [] if original == ours else [f"{place}: original {original}, ours {ours}"]

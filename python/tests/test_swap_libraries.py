@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""trl, peft, sentence-transformers and diffusers give the same with this package as with the
+original: every loss, learning rate, metric and weight, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+from both_packages import Runs, chosen_scenarios, differences, libraries_python
+from tiers import cases
+
+SCENARIOS = cases(
+    [
+        "sft",
+        "sft_lora",
+        "dpo",
+        "dpo_reference",
+        "reward",
+        "grpo",
+        "lora_trainer",
+        "lora_loop",
+        "sentences",
+        "gathered_sentences",
+        "diffusion",
+        "diffusion_bf16",
+    ],
+    small=["sft", "lora_trainer", "sentences", "diffusion"],
+)
+NUM_PROCESSES = cases([1, 2], small=[2])
+
+
+@pytest.fixture(scope="module", params=NUM_PROCESSES, ids=lambda number: ["one", "two"][number - 1])
+def runs(request, tmp_path_factory) -> Runs:
+    folder = tmp_path_factory.mktemp("libraries")
+    names = chosen_scenarios(request)
+    return Runs("libraries.py", folder, libraries_python(), request.param, names)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_nothing_differs(runs, scenario):
+    original, ours = runs.compared(scenario)
+    assert differences(original, ours) == []
+    weights = [rank["weights"] for rank in ours if "weights" in rank]
+    assert all(other == weights[0] for other in weights)

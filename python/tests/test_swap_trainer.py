@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' Trainer gives the same with this package as with the original: every loss, norm,
+learning rate, metric and weight, bit for bit. Two processes add two gradients and halve the sum,
+which has one result whatever the order.
+
+Where the original is wrong, the test says how and what is right."""
+
+from __future__ import annotations
+
+import pytest
+from both_packages import Runs, chosen_scenarios, differences, libraries_python
+from tiers import cases
+
+SAME = cases(
+    [
+        "plain",
+        "bf16",
+        "bf16_full_evaluation",
+        "resumed_bf16",
+        "twice",
+        "accumulation",
+        "accumulated_tokens",
+        "group_by_length",
+        "workers",
+        "stream",
+        "streamed_evaluation",
+        "resumed_stream",
+        "early_stopping",
+        "auto_find_batch_size",
+        "checkpointed_activations",
+        "clipped_adafactor",
+        "sequences",
+    ],
+    small=["plain"],
+)
+EARLY = cases(["evaluate_first", "evaluate_first_bf16"], small=["evaluate_first"])
+# Each has a start of its own, in one process.
+ALONE = cases(["beside_deepspeed", "compiled"], small=["beside_deepspeed"])
+RELEASES = cases(["", "-transformers4"], small=[""])
+
+
+@pytest.fixture(scope="module", params=RELEASES, ids=lambda release: release[1:] or "transformers5")
+def release(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one", "two"])
+def runs(request, release, tmp_path_factory) -> Runs:
+    names = [name for name in chosen_scenarios(request) if name not in ALONE]
+    folder = tmp_path_factory.mktemp("trainer")
+    return Runs("trainer.py", folder, libraries_python(release), request.param, names)
+
+
+@pytest.mark.parametrize("scenario", SAME)
+def test_nothing_differs(runs, scenario):
+    original, ours = runs.compared(scenario)
+    assert differences(original, ours) == []
+    weights = [rank["weights"] for rank in ours if "weights" in rank]
+    assert all(other == weights[0] for other in weights)
+
+
+@pytest.mark.parametrize("scenario", EARLY)
+def test_an_evaluation_before_training_changes_nothing(runs, scenario):
+    """The original takes a model that was prepared to be evaluated for one that is ready to be
+    trained: gradients of several processes never meet, and the ranks drift apart. What is right is
+    its training without that evaluation."""
+    original, ours = runs.compared(scenario)
+    if len(original) > 1:
+        assert original[0]["trained"]["weights"] != original[1]["trained"]["weights"]
+    for theirs, mine in zip(original, ours):
+        assert differences(theirs["before"], mine["before"]) == []
+        assert differences(theirs["without"], mine["without"]) == []
+        assert differences(theirs["without"], mine["trained"]) == []
+
+
+@pytest.mark.parametrize("scenario", ["sampled_evaluation"])
+def test_metrics_have_every_row_that_was_drawn(runs, scenario):
+    """The original takes the length of the data set for what its sampler draws, so rows are
+    missing at the end."""
+    original, ours = runs.compared(scenario)
+    for theirs, mine in zip(original, ours):
+        assert theirs["rows"] < 10
+        assert mine["rows"] == mine["before"]["eval_rows"] == 10
+
+
+@pytest.mark.parametrize("scenario", ALONE)
+def test_nothing_differs_in_a_process_of_its_own(tmp_path, release, scenario):
+    # Of DeepSpeed, what makes transformers think that it is installed.
+    path = []
+    if scenario == "beside_deepspeed":
+        stub = tmp_path / "path"
+        (stub / "deepspeed").mkdir(parents=True)
+        (stub / "deepspeed/__init__.py").write_text("__version__ = '0.18.0'\n")
+        (stub / "deepspeed-0.18.0.dist-info").mkdir()
+        (stub / "deepspeed-0.18.0.dist-info/METADATA").write_text(
+            "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.0\n")
+        path = [str(stub)]
+    alone = Runs("trainer.py", tmp_path, libraries_python(release), 1, [scenario], path)
+    original, ours = alone.compared(scenario)
+    assert differences(original, ours) == []
