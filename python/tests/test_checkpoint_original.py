@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import ranks
+import tiers
 from original import originals_python
 
 # `told`: how many steps, where to save and how, what to load.
@@ -86,7 +87,7 @@ def train(is_ours, folder, num_processes, begin=0, at=0, load="", save="", **how
     return found
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
+@pytest.mark.parametrize("num_processes", tiers.cases([1, 2], small=[2]))
 def test_a_checkpoint_of_the_original_goes_on_here_and_ours_goes_on_there(tmp_path, num_processes):
     theirs = train(False, tmp_path, num_processes, at=4, save="theirs")
     assert not (tmp_path / "theirs/checkpoint.json").exists()
