@@ -104,7 +104,8 @@ struct AdamLists {
   }
   /// A step that the device has left out does not count.
   void uncount_step(const at::Tensor& found_inf) {
-    at::_foreach_sub_(steps, found_inf.reshape({}));
+    at::_foreach_sub_(
+        steps, std::vector<at::Tensor>(steps.size(), found_inf.reshape({})));
   }
   std::vector<at::Tensor> gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs;
   std::vector<at::Tensor> steps;

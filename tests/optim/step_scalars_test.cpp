@@ -26,38 +26,48 @@ bool overflows(int step) {
   return step == 0 || step == 3 || step == 4;
 }
 
+using Tensors = std::vector<Tensor>;
 using MakeOptimizer =
-    std::function<std::unique_ptr<torch::optim::Optimizer>(Tensor)>;
+    std::function<std::unique_ptr<torch::optim::Optimizer>(Tensors)>;
 
 class DeviceScalars : public ::testing::TestWithParam<MakeOptimizer> {};
 INSTANTIATE_TEST_SUITE_P(
     Optimizers,
     DeviceScalars,
     ::testing::Values(
-        [](Tensor p) {
+        [](Tensors p) {
           return std::make_unique<optim::AdamW>(
-              std::vector<Tensor>{p},
-              optim::AdamWOptions{.lr = 0.1, .amsgrad = true});
+              p, optim::AdamWOptions{.lr = 0.1, .amsgrad = true});
         },
-        [](Tensor p) {
+        [](Tensors p) {
           return std::make_unique<optim::Adam>(
-              std::vector<Tensor>{p},
-              optim::AdamOptions{.lr = 0.1, .weight_decay = 0.1});
+              p, optim::AdamOptions{.lr = 0.1, .weight_decay = 0.1});
         },
-        [](Tensor p) {
+        [](Tensors p) {
           return std::make_unique<optim::SGD>(
-              std::vector<Tensor>{p},
+              p,
               optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true});
         },
         // With dampening the host decides.
-        [](Tensor p) {
+        [](Tensors p) {
           return std::make_unique<optim::SGD>(
-              std::vector<Tensor>{p},
+              p,
               optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
         }));
 
+/// Several, as the flag of a step is one for all.
+Tensors two_parameters() {
+  return {
+      torch::ones({4, 3}).requires_grad_(true),
+      torch::ones({3}).requires_grad_(true)};
+}
+void give_gradients(Tensors& parameters, int step, double scale) {
+  parameters[0].mutable_grad() = gradient_at(step, scale);
+  parameters[1].mutable_grad() = gradient_at(step, scale)[2].clone();
+}
+
 TEST_P(DeviceScalars, StepsThatOverflowChangeNothing) {
-  auto trained = torch::ones({4, 3}).requires_grad_(true);
+  auto trained = two_parameters();
   const auto optimizer = GetParam()(trained);
   const auto scaler = std::make_shared<GradScaler>(
       GradScalerOptions{.init_scale = 8, .growth_interval = 1000});
@@ -65,15 +75,15 @@ TEST_P(DeviceScalars, StepsThatOverflowChangeNothing) {
       std::make_unique<TorchOptimizer>(*optimizer),
       std::make_shared<StepState>(),
       scaler);
-  auto expected = torch::ones({4, 3}).requires_grad_(true);
+  auto expected = two_parameters();
   const auto plain = GetParam()(expected);
   for (int i = 0; i < 8; ++i) {
     const double scale = scaler->scale(torch::ones({})).item<double>();
-    trained.mutable_grad() = gradient_at(i, scale);
+    give_gradients(trained, i, scale);
     if (overflows(i)) {
-      trained.mutable_grad()[1][2] = std::numeric_limits<float>::infinity();
+      trained[0].mutable_grad()[1][2] = std::numeric_limits<float>::infinity();
     } else {
-      expected.mutable_grad() = gradient_at(i, 1);
+      give_gradients(expected, i, 1);
       plain->step();
     }
     step.step();
@@ -81,19 +91,21 @@ TEST_P(DeviceScalars, StepsThatOverflowChangeNothing) {
     EXPECT_EQ(step.did_step(), !overflows(i)) << i;
     step.zero_grad();
     scaler->update();
-    EXPECT_TRUE(torch::equal(trained, expected)) << i << trained - expected;
+    for (size_t j = 0; j < trained.size(); ++j) {
+      EXPECT_TRUE(torch::equal(trained[j], expected[j])) << i << trained[j];
+    }
   }
 }
 
 TEST_P(DeviceScalars, RatesOfTheDeviceAreThoseOfTheStep) {
   auto trained = torch::ones({4, 3}).requires_grad_(true);
-  const auto optimizer = GetParam()(trained);
+  const auto optimizer = GetParam()({trained});
   OptimizerStep step(
       std::make_unique<TorchOptimizer>(*optimizer),
       std::make_shared<StepState>(),
       nullptr);
   auto expected = torch::ones({4, 3}).requires_grad_(true);
-  const auto plain = GetParam()(expected);
+  const auto plain = GetParam()({expected});
   for (int i = 0; i < 4; ++i) {
     // A power of two, which is the same number as float and as double.
     const double rate = std::pow(0.5, i + 1);
