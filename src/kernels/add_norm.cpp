@@ -18,8 +18,10 @@ at::ScalarType exact_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-std::optional<at::Tensor> given(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+using Given = std::optional<at::Tensor>;
+
+Given given(const at::Tensor& tensor) {
+  return tensor.defined() ? Given(tensor) : std::nullopt;
 }
 
 const auto& forward_operator() {
@@ -44,32 +46,30 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
   static variable_list forward(
       torch::autograd::AutogradContext* context,
       const at::Tensor& residual,
-      const at::Tensor& branch,
-      const at::Tensor& branch_bias,
-      const at::Tensor& weight,
-      const at::Tensor& bias,
+      const Given& branch,
+      const Given& branch_bias,
+      const Given& weight,
+      const Given& bias,
       double dropout,
       double epsilon) {
     const auto [sum, normed, mean, deviation, mask] = forward_operator().call(
-        residual,
-        given(branch),
-        given(branch_bias),
-        given(weight),
-        given(bias),
-        dropout,
-        epsilon);
-    const bool has_branch = branch.defined();
+        residual, branch, branch_bias, weight, bias, dropout, epsilon);
+    const bool has_branch = branch.has_value();
     context->set_materialize_grads(false);
     context->save_for_backward(
-        {has_branch ? sum : residual, weight, mean, deviation, mask});
+        {has_branch ? sum : residual,
+         weight.value_or(at::Tensor()),
+         mean,
+         deviation,
+         mask});
     context->saved_data["has_branch"] = has_branch;
-    context->saved_data["has_branch_bias"] = branch_bias.defined();
+    context->saved_data["has_branch_bias"] = branch_bias.has_value();
     context->saved_data["dropout"] = dropout;
     variable_list results;
     if (has_branch) {
       results.push_back(sum);
     }
-    if (weight.defined()) {
+    if (weight) {
       results.push_back(normed);
     }
     return results;
@@ -221,7 +221,7 @@ at::Tensor layer_norm(
     double epsilon) {
   check_rows(x, {}, {weight, bias}, 0);
   return AddNorm::apply(
-      x, at::Tensor(), at::Tensor(), weight, bias, 0.0, epsilon)[0];
+      x, Given(), Given(), Given(weight), Given(bias), 0.0, epsilon)[0];
 }
 
 at::Tensor add_dropout(
@@ -232,10 +232,10 @@ at::Tensor add_dropout(
   check_rows(residual, {branch}, {branch_bias}, dropout);
   return AddNorm::apply(
       residual,
-      branch,
-      branch_bias,
-      at::Tensor(),
-      at::Tensor(),
+      Given(branch),
+      given(branch_bias),
+      Given(),
+      Given(),
       dropout,
       0.0)[0];
 }
@@ -250,7 +250,13 @@ SumAndNorm add_dropout_layer_norm(
     double epsilon) {
   check_rows(residual, {branch}, {branch_bias, weight, bias}, dropout);
   const auto results = AddNorm::apply(
-      residual, branch, branch_bias, weight, bias, dropout, epsilon);
+      residual,
+      Given(branch),
+      given(branch_bias),
+      Given(weight),
+      Given(bias),
+      dropout,
+      epsilon);
   return {results[0], results[1]};
 }
 
