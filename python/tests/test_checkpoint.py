@@ -203,18 +203,18 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     accelerator.register_for_checkpointing(kept)
     accelerator.save_state("x")
     manifest = json.loads((tmp_path / "x/checkpoint.json").read_text())
-    assert "custom.pkl" in manifest["state"]["python_parts"]["value"]
+    assert manifest["state"]["python_parts"]["pickles.python_custom.file"] == "python_custom.pkl"
     kept.value = None
     step(accelerator, model, optimizer)
     expected = weights_of(model)
-    with pytest.raises(ValueError, match=r"holds 'custom' as pickles.*pass allow_pickle=True"):
+    with pytest.raises(ValueError, match=r"holds 'python_custom' as pickles.*pass allow_pickle=True"):
         accelerator.load_state("x")
     assert_equal(weights_of(model), expected)
     assert kept.value is None
     accelerator.load_state("x", allow_pickle=True)
     assert kept.value[0] == Odd() and kept.value[1].tolist() == [1, 1]
     kept.value = threading.Lock()
-    with pytest.raises(UsageError, match="'custom' can neither be saved as values .* nor be pick"):
+    with pytest.raises(UsageError, match="'python_custom' can neither be saved as values .* nor be pick"):
         accelerator.save_state("y")
     assert not (tmp_path / "y").exists()
 

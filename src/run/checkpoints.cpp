@@ -7,6 +7,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "process/stop_request.h"
+#include "run/other_language.h"
 #include "run/training_run.h"
 #include "state/state_files.h"
 
@@ -194,6 +195,9 @@ std::vector<std::string> TrainingRun::load_state(
     if (!part && state_->scope_of(name) == StateScope::kPerRank) {
       kept.insert(name);
     }
+  }
+  if (auto line = leave_other_language(folder, *state_, states, kept)) {
+    warnings.push_back(std::move(*line));
   }
   state_->load_parts(states, kept);
   return warnings;
