@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelerate import _C, _debug, _files, checkpointing
-from accelerate._state_values import ObjectState, OnlyPickled, flatten, unflatten
+from accelerate._state_values import ObjectState, OnlyPickled
 from accelerate.errors import DataError, UsageError
 from accelerate.prepared_module import context_of, parameter_set
 from accelerate.utils.constants import (
@@ -133,12 +133,24 @@ def limit_of(accelerator: Accelerator) -> int | None:
 
 class PythonParts(ObjectState):
     """The files that Python has written into a checkpoint, by the objects whose state they hold:
-    `weights` are read without running code, `pickles` are not."""
+    `weights` are read without running code, `pickles` are not. C++ reads `weights.OBJECT.file` too,
+    to say what it cannot load."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: {"weights": self.weights, "pickles": self.pickles}, lambda _: None)
+        super().__init__(lambda: None, lambda _: None)
         self.weights: dict[str, dict[str, str]] = {}
         self.pickles: dict[str, dict[str, str]] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            f"{kind}.{name}.{key}": text
+            for kind, files in (("weights", self.weights), ("pickles", self.pickles))
+            for name, record in files.items()
+            for key, text in record.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
 
 
 def _written(path: Path) -> dict[str, str]:
@@ -297,7 +309,8 @@ def load_ours(
             value = _read_pickle(parts.path_of(kept.name), kept.name, allow_pickle, load_kwargs)
             loads.append(lambda kept=kept, value=value: kept.put(value))
     if not restore_loaders:
-        without |= {name for name in accelerator._run.state.names() if name.startswith("loader")}
+        loaders = ("loader", "python_loader")
+        without |= {name for name in accelerator._run.state.names() if name.startswith(loaders)}
     for line in accelerator._run.load_state(str(folder), without):
         warnings.warn(line, stacklevel=4)
     for run in loads:
@@ -314,9 +327,13 @@ class _Parts:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             # A folder of files that a killed process has not moved to their places.
             self._staged = folder / manifest["staged"]
-            parts = unflatten(manifest["state"].get(PARTS, _NO_PARTS), "value")
-            self.weights: dict[str, dict[str, str]] = parts["weights"]
-            self.pickles: dict[str, dict[str, str]] = parts["pickles"]
+            self.weights: dict[str, dict[str, str]] = {}
+            self.pickles: dict[str, dict[str, str]] = {}
+            # A run in C++ has none.
+            for name, text in manifest["state"].get(PARTS, {}).items():
+                kind, owner, key = name.split(".")
+                files = {"weights": self.weights, "pickles": self.pickles}[kind]
+                files.setdefault(owner, {})[key] = text
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"[load_state] {path} is damaged: {error!r}") from error
 
@@ -331,9 +348,6 @@ class _Parts:
         if record and _digest(path) != record["sha256"]:
             raise DataError(f"[load_state] {path} is damaged: it is not what was written")
         return path
-
-
-_NO_PARTS = flatten({"weights": {}, "pickles": {}}, "value")
 
 
 def _call_load_hooks(accelerator: Accelerator, folder: Path) -> list[torch.nn.Module]:

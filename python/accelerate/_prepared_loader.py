@@ -11,15 +11,17 @@ from itertools import chain, count, islice
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 from accelerate import _debug, _generators
 from accelerate._sharding import (
     BatchCounts,
+    BatchSamplerShard,
     CountingCollate,
     DealtBatch,
     IterableDatasetShard,
     SeedableRandomSampler,
+    are_of_one_size,
 )
 from accelerate.errors import UsageError
 from accelerate.state import GradientState, PartialState
@@ -152,7 +154,8 @@ class Place:
 
     `begin`: what generators were when the loop began, those of `_generators.KINDS` and the
     loader's own by name. `ahead`: what they were before the batch was read that comes next, which
-    is read before the one in hand is given out."""
+    is read before the one in hand is given out. `num_left_out`: units (`_turn`) in front of the
+    first batch, less than a turn, that other processes than these were given."""
 
     def __init__(
         self,
@@ -160,6 +163,7 @@ class Place:
         num_batches: int,
         begin: dict[str, Any] | None = None,
         ahead: dict[str, Any] | None = None,
+        num_left_out: int = 0,
     ):
         self.epoch = epoch
         self.num_batches = num_batches
@@ -169,6 +173,7 @@ class Place:
         self.has_workers = False
         self.begin = begin or {}
         self.ahead = ahead or {}
+        self.num_left_out = num_left_out
 
 
 class _Loops:
@@ -341,7 +346,7 @@ class DataLoaderAdapter(DataLoader):
             position["seed"] = sampler.initial_seed
         return position
 
-    def _restore_position(self, position: dict[str, int]) -> None:
+    def _restore_position(self, position: dict[str, int], num_left_out: int = 0) -> None:
         """The next loop goes on where a loader of the same data, in as many processes, stood."""
         sampler = self.get_sampler()
         is_seedable = isinstance(sampler, SeedableRandomSampler)
@@ -355,33 +360,83 @@ class DataLoaderAdapter(DataLoader):
             sampler.initial_seed = position["seed"]
         self.set_epoch(position["epoch"])
         self._loops.latest = None
-        self._restored = Place(position["epoch"], position["num_batches"])
+        self._restored = Place(
+            position["epoch"], position["num_batches"], num_left_out=num_left_out
+        )
 
     def _state(self) -> dict[str, Any]:
-        """What all processes go on from."""
-        return {
-            "position": self._position(),
-            "num_per_turn": self._num_per_turn,
-            "begin": self._place().begin,
-            "has_workers": self._place().has_workers,
+        """What all processes go on from, under C++'s names but for `begin`."""
+        place = self._place()
+        position = self._position()
+        unit, num_per_turn = self._turn
+        sampler = self.get_sampler()
+        state = {
+            "epoch": place.epoch,
+            "num_done": place.num_left_out + place.num_batches * num_per_turn,
+            "unit": unit,
+            "shuffle": isinstance(sampler, RandomSampler),
+            "num_samples": len(self.dataset) if hasattr(self.dataset, "__len__") else -1,
+            "world_size": PartialState().num_processes,
+            "num_workers": self.num_workers,
+            "batch_size": getattr(self._batches, "batch_size", None) or 0,
+            "begin": {"generators": place.begin, "has_workers": place.has_workers},
         }
+        if "seed" in position:
+            # Bits of a number without a sign.
+            state["seed"] = (position["seed"] + 2**63) % 2**64 - 2**63
+        return state
+
+    @staticmethod
+    def _split_state(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        shared = dict(state)
+        begin = shared.pop("begin")
+        return shared, begin
+
+    @staticmethod
+    def _join_state(shared: dict[str, Any], begin: dict[str, Any] | None) -> dict[str, Any]:
+        return {**shared, "begin": begin or {"generators": {}, "has_workers": False}}
 
     def _load_state(self, state: dict[str, Any]) -> None:
-        position = dict(state["position"])
-        if position["num_batches"] > 0 and state["num_per_turn"] != self._num_per_turn:
-            # Batches are dealt out over the processes, so the place is one of all of them.
-            num_given = position["num_batches"] * state["num_per_turn"]
-            position["num_batches"], num_again = divmod(num_given, self._num_per_turn)
-            if num_again > 0:
-                _debug.warn(
-                    f"[load_state] {num_given} batches of the epoch were given to "
-                    f"{state['num_per_turn']} processes, which {self._num_per_turn} cannot share "
-                    f"evenly: the last {num_again} come again",
-                    stacklevel=2,
-                )
-        self._restore_position(position)
-        self._restored.begin = state["begin"]
-        self._restored.has_workers = state["has_workers"]
+        unit, num_per_turn = self._turn
+        if state["unit"] != unit:
+            raise UsageError(
+                f"[load_state] got a place in an epoch in {state['unit']}, expected {unit}, which "
+                "this loader counts; prepare one over the same data"
+            )
+        # Batches are dealt out over the processes, so the place is one of all of them.
+        num_batches, num_left = divmod(state["num_done"], num_per_turn)
+        dealt = self._dealt
+        if num_left > 0 and dealt is None:
+            _debug.warn(
+                f"[load_state] {state['num_done']} {unit} of the epoch were given to "
+                f"{state['world_size']} processes, which these cannot share evenly: the last "
+                f"{num_left} come again",
+                stacklevel=2,
+            )
+            num_left = 0
+        position = {"epoch": state["epoch"], "num_batches": num_batches}
+        # C++ has a seed whether it shuffles or not.
+        if state["shuffle"] and "seed" in state:
+            position["seed"] = state["seed"]
+        self._restore_position(position, num_left)
+        self._restored.begin = state["begin"]["generators"]
+        self._restored.has_workers = state["begin"]["has_workers"]
+
+    @property
+    def _turn(self) -> tuple[str, int]:
+        """The unit of places in an epoch, and how many all processes are given in a turn."""
+        batches = self._batches
+        if are_of_one_size(batches) and not isinstance(self.dataset, IterableDataset):
+            return "samples", batches.batch_size * self._num_per_turn
+        return "batches", self._num_per_turn
+
+    @property
+    def _dealt(self) -> BatchSamplerShard | None:
+        """What deals batches out, and can begin in the middle of a turn."""
+        level = self._batches
+        while level is not None and not isinstance(level, BatchSamplerShard):
+            level = getattr(level, "batch_sampler", None)
+        return level
 
     def _own_state(self) -> dict[str, Any]:
         """What this process alone goes on from: generators may differ between processes."""
@@ -419,7 +474,9 @@ class DataLoaderAdapter(DataLoader):
         if restored is not None:
             is_there = restored.num_batches == self._num_before
             ahead = restored.ahead if is_there else None
-            self._restored = Place(restored.epoch, self._num_before, restored.begin, ahead)
+            self._restored = Place(
+                restored.epoch, self._num_before, restored.begin, ahead, restored.num_left_out
+            )
             self._restored.has_workers = restored.has_workers
 
     def _take_restored(self) -> Place | None:
@@ -451,6 +508,8 @@ class DataLoaderAdapter(DataLoader):
                 self._make_workers()
             place.num_batches = max(num_batches, place.num_batches)
             place.is_restored = True
+        if (dealt := self._dealt) is not None:
+            dealt.num_left_out = place.num_left_out
         self._loops.latest = place
         return place, place.num_batches - num_batches
 

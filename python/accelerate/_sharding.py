@@ -99,6 +99,13 @@ class _OverBatches(BatchSampler):
         return len(self.batch_sampler)
 
 
+def are_of_one_size(batches: Any) -> bool:
+    """Whether torch's own batch sampler makes them underneath, so that samples can be counted."""
+    while isinstance(batches, _OverBatches):
+        batches = batches.batch_sampler
+    return type(batches) is BatchSampler
+
+
 class BatchSamplerShard(_OverBatches):
     """The batches of one process out of those of `batch_sampler`.
 
@@ -121,6 +128,8 @@ class BatchSamplerShard(_OverBatches):
         self.process_index = process_index
         self.split_batches = split_batches
         self.even_batches = even_batches
+        # In front of the first turn: samples, or batches where these may vary.
+        self.num_left_out = 0
         self.batch_size = getattr(batch_sampler, "batch_size", None)
         self.drop_last = getattr(batch_sampler, "drop_last", False)
         if split_batches and self.batch_size is None:
@@ -156,11 +165,15 @@ class BatchSamplerShard(_OverBatches):
         if self.batch_size is None or is_left_uneven:
             shard = self._shard(of_whole_batches=True)
             for (batch,), num_real, num_of_round in take_rounds(
-                iter(self.batch_sampler), shard, lambda batches: sum(map(len, batches))
+                islice(self.batch_sampler, self.num_left_out, None),
+                shard,
+                lambda batches: sum(map(len, batches)),
             ):
                 yield DealtBatch(batch, len(batch) if num_real else 0, num_of_round)
         else:
-            for dealt in take_rounds(self._samples(), self._shard()):
+            unit = 1 if are_of_one_size(self) else self.batch_size
+            samples = islice(self._samples(), self.num_left_out * unit, None)
+            for dealt in take_rounds(samples, self._shard()):
                 yield DealtBatch(*dealt)
 
     def _samples(self) -> Iterator[int]:

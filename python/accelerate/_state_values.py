@@ -147,3 +147,31 @@ class ObjectState(_C.Stateful):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.put(unflatten(state, "value"))
+
+
+# What of the state of an object that both languages have is Python's alone.
+OWN = "python"
+
+
+class SharedState(ObjectState):
+    """An object that C++ has too. `split` gives what both languages know of its state, under the
+    names that it has there, and the rest; `join` makes the state of the two, the rest being None
+    where C++ has saved it."""
+
+    def __init__(
+        self,
+        value: Callable[[], Any],
+        put: Callable[[Any], None],
+        split: Callable[[Any], tuple[dict[str, Any], Any]],
+        join: Callable[[dict[str, Any], Any], Any],
+    ) -> None:
+        super().__init__(value, put)
+        self._split = split
+        self._join = join
+
+    def state_dict(self) -> dict[str, Any]:
+        shared, rest = self._split(self.value())
+        return {**shared, **flatten(rest, OWN)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.put(self._join(state, unflatten(state, OWN) if OWN in state else None))

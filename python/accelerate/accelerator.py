@@ -9,6 +9,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from accelerate import _C, _checkpoints, _debug, _generators, _options, _trees
 from accelerate._captured_step import CapturedStep
 from accelerate._placeholders import NotThereYet, placeholders_for
-from accelerate._state_values import ObjectState
+from accelerate._state_values import ObjectState, SharedState
 from accelerate.checkpointing import is_original_checkpoint
 from accelerate.errors import AccelerateError, UsageError
 from accelerate.optimizer import AcceleratedOptimizer
@@ -29,7 +30,7 @@ from accelerate.prepared_module import (
     context_of,
     parameter_set,
 )
-from accelerate.scheduler import AcceleratedScheduler
+from accelerate.scheduler import AcceleratedScheduler, join_state, split_state
 from accelerate.state import AcceleratorState, GradientState, PartialState, is_initialized
 from accelerate.utils import operations
 from accelerate.utils.dataclasses import (
@@ -191,7 +192,7 @@ class Accelerator:
         self._generators = ObjectState(
             lambda: _generators.take(("python", "numpy")), _generators.put
         )
-        self._run.state.add("generator_python", self._generators, per_rank=True)
+        self._run.state.add("python_generators", self._generators, per_rank=True)
         self._parts = _checkpoints.PythonParts()
         self._run.state.add(_checkpoints.PARTS, self._parts)
 
@@ -457,7 +458,9 @@ class Accelerator:
         put: Callable[[Any], None],
         per_rank: bool = False,
     ) -> ObjectState:
-        kept = ObjectState(value, put)
+        return self._keep(kind, ObjectState(value, put), per_rank)
+
+    def _keep(self, kind: str, kept: ObjectState, per_rank: bool = False) -> ObjectState:
         kept.name = self._run.state.add(kind, kept, per_rank)
         return kept
 
@@ -503,9 +506,13 @@ class Accelerator:
             scheduler, own or self._optimizers, self._run, self.step_scheduler_with_optimizer
         )
         self._schedulers.append(prepared)
-        self._states.append(
-            self._keep_state("scheduler", scheduler.state_dict, scheduler.load_state_dict)
+        kept = SharedState(
+            scheduler.state_dict,
+            scheduler.load_state_dict,
+            partial(split_state, scheduler),
+            partial(join_state, scheduler),
         )
+        self._states.append(self._keep("scheduler", kept))
         return prepared
 
     def prepare_data_loader(
@@ -547,9 +554,12 @@ class Accelerator:
         self._dataloaders.append(loader)
         # Another library's loader may say that it needs no preparing.
         if isinstance(loader, DataLoaderAdapter):
+            kept = SharedState(
+                loader._state, loader._load_state, loader._split_state, loader._join_state
+            )
             self._states += (
-                self._keep_state("loader", loader._state, loader._load_state),
-                self._keep_state("loader_own", loader._own_state, loader._load_own_state, True),
+                self._keep("loader", kept),
+                self._keep_state("python_loader", loader._own_state, loader._load_own_state, True),
             )
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
@@ -645,7 +655,7 @@ class Accelerator:
         for obj in objects:
             self._custom_objects.append(obj)
             self._custom_states.append(
-                self._keep_state("custom", obj.state_dict, obj.load_state_dict)
+                self._keep_state("python_custom", obj.state_dict, obj.load_state_dict)
             )
 
     def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:

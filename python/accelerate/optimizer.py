@@ -12,9 +12,35 @@ import torch
 
 from accelerate import _C
 from accelerate._placeholders import placeholders_for
-from accelerate._state_values import flatten, unflatten
+from accelerate._state_values import OWN, flatten, unflatten
 from accelerate.errors import UsageError
 from accelerate.utils.operations import send_to_device
+
+_PLAIN = (bool, int, float, str)
+_DECOUPLED = "decoupled_weight_decay"
+# How torch computes a step, or what the class says already; C++ has no such options.
+_OF_PYTHON = ("foreach", "fused", "capturable", "differentiable", _DECOUPLED)
+
+
+def _all_plain(values: tuple) -> bool:
+    return len(values) > 0 and all(isinstance(value, _PLAIN) for value in values)
+
+
+def _parts_of(flat: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """What is under `prefix`; numbered parts as a tuple."""
+    values: dict[str, Any] = {}
+    numbered: dict[str, dict[int, Any]] = {}
+    for key, value in flat.items():
+        if key.startswith(prefix + "."):
+            name, _, number = key[len(prefix) + 1 :].partition(".")
+            if number:
+                numbered.setdefault(name, {})[int(number)] = value
+            else:
+                values[name] = value
+    return {
+        **values,
+        **{name: tuple(parts[i] for i in sorted(parts)) for name, parts in numbered.items()},
+    }
 
 
 class _Adapter:
@@ -95,32 +121,83 @@ class _Adapter:
         else:
             self._optimizer.zero_grad(set_to_none=set_to_none)
 
+    @property
+    def _kind(self) -> str:
+        """The class, by which C++ knows the same optimizer."""
+        name = type(self._optimizer).__name__
+        groups = self._optimizer.param_groups
+        if any(group.get(_DECOUPLED, name == "AdamW") != (name == "AdamW") for group in groups):
+            return f"{name} with {_DECOUPLED}"
+        return name
+
     def state(self, names: list[str]) -> dict[str, Any]:
-        """`state.NAME.KEY` for each tensor that is kept for a parameter, the rest as a text."""
+        """`groups.N.OPTION` and `state.NAME.KEY` as in C++, the rest as a text."""
         saved = self._optimizer.state_dict()
         if self._is_captured:
             for group in saved["param_groups"]:
                 group.update(lr=float(group["lr"]), capturable=False)
-        flat: dict[str, Any] = {}
-        rest: dict[int, dict] = {}
+        flat: dict[str, Any] = {"kind": self._kind}
+        groups = []
+        for number, group in enumerate(saved["param_groups"]):
+            rest: dict[str, Any] = {}
+            for option, value in group.items():
+                prefix = f"groups.{number}.{option}"
+                is_shared = option in self._optimizer.defaults and option not in _OF_PYTHON
+                if option == "params":
+                    for place, index in enumerate(value):
+                        flat[f"groups.{number}.parameters.{place}"] = names[index]
+                elif is_shared and isinstance(value, _PLAIN):
+                    flat[prefix] = value
+                elif is_shared and type(value) is tuple and _all_plain(value):
+                    flat.update({f"{prefix}.{i}": part for i, part in enumerate(value)})
+                else:
+                    rest[option] = value
+            groups.append(rest)
+        state: dict[int, dict] = {}
         for index, entries in saved["state"].items():
             for key, value in entries.items():
-                if isinstance(value, torch.Tensor):
+                if isinstance(value, (torch.Tensor, *_PLAIN)):
                     flat[f"state.{names[index]}.{key}"] = value
                 else:
-                    rest.setdefault(index, {})[key] = value
-        return {**flat, **flatten({"groups": saved["param_groups"], "rest": rest}, "other")}
+                    state.setdefault(index, {})[key] = value
+        return {**flat, **flatten({"groups": groups, "state": state}, OWN)}
 
     def load_state(self, names: list[str], flat: dict[str, Any]) -> None:
-        other = unflatten(flat, "other")
-        state: dict[int, dict] = {index: dict(entries) for index, entries in other["rest"].items()}
+        present = self._optimizer.state_dict()["param_groups"]
+        # What C++ does not know stays as it is where C++ has saved.
+        own: dict[str, Any] = {"groups": present, "state": {}}
+        if OWN in flat:
+            own = unflatten(flat, OWN)
+        else:
+            self._check_kind(flat["kind"])
+        groups = []
+        while loaded := _parts_of(flat, f"groups.{len(groups)}"):
+            number = len(groups)
+            saved_names = set(loaded.pop("parameters", ()))
+            params = present[number]["params"] if number < len(present) else []
+            if number < len(present) and saved_names != {names[index] for index in params}:
+                raise UsageError(
+                    f"[load_state] group {number} of the optimizer has other parameters than the "
+                    f"saved one, which has {sorted(saved_names)}; make the same groups before"
+                )
+            rest = own["groups"][number] if number < len(own["groups"]) else {}
+            groups.append({**rest, **loaded, "params": params})
+        state: dict[int, dict] = {index: dict(entries) for index, entries in own["state"].items()}
         for index, name in enumerate(names):
             prefix = f"state.{name}."
             for key, value in flat.items():
                 # Not those of a parameter whose name begins with this one's.
                 if key.startswith(prefix) and "." not in key[len(prefix) :]:
-                    state.setdefault(index, {})[key[len(prefix) :]] = value.clone()
-        self._optimizer.load_state_dict({"state": state, "param_groups": other["groups"]})
+                    held = value.clone() if isinstance(value, torch.Tensor) else value
+                    state.setdefault(index, {})[key[len(prefix) :]] = held
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _check_kind(self, kind: str) -> None:
+        if kind.rpartition(":")[2] != self._kind:
+            raise UsageError(
+                f"[load_state] got the state of {kind} of C++, expected that of {self._kind}; load "
+                "it into the kind of optimizer that saved it"
+            )
 
 
 class AcceleratedOptimizer(torch.optim.Optimizer):

@@ -9,8 +9,46 @@ from typing import Any
 
 from accelerate import _C
 from accelerate._placeholders import placeholders_for
+from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import GradientState
+
+# Schedules of which C++ has the same, known by their count of steps and their rates.
+_COUNTING = ("LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "OneCycleLR")
+_RATES = {"base_lr": "base_lrs", "last_lr": "_last_lr"}
+
+
+def split_state(scheduler: Any, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What C++ knows of the state of a scheduler, and the rest."""
+    shared: dict[str, Any] = {"torch_class": type(scheduler).__name__}
+    rest = dict(state)
+    rates = [rate for name in _RATES.values() for rate in rest.get(name, [])]
+    if shared["torch_class"] in _COUNTING and all(isinstance(r, (int, float)) for r in rates):
+        shared["num_steps"] = rest.pop("_step_count") - 1
+        shared["schedule.step"] = rest.pop("last_epoch")
+        for key, name in _RATES.items():
+            shared.update({f"{key}.{i}": float(rate) for i, rate in enumerate(rest.pop(name))})
+    return shared, rest
+
+
+def join_state(
+    scheduler: Any, shared: dict[str, Any], rest: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What `split_state` was given; `rest` is None where C++ has saved it."""
+    if rest is None:
+        own = type(scheduler).__name__
+        if own not in _COUNTING or shared.get("torch_class") != own:
+            raise UsageError(
+                f"[load_state] got the state of the schedule {shared.get('kind')} of C++ for a "
+                f"{own}, expected the same class, one of {', '.join(_COUNTING)}"
+            )
+        rest = scheduler.state_dict()
+    if "num_steps" not in shared:
+        return rest
+    counts = {"_step_count": shared["num_steps"] + 1, "last_epoch": shared["schedule.step"]}
+    num_groups = sum(key.startswith("base_lr.") for key in shared)
+    rates = {name: [shared[f"{key}.{i}"] for i in range(num_groups)] for key, name in _RATES.items()}
+    return {**rest, **counts, **rates}
 
 
 class AcceleratedScheduler:

@@ -260,21 +260,21 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     accelerator, model, optimizer = make()
     kept = Kept([Odd(), torch.ones(2)])
     accelerator.register_for_checkpointing(kept)
-    with pytest.warns(UserWarning, match="'custom' is saved as a pickle.*got a Odd"):
+    with pytest.warns(UserWarning, match="'python_custom' is saved as a pickle.*got a Odd"):
         accelerator.save_state("x")
     manifest = json.loads((tmp_path / "x/checkpoint.json").read_text())
-    assert "custom.pkl" in manifest["state"]["python_parts"]["value"]
+    assert manifest["state"]["python_parts"]["pickles.python_custom.file"] == "python_custom.pkl"
     kept.value = None
     step(accelerator, model, optimizer)
     expected = weights_of(model)
-    with pytest.raises(ValueError, match=r"of 'custom' as a pickle.*pass allow_pickle=True"):
+    with pytest.raises(ValueError, match=r"of 'python_custom' as a pickle.*pass allow_pickle=True"):
         accelerator.load_state("x")
     assert_equal(weights_of(model), expected)
     assert kept.value is None
     accelerator.load_state("x", allow_pickle=True)
     assert kept.value[0] == Odd() and kept.value[1].tolist() == [1, 1]
     kept.value = threading.Lock()
-    with pytest.raises(UsageError, match="'custom' can neither be saved as values .* nor be pick"):
+    with pytest.raises(UsageError, match="'python_custom' can neither be saved as values .* nor be pick"):
         accelerator.save_state("y")
     assert not (tmp_path / "y").exists()
 
@@ -291,7 +291,7 @@ def test_pickles_that_need_no_code_are_loaded(make, tmp_path, recwarn):
     accelerator.register_for_checkpointing(kept)
     accelerator.save_state("x")
     assert not [w for w in recwarn if "pickle" in str(w.message)]
-    assert (tmp_path / "x/custom.pkl").exists()
+    assert (tmp_path / "x/python_custom.pkl").exists()
     kept.value = None
     accelerator.load_state("x")
     assert kept.value["itself"] is kept.value

@@ -128,3 +128,45 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(
         for expected, answer in zip(whole, rest, strict=True):
             expected = {**expected, "losses": expected["losses"][step:]}
             assert answer == expected, f"resumed after step {step}"
+
+
+# One epoch, saved by two processes after two turns of six samples; or its rest.
+EPOCH = """
+import json, sys
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader, TensorDataset
+
+told = json.loads(sys.argv[1])
+set_seed(8 if told["resume"] else 5)
+accelerator = Accelerator(
+    cpu=True,
+    dataloader_config=DataLoaderConfiguration(use_seedable_sampler=told["seedable"]),
+)
+loader = DataLoader(TensorDataset(torch.arange(30)), batch_size=3, shuffle=True)
+loader = accelerator.prepare(loader)
+if told["resume"]:
+    accelerator.load_state("begun")
+seen = []
+for number, (samples,) in enumerate(loader):
+    seen += samples.tolist()
+    if not told["resume"] and number == 1:
+        accelerator.save_state("begun")
+        break
+print("\\nSEEN", json.dumps(seen))
+"""
+
+
+@pytest.mark.parametrize("seedable", [False, True])
+def test_another_number_of_processes_sees_each_sample_once(tmp_path, seedable):
+    seen = []
+    # Three processes begin in the middle of a turn of theirs.
+    for num_processes, resume in ((2, False), (3, True)):
+        told = json.dumps({"seedable": seedable, "resume": resume})
+        starter = ["accelerate", "launch", "--cpu", "--num_processes", str(num_processes)]
+        out = ranks.check(ranks.run(starter, tmp_path, EPOCH, told))
+        lines = [line for line in out.splitlines() if "SEEN" in line]
+        assert len(lines) == num_processes
+        seen += [sample for line in lines for sample in json.loads(line.partition("SEEN ")[2])]
+    assert sorted(seen) == list(range(30))

@@ -410,9 +410,17 @@ void AnyDataLoader::State::load_state_dict(const StateDict& dict) {
             expected,
             " as this loader has; load it into a loader over the same data"));
   }
+  const bool has_seed = dict.contains("seed");
+  require(
+      has_seed || !options.shuffle || dict.get<int64_t>("num_done") == 0,
+      "got a place in an epoch whose order was drawn by a generator of "
+      "Python's, expected one that a seed decides; save between epochs, or "
+      "shuffle there with use_seedable_sampler=True");
   next_epoch = dict.get<int64_t>("epoch");
   next_num_done = dict.get<int64_t>("num_done");
-  seed = static_cast<uint64_t>(dict.get<int64_t>("seed"));
+  if (has_seed) {
+    seed = static_cast<uint64_t>(dict.get<int64_t>("seed"));
+  }
   running = nullptr;
 }
 

@@ -86,14 +86,20 @@ class FieldReader {
   void operator()(const std::string& name, T& value) const {
     if constexpr (std::is_enum_v<T>) {
       value = static_cast<T>(state_.get<int64_t>(name));
+    } else if constexpr (std::is_same_v<T, double>) {
+      value = number(name);
+    } else if constexpr (std::is_same_v<T, int64_t>) {
+      value = count(name);
     } else {
       value = state_.get<T>(name);
     }
   }
   template <class T>
   void operator()(const std::string& name, std::optional<T>& value) const {
-    value = state_.contains(name) ? std::optional<T>(state_.get<T>(name))
-                                  : std::nullopt;
+    value.reset();
+    if (state_.contains(name)) {
+      (*this)(name, value.emplace());
+    }
   }
   template <class A, class B>
   void operator()(const std::string& name, std::pair<A, B>& value) const {
@@ -118,6 +124,13 @@ class FieldReader {
       Presence presence = Presence::kAlways) const;
 
  private:
+  /// Also a whole one: Python's optimizers take `weight_decay=0`.
+  double number(const std::string& name) const;
+  /// Also one that a tensor holds: some optimizers count their steps in one.
+  int64_t count(const std::string& name) const;
+  /// Also one that is a number, as others count.
+  at::Tensor tensor(const std::string& name) const;
+
   const StateDict& state_;
   at::Tensor parameter_;
 };

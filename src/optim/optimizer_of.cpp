@@ -4,6 +4,19 @@
 #include <algorithm>
 
 namespace accelerate::optim {
+namespace {
+
+/// Null where the name is missing, or a value of another type.
+template <class T>
+const T* find_as(const StateDict& state, const std::string& name) {
+  const auto found =
+      std::find_if(state.begin(), state.end(), [&](const auto& entry) {
+        return entry.first == name;
+      });
+  return found == state.end() ? nullptr : std::get_if<T>(&found->second);
+}
+
+} // namespace
 
 std::vector<int64_t> shape_for(StateShape shape, const at::Tensor& parameter) {
   std::vector<int64_t> sizes = parameter.sizes().vec();
@@ -23,6 +36,26 @@ std::vector<int64_t> shape_for(StateShape shape, const at::Tensor& parameter) {
   return sizes;
 }
 
+double FieldReader::number(const std::string& name) const {
+  const auto* whole = find_as<int64_t>(state_, name);
+  return whole != nullptr ? static_cast<double>(*whole)
+                          : state_.get<double>(name);
+}
+
+int64_t FieldReader::count(const std::string& name) const {
+  const auto* held = find_as<at::Tensor>(state_, name);
+  return held != nullptr && held->numel() == 1
+             ? static_cast<int64_t>(held->item<double>())
+             : state_.get<int64_t>(name);
+}
+
+at::Tensor FieldReader::tensor(const std::string& name) const {
+  const auto* whole = find_as<int64_t>(state_, name);
+  return whole != nullptr
+             ? at::scalar_tensor(static_cast<double>(*whole), at::kFloat)
+             : state_.get<at::Tensor>(name);
+}
+
 void FieldReader::operator()(
     const std::string& name,
     at::Tensor& value,
@@ -31,7 +64,7 @@ void FieldReader::operator()(
   if (presence == Presence::kSometimes && !state_.contains(name)) {
     return;
   }
-  const at::Tensor& saved = state_.get<at::Tensor>(name);
+  const at::Tensor saved = tensor(name);
   const std::vector<int64_t> expected = shape_for(shape, parameter_);
   if (saved.sizes() != at::IntArrayRef(expected)) {
     throw UsageError(str_cat(

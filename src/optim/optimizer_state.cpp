@@ -106,12 +106,40 @@ void check_names(
   }
 }
 
+/// The class, whichever library's it is: their states have the same names.
+std::string_view class_name(std::string_view kind) {
+  const auto colon = kind.rfind(':');
+  return kind.substr(colon == kind.npos ? 0 : colon + 1);
+}
+
+/// An option that would be lost makes another optimizer, unless it is off.
+void check_none_is_lost(
+    const SavableOptimizer& optimizer,
+    size_t group,
+    const StateDict& saved_group) {
+  const StateDict known = optimizer.group_state(group);
+  for (const auto& [option, value] : saved_group) {
+    const auto* is_on = std::get_if<bool>(&value);
+    if (!option.starts_with("parameters.") && !known.contains(option) &&
+        (is_on == nullptr || *is_on)) {
+      refuse(str_cat(
+          "the saved group ",
+          group,
+          " has an option '",
+          option,
+          "' that ",
+          optimizer.kind(),
+          " lacks; load it into the kind of optimizer that saved it"));
+    }
+  }
+}
+
 void check_fits(
     const SavableOptimizer& optimizer,
     const std::vector<std::vector<std::string>>& names,
     const StateDict& state) {
   const auto& kind = state.get<std::string>("kind");
-  if (kind != optimizer.kind()) {
+  if (class_name(kind) != class_name(optimizer.kind())) {
     refuse(str_cat(
         "got the state of ",
         kind,
@@ -128,7 +156,9 @@ void check_fits(
         "; make the same groups before loading"));
   }
   for (size_t group = 0; group < names.size(); ++group) {
-    check_names(group, state.part(group_key(group)), names[group]);
+    const StateDict saved_group = state.part(group_key(group));
+    check_names(group, saved_group, names[group]);
+    check_none_is_lost(optimizer, group, saved_group);
   }
 }
 

@@ -35,6 +35,8 @@ class ScheduleRule {
   virtual ~ScheduleRule() = default;
   /// As the user calls it, for messages and to tell saved states apart.
   virtual std::string name() const = 0;
+  /// The class that it is in Python, where some schedules share one.
+  virtual std::string torch_class() const { return name(); }
   /// Step 0, from the rates as they are.
   virtual void start(Rates& rates) = 0;
   virtual void advance(Rates& rates) = 0;
@@ -74,6 +76,7 @@ class LambdaRule final : public CountingRule {
   LambdaRule(std::string name, std::function<Factors(const Rates&)> make)
       : name_(std::move(name)), make_(std::move(make)) {}
   std::string name() const override { return name_; }
+  std::string torch_class() const override { return "LambdaLR"; }
   void start(Rates& rates) override;
 
  protected:

@@ -177,6 +177,7 @@ const std::vector<double>& Scheduler::last_lr() const {
 StateDict Scheduler::State::state_dict() const {
   StateDict state;
   state.set("kind", rule->name());
+  state.set("torch_class", rule->torch_class());
   state.set("num_steps", num_steps);
   for (size_t i = 0; i < base_lrs.size(); ++i) {
     state.set(str_cat("base_lr.", i), base_lrs[i]);
@@ -187,15 +188,24 @@ StateDict Scheduler::State::state_dict() const {
 }
 
 void Scheduler::State::load_state_dict(const StateDict& state) {
-  const auto& kind = state.get<std::string>("kind");
+  // Python knows the class of a schedule only.
+  const bool is_named = state.contains("kind");
+  const auto& kind = state.get<std::string>(is_named ? "kind" : "torch_class");
   const size_t num_groups = base_lrs.size();
-  if (kind != rule->name()) {
+  if (kind != (is_named ? rule->name() : rule->torch_class())) {
     throw UsageError(str_cat(
         "[load_state_dict] got the state of the schedule ",
         kind,
         ", expected ",
         rule->name(),
         "; make the same schedule before loading"));
+  }
+  if (!state.contains("num_steps")) {
+    throw UsageError(str_cat(
+        "[load_state_dict] got the state of a ",
+        kind,
+        " of Python's, which it alone can read; expected LambdaLR, StepLR, "
+        "MultiStepLR, ExponentialLR or OneCycleLR, or a checkpoint of C++"));
   }
   if (state.part("base_lr").size() != num_groups) {
     throw UsageError(str_cat(

@@ -10,6 +10,7 @@
 #include "device/host_copies.h"
 #include "process/stop_request.h"
 #include "run/background_save.h"
+#include "run/other_language.h"
 #include "run/training_run.h"
 #include "state/state_files.h"
 
@@ -227,6 +228,9 @@ std::vector<std::string> TrainingRun::load_state(
         !states.contains(name)) {
       kept.insert(name);
     }
+  }
+  if (auto line = leave_other_language(folder, *state_, states, kept)) {
+    warnings.push_back(std::move(*line));
   }
   state_->load_parts(states, kept);
   return warnings;

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that was begun in Python and is ended in C++ (`go_on.cpp`), and back."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ranks
+import torch
+from safetensors.torch import load_file
+
+TRAIN = """
+import json, sys, warnings
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration, _C
+from torch.utils.data import DataLoader, TensorDataset
+
+told = json.loads(sys.argv[1])
+torch.manual_seed(3)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+ids = torch.arange(30)
+x = ((ids.unsqueeze(1) * 7 + torch.arange(4) * 3) % 11 / 8).float()
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True), ids), batch_size=3, shuffle=True)
+model = Net()
+groups = [
+    {"params": [model.first.weight, model.second.weight], "weight_decay": 0.1},
+    {"params": [model.first.bias, model.second.bias], "weight_decay": 0, "lr": 0.02},
+]
+optimizer = getattr(torch.optim, told["optimizer"])(groups, lr=0.05, **told["options"])
+# The linear schedule of transformers.
+scheduler = torch.optim.lr_scheduler.LambdaLR(
+    optimizer, lambda step: step / 4 if step < 4 else max(0.0, (40 - step) / 36)
+)
+accelerator = Accelerator(
+    cpu=True,
+    gradient_accumulation_steps=2,
+    dataloader_config=DataLoaderConfiguration(use_seedable_sampler=told.get("seedable", True)),
+)
+model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
+
+
+class Scaler(_C.Stateful):
+    # Mixed precision fp16 needs a GPU; the state of torch's own scaler does not.
+    def __init__(self):
+        super().__init__()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9, growth_interval=50)
+        self.scaler.scale(torch.ones(1))
+        for _ in range(3):
+            self.scaler.update(2.0**9)
+        self.scaler._growth_tracker.fill_(17)
+
+    def state_dict(self):
+        return self.scaler.state_dict()
+
+    def load_state_dict(self, state):
+        self.scaler.load_state_dict(state)
+
+
+scaler = Scaler()
+accelerator._run.state.add("scaler", scaler)
+if told.get("custom"):
+    accelerator.register_for_checkpointing(torch.nn.Linear(1, 1))
+if told.get("load"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        accelerator.load_state(told["load"])
+    for warning in caught:
+        print("warning", warning.message)
+    print("lr", scheduler.get_last_lr(), "scaler", json.dumps(scaler.state_dict(), sort_keys=True))
+num_batches = 0
+while num_batches < told["end"]:
+    for inputs, targets, samples in loader:
+        with accelerator.accumulate(model):
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            accelerator.backward(loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        text = " ".join(str(number) for number in samples.tolist())
+        # One write, as lines of two processes must not mix.
+        sys.stdout.write(f"rank {accelerator.process_index} samples {text} loss {loss.item().hex()}\\n")
+        num_batches += 1
+        if num_batches == told.get("save_at"):
+            accelerator.save_state("begun", safe_serialization=told.get("safe", True))
+        if num_batches == told["end"]:
+            break
+"""
+
+
+def _train(folder: Path, num_processes: int, optimizer: str, end: int, **told) -> str:
+    starter = ranks.LAUNCH if num_processes == 2 else [sys.executable]
+    told |= {"optimizer": optimizer, "end": end, "options": told.get("options", {})}
+    return ranks.check(ranks.run(starter, folder, TRAIN, json.dumps(told)))
+
+
+def _go_on(
+    folder: Path, num_processes: int, optimizer: str, num_batches: int
+) -> subprocess.CompletedProcess:
+    starter = ranks.LAUNCH if num_processes == 2 else []
+    command = [*starter, "checkpoint_go_on", "begun", optimizer, str(num_batches), "taken"]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=ranks.TIMEOUT_SECONDS
+    )
+
+
+def _steps(out: str, rank: int) -> list[tuple[str, float]]:
+    """Samples and loss of each batch of a process."""
+    found = re.findall(rf"rank {rank} samples ([\d ]+) loss (\S+)", out)
+    return [(samples, float.fromhex(loss)) for samples, loss in found]
+
+
+def _values(folder: Path) -> dict:
+    return json.loads((folder / "checkpoint.json").read_text())["state"]
+
+
+# Python's optimizer, its options, C++'s, and the factor within which the next losses agree. Fused,
+# both run the same operator, so that all bits agree. Else each of five updates rounds otherwise in
+# its last bits: 2**-23 of a weight each, and losses are sums of squares of ten such weights.
+CASES = {
+    "fused": ("AdamW", {"fused": True}, "AdamW", 0.0),
+    "adamw": ("AdamW", {}, "AdamW", 1e-5),
+    "torch_adamw": ("AdamW", {}, "torch::optim::AdamW", 1e-5),
+    "sgd": ("SGD", {"momentum": 0.9}, "SGD", 1e-5),
+}
+
+
+@pytest.mark.parametrize("num_processes, case", [(1, c) for c in CASES] + [(2, "fused")])
+def test_cpp_goes_on_where_python_stopped(tmp_path, num_processes, case):
+    optimizer, options, theirs, rounding = CASES[case]
+    # In the middle of an epoch, and of a window of gradients.
+    save_at = 13 if num_processes == 1 else 7
+    out = _train(tmp_path, num_processes, optimizer, save_at + 12, save_at=save_at, options=options)
+    result = _go_on(tmp_path, num_processes, theirs, 12)
+    assert result.returncode == 0, result.stderr
+    for rank in range(num_processes):
+        expected = _steps(out, rank)[save_at:]
+        got = _steps(result.stdout, rank)
+        assert [samples for samples, _ in got] == [samples for samples, _ in expected]
+        losses = [loss for _, loss in expected]
+        assert [loss for _, loss in got] == pytest.approx(losses, rel=rounding, abs=0)
+    assert "'begun' was saved by Python: 'python_generators', 'python_loader'" in result.stderr
+
+    # What C++ saves at once is what it has loaded.
+    begun, taken = tmp_path / "begun", tmp_path / "taken"
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        before, after = load_file(begun / file), load_file(taken / file)
+        if theirs.startswith("torch::"):
+            # It counts steps in a number.
+            before = {k: v for k, v in before.items() if not k.endswith(".step")}
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    before, after = _values(begun), _values(taken)
+    assert before["scaler"] == after["scaler"]
+    assert before["scaler"]["scale"] == 512 and before["scaler"]["_growth_tracker"] == 17
+    for name, own in (("scheduler", ()), ("optimizer", ("kind",)), ("loader", ())):
+        known = [key for key in before[name] if not key.startswith("python") and key not in own]
+        left = {key for key in known if key not in after[name]}
+        assert all(before[name][key] == after[name][key] for key in known if key not in left)
+        # Options that are off, and that this optimizer of C++ does not have.
+        assert all(before[name][key] is False for key in left)
+    assert before["loader"]["num_done"] == (39 - 30 if num_processes == 1 else 42 - 30)
+
+    # And back: Python goes on from what C++ saved as from its own.
+    if case != "torch_adamw":
+        back = _train(tmp_path, num_processes, optimizer, 12, load="taken", options=options)
+        for rank in range(num_processes):
+            assert _steps(back, rank) == _steps(out, rank)[save_at:]
+        assert "was saved by C++: 'python_generators', 'python_loader'" in back
+        rates = [before["scheduler"][f"last_lr.{i}"] for i in range(2)]
+        assert f"lr {rates} scaler {json.dumps(before['scaler'])}" in back
+
+
+def test_an_order_that_a_generator_drew_is_not_guessed(tmp_path):
+    _train(tmp_path, 1, "AdamW", 4, save_at=4, seedable=False)
+    result = _go_on(tmp_path, 1, "AdamW", 1)
+    assert result.returncode == 1
+    assert "use_seedable_sampler=True" in result.stderr
+    # Between epochs there is nothing to lose.
+    _train(tmp_path, 1, "AdamW", 10, save_at=10, seedable=False)
+    result = _go_on(tmp_path, 1, "AdamW", 10)
+    assert result.returncode == 0, result.stderr
+    seen = [int(i) for samples, _ in _steps(result.stdout, 0) for i in samples.split()]
+    assert sorted(seen) == list(range(30))
+
+
+def test_weights_that_only_python_reads_are_refused(tmp_path):
+    _train(tmp_path, 1, "AdamW", 3, save_at=3, safe=False)
+    result = _go_on(tmp_path, 1, "AdamW", 1)
+    assert result.returncode == 1
+    line = "holds 'model' in 'pytorch_model.bin', which only Python reads"
+    assert line in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_objects_of_python_are_named_and_left(tmp_path):
+    _train(tmp_path, 1, "AdamW", 3, save_at=3, custom=True)
+    result = _go_on(tmp_path, 1, "AdamW", 1)
+    assert result.returncode == 0, result.stderr
+    assert "'python_custom', 'python_generators'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_option_that_would_be_lost_is_refused(tmp_path):
+    _train(tmp_path, 1, "AdamW", 3, save_at=3, options={"maximize": True})
+    result = _go_on(tmp_path, 1, "torch::optim::AdamW", 1)
+    assert result.returncode == 1
+    assert "option 'maximize' that torch::optim::AdamW lacks" in result.stderr
+    result = _go_on(tmp_path, 1, "SGD", 1)
+    assert "got the state of AdamW, expected that of SGD" in result.stderr
