@@ -160,10 +160,10 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
     bool evaluation_mode) {
   auto context = std::make_shared<ModelContext>();
   context->model = std::move(model);
-  check_precision(context->model, precision());
   if (evaluation_mode) {
     put_engine(context, SingleDevice{}, std::nullopt);
   } else {
+    check_precision(context->model, precision());
     put_engine(context, assembly_.strategy, assembly_.weights);
   }
   context->step_state = step_state_;
@@ -201,6 +201,7 @@ void TrainingRun::put_engine(
 }
 
 void TrainingRun::train_evaluated(const std::shared_ptr<ModelContext>& model) {
+  check_precision(model->model, precision());
   put_engine(model, assembly_.strategy, assembly_.weights);
   model->is_for_evaluation = false;
   has_models_ = true;
