@@ -4,6 +4,7 @@ which each process reads its own batches. See `docs/guide_python.md`."""
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -51,24 +52,45 @@ class RecordedIndices:
     def __iter__(self) -> Iterator:
         # A new queue for each epoch: an older loop goes on with its own.
         indices = iter(()) if self.held_back else iter(self.indices)
-        self.epoch = _EpochIndices(islice(indices, self.num_skipped, None))
+        self.epoch = _EpochIndices(indices, self.num_skipped)
         return self.epoch
 
 
 class _EpochIndices(Iterator):
-    """Those of one epoch. `taken` are the batches that torch was given and no loop was yet."""
+    """Those of one epoch behind the first `num_skipped`. `taken` are the batches that torch was
+    given and no loop was yet, `digests` what tells them and all before them from others."""
 
-    def __init__(self, indices: Iterator):
+    def __init__(self, indices: Iterator, num_skipped: int = 0):
         self._indices = indices
+        self._num_skipped = num_skipped
+        self._digest: int | None = 0
         self.taken: deque = deque()
+        self.digests: deque = deque()
 
-    def draw(self) -> None:
-        """Samplers draw when the first index is asked for, which is now."""
+    def draw(self) -> int | None:
+        """Samplers draw when the first index is asked for, which is now. Gives the digest of what
+        is skipped."""
+        for batch in islice(self._indices, self._num_skipped):
+            self._add(batch)
+        self._num_skipped = 0
+        digest = self._digest
         self._indices = chain(list(islice(self._indices, 1)), self._indices)
+        return digest
+
+    def _add(self, batch: Any) -> None:
+        # Numbers have the same hash in every process, others may not.
+        if self._digest is not None:
+            indices = batch if isinstance(batch, list) else (batch,)
+            is_known = not indices or isinstance(indices[0], int)
+            self._digest = hash((self._digest, *indices)) if is_known else None
 
     def __next__(self) -> Any:
+        if self._num_skipped:
+            self.draw()
         batch = next(self._indices)
+        self._add(batch)
         self.taken.append(batch)
+        self.digests.append(self._digest)
         return batch[:] if type(batch) is DealtBatch else batch
 
 
@@ -171,6 +193,10 @@ class Place:
         self.is_restored = False
         # Whether the loop found persistent workers that an earlier one had made.
         self.has_workers = False
+        # What a sampler that tells its state was when the loop began.
+        self.sampler_state: Any = None
+        # Of the batches so far; None where nothing is known of them.
+        self.digest: int | None = None
         self.begin = begin or {}
         self.ahead = ahead or {}
         self.num_left_out = num_left_out
@@ -347,8 +373,23 @@ class DataLoaderAdapter(DataLoader):
             return place
         epoch = self.iteration if place is None else place.epoch + 1
         place = Place(epoch, 0, self._states_of_own())
-        place.has_workers = self._iterator is not None
+        self._note_begin(place)
         return place
+
+    def _note_begin(self, place: Place) -> None:
+        place.has_workers = self._iterator is not None
+        sampler = self._sampler_with_state
+        place.sampler_state = None if sampler is None else copy.deepcopy(sampler.state_dict())
+
+    @property
+    def _sampler_with_state(self) -> Any:
+        """The sampler of batches or of indices that tells its state, where one does."""
+        level = self._batches
+        while level is not None:
+            if hasattr(level, "state_dict") and hasattr(level, "load_state_dict"):
+                return level
+            level = getattr(level, "batch_sampler", None) or getattr(level, "sampler", None)
+        return None
 
     def _position(self) -> dict[str, int]:
         """`epoch`, `num_batches` of it that this process was given, and the `seed` of a sampler of
@@ -455,7 +496,13 @@ class DataLoaderAdapter(DataLoader):
     def _own_state(self) -> dict[str, Any]:
         """What this process alone goes on from: generators may differ between processes."""
         place = self._place()
-        return {**self._position(), "begin": place.begin, "ahead": place.ahead}
+        return {
+            **self._position(),
+            "begin": place.begin,
+            "ahead": place.ahead,
+            "sampler": place.sampler_state,
+            "digest": place.digest,
+        }
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
         self._restored_own = state
@@ -503,6 +550,8 @@ class DataLoaderAdapter(DataLoader):
             # Where all processes drew from it, they drew from process 0's.
             place.begin = {**own["begin"], **self._of_order(place.begin)}
             place.ahead = own["ahead"]
+            place.sampler_state = own["sampler"]
+            place.digest = own["digest"]
         return place
 
     @staticmethod
@@ -516,8 +565,11 @@ class DataLoaderAdapter(DataLoader):
         if place is None:
             begin = {**_generators.take(), **self._states_of_own()}
             place = Place(self.iteration, num_batches, begin)
-            place.has_workers = self._iterator is not None
+            self._note_begin(place)
         else:
+            sampler = self._sampler_with_state
+            if sampler is not None and place.sampler_state is not None:
+                sampler.load_state_dict(place.sampler_state)
             if place.has_workers and self._iterator is None:
                 self._make_workers()
             place.num_batches = max(num_batches, place.num_batches)
@@ -541,6 +593,17 @@ class DataLoaderAdapter(DataLoader):
                 self._recorded.held_back = False
             for name, generator in self._own_generators().items():
                 generator.set_state(own[name])
+
+    def _check_replay(self, place: Place, digest: int | None) -> None:
+        """Whether the sampler has given the same again for the part of the epoch that was done."""
+        if self._num_before == 0 and place.is_restored and place.digest not in (None, digest):
+            _debug.warn(
+                f"[load_state] {type(self.get_sampler()).__name__} gives other batches than before "
+                "for the part of the epoch that was done, so that samples come twice or never: it "
+                "draws while the loop runs, or keeps a state; let it draw when the epoch begins, or "
+                "give it state_dict and load_state_dict",
+                stacklevel=4,
+            )
 
     @contextmanager
     def _as_begun(self, place: Place) -> Iterator[None]:
@@ -622,8 +685,9 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                 iterator = self._counted(
                     super().__iter__() if self._num_loops == 1 else self._get_iterator()
                 )
-                if self._recorded is not None:
-                    self._recorded.epoch.draw()
+                epoch = None if self._recorded is None else self._recorded.epoch
+                if epoch is not None:
+                    self._check_replay(position, epoch.draw())
                 num_to_read = self.skip_batches + (num_passed if self._recorded is None else 0)
                 for _ in islice(iterator, num_to_read):
                     pass
@@ -643,6 +707,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                 feed.hand_out(is_last, counts.num_samples, counts.num_real)
                 position.num_batches += 1
                 position.is_at_end = is_last
+                position.digest = None if epoch is None else epoch.digests.popleft()
                 yield batch
             self._end_loop(position)
         except GeneratorExit:

@@ -511,6 +511,64 @@ def test_persistent_workers_keep_the_order(make, num_done, generator):
     assert rest == expected[num_done:]
 
 
+class Lazy(torch.utils.data.Sampler):
+    """Draws each index when it is asked for."""
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        left = list(range(20))
+        while left:
+            yield left.pop(int(torch.randint(len(left), ())))
+
+
+class Counting(torch.utils.data.Sampler):
+    """Each epoch has an order of its own."""
+
+    epoch = 0
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        self.epoch += 1
+        return iter(numpy.random.RandomState(self.epoch).permutation(20).tolist())
+
+
+class Stateful(Counting):
+    def state_dict(self):
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.epoch = state["epoch"]
+
+
+@pytest.mark.parametrize("sampler", [Lazy, Counting, Stateful])
+@pytest.mark.parametrize("num_done", [13, 20])
+def test_a_sampler_that_cannot_be_replayed_is_named(make, sampler, num_done, recwarn):
+    def loop(accelerator, num_epochs, save_at=0):
+        loader = accelerator.prepare(DataLoader(torch.arange(20), 2, sampler=sampler()))
+        if not save_at:
+            accelerator.load_state("x")
+        given = []
+        for _ in range(num_epochs):
+            for batch in loader:
+                given.append(batch.tolist())
+                torch.rand(1)  # as dropout does
+                if len(given) == save_at:
+                    accelerator.save_state("x")
+        return given
+
+    expected = loop(make()[0], 3, save_at=num_done)
+    rest = loop(make()[0], 3 - num_done // 10)
+    told = [str(w.message) for w in recwarn if "gives other batches" in str(w.message)]
+    if sampler is Stateful or (sampler is Lazy and num_done == 20):
+        assert rest == expected[num_done:] and not told
+    elif num_done == 13:
+        assert len(told) == 1 and sampler.__name__ in told[0]
+
+
 def test_a_loader_with_a_generator_goes_on(make):
     def loader_of(accelerator, seed):
         return shuffled(accelerator, generator=torch.Generator().manual_seed(seed))

@@ -107,10 +107,12 @@ LossWeight::LossWeight(at::Tensor count) {
 Accumulation::Accumulation(
     int64_t num_steps,
     const AccumulationOptions& options,
-    std::shared_ptr<const StateRegistry> registry)
+    std::shared_ptr<const StateRegistry> registry,
+    std::shared_ptr<StepState> step_state)
     : sync_with_dataloader_(options.sync_with_dataloader),
       sync_each_batch_(options.sync_each_batch),
       registry_(std::move(registry)),
+      step_state_(std::move(step_state)),
       current_(&windows_[{}]) {
   set_num_steps(num_steps);
 }
@@ -242,6 +244,19 @@ StateDict Accumulation::state_dict() const {
       state.set(str_cat("window.", num_windows++), own);
     }
   }
+  const auto num_unused = step_state_->counts().num_backwards;
+  if (num_windows == 0 && num_unused > 0) {
+    Window by_hand;
+    for (const auto& [name, object] : registry_->objects()) {
+      if (auto model = std::dynamic_pointer_cast<ModelContext>(object)) {
+        by_hand.models.push_back(std::move(model));
+      }
+    }
+    StateDict own;
+    save(by_hand, own);
+    state.set(str_cat("window.", num_windows++), own);
+    state.set("num_unused", num_unused);
+  }
   state.set("num_windows", num_windows);
   return state;
 }
@@ -279,6 +294,10 @@ void Accumulation::load_state_dict(const StateDict& state) {
   const auto num_windows = state.get<int64_t>("num_windows");
   for (int64_t i = 0; i < num_windows; ++i) {
     load_window(state.part(str_cat("window.", i)));
+  }
+  if (state.contains("num_unused")) {
+    const auto num_unused = state.get<int64_t>("num_unused");
+    step_state_->set_counts({num_unused, num_unused});
   }
 }
 
@@ -353,6 +372,9 @@ std::optional<StateDict> Accumulation::joined(
     all.set(str_cat("window.", num_windows++), joined_window(same, num_ranks));
   }
   all.set("num_windows", num_windows);
+  if (of_ranks.front().contains("num_unused")) {
+    all.set("num_unused", of_ranks.front().get<int64_t>("num_unused"));
+  }
   return all;
 }
 

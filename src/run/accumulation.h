@@ -19,7 +19,8 @@ namespace accelerate {
 inline constexpr const char* kAccumulation = "accumulation";
 
 /// Its state are the windows under way, with the gradients of their models as
-/// this rank holds them.
+/// this rank holds them; without windows those that no step has used yet, as
+/// loops have them that count by themselves.
 class ACCELERATE_API Accumulation : public Stateful {
  public:
   /// `num_steps` is what came of the one in `options` and its variable. Models
@@ -28,7 +29,8 @@ class ACCELERATE_API Accumulation : public Stateful {
   Accumulation(
       int64_t num_steps,
       const AccumulationOptions& options,
-      std::shared_ptr<const StateRegistry> registry);
+      std::shared_ptr<const StateRegistry> registry,
+      std::shared_ptr<StepState> step_state);
 
   /// Begins a micro-batch of these models; holds their gradients back in
   /// `guard` where more follow. Throws `UsageError` where the guard of the one
@@ -86,6 +88,7 @@ class ACCELERATE_API Accumulation : public Stateful {
   bool sync_with_dataloader_;
   bool sync_each_batch_;
   std::shared_ptr<const StateRegistry> registry_;
+  std::shared_ptr<StepState> step_state_;
   /// By the models of `begin`, in the order of their addresses.
   std::map<std::vector<const ModelContext*>, Window> windows_;
   Window* current_;

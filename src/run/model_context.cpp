@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <tuple>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -50,6 +51,21 @@ std::vector<int64_t> shape_of(const StateValue& value) {
   return tensor == nullptr ? std::vector<int64_t>{-1} : tensor->sizes().vec();
 }
 
+/// Tensors whose elements share memory, as `expand` makes them, take no values.
+template <class Work>
+void write_into(const std::string& name, Work&& work) {
+  try {
+    work();
+  } catch (const c10::Error& error) {
+    throw UsageError(str_cat(
+        "[load_state_dict] '",
+        name,
+        "' cannot be written to: ",
+        error.what_without_backtrace(),
+        "; give it memory of its own (contiguous()) before preparing"));
+  }
+}
+
 } // namespace
 
 void ModelContext::set_buffers(std::vector<at::Tensor> buffers) {
@@ -83,8 +99,8 @@ void ModelContext::load_state_dict(const StateDict& state) {
     values.emplace(tied == model.tied.end() ? name : tied->second, value);
   }
   Misfits misfits;
-  std::vector<std::pair<at::Tensor, StateValue>> parameters;
-  std::vector<std::pair<at::Tensor, StateValue>> buffers;
+  std::vector<std::tuple<std::string, at::Tensor, StateValue>> parameters;
+  std::vector<std::tuple<std::string, at::Tensor, StateValue>> buffers;
   const auto match =
       [&](const std::string& name, const at::Tensor& tensor, auto& matched) {
         const auto value = values.extract(name);
@@ -100,7 +116,7 @@ void ModelContext::load_state_dict(const StateDict& state) {
                   " instead of ",
                   tensor.sizes()));
         } else {
-          matched.emplace_back(tensor, value.mapped());
+          matched.emplace_back(name, tensor, value.mapped());
         }
       };
   for (size_t i = 0; i < model.names.size(); ++i) {
@@ -121,11 +137,12 @@ void ModelContext::load_state_dict(const StateDict& state) {
         "; was it saved for another model?"));
   }
   const at::NoGradGuard no_grad;
-  for (const auto& [parameter, value] : parameters) {
-    engine->load(parameter, value);
+  for (const auto& [name, parameter, value] : parameters) {
+    write_into(name, [&] { engine->load(parameter, value); });
   }
-  for (const auto& [buffer, value] : buffers) {
-    buffer.detach().copy_(std::get<at::Tensor>(value));
+  for (const auto& [name, buffer, value] : buffers) {
+    write_into(
+        name, [&] { buffer.detach().copy_(std::get<at::Tensor>(value)); });
   }
 }
 

@@ -126,7 +126,8 @@ TrainingRun::TrainingRun(
       accumulation_(std::make_shared<Accumulation>(
           assembly_.gradient_accumulation_steps,
           options_.accumulation,
-          state_)),
+          state_,
+          step_state_)),
       scaler_(make_scaler(assembly_, reductions_, options_.scaler)),
       host_copies_(std::make_shared<HostCopies>()),
       saving_(std::make_unique<BackgroundSave>()) {

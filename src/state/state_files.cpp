@@ -38,12 +38,16 @@ double odd_number(const std::string& name) {
 /// Tensors on the host, in one piece each, that are to be one file.
 class TensorFile {
  public:
+  /// `owner` is whom messages name.
+  explicit TensorFile(std::string owner) : owner_(std::move(owner)) {}
   void add(const std::string& name, const at::Tensor& tensor) {
     const auto dtype = file_dtype(tensor.scalar_type());
     if (!dtype || tensor.layout() != at::kStrided) {
       throw UsageError(str_cat(
           "[save_state] '",
           name,
+          "' of '",
+          owner_,
           "' is a tensor of dtype ",
           tensor.scalar_type(),
           " and layout ",
@@ -79,6 +83,7 @@ class TensorFile {
   }
 
  private:
+  std::string owner_;
   std::vector<at::Tensor> host_;
   std::vector<safetensors::TensorView> views_;
 };
@@ -194,7 +199,7 @@ void write_common(
       continue;
     }
     json values = json::object();
-    TensorFile tensors;
+    TensorFile tensors(object.name);
     put(object.state, false, true, values, tensors, "");
     manifest.state[object.name] = std::move(values);
     if (!tensors.empty()) {
@@ -211,7 +216,7 @@ void write_rank_part(
     const std::vector<SavedObject>& objects,
     int rank,
     Manifest manifest) {
-  TensorFile tensors;
+  TensorFile tensors(str_cat("rank ", rank));
   for (const auto& object : objects) {
     json values = json::object();
     const auto prefix = object.name + '.';
@@ -234,7 +239,7 @@ void write_model_files(
     const std::filesystem::path& folder,
     const SavedObject& model,
     safetensors::SaveOptions options) {
-  TensorFile tensors;
+  TensorFile tensors(model.name);
   for (const auto& [name, value] : model.state) {
     const auto* tensor = std::get_if<at::Tensor>(&value);
     if (tensor == nullptr) {

@@ -334,6 +334,39 @@ TEST(Checkpoint, SaysInOneLineWhatIsMissing) {
       ThrowsMessage<SystemError>(HasSubstr("no complete checkpoint")));
 }
 
+TEST(Checkpoint, HoldsGradientsThatNoStepHasUsedYet) {
+  // A loop that counts by itself: two backwards before each step.
+  const TempDir folder;
+  const auto backward = [](Begun& training) {
+    auto batch = data().get(3);
+    training.accelerator.backward(
+        training.net(torch::stack({batch[0], -batch[0]})).sum());
+  };
+  Begun training;
+  training.run(6); // The end of a window.
+  backward(training);
+  training.accelerator.save_state(folder.path() / "state");
+  backward(training);
+  Begun again;
+  again.accelerator.load_state(folder.path() / "state");
+  backward(again);
+  EXPECT_TRUE(torch::equal(
+      again.model->first->weight.grad(), training.model->first->weight.grad()));
+}
+
+TEST(Checkpoint, NamesATensorThatTakesNoValues) {
+  struct Expanded : torch::nn::Module {
+    Expanded() { register_buffer("spread", torch::ones({1}).expand({4})); }
+  };
+  const TempDir folder;
+  Accelerator accelerator({.cpu = true});
+  const auto net = accelerator.prepare(std::make_shared<Expanded>());
+  accelerator.save_state(folder.path() / "state");
+  EXPECT_THAT(
+      [&] { accelerator.load_state(folder.path() / "state"); },
+      ThrowsMessage<UsageError>(HasSubstr("'spread' cannot be written to")));
+}
+
 TEST(Checkpoint, ThatIsDamagedChangesNothing) {
   const TempDir folder;
   const auto checkpoint = folder.path() / "state";
