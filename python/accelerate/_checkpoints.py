@@ -6,7 +6,6 @@ The manifest names their files, as the state of an object of its own."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -20,7 +19,7 @@ import torch
 
 from accelerate import _C, _debug, _files, checkpointing
 from accelerate._state_values import ObjectState, OnlyPickled
-from accelerate.errors import DataError, UsageError
+from accelerate.errors import UsageError
 from accelerate.prepared_module import context_of, parameter_set
 from accelerate.utils.constants import (
     MODEL_NAME,
@@ -34,9 +33,8 @@ from accelerate.utils.other import load
 if TYPE_CHECKING:
     from accelerate.accelerator import Accelerator
 
-# The object that names the files, and the manifest that holds its state.
+# The object that names the files.
 PARTS = "python_parts"
-_MANIFEST = "checkpoint.json"
 _AUTOMATIC = re.compile(r"checkpoint_(\d+)")
 
 
@@ -138,45 +136,35 @@ class PythonParts(ObjectState):
 
     def __init__(self) -> None:
         super().__init__(lambda: None, lambda _: None)
-        self.weights: dict[str, dict[str, str]] = {}
-        self.pickles: dict[str, dict[str, str]] = {}
+        self.weights: dict[str, str] = {}
+        self.pickles: dict[str, str] = {}
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            f"{kind}.{name}.{key}": text
+            f"{kind}.{name}.file": file
             for kind, files in (("weights", self.weights), ("pickles", self.pickles))
-            for name, record in files.items()
-            for key, text in record.items()
+            for name, file in files.items()
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
 
-def _written(path: Path) -> dict[str, str]:
-    return {"file": path.name, "sha256": _digest(path)}
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
 def save(
     accelerator: Accelerator, folder: Path, safe_serialization: bool, asynchronous: bool
 ) -> None:
-    def write_extra(stage: str) -> set[str]:
+    def write_extra(stage: str) -> tuple[set[str], set[str]]:
         return _write_parts(accelerator, Path(stage), safe_serialization)
 
     limit = limit_of(accelerator)
     accelerator._run.save_state(str(folder), write_extra, asynchronous, limit)
 
 
-def _write_parts(accelerator: Accelerator, stage: Path, safe_serialization: bool) -> set[str]:
-    """Writes what Python writes, and gives the names of the objects that C++ leaves out."""
+def _write_parts(
+    accelerator: Accelerator, stage: Path, safe_serialization: bool
+) -> tuple[set[str], set[str]]:
+    """Writes what Python writes, and gives the names of the objects that C++ leaves out, and of the
+    files."""
     weights = _call_save_hooks(accelerator, stage)
     writes = accelerator._is_writer
     parts = accelerator._parts
@@ -196,7 +184,7 @@ def _write_parts(accelerator: Accelerator, stage: Path, safe_serialization: bool
             file = name.replace("model", SAFE_MODEL_NAME, 1) + ".safetensors"
         if writes:
             (_files.save_tensors if is_safe else _files.save_pickle)(state, stage / file)
-            parts.weights[name] = _written(stage / file)
+            parts.weights[name] = file
     for kept in accelerator._states + accelerator._custom_states:
         try:
             kept.state_dict()
@@ -205,9 +193,9 @@ def _write_parts(accelerator: Accelerator, stage: Path, safe_serialization: bool
             if writes:
                 path = stage / f"{kept.name}.pkl"
                 _save_pickled(kept, path, reason)
-                parts.pickles[kept.name] = _written(path)
+                parts.pickles[kept.name] = path.name
                 _warn_of_code(kept, path, reason)
-    return left_out
+    return left_out, {*parts.weights.values(), *parts.pickles.values()}
 
 
 def _call_save_hooks(accelerator: Accelerator, stage: Path) -> list[dict[str, Any] | None]:
@@ -321,33 +309,18 @@ class _Parts:
     """What the manifest says of Python's files, and where they are."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        path = folder / _MANIFEST
-        try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-            # A folder of files that a killed process has not moved to their places.
-            self._staged = folder / manifest["staged"]
-            self.weights: dict[str, dict[str, str]] = {}
-            self.pickles: dict[str, dict[str, str]] = {}
-            # A run in C++ has none.
-            for name, text in manifest["state"].get(PARTS, {}).items():
-                kind, owner, key = name.split(".")
-                files = {"weights": self.weights, "pickles": self.pickles}[kind]
-                files.setdefault(owner, {})[key] = text
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"[load_state] {path} is damaged: {error!r}") from error
+        self._reader = _C.CheckpointReader(str(folder))
+        self.weights: dict[str, str] = {}
+        self.pickles: dict[str, str] = {}
+        # A run in C++ has none.
+        for name, file in self._reader.texts_of(PARTS).items():
+            kind, _, owner = name.removesuffix(".file").partition(".")
+            (self.weights if kind == "weights" else self.pickles)[owner] = file
 
     def path_of(self, name: str) -> Path:
         """The file of an object; throws `DataError` where it is not what was written."""
-        record = self.weights.get(name) or self.pickles.get(name)
-        file = record["file"] if record else f"{name}.safetensors"
-        staged = self._staged / file
-        path = staged if staged.exists() else self._folder / file
-        if not path.is_file():
-            raise DataError(f"[load_state] {path} is missing; was it removed, or copied in part?")
-        if record and _digest(path) != record["sha256"]:
-            raise DataError(f"[load_state] {path} is damaged: it is not what was written")
-        return path
+        file = self.weights.get(name) or self.pickles.get(name) or f"{name}.safetensors"
+        return Path(self._reader.verified(file))
 
 
 def _call_load_hooks(accelerator: Accelerator, folder: Path) -> list[torch.nn.Module]:

@@ -243,8 +243,12 @@ void bind_run(py::module_& module) {
             if (write_extra) {
               with.extra = [&](const std::filesystem::path& stage) {
                 const py::gil_scoped_acquire gil;
-                return (*write_extra)(stage.string())
-                    .cast<std::set<std::string>>();
+                auto [left_out, files] = (*write_extra)(stage.string())
+                                             .cast<std::pair<
+                                                 std::set<std::string>,
+                                                 std::set<std::string>>>();
+                return TrainingRun::SaveWith::Extra{
+                    std::move(left_out), std::move(files)};
               };
             }
             const py::gil_scoped_release no_gil;

@@ -3,6 +3,7 @@
 
 #include "accelerate/error.h"
 #include "accelerate/state_registry.h"
+#include "base/str.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/numbered.h"
 #include "python/src/binders.h"
@@ -99,6 +100,42 @@ void bind_state(py::module_& module) {
       },
       py::arg("parent"),
       py::arg("complain"));
+  py::class_<CheckpointReader>(module, "CheckpointReader")
+      .def(
+          py::init([](const std::string& folder) {
+            return std::make_unique<CheckpointReader>(folder);
+          }),
+          py::arg("folder"))
+      .def(
+          "texts_of",
+          [](const CheckpointReader& reader, const std::string& object) {
+            std::map<std::string, std::string> texts;
+            const auto found = reader.manifest().state.find(object);
+            if (found != reader.manifest().state.end()) {
+              for (const auto& [name, value] : found->items()) {
+                if (value.is_string()) {
+                  texts[name] = value.get<std::string>();
+                }
+              }
+            }
+            return texts;
+          },
+          py::arg("object"))
+      .def(
+          "verified",
+          [](const CheckpointReader& reader, const std::string& file) {
+            const auto found = reader.manifest().files.find(file);
+            if (found == reader.manifest().files.end()) {
+              throw DataError(str_cat(
+                  "[load_state] the checkpoint '",
+                  reader.folder().string(),
+                  "' has no file '",
+                  file,
+                  "'; take another checkpoint"));
+            }
+            return reader.verified(file, found->second).string();
+          },
+          py::arg("file"));
   module.def(
       "next_checkpoint_number",
       [](const std::string& parent) { return next_checkpoint_number(parent); },

@@ -361,6 +361,11 @@ void RankPlace::commit() {
   cannot("add a rank's part to", target_, "it goes away again and again");
 }
 
+FileRecord record_of(const fs::path& file) {
+  const MappedFile mapped(file, "save_state", "file of a checkpoint");
+  return {mapped.bytes().size(), checksum_of(mapped.bytes())};
+}
+
 CheckpointReader::CheckpointReader(const fs::path& folder)
     : folder_(without_slash(folder)) {
   const auto path = folder_ / kManifestName;

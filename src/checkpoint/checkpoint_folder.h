@@ -72,6 +72,9 @@ class ACCELERATE_API RankPlace {
   UniqueFile lock_;
 };
 
+/// Of a file as it is. Throws `SystemError`.
+ACCELERATE_API FileRecord record_of(const std::filesystem::path& file);
+
 /// A checkpoint as it lies on the disk.
 class ACCELERATE_API CheckpointReader {
  public:

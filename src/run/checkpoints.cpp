@@ -128,13 +128,15 @@ void TrainingRun::begin_save(
     save.place = std::make_unique<RankPlace>(
         folder, save.manifest.moment, topology().rank);
   }
-  const auto left_out =
-      with.extra ? with.extra(save.stage()) : std::set<std::string>();
+  const auto extra = with.extra ? with.extra(save.stage()) : SaveWith::Extra();
+  for (const auto& name : extra.files) {
+    save.manifest.files[name] = record_of(save.stage() / name);
+  }
   if (with.asynchronous) {
     host_copies_->restart();
   }
   for (const auto& [name, object] : state_->objects()) {
-    if (left_out.contains(name)) {
+    if (extra.left_out.contains(name)) {
       continue;
     }
     const auto model = std::dynamic_pointer_cast<ModelContext>(object);

@@ -88,11 +88,16 @@ class ACCELERATE_API TrainingRun {
   const std::shared_ptr<StateRegistry>& state() const { return state_; }
 
   struct SaveWith {
+    /// What a language writes by itself.
+    struct Extra {
+      /// Objects that are left out, as their state is among the files.
+      std::set<std::string> left_out = {};
+      /// Names in the folder that the manifest is to list.
+      std::set<std::string> files = {};
+    };
     /// Called before anything is written, with the folder that is going to be
-    /// the checkpoint: may write files there. Returns the names of objects that
-    /// are left out, as their state is among those files.
-    std::function<std::set<std::string>(const std::filesystem::path& folder)>
-        extra = {};
+    /// the checkpoint: may write files there.
+    std::function<Extra(const std::filesystem::path& folder)> extra = {};
     /// A collective, which fails on all ranks where it fails on one. Else a
     /// rank never waits for another: the checkpoint is complete with the main
     /// process's part, and other ranks add theirs.

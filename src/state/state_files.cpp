@@ -216,6 +216,7 @@ void write_rank_part(
     const std::vector<SavedObject>& objects,
     int rank,
     Manifest manifest) {
+  manifest.files.clear(); // Those of the main part.
   TensorFile tensors(str_cat("rank ", rank));
   for (const auto& object : objects) {
     json values = json::object();
@@ -260,14 +261,16 @@ StatesByName read_states(
     const Manifest& part) {
   StatesByName tensors;
   for (const auto& [name, record] : part.files) {
-    const safetensors::File file(checkpoint.verified(name, record));
     const bool is_rank_file = name.starts_with("rank_");
+    const auto owner = name.substr(0, name.rfind(kTensorsEnd));
+    if (!is_rank_file && !part.state.contains(owner)) {
+      continue; // A file that a language has written by itself.
+    }
+    const safetensors::File file(checkpoint.verified(name, record));
     for (const auto& view : file.tensors()) {
       // The objects of a rank share one file, each after its name.
       const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;
-      const auto object = is_rank_file
-                              ? view.name.substr(0, dot)
-                              : name.substr(0, name.rfind(kTensorsEnd));
+      const auto object = is_rank_file ? view.name.substr(0, dot) : owner;
       const auto own = is_rank_file && dot != std::string::npos
                            ? view.name.substr(dot + 1)
                            : view.name;
