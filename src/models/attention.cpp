@@ -59,7 +59,7 @@ class PreferCudnn {
 // Short sequences and biases are flash attention's and its relatives'.
 bool is_for_cudnn(const at::Tensor& keys_BHSD, const AttentionMask& mask) {
   constexpr int64_t kMinTokens = 512;
-  return keys_BHSD.is_cuda() && !mask.bias.defined() &&
+  return !keys_BHSD.is_cpu() && !mask.bias.defined() &&
          keys_BHSD.size(2) >= kMinTokens;
 }
 
