@@ -49,8 +49,7 @@ struct ACCELERATE_API AcceleratorOptions {
   /// gradients are added up. No operator casts weights then, and none is left
   /// in fp32: fp32 tensors among the arguments of a model are handed to it as
   /// bf16. Checkpoints and `save_model` hold the masters; parameters that are
-  /// frozen have none and are saved as bf16. Where optimizers read `parameters()`
-  /// and the weights are looked at, they are bf16.
+  /// frozen have none and are saved as bf16.
   bool master_weights = false;
   /// Hand out what prepared models compute in reduced precision as fp32.
   bool outputs_to_fp32 = true;

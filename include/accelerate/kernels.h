@@ -8,12 +8,16 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 
 #include "accelerate/export.h"
 
 namespace accelerate::kernels {
+
+/// Whether the operators here are kernels of their own on such a device.
+ACCELERATE_API bool has_kernels(c10::Device device);
 
 /// The mean over rows of the cross-entropy between the first `num_classes`
 /// columns of `logits` (rows x columns, any floating-point type) and `labels`

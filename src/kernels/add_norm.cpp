@@ -138,6 +138,11 @@ void check_rows(
 
 } // namespace
 
+bool has_kernels(c10::Device device) {
+  return forward_operator().hasKernelForDispatchKey(
+      c10::computeDispatchKey(at::kFloat, at::kStrided, device));
+}
+
 AddNormResult plain_add_norm_forward(
     const at::Tensor& residual,
     const std::optional<at::Tensor>& branch,

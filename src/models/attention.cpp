@@ -56,11 +56,12 @@ class PreferCudnn {
   Order order_;
 };
 
-// Short sequences and biases are flash attention's and its relatives'.
-bool is_for_cudnn(const at::Tensor& keys_BHSD, const AttentionMask& mask) {
+// Short sequences and biases are flash attention's and its relatives'. cuDNN
+// makes a plan for each shape, which pays where shapes come again: in training.
+bool is_for_cudnn(const at::Tensor& queries_BHTD, const AttentionMask& mask) {
   constexpr int64_t kMinTokens = 512;
-  return keys_BHSD.is_cuda() && !mask.bias.defined() &&
-         keys_BHSD.size(2) >= kMinTokens;
+  return !queries_BHTD.is_cpu() && queries_BHTD.requires_grad() &&
+         !mask.bias.defined() && queries_BHTD.size(2) >= kMinTokens;
 }
 
 } // namespace
@@ -140,7 +141,7 @@ at::Tensor attend(
   at::Tensor context_BHTD;
   if (options.weights == nullptr) {
     std::optional<PreferCudnn> preference;
-    if (is_for_cudnn(keys_BHSD, mask)) {
+    if (is_for_cudnn(queries_BHTD, mask)) {
       preference.emplace();
     }
     context_BHTD = at::scaled_dot_product_attention(

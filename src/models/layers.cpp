@@ -216,7 +216,7 @@ at::Tensor project_to_vocabulary(
   const int64_t num_missing = (kMultiple - V % kMultiple) % kMultiple;
   const auto type = product_type(x_BTC);
   const bool is_reduced = type == at::kBFloat16 || type == at::kHalf;
-  if (num_missing == 0 || !x_BTC.is_cuda() || !is_reduced ||
+  if (num_missing == 0 || x_BTC.is_cpu() || !is_reduced ||
       x_BTC.numel() < kMinRows * x_BTC.size(-1)) {
     return at::linear(x_BTC, weight_VC, bias_V);
   }
@@ -233,7 +233,8 @@ apply_dropout(const at::Tensor& x, double probability, bool is_training) {
 }
 
 bool is_fused(const at::Tensor& x, const at::Tensor& weight) {
-  return x.is_cuda() && x.scalar_type() == weight.scalar_type() &&
+  return kernels::has_kernels(x.device()) &&
+         x.scalar_type() == weight.scalar_type() &&
          !at::autocast::is_autocast_enabled(x.device().type());
 }
 

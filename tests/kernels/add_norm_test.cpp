@@ -26,6 +26,10 @@ TEST(AddNorm, IsTorchsInForwardAndBackward) {
   }
 }
 
+TEST(Kernels, OfTheCpuAreMadeOfTorchsOperators) {
+  EXPECT_FALSE(kernels::has_kernels(torch::kCPU));
+}
+
 TEST(AddNorm, DropsAsOftenAsItIsTold) {
   torch::manual_seed(6);
   testing::expect_dropout({200, 100}, torch::kFloat, torch::kCPU);
