@@ -86,6 +86,11 @@ def test_the_programs_find_their_libraries(programs):
     assert "ok" in run(programs, "accelerate", "test").lower()
 
 
+def test_the_other_programs_of_the_original_are_there(programs):
+    for name in ("launch", "config", "estimate-memory", "merge-weights"):
+        assert f"Usage: accelerate {name} " in run(programs, f"accelerate-{name}", "--help")
+
+
 def test_types_are_marked_and_the_original_is_replaced(programs):
     site = next(programs.parent.glob("lib/python*/site-packages"))
     assert (site / "accelerate" / "py.typed").exists()

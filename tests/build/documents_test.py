@@ -16,6 +16,13 @@ picture = subprocess.run(
 assert f"```\n{picture}```\n" in (ROOT / "docs/architecture.md").read_text(), (
     "docs/architecture.md shows other layers than tools/layers.txt has; put there:\n" + picture)
 
+names = subprocess.run(
+    [sys.executable, "tools/coming_from_accelerate.py"],
+    cwd=ROOT, check=True, capture_output=True, text=True).stdout
+assert names == (ROOT / "docs/coming_from_accelerate.md").read_text(), (
+    "docs/coming_from_accelerate.md is not what python/differences.txt says; run: "
+    "python3 tools/coming_from_accelerate.py > docs/coming_from_accelerate.md")
+
 guide = README.split("## Guide to the headers")[1].split("\n## ")[0]
 named = set(re.findall(r"`(\w+\.h)`", guide))
 public = {path.name for path in (ROOT / "include/accelerate").glob("*.h")} | {"version.h"}

@@ -140,7 +140,7 @@ def _explain(command: list[str], flag: str) -> str:
 def command_line(args: argparse.Namespace, *command: str) -> list[str]:
     """What to call the program with to get what a namespace says."""
     description = describe(*command)
-    chosen = getattr(args, "nondefault", set())
+    chosen: set[str] = getattr(args, "nondefault", set())
     options: list[str] = []
     positionals: list[str] = []
     for option in description["options"]:

@@ -73,7 +73,7 @@ def convert_config_to_fsdp2(config: dict[str, Any]) -> dict[str, Any]:
             "`fsdp_version` to 1 and run the command again"
         )
         return config
-    converted = {}
+    converted: dict[str, Any] = {}
     for key, value in section.items():
         name = ARGUMENT_KEY_MAPPING.get(key, key)
         if isinstance(name, ConversionStatus):

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a type checker says of the stubs, of the commands and of a user's program."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import accelerate
+import pytest
+from original import ROOT
+
+PACKAGE = Path(accelerate.__file__).parent
+
+# torch's own types take longer than all the rest, and are not what is looked at.
+SETTINGS = """
+[mypy]
+check_untyped_defs = True
+warn_unused_ignores = True
+warn_redundant_casts = True
+ignore_missing_imports = True
+[mypy-torch.*]
+follow_imports = skip
+[mypy-accelerate.*]
+follow_imports = silent
+[mypy-accelerate.commands.*]
+disallow_untyped_defs = True
+disallow_any_generics = True
+"""
+
+# Each line that ends in a comment is to be refused with these words.
+MISUSE = """
+from accelerate import Accelerator, notebook_launcher
+from accelerate.commands.launch import launch_command
+from accelerate.utils import ProjectConfiguration, gather_object, set_seed
+
+accelerator = Accelerator(gradient_accumulation_steps=4)
+accelerator.process_index.upper()  # "int" has no attribute "upper"
+Accelerator(mixed_precison="bf16")  # Unexpected keyword argument "mixed_precison"
+with accelerator.main_process_first(1):  # Too many arguments for "main_process_first"
+    pass
+notebook_launcher(print, num_processes="two")  # expected "int | None"
+launch_command(["train.py"])  # expected "Namespace"
+set_seed("seven")  # expected "int"
+ProjectConfiguration(total_limit="many")  # expected "int | None"
+"""
+
+
+@pytest.fixture(scope="module")
+def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]]:
+    """What mypy says, by file and line: one run for all, as it reads the package each time."""
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip(f"[types] no mypy beside {sys.executable}: `./dev test` installs it")
+    folder = tmp_path_factory.mktemp("types")
+    (folder / "mypy.ini").write_text(SETTINGS)
+    readme = (ROOT / "README.md").read_text()
+    (loop,) = re.findall(r"^```py\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    (folder / "loop.py").write_text(loop)
+    (folder / "misuse.py").write_text(MISUSE)
+    files = [path.relative_to(PACKAGE.parent) for path in (PACKAGE / "commands").rglob("*.py")]
+    checked = [
+        "loop",
+        "misuse",
+        "accelerate",
+        "accelerate._C",
+        "accelerate.utils",
+        *(".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files),
+    ]
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache"]
+        + ["--no-error-summary", *(word for name in checked for word in ("-m", name))],
+        cwd=folder,
+        env={"MYPYPATH": f"{folder}:{PACKAGE.parent}", "PATH": "/usr/bin"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode in (0, 1), result.stderr
+    found: dict[str, dict[int, str]] = {}
+    for line in result.stdout.splitlines():
+        if match := re.match(r"(.+?):(\d+): error: (.*)", line):
+            found.setdefault(Path(match[1]).name, {})[int(match[2])] = match[3]
+    return found
+
+
+def test_the_stubs_and_the_commands_pass(complaints: dict[str, dict[int, str]]) -> None:
+    others = {path: lines for path, lines in complaints.items() if path != "misuse.py"}
+    others.pop("loop.py", None)
+    assert others == {}
+
+
+def test_the_loop_of_the_readme_passes(complaints: dict[str, dict[int, str]]) -> None:
+    assert "loop.py" not in complaints, complaints["loop.py"]
+
+
+def test_mistakes_of_a_program_are_found(complaints: dict[str, dict[int, str]]) -> None:
+    expected = {
+        number: line.split("  # ")[1]
+        for number, line in enumerate(MISUSE.splitlines(), 1)
+        if "  # " in line
+    }
+    told = complaints.get("misuse.py", {})
+    assert told.keys() == expected.keys(), told
+    for number, words in expected.items():
+        assert words in told[number], told[number]
