@@ -6,6 +6,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "comm/agreement.h"
 #include "process/stop_request.h"
 #include "run/training_run.h"
 #include "state/state_files.h"
@@ -139,9 +140,7 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with)
 
 bool TrainingRun::should_stop() const {
   watch_for_stop_requests();
-  auto flag = at::full({1}, is_stop_requested() ? 1 : 0, at::kLong);
-  group().all_reduce(flag, ReduceOp::kMax);
-  return flag.item<int64_t>() > 0;
+  return is_on_any_rank(group(), "should_stop", is_stop_requested());
 }
 
 std::vector<std::string> TrainingRun::load_state(

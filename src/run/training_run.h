@@ -172,6 +172,8 @@ class ACCELERATE_API TrainingRun {
   /// Whether the gradients of the backward that has ended met those of the
   /// other ranks.
   void check_arrivals() const;
+  /// Whether all ranks have the same weights.
+  void check_weights() const;
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
   /// The gradients of these parameters, or of what is trained in their place,
   /// by the engines that hold them.
