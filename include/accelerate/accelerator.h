@@ -281,10 +281,16 @@ class ACCELERATE_API Accelerator {
   // --- process control ------------------------------------------------------
   /// The parts of a run that need no model; see `process_control.h`.
   const ProcessControl& processes() const;
-  /// Prints the values in one line, once per machine.
+  /// Prints the values in one line, once per machine (on the first process of
+  /// each).
   template <class... Values>
-  void print(const Values&... values) {
+  void print(const Values&... values) const {
     processes().print(values...);
+  }
+  /// As `print`, once per run (on the main process).
+  template <class... Values>
+  void print_once(const Values&... values) const {
+    processes().print_once(values...);
   }
   void wait_for_everyone() { processes().wait_for_everyone(); }
   /// Lets the main process run the block first: the others wait where the guard
@@ -330,7 +336,7 @@ class ACCELERATE_API Accelerator {
   // --- collectives on trees -------------------------------------------------
   /// See `collectives.h`. Gathered values stand in rank order on every rank.
   template <class T>
-  T gather(const T& value) const {
+  GatheredOf<T> gather(const T& value) const {
     return accelerate::all_gather(process_group(), value);
   }
   /// As `gather`, without the samples that a loader repeated to fill up the
@@ -349,8 +355,9 @@ class ACCELERATE_API Accelerator {
   /// A vector of objects (numbers, strings, containers and structs of them, one
   /// for each sample) gives everybody's objects in rank order.
   template <class T>
-  T gather_for_metrics(const T& value) const {
-    return tree::unflatten(value, gather_real(detail::take_apart(value)));
+  GatheredOf<T> gather_for_metrics(const T& value) const {
+    return detail::put_back(
+        detail::make_room(value), gather_real(detail::take_apart(value)));
   }
   template <tree::PlainObject T>
   std::vector<T> gather_for_metrics(const std::vector<T>& objects) const {
@@ -380,6 +387,19 @@ class ACCELERATE_API Accelerator {
   T pad_across_processes(const T& value, PadOptions options = {}) const {
     return accelerate::pad_across_processes(process_group(), value, options);
   }
+  /// How many of `size` rows, one for each sample of the batch in use, are no
+  /// repetition: see `gather_for_metrics`. All outside of loops.
+  int64_t num_real_samples(int64_t size) const;
+  /// Compares the parameters of a model across ranks by their hashes (buffers,
+  /// such as running means, may differ between forwards). Throws
+  /// `MismatchError` on all ranks, naming the first tensor that differs and the
+  /// ranks. A collective, which reads every weight: for after weights were
+  /// changed by hand. Runs with `debug` call it by themselves, in every 100th
+  /// backward.
+  template <class Module>
+  void check_ranks_equal(const PreparedModel<Module>& model) const {
+    check_equal(*model.context());
+  }
   /// Everybody's bytes in rank order.
   std::vector<std::string> gather_object(const std::string& bytes) const;
   /// Rank 0's state of the CPU's generator, and of `device()`'s, for everybody.
@@ -393,6 +413,10 @@ class ACCELERATE_API Accelerator {
         !detail::TorchDataLoader<Kind>,
         "torch::data loaders hide their sampler and cannot be sharded: use "
         "accelerate::DataLoader");
+    static_assert(
+        !std::derived_from<Kind, torch::nn::Module>,
+        "prepare takes a module by a std::shared_ptr or a TORCH_MODULE holder, "
+        "not by value: make it with std::make_shared<Net>(...)");
     if constexpr (detail::ModulePointer<Kind>) {
       using Module = detail::ModuleOf<Kind>;
       std::shared_ptr<Module> module = detail::module_of(object);
@@ -420,6 +444,7 @@ class ACCELERATE_API Accelerator {
       const std::shared_ptr<torch::nn::Module>& module);
   std::shared_ptr<OptimizerStep> prepare_optimizer(
       torch::optim::Optimizer& optimizer);
+  void check_equal(const ModelContext& model) const;
   AccumulateGuard begin_micro_batch(
       std::vector<std::shared_ptr<ModelContext>> models);
   void trigger_sync(ParallelEngine& engine);
@@ -437,14 +462,10 @@ class ACCELERATE_API Accelerator {
   std::shared_ptr<StepState> step_state() const;
   detail::LoaderPlace loader_place() const;
   std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
-  /// How many of `size` objects count, were they one for each sample.
-  size_t num_real(size_t size) const;
   template <class T>
   std::vector<T> real(const std::vector<T>& objects) const {
-    return {
-        objects.begin(),
-        objects.begin() +
-            static_cast<std::ptrdiff_t>(num_real(objects.size()))};
+    const auto size = static_cast<std::ptrdiff_t>(objects.size());
+    return {objects.begin(), objects.begin() + num_real_samples(size)};
   }
 
   struct State;

@@ -57,7 +57,8 @@ struct ACCELERATE_API AcceleratorOptions {
   GradScalerOptions scaler = {};
   AccumulationOptions accumulation = {};
   /// Check what is normally trusted: raw collectives compare operation, dtype
-  /// and shape across ranks first (`ProcessGroup::check_collectives`). Where it
+  /// and shape across ranks first (`ProcessGroup::check_collectives`), and
+  /// every 100th backward compares weights (`check_ranks_equal`). Where it
   /// is not given, ACCELERATE_DEBUG_MODE says it.
   std::optional<bool> debug = {};
   DdpOptions ddp = {};

@@ -83,8 +83,14 @@ class ACCELERATE_API AnyDataLoader {
 /// `DataError` that names the sample. Leaving the loop early ends the workers'
 /// work and leaves no trace. With `dispatch_batches` all ranks must leave at
 /// the same batch.
-template <detail::Loadable D, class Collate = detail::DefaultCollate>
+template <class D, class Collate = detail::DefaultCollate>
 class DataLoader : public AnyDataLoader {
+  static_assert(
+      detail::Loadable<D>,
+      "DataLoader: this type is no data set: it needs `size_t size() const` "
+      "and `get(int64_t index)`, or `reset(int64_t epoch)` and `next()` where "
+      "it is a stream (see datasets.h)");
+
  public:
   using Batch = typename detail::BatchType<D, Collate>::Type;
 
@@ -118,7 +124,7 @@ class DataLoader : public AnyDataLoader {
     return DataLoader(placed(std::move(place)));
   }
 
-  template <detail::Loadable D2, class C2>
+  template <class D2, class C2>
   friend DataLoader<D2, C2> skip_first_batches(
       const DataLoader<D2, C2>& loader,
       int64_t num_batches);
@@ -136,7 +142,7 @@ DataLoader(std::vector<T>, DataLoaderOptions, Collate)
     -> DataLoader<VectorDataset<T>, Collate>;
 
 /// A single pass over one epoch.
-template <detail::Loadable D, class Collate>
+template <class D, class Collate>
 class DataLoader<D, Collate>::Iterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -164,7 +170,7 @@ class DataLoader<D, Collate>::Iterator {
 /// The loader without the first batches (of this rank) of every epoch. It
 /// shares the count of epochs with `loader`, so that one epoch can be run with
 /// either. Skipped samples of map data sets are not read.
-template <detail::Loadable D, class Collate>
+template <class D, class Collate>
 DataLoader<D, Collate> skip_first_batches(
     const DataLoader<D, Collate>& loader,
     int64_t num_batches) {

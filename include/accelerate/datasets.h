@@ -5,11 +5,13 @@
 // Files of tokens are in `token_file.h`, CSV and JSON lines in `text_files.h`.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -30,10 +32,49 @@ namespace accelerate {
 ///       }
 ///     };
 template <class D>
-concept Dataset = requires(D& data, int64_t index) {
+concept PlainDataset = requires(D& data, int64_t index) {
   { data.size() } -> std::convertible_to<size_t>;
   data.get(index);
 };
+
+/// One whose samples are partly random (augmentation). The loader seeds the
+/// generator from its own seed, the epoch and the index: what a sample becomes
+/// depends on nothing else, neither on workers and ranks nor on where a run was
+/// gone on with. Where a data set has both forms of `get`, loaders call this.
+///
+///     struct Flipped {
+///       torch::Tensor images;
+///       size_t size() const { return static_cast<size_t>(images.size(0)); }
+///       torch::Tensor get(int64_t i, at::Generator& generator) const {
+///         const auto coin = torch::rand({1}, generator).item<float>();
+///         return coin < 0.5 ? images[i] : images[i].flip({-1});
+///       }
+///     };
+template <class D>
+concept RandomDataset =
+    requires(D& data, int64_t index, at::Generator& generator) {
+  { data.size() } -> std::convertible_to<size_t>;
+  data.get(index, generator);
+};
+
+template <class D>
+concept Dataset = PlainDataset<D> || RandomDataset<D>;
+
+/// The same generator for code deeper inside of a `get` that a loader calls,
+/// with either form. `torch::rand` without it uses one that all threads share:
+/// not reproducible with workers. Throws `UsageError` where this thread reads
+/// no sample for a loader.
+ACCELERATE_API at::Generator& sample_generator();
+
+/// A sample, whichever form of `get` there is.
+template <Dataset D>
+decltype(auto) get_sample(D& data, int64_t index, at::Generator& generator) {
+  if constexpr (RandomDataset<D>) {
+    return data.get(index, generator);
+  } else {
+    return data.get(index);
+  }
+}
 
 /// A data set that makes whole batches faster than sample by sample. Where a
 /// data set has both, loaders call `get_batch`.
@@ -68,7 +109,10 @@ concept IterableSource = requires(S& source, int64_t epoch) {
 
 /// The data set's own sample type.
 template <Dataset D>
-using SampleOf = std::decay_t<decltype(std::declval<D&>().get(int64_t{}))>;
+using SampleOf = std::decay_t<decltype(get_sample(
+    std::declval<D&>(),
+    int64_t{},
+    std::declval<at::Generator&>()))>;
 /// The type of a stream's elements.
 template <IterableSource S>
 using ElementOf = std::decay_t<decltype(*std::declval<S&>().next())>;
@@ -91,6 +135,21 @@ class ACCELERATE_API TensorDataset {
   std::vector<at::Tensor> columns_;
 };
 
+/// Two columns of equal length, as pairs: `auto& [input, target] = batch`.
+class ACCELERATE_API PairDataset {
+ public:
+  /// Throws as `TensorDataset`.
+  PairDataset(at::Tensor inputs, at::Tensor targets);
+
+  size_t size() const { return columns_.size(); }
+  std::pair<at::Tensor, at::Tensor> get(int64_t index) const;
+  std::pair<at::Tensor, at::Tensor> get_batch(
+      std::span<const int64_t> indices) const;
+
+ private:
+  TensorDataset columns_;
+};
+
 /// The elements of a vector.
 template <class T>
 class VectorDataset {
@@ -108,21 +167,60 @@ class VectorDataset {
 };
 
 /// The samples `indices` of another data set, for example one part of a split.
+/// Copies and other parts may share the data set.
 template <Dataset D>
 class SubsetDataset {
  public:
   SubsetDataset(D data, std::vector<int64_t> indices)
+      : SubsetDataset(
+            std::make_shared<D>(std::move(data)),
+            std::move(indices)) {}
+  SubsetDataset(std::shared_ptr<D> data, std::vector<int64_t> indices)
       : data_(std::move(data)), indices_(std::move(indices)) {}
 
   size_t size() const { return indices_.size(); }
-  decltype(auto) get(int64_t index) {
-    return data_.get(indices_.at(static_cast<size_t>(index)));
+  decltype(auto) get(int64_t index) requires PlainDataset<D> {
+    return data_->get(indices_.at(static_cast<size_t>(index)));
+  }
+  decltype(auto) get(int64_t index, at::Generator& generator) requires
+      RandomDataset<D> {
+    return data_->get(indices_.at(static_cast<size_t>(index)), generator);
   }
 
  private:
-  D data_;
+  std::shared_ptr<D> data_;
   std::vector<int64_t> indices_;
 };
+
+namespace detail {
+
+ACCELERATE_API std::vector<std::vector<int64_t>> split_randomly(
+    int64_t size,
+    const std::vector<double>& fractions,
+    uint64_t seed);
+
+} // namespace detail
+
+/// Parts of a data set by fractions that add up to 1, in an order that `seed`
+/// alone decides: the same on all ranks. Sizes are rounded down; what is left
+/// goes to the first parts, one each. These are the parts of
+/// `torch.utils.data.random_split` with a generator of that seed. Throws
+/// `UsageError` where a fraction is negative or the sum is not 1.
+///
+///     auto parts = accelerate::random_split(
+///         accelerate::VectorDataset(train_set), {0.9, 0.1}, 42);
+///     accelerate::DataLoader train_loader(parts[0], {.batch_size = 8});
+template <Dataset D>
+std::vector<SubsetDataset<D>>
+random_split(D data, const std::vector<double>& fractions, uint64_t seed) {
+  const auto shared = std::make_shared<D>(std::move(data));
+  std::vector<SubsetDataset<D>> parts;
+  for (auto& indices : detail::split_randomly(
+           static_cast<int64_t>(shared->size()), fractions, seed)) {
+    parts.emplace_back(shared, std::move(indices));
+  }
+  return parts;
+}
 
 namespace detail {
 

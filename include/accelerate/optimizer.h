@@ -3,7 +3,9 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
 
+#include <concepts>
 #include <memory>
 
 #include "accelerate/export.h"
@@ -45,5 +47,19 @@ class ACCELERATE_API PreparedOptimizer {
   torch::optim::Optimizer* optimizer_;
   std::shared_ptr<OptimizerStep> step_;
 };
+
+/// Refused when compiling: torch's archives hold state by position, which other
+/// engines and groups do not keep.
+template <std::same_as<PreparedOptimizer> Prepared>
+torch::serialize::OutputArchive& operator<<(
+    torch::serialize::OutputArchive& archive,
+    const Prepared& /*optimizer*/) {
+  static_assert(
+      !std::same_as<Prepared, PreparedOptimizer>,
+      "torch::save cannot take a prepared optimizer: use "
+      "accelerator.save_state(folder), or optimizer_state of "
+      "optimizer_state.h");
+  return archive;
+}
 
 } // namespace accelerate

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/serialize/archive.h>
 
 #include <concepts>
 #include <memory>
@@ -29,7 +30,7 @@ class PreparedModel {
   /// run. The backward of a training forward is where gradients are averaged:
   /// each such forward must be followed by its backward on all ranks.
   template <class... Args>
-  auto operator()(Args&&... args) {
+  auto operator()(Args&&... args) const {
     detail::ForwardScope scope(*context_);
     auto output = module_->forward(scope.input(std::forward<Args>(args))...);
     std::vector<at::Tensor*> tensors;
@@ -40,15 +41,39 @@ class PreparedModel {
     return output;
   }
 
-  Module* operator->() { return module_.get(); }
-  Module& operator*() { return *module_; }
+  Module* operator->() const { return module_.get(); }
+  Module& operator*() const { return *module_; }
   const std::shared_ptr<Module>& module() const { return module_; }
-  ParallelEngine& engine() { return detail::engine_of(*context_); }
+  /// As on the module.
+  std::vector<at::Tensor> parameters() const { return module_->parameters(); }
+  void train(bool on = true) const { module_->train(on); }
+  void eval() const { module_->eval(); }
+  void zero_grad(bool set_to_none = true) const {
+    module_->zero_grad(set_to_none);
+  }
+  ParallelEngine& engine() const { return detail::engine_of(*context_); }
   const std::shared_ptr<ModelContext>& context() const { return context_; }
 
  private:
   std::shared_ptr<Module> module_;
   std::shared_ptr<ModelContext> context_;
 };
+
+/// `torch::save(net, path)` and `torch::load(net, path)`: those of the module.
+/// Load on all ranks alike.
+template <class Module>
+torch::serialize::OutputArchive& operator<<(
+    torch::serialize::OutputArchive& archive,
+    const PreparedModel<Module>& model) {
+  model->save(archive);
+  return archive;
+}
+template <class Module>
+torch::serialize::InputArchive& operator>>(
+    torch::serialize::InputArchive& archive,
+    PreparedModel<Module>& model) {
+  model->load(archive);
+  return archive;
+}
 
 } // namespace accelerate

@@ -31,9 +31,16 @@ class ACCELERATE_API ProcessControl {
   /// Prints the values in one line, once per machine.
   template <class... Values>
   void print(const Values&... values) const {
-    std::ostringstream out;
-    (out << ... << values);
-    print_line(out.str());
+    if (is_local_main_process()) {
+      print_line(values...);
+    }
+  }
+  /// As `print`, once per run.
+  template <class... Values>
+  void print_once(const Values&... values) const {
+    if (is_main_process()) {
+      print_line(values...);
+    }
   }
   void wait_for_everyone() const;
 
@@ -79,7 +86,13 @@ class ACCELERATE_API ProcessControl {
   }
 
  private:
-  void print_line(const std::string& line) const;
+  template <class... Values>
+  static void print_line(const Values&... values) {
+    std::ostringstream out;
+    (out << ... << values);
+    write_line(out.str());
+  }
+  static void write_line(const std::string& line);
 
   ProcessTopology topology_;
   ProcessGroup group_;

@@ -116,7 +116,7 @@ class ACCELERATE_API ProcessGroup {
   void reduce_scatter(at::Tensor part, const at::Tensor& whole, ReduceOp op)
       const;
   /// As `all_gather`, on `root` alone; an undefined tensor elsewhere.
-  at::Tensor gather(const at::Tensor& tensor, int root) const;
+  at::Tensor gather_to(const at::Tensor& tensor, int root) const;
   /// Row `rank()` of `root`'s `rows` (dim 0 is `world_size()`), written to
   /// `output`, which gives shape and dtype; `rows` is ignored elsewhere.
   void scatter(at::Tensor output, const at::Tensor& rows, int root) const;

@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <variant>
@@ -82,5 +83,19 @@ extern template ACCELERATE_API const at::Tensor& StateDict::get(
     const std::string&) const;
 extern template ACCELERATE_API const TensorSlice& StateDict::get(
     const std::string&) const;
+
+/// Writes a state to one safetensors file, all or nothing: tensors as tensors,
+/// everything else as text in its header. Throws `UsageError` on slices of
+/// tensors and on dtypes that files have no name for, `SystemError` where the
+/// file cannot be written.
+///
+///     accelerate::save(scheduler.state_dict(), "scheduler.safetensors");
+///     scheduler.load_state_dict(accelerate::load("scheduler.safetensors"));
+ACCELERATE_API void save(
+    const StateDict& state,
+    const std::filesystem::path& file);
+/// What `save` wrote, tensors on the CPU, bit for bit. Throws `SystemError`
+/// where the file cannot be read, `DataError` where it is no such file.
+ACCELERATE_API StateDict load(const std::filesystem::path& file);
 
 } // namespace accelerate

@@ -12,13 +12,15 @@
 //       return std::tie(b.input, b.target);
 //     }
 //
-// Everything else (numbers, strings) is a leaf that walks pass over.
+// Numbers and sequences of numbers are leaves that collectives carry as tensors
+// and that other walks pass over. Everything else (strings) is passed over.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -39,11 +41,25 @@ concept HasTensorFields = requires(T& value) {
 
 namespace tree {
 
+/// A number of a tree, or a sequence of them.
+class ACCELERATE_API Numbers {
+ public:
+  virtual ~Numbers() = default;
+  /// On the CPU, without dimensions or with one. Whole numbers are carried as
+  /// int64, so that a sum of small ones has room. Throws `UsageError` where an
+  /// unsigned one has none there.
+  virtual at::Tensor tensor() const = 0;
+  /// Throws `UsageError` where a number does not fit its type, or there are
+  /// more or fewer than a type of fixed size holds.
+  virtual void assign(const at::Tensor& values) = 0;
+};
+
 /// Sees a tree in a fixed order: members as listed, map entries by key.
 class ACCELERATE_API Visitor {
  public:
   virtual ~Visitor() = default;
   virtual void tensor(at::Tensor& value) = 0;
+  virtual void numbers(Numbers& /*value*/) {}
   /// Around the parts of a container; `label` is its kind and size.
   virtual void enter(std::string_view /*label*/, size_t /*size*/) {}
   virtual void leave() {}
@@ -82,13 +98,185 @@ inline constexpr bool is_optional = false;
 template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
+template <class T>
+concept Number = std::is_arithmetic_v<T> && !std::is_const_v<T> &&
+                 !std::is_same_v<T, long double>;
+/// A sequence of numbers that can be written to.
+template <class T>
+concept NumberRow = Sequence<T> && Number<typename T::value_type> &&
+    requires(T& s) {
+  *s.begin() = typename T::value_type{};
+};
+template <class T>
+concept Growing = requires(T& s) {
+  s.resize(size_t{});
+  typename T::value_type;
+};
+
+/// What a number travels as.
+template <Number T>
+using Carrier = std::conditional_t<
+    std::is_same_v<T, bool>,
+    uint8_t,
+    std::conditional_t<std::is_integral_v<T>, int64_t, T>>;
+template <Number T>
+inline constexpr at::ScalarType carrier_dtype =
+    std::is_same_v<T, bool>     ? at::kBool
+    : std::is_integral_v<T>     ? at::kLong
+    : std::is_same_v<T, double> ? at::kDouble
+                                : at::kFloat;
+/// `count` numbers of that type in a new tensor, and back; `count` -1 stands
+/// for one number without a dimension.
+ACCELERATE_API at::Tensor
+from_numbers(const void* data, int64_t count, at::ScalarType dtype);
+ACCELERATE_API void
+to_numbers(const at::Tensor& values, at::ScalarType dtype, void* output);
+[[noreturn]] ACCELERATE_API void throw_not_fitting(
+    const std::string& value,
+    size_t num_bytes);
+[[noreturn]] ACCELERATE_API void throw_wrong_count(
+    int64_t count,
+    int64_t expected);
+
+template <Number T>
+Carrier<T> to_carrier(T value) {
+  const auto carried = static_cast<Carrier<T>>(value);
+  if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8) {
+    if (carried < 0) {
+      throw_not_fitting(std::to_string(value), sizeof(carried));
+    }
+  }
+  return carried;
+}
+template <Number T>
+T from_carrier(Carrier<T> carried) {
+  const auto value = static_cast<T>(carried);
+  if constexpr (std::is_integral_v<T>) {
+    if (static_cast<Carrier<T>>(value) != carried ||
+        (std::is_unsigned_v<T> && std::is_signed_v<Carrier<T>> &&
+         carried < 0)) {
+      throw_not_fitting(std::to_string(carried), sizeof(T));
+    }
+  }
+  return value;
+}
+
+template <Number T>
+class OneNumber final : public Numbers {
+ public:
+  explicit OneNumber(T& value) : value_(value) {}
+  at::Tensor tensor() const override {
+    const auto carried = to_carrier<T>(value_);
+    return from_numbers(&carried, -1, carrier_dtype<T>);
+  }
+  void assign(const at::Tensor& values) override {
+    if (values.numel() != 1) {
+      throw_wrong_count(values.numel(), 1);
+    }
+    Carrier<T> carried{};
+    to_numbers(values, carrier_dtype<T>, &carried);
+    value_ = from_carrier<T>(carried);
+  }
+
+ private:
+  T& value_;
+};
+
+template <NumberRow T>
+class RowOfNumbers final : public Numbers {
+ public:
+  using Value = typename T::value_type;
+
+  explicit RowOfNumbers(T& row) : row_(row) {}
+  at::Tensor tensor() const override {
+    std::vector<Carrier<Value>> carried;
+    carried.reserve(row_.size());
+    for (const Value value : row_) {
+      carried.push_back(to_carrier<Value>(value));
+    }
+    return from_numbers(
+        carried.data(),
+        static_cast<int64_t>(carried.size()),
+        carrier_dtype<Value>);
+  }
+  void assign(const at::Tensor& values) override {
+    std::vector<Carrier<Value>> carried(static_cast<size_t>(values.numel()));
+    to_numbers(values, carrier_dtype<Value>, carried.data());
+    if constexpr (Growing<T>) {
+      row_.resize(carried.size());
+    } else if (carried.size() != row_.size()) {
+      throw_wrong_count(values.numel(), static_cast<int64_t>(row_.size()));
+    }
+    auto place = row_.begin();
+    for (const auto value : carried) {
+      *place++ = from_carrier<Value>(value);
+    }
+  }
+
+ private:
+  T& row_;
+};
+
 } // namespace detail
 
-/// Shows every tensor of `value` to `visitor`.
+namespace detail {
+
+/// Whether `Is<Part>::value` for a part of a tree, looked at from above.
+template <class T, template <class> class Is>
+constexpr bool has_part();
+template <class Tuple, template <class> class Is, size_t... I>
+constexpr bool one_has_part(std::index_sequence<I...>) {
+  return (
+      has_part<std::remove_cvref_t<std::tuple_element_t<I, Tuple>>, Is>() ||
+      ...);
+}
+template <class T, template <class> class Is>
+constexpr bool has_part() {
+  if constexpr (Is<T>::value) {
+    return true;
+  } else if constexpr (NumberRow<T>) {
+    return false;
+  } else if constexpr (HasTensorFields<T>) {
+    using Fields = decltype(tensor_fields(std::declval<T&>()));
+    return one_has_part<Fields, Is>(
+        std::make_index_sequence<std::tuple_size_v<Fields>>());
+  } else if constexpr (Map<T>) {
+    return has_part<typename T::mapped_type, Is>();
+  } else if constexpr (ExampleLike<T>) {
+    return has_part<typename T::DataType, Is>() ||
+           has_part<typename T::TargetType, Is>();
+  } else if constexpr (is_optional<T>) {
+    return has_part<typename T::value_type, Is>();
+  } else if constexpr (Sequence<T>) {
+    using Part = decltype(*std::declval<T&>().begin());
+    return has_part<std::remove_cvref_t<Part>, Is>();
+  } else if constexpr (TupleLike<T>) {
+    return one_has_part<T, Is>(
+        std::make_index_sequence<std::tuple_size_v<T>>());
+  } else {
+    return false;
+  }
+}
+
+template <class T>
+struct IsValue
+    : std::bool_constant<
+          std::is_same_v<T, at::Tensor> || Number<T> || NumberRow<T>> {};
+
+} // namespace detail
+
+/// Whether a tree of this type may hold a tensor or a number.
+template <class T>
+concept HoldsValues = detail::has_part<T, detail::IsValue>();
+
+/// Shows every tensor and number of `value` to `visitor`.
 template <class T>
 void walk(T& value, Visitor& visitor) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
     visitor.tensor(value);
+  } else if constexpr (detail::Number<T>) {
+    detail::OneNumber<T> number(value);
+    visitor.numbers(number);
   } else if constexpr (HasTensorFields<T>) {
     auto fields = tensor_fields(value);
     walk(fields, visitor);
@@ -125,6 +313,9 @@ void walk(T& value, Visitor& visitor) {
     walk(value.data, visitor);
     walk(value.target, visitor);
     visitor.leave();
+  } else if constexpr (detail::NumberRow<T>) {
+    detail::RowOfNumbers<T> row(value);
+    visitor.numbers(row);
   } else if constexpr (detail::Sequence<T>) {
     visitor.enter("list", value.size());
     for (auto& element : value) {
@@ -172,11 +363,12 @@ T unflatten(T value, const std::vector<at::Tensor>& tensors) {
   return value;
 }
 
-/// Writes containers, sizes and string keys as text: `tuple2(T,map1(a1(T)))`.
+/// Writes containers, sizes and string keys as text: `tuple2(N,map1(a1(T)))`.
 /// Equal texts mean that one rank's tensors fit another rank's tree.
 class ACCELERATE_API StructureWriter final : public Visitor {
  public:
   void tensor(at::Tensor& value) override;
+  void numbers(Numbers& value) override;
   void enter(std::string_view label, size_t size) override;
   void leave() override;
   const std::string& text() const { return text_; }

@@ -2,6 +2,7 @@
 #include "accelerate/c10d.h"
 #include "accelerate/collectives.h"
 #include "accelerate/error.h"
+#include "comm/agreement.h"
 #include "python/src/binders.h"
 
 namespace accelerate::python {
@@ -35,7 +36,12 @@ void bind_group(py::module_& module) {
       .def_property_readonly("world_size", &ProcessGroup::world_size)
       .def_property_readonly("backend", &ProcessGroup::backend)
       .def_property_readonly("is_solo", &ProcessGroup::is_solo)
-      .def("barrier", &ProcessGroup::barrier, release)
+      .def(
+          "barrier",
+          [](const ProcessGroup& group) {
+            agree_on_text(group, "wait_for_everyone", "");
+          },
+          release)
       .def("check_collectives", &ProcessGroup::check_collectives)
       .def("shutdown", &ProcessGroup::shutdown, release)
       .def_property_readonly("is_shut_down", &ProcessGroup::is_shut_down)

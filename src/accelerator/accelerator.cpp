@@ -9,10 +9,12 @@
 #include "accelerate/detail/needs_process_group.h"
 #include "accelerate/error.h"
 #include "accelerator/module_adapter.h"
+#include "accelerator/uncaught.h"
 #include "base/exit_codes.h"
 #include "base/str.h"
 #include "optim/prepared_optimizers.h"
 #include "optim/torch_optimizer.h"
+#include "run/ranks_equal.h"
 #include "run/training_run.h"
 
 namespace accelerate {
@@ -32,7 +34,9 @@ struct Accelerator::State {
 };
 
 Accelerator::Accelerator(AcceleratorOptions options)
-    : state_(std::make_unique<State>(std::move(options))) {}
+    : state_(std::make_unique<State>(std::move(options))) {
+  report_uncaught_exceptions(state_->run.topology());
+}
 
 Accelerator::~Accelerator() = default;
 
@@ -275,8 +279,12 @@ std::vector<at::Tensor> Accelerator::gather_real(
   return state_->run.gather_real(leaves);
 }
 
-size_t Accelerator::num_real(size_t size) const {
-  return static_cast<size_t>(state_->run.num_real(static_cast<int64_t>(size)));
+int64_t Accelerator::num_real_samples(int64_t size) const {
+  return state_->run.num_real(size);
+}
+
+void Accelerator::check_equal(const ModelContext& model) const {
+  accelerate::check_ranks_equal(process_group(), model.model);
 }
 
 std::vector<std::string> Accelerator::gather_object(

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/process_control.h"
 
-#include <ATen/ATen.h>
-
 #include <exception>
 #include <iostream>
 
 #include "accelerate/error.h"
+#include "comm/agreement.h"
 #include "comm/failures.h"
 
 namespace accelerate {
@@ -15,9 +14,7 @@ namespace {
 /// Those who go first say at their end whether they have thrown, the others
 /// hear it before they begin.
 bool has_one_thrown(const ProcessGroup& group, bool own) {
-  auto flag = at::full({1}, own ? 1 : 0, at::kInt);
-  group.all_reduce(flag, ReduceOp::kMax);
-  return flag.item<int>() != 0;
+  return is_on_any_rank(group, "main_process_first", own);
 }
 
 void throw_where_one_has(const ProcessGroup& group) {
@@ -36,14 +33,12 @@ void throw_where_one_has(const ProcessGroup& group) {
 ProcessControl::ProcessControl(ProcessTopology topology, ProcessGroup group)
     : topology_(topology), group_(std::move(group)) {}
 
-void ProcessControl::print_line(const std::string& line) const {
-  if (is_local_main_process()) {
-    std::cout << line + '\n' << std::flush;
-  }
+void ProcessControl::write_line(const std::string& line) {
+  std::cout << line + '\n' << std::flush;
 }
 
 void ProcessControl::wait_for_everyone() const {
-  group_.barrier();
+  agree_on_text(group_, "wait_for_everyone", "");
 }
 
 ProcessControl::FirstGuard::FirstGuard(const ProcessGroup& group, bool is_first)

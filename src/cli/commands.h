@@ -30,6 +30,8 @@ using AddCommand = void (*)(CLI::App& app, int& exit_code);
 ACCELERATE_API void add_config_command(CLI::App& app, int& exit_code);
 /// Adds `launch`, whose exit code is that of the workers.
 ACCELERATE_API void add_launch_command(CLI::App& app, int& exit_code);
+/// Adds `new`: a project to begin with.
+ACCELERATE_API void add_new_command(CLI::App& app, int& exit_code);
 /// Adds `estimate-memory`: what a model takes.
 ACCELERATE_API void add_estimate_memory_command(CLI::App& app, int& exit_code);
 /// Adds `merge-weights`: one file out of many.
@@ -47,6 +49,7 @@ ACCELERATE_API void add_completion_command(CLI::App& app, int& exit_code);
 inline constexpr AddCommand kCommands[] = {
     add_config_command,
     add_launch_command,
+    add_new_command,
     add_estimate_memory_command,
     add_merge_weights_command,
     add_env_command,

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -30,7 +31,9 @@ std::string describe(
     const std::string& operation,
     const detail::Leaves& leaves,
     FreeDim free) {
-  std::string text = operation + " of " + leaves.structure;
+  std::string text = leaves.structure.empty()
+                         ? operation
+                         : operation + " of " + leaves.structure;
   for (const auto& tensor : leaves.tensors) {
     if (!tensor.defined()) {
       text += " undefined";
@@ -131,8 +134,8 @@ std::vector<std::vector<at::Tensor>> unpack(
       odd,
       " where the others brought <",
       usual,
-      ">; call it with values of the same structure, dtype and shape on all "
-      "ranks"));
+      ">; call it on all ranks, not inside of `if (is_main_process())`, with "
+      "values of the same structure, dtype and shape"));
 }
 
 } // namespace
@@ -204,6 +207,53 @@ void agree_on_text(
     const std::string& operation,
     const std::string& description) {
   agree(group, operation, {{}, description}, {});
+}
+
+bool is_on_any_rank(
+    const ProcessGroup& group,
+    const std::string& operation,
+    bool flag) {
+  const detail::Leaves leaves{{at::full({1}, flag ? 1 : 0, at::kInt)}, ""};
+  const auto agreement =
+      agree(group, operation, leaves, {}, Sends::kSmallValues);
+  if (!agreement.values) {
+    group.all_reduce(leaves.tensors[0], ReduceOp::kMax);
+    return leaves.tensors[0].item<int>() != 0;
+  }
+  const auto& flags = (*agreement.values)[0];
+  return std::any_of(flags.begin(), flags.end(), [](const auto& theirs) {
+    return theirs.template item<int>() != 0;
+  });
+}
+
+void announce(const ProcessGroup& group, const std::string& operation) {
+  const auto& impl = group.impl();
+  if (impl->is_solo() || impl->is_shut_down() || !impl->hosts_meet()) {
+    return;
+  }
+  auto packets = at::zeros(
+      {group.world_size(), static_cast<int64_t>(kPacketWords)}, at::kLong);
+  auto packet = at::zeros({kPacketWords}, at::kLong);
+  const std::string description = describe(group, operation, {}, {});
+  packet.data_ptr<int64_t>()[0] =
+      static_cast<int64_t>(stable_hash(description));
+  auto exchange = std::make_shared<ProcessGroup::Work>(
+      group.start_all_gather_into(packets, packet));
+  // The group holds what is to be done; it must not hold itself.
+  impl->set_unsettled(
+      [exchange, packets, operation, description](const ProcessGroup& group) {
+        exchange->wait();
+        for (int rank = 0; rank < group.world_size(); ++rank) {
+          if (packets[rank].const_data_ptr<int64_t>()[0] !=
+              packets[0].const_data_ptr<int64_t>()[0]) {
+            throw_mismatch(group, operation, description);
+          }
+        }
+      });
+}
+
+void settle(const ProcessGroup& group) {
+  ProcessGroup::Impl::settle(group.impl());
 }
 
 } // namespace accelerate

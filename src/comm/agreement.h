@@ -46,9 +46,23 @@ Agreement agree(
     Sends sends = Sends::kShapes);
 
 /// As above for a plain description: equal on all ranks or `MismatchError`.
-void agree_on_text(
+ACCELERATE_API void agree_on_text(
     const ProcessGroup& group,
     const std::string& operation,
     const std::string& description);
+
+/// Whether `flag` is true on any rank. Throws `MismatchError` where ranks come
+/// with another operation.
+bool is_on_any_rank(
+    const ProcessGroup& group,
+    const std::string& operation,
+    bool flag);
+
+/// Compares `operation` across ranks as `agree` does, beside what else goes on:
+/// the next operation of the group, or `settle`, waits for it and throws
+/// `MismatchError`. Nothing in groups where hosts could not meet without
+/// waiting for a device.
+void announce(const ProcessGroup& group, const std::string& operation);
+void settle(const ProcessGroup& group);
 
 } // namespace accelerate

@@ -113,8 +113,8 @@ std::vector<at::Tensor> all_gather(
 }
 
 std::optional<std::vector<at::Tensor>>
-gather(const ProcessGroup& group, const Leaves& leaves, int root) {
-  check_root(group, "gather", root);
+gather_to(const ProcessGroup& group, const Leaves& leaves, int root) {
+  check_root(group, "gather_to", root);
   const Leaves rows = as_rows(leaves);
   const auto agreement = agree(
       group, str_cat("gather to rank ", root), rows, {0}, Sends::kSmallValues);
@@ -127,7 +127,7 @@ gather(const ProcessGroup& group, const Leaves& leaves, int root) {
   for (size_t i = 0; i < rows.tensors.size(); ++i) {
     const int64_t size = largest(agreement, i);
     const auto all =
-        group.gather(pad(rows.tensors[i], 0, size, 0, false), root);
+        group.gather_to(pad(rows.tensors[i], 0, size, 0, false), root);
     if (group.rank() == root) {
       result.push_back(join(all, agreement, i));
     }

@@ -178,6 +178,7 @@ void ProcessGroup::Impl::shutdown() {
       subgroup->shutdown();
     }
   }
+  unsettled_ = {};
   if (group_ && owns_) {
     try {
       group_->shutdown();
@@ -207,6 +208,7 @@ ProcessGroup::Work ProcessGroup::Impl::start(
         "] the process group is shut down; make collectives before "
         "end_training()"));
   }
+  settle(impl);
   const Operation numbered{operation, ++impl->num_operations_};
   const auto begin = Clock::now();
   try {
@@ -215,6 +217,13 @@ ProcessGroup::Work ProcessGroup::Impl::start(
         Work::State{impl, numbered, std::move(work), std::move(complete)}));
   } catch (const std::exception& error) {
     impl->fail(numbered, error, seconds_since(begin));
+  }
+}
+
+void ProcessGroup::Impl::settle(const std::shared_ptr<Impl>& impl) {
+  if (impl->unsettled_) {
+    // Taken out first: it may itself ask the group for something.
+    std::exchange(impl->unsettled_, {})(ProcessGroup(impl));
   }
 }
 
@@ -494,7 +503,7 @@ at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
   return rows;
 }
 
-at::Tensor ProcessGroup::gather(const at::Tensor& tensor, int root) const {
+at::Tensor ProcessGroup::gather_to(const at::Tensor& tensor, int root) const {
   check_raw(*this, str_cat("gather to rank ", root), {tensor});
   check_root(*this, "gather", root);
   check_dense("gather", tensor);

@@ -2,6 +2,7 @@
 // What a ProcessGroup handle points to.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -39,6 +40,11 @@ class ProcessGroup::Impl {
       const Start& start,
       std::function<void()> complete = {});
   void finish(const Operation& operation, c10d::Work& work);
+  /// What was begun and is to be done before the next operation: see
+  /// `announce`.
+  using Unsettled = std::function<void(const ProcessGroup& group)>;
+  void set_unsettled(Unsettled unsettled) { unsettled_ = std::move(unsettled); }
+  static void settle(const std::shared_ptr<Impl>& impl);
   int open_channel() { return num_channels_++; }
   /// The tensor, contiguous, without bits that say to read its memory another
   /// way, and on a device that the group has a backend for.
@@ -46,6 +52,8 @@ class ProcessGroup::Impl {
   /// Whether the backend that carries CPU tensors, for which hosts wait, is
   /// that device's too.
   bool travels_as_cpu(c10::DeviceType device) const;
+  /// Whether CPU tensors travel without a device.
+  bool hosts_meet() const { return !substitute_; }
   /// See `BackendEntry`; of the backend for that device.
   bool sums_after_exchange(c10::DeviceType device) const;
   /// As `start` for `work` that speaks to the other ranks by itself, as
@@ -85,6 +93,7 @@ class ProcessGroup::Impl {
   uint64_t num_operations_ = 0;
   int num_channels_ = 0;
   bool checks_collectives_ = false;
+  Unsettled unsettled_;
   std::vector<std::weak_ptr<Impl>> subgroups_;
 };
 

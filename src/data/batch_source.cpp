@@ -38,7 +38,7 @@ std::string current_message() {
 ElementStream::~ElementStream() = default;
 BatchSource::~BatchSource() = default;
 
-Any BatchSource::read(std::span<const int64_t> /*indices*/) const {
+Any BatchSource::read(std::span<const int64_t> /*indices*/, SampleSeed) const {
   throw UsageError("[DataLoader] an iterable source has no samples by index");
 }
 

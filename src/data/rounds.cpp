@@ -25,7 +25,7 @@ namespace {
 class MapRounds final : public RoundMaker {
  public:
   MapRounds(const EpochPlan& plan, const std::vector<int>& ranks)
-      : source_(plan.source) {
+      : source_(plan.source), seed_{plan.seed, plan.epoch} {
     const ShardOptions first{ranks[0], plan.place.shard.world_size};
     const auto& batch_sampler = plan.options.batch_sampler;
     shards_.push_back(
@@ -56,7 +56,7 @@ class MapRounds final : public RoundMaker {
       Item item;
       if (index < shard.size()) {
         const auto batch = shard.batch(index);
-        item.batch = source_->read(batch.indices);
+        item.batch = source_->read(batch.indices, seed_);
         item.facts = {
             .is_last = index + 1 == shard.size(),
             .num_samples = static_cast<int64_t>(batch.indices.size()),
@@ -79,6 +79,7 @@ class MapRounds final : public RoundMaker {
   }
 
   std::shared_ptr<const BatchSource> source_;
+  SampleSeed seed_;
   std::vector<BatchShard> shards_;
 };
 

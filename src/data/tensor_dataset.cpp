@@ -104,6 +104,20 @@ std::vector<at::Tensor> TensorDataset::get_batch(
   return batch;
 }
 
+PairDataset::PairDataset(at::Tensor inputs, at::Tensor targets)
+    : columns_({std::move(inputs), std::move(targets)}) {}
+
+std::pair<at::Tensor, at::Tensor> PairDataset::get(int64_t index) const {
+  auto row = columns_.get(index);
+  return {std::move(row[0]), std::move(row[1])};
+}
+
+std::pair<at::Tensor, at::Tensor> PairDataset::get_batch(
+    std::span<const int64_t> indices) const {
+  auto batch = columns_.get_batch(indices);
+  return {std::move(batch[0]), std::move(batch[1])};
+}
+
 namespace detail {
 
 size_t torch_size(std::optional<size_t> size) {

@@ -8,6 +8,7 @@
 namespace accelerate {
 
 struct Arrivals::Counts {
+  std::function<void()> on_arrival;
   std::atomic<int64_t> num_arrived = 0;
   std::atomic<bool> is_known = true;
 
@@ -16,6 +17,7 @@ struct Arrivals::Counts {
     torch::autograd::variable_list operator()(
         const torch::autograd::variable_list& outputs,
         const torch::autograd::variable_list& /*inputs*/) override {
+      counts->on_arrival();
       counts->num_arrived.fetch_add(1, std::memory_order_relaxed);
       return outputs;
     }
@@ -27,8 +29,11 @@ struct Arrivals::Counts {
   };
 };
 
-Arrivals::Arrivals(const std::vector<at::Tensor>& parameters)
+Arrivals::Arrivals(
+    const std::vector<at::Tensor>& parameters,
+    std::function<void()> on_arrival)
     : counts_(std::make_shared<Counts>()) {
+  counts_->on_arrival = std::move(on_arrival);
   for (const auto& parameter : parameters) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
     const auto key =

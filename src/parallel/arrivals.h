@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,7 +22,10 @@ namespace accelerate {
 /// asks.
 class Arrivals {
  public:
-  explicit Arrivals(const std::vector<at::Tensor>& parameters);
+  /// `on_arrival` is called for each, by autograd's threads.
+  Arrivals(
+      const std::vector<at::Tensor>& parameters,
+      std::function<void()> on_arrival);
   ~Arrivals();
   Arrivals(const Arrivals&) = delete;
   Arrivals& operator=(const Arrivals&) = delete;

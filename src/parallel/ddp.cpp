@@ -25,6 +25,7 @@ namespace {
 
 constexpr int64_t kMiB = 1024 * 1024;
 constexpr size_t kBroadcastBytes = 250 * kMiB;
+constexpr const char* kForward = "forward of a prepared model";
 
 /// What a graph calls when its backward begins; empty once the engine is gone,
 /// which the graph may outlive.
@@ -147,6 +148,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (records && sync_) {
       // Buckets are laid out anew once, in the order gradients arrived in,
       // which ranks tell each other.
+      if (!join_ && reducer_->should_rebuild_buckets()) {
+        agree_on_text(group_, kForward, "");
+      }
       group_.guard("forward", [&] {
         name_unused_parameters(names_, [&] {
           reducer_->prepare_for_forward();
@@ -331,6 +335,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   // validate with different numbers of batches.
   void share_buffers(int root, bool trains) {
     if (options_.broadcast_buffers && buffers_may_differ_) {
+      if (!join_ && !model_.buffers.empty() && !group_.is_shut_down()) {
+        agree_on_text(group_, kForward, "");
+      }
       share("broadcast of buffers", model_.buffers, root);
     }
     buffers_may_differ_ = trains;
@@ -429,6 +436,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     // Gradients arrive last layer first.
     std::reverse(buckets.begin(), buckets.end());
     layout_.set_units(parameters, buckets);
+    // Before the reducer's own hooks, which may send.
+    arrivals_ = std::make_unique<Arrivals>(
+        parameters, [group = group_] { settle(group); });
     reducer_ = std::make_shared<c10d::Reducer>(
         parameters,
         buckets,
@@ -458,7 +468,6 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (compression.hook) {
       reducer_->register_comm_hook(std::move(compression.hook));
     }
-    arrivals_ = std::make_unique<Arrivals>(parameters);
     trained_ = std::move(parameters);
     place_buckets();
   }

@@ -73,6 +73,7 @@ class ACCELERATE_API StepReductions {
 
   void begin_join(std::shared_ptr<JoinChannel> channel);
   void end_join() { join_.reset(); }
+  bool is_joining() const { return join_ != nullptr; }
   /// On a rank that has no batches left.
   void match(const JoinNews& news) const;
   void share(int root) const;

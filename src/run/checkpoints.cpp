@@ -7,6 +7,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "checkpoint/numbered.h"
+#include "comm/agreement.h"
 #include "device/host_copies.h"
 #include "process/stop_request.h"
 #include "run/background_save.h"
@@ -210,7 +211,7 @@ void TrainingRun::wait_for_save() const {
 
 bool TrainingRun::should_stop() const {
   watch_for_stop_requests();
-  return is_on_any_rank(is_stop_requested());
+  return is_on_any_rank(group(), "should_stop", is_stop_requested());
 }
 
 std::vector<std::string> TrainingRun::load_state(

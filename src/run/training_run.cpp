@@ -11,14 +11,19 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "comm/agreement.h"
 #include "device/device_graph.h"
 #include "device/host_copies.h"
 #include "parallel/seam_scope.h"
 #include "random/generators.h"
 #include "run/background_save.h"
+#include "run/ranks_equal.h"
 
 namespace accelerate {
 namespace {
+
+/// In how many backwards of a run with `debug` weights are compared once.
+constexpr int64_t kChecksEvery = 100;
 
 // Scaled gradients in fp16 could not be divided again without loss.
 void check_precision(const ParameterSet& model, Precision precision) {
@@ -263,12 +268,34 @@ void TrainingRun::backward(
       model->engine->await_another_backward();
     }
   }
+  if (debug() && progress_->num_backwards % kChecksEvery == 0 &&
+      !reductions_->is_joining()) {
+    check_weights();
+  }
+  const auto sends = [](const auto& model) { return model->engine->sync(); };
+  const auto seamed = living(seamed_models_);
+  if (!reductions_->is_joining() &&
+      std::any_of(seamed.begin(), seamed.end(), sends)) {
+    // Compared while autograd computes the first gradients.
+    announce(group(), "backward of a prepared model");
+  }
   group().guard("backward", [&] { run(weighted); });
+  settle(group());
   scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
   step_state_->note_backward();
   ++progress_->num_backwards;
   if (!is_alone) {
     check_arrivals();
+  }
+}
+
+void TrainingRun::check_weights() const {
+  for (const auto& model : living_models()) {
+    const auto& engine = *model->engine;
+    // Ranks may differ while they train by themselves, or hold slices.
+    if (!engine.is_local() && engine.sync() && !engine.holds_slices()) {
+      check_ranks_equal(group(), model->model);
+    }
   }
 }
 
@@ -536,14 +563,9 @@ size_t TrainingRun::tensor_places() const {
   return places;
 }
 
-bool TrainingRun::is_on_any_rank(bool is_here) const {
-  auto flag = at::full({1}, is_here ? 1 : 0, at::kLong);
-  group().all_reduce(flag, ReduceOp::kMax);
-  return flag.item<int64_t>() > 0;
-}
-
 bool TrainingRun::check_trigger() {
-  return is_on_any_rank(std::exchange(trigger_, false));
+  return is_on_any_rank(
+      group(), "check_trigger", std::exchange(trigger_, false));
 }
 
 void TrainingRun::shut_down() {

@@ -206,8 +206,6 @@ class ACCELERATE_API TrainingRun {
     void load_state_dict(const StateDict& state) override;
   };
   struct PendingSave;
-  /// A collective.
-  bool is_on_any_rank(bool is_here) const;
   bool is_saving_main() const;
   /// Makes the place, and collects what is to be written there.
   void begin_save(
@@ -229,6 +227,8 @@ class ACCELERATE_API TrainingRun {
   /// Whether the gradients of the backward that has ended met those of the
   /// other ranks.
   void check_arrivals() const;
+  /// Whether all ranks have the same weights.
+  void check_weights() const;
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
   /// The gradients of these parameters, or of what is trained in their place,
   /// by the engines that hold them.

@@ -211,6 +211,73 @@ TEST(Accelerator, RefusesCollectivesAfterTheEnd) {
   });
 }
 
+/// What rank 1 does while rank 0 gathers, as in a gather inside of
+/// `if (is_main_process())`.
+struct Elsewhere {
+  const char* name;
+  std::function<void(Accelerator&, PreparedModel<torch::nn::SequentialImpl>&)>
+      call;
+  bool has_buffers = false;
+};
+void PrintTo(const Elsewhere& elsewhere, std::ostream* out) {
+  *out << elsewhere.name;
+}
+
+class GatherAgainst : public ::testing::TestWithParam<Elsewhere> {};
+
+TEST_P(GatherAgainst, AnotherCollectiveNamesBoth) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.cpu = true, .process_group = group});
+    torch::nn::Sequential model(torch::nn::Linear(4, 4));
+    if (GetParam().has_buffers) {
+      model->push_back(torch::nn::BatchNorm1d(4));
+    }
+    auto net = accelerator.prepare(model);
+    const auto step = [&] {
+      accelerator.backward(net(torch::ones({2, 4})).sum());
+    };
+    for (int i = 0; i < 3; ++i) {
+      step();
+    }
+    EXPECT_THAT(
+        [&] {
+          if (group.rank() == 0) {
+            accelerator.gather(torch::ones(3));
+          } else {
+            GetParam().call(accelerator, net);
+          }
+        },
+        ThrowsMessage<MismatchError>(AllOf(
+            HasSubstr("gather of T"),
+            HasSubstr("is_main_process"),
+            HasSubstr(GetParam().name))));
+    // The group is in step.
+    EXPECT_EQ(accelerator.reduce(1.0), 2.0);
+    step();
+  });
+}
+
+const Elsewhere kElsewhere[] = {
+    {"wait_for_everyone", [](auto& a, auto&) { a.wait_for_everyone(); }},
+    {"check_trigger", [](auto& a, auto&) { a.check_trigger(); }},
+    {"should_stop", [](auto& a, auto&) { a.should_stop(); }},
+    {"main_process_first",
+     [](auto& a, auto&) { const auto first = a.main_process_first(); }},
+    {"backward of a prepared model",
+     [](auto& a, auto& net) {
+       a.backward(net(torch::ones({2, 4})).sum());
+     }},
+    {"forward of a prepared model",
+     [](auto&, auto& net) {
+       net(torch::ones({2, 4}));
+     },
+     /*has_buffers=*/true},
+};
+INSTANTIATE_TEST_SUITE_P(
+    Accelerator,
+    GatherAgainst,
+    ::testing::ValuesIn(kElsewhere));
+
 TEST(Accelerator, ChecksRawCollectivesInDebugMode) {
   run_ranks(2, [](ProcessGroup group) {
     const auto mismatch = [&] {

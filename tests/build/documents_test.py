@@ -29,8 +29,30 @@ public = {path.name for path in (ROOT / "include/accelerate").glob("*.h")} | {"v
 assert not public - named, f"README.md's guide does not name {sorted(public - named)}"
 assert not named - public, f"README.md's guide names {sorted(named - public)}, which is not there"
 
+# Designated initialisers must stand in the order of declaration: so do tables of options.
+STRUCT = re.compile(r"^struct (?:ACCELERATE_API )?(\w+) \{\n(.*?)^\};", re.S | re.M)
+FIELD = re.compile(r"^  (?!static|//|using)[\w:<>,* ]+?\s(\w+)(?: = [^;]*)?;", re.M)
+fields = {name: FIELD.findall(body)
+          for header in sorted((ROOT / "include/accelerate").glob("*.h"))
+          for name, body in STRUCT.findall(header.read_text())}
+
+
+def check_order(document, table):
+    """A table whose first column names two or more fields of one struct, and nothing else."""
+    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    named = list(dict.fromkeys(
+        name for cell in cells for name in re.findall(r"`\.?([a-z]\w*)(?: = [^`]*)?`", cell)))
+    owners = {name: own for name, own in fields.items() if set(named) <= set(own)}
+    ordered = [[field for field in own if field in named] for own in owners.values()]
+    assert len(named) < 2 or not owners or named in ordered, (
+        f"{document.relative_to(ROOT)}: a table has {named}, in another order than "
+        f"{' and '.join(owners)}, which has {ordered[0]}")
+
+
 documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 for document in documents:
+    for table in re.findall(r"(?:^\|.*\n)+", document.read_text(), re.M):
+        check_order(document, table)
     for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text()):
         if "://" not in link:
             assert (document.parent / link).exists(), (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs the build, builds examples/cmake_project against it, and trains."""
+"""Installs the build, builds a new project (examples/cmake_project) against it, and trains."""
 import os
 import pathlib
 import re
@@ -8,8 +8,6 @@ import sys
 import tempfile
 
 cmake, build = sys.argv[1:]
-source = pathlib.Path(__file__).resolve().parents[2] / "examples/cmake_project"
-
 
 def answer_of(*command):
     return subprocess.run(
@@ -36,9 +34,13 @@ with tempfile.TemporaryDirectory() as folder:
     prefix, project = pathlib.Path(folder, "prefix"), pathlib.Path(folder, "build")
     run(cmake, "--install", build, "--prefix", prefix)
     assert (prefix / "include/accelerate/version.h").exists()
+    source = pathlib.Path(folder, "new")
+    says = run(prefix / "bin/accelerate", "new", source)
+    assert f"-DCMAKE_PREFIX_PATH={prefix}" in says, says
     # -O0: what is tested is the package, not the speed of the example.
     run(cmake, "-S", source, "-B", project, "-G", "Ninja",
-        f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-O0 -Wall -Wextra -Werror")
+        f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror",
+        "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON")
     run(cmake, "--build", project)
     out = run(prefix / "bin/accelerate", "launch", "--num_processes", 2, project / "train")
     match = re.fullmatch(r"y = ([\d.]+) x \+ ([\d.]+)\n", out)

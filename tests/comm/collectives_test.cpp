@@ -14,8 +14,10 @@ namespace accelerate {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 using Map = std::map<std::string, Tensor>;
@@ -38,7 +40,7 @@ TEST(Gather, AllowsTheFirstDimensionToDiffer) {
     const auto own = torch::full({group.rank(), 2}, group.rank());
     const auto expected = torch::tensor({{1, 1}, {2, 2}, {2, 2}});
     EXPECT_TRUE(all_gather(group, own).equal(expected));
-    const auto on_root = gather(group, own, 1);
+    const auto on_root = gather_to(group, own, 1);
     EXPECT_EQ(on_root.has_value(), group.rank() == 1);
     if (on_root) {
       EXPECT_TRUE(on_root->equal(expected));
@@ -69,6 +71,66 @@ TEST(Reduce, LeavesItsArgumentAlone) {
   });
 }
 
+TEST(Numbers, AreReducedLikeScalarsAndTheirVectorsLikeTensors) {
+  run_ranks(2, [](ProcessGroup group) {
+    const int rank = group.rank();
+    EXPECT_EQ(reduce(group, 1.0 + rank, ReduceOp::kMean), 1.5);
+    EXPECT_EQ(reduce(group, 1.0F + static_cast<float>(rank)), 3.0F);
+    EXPECT_EQ(reduce(group, size_t{3} + rank), size_t{7});
+    EXPECT_EQ(reduce(group, rank == 1), true);
+    const std::map<std::string, double> losses{{"a", rank}, {"b", 4.0}};
+    const auto means = reduce(group, losses, ReduceOp::kMean);
+    EXPECT_THAT(means, ElementsAre(Pair("a", 0.5), Pair("b", 4.0)));
+    EXPECT_THAT(
+        reduce(group, std::vector<double>{1.0, 2.0 * rank}),
+        ElementsAre(2.0, 2.0));
+    EXPECT_THAT(
+        reduce(group, std::vector<bool>{rank == 0, false}),
+        ElementsAre(true, false));
+    const auto both = reduce(group, std::pair(torch::ones(2), 2.5));
+    EXPECT_TRUE(both.first.equal(torch::full({2}, 2.0)));
+    EXPECT_EQ(both.second, 5.0);
+  });
+}
+
+TEST(Numbers, AreGatheredToVectors) {
+  run_ranks(2, [](ProcessGroup group) {
+    const int rank = group.rank();
+    EXPECT_THAT(all_gather(group, 0.5 * rank), ElementsAre(0.0, 0.5));
+    EXPECT_THAT(
+        all_gather(
+            group, std::vector<int>(static_cast<size_t>(rank + 1), rank)),
+        ElementsAre(0, 1, 1));
+    const std::map<std::string, double> losses{{"a", rank}};
+    EXPECT_THAT(
+        all_gather(group, losses), ElementsAre(Pair("a", ElementsAre(0, 1))));
+    const auto [rows, ids] =
+        all_gather(group, std::pair(torch::ones({2, 1}), int64_t{rank}));
+    EXPECT_EQ(rows.size(0), 4);
+    EXPECT_THAT(ids, ElementsAre(0, 1));
+    const auto on_root = gather_to(group, std::array<float, 2>{0, 1}, 1);
+    EXPECT_EQ(on_root.has_value(), rank == 1);
+    auto mine =
+        std::tuple(torch::full({1}, rank), rank, std::vector{1.0 * rank});
+    broadcast(group, mine, 1);
+    EXPECT_EQ(std::get<0>(mine).item<int>(), 1);
+    EXPECT_EQ(std::get<1>(mine), 1);
+    EXPECT_THAT(std::get<2>(mine), ElementsAre(1.0));
+  });
+}
+
+TEST(Numbers, ThatCannotBeReducedAreNamed) {
+  run_ranks(2, [](ProcessGroup group) {
+    EXPECT_THAT(
+        [&] { reduce(group, group.rank(), ReduceOp::kMean); },
+        ThrowsMessage<UsageError>(HasSubstr("the mean of Long")));
+    EXPECT_THAT(
+        [&] { reduce(group, std::pair(torch::ones(1), int8_t{100})); },
+        ThrowsMessage<UsageError>(
+            AllOf(HasSubstr("200"), HasSubstr("8 bits"))));
+  });
+}
+
 /// How many exchanges `call` takes.
 int64_t num_exchanges(
     const ProcessGroup& group,
@@ -86,7 +148,7 @@ TEST(Collectives, ExchangeSmallValuesTogetherWithTheirCheck) {
     const Map small{{"loss", torch::tensor(0.5)}, {"hits", torch::ones({9})}};
     EXPECT_EQ(count([&] { reduce(group, small); }), 1);
     EXPECT_EQ(count([&] { all_gather(group, small); }), 1);
-    EXPECT_EQ(count([&] { gather(group, small, 1); }), 1);
+    EXPECT_EQ(count([&] { gather_to(group, small, 1); }), 1);
     const auto uneven = torch::ones({1 + rank, 3});
     EXPECT_EQ(count([&] { all_gather(group, uneven); }), 1);
     const auto large = torch::ones({1000});

@@ -141,7 +141,7 @@ TEST_P(ProcessGroupOf, MovesTensorsOfAnyDtype) {
                         .equal(right.to(torch::kComplexDouble)));
       };
       expect_equal(group.all_gather(own), all);
-      if (const auto rows = group.gather(own, root); rows.defined()) {
+      if (const auto rows = group.gather_to(own, root); rows.defined()) {
         expect_equal(rows, all);
       }
       auto value = own.clone();
@@ -174,12 +174,12 @@ TEST_P(ProcessGroupOf, RefusesWhatIsNoDenseTensorInOneLine) {
       const auto refusal = ThrowsMessage<UsageError>(
           AllOf(HasSubstr("expected a dense one"), Not(HasSubstr("\n"))));
       EXPECT_THAT([&] { group.all_gather(tensor); }, refusal);
-      EXPECT_THAT([&] { group.gather(tensor, 0); }, refusal);
+      EXPECT_THAT([&] { group.gather_to(tensor, 0); }, refusal);
       EXPECT_THAT([&] { group.broadcast(tensor, 0); }, refusal);
       EXPECT_THAT([&] { group.all_reduce(tensor, ReduceOp::kSum); }, refusal);
     }
     EXPECT_THAT(
-        [&] { group.gather(torch::ones(1), group.world_size()); },
+        [&] { group.gather_to(torch::ones(1), group.world_size()); },
         ThrowsMessage<UsageError>(HasSubstr("[gather] got rank")));
   });
 }
@@ -212,7 +212,7 @@ TEST_P(ProcessGroupOf, MovesTensorsToAndFromARoot) {
     const auto expected =
         torch::arange(n).unsqueeze(1).expand({n, 2}).to(all.dtype());
     EXPECT_TRUE(all.equal(expected));
-    const auto gathered = group.gather(own, root);
+    const auto gathered = group.gather_to(own, root);
     EXPECT_EQ(gathered.defined(), group.rank() == root);
     if (gathered.defined()) {
       EXPECT_TRUE(gathered.equal(expected));

@@ -32,6 +32,32 @@ class ACCELERATE_API ElementStream {
   virtual Any next() = 0;
 };
 
+/// What the randomness of samples depends on beside their index.
+struct SampleSeed {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+};
+
+/// While it lives, this thread reads samples. Scopes may be nested.
+class ACCELERATE_API ReadingScope {
+ public:
+  explicit ReadingScope(SampleSeed seed);
+  ~ReadingScope();
+  ReadingScope(const ReadingScope&) = delete;
+  ReadingScope& operator=(const ReadingScope&) = delete;
+
+  /// `sample_generator` is that of this sample from now on.
+  void begin(int64_t index);
+  /// Of the sample that was begun last, seeded when it is first asked for.
+  at::Generator& generator();
+
+ private:
+  SampleSeed seed_;
+  std::optional<uint64_t> unused_seed_;
+  at::Generator generator_;
+  ReadingScope* outer_;
+};
+
 class ACCELERATE_API BatchSource {
  public:
   static constexpr int64_t kUnknown = -1;
@@ -40,7 +66,7 @@ class ACCELERATE_API BatchSource {
   /// Samples, or `kUnknown` for an iterable source.
   virtual int64_t size() const = 0;
   /// A batch of a map data set. Called by several threads at once.
-  virtual Any read(std::span<const int64_t> indices) const;
+  virtual Any read(std::span<const int64_t> indices, SampleSeed seed) const;
   /// Part `index` of `count` of an iterable source.
   virtual std::unique_ptr<ElementStream>
   open(int64_t epoch, int64_t index, int64_t count) const;
@@ -140,7 +166,7 @@ class MapSource final
 
   int64_t size() const override { return static_cast<int64_t>(data_.size()); }
 
-  Any read(std::span<const int64_t> indices) const override {
+  Any read(std::span<const int64_t> indices, SampleSeed seed) const override {
     if constexpr (BatchDataset<D> && std::is_same_v<Collate, DefaultCollate>) {
       try {
         return std::make_shared<Batch>(data_.get_batch(indices));
@@ -148,11 +174,17 @@ class MapSource final
         throw_data_error("reading", indices);
       }
     } else {
+      ReadingScope scope(seed);
       std::vector<SampleOf<D>> samples;
       samples.reserve(indices.size());
       for (const int64_t& index : indices) {
         try {
-          samples.push_back(data_.get(index));
+          scope.begin(index);
+          if constexpr (RandomDataset<D>) {
+            samples.push_back(data_.get(index, scope.generator()));
+          } else {
+            samples.push_back(data_.get(index));
+          }
         } catch (...) {
           throw_data_error("reading", {&index, 1});
         }

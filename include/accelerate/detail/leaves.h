@@ -5,8 +5,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "accelerate/export.h"
@@ -15,21 +20,116 @@
 
 namespace accelerate::detail {
 
-/// A tree taken apart: its tensors and the text of its structure.
+/// A tree taken apart: its tensors, numbers among them, and the text of its
+/// structure.
 struct Leaves {
   std::vector<at::Tensor> tensors;
   std::string structure;
 };
 template <class T>
 Leaves take_apart(const T& value) {
-  return {tree::flatten(value), tree::structure(value)};
+  static_assert(
+      tree::HoldsValues<T>,
+      "this value holds no tensor and no number: give the collective a tensor, "
+      "a number, a container of them, or a struct with tensor_fields (strings "
+      "and other objects: gather_objects of objects.h)");
+  struct Taker final : tree::Visitor {
+    void tensor(at::Tensor& value) override { tensors.push_back(value); }
+    void numbers(tree::Numbers& value) override {
+      tensors.push_back(value.tensor());
+    }
+    std::vector<at::Tensor> tensors;
+  } taker;
+  tree::walk(const_cast<T&>(value), taker);
+  return {std::move(taker.tensors), tree::structure(value)};
+}
+/// Puts as many tensors as `take_apart` gave in the place of a tree's own.
+template <class T>
+void put_in(T& value, const std::vector<at::Tensor>& tensors) {
+  struct Putter final : tree::Visitor {
+    explicit Putter(const std::vector<at::Tensor>& tensors)
+        : tensors(tensors) {}
+    void tensor(at::Tensor& value) override { value = tensors.at(next++); }
+    void numbers(tree::Numbers& value) override {
+      value.assign(tensors.at(next++));
+    }
+    const std::vector<at::Tensor>& tensors;
+    size_t next = 0;
+  } putter(tensors);
+  tree::walk(value, putter);
+}
+template <class T>
+T put_back(T value, const std::vector<at::Tensor>& tensors) {
+  put_in(value, tensors);
+  return value;
+}
+
+/// A number on its own, or an array of them: with those of all ranks it needs
+/// another type.
+template <class T>
+struct IsNarrow
+    : std::bool_constant<
+          tree::detail::Number<T> ||
+          (tree::detail::NumberRow<T> && !tree::detail::Growing<T>)> {};
+template <class T>
+inline constexpr bool is_known_map = false;
+template <class K, class V, class... Rest>
+inline constexpr bool is_known_map<std::map<K, V, Rest...>> = true;
+template <class K, class V, class... Rest>
+inline constexpr bool is_known_map<std::unordered_map<K, V, Rest...>> = true;
+
+/// The same tree with room for the numbers of all ranks: a vector in the place
+/// of each number.
+template <class T>
+auto make_room(const T& value) {
+  if constexpr (!tree::detail::has_part<T, IsNarrow>()) {
+    return value;
+  } else if constexpr (tree::detail::Number<T>) {
+    return std::vector<T>{value};
+  } else if constexpr (tree::detail::NumberRow<T>) {
+    return std::vector<typename T::value_type>(value.begin(), value.end());
+  } else if constexpr (tree::detail::is_optional<T>) {
+    std::optional<decltype(make_room(*value))> room;
+    if (value) {
+      room = make_room(*value);
+    }
+    return room;
+  } else if constexpr (is_known_map<T>) {
+    using Mapped = decltype(make_room(value.begin()->second));
+    std::map<typename T::key_type, Mapped> room;
+    for (const auto& [key, part] : value) {
+      room.emplace(key, make_room(part));
+    }
+    return room;
+  } else if constexpr (tree::detail::Sequence<T>) {
+    std::vector<decltype(make_room(*value.begin()))> room;
+    for (const auto& part : value) {
+      room.push_back(make_room(part));
+    }
+    return room;
+  } else if constexpr (requires { std::tuple_size<T>::value; }) {
+    return std::apply(
+        [](const auto&... parts) {
+          if constexpr (sizeof...(parts) == 2) {
+            return std::pair(make_room(parts)...);
+          } else {
+            return std::tuple(make_room(parts)...);
+          }
+        },
+        value);
+  } else {
+    static_assert(
+        !tree::detail::has_part<T, IsNarrow>(),
+        "gathered numbers of a struct have no room in its members: gather the "
+        "members themselves, or make them tensors or vectors");
+  }
 }
 
 ACCELERATE_API std::vector<at::Tensor> all_gather(
     const ProcessGroup& group,
     const Leaves& leaves);
 ACCELERATE_API std::optional<std::vector<at::Tensor>>
-gather(const ProcessGroup& group, const Leaves& leaves, int root);
+gather_to(const ProcessGroup& group, const Leaves& leaves, int root);
 ACCELERATE_API std::vector<at::Tensor>
 reduce(const ProcessGroup& group, const Leaves& leaves, ReduceOp op);
 ACCELERATE_API void

@@ -77,12 +77,6 @@ constexpr bool tuple_is_bytes() {
       std::make_index_sequence<std::tuple_size_v<Tuple>>());
 }
 
-template <class T>
-concept Growing = requires(T& s) {
-  s.resize(size_t{});
-  typename T::value_type;
-};
-
 template <class T, bool kTensors>
 constexpr bool is_bytes() {
   if constexpr (std::is_same_v<T, at::Tensor>) {

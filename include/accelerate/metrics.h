@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Metrics over all ranks, each sample counted once.
+//
+// A metric adds up sums of this rank, on the device and without waiting for it;
+// `compute` is where ranks meet. Samples that a loader repeated to fill up the
+// last batch are left out, as `Accelerator::gather_for_metrics` leaves them out.
+//
+//     accelerate::Accuracy accuracy(accelerator);
+//     for (auto& batch : eval_loader) {
+//       accuracy.update(net(batch.x), batch.y);
+//     }
+//     accelerator.print("accuracy ", accuracy.compute());
+//
+// `update` is called in the loop over a prepared loader, with tensors that have
+// one row per sample of the batch. `compute` is a collective that changes
+// nothing, and gives NaN where nothing was counted; `reset` begins again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+class Accelerator;
+
+/// What labels say for "does not count", as in torch's losses.
+inline constexpr int64_t kIgnoredLabel = -100;
+
+/// How many labels of this tensor count: the weight of a loss that is the mean
+/// over them (`BackwardOptions::weight`). For causal language models, whose
+/// loss shifts labels by one, pass `labels.slice(1, 1)`.
+///
+///     accelerator.backward(
+///         loss, {.weight = accelerate::num_loss_tokens(batch.labels)});
+ACCELERATE_API int64_t num_loss_tokens(
+    const at::Tensor& labels,
+    int64_t ignored_label = kIgnoredLabel);
+
+/// The sums of a metric.
+class ACCELERATE_API Metric {
+ public:
+  void reset();
+
+ protected:
+  /// `accelerator` must outlive the metric.
+  explicit Metric(const Accelerator& accelerator);
+  /// The rows that are no repetition; scalars as they are.
+  at::Tensor real_rows(const at::Tensor& rows) const;
+  /// Adds numbers of a fixed count.
+  void add(const at::Tensor& sums);
+  /// Of all ranks, as doubles on the CPU; undefined where none added anything.
+  at::Tensor total() const;
+
+ private:
+  const Accelerator* accelerator_;
+  at::Tensor sums_;
+};
+
+/// The mean of numbers, weighted where weights are given.
+class ACCELERATE_API Mean : public Metric {
+ public:
+  explicit Mean(const Accelerator& accelerator) : Metric(accelerator) {}
+  /// Every element counts; `weights` has the shape of `values`, or one that
+  /// expands to it. Give a loss per sample (`reduction` none): the mean of a
+  /// batch contains its repeated samples.
+  void update(const at::Tensor& values, const at::Tensor& weights = {});
+  void update(double value, double weight = 1);
+  double compute() const;
+};
+
+/// The share of labels that were predicted, from 0 to 1.
+class ACCELERATE_API Accuracy : public Metric {
+ public:
+  explicit Accuracy(
+      const Accelerator& accelerator,
+      int64_t ignored_label = kIgnoredLabel)
+      : Metric(accelerator), ignored_label_(ignored_label) {}
+  /// Class indices of the shape of `labels`, or scores with one more dimension
+  /// at dim 1, whose largest counts. Throws `UsageError` on other shapes.
+  void update(const at::Tensor& predictions, const at::Tensor& labels);
+  double compute() const;
+
+ private:
+  int64_t ignored_label_;
+};
+
+/// How the scores of classes become one.
+enum class F1Average {
+  /// That of class 1.
+  kBinary,
+  /// Their mean.
+  kMacro,
+  /// Of the counts of all classes together.
+  kMicro,
+  /// Their mean, weighted by how often each is a label.
+  kWeighted,
+};
+
+struct ACCELERATE_API F1Options {
+  /// Labels and predictions are 0 to one less than this.
+  int64_t num_classes = 2;
+  F1Average average = F1Average::kBinary;
+  int64_t ignored_label = kIgnoredLabel;
+};
+
+/// The harmonic mean of precision and recall, as scikit-learn's `f1_score` with
+/// all classes as labels; a class that is neither predicted nor a label has 0.
+class ACCELERATE_API F1 : public Metric {
+ public:
+  /// Throws `UsageError` where there are fewer than 2 classes, or more than 2
+  /// with `F1Average::kBinary`.
+  explicit F1(const Accelerator& accelerator, F1Options options = {});
+  /// As `Accuracy::update`. What lies outside of the classes is a `UsageError`
+  /// on the CPU and an assertion of the device elsewhere.
+  void update(const at::Tensor& predictions, const at::Tensor& labels);
+  double compute() const;
+
+ private:
+  F1Options options_;
+};
+
+/// The exponential of the mean loss of a token.
+class ACCELERATE_API Perplexity : public Metric {
+ public:
+  explicit Perplexity(
+      const Accelerator& accelerator,
+      int64_t ignored_label = kIgnoredLabel)
+      : Metric(accelerator), ignored_label_(ignored_label) {}
+  /// Logits of shape B x T x V and labels of shape B x T that stand beside each
+  /// other: for a causal model the logits without the last and the labels
+  /// without the first.
+  void update(const at::Tensor& logits, const at::Tensor& labels);
+  /// A loss that is the mean over so many tokens.
+  void update(double loss, int64_t num_tokens);
+  double compute() const;
+
+ private:
+  int64_t ignored_label_;
+};
+
+} // namespace accelerate

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "data/image_formats.h"
+
+namespace accelerate {
+
+at::Tensor decode_png(
+    std::span<const std::byte> /*bytes*/,
+    const std::string& file) {
+  throw UsageError(str_cat(
+      "[read_image] '",
+      file,
+      "' is a PNG file and this build has no reader for it; install "
+      "libpng-dev and build again"));
+}
+
+} // namespace accelerate

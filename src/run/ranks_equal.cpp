@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run/ranks_equal.h"
+
+#include <ATen/ATen.h>
+
+#include "accelerate/collectives.h"
+#include "accelerate/error.h"
+#include "base/checksum.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+int64_t hash_of(const at::Tensor& tensor) {
+  const auto plain =
+      tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+  const auto text = checksum_of(std::span(
+      static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()));
+  return static_cast<int64_t>(std::stoull(text, nullptr, 16));
+}
+
+} // namespace
+
+void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model) {
+  if (group.world_size() == 1) {
+    return;
+  }
+  std::vector<int64_t> own;
+  for (const auto& tensor : model.parameters) {
+    own.push_back(hash_of(tensor));
+  }
+  const auto all = all_gather(group, own);
+  for (size_t i = 0; i < own.size(); ++i) {
+    std::string odd;
+    for (int rank = 1; rank < group.world_size(); ++rank) {
+      if (all[static_cast<size_t>(rank) * own.size() + i] != all[i]) {
+        odd += str_cat(odd.empty() ? "" : ", ", rank);
+      }
+    }
+    if (!odd.empty()) {
+      throw MismatchError(str_cat(
+          "[check_ranks_equal] '",
+          model.names[i],
+          "' of rank ",
+          odd,
+          " differs from rank 0's, expected the same bits on all ranks; load "
+          "or change weights on all ranks alike, or before prepare(), which "
+          "gives rank 0's to all"));
+    }
+  }
+}
+
+} // namespace accelerate

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// A StateDict as one file.
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/error.h"
+#include "accelerate/safetensors.h"
+#include "accelerate/state_dict.h"
+#include "base/str.h"
+#include "state/tensor_dtype.h"
+
+namespace accelerate {
+namespace {
+
+constexpr const char* kValuesKey = "accelerate.state";
+
+/// Doubles as their bits: JSON has no word for some, and rounds others.
+nlohmann::json json_of_value(double value) {
+  int64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return {{"double", bits}};
+}
+
+StateValue value_of_json(const nlohmann::json& value) {
+  if (value.is_boolean()) {
+    return value.get<bool>();
+  }
+  if (value.is_number_integer()) {
+    return value.get<int64_t>();
+  }
+  if (value.is_string()) {
+    return value.get<std::string>();
+  }
+  const auto bits = value.at("double").get<int64_t>();
+  double number = 0;
+  std::memcpy(&number, &bits, sizeof(bits));
+  return number;
+}
+
+at::Tensor tensor_of_view(const safetensors::TensorView& view) {
+  const auto dtype = torch_dtype(view.dtype);
+  if (!dtype) {
+    throw DataError(str_cat(
+        "[load] '",
+        view.name,
+        "' has the dtype ",
+        safetensors::dtype_name(view.dtype),
+        ", which torch does not have"));
+  }
+  auto tensor = at::empty(view.shape, at::dtype(*dtype));
+  if (!view.data.empty()) {
+    std::memcpy(tensor.data_ptr(), view.data.data(), view.data.size());
+  }
+  return tensor;
+}
+
+} // namespace
+
+void save(const StateDict& state, const std::filesystem::path& file) {
+  std::vector<at::Tensor> held;
+  std::vector<safetensors::TensorView> views;
+  auto values = nlohmann::json::object();
+  for (const auto& [name, value] : state) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
+      const auto dtype = file_dtype(tensor->scalar_type());
+      if (!dtype || tensor->layout() != at::kStrided) {
+        throw UsageError(str_cat(
+            "[save] '",
+            name,
+            "' is a tensor of dtype ",
+            tensor->scalar_type(),
+            " and layout ",
+            tensor->layout(),
+            ", which safetensors files cannot hold; convert it first"));
+      }
+      held.push_back(
+          tensor->detach().resolve_conj().resolve_neg().cpu().contiguous());
+      views.push_back(
+          {.name = name,
+           .dtype = *dtype,
+           .shape = held.back().sizes().vec(),
+           .data = {
+               static_cast<const std::byte*>(held.back().const_data_ptr()),
+               held.back().nbytes()}});
+    } else if (std::holds_alternative<TensorSlice>(value)) {
+      throw UsageError(str_cat(
+          "[save] '",
+          name,
+          "' is a slice that this rank holds of a tensor, expected whole "
+          "ones; use Accelerator::save_state"));
+    } else if (const auto* number = std::get_if<double>(&value)) {
+      values[name] = json_of_value(*number);
+    } else if (const auto* flag = std::get_if<bool>(&value)) {
+      values[name] = *flag;
+    } else if (const auto* whole = std::get_if<int64_t>(&value)) {
+      values[name] = *whole;
+    } else {
+      values[name] = std::get<std::string>(value);
+    }
+  }
+  safetensors::write_file(
+      file,
+      views,
+      {.metadata = {{"format", "pt"}, {kValuesKey, values.dump()}}});
+}
+
+StateDict load(const std::filesystem::path& file) {
+  const safetensors::File content(file);
+  StateDict state;
+  for (const auto& view : content.tensors()) {
+    state.set(view.name, tensor_of_view(view));
+  }
+  const auto values = content.metadata().find(kValuesKey);
+  if (values == content.metadata().end()) {
+    throw DataError(str_cat(
+        "[load] ",
+        file.string(),
+        " is a safetensors file without the numbers of a state, expected one "
+        "that accelerate::save wrote; read it by safetensors.h"));
+  }
+  try {
+    for (const auto& [name, value] :
+         nlohmann::json::parse(values->second).items()) {
+      state.set(name, value_of_json(value));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(str_cat(
+        "[load] the numbers of ",
+        file.string(),
+        " are damaged: ",
+        error.what()));
+  }
+  return state;
+}
+
+} // namespace accelerate

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes that the compiler finds are said in one sentence, in its first error.
+
+    python3 tests/build/refused_programs_test.py BUILD
+
+Compiles the cases of refused_programs.cpp, without output, with the flags and the
+precompiled header of the headers' examples.
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+SENTENCES = [
+    "this value holds no tensor and no number: give the collective a tensor",
+    "prepare takes a module by a std::shared_ptr or a TORCH_MODULE holder",
+    "DataLoader: this type is no data set: it needs `size_t size() const` and `get(int64_t index)`",
+    "torch::save cannot take a prepared optimizer: use accelerator.save_state(folder)",
+]
+here = pathlib.Path(__file__).resolve().parent
+commands = json.loads(pathlib.Path(sys.argv[1], "compile_commands.json").read_text())
+command = next(c for c in commands if c["file"].endswith("/header_examples.cpp"))
+flags = shlex.split(command["command"])
+flags = [f for f in flags[:flags.index("-o")] if "ccache" not in f]
+
+
+def first_error(case):
+    answer = subprocess.run(
+        [*flags, "-fsyntax-only", f"-DCASE={case}", str(here / "refused_programs.cpp")],
+        cwd=command["directory"], capture_output=True, text=True, timeout=500,
+        env={**os.environ, "LC_ALL": "C"})
+    errors = re.findall(r"error: (.*)", answer.stderr)
+    assert answer.returncode != 0 and errors, f"case {case} compiles"
+    return errors[0].removeprefix("static assertion failed: ")
+
+
+with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    for case, (error, sentence) in enumerate(
+            zip(pool.map(first_error, range(len(SENTENCES))), SENTENCES)):
+        assert error.startswith(sentence), f"case {case}: {error}"
+print(f"{len(SENTENCES)} mistakes are named in one sentence each")
