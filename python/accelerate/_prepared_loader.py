@@ -632,7 +632,8 @@ class DataLoaderAdapter(DataLoader):
                 sampler.generator = own
 
     def _end_loop(self, place: Place) -> None:
-        self.iteration += 1
+        if self._restored is None:  # Else the next loop goes on from there.
+            self.iteration += 1
         if self._loops.latest is place:
             self._loops.latest = None
 

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "accelerate/error.h"
 #include "base/atomic_file.h"
@@ -86,9 +88,29 @@ fs::path stage_of(const fs::path& target, std::int64_t moment) {
 UniqueFile try_lock(const fs::path& folder) {
   UniqueFile file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (file && flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    const bool is_locked = errno == EWOULDBLOCK;
     file.reset();
+    errno = is_locked ? EWOULDBLOCK : 0;
   }
   return file;
+}
+
+/// The same; throws where another process writes there.
+UniqueFile lock(const fs::path& folder, const fs::path& target) {
+  // Whoever looks for what killed runs have left holds it for a moment.
+  constexpr int kMostTries = 20;
+  for (int i = 0; i < kMostTries; ++i) {
+    auto file = try_lock(folder);
+    if (file || errno != EWOULDBLOCK) {
+      return file;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  throw SystemError(str_cat(
+      kWhere,
+      " another process is saving to '",
+      target.string(),
+      "'; give each run a folder of its own"));
 }
 
 std::vector<fs::path> entries_of(const fs::path& folder) {
@@ -159,7 +181,7 @@ void settle_files(const fs::path& target, Manifest& manifest) {
 }
 
 /// Whether nobody writes there any more. Two runs may save beside each other,
-/// but not under one name; ranks of our own may be ahead.
+/// but not under one name, which throws; ranks of our own may be late or ahead.
 bool is_left_behind(
     const fs::path& entry,
     const fs::path& target,
@@ -171,10 +193,16 @@ bool is_left_behind(
   if (name.ends_with(".removed.tmp")) {
     return true;
   }
-  if (name.starts_with(hidden(target) + ".at-")) {
-    return !name.starts_with(str_cat(hidden(target), ".at-", moment, '.'));
+  const auto own = str_cat(hidden(target), ".at-");
+  if (!name.starts_with(own) || name.find(".rank_") != std::string::npos) {
+    return name.find(".at-") != std::string::npos &&
+           !name.starts_with(str_cat(own, moment, '.')) && try_lock(entry);
   }
-  return name.find(".at-") != std::string::npos && try_lock(entry);
+  if (name == str_cat(own, moment, ".tmp")) {
+    return false;
+  }
+  lock(entry, target);
+  return true;
 }
 
 /// Whether the checkpoint of this moment counts already.
@@ -265,11 +293,12 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
   }
   for (const auto& entry : entries_of(target_)) {
     if (entry != stage_ && entry.filename().string().starts_with(".staged-")) {
+      lock(entry, target_);
       take_away(entry);
     }
   }
   make_folder(stage_);
-  lock_ = try_lock(stage_);
+  lock_ = lock(stage_, target_);
   // Halves of files, by a run that was killed here.
   for (const auto& entry : entries_of(stage_)) {
     if (entry.filename().string().starts_with('.')) {

@@ -196,6 +196,23 @@ TEST(CheckpointFolder, TakesRanksInThatWriteAtTheSameTime) {
   }
 }
 
+TEST(CheckpointFolder, IsWrittenByOneProcessAtATime) {
+  const TempDir folder;
+  for (const char* name : {"new", "old"}) {
+    const auto target = folder.path() / name;
+    if (std::string(name) == "old") {
+      save(target, 0);
+    }
+    for (const int64_t moment : {1, 2}) {
+      const CheckpointWriter other(target, 1);
+      expect_error<SystemError>(
+          [&] { save(target, moment); }, "another process is saving to");
+      EXPECT_TRUE(fs::exists(other.folder()));
+    }
+    save(target, 3);
+  }
+}
+
 TEST(CheckpointFolder, LeavesAnotherRunsAlone) {
   const TempDir folder;
   CheckpointWriter other(folder.path() / "other", 1);
