@@ -118,6 +118,8 @@ class ACCELERATE_API File {
   explicit File(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const;
+  /// The whole file, as it is mapped.
+  std::span<const std::byte> bytes() const;
   const Metadata& metadata() const;
   /// All tensors, in the order of their bytes.
   const std::vector<TensorView>& tensors() const;

@@ -3,6 +3,7 @@
 
 #include "accelerate/error.h"
 #include "accelerate/state_registry.h"
+#include "base/mapped_file.h"
 #include "base/str.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/numbered.h"
@@ -133,7 +134,12 @@ void bind_state(py::module_& module) {
                   file,
                   "'; take another checkpoint"));
             }
-            return reader.verified(file, found->second).string();
+            const auto path = reader.find(file, found->second);
+            reader.check(
+                file,
+                found->second,
+                MappedFile(path, "load_state", "checkpoint").bytes());
+            return path.string();
           },
           py::arg("file"));
   module.def(

@@ -415,7 +415,7 @@ CheckpointReader::CheckpointReader(const fs::path& folder)
   }
   manifest_ = parse_manifest(read_text(path), path.string());
   for (const auto& [name, record] : manifest_.files) {
-    found(name, record);
+    find(name, record);
   }
 }
 
@@ -441,7 +441,7 @@ std::optional<Manifest> CheckpointReader::rank_part(int rank) const {
   return part;
 }
 
-fs::path CheckpointReader::found(
+fs::path CheckpointReader::find(
     const std::string& name,
     const FileRecord& record) const {
   auto path = path_of(name);
@@ -470,25 +470,24 @@ fs::path CheckpointReader::found(
   return path;
 }
 
-fs::path CheckpointReader::verified(
+void CheckpointReader::check(
     const std::string& name,
-    const FileRecord& record) const {
-  auto path = found(name, record);
-  const MappedFile file(path, "[load_state]", "file of a checkpoint");
-  if (checksum_of(file.bytes()) != record.checksum) {
+    const FileRecord& record,
+    std::span<const std::byte> bytes) const {
+  if (checksum_of(bytes) != record.checksum) {
     throw DataError(str_cat(
         "[load_state] '",
-        path.string(),
+        path_of(name).string(),
         "' is damaged: its checksum is another than when it was saved; take "
         "another checkpoint"));
   }
-  return path;
 }
 
 void CheckpointReader::verify() const {
   const auto verify_part = [this](const Manifest& part) {
     for (const auto& [name, record] : part.files) {
-      verified(name, record);
+      const MappedFile file(find(name, record), "load_state", "checkpoint");
+      check(name, record, file.bytes());
     }
   };
   verify_part(manifest_);
@@ -496,6 +495,31 @@ void CheckpointReader::verify() const {
     if (const auto part = rank_part(rank)) {
       verify_part(*part);
     }
+  }
+}
+
+void read_checkpoint(
+    const fs::path& folder,
+    const std::function<void(const CheckpointReader& checkpoint)>& read) {
+  // Files move to their places after the manifest has said so: whoever comes
+  // in between looks again.
+  constexpr int kMostTries = 100;
+  for (int i = 1;; ++i) {
+    const auto before = try_manifest(without_slash(folder));
+    try {
+      read(CheckpointReader(folder));
+      return;
+    } catch (const Error&) {
+      const auto now = try_manifest(without_slash(folder));
+      const bool is_replaced =
+          before && now &&
+          (!now->staged.empty() ||
+           format_manifest(*before) != format_manifest(*now));
+      if (!is_replaced || i == kMostTries) {
+        throw;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 
@@ -515,7 +539,9 @@ std::optional<fs::path> newest_sound_checkpoint(
   auto found = folders_by_age(parent, complain);
   while (!found.empty()) {
     try {
-      CheckpointReader(found.back()).verify();
+      read_checkpoint(found.back(), [](const CheckpointReader& checkpoint) {
+        checkpoint.verify();
+      });
       return found.back();
     } catch (const Error& error) {
       if (complain) {

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,23 +88,31 @@ class ACCELERATE_API CheckpointReader {
   /// The part of a rank; nothing where there is none of this moment. Throws
   /// `DataError` where it is damaged.
   std::optional<Manifest> rank_part(int rank) const;
-  /// A file of one of the parts, which is looked at once more. Throws
-  /// `DataError` where its bytes are others than those that were written.
-  std::filesystem::path verified(
+  /// A file of one of the parts. Throws `DataError` where it is no plain file
+  /// of the size that was written.
+  std::filesystem::path find(const std::string& name, const FileRecord& record)
+      const;
+  /// Throws `DataError` where the bytes are others than those that were
+  /// written.
+  void check(
       const std::string& name,
-      const FileRecord& record) const;
+      const FileRecord& record,
+      std::span<const std::byte> bytes) const;
   /// Looks at every byte, of the ranks' parts too. Throws `DataError`.
   void verify() const;
 
  private:
   std::filesystem::path path_of(const std::string& name) const;
-  /// Where it is a plain file of that size; throws `DataError` else.
-  std::filesystem::path found(const std::string& name, const FileRecord& record)
-      const;
 
   std::filesystem::path folder_;
   Manifest manifest_;
 };
+
+/// Calls `read` with the checkpoint, and once more where another process has
+/// replaced it meanwhile. Throws what `read` throws.
+ACCELERATE_API void read_checkpoint(
+    const std::filesystem::path& folder,
+    const std::function<void(const CheckpointReader& checkpoint)>& read);
 
 /// Whether there is a manifest in the folder.
 ACCELERATE_API bool is_checkpoint(const std::filesystem::path& folder);

@@ -218,13 +218,16 @@ std::vector<std::string> TrainingRun::load_state(
     const fs::path& folder,
     const std::set<std::string>& without) {
   wait_for_save();
-  const CheckpointReader checkpoint(folder);
-  const Manifest& manifest = checkpoint.manifest();
-  auto states = read_states(checkpoint, manifest);
+  StatesByName states;
+  std::vector<std::string> warnings;
+  read_checkpoint(folder, [&](const CheckpointReader& checkpoint) {
+    const Manifest& manifest = checkpoint.manifest();
+    states = read_states(checkpoint, manifest);
+    warnings = manifest.world_size == topology().world_size
+                   ? add_own_part(checkpoint, states)
+                   : add_parts_of_all(checkpoint, states);
+  });
   auto kept = without;
-  auto warnings = manifest.world_size == topology().world_size
-                      ? add_own_part(checkpoint, states)
-                      : add_parts_of_all(checkpoint, states);
   for (const auto& [name, object] : state_->objects()) {
     // Whoever has nothing of its own to go on from stays as it is.
     if (state_->scope_of(name) == StateScope::kPerRank &&

@@ -32,6 +32,10 @@ const std::filesystem::path& File::path() const {
   return impl_->path;
 }
 
+std::span<const std::byte> File::bytes() const {
+  return impl_->mapping.bytes();
+}
+
 const Metadata& File::metadata() const {
   return impl_->contents.metadata;
 }

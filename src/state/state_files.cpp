@@ -266,7 +266,8 @@ StatesByName read_states(
     if (!is_rank_file && !part.state.contains(owner)) {
       continue; // A file that a language has written by itself.
     }
-    const safetensors::File file(checkpoint.verified(name, record));
+    const safetensors::File file(checkpoint.find(name, record));
+    checkpoint.check(name, record, file.bytes());
     for (const auto& view : file.tensors()) {
       // The objects of a rank share one file, each after its name.
       const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "accelerate/error.h"
 #include "base/atomic_file.h"
 #include "base/checksum.h"
+#include "base/mapped_file.h"
 #include "support/long_run.h"
 #include "support/subprocess.h"
 #include "support/temp_dir.h"
@@ -66,7 +68,7 @@ int64_t moment_of(const fs::path& folder) {
   const auto& manifest = reader.manifest();
   for (const auto& [name, record] : manifest.files) {
     EXPECT_EQ(
-        read_file(reader.verified(name, record)),
+        read_file(reader.find(name, record)),
         name + std::to_string(manifest.moment));
   }
   return manifest.moment;
@@ -211,6 +213,35 @@ TEST(CheckpointFolder, IsWrittenByOneProcessAtATime) {
     }
     save(target, 3);
   }
+}
+
+TEST(CheckpointFolder, IsReadWholeWhileItIsReplaced) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  save(target, 0);
+  std::atomic<bool> ends = false;
+  std::thread writer([&] {
+    for (int64_t moment = 1; !ends; ++moment) {
+      save(target, moment);
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    read_checkpoint(target, [&](const CheckpointReader& reader) {
+      const auto& manifest = reader.manifest();
+      for (const auto& [name, record] : manifest.files) {
+        const MappedFile file(reader.find(name, record), "test", "file");
+        reader.check(name, record, file.bytes());
+        const auto expected = name + std::to_string(manifest.moment);
+        EXPECT_EQ(
+            std::string(
+                reinterpret_cast<const char*>(file.bytes().data()),
+                file.bytes().size()),
+            expected);
+      }
+    });
+  }
+  ends = true;
+  writer.join();
 }
 
 TEST(CheckpointFolder, LeavesAnotherRunsAlone) {
