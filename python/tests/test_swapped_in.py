@@ -14,8 +14,9 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import DataLoaderConfiguration, DistributedOperationException
+from accelerate.utils import DataLoaderConfiguration
 from accelerate.utils.modeling import get_mixed_precision_context_manager
+from accelerate.utils.operations import DistributedOperationException
 
 
 @pytest.fixture(autouse=True)
@@ -191,7 +192,7 @@ def test_the_originals_exception_is_raised_where_values_differ(tmp_path):
     code = """
     import torch
     from accelerate import Accelerator
-    from accelerate.utils import DistributedOperationException
+    from accelerate.utils.operations import DistributedOperationException
     accelerator = Accelerator(cpu=True)
     try:
         accelerator.reduce(torch.ones(2 + accelerator.process_index))
