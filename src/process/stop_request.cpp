@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/stop_request.h"
 
+#include <pthread.h>
 #include <signal.h>
 
+#include <array>
 #include <atomic>
 
 namespace accelerate {
@@ -11,12 +13,27 @@ namespace {
 std::atomic<bool> is_requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+constexpr std::array kSignals = {SIGTERM, SIGUSR1};
+
 void remember(int) {
   is_requested = true;
 }
 
+/// A child that was forked off is nobody whom anybody asks: whoever ends it by
+/// SIGTERM, as pools of workers do, must find it ended.
+void forget_in_child() {
+  for (const int number : kSignals) {
+    struct sigaction now {};
+    if (sigaction(number, nullptr, &now) == 0 && now.sa_handler == remember) {
+      signal(number, SIG_DFL);
+    }
+  }
+  is_requested = false;
+}
+
 bool watch_signals() {
-  for (const int number : {SIGTERM, SIGUSR1}) {
+  pthread_atfork(nullptr, nullptr, forget_in_child);
+  for (const int number : kSignals) {
     struct sigaction before {};
     if (sigaction(number, nullptr, &before) == 0 &&
         (before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_DFL) {
