@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,17 @@ def scenario(function: Callable[[Path], dict]) -> Callable[[Path], dict]:
 
 def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def made_once(path: Path, write: Callable[[Path], object]) -> Path:
+    """A folder that the first process writes and the others wait for: libraries write in the first
+    alone where processes are connected, and they may be by now."""
+    if os.environ.get("RANK", "0") == "0":
+        write(path.with_suffix(".part"))
+        path.with_suffix(".part").rename(path)
+    while not path.exists():
+        time.sleep(0.01)
+    return path
 
 
 def digest(module: torch.nn.Module | dict[str, torch.Tensor]) -> dict[str, str]:
