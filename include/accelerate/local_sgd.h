@@ -41,6 +41,12 @@ class ACCELERATE_API LocalSGD {
             model.engine(),
             model->parameters(),
             local_sgd_steps) {}
+  /// The same of what a prepared model consists of.
+  LocalSGD(
+      const ProcessGroup& group,
+      ParallelEngine& engine,
+      const std::vector<at::Tensor>& parameters,
+      int64_t local_sgd_steps);
   ~LocalSGD() noexcept(false);
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
@@ -49,11 +55,6 @@ class ACCELERATE_API LocalSGD {
   void step();
 
  private:
-  LocalSGD(
-      const ProcessGroup& group,
-      ParallelEngine& engine,
-      const std::vector<at::Tensor>& parameters,
-      int64_t local_sgd_steps);
   void average();
 
   ProcessGroup group_;

@@ -9,30 +9,39 @@ from typing import Any
 from accelerate import _C
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import (
+    AORecipeKwargs,
     AutocastKwargs,
     DDPCommunicationHookType,
     DistributedDataParallelKwargs,
     EngineKwargs,
+    FP8RecipeKwargs,
     GradientAccumulationPlugin,
     GradScalerKwargs,
     InitProcessGroupKwargs,
     KwargsHandler,
+    MSAMPRecipeKwargs,
+    ProfileKwargs,
+    TERecipeKwargs,
 )
 from accelerate.utils.environment import str_to_bool
 
 _HANDLERS = (
+    AORecipeKwargs,
     AutocastKwargs,
     DistributedDataParallelKwargs,
     EngineKwargs,
+    FP8RecipeKwargs,
     GradScalerKwargs,
     InitProcessGroupKwargs,
+    MSAMPRecipeKwargs,
+    ProfileKwargs,
+    TERecipeKwargs,
 )
 # What a launcher asks for by a variable; None of it may be left out in silence.
 _SWITCHES = {
     "ACCELERATE_USE_FSDP": "FSDP",
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism configuration",
 }
 
 
@@ -50,12 +59,6 @@ def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
                 f"[Accelerator] {variable}={os.environ[variable]} asks for {what}, which this "
                 "version does not have yet; unset it"
             )
-    if os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() != "no":
-        raise NotImplementedError(
-            f"[Accelerator] ACCELERATE_DYNAMO_BACKEND={os.environ['ACCELERATE_DYNAMO_BACKEND']} "
-            "asks to compile the model, which this version does not do by itself yet; call "
-            "torch.compile(model) before prepare"
-        )
 
 
 def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHandler]:
@@ -63,14 +66,14 @@ def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHand
     found: dict[type, KwargsHandler] = {}
     for handler in handlers or ():
         if not isinstance(handler, _HANDLERS):
-            raise NotImplementedError(
-                f"[Accelerator] got the handler {type(handler).__name__}, expected one of "
+            raise UsageError(
+                f"[Accelerator] Unsupported kwargs handler passed: {handler}, must be one that "
+                "inherits `accelerate.utils.KwargsHandler` and is read: "
                 f"{', '.join(kind.__name__ for kind in _HANDLERS)}"
             )
         if type(handler) in found:
             raise UsageError(
-                f"[Accelerator] got two handlers of the class {type(handler).__name__}, expected "
-                "at most one"
+                f"[Accelerator] You can only pass one {type(handler)} in `kwargs_handlers`."
             )
         found[type(handler)] = handler
     return found
@@ -121,11 +124,6 @@ def _compression(handler: DistributedDataParallelKwargs) -> _C.Compression:
 
 def scaler_options(handler: GradScalerKwargs | None) -> _C.GradScalerOptions:
     handler = handler or GradScalerKwargs()
-    if not handler.enabled:
-        raise UsageError(
-            "[GradScalerKwargs] got enabled=False; fp16 without scaling loses small gradients, "
-            "use bf16"
-        )
     options = _C.GradScalerOptions()
     for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval"):
         setattr(options, name, getattr(handler, name))
@@ -145,7 +143,8 @@ def accumulation_plugin(
         )
     if steps != 1:
         raise UsageError(
-            f"[Accelerator] got gradient_accumulation_steps={steps} and a "
-            "gradient_accumulation_plugin; give one of them"
+            f"[Accelerator] got gradient_accumulation_steps={steps} and a plugin: You can only pass "
+            "one of `gradient_accumulation_steps` and `gradient_accumulation_plugin`. Please only "
+            "pass in the created `GradientAccumulationPlugin` object."
         )
     return plugin

@@ -203,7 +203,6 @@ class DataLoaderAdapter(DataLoader):
     samplers are told.
     """
 
-    use_stateful_dataloader = False
     # What tells the samples of each batch: where torch takes the indices, or where it collates.
     _recorded: RecordedIndices | None = None
     _is_counted = False
@@ -221,12 +220,9 @@ class DataLoaderAdapter(DataLoader):
         **kwargs: Any,
     ):
         refuse_device_mesh(torch_device_mesh)
-        if use_stateful_dataloader:
-            raise UsageError(
-                "[DataLoader] got use_stateful_dataloader=True, which is not there yet, expected "
-                "False; resume with skip_first_batches"
-            )
         super().__init__(dataset, batch_sampler=batch_sampler, **kwargs)
+        # Only remembered: all loaders here have `state_dict`.
+        self.use_stateful_dataloader = use_stateful_dataloader
         self.skip_batches = skip_batches
         self._drop_last = _drop_last
         self._non_blocking = _non_blocking
@@ -236,6 +232,24 @@ class DataLoaderAdapter(DataLoader):
         # Where the next loop begins, if it is of that epoch; and what is this process's own of it.
         self._restored: Place | None = None
         self._restored_own: dict[str, Any] | None = None
+
+    @property
+    def base_dataloader(self) -> DataLoader:
+        """torch's loader of the same batches, which are those of this process where it reads for
+        itself."""
+        from accelerate.data_loader import kept_settings
+
+        return DataLoader(**kept_settings(self))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loop stands, and the generators that it depends on: a loop over a loader of the
+        same data that has loaded it goes on from here, in as many processes."""
+        return {"shared": self._state(), "own": self._own_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The next loop goes on where the state was taken."""
+        self._load_state(state_dict["shared"])
+        self._load_own_state(state_dict["own"])
 
     @property
     def iteration(self) -> int:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,62 +17,57 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from accelerate import _C, _checkpoints, _debug, _generators, _options, _trees
+from accelerate._configuration import (
+    Configuration,
+    checked_precision,
+    dynamo_plugin_of,
+    parallelism_config_of,
+)
 from accelerate._placeholders import NotThereYet, placeholders_for
 from accelerate._state_values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint
 from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.parallelism_config import ParallelismConfig
 from accelerate.prepared_module import (
     Autocast,
+    Scope,
     attach,
-    attach_again,
+    compiled,
     context_of,
     parameter_set,
 )
 from accelerate.scheduler import AcceleratedScheduler
-from accelerate.state import AcceleratorState, GradientState, PartialState, is_initialized
+from accelerate.state import (
+    AcceleratorState,
+    GradientState,
+    PartialState,
+    is_initialized,
+    raise_of_property,
+)
 from accelerate.utils import operations
 from accelerate.utils.dataclasses import (
     AutocastKwargs,
     DataLoaderConfiguration,
-    DistributedDataParallelKwargs,
     DistributedType,
+    DynamoBackend,
     EngineKwargs,
     GradientAccumulationPlugin,
-    GradScalerKwargs,
-    InitProcessGroupKwargs,
     KwargsHandler,
     PrecisionType,
     ProjectConfiguration,
     RNGType,
+    TorchDynamoPlugin,
+    TorchTensorParallelPlugin,
 )
 from accelerate.utils.other import save
 
-# Methods and attributes of the original that come later.
-_NOT_THERE = frozenset(
-    """clear_trackers deepspeed_plugin deepspeed_ulysses_dl_adapter fp8_backend get_tracker
-    init_trackers is_fsdp2 join_uneven_inputs log log_images log_table lomo_backward
-    maybe_context_parallel parallelism_config profile scaler should_save_model
-    tensor_parallel_rank torch_device_mesh trackers verify_device_map""".split()
-)
+# Methods of the original that come later.
+_NOT_THERE = frozenset("get_tracker init_trackers log profile trackers".split())
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class _Scope(AbstractContextManager, ContextDecorator):
-    """`with` over an object of the engine that has `enter` and `exit`; a decorator too."""
-
-    def __init__(self, *inner: Any) -> None:
-        self._inner = inner
-
-    def __enter__(self) -> None:
-        for inner in self._inner:
-            inner.enter()
-
-    def __exit__(self, *exception: Any) -> None:
-        for inner in reversed(self._inner):
-            inner.exit()
-
-
-class Accelerator:
+class Accelerator(Configuration):
     """Connects this process to the others of the run, prepares models, optimizers, schedulers and
     loaders, and offers the collectives that loops need. No device is named in the loop:
 
@@ -97,7 +93,7 @@ class Accelerator:
         dataloader_config: DataLoaderConfiguration | None = None,
         deepspeed_plugin: Any = None,
         fsdp_plugin: Any = None,
-        torch_tp_plugin: Any = None,
+        torch_tp_plugin: TorchTensorParallelPlugin | None = None,
         megatron_lm_plugin: Any = None,
         rng_types: list[str | RNGType] | None = None,
         log_with: Any = None,
@@ -106,40 +102,35 @@ class Accelerator:
         gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
         step_scheduler_with_optimizer: bool = True,
         kwargs_handlers: list[KwargsHandler] | None = None,
-        dynamo_backend: Any = None,
-        dynamo_plugin: Any = None,
+        dynamo_backend: DynamoBackend | str | None = None,
+        dynamo_plugin: TorchDynamoPlugin | None = None,
         deepspeed_plugins: Any = None,
-        parallelism_config: Any = None,
+        parallelism_config: ParallelismConfig | None = None,
     ) -> None:
         _options.refuse_what_is_not_there(
             {
-                "split_batches (it moved to DataLoaderConfiguration)": split_batches or None,
                 "deepspeed_plugin": deepspeed_plugin,
                 "deepspeed_plugins": deepspeed_plugins,
                 "fsdp_plugin": fsdp_plugin,
-                "torch_tp_plugin": torch_tp_plugin,
                 "megatron_lm_plugin": megatron_lm_plugin,
                 "log_with": log_with,
-                "dynamo_backend": dynamo_backend,
-                "dynamo_plugin": dynamo_plugin,
-                "parallelism_config": parallelism_config,
             }
         )
+        if split_batches:
+            _debug.warn(
+                "[Accelerator] got split_batches=True, which moved to "
+                "DataLoaderConfiguration(split_batches=True) and is not looked at here",
+                stacklevel=2,
+            )
         self.project_configuration = project_config or ProjectConfiguration(project_dir)
         if project_dir is not None and self.project_dir is None:
             self.project_configuration.set_directories(project_dir)
+        precision = checked_precision(mixed_precision)
+        compiling = dynamo_plugin_of(dynamo_backend, dynamo_plugin)
+        parallelism_config = parallelism_config_of(parallelism_config, torch_tp_plugin)
         handlers = _options.sort_handlers(kwargs_handlers)
-        self.ddp_handler = handlers.get(DistributedDataParallelKwargs)
-        self.scaler_handler = handlers.get(GradScalerKwargs)
-        self.init_handler = handlers.get(InitProcessGroupKwargs)
-        self.autocast_handler = handlers.get(AutocastKwargs)
+        self._keep_handlers(handlers)
         self._handlers = list(handlers.values())
-        _refuse_cache(self.autocast_handler)
-        if self.autocast_handler is not None and not self.autocast_handler.enabled:
-            raise UsageError(
-                "[Accelerator] got AutocastKwargs(enabled=False), which would undo mixed_precision; "
-                "leave mixed_precision out, or pass the handler to accelerator.autocast"
-            )
         self.dataloader_config = dataloader_config or DataLoaderConfiguration()
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
@@ -149,7 +140,6 @@ class Accelerator:
         )
 
         options = _C.AcceleratorOptions()
-        precision = None if mixed_precision is None else str(PrecisionType(mixed_precision))
         options.ddp = _options.ddp_options(self.ddp_handler)
         self._has_own_engine = EngineKwargs in handlers
         if self._has_own_engine:
@@ -161,19 +151,32 @@ class Accelerator:
         # The engine writes its part of checkpoints where Python writes its own.
         self._saves_on_each_node = self.project_configuration.save_on_each_node
         options.save_on_each_node(self._saves_on_each_node)
-        options.step_schedulers_per_process(not self.dataloader_config.split_batches)
 
         init = self.init_handler.to_kwargs() if self.init_handler else {}
-        self.state = AcceleratorState(precision, cpu, _from_accelerator=True, **init)
+        self.state = AcceleratorState(
+            precision,
+            cpu,
+            dynamo_plugin=compiling,
+            parallelism_config=parallelism_config,
+            _from_accelerator=True,
+            **init,
+        )
+        self._keep_mesh()
         self.gradient_state = GradientState(plugin)
-        options.set_mixed_precision(self.state.mixed_precision)
+        options.set_mixed_precision(self._engine_precision())
         options.debug = self.state.debug
         options.cpu = self.state.device.type == "cpu"
         options.environment = self.state.environment
         options.process_group = self.state.group
         self._run = _C.TrainingRun(options, self.gradient_state.step_state, _RawLoss())
+        self.state.accelerator = weakref.ref(self)
         self._bucket_bytes_cap = options.ddp.bucket_cap_mb * 1024 * 1024
         self.gradient_accumulation_steps = self._run.num_accumulation_steps
+        # Scripts switch it off on devices that cannot; and count their own steps here.
+        self.native_amp = self._computes_in != "no"
+        self.step = 0
+        self.log_with: list[Any] = []
+        self.flag_tensor = None
 
         # The user's modules; the original's name for them, which other libraries read.
         self._models: list[torch.nn.Module] = []
@@ -195,6 +198,7 @@ class Accelerator:
         self._run.state.add(_checkpoints.PARTS, self._parts)
 
     def __getattr__(self, name: str) -> Any:
+        raise_of_property(self, name)
         if name in _NOT_THERE:
             raise NotThereYet(
                 f"[Accelerator.{name}] is not part of this version yet; Hugging Face's own package "
@@ -219,6 +223,7 @@ class Accelerator:
             ),
             "step_scheduler_with_optimizer": self.step_scheduler_with_optimizer,
             "kwargs_handlers": self._handlers,
+            "dynamo_plugin": self.state.dynamo_plugin,
             "project_config": self.project_configuration,
         }
         of_state = {"mixed_precision": self.mixed_precision, "cpu": self.state._cpu}
@@ -270,14 +275,6 @@ class Accelerator:
     def multi_device(self) -> bool:
         """Whether several processes train on devices other than the CPU."""
         return self.use_distributed and self.distributed_type != DistributedType.MULTI_CPU
-
-    @property
-    def mixed_precision(self) -> str:
-        return self._run.mixed_precision
-
-    @property
-    def native_amp(self) -> bool:
-        return self.mixed_precision != "no"
 
     @property
     def split_batches(self) -> bool:
@@ -415,35 +412,52 @@ class Accelerator:
     ) -> torch.nn.Module:
         known = self._find_prepared(model)
         if known is not None:
-            if not evaluation_mode and context_of(known).is_for_evaluation:
-                self._run.train_evaluated(context_of(known))
-                attach_again(known)
+            context = context_of(known)
+            if not evaluation_mode and context.is_for_evaluation:
+                self._run.train_evaluated(context)
+                known = self._keep_prepared(model, context, evaluation_mode)
             return known
         if context_of(model) is not None:
             # By another Accelerator.
             return model
-        self._refuse_spread(model)
-        if self.device_placement if device_placement is None else device_placement:
+        is_placed = self.device_placement if device_placement is None else device_placement
+        if not self._stays_where_it_is(model) and is_placed:
             _move(model, self.device)
         context = self._run.prepare_model(parameter_set(model), evaluation_mode)
-        prepared = attach(model, context, self._autocast(), self._bucket_bytes_cap)
         self._models.append(model)
-        self._prepared_models.append(prepared)
+        self._prepared_models.append(model)
+        return self._keep_prepared(model, context, evaluation_mode)
+
+    def _keep_prepared(
+        self, model: torch.nn.Module, context: _C.ModelContext, evaluation_mode: bool
+    ) -> torch.nn.Module:
+        prepared = attach(model, context, self._autocast(), self._bucket_bytes_cap)
+        if self.state.dynamo_plugin.backend != DynamoBackend.NO:
+            prepared = compiled(prepared, self.state.dynamo_plugin, evaluation_mode)
+        index = next(i for i, known in enumerate(self._models) if known is model)
+        self._prepared_models[index] = prepared
         return prepared
 
     def _find_prepared(self, model: torch.nn.Module) -> torch.nn.Module | None:
         for module, prepared in zip(self._models, self._prepared_models):
-            if prepared is model:
-                return prepared
             if module is model:
                 context_of(prepared).prepare_again(parameter_set(model))
+            if module is model or prepared is model:
                 return prepared
         return None
 
     def _autocast(self) -> Autocast | None:
-        dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16}
-        dtype = dtypes.get(self.mixed_precision)
-        return None if dtype is None else Autocast(self.device.type, dtype)
+        if not self.native_amp:
+            return None
+        handler = self.autocast_handler or AutocastKwargs()
+        dtype = _DTYPES[self.mixed_precision]
+        return Autocast(
+            self.device.type,
+            dtype,
+            handler.enabled,
+            handler.cache_enabled,
+            is_of_engine=self._run.mixed_precision != "no",
+        )
 
     def _keep_state(
         self,
@@ -455,14 +469,6 @@ class Accelerator:
         kept = ObjectState(value, put)
         kept.name = self._run.state.add(kind, kept, per_rank)
         return kept
-
-    def _refuse_spread(self, model: torch.nn.Module) -> None:
-        devices = getattr(model, "hf_device_map", None) or {}
-        if self.use_distributed and len(set(devices.values())) > 1:
-            raise UsageError(
-                "[prepare] got a model that is spread over several devices (device_map) in a run "
-                "of several processes; load it without device_map, or start one process"
-            )
 
     def prepare_optimizer(
         self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None
@@ -481,7 +487,7 @@ class Accelerator:
             if known.optimizer is optimizer:
                 return known
         placed = self.device_placement if device_placement is None else device_placement
-        prepared = AcceleratedOptimizer(optimizer, self._run, placed)
+        prepared = AcceleratedOptimizer(optimizer, placed, self.scaler, _run=self._run)
         self._optimizers.append(prepared)
         return prepared
 
@@ -495,7 +501,11 @@ class Accelerator:
         driven = getattr(scheduler, "optimizer", None)
         own = [opt for opt in self._optimizers if driven in (opt, opt.optimizer)]
         prepared = AcceleratedScheduler(
-            scheduler, own or self._optimizers, self._run, self.step_scheduler_with_optimizer
+            scheduler,
+            own or self._optimizers,
+            self.step_scheduler_with_optimizer,
+            self.split_batches,
+            _run=self._run,
         )
         self._schedulers.append(prepared)
         self._states.append(
@@ -789,11 +799,22 @@ class Accelerator:
     def accumulate(self, *models: Any) -> AbstractContextManager[None]:
         """Around one micro-batch of these models: gradients meet and optimizers step in every
         `gradient_accumulation_steps`-th, and in the last batch of the loader."""
-        return _Scope(self._run.micro_batch(_contexts(models)))
+        return Scope(self._run.micro_batch(_contexts(models)))
 
     def no_sync(self, model: Any) -> AbstractContextManager[None]:
         """Gradients of the model stay on this process inside of the block."""
-        return _Scope(*(context.no_sync() for context in _contexts([model])))
+        return Scope(*(context.no_sync() for context in _contexts([model])))
+
+    def join_uneven_inputs(
+        self, joinables: list[Any], even_batches: bool | None = None
+    ) -> AbstractContextManager[None]:
+        """Around a loop in which processes may have different numbers of batches, with the prepared
+        models that it trains: those that are done take part with zero gradients until all are, and
+        have the weights of the others then. `even_batches` says for the time of the block whether
+        loaders fill up, in which case nothing else is done."""
+        from accelerate._uneven_inputs import join
+
+        return join(self, joinables, even_batches)
 
     @staticmethod
     def trigger_sync_in_backward(model: Any) -> AbstractContextManager[None]:
@@ -831,9 +852,11 @@ class Accelerator:
         self, autocast_handler: AutocastKwargs | None = None
     ) -> AbstractContextManager[None]:
         """The precision of the run for code outside of a prepared model."""
-        handler = autocast_handler or AutocastKwargs()
-        _refuse_cache(handler)
-        return _Scope(self._run.autocast(handler.enabled))
+        if not self.native_amp:
+            return nullcontext()
+        handler = autocast_handler or self.autocast_handler or AutocastKwargs()
+        dtype = _DTYPES[self.mixed_precision]
+        return torch.autocast(self.device.type, dtype, **vars(handler))
 
     # --- collectives ------------------------------------------------------------------------
 
@@ -918,13 +941,6 @@ def _contexts(models: Iterable[Any]) -> list[_C.ModelContext]:
 
 def _listed(parameters: Any) -> list[torch.Tensor]:
     return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-
-
-def _refuse_cache(handler: AutocastKwargs | None) -> None:
-    if handler is not None and handler.cache_enabled is not None:
-        raise NotImplementedError(
-            "[AutocastKwargs] got cache_enabled, which this version does not have; leave it out"
-        )
 
 
 __getattr__ = placeholders_for(__name__)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,7 +96,7 @@ def prepare_data_loader(
     if isinstance(sampler, SeedableRandomSampler):
         # Shares of different orders would leave samples out.
         (sampler.initial_seed,) = broadcast_object_list([sampler.initial_seed])
-    settings = _kept_settings(dataloader)
+    settings = kept_settings(dataloader)
     synchronized_generator = None
     if dispatch_batches:
         _check_split(dataloader, split_batches, num_processes)
@@ -127,7 +128,7 @@ def prepare_data_loader(
     return prepared
 
 
-def _kept_settings(dataloader: DataLoader) -> dict[str, Any]:
+def kept_settings(dataloader: DataLoader) -> dict[str, Any]:
     """Arguments for a loader of the same data in the same batches."""
     settings = {name: getattr(dataloader, name) for name in _KEPT_SETTINGS}
     settings["dataset"] = dataloader.dataset
@@ -186,6 +187,10 @@ def _shard(
     even_batches: bool,
 ) -> None:
     """Puts this process's share in the place of the whole."""
+    if not split_batches and _has_shards(dataloader.dataset, num_processes):
+        # Each process reads its own files, and may have more or fewer batches than others.
+        settings["dataset"] = dataloader.dataset.shard(num_processes, process_index)
+        return
     if isinstance(dataloader.dataset, IterableDataset):
         if dataloader.batch_size is None:
             raise UsageError(
@@ -219,6 +224,15 @@ def _shard(
         split_batches,
         even_batches,
     )
+
+
+def _has_shards(dataset: Any, num_processes: int) -> bool:
+    """Whether it is a streaming data set of `datasets` that can be read in so many parts."""
+    # Where nobody has imported the library, the data set is not one of its.
+    library = sys.modules.get("datasets")
+    if library is None or not isinstance(dataset, library.IterableDataset):
+        return False
+    return dataset.n_shards >= num_processes
 
 
 def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> None:
@@ -257,7 +271,7 @@ class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
 def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
     """A loader like this one that begins after its first `num_batches`, for going on in the middle
     of an epoch. Their samples are not read, unless the data can only be read in order."""
-    settings = _kept_settings(dataloader)
+    settings = kept_settings(dataloader)
     is_iterable = isinstance(dataloader.dataset, IterableDataset)
     num_read = num_batches if is_iterable else 0
     if not is_iterable:

@@ -14,7 +14,13 @@ from accelerate import _C
 from accelerate._placeholders import placeholders_for
 from accelerate._state_values import flatten, unflatten
 from accelerate.errors import UsageError
+from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils.operations import send_to_device
+
+
+def move_to_device(state: Any, device: Any) -> Any:
+    """The same structure with tensors on the device."""
+    return send_to_device(state, device)
 
 
 class _Adapter:
@@ -104,14 +110,31 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
     _is_accelerate_prepared = True
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, run: _C.TrainingRun, device_placement: bool = True
+        self,
+        optimizer: torch.optim.Optimizer,
+        device_placement: bool = True,
+        scaler: Any = None,
+        *,
+        _run: _C.TrainingRun | None = None,
     ) -> None:
+        """`scaler` is that of the run, which is the latest `Accelerator`'s of this process."""
+        run = _run or AcceleratorState().run
         self.optimizer = optimizer
+        self.scaler = scaler
+        self.device_placement = device_placement
         self._adapter = _Adapter(optimizer)
         self._step = run.prepare_optimizer(self._adapter)
         # State that was made or loaded before the model moved.
         if device_placement and optimizer.state and run.device.type != "cpu":
             optimizer.load_state_dict(send_to_device(optimizer.state_dict(), run.device))
+
+    @property
+    def accelerator_state(self) -> AcceleratorState:
+        return AcceleratorState()
+
+    @property
+    def gradient_state(self) -> GradientState:
+        return GradientState()
 
     @property
     def state(self) -> Any:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `prepare` makes of a module: the same module, whose calls pass the engine.
 
-A prepared module is a second object on the *same* attributes: both share one `__dict__`, so that
-parameters, hooks, `train()` and everything else are those of the user's module. Its type is a
-subclass of the user's class, one for all modules of that class; its `__class__` is the user's, so
-that what asks for it, replaces it or makes another module of it deals with the user's. The engine
-has a slot beside the attributes.
+Where the engine has nothing to do around a call, as in a process on its own, that is the user's
+object. Otherwise a prepared module is a second object on the *same* attributes: both share one
+`__dict__`, so that parameters, hooks, `train()` and everything else are those of the user's module.
+Its type is a subclass of the user's class, one for all modules of that class; its `__class__` is
+the user's, so that what asks for it, replaces it or makes another module of it deals with the
+user's. The engine has a slot beside the attributes.
 
 Calling the user's own object does not touch the engine, which is what `unwrap_model` is for; with
 mixed precision it computes in the same precision, as the original's does."""
@@ -19,12 +20,33 @@ import threading
 import typing
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from accelerate import _C
 from accelerate._trees import map_tensors, tensors_of, with_tensors
+
+
+class Scope(AbstractContextManager, ContextDecorator):
+    """`with` over objects of the engine that have `enter` and `exit`; a decorator too. Those that
+    have to know leave by `abandon` where an exception is under way."""
+
+    def __init__(self, *inner: Any) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> None:
+        for inner in self._inner:
+            inner.enter()
+
+    def __exit__(self, kind: type | None, *exception: Any) -> None:
+        for inner in reversed(self._inner):
+            if kind is not None and hasattr(inner, "abandon"):
+                inner.abandon()
+            else:
+                inner.exit()
 
 
 def parameter_set(module: torch.nn.Module) -> _C.ParameterSet:
@@ -72,12 +94,26 @@ class Autocast(typing.NamedTuple):
 
     device_type: str
     dtype: torch.dtype
+    enabled: bool = True
+    cache_enabled: bool | None = None
+    # Whether the engine computes in it by itself.
+    is_of_engine: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is nothing but the precision of the run."""
+        return self.enabled and self.cache_enabled is None and self.is_of_engine
 
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
-        if torch.is_autocast_enabled(self.device_type):
+        if self.is_plain and torch.is_autocast_enabled(self.device_type):
             output = function(*args, **kwargs)
         else:
-            with torch.autocast(self.device_type, self.dtype):
+            with torch.autocast(
+                self.device_type,
+                self.dtype,
+                enabled=self.enabled,
+                cache_enabled=self.cache_enabled,
+            ):
                 output = function(*args, **kwargs)
         return map_tensors(output, lambda t: t.float() if t.dtype in _REDUCED else t)
 
@@ -97,10 +133,16 @@ class _Engine:
     """The seams around the calls of one prepared module."""
 
     def __init__(
-        self, module: torch.nn.Module, context: _C.ModelContext, bucket_bytes_cap: int
+        self,
+        module: torch.nn.Module,
+        context: _C.ModelContext,
+        bucket_bytes_cap: int,
+        autocast: Autocast | None,
     ) -> None:
         self.module = module
         self.context = context
+        # The context sees to the precision of the run; what is special goes inside of it.
+        self._autocast = None if autocast is None or autocast.is_plain else autocast
         self._buckets = _Buckets(bucket_bytes_cap)
         self._thread = threading.local()
         self._inlined: Callable | None = None
@@ -140,6 +182,8 @@ class _Engine:
                 break
         if torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False):
             function = self._compilable(function)
+        if self._autocast is not None:
+            args, kwargs, function = (function, args, kwargs), {}, self._autocast.run
         forward = self.context.begin_forward()
         self._thread.is_inside = True
         ddp: Any = torch.nn.parallel.DistributedDataParallel
@@ -201,10 +245,16 @@ class _InPrecision(_Retyped):
 
 
 class _Prepared(_Retyped):
-    """A prepared module."""
+    """A prepared module whose calls pass the engine."""
 
     __slots__ = ("_accelerate_engine",)
     _is_accelerate_prepared = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        engine = self._accelerate_engine
+        if engine.is_inside:
+            return super().__call__(*args, **kwargs)
+        return engine.run(super().__call__, args, kwargs)
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -214,7 +264,7 @@ class _Prepared(_Retyped):
     def __class__(self, kind: type) -> None:
         # As `torch.nn.utils.parametrize` does, to give the module's class a property.
         self._accelerate_engine.module.__class__ = kind
-        _set_type(self, _type_of(_base_for(self._accelerate_engine.context), kind))
+        _set_type(self, _type_of(_Prepared, kind))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         # What is compiled stays in the attributes, and must not know the engine.
@@ -232,14 +282,42 @@ class _Prepared(_Retyped):
         return typing.cast, (object, self._accelerate_engine.module)
 
 
-class _Called(_Prepared):
-    """A module whose calls pass the engine."""
+class _UsersOwn:
+    """A name that `DistributedDataParallel` has, and loops ask a prepared module for; whatever the
+    user's module has by that name comes first."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        engine = self._accelerate_engine
-        if engine.is_inside:
-            return super().__call__(*args, **kwargs)
-        return engine.run(super().__call__, args, kwargs)
+    def __init__(self, instead: Callable[[Any], Any]) -> None:
+        self._instead = instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, prepared: Any, owner: type | None = None) -> Any:
+        if prepared is None:
+            return self
+        own = prepared.__dict__
+        for place in (own["_modules"], own["_parameters"], own["_buffers"]):
+            if self._name in place:
+                return place[self._name]
+        return self._instead(prepared._accelerate_engine)
+
+
+def _no_sync(engine: _Engine) -> Callable[[], Scope]:
+    return lambda: Scope(engine.context.no_sync())
+
+
+def _set_syncs(prepared: Any, value: bool) -> None:
+    prepared._accelerate_engine.context.syncs_gradients = value
+
+
+def _as_of_ddp() -> dict[str, Any]:
+    return {
+        "module": _UsersOwn(lambda engine: engine.module),
+        "no_sync": _UsersOwn(_no_sync),
+        "require_backward_grad_sync": property(
+            lambda prepared: prepared._accelerate_engine.context.syncs_gradients, _set_syncs
+        ),
+    }
 
 
 def _keep_out_of_graphs(function: Callable) -> Callable:
@@ -272,10 +350,10 @@ def _precise_forward(kind: type) -> Callable:
     return forward
 
 
-for _function in (_Engine.run, _Called.__call__):
+for _function in (_Engine.run, _Prepared.__call__):
     _keep_out_of_graphs(_function)
 
-_FORWARDS = {_Called: _engine_forward, _InPrecision: _precise_forward}
+_FORWARDS = {_Prepared: _engine_forward, _InPrecision: _precise_forward}
 # One type for all modules of a class; it goes when the last of them has gone.
 _types: weakref.WeakValueDictionary[tuple, type] = weakref.WeakValueDictionary()
 
@@ -294,8 +372,12 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     if autocast is not None:
         members["_accelerate_autocast"] = autocast
     # Scripted modules have no forward in Python.
-    if base in _FORWARDS and getattr(kind, "forward", None) is not None:
+    if getattr(kind, "forward", None) is not None:
         members["forward"] = _FORWARDS[base](kind)
+    if base is _Prepared:
+        for name, member in _as_of_ddp().items():
+            if not hasattr(kind, name):
+                members[name] = member
     made = type(kind)(kind.__name__, (base, kind), members)
     _types[key] = made
     return made
@@ -305,9 +387,8 @@ def _set_type(module: Any, kind: type) -> None:
     object.__dict__["__class__"].__set__(module, kind)
 
 
-def _base_for(context: _C.ModelContext) -> type:
-    # Alone and in full precision the engine has nothing to do around a call.
-    return _Prepared if context.is_plain else _Called
+# The contexts of modules that are prepared as they are.
+_local: Any = WeakIdKeyDictionary()
 
 
 def attach(
@@ -316,23 +397,37 @@ def attach(
     autocast: Autocast | None,
     bucket_bytes_cap: int,
 ) -> torch.nn.Module:
-    """A prepared module on the attributes of `module`."""
+    """The module itself, or a prepared one on its attributes where its engine has something to do
+    around calls."""
     kind = module.__class__
-    prepared_type = _type_of(_base_for(context), kind)
-    # Not the user's __new__, which may want arguments.
-    prepared = object.__new__(prepared_type)
-    object.__setattr__(prepared, "__dict__", module.__dict__)
-    engine = _Engine(module, context, bucket_bytes_cap)
-    object.__setattr__(prepared, "_accelerate_engine", engine)
     if autocast is not None:
         _set_type(module, _type_of(_InPrecision, kind, autocast))
+    if context.is_local:
+        _local[module] = context
+        return module
+    _local.pop(module, None)
+    # Not the user's __new__, which may want arguments.
+    prepared = object.__new__(_type_of(_Prepared, kind))
+    object.__setattr__(prepared, "__dict__", module.__dict__)
+    engine = _Engine(module, context, bucket_bytes_cap, autocast)
+    object.__setattr__(prepared, "_accelerate_engine", engine)
     return prepared
 
 
-def attach_again(prepared: torch.nn.Module) -> None:
-    """After its context has got another engine."""
-    context = prepared._accelerate_engine.context
-    _set_type(prepared, _type_of(_base_for(context), prepared.__class__))
+def compiled(prepared: torch.nn.Module, plugin: Any, evaluation_mode: bool) -> torch.nn.Module:
+    """The module compiled as the plugin says; once."""
+    if is_compiled_module(prepared) or prepared._compiled_call_impl is not None:
+        return prepared
+    kwargs = plugin.to_kwargs()
+    if plugin.use_regional_compilation:
+        from accelerate.utils.other import compile_regions
+
+        return compile_regions(prepared, **kwargs)
+    if not evaluation_mode:
+        return torch.compile(prepared, **kwargs)
+    # It may be trained later, and must be known as the module itself until then.
+    prepared.compile(**kwargs)
+    return prepared
 
 
 # Compiled modules whose inner module was prepared, and was unwrapped since.
@@ -347,7 +442,7 @@ def is_compiled_module(module: Any) -> bool:
 
 
 def _prepared_in(model: Any) -> torch.nn.Module | None:
-    if issubclass(type(model), _Prepared):
+    if issubclass(type(model), _Prepared) or model in _local:
         return model
     if is_compiled_module(model):
         return _compiled[model] if model in _compiled else _prepared_in(model._orig_mod)
@@ -357,7 +452,10 @@ def _prepared_in(model: Any) -> torch.nn.Module | None:
 def context_of(model: Any) -> _C.ModelContext | None:
     """Also of a compiled prepared module; None for an object that was not prepared."""
     prepared = _prepared_in(model)
-    return None if prepared is None else prepared._accelerate_engine.context
+    if prepared is None:
+        return None
+    own = _local.get(prepared)
+    return prepared._accelerate_engine.context if own is None else own
 
 
 def unwrap(model: Any) -> Any:

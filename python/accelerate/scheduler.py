@@ -10,7 +10,7 @@ from typing import Any
 from accelerate import _C
 from accelerate._placeholders import placeholders_for
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.state import GradientState
+from accelerate.state import AcceleratorState, GradientState
 
 
 class AcceleratedScheduler:
@@ -24,21 +24,26 @@ class AcceleratedScheduler:
     def __init__(
         self,
         scheduler: Any,
-        optimizers: list[AcceleratedOptimizer],
-        run: _C.TrainingRun,
+        optimizers: AcceleratedOptimizer | list[AcceleratedOptimizer],
         step_with_optimizer: bool = True,
+        split_batches: bool = False,
+        *,
+        _run: _C.TrainingRun | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self.optimizers = optimizers
+        self.optimizers = optimizers if isinstance(optimizers, (list, tuple)) else [optimizers]
         self.step_with_optimizer = step_with_optimizer
+        self.split_batches = split_batches
         self.gradient_state = GradientState()
-        self._run = run
+        # That of the latest `Accelerator` of this process.
+        self._run = _run or AcceleratorState().run
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         end = getattr(self.scheduler, "total_steps", None)
         num_moves, num_counted = self._run.scheduler_moves(
             [opt._step for opt in self.optimizers],
             step_with_optimizer=self.step_with_optimizer,
+            split_batches=self.split_batches,
             adjust_scheduler=self.gradient_state.adjust_scheduler,
             # torch counts the start as a step.
             num_counted=getattr(self.scheduler, "_step_count", 1) - 1,

@@ -6,6 +6,7 @@ See docs/guide_python.md."""
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +20,28 @@ from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPlugin
 
 
+def raise_of_property(obj: Any, name: str) -> None:
+    """First in a `__getattr__`, which Python also asks after a property has failed: raises what the
+    property has raised."""
+    if hasattr(type(obj), name):
+        object.__getattribute__(obj, name)
+
+
 def _view(kind: type) -> Any:
     """The state of this process, whatever there is of it: unpickling connects to nobody."""
     view = object.__new__(kind)
     view.__dict__ = kind._shared_state
     return view
+
+
+def _at_device(environment: _C.ProcessEnvironment, number: int) -> _C.ProcessEnvironment:
+    """The same place, of a process that is to use another device than the one of its number."""
+    return _C.environment_of_group(
+        rank=environment.rank,
+        world_size=environment.world_size,
+        local_rank=number,
+        local_world_size=environment.local_world_size,
+    )
 
 
 class PartialState:
@@ -50,13 +68,15 @@ class PartialState:
             return
         from accelerate._connect import connect
 
-        # As in the original, the default argument leaves the variable its say.
-        cpu = _C.wants_cpu(cpu or None)
+        wanted = os.environ.get("ACCELERATE_TORCH_DEVICE")
+        # As in the original, the default argument leaves the variables their say.
+        cpu = _C.wants_cpu(cpu or (wanted or "").startswith("cpu") or None)
         environment, group = connect(cpu, kwargs)
-        self.environment = environment
+        number = None if wanted is None or cpu else torch.device(wanted).index
+        self.environment = environment if number is None else _at_device(environment, number)
         self.group = group
         self._cpu = cpu
-        self.device = _C.select_device(environment.local_rank, cpu)
+        self.device = _C.select_device(self.environment.local_rank, cpu)
         self.num_processes = environment.world_size
         self.process_index = environment.rank
         self.local_process_index = environment.local_rank
@@ -68,6 +88,7 @@ class PartialState:
         self.backend = None if self.distributed_type == DistributedType.NO else group.backend
 
     def __getattr__(self, name: str) -> Any:
+        raise_of_property(self, name)
         # Only reached where the shared state has no such entry.
         if name in self._attributes:
             raise AttributeError(
@@ -122,7 +143,7 @@ class PartialState:
 
     def set_device(self) -> None:
         """Makes this process's device the current one."""
-        self.device = _C.select_device(self.local_process_index, self._cpu)
+        self.device = _C.select_device(self.environment.local_rank, self._cpu)
 
     def wait_for_everyone(self) -> None:
         """Waits until every process has come here."""
@@ -330,15 +351,34 @@ class GradientState:
         )
 
 
+# The original's words.
+_INITIALIZED = (
+    "AcceleratorState has already been initialized and cannot be changed, restart your runtime "
+    "completely and pass"
+)
+
+
 class AcceleratorState:
-    """`PartialState` and what an `Accelerator` has added to it: its precision."""
+    """`PartialState` and what an `Accelerator` has added to it: its precision, and how it compiles
+    models. Of what is not part of this package there is no plugin."""
 
     _shared_state: dict[str, Any] = {}
+    deepspeed_plugin = deepspeed_plugins = fsdp_plugin = megatron_lm_plugin = None
+    torch_tp_plugin = None
+    is_fsdp2 = False
+    # Of a run without a configuration.
+    parallelism_config = device_mesh = dynamo_plugin = None
 
     def __init__(
         self,
         mixed_precision: str | None = None,
         cpu: bool = False,
+        dynamo_plugin: Any = None,
+        deepspeed_plugin: Any = None,
+        fsdp_plugin: Any = None,
+        torch_tp_plugin: Any = None,
+        megatron_lm_plugin: Any = None,
+        parallelism_config: Any = None,
         _from_accelerator: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -351,29 +391,34 @@ class AcceleratorState:
             return
         if not _from_accelerator:
             raise UsageError(
-                "[AcceleratorState] no Accelerator was made yet; make one first, or use "
-                "PartialState"
+                "[AcceleratorState] no Accelerator was made yet. Please make sure to properly "
+                "initialize your accelerator via `accelerator = Accelerator()` before using any "
+                "functionality from the `accelerate` library, or use PartialState"
             )
         precision = _C.requested_precision(mixed_precision)
         self._partial = PartialState(cpu, **kwargs)
         self._mixed_precision = precision
         self._cpu = cpu
+        self.dynamo_plugin = dynamo_plugin
+        self.parallelism_config = parallelism_config
 
     def _check(self, mixed_precision: str | None, cpu: bool) -> None:
         if cpu and self.device.type != "cpu":
             raise UsageError(
                 "[Accelerator] got cpu=True, but an Accelerator of this process trains on "
-                f"{self.device}; make all of them alike, or call "
+                f"{self.device}: {_INITIALIZED} `cpu=True` to `Accelerator()`; or call "
                 "AcceleratorState._reset_state(True) first"
             )
         if mixed_precision is not None and mixed_precision != self._mixed_precision:
             raise UsageError(
                 f"[Accelerator] got mixed_precision='{mixed_precision}', but an Accelerator of this "
-                f"process has '{self._mixed_precision}'; make all of them alike, or call "
+                f"process has '{self._mixed_precision}': {_INITIALIZED} "
+                f"`mixed_precision='{mixed_precision}'` to `Accelerator()`; or call "
                 "AcceleratorState._reset_state() first"
             )
 
     def __getattr__(self, name: str) -> Any:
+        raise_of_property(self, name)
         if name != "_partial" and self._shared_state:
             return getattr(self._partial, name)
         raise AttributeError(
@@ -398,6 +443,24 @@ class AcceleratorState:
     @property
     def mixed_precision(self) -> str:
         return self._mixed_precision
+
+    @property
+    def run(self) -> _C.TrainingRun:
+        """That of the `Accelerator` made last, for what is prepared without naming one."""
+        accelerator = self.accelerator()
+        if accelerator is None:
+            raise UsageError(
+                "[AcceleratorState] the Accelerator of this process is gone; keep it as long as "
+                "what it has prepared"
+            )
+        return accelerator._run
+
+    def get_deepspeed_plugin(self, name: str) -> Any:
+        """Of plugins that were given by name, which this package takes none of."""
+        raise ValueError(f"[get_deepspeed_plugin] got {name!r}, but there is no DeepSpeed plugin")
+
+    def select_deepspeed_plugin(self, name: str | None = None) -> None:
+        self.get_deepspeed_plugin(str(name))
 
     def __repr__(self) -> str:
         return f"{self._partial!r}\nMixed precision type: {self.mixed_precision}\n"

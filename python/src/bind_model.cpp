@@ -92,12 +92,17 @@ void bind_model(py::module_& module) {
   py::class_<ModelContext, std::shared_ptr<ModelContext>>(
       module, "ModelContext")
       .def_property_readonly(
-          "is_plain",
+          "is_local",
           [](const ModelContext& context) {
-            return context.engine->is_local() &&
-                   context.precision == Precision::kNo;
+            return context.engine->is_local();
           })
       .def_readonly("is_for_evaluation", &ModelContext::is_for_evaluation)
+      .def_property(
+          "syncs_gradients",
+          [](const ModelContext& context) { return context.engine->sync(); },
+          [](ModelContext& context, bool sync) {
+            context.engine->set_sync(sync);
+          })
       .def(
           "begin_forward",
           [](std::shared_ptr<ModelContext> context) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "accelerate/local_sgd.h"
 #include "base/exit_codes.h"
 #include "config/run_settings.h"
 #include "python/src/binders.h"
 #include "python/src/python_optimizer.h"
+#include "python/src/state_values.h"
 #include "run/training_run.h"
 
 namespace accelerate::python {
@@ -78,15 +80,7 @@ void bind_options(py::module_& module) {
           [](AcceleratorOptions& options, const std::string& name) {
             options.mixed_precision = parse_precision(name);
           },
-          py::arg("name"))
-      .def(
-          "step_schedulers_per_process",
-          [](AcceleratorOptions& options, bool per_process) {
-            options.scheduler_stepping =
-                per_process ? SchedulerStepping::kPerProcess
-                            : SchedulerStepping::kPerOptimizerStep;
-          },
-          py::arg("per_process"));
+          py::arg("name"));
 }
 
 /// What Python's `with accelerator.accumulate(model)` enters and leaves.
@@ -107,20 +101,64 @@ class MicroBatch {
   std::unique_ptr<AccumulateGuard> guard_;
 };
 
-/// What Python's `with accelerator.autocast()` enters and leaves.
-class Autocast {
- public:
-  Autocast(c10::DeviceType device, Precision precision)
-      : device_(device), precision_(precision) {}
-  void enter() {
-    guard_ = std::make_unique<AutocastGuard>(device_, precision_);
+/// Destroys a guard that looks whether an exception is under way: one of
+/// Python's is none of C++.
+template <class Guard>
+void abandon(std::unique_ptr<Guard>& guard) {
+  struct OfPython {};
+  try {
+    const auto gone = std::move(guard);
+    throw OfPython{};
+  } catch (const OfPython&) {
   }
-  void exit() { guard_.reset(); }
+}
+
+/// What Python's `with accelerator.join_uneven_inputs(...)` enters and leaves.
+class Join {
+ public:
+  Join(
+      const TrainingRun& run,
+      std::vector<std::shared_ptr<ModelContext>> models)
+      : run_(run), models_(std::move(models)) {}
+  void enter() {
+    std::vector<ParallelEngine*> engines;
+    for (const auto& model : models_) {
+      engines.push_back(model->engine.get());
+    }
+    guard_.reset(new JoinGuard(run_.begin_join(std::move(engines), {})));
+  }
+  // Its destructor may throw, which a smart pointer's must not.
+  void exit() { delete guard_.release(); }
+  void abandon() { python::abandon(guard_); }
 
  private:
-  c10::DeviceType device_;
-  Precision precision_;
-  std::unique_ptr<AutocastGuard> guard_;
+  const TrainingRun& run_;
+  std::vector<std::shared_ptr<ModelContext>> models_;
+  std::unique_ptr<JoinGuard> guard_;
+};
+
+/// What Python's `with LocalSGD(...)` enters and leaves.
+class LocalSteps {
+ public:
+  LocalSteps(
+      const TrainingRun& run,
+      std::shared_ptr<ModelContext> model,
+      int64_t num_steps)
+      : run_(run), model_(std::move(model)), num_steps_(num_steps) {}
+  void enter() {
+    guard_ = std::make_unique<LocalSGD>(
+        run_.group(), *model_->engine, model_->model.parameters, num_steps_);
+  }
+  void step() { guard_->step(); }
+  // Its destructor may throw, which a smart pointer's must not.
+  void exit() { delete guard_.release(); }
+  void abandon() { python::abandon(guard_); }
+
+ private:
+  const TrainingRun& run_;
+  std::shared_ptr<ModelContext> model_;
+  int64_t num_steps_;
+  std::unique_ptr<LocalSGD> guard_;
 };
 
 } // namespace
@@ -142,9 +180,31 @@ void bind_run(py::module_& module) {
   py::class_<MicroBatch>(module, "MicroBatch")
       .def("enter", &MicroBatch::enter)
       .def("exit", &MicroBatch::exit);
-  py::class_<Autocast>(module, "Autocast")
-      .def("enter", &Autocast::enter)
-      .def("exit", &Autocast::exit);
+  py::class_<Join>(module, "Join")
+      .def("enter", &Join::enter)
+      .def("exit", &Join::exit, release)
+      .def("abandon", &Join::abandon, release);
+  py::class_<LocalSteps>(module, "LocalSteps")
+      .def("enter", &LocalSteps::enter)
+      .def("step", &LocalSteps::step, release)
+      .def("exit", &LocalSteps::exit, release)
+      .def("abandon", &LocalSteps::abandon, release);
+  // With the names of torch's.
+  py::class_<GradScaler, std::shared_ptr<GradScaler>>(module, "GradScaler")
+      .def("is_enabled", [](const GradScaler&) { return true; })
+      .def("scale", &GradScaler::scale, py::arg("loss"))
+      .def("get_scale", &GradScaler::current_scale, release)
+      .def(
+          "state_dict",
+          [](const GradScaler& scaler) {
+            return from_state_dict(scaler.state_dict());
+          })
+      .def(
+          "load_state_dict",
+          [](GradScaler& scaler, const py::dict& state) {
+            scaler.load_state_dict(to_state_dict(state));
+          },
+          py::arg("state_dict"));
   module.attr("EXIT_PREEMPTED") = kExitPreempted;
   py::class_<TrainingRun>(module, "TrainingRun")
       .def(
@@ -222,6 +282,26 @@ void bind_run(py::module_& module) {
           },
           py::arg("adapter"))
       .def("wire", &TrainingRun::wire)
+      .def_property_readonly("scaler", &TrainingRun::scaler)
+      .def(
+          "join",
+          [](const TrainingRun& run,
+             std::vector<std::shared_ptr<ModelContext>> models) {
+            return std::make_unique<Join>(run, std::move(models));
+          },
+          py::arg("models"),
+          py::keep_alive<0, 1>())
+      .def(
+          "local_steps",
+          [](const TrainingRun& run,
+             std::shared_ptr<ModelContext> model,
+             int64_t num_steps) {
+            return std::make_unique<LocalSteps>(
+                run, std::move(model), num_steps);
+          },
+          py::arg("model"),
+          py::arg("num_steps"),
+          py::keep_alive<0, 1>())
       .def_property_readonly("state", &TrainingRun::state)
       .def(
           "backward",
@@ -254,14 +334,6 @@ void bind_run(py::module_& module) {
           },
           py::arg("models"),
           py::keep_alive<0, 1>())
-      .def(
-          "autocast",
-          [](const TrainingRun& run, bool enabled) {
-            return std::make_unique<Autocast>(
-                run.device().type(),
-                enabled ? run.precision() : Precision::kNo);
-          },
-          py::arg("enabled"))
       .def("unscale_gradients", &TrainingRun::unscale_gradients, release)
       .def(
           "clip_grad_norm",
@@ -284,20 +356,27 @@ void bind_run(py::module_& module) {
           [](const TrainingRun& run,
              std::vector<std::shared_ptr<OptimizerStep>> optimizers,
              bool step_with_optimizer,
+             bool split_batches,
              bool adjust_scheduler,
              int64_t num_counted,
              std::optional<int64_t> end) {
-            const SchedulerMoves moves = run.scheduler_moves(
+            const SchedulerMoves moves = scheduler_moves(
                 {.follows_optimizers = step_with_optimizer,
                  .optimizers = std::move(optimizers),
                  .is_original_rule = true,
+                 .sync_gradients = run.step_state()->sync_gradients(),
                  .counts_accumulated = adjust_scheduler,
+                 .stepping = split_batches
+                                 ? SchedulerStepping::kPerOptimizerStep
+                                 : SchedulerStepping::kPerProcess,
+                 .num_processes = run.topology().world_size,
                  .num_counted = num_counted,
                  .end = end});
             return std::make_pair(moves.num_moves, moves.num_counted);
           },
           py::arg("optimizers"),
           py::arg("step_with_optimizer"),
+          py::arg("split_batches"),
           py::arg("adjust_scheduler"),
           py::arg("num_counted"),
           py::arg("end"))

@@ -517,7 +517,6 @@ def test_batches_travel_as_bytes():
         (DataLoader(Stream(), 3), {"split_batches": True}, "batch size of 3.*processes, 2"),
         (DataLoader(TEN, batch_sampler=[[1]]), {"split_batches": True}, "has no batch_size"),
         (DataLoader(TEN, 2), {"dispatch_batches": True}, "put_on_device=False"),
-        (DataLoader(TEN, 2), {"use_stateful_dataloader": True}, "use_stateful_dataloader=True"),
         (DataLoader(TEN, 2), {"torch_device_mesh": object()}, "torch_device_mesh, which is not"),
     ],
 )

@@ -153,7 +153,9 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   auto context = std::make_shared<ModelContext>();
   context->model = std::move(model);
   context->as_prepared = ParameterSnapshot(context->model);
-  check_precision(context->model, precision());
+  if (!evaluation_mode) {
+    check_precision(context->model, precision());
+  }
   put_engine(
       context, evaluation_mode ? Strategy(SingleDevice{}) : assembly_.strategy);
   context->step_state = step_state_;
@@ -188,6 +190,7 @@ void TrainingRun::put_engine(
 }
 
 void TrainingRun::train_evaluated(const std::shared_ptr<ModelContext>& model) {
+  check_precision(model->model, precision());
   put_engine(model, assembly_.strategy);
   model->is_for_evaluation = false;
   has_models_ = true;

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import copy
 import enum
+import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from accelerate._placeholders import placeholders_for
-from accelerate.utils.environment import clear_environment
+from accelerate.utils.environment import clear_environment, parse_flag_from_env
 
 if TYPE_CHECKING:
     import torch
@@ -260,6 +262,9 @@ class EngineKwargs(KwargsHandler):
     engine: Any = None
 
 
+ProfilerActivity = Literal["cpu", "xpu", "mtia", "cuda", "hpu"]
+
+
 @dataclass
 class ProfileKwargs(KwargsHandler):
     """Arguments of `torch.profiler.profile`; activities by name (`cpu`, `cuda`, ...), the
@@ -360,6 +365,206 @@ class GradientAccumulationPlugin(KwargsHandler):
     sync_with_dataloader: bool = True
     # Exchanges in every batch: less memory, more traffic.
     sync_each_batch: bool = False
+
+
+@dataclass
+class TorchDynamoPlugin(KwargsHandler):
+    """Arguments of `torch.compile`, by which `prepare` compiles models unless the backend is no.
+    What is left out is read from ACCELERATE_DYNAMO_*."""
+
+    backend: DynamoBackend | str | None = None
+    mode: str | None = None
+    fullgraph: bool | None = None
+    dynamic: bool | None = None
+    options: Any = None
+    # Compiles nothing, for tests.
+    disable: bool = False
+    # Compiles repeated blocks of a class one by one, which is done once for all of them.
+    use_regional_compilation: bool | None = None
+
+    def __post_init__(self) -> None:
+        def flag(name: str) -> bool:
+            return parse_flag_from_env(f"ACCELERATE_DYNAMO_USE_{name}")
+
+        backend = self.backend or os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no")
+        self.backend = DynamoBackend(str(backend).upper())
+        if self.mode is None:
+            self.mode = os.environ.get("ACCELERATE_DYNAMO_MODE", "default")
+        if self.fullgraph is None:
+            self.fullgraph = flag("FULLGRAPH")
+        if self.use_regional_compilation is None:
+            self.use_regional_compilation = flag("REGIONAL_COMPILATION")
+        if self.dynamic is None and "ACCELERATE_DYNAMO_USE_DYNAMIC" in os.environ:
+            self.dynamic = flag("DYNAMIC")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "backend": self.backend.value.lower()}
+
+    def to_kwargs(self) -> dict[str, Any]:
+        kwargs = super().to_kwargs()
+        kwargs.pop("use_regional_compilation", None)
+        return kwargs
+
+
+# --- options of what is not part of this package ------------------------------------------------
+# They can be made, read and kept; what would act on them says that it cannot.
+
+Backend = Literal["MSAMP", "TE"]
+OptLevel = Literal["O1", "O2"]
+FP8Format = Literal["HYBRID", "E4M3", "E5M2"]
+AmaxComputeAlgorithm = Literal["max", "most_recent"]
+
+
+def _chosen(name: str, value: str, choices: Any) -> str:
+    if value not in get_args(choices):
+        raise ValueError(f"`{name}` must be one of {' or '.join(get_args(choices))}")
+    return value
+
+
+@dataclass
+class AORecipeKwargs(KwargsHandler):
+    """How torchao computes in 8 bits."""
+
+    config: Any = None
+    module_filter_func: Callable[..., bool] | None = None
+    pad_inner_dim: bool | None = None
+    enable_fsdp_float8_all_gather: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.config is not None:
+            return
+        if self.pad_inner_dim is None:
+            self.pad_inner_dim = parse_flag_from_env("ACCELERATE_FP8_PAD_INNER_DIM", True)
+        if self.enable_fsdp_float8_all_gather is None:
+            self.enable_fsdp_float8_all_gather = parse_flag_from_env(
+                "ACCELERATE_FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER", True
+            )
+
+
+@dataclass
+class TERecipeKwargs(KwargsHandler):
+    """How Transformer Engine computes in 8 bits."""
+
+    use_autocast_during_eval: bool | None = None
+    margin: int | None = None
+    interval: int | None = None
+    fp8_format: FP8Format | None = None
+    amax_history_len: int | None = None
+    amax_compute_algo: AmaxComputeAlgorithm | None = None
+    override_linear_precision: tuple[bool, bool, bool] | None = None
+    use_mxfp8_block_scaling: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, default in (("margin", 0), ("interval", 1), ("amax_history_len", 1024)):
+            if getattr(self, name) is None:
+                setattr(self, name, int(os.environ.get(f"ACCELERATE_FP8_{name.upper()}", default)))
+        for name in ("use_autocast_during_eval", "use_mxfp8_block_scaling"):
+            if getattr(self, name) is None:
+                setattr(self, name, parse_flag_from_env(f"ACCELERATE_FP8_{name.upper()}"))
+        if self.override_linear_precision is None:
+            self.override_linear_precision = tuple(
+                parse_flag_from_env(f"ACCELERATE_FP8_OVERRIDE_{part}")
+                for part in ("FPROP", "DGRAD", "WGRAD")
+            )
+        chosen = self.fp8_format or os.environ.get("ACCELERATE_FP8_FORMAT", "HYBRID")
+        self.fp8_format = _chosen("fp8_format", chosen.upper(), FP8Format)
+        chosen = self.amax_compute_algo or os.environ.get(
+            "ACCELERATE_FP8_AMAX_COMPUTE_ALGO", "most_recent"
+        )
+        self.amax_compute_algo = _chosen("amax_compute_algo", chosen.lower(), AmaxComputeAlgorithm)
+
+
+@dataclass
+class MSAMPRecipeKwargs(KwargsHandler):
+    """How MS-AMP computes in 8 bits."""
+
+    opt_level: OptLevel | None = None
+
+    def __post_init__(self) -> None:
+        if self.opt_level is None:
+            self.opt_level = os.environ.get("ACCELERATE_FP8_OPT_LEVEL", "O2")
+        _chosen("opt_level", self.opt_level, OptLevel)
+
+
+@dataclass
+class FP8RecipeKwargs(TERecipeKwargs, MSAMPRecipeKwargs):
+    """An older form of the two above."""
+
+    backend: Backend | None = None
+
+    def __post_init__(self) -> None:
+        warnings.warn(
+            "FP8RecipeKwargs is deprecated; use TERecipeKwargs or MSAMPRecipeKwargs",
+            FutureWarning,
+            stacklevel=3,
+        )
+        backend = self.backend or os.environ.get("ACCELERATE_FP8_BACKEND", "te")
+        self.backend = _chosen("backend", backend.upper(), Backend)
+        TERecipeKwargs.__post_init__(self)
+        MSAMPRecipeKwargs.__post_init__(self)
+
+
+@dataclass
+class TorchTensorParallelPlugin:
+    """An older form of `ParallelismConfig(tp_size=...)`."""
+
+    tp_size: int = 1
+    torch_device_mesh: Any = None
+
+
+@dataclass
+class TorchTensorParallelConfig:
+    """How layers are cut over devices."""
+
+    enable_async_tp: bool = False
+
+
+@dataclass
+class TorchContextParallelConfig:
+    """How sequences are cut over devices."""
+
+    cp_comm_strategy: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cp_comm_strategy is None:
+            self.cp_comm_strategy = os.environ.get(
+                "PARALLELISM_CONFIG_CP_COMM_STRATEGY", "allgather"
+            )
+        if self.cp_comm_strategy not in ("allgather", "alltoall"):
+            raise ValueError(
+                f"Invalid cp_comm_strategy: {self.cp_comm_strategy}. Must be one of 'allgather' or "
+                "'alltoall'."
+            )
+
+
+@dataclass
+class DeepSpeedSequenceParallelConfig:
+    """How DeepSpeed cuts sequences over devices."""
+
+    sp_seq_length: int | None = None
+    sp_seq_length_is_variable: bool | None = None
+    sp_attn_implementation: str | None = None
+
+    def __post_init__(self) -> None:
+        prefix = "PARALLELISM_CONFIG_SP_"
+        if self.sp_seq_length_is_variable is None:
+            text = os.environ.get(f"{prefix}SEQ_LENGTH_IS_VARIABLE", "true")
+            self.sp_seq_length_is_variable = text.lower() == "true"
+        if self.sp_seq_length is None and not self.sp_seq_length_is_variable:
+            text = os.environ.get(f"{prefix}SEQ_LENGTH")
+            if text is None:
+                raise ValueError(
+                    "when `sp_seq_length_is_variable` is `False` `sp_seq_length` must be provided "
+                    f"either through the constructor or the environment variable {prefix}SEQ_LENGTH"
+                )
+            self.sp_seq_length = None if text == "None" else int(text)
+        if self.sp_attn_implementation is None:
+            self.sp_attn_implementation = os.environ.get(f"{prefix}ATTN_IMPLEMENTATION")
+
+
+def get_module_class_from_name(module: torch.nn.Module, name: str) -> type | None:
+    """The class of this name among those of the module and all inside of it."""
+    return next((type(part) for part in module.modules() if type(part).__name__ == name), None)
 
 
 __getattr__ = placeholders_for(__name__)

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Iterator
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,6 +80,66 @@ def patch_environment(**kwargs: Any) -> Iterator[None]:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
+
+
+def convert_dict_to_env_variables(current_env: dict[str, str]) -> list[str]:
+    """`NAME=value` lines of these variables, without those that a line cannot hold."""
+    lines = []
+    for key, value in current_env.items():
+        if key and value and not set(";\n<> ") & set(key + value):
+            lines.append(f"{key}={value}\n")
+        else:
+            warnings.warn(
+                f"[convert_dict_to_env_variables] Skipping {key}={value} as it contains forbidden "
+                "characters or missing values.",
+                stacklevel=2,
+            )
+    return lines
+
+
+def are_libraries_initialized(*library_names: str) -> list[str]:
+    """Those of these modules that were imported."""
+    return [name for name in library_names if name in sys.modules]
+
+
+@contextmanager
+def _own_variables_restored() -> Iterator[None]:
+    prefix = "ACCELERATE_"
+    before = {key: value for key, value in os.environ.items() if key.startswith(prefix)}
+    try:
+        yield
+    finally:
+        for key in [key for key in os.environ if key.startswith(prefix)]:
+            del os.environ[key]
+        os.environ.update(before)
+
+
+def purge_accelerate_environment(func_or_cls: Any) -> Any:
+    """A decorator: variables ACCELERATE_* that the function sets are as before when it has ended.
+    Of a class, and of its subclasses, the methods that begin with `test` are decorated."""
+    if isinstance(func_or_cls, type):
+        _purge_tests(func_or_cls)
+        func_or_cls.__init_subclass__ = classmethod(lambda cls, **_: _purge_tests(cls))
+        return func_or_cls
+    return _purged(func_or_cls)
+
+
+def _purged(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with _own_variables_restored():
+            return function(*args, **kwargs)
+
+    wrapper._accelerate_is_purged_environment_wrapped = True
+    return wrapper
+
+
+def _purge_tests(tests: type) -> None:
+    for name in dir(tests):
+        method = getattr(tests, name)
+        is_done = hasattr(method, "_accelerate_is_purged_environment_wrapped")
+        if name.startswith("test") and callable(method) and not is_done:
+            setattr(tests, name, _purged(method))
 
 
 __getattr__ = placeholders_for(__name__)

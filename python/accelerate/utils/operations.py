@@ -7,10 +7,11 @@ each of them raises `MismatchError`, which names the odd one."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import io
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ import torch
 from accelerate import _trees
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import MismatchError, UsageError, in_one_line
+from accelerate.utils.dataclasses import TensorInformation
 
 # The original's name, for what it only looks at in debug mode.
 DistributedOperationException = MismatchError
@@ -265,6 +267,115 @@ def convert_to_fp32(tensor: Any) -> Any:
     """The same structure with half precision tensors as fp32."""
     half = (torch.float16, torch.bfloat16)
     return _trees.map_tensors(tensor, lambda t: t.float() if t.dtype in half else t)
+
+
+class ConvertOutputsToFp32:
+    """A function whose half precision outputs are given as fp32."""
+
+    def __init__(self, model_forward: Callable) -> None:
+        self.model_forward = model_forward
+        functools.update_wrapper(self, model_forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return convert_to_fp32(self.model_forward(*args, **kwargs))
+
+    def __getstate__(self) -> Any:
+        raise pickle.PicklingError(
+            "Cannot pickle a prepared model with automatic mixed precision, please unwrap the model "
+            "with `Accelerator.unwrap_model(model)` before pickling it."
+        )
+
+
+def convert_outputs_to_fp32(model_forward: Callable) -> Callable:
+    """The function, with half precision outputs as fp32."""
+    converted = ConvertOutputsToFp32(model_forward)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return converted(*args, **kwargs)
+
+    forward.__wrapped__ = converted
+    return forward
+
+
+# --- descriptions of tensors --------------------------------------------------------------------
+
+# In the order of the original's numbers, from 1 on.
+_NUMBERED_DTYPES = (
+    torch.float,
+    torch.double,
+    torch.half,
+    torch.bfloat16,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+)
+TENSOR_TYPE_TO_INT = {dtype: number for number, dtype in enumerate(_NUMBERED_DTYPES, 1)}
+TENSOR_INT_TO_DTYPE = dict(enumerate(_NUMBERED_DTYPES, 1))
+
+
+def is_tensor_information(tensor_info: Any) -> bool:
+    return isinstance(tensor_info, TensorInformation)
+
+
+def get_data_structure(data: Any) -> Any:
+    """The same structure with a `TensorInformation` in place of each tensor."""
+    return _trees.map_tensors(data, lambda tensor: TensorInformation(tensor.shape, tensor.dtype))
+
+
+def get_shape(data: Any) -> Any:
+    """The same structure with the shape of each tensor, as a list."""
+    return _trees.map_tensors(data, lambda tensor: list(tensor.shape))
+
+
+def initialize_tensors(data_structure: Any) -> Any:
+    """The same structure with an empty tensor in place of each `TensorInformation`."""
+
+    def empty(info: TensorInformation) -> torch.Tensor:
+        return torch.empty(*info.shape, dtype=info.dtype)
+
+    return recursively_apply(empty, data_structure, test_type=is_tensor_information)
+
+
+def is_torch_xpu_tensor(tensor: Any, *args: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.device.type == "xpu"
+
+
+# --- what the original does in debug mode, and here always --------------------------------------
+
+
+def verify_operation(function: Callable) -> Callable:
+    """The function: collectives compare what processes bring by themselves."""
+    return function
+
+
+def chained_operation(function: Callable) -> Callable:
+    """The function, whose `DistributedOperationException` says by which operation it came."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except DistributedOperationException as error:
+            raise DistributedOperationException(
+                f"Error found while calling `{function.__module__}.{function.__name__}`. Please see "
+                "the earlier error for more details."
+            ) from error
+
+    return wrapper
+
+
+def GatheredParameters(  # noqa: N802, the original's name
+    params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True
+) -> AbstractContextManager[None]:
+    """Nothing: parameters are whole where DeepSpeed does not cut them."""
+    return nullcontext()
+
+
+class CannotPadNestedTensorWarning(UserWarning):
+    """A nested tensor has no length that could be filled up."""
 
 
 __getattr__ = placeholders_for(__name__)

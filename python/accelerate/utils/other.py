@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding the user's module inside what wraps it; files that one process writes for all."""
+"""Finding the user's module inside what wraps it, compiling its parts; files that one process
+writes for all; small helpers."""
 
 from __future__ import annotations
 
 import codecs
+import functools
 import os
+import platform
+import re
+import socket
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -124,6 +130,138 @@ def _safe_globals() -> list[Any]:
         numpy.dtypes.UInt32DType,
         codecs.encode,
     ]
+
+
+# --- compiled parts -----------------------------------------------------------------------------
+
+
+def is_repeated_blocks(module: torch.nn.Module) -> bool:
+    """Whether it is a list of modules that are all of one class."""
+    if not isinstance(module, torch.nn.ModuleList) or len(module) == 0:
+        return False
+    return all(isinstance(block, module[0].__class__) for block in module)
+
+
+def has_repeated_blocks(module: torch.nn.Module) -> bool:
+    """Whether there is such a list at any level."""
+    return any(is_repeated_blocks(part) for part in module.modules())
+
+
+def has_compiled_regions(module: torch.nn.Module) -> bool:
+    """Whether a part of the module was compiled by `torch.compile`."""
+    return any(
+        is_compiled_module(part) or part._compiled_call_impl is not None
+        for part in module.modules()
+    )
+
+
+def compile_regions(module: torch.nn.Module, **compile_kwargs: Any) -> torch.nn.Module:
+    """Compiles the parts of a module one by one, in place: blocks that are repeated share their
+    code, so that it takes as long as one of them. Gives the module."""
+    if is_repeated_blocks(module):
+        for block in module:
+            block.compile(**compile_kwargs)
+    elif has_repeated_blocks(module):
+        for child in module.children():
+            compile_regions(child, **compile_kwargs)
+    else:
+        module.compile(**compile_kwargs)
+    return module
+
+
+# --- small helpers ------------------------------------------------------------------------------
+
+
+def wait_for_everyone() -> None:
+    """Waits until every process has come here."""
+    PartialState().wait_for_everyone()
+
+
+def recursive_getattr(obj: Any, attr: str) -> Any:
+    """The attribute of a name with dots."""
+    return functools.reduce(getattr, attr.split("."), obj)
+
+
+def merge_dicts(source: dict, destination: dict) -> dict:
+    """`destination` with the entries of `source`, level by level."""
+    for key, value in source.items():
+        if isinstance(value, dict):
+            merge_dicts(value, destination.setdefault(key, {}))
+        else:
+            destination[key] = value
+    return destination
+
+
+def get_pretty_name(obj: Any) -> str:
+    """The name of a function or class, or of the class of an object."""
+    for named in (obj, type(obj)):
+        for name in ("__qualname__", "__name__"):
+            if hasattr(named, name):
+                return getattr(named, name)
+    return str(obj)
+
+
+def get_module_children_bottom_up(model: torch.nn.Module, return_fqns: bool = False) -> list:
+    """All modules, each after those inside of it, the model last; with their names as pairs."""
+    stack, ordered = [("", model)], []
+    while stack:
+        prefix, module = stack.pop()
+        ordered.append((prefix, module))
+        for name, child in module.named_children():
+            stack.append((f"{prefix}.{name}" if prefix else name, child))
+    ordered.reverse()
+    return ordered if return_fqns else [module for _, module in ordered]
+
+
+def model_has_dtensor(model: torch.nn.Module) -> bool:
+    """Whether a parameter is cut over devices by torch."""
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def get_model_tp_size(model: torch.nn.Module) -> int | None:
+    """Over how many devices transformers has cut its layers; None where it has not."""
+    size = getattr(model, "tp_size", None)
+    config = getattr(getattr(model, "config", None), "distributed_config", None)
+    if size is not None:
+        return size
+    return config.get("tp_size") if isinstance(config, dict) else getattr(config, "tp_size", None)
+
+
+def is_port_in_use(port: int | None = None) -> bool:
+    """Whether something listens on this port of this machine; 29500 by default."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(("localhost", 29500 if port is None else port)) == 0
+
+
+def get_free_port() -> int:
+    """A port of this machine that nothing uses now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def convert_bytes(size: float) -> str:
+    """The size in the largest unit that leaves a number of at least 1."""
+    for unit in ("bytes", "KB", "MB", "GB", "TB"):
+        if size < 1024.0:
+            return f"{round(size, 2)} {unit}"
+        size /= 1024.0
+    return f"{round(size, 2)} PB"
+
+
+def check_os_kernel() -> None:
+    """Warns on Linux before 5.5, where processes may hang."""
+    info = platform.uname()
+    numbers = re.match(r"(\d+)\.(\d+)", info.release)
+    if info.system == "Linux" and numbers and tuple(map(int, numbers.groups())) < (5, 5):
+        warnings.warn(
+            f"Detected kernel version {info.release}, which is below the recommended minimum of "
+            "5.5.0; this can cause the process to hang. It is recommended to upgrade the kernel to "
+            "the minimum version or higher.",
+            stacklevel=2,
+        )
 
 
 __getattr__ = placeholders_for(__name__)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What libraries ask an `Accelerator` about its configuration: of engines that are not part of this
+package the answer is None, False or NO, never an exception."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from accelerate import _C, _debug
+from accelerate.errors import UsageError
+from accelerate.parallelism_config import ParallelismConfig
+from accelerate.state import AcceleratorState
+from accelerate.utils.dataclasses import (
+    AORecipeKwargs,
+    AutocastKwargs,
+    DistributedDataParallelKwargs,
+    DynamoBackend,
+    FP8BackendType,
+    FP8RecipeKwargs,
+    GradScalerKwargs,
+    InitProcessGroupKwargs,
+    KwargsHandler,
+    MSAMPRecipeKwargs,
+    PrecisionType,
+    ProfileKwargs,
+    TERecipeKwargs,
+    TorchDynamoPlugin,
+    TorchTensorParallelPlugin,
+)
+from accelerate.utils.environment import parse_choice_from_env, parse_flag_from_env
+
+_HANDLERS = {
+    "autocast_handler": AutocastKwargs,
+    "ddp_handler": DistributedDataParallelKwargs,
+    "init_handler": InitProcessGroupKwargs,
+    "profile_handler": ProfileKwargs,
+    "scaler_handler": GradScalerKwargs,
+}
+_FP8_HANDLERS = {
+    "fp8_recipe_handler": FP8RecipeKwargs,
+    "ao_recipe_handler": AORecipeKwargs,
+    "te_recipe_handler": TERecipeKwargs,
+    "msamp_recipe_handler": MSAMPRecipeKwargs,
+}
+
+
+def checked_precision(mixed_precision: PrecisionType | str | None) -> str | None:
+    """Its name; raises where there is none of it."""
+    if mixed_precision is None:
+        return None
+    name = str(mixed_precision)
+    if name not in PrecisionType:
+        raise UsageError(
+            f"[Accelerator] Unknown mixed_precision mode: {name}. Choose between "
+            f"{PrecisionType.list()}"
+        )
+    return name
+
+
+def dynamo_plugin_of(
+    backend: DynamoBackend | str | None, plugin: TorchDynamoPlugin | None
+) -> TorchDynamoPlugin:
+    """How models are compiled, from either argument or the variables."""
+    if backend is not None and plugin is not None:
+        raise UsageError(
+            "[Accelerator] You cannot pass in both `dynamo_plugin` and `dynamo_backend`, please "
+            "only pass in one."
+        )
+    return plugin or TorchDynamoPlugin(backend=backend)
+
+
+def parallelism_config_of(
+    config: ParallelismConfig | None, tp_plugin: TorchTensorParallelPlugin | None
+) -> ParallelismConfig | None:
+    """The configuration, from either argument or the variables."""
+    if config is None and tp_plugin is not None:
+        return ParallelismConfig(tp_size=tp_plugin.tp_size)
+    if config is None and parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG"):
+        return ParallelismConfig()
+    return config
+
+
+class Configuration:
+    """The part of an `Accelerator` that says what it was asked for."""
+
+    state: AcceleratorState
+    _run: _C.TrainingRun
+
+    # DeepSpeed, FSDP and Megatron-LM are not part of this package.
+    is_fsdp2 = is_composable_parallelism_enabled = False
+    has_lomo_optimizer = delayed_fp8_autocast = fp8_enabled = False
+
+    def _keep_handlers(self, handlers: dict[type, KwargsHandler]) -> None:
+        for name, kind in {**_HANDLERS, **_FP8_HANDLERS}.items():
+            setattr(self, name, handlers.get(kind))
+        self.has_fp8_handler = any(kind in handlers for kind in _FP8_HANDLERS.values())
+        if self.has_fp8_handler:
+            raise UsageError(
+                "[Accelerator] Passing in an FP8 configuration requires setting "
+                "`mixed_precision='fp8'`, which this version cannot compute in; use bf16"
+            )
+
+    def _keep_mesh(self) -> None:
+        """Looks whether this run can follow its configuration."""
+        config = self.parallelism_config
+        if config is not None:
+            config._validate_accelerator(self)
+            self.state.device_mesh = config.get_device_mesh(self.state.device.type)
+
+    @property
+    def _computes_in(self) -> str:
+        """The precision of prepared models: a CPU has no fp16."""
+        is_lacking = self.mixed_precision == "fp16" and self.state.device.type == "cpu"
+        return "no" if is_lacking else self.mixed_precision
+
+    def _engine_precision(self) -> str:
+        """The precision that the engine knows of."""
+        if self._computes_in != self.mixed_precision:
+            _debug.warn(
+                "[Accelerator] fp16 mixed precision requires a GPU (not 'cpu'): this run computes "
+                "in fp32; use bf16 on a CPU",
+                stacklevel=3,
+            )
+        # It scales losses wherever it computes in fp16.
+        is_scaled = self.scaler_handler is None or self.scaler_handler.enabled
+        return self._computes_in if is_scaled or self.mixed_precision != "fp16" else "no"
+
+    @property
+    def mixed_precision(self) -> str:
+        return self.state.mixed_precision
+
+    @property
+    def scaler(self) -> _C.GradScaler | None:
+        """What scales losses with fp16: has `get_scale`, `state_dict` and `load_state_dict`, in
+        torch's names. None in other precisions."""
+        return self._run.scaler
+
+    @property
+    def deepspeed_plugin(self) -> None:
+        return self.state.deepspeed_plugin
+
+    @property
+    def fp8_backend(self) -> FP8BackendType:
+        return FP8BackendType(parse_choice_from_env("ACCELERATE_FP8_BACKEND", "NO"))
+
+    @property
+    def parallelism_config(self) -> ParallelismConfig | None:
+        return self.state.parallelism_config
+
+    @property
+    def torch_device_mesh(self) -> Any:
+        return self.state.device_mesh
+
+    @property
+    def should_save_model(self) -> bool:
+        """Whether this process holds a part of the model that is to be saved."""
+        return self.parallelism_config is not None or self.state.is_local_main_process
+
+    def _rank_along(self, dimension: str, words: str) -> int:
+        config = self.parallelism_config
+        if config is None:
+            raise RuntimeError(f"{words} is not configured. Set `parallelism_config` first.")
+        if not getattr(config, f"{dimension}_enabled"):
+            return 0
+        return self.torch_device_mesh.get_local_rank(dimension)
+
+    @property
+    def tensor_parallel_rank(self) -> int:
+        return self._rank_along("tp", "Tensor parallelism")
+
+    @property
+    def data_parallel_rank(self) -> int:
+        return self._rank_along("dp_replicate", "Data parallelism")
+
+    @property
+    def data_parallel_shard_rank(self) -> int:
+        return self._rank_along("dp_shard", "Shard-based data parallelism")
+
+    @property
+    def pipeline_parallel_rank(self) -> int:
+        raise NotImplementedError(
+            "[Accelerator] Pipeline parallelism is currently not supported in Accelerate."
+        )
+
+    @property
+    def context_parallel_rank(self) -> int:
+        raise NotImplementedError(
+            "[Accelerator] Context parallelism is currently not supported in Accelerate."
+        )
+
+    def maybe_context_parallel(
+        self,
+        buffers: Sequence[torch.Tensor] | None = None,
+        buffer_seq_dims: Sequence[int] | None = None,
+        no_restore_buffers: set[torch.Tensor] | None = None,
+    ) -> AbstractContextManager[None]:
+        """Cuts sequences over processes where the run does that, which it does not: nothing."""
+        return nullcontext()
+
+    def deepspeed_ulysses_dl_adapter(self, dl: Any, model: torch.nn.Module) -> Any:
+        """The loader, as sequences are not cut over processes."""
+        return dl
+
+    def lomo_backward(self, loss: torch.Tensor, learning_rate: float) -> None:
+        raise NotImplementedError(
+            "[lomo_backward] LOMO optimizers are not part of this version; use an optimizer of "
+            "torch's"
+        )
+
+    def verify_device_map(self, model: torch.nn.Module) -> bool:
+        """Whether the model, or a part of it, is spread over several devices."""
+        return any(len(getattr(part, "hf_device_map", None) or ()) > 1 for part in model.modules())
+
+    def _stays_where_it_is(self, model: torch.nn.Module) -> bool:
+        """Whether the model was put on its devices by `device_map`, or is quantized there; raises
+        where a run of several processes cannot train it so."""
+        is_spread = self.verify_device_map(model)
+        is_quantized = getattr(model, "is_loaded_in_8bit", False) or getattr(
+            model, "is_loaded_in_4bit", False
+        )
+        may_be_spread = os.environ.get("ACCELERATE_BYPASS_DEVICE_MAP", "false") == "true"
+        if is_spread and self.state.use_distributed and not may_be_spread:
+            raise UsageError(
+                "[prepare] You can't train a model that has been loaded with `device_map='auto'` in "
+                "any distributed mode: load it without device_map, or start one process"
+            )
+        return is_spread or bool(is_quantized and getattr(model, "hf_device_map", None))

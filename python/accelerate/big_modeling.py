@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules that are made on a device of choice, or without memory for their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from accelerate._placeholders import placeholders_for
+from accelerate.utils.environment import parse_flag_from_env
+from accelerate.utils.modeling import check_device_map as check_device_map
+
+
+@contextmanager
+def init_empty_weights(include_buffers: bool | None = None) -> Iterator[None]:
+    """Modules made inside have parameters without memory (on the meta device), and with
+    `include_buffers` buffers too; what it is by default says ACCELERATE_INIT_INCLUDE_BUFFERS."""
+    with init_on_device(torch.device("meta"), include_buffers):
+        yield
+
+
+@contextmanager
+def init_on_device(device: torch.device, include_buffers: bool | None = None) -> Iterator[None]:
+    """Modules made inside have their parameters on the device, and with `include_buffers` every
+    tensor that is made is there."""
+    if include_buffers is None:
+        include_buffers = parse_flag_from_env("ACCELERATE_INIT_INCLUDE_BUFFERS")
+    if include_buffers:
+        with device:
+            yield
+        return
+    # Inner blocks, and libraries, may have replaced it too: each restores what it found.
+    register = torch.nn.Module.register_parameter
+
+    def register_on_device(
+        module: torch.nn.Module, name: str, param: torch.nn.Parameter | None
+    ) -> None:
+        register(module, name, param)
+        if param is not None:
+            module._parameters[name] = _on(device, module._parameters[name])
+
+    torch.nn.Module.register_parameter = register_on_device
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register
+
+
+def _on(device: torch.device, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    attributes = dict(vars(parameter))
+    is_initialized = attributes.pop("_is_hf_initialized", None)
+    # Classes of parameters take their attributes as arguments.
+    moved = type(parameter)(
+        parameter.to(device), requires_grad=parameter.requires_grad, **attributes
+    )
+    if is_initialized is not None:
+        moved._is_hf_initialized = is_initialized
+    return moved
+
+
+__getattr__ = placeholders_for(__name__)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training in which processes meet only every few steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from accelerate._placeholders import placeholders_for
+from accelerate.errors import UsageError
+from accelerate.prepared_module import context_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelerate.accelerator import Accelerator
+
+
+class LocalSGD:
+    """Inside of the block gradients of the model stay local and every process trains by itself;
+    after each `local_sgd_steps` calls of `step`, and at the end, trained parameters become their
+    mean over processes:
+
+        with LocalSGD(accelerator=accelerator, model=model, local_sgd_steps=8) as local_sgd:
+            for batch in loader:
+                ...
+                optimizer.step()
+                optimizer.zero_grad()
+                local_sgd.step()
+
+    Nothing happens on one process, or where it is not `enabled`. Where the block is left by an
+    exception, nothing is averaged."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: torch.nn.Module,
+        local_sgd_steps: int,
+        enabled: bool = True,
+    ) -> None:
+        self.enabled = enabled and accelerator.use_distributed
+        self.num_steps = 0
+        if not self.enabled:
+            return
+        self.accelerator = accelerator
+        self.model = model
+        self.local_sgd_steps = local_sgd_steps
+        context = context_of(model)
+        if context is None:
+            raise UsageError(
+                f"[LocalSGD] got a {type(model).__name__} that was not prepared, expected the model "
+                "that prepare() gave back"
+            )
+        self._steps = accelerator._run.local_steps(context, local_sgd_steps)
+
+    def __enter__(self) -> LocalSGD:
+        if self.enabled:
+            self._steps.enter()
+        return self
+
+    def __exit__(self, kind: type | None, *exception: Any) -> None:
+        if self.enabled and kind is None:
+            self._steps.exit()
+        elif self.enabled:
+            self._steps.abandon()
+
+    def step(self) -> None:
+        """After every step of the optimizer; equally often on all processes."""
+        self.num_steps += 1
+        if self.enabled:
+            self._steps.step()
+
+
+__getattr__ = placeholders_for(__name__)

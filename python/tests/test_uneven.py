@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that meet only every few steps, or have different numbers of batches."""
+
+from __future__ import annotations
+
+import pytest
+import ranks
+import torch
+
+from accelerate import Accelerator
+from accelerate.local_sgd import LocalSGD
+from accelerate.state import AcceleratorState
+
+LOCAL_SGD = """
+import torch
+from accelerate import Accelerator
+from accelerate.local_sgd import LocalSGD
+
+accelerator = Accelerator(cpu=True)
+torch.manual_seed(0)
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(net, optimizer)
+found = []
+with LocalSGD(accelerator=accelerator, model=model, local_sgd_steps=3) as local_sgd:
+    for step in range(5):
+        torch.manual_seed(10 * step + accelerator.process_index)
+        x = torch.rand(4, 3)
+        accelerator.backward((model(x) - x.sum(1, keepdim=True)).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        local_sgd.step()
+        found.append([round(w, 5) for w in net.weight[0].tolist()])
+found.append([round(w, 5) for w in net.weight[0].tolist()])
+answer(found)
+"""
+
+
+def test_local_sgd_trains_as_the_originals(tmp_path):
+    ours = ranks.run_ours(LOCAL_SGD, tmp_path)
+    assert ours == ranks.run_original(LOCAL_SGD, tmp_path)
+    # Alone for two steps, together after the third and at the end.
+    assert [a == b for a, b in zip(*ours)] == [False, False, True, False, False, True]
+
+
+FAILING = """
+import torch
+from accelerate import Accelerator
+from accelerate.local_sgd import LocalSGD
+
+accelerator = Accelerator(cpu=True)
+net = torch.nn.Linear(1, 1, bias=False)
+net.weight.data.fill_(0)
+model = accelerator.prepare(net)
+try:
+    with LocalSGD(accelerator, model, 4) as local_sgd:
+        net.weight.data.fill_(accelerator.process_index)
+        local_sgd.step()
+        raise KeyError
+except KeyError:
+    pass
+own = net.weight.item()
+accelerator.backward(model(torch.full((1, 1), 1.0 + accelerator.process_index)).sum())
+answer([own, net.weight.grad.item()])
+"""
+
+
+def test_nothing_is_averaged_after_an_exception_and_gradients_meet_again(tmp_path):
+    assert ranks.run_ours(FAILING, tmp_path) == [[0.0, 1.5], [1.0, 1.5]]
+
+
+def test_local_sgd_alone_is_nothing():
+    AcceleratorState._reset_state(True)
+    net = torch.nn.Linear(1, 1)
+    with LocalSGD(Accelerator(cpu=True), net, 2) as local_sgd:
+        local_sgd.step()
+    assert not local_sgd.enabled and local_sgd.num_steps == 1
+
+
+UNPREPARED = """
+import torch
+from accelerate import Accelerator
+from accelerate.local_sgd import LocalSGD
+try:
+    LocalSGD(Accelerator(cpu=True), torch.nn.Linear(1, 1), 2)
+except ValueError as error:
+    answer(str(error))
+"""
+
+
+def test_local_sgd_wants_a_prepared_model(tmp_path):
+    for said in ranks.run_ours(UNPREPARED, tmp_path):
+        assert "[LocalSGD] got a Linear that was not prepared" in said
+
+
+JOIN = """
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+
+accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(even_batches=EVEN))
+torch.manual_seed(0)
+net = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+rows = torch.arange(7, dtype=torch.float32).reshape(7, 1)
+loader = torch.utils.data.DataLoader(rows, batch_size=1)
+model, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+num_batches = 0
+with accelerator.join_uneven_inputs([model], even_batches=OVERRIDE):
+    for batch in loader:
+        accelerator.backward(model(batch).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        num_batches += 1
+weights = [round(p.item(), 5) for p in net.parameters()]
+answer([num_batches, weights, loader.batch_sampler.even_batches])
+"""
+
+
+@pytest.mark.parametrize(
+    ("even", "override"), [("False", "None"), ("True", "False"), ("True", "None")]
+)
+def test_uneven_inputs_train_as_the_originals(tmp_path, even, override):
+    code = JOIN.replace("EVEN", even).replace("OVERRIDE", override)
+    ours = ranks.run_ours(code, tmp_path)
+    assert ours == ranks.run_original(code, tmp_path)
+    counts = [4, 4] if override == "None" and even == "True" else [4, 3]
+    assert [count for count, *_ in ours] == counts
+    assert ours[0][1] == ours[1][1]
+
+
+LEFT = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+net = torch.nn.Linear(1, 1, bias=False)
+model = accelerator.prepare(net)
+try:
+    with accelerator.join_uneven_inputs([model], even_batches=False):
+        accelerator.backward(model(torch.ones(1, 1)).sum())
+        raise KeyError
+except KeyError:
+    pass
+net.weight.grad = None
+accelerator.backward(model(torch.full((1, 1), 1.0 + accelerator.process_index)).sum())
+answer(net.weight.grad.item())
+"""
+
+
+def test_a_join_that_an_exception_leaves_waits_for_nobody(tmp_path):
+    assert ranks.run_ours(LEFT, tmp_path) == [1.5, 1.5]
+
+
+def test_join_alone_is_nothing():
+    AcceleratorState._reset_state(True)
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(torch.nn.Linear(1, 1))
+    with accelerator.join_uneven_inputs([model], even_batches=False):
+        accelerator.backward(model(torch.ones(1, 1)).sum())
+
+
