@@ -57,7 +57,8 @@ def digest(module: torch.nn.Module | dict[str, torch.Tensor]) -> dict[str, str]:
 
 def digest_of(tensor: torch.Tensor) -> str:
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return f"{str(tensor.dtype)[6:]}{list(tensor.shape)} {hashlib.sha256(data.numpy()).hexdigest()[:16]}"
+    bits = hashlib.sha256(data.numpy()).hexdigest()[:16]
+    return f"{str(tensor.dtype)[6:]}{list(tensor.shape)} {bits}"
 
 
 def untimed(values: dict) -> dict:

@@ -255,7 +255,8 @@ def stream(folder: Path) -> dict:
 def streamed_evaluation(folder: Path) -> dict:
     """Rows are counted: each of eleven once."""
     made = trainer(folder, evaluate=Stream(11, first=50))
-    return {"before": parts.untimed(made.evaluate()), "predicted": predict(made, Stream(11, 50))}
+    before, predicted = parts.untimed(made.evaluate()), predict(made, Stream(11, 50))
+    return {"before": before, "metrics": predicted.pop("metrics"), "predicted": predicted}
 
 
 class Sampled(Trainer):
@@ -290,7 +291,8 @@ def early_stopping(folder: Path) -> dict:
     )
     made.train()
     best = Path(made.state.best_model_checkpoint).name
-    return report(made, best=best, metric=made.state.best_metric, after=parts.untimed(made.evaluate()))
+    after = parts.untimed(made.evaluate())
+    return report(made, best=best, metric=made.state.best_metric, after=after)
 
 
 class TooMuch(Trainer):
