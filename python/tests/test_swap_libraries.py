@@ -20,8 +20,9 @@ SCENARIOS = cases(
         "lora_loop",
         "sentences",
         "gathered_sentences",
-        "diffusion",
         "diffusion_bf16",
+        # The last one: it ends the group of processes.
+        "diffusion",
     ],
     small=["sft", "lora_trainer", "sentences", "diffusion"],
 )

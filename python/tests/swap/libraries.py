@@ -171,8 +171,7 @@ def grpo(folder: Path) -> dict:
     from trl import GRPOConfig, GRPOTrainer
 
     # The reference is read from where the model came from.
-    path = folder / f"policy{os.environ.get('RANK', '0')}"
-    parts.causal_model().save_pretrained(path)
+    path = parts.made_once(folder / "policy", parts.causal_model().save_pretrained)
 
     def prefers_few_words(completions, **_):
         return [-float(len(set(text.split()))) for text in completions]
@@ -281,11 +280,12 @@ def sentence_model(folder: Path):
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers import BertConfig, BertModel, set_seed
 
-    made = folder / f"encoder{os.environ.get('RANK', '0')}"
-    set_seed(parts.SEED)
-    BertModel(BertConfig(**parts.encoder_settings())).save_pretrained(made)
-    parts.tokenizer().save_pretrained(made)
-    encoder = Transformer(str(made))
+    def write(path):
+        set_seed(parts.SEED)
+        BertModel(BertConfig(**parts.encoder_settings())).save_pretrained(path)
+        parts.tokenizer().save_pretrained(path)
+
+    encoder = Transformer(str(parts.made_once(folder / "encoder", write)))
     return SentenceTransformer(modules=[encoder, Pooling(16)], device="cpu")
 
 
@@ -355,15 +355,13 @@ def small_unet(folder: Path):
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D"), attention_head_dim=4,
     )
-    path = folder / f"unet{os.environ.get('RANK', '0')}"
-    made.save_pretrained(path)
-    loaded = UNet2DModel.from_pretrained(path)
+    loaded = UNet2DModel.from_pretrained(parts.made_once(folder / "unet", made.save_pretrained))
     assert parts.digest(loaded) == parts.digest(made)
     assert all(parameter.device.type == "cpu" for parameter in loaded.parameters())
     return loaded
 
 
-def train_unet(folder: Path, precision: str) -> dict:
+def train_unet(folder: Path, precision: str) -> tuple[object, dict]:
     """The loop of diffusers' script for unconditional images, with its hooks and checkpoints."""
     from accelerate import Accelerator, InitProcessGroupKwargs
     from accelerate.logging import get_logger
@@ -451,8 +449,7 @@ def train_unet(folder: Path, precision: str) -> dict:
     assert parts.digest(accelerator.unwrap_model(model)) == whole
     set_seed(parts.SEED)
     epoch()
-    accelerator.end_training()
-    return {
+    return accelerator, {
         "losses": losses,
         "rates": rates,
         "first": whole,
@@ -464,12 +461,15 @@ def train_unet(folder: Path, precision: str) -> dict:
 
 @scenario
 def diffusion(folder: Path) -> dict:
-    return train_unet(folder, "no")
+    """Ends as scripts do, so nothing can follow where processes were connected."""
+    accelerator, found = train_unet(folder, "no")
+    accelerator.end_training()
+    return found
 
 
 @scenario
 def diffusion_bf16(folder: Path) -> dict:
-    return train_unet(folder, "bf16")
+    return train_unet(folder, "bf16")[1]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,17 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def made_once(path: Path, write: Callable[[Path], object]) -> Path:
+    """A folder that the first process writes and the others wait for: libraries write in the first
+    alone where processes are connected, and they may be by now."""
+    if os.environ.get("RANK", "0") == "0":
+        write(path.with_suffix(".part"))
+        path.with_suffix(".part").rename(path)
+    while not path.exists():
+        time.sleep(0.01)
+    return path
+
+
 def digest(module: torch.nn.Module | dict[str, torch.Tensor]) -> dict[str, str]:
     """Every tensor of a state by its bits."""
     state = module if isinstance(module, dict) else module.state_dict()
@@ -45,7 +57,8 @@ def digest(module: torch.nn.Module | dict[str, torch.Tensor]) -> dict[str, str]:
 
 def digest_of(tensor: torch.Tensor) -> str:
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return f"{str(tensor.dtype)[6:]}{list(tensor.shape)} {hashlib.sha256(data.numpy()).hexdigest()[:16]}"
+    bits = hashlib.sha256(data.numpy()).hexdigest()[:16]
+    return f"{str(tensor.dtype)[6:]}{list(tensor.shape)} {bits}"
 
 
 def untimed(values: dict) -> dict:

@@ -48,17 +48,6 @@ class Stream(IterableDataset):
         return iter(map(dict, self.rows))
 
 
-class Passes:
-    """Which rows this process was given."""
-
-    def __init__(self):
-        self.seen = []
-
-    def collate(self, rows):
-        self.seen.append([row["input_ids"][:3] for row in rows])
-        return pad(rows)
-
-
 def pad(rows):
     from transformers import DataCollatorWithPadding
 
@@ -235,10 +224,16 @@ def group_by_length(folder: Path) -> dict:
         settings = {"group_by_length": True}
     else:
         settings = {"train_sampling_strategy": "group_by_length"}
-    passes = Passes()
-    made = trainer(folder, collate=passes.collate, **settings)
+    seen = []
+
+    def collate(rows):
+        seen.append([numbered.rows.index(row) for row in rows])
+        return pad(rows)
+
+    numbered = Rows(22)
+    made = trainer(folder, train=numbered, collate=collate, num_train_epochs=3, **settings)
     made.train()
-    return report(made, seen=passes.seen)
+    return report(made, seen=seen)
 
 
 @scenario
@@ -260,20 +255,22 @@ def stream(folder: Path) -> dict:
 def streamed_evaluation(folder: Path) -> dict:
     """Rows are counted: each of eleven once."""
     made = trainer(folder, evaluate=Stream(11, first=50))
-    return {"before": parts.untimed(made.evaluate()), "predicted": predict(made, Stream(11, 50))}
+    before, predicted = parts.untimed(made.evaluate()), predict(made, Stream(11, 50))
+    return {"before": before, "metrics": predicted.pop("metrics"), "predicted": predicted}
 
 
 class Sampled(Trainer):
-    """Evaluates ten of eleven rows, by a sampler of its own."""
+    """Evaluates eleven of thirteen rows, by a sampler of its own."""
 
     def _get_eval_sampler(self, eval_dataset):
-        return SubsetRandomSampler(range(10), torch.Generator().manual_seed(1))
+        return SubsetRandomSampler(range(11), torch.Generator().manual_seed(1))
 
 
 @scenario
 def sampled_evaluation(folder: Path) -> dict:
-    made = trainer(folder, kind=Sampled)
-    return {"before": parts.untimed(made.evaluate()), "rows": predict(made)["rows"]}
+    made = trainer(folder, kind=Sampled, evaluate=Rows(13, first=50))
+    labels = parts.untimed(made.evaluate())["eval_labels"]
+    return {"evaluated": sorted(labels), "predicted": predict(made, Rows(13, first=50))["rows"]}
 
 
 @scenario
@@ -294,7 +291,8 @@ def early_stopping(folder: Path) -> dict:
     )
     made.train()
     best = Path(made.state.best_model_checkpoint).name
-    return report(made, best=best, metric=made.state.best_metric, after=parts.untimed(made.evaluate()))
+    after = parts.untimed(made.evaluate())
+    return report(made, best=best, metric=made.state.best_metric, after=after)
 
 
 class TooMuch(Trainer):
