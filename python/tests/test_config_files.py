@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import accelerate.utils
@@ -134,7 +135,7 @@ def test_the_default_file_is_the_programs(
     assert expected in shown.splitlines()[0]
     code = "from accelerate.commands.config import default_config_file; print(default_config_file)"
     told = subprocess.run(
-        [os.environ["ACCELERATE_TEST_PYTHON"], "-c", code],
+        [sys.executable, "-c", code],
         env={**environment, "PYTHONPATH": os.environ["PYTHONPATH"]},
         capture_output=True,
         text=True,
