@@ -460,8 +460,8 @@ class DataLoaderAdapter(DataLoader):
             )
         # Batches are dealt out over the processes, so the place is one of all of them.
         num_batches, num_left = divmod(state["num_done"], num_per_turn)
-        dealt = self._dealt
-        if num_left > 0 and dealt is None:
+        shard = self._shard_of_batches
+        if num_left > 0 and shard is None:
             _debug.warn(
                 f"[load_state] {state['num_done']} {unit} of the epoch were given to "
                 f"{state['world_size']} processes, which these cannot share evenly: the last "
@@ -486,7 +486,7 @@ class DataLoaderAdapter(DataLoader):
         return "batches", self._num_per_turn
 
     @property
-    def _dealt(self) -> BatchSamplerShard | None:
+    def _shard_of_batches(self) -> BatchSamplerShard | None:
         """What deals batches out, and can begin in the middle of a turn."""
         level = self._batches
         while level is not None and not isinstance(level, BatchSamplerShard):
@@ -574,8 +574,8 @@ class DataLoaderAdapter(DataLoader):
                 self._make_workers()
             place.num_batches = max(num_batches, place.num_batches)
             place.is_restored = True
-        if (dealt := self._dealt) is not None:
-            dealt.num_left_out = place.num_left_out
+        if (shard := self._shard_of_batches) is not None:
+            shard.num_left_out = place.num_left_out
         self._loops.latest = place
         return place, place.num_batches - num_batches
 
