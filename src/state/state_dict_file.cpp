@@ -121,8 +121,8 @@ StateDict load(const std::filesystem::path& file) {
         "that accelerate::save wrote; read it by safetensors.h"));
   }
   try {
-    for (const auto& [name, value] :
-         nlohmann::json::parse(values->second).items()) {
+    const auto parsed = nlohmann::json::parse(values->second);
+    for (const auto& [name, value] : parsed.items()) {
       state.set(name, value_of_json(value));
     }
   } catch (const nlohmann::json::exception& error) {
