@@ -87,7 +87,7 @@ def sft(folder: Path) -> dict:
                                   gradient_accumulation_steps=2, save_strategy="steps",
                                   save_steps=2)),
         train_dataset=rows(conversation),
-        eval_dataset=rows(conversation, 5),
+        eval_dataset=rows(conversation, 8),
         processing_class=parts.tokenizer(),
     )
     trainer.train()
@@ -122,7 +122,7 @@ def dpo(folder: Path) -> dict:
         model=parts.causal_model(),
         args=DPOConfig(**settings(folder, max_length=24, eval_strategy="steps", eval_steps=2)),
         train_dataset=rows(preference),
-        eval_dataset=rows(preference, 5),
+        eval_dataset=rows(preference, 8),
         processing_class=parts.tokenizer(),
         peft_config=lora(task_type="CAUSAL_LM"),
     )
@@ -158,7 +158,7 @@ def reward(folder: Path) -> dict:
         model=LlamaForSequenceClassification(config),
         args=RewardConfig(**settings(folder, max_length=24, eval_strategy="steps", eval_steps=2)),
         train_dataset=rows(preference),
-        eval_dataset=rows(preference, 5),
+        eval_dataset=rows(preference, 8),
         processing_class=parts.tokenizer(),
     )
     trainer.train()
