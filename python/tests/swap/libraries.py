@@ -311,11 +311,11 @@ def sentences(folder: Path) -> dict:
             **settings(folder, per_device_train_batch_size=6, gradient_accumulation_steps=2,
                        eval_strategy="steps", eval_steps=2)),
         train_dataset=rows(pairs, 40),
-        eval_dataset=rows(pairs, 7),
+        eval_dataset=rows(pairs, 8),
         loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=2),
     )
     trainer.train()
-    return report(trainer)
+    return report(trainer, norms=parts.norms(trainer.model))
 
 
 @scenario
@@ -340,7 +340,7 @@ def gathered_sentences(folder: Path) -> dict:
                                                 gather_across_devices=True),
     )
     trainer.train()
-    return report(trainer)
+    return report(trainer, norms=parts.norms(trainer.model))
 
 
 def small_unet(folder: Path):
