@@ -88,13 +88,10 @@ def test_a_stream_is_evaluated_row_by_row(runs, scenario):
 
 
 @pytest.mark.parametrize("scenario", EARLY)
-def test_an_evaluation_before_training_changes_nothing(request, runs, scenario):
+def test_an_evaluation_before_training_changes_nothing(runs, scenario):
     """The original takes a model that was prepared to be evaluated for one that is ready to be
     trained: gradients of several processes never meet, and the ranks drift apart. What is right is
     its training without that evaluation."""
-    if runs.num_processes == 2:
-        reason = "train() frees the accelerator first, and prepare then keeps the evaluation's model"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     original, ours = runs.compared(scenario)
     if len(original) > 1:
         assert original[0]["trained"]["weights"] != original[1]["trained"]["weights"]
