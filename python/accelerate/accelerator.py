@@ -423,8 +423,10 @@ class Accelerator(Configuration):
                 self._run.train_evaluated(context)
                 known = self._keep_prepared(model, context, evaluation_mode)
             return known
-        if context_of(model) is not None:
-            # By another Accelerator.
+        context = context_of(model)
+        # By another Accelerator, or before `free_memory`: one that was only to be evaluated is
+        # prepared anew, else gradients of several processes would never meet.
+        if context is not None and (evaluation_mode or not context.is_for_evaluation):
             return model
         is_placed = self.device_placement if device_placement is None else device_placement
         if not self._stays_where_it_is(model) and is_placed:

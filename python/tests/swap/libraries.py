@@ -87,7 +87,7 @@ def sft(folder: Path) -> dict:
                                   gradient_accumulation_steps=2, save_strategy="steps",
                                   save_steps=2)),
         train_dataset=rows(conversation),
-        eval_dataset=rows(conversation, 5),
+        eval_dataset=rows(conversation, 8),
         processing_class=parts.tokenizer(),
     )
     trainer.train()
@@ -122,7 +122,7 @@ def dpo(folder: Path) -> dict:
         model=parts.causal_model(),
         args=DPOConfig(**settings(folder, max_length=24, eval_strategy="steps", eval_steps=2)),
         train_dataset=rows(preference),
-        eval_dataset=rows(preference, 5),
+        eval_dataset=rows(preference, 8),
         processing_class=parts.tokenizer(),
         peft_config=lora(task_type="CAUSAL_LM"),
     )
@@ -158,7 +158,7 @@ def reward(folder: Path) -> dict:
         model=LlamaForSequenceClassification(config),
         args=RewardConfig(**settings(folder, max_length=24, eval_strategy="steps", eval_steps=2)),
         train_dataset=rows(preference),
-        eval_dataset=rows(preference, 5),
+        eval_dataset=rows(preference, 8),
         processing_class=parts.tokenizer(),
     )
     trainer.train()
@@ -311,11 +311,11 @@ def sentences(folder: Path) -> dict:
             **settings(folder, per_device_train_batch_size=6, gradient_accumulation_steps=2,
                        eval_strategy="steps", eval_steps=2)),
         train_dataset=rows(pairs, 40),
-        eval_dataset=rows(pairs, 7),
+        eval_dataset=rows(pairs, 8),
         loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=2),
     )
     trainer.train()
-    return report(trainer)
+    return report(trainer, norms=parts.norms(trainer.model))
 
 
 @scenario
@@ -340,7 +340,7 @@ def gathered_sentences(folder: Path) -> dict:
                                                 gather_across_devices=True),
     )
     trainer.train()
-    return report(trainer)
+    return report(trainer, norms=parts.norms(trainer.model))
 
 
 def small_unet(folder: Path):

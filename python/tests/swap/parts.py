@@ -55,6 +55,11 @@ def digest(module: torch.nn.Module | dict[str, torch.Tensor]) -> dict[str, str]:
     return {name: digest_of(tensor) for name, tensor in sorted(state.items())}
 
 
+def norms(module: torch.nn.Module) -> dict[str, float]:
+    """Every weight by its size, where bits may differ."""
+    return {name: value.norm().item() for name, value in module.named_parameters()}
+
+
 def digest_of(tensor: torch.Tensor) -> str:
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
     bits = hashlib.sha256(data.numpy()).hexdigest()[:16]
