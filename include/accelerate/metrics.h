@@ -3,7 +3,7 @@
 //
 // A metric adds up sums of this rank, on the device and without waiting for it;
 // `compute` is where ranks meet. Samples that a loader repeated to fill up the
-// last batch are left out, as `Accelerator::gather_for_metrics` leaves them out.
+// last batch are left out, as by `Accelerator::gather_for_metrics`.
 //
 //     accelerate::Accuracy accuracy(accelerator);
 //     for (auto& batch : eval_loader) {
