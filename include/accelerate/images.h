@@ -55,7 +55,7 @@ ACCELERATE_API ImageTransform
 random_resized_crop(int64_t size, double min_scale = 0.08);
 /// Mirrored with this probability.
 ACCELERATE_API ImageTransform random_horizontal_flip(double probability = 0.5);
-/// To fp32 from 0 to 1, less `mean`, divided by `deviation`, one number for
+/// To fp32 from 0 to 1, less `mean`, divided by `deviation`: one number for
 /// each channel or one for all.
 ACCELERATE_API ImageTransform
 normalize(std::vector<double> mean, std::vector<double> deviation);
