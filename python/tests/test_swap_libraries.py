@@ -59,7 +59,8 @@ def test_nothing_differs(runs, scenario):
             assert len(mine["history"]) == len(theirs["history"])
             for expected, found in zip(theirs["history"], mine["history"]):
                 assert found == pytest.approx(expected, rel=ROUNDING)
-            assert mine["norms"] == pytest.approx(theirs["norms"], rel=ROUNDING)
+            # The biases of keys have no gradient but rounding.
+            assert mine["norms"] == pytest.approx(theirs["norms"], rel=ROUNDING, abs=1e-5)
     else:
         assert differences(original, ours) == []
     weights = [rank["weights"] for rank in ours if "weights" in rank]

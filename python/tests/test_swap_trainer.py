@@ -120,7 +120,8 @@ def test_nothing_differs_in_a_process_of_its_own(tmp_path, release, scenario):
     if scenario == "beside_deepspeed":
         stub = tmp_path / "path"
         (stub / "deepspeed").mkdir(parents=True)
-        (stub / "deepspeed/__init__.py").write_text("__version__ = '0.18.0'\n")
+        (stub / "deepspeed/__init__.py").write_text(
+            "__version__ = '0.18.0'\nclass DeepSpeedEngine: pass\n")
         (stub / "deepspeed-0.18.0.dist-info").mkdir()
         (stub / "deepspeed-0.18.0.dist-info/METADATA").write_text(
             "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.0\n")
