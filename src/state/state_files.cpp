@@ -146,6 +146,26 @@ at::Tensor tensor_of(
       data, view.shape, [file](void*) {}, options);
 }
 
+/// What is checked is what is used: the file may be replaced meanwhile.
+safetensors::File open_verified(
+    const CheckpointReader& checkpoint,
+    const std::string& name,
+    const FileRecord& record) {
+  const auto path = checkpoint.find(name, record);
+  try {
+    safetensors::File file(path);
+    checkpoint.check(name, record, file.bytes());
+    return file;
+  } catch (const safetensors::SafetensorsError& error) {
+    throw DataError(str_cat(
+        "[load_state] '",
+        path.string(),
+        "' is damaged (",
+        error.what(),
+        "); take another checkpoint"));
+  }
+}
+
 [[noreturn]] void refuse_value(
     const std::string& object,
     const std::string& name) {
@@ -266,8 +286,7 @@ StatesByName read_states(
     if (!is_rank_file && !part.state.contains(owner)) {
       continue; // A file that a language has written by itself.
     }
-    const safetensors::File file(checkpoint.find(name, record));
-    checkpoint.check(name, record, file.bytes());
+    const auto file = open_verified(checkpoint, name, record);
     for (const auto& view : file.tensors()) {
       // The objects of a rank share one file, each after its name.
       const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;
