@@ -388,7 +388,9 @@ class DataLoaderAdapter(DataLoader):
         while level is not None:
             if hasattr(level, "state_dict") and hasattr(level, "load_state_dict"):
                 return level
-            level = getattr(level, "batch_sampler", None) or getattr(level, "sampler", None)
+            # Without asking whether it is true: samplers may have no length.
+            inner = getattr(level, "batch_sampler", None)
+            level = getattr(level, "sampler", None) if inner is None else inner
         return None
 
     def _position(self) -> dict[str, int]:

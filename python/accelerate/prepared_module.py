@@ -19,8 +19,8 @@ import sys
 import threading
 import typing
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ContextDecorator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from typing import Any
 
 import torch
@@ -108,14 +108,35 @@ class Autocast(typing.NamedTuple):
         if self.is_plain and torch.is_autocast_enabled(self.device_type):
             output = function(*args, **kwargs)
         else:
-            with torch.autocast(
-                self.device_type,
-                self.dtype,
-                enabled=self.enabled,
-                cache_enabled=self.cache_enabled,
-            ):
+            with self._context():
                 output = function(*args, **kwargs)
         return map_tensors(output, lambda t: t.float() if t.dtype in _REDUCED else t)
+
+    def _context(self) -> AbstractContextManager:
+        own = torch._C._get_privateuse1_backend_name()
+        if self.device_type == own and not hasattr(
+            getattr(torch, own, None), "get_amp_supported_dtype"
+        ):
+            return _bare_autocast(self.device_type, self.dtype, self.enabled)
+        return torch.autocast(
+            self.device_type, self.dtype, enabled=self.enabled, cache_enabled=self.cache_enabled
+        )
+
+
+@contextmanager
+def _bare_autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
+    """As `torch.autocast`, which refuses devices whose module does not tell what they can do."""
+    before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+    torch.set_autocast_enabled(device_type, enabled)
+    torch.set_autocast_dtype(device_type, dtype)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        torch.set_autocast_enabled(device_type, before[0])
+        torch.set_autocast_dtype(device_type, before[1])
 
 
 _REDUCED = (torch.float16, torch.bfloat16)

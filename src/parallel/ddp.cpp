@@ -148,7 +148,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (records && sync_) {
       // Buckets are laid out anew once, in the order gradients arrived in,
       // which ranks tell each other.
-      if (!join_ && reducer_->should_rebuild_buckets()) {
+      if (!join_ && !group_.is_shut_down() &&
+          reducer_->should_rebuild_buckets()) {
         agree_on_text(group_, kForward, "");
       }
       group_.guard("forward", [&] {
