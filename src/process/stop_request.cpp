@@ -19,8 +19,24 @@ void remember(int) {
   is_requested = true;
 }
 
-/// A child that was forked off is nobody whom anybody asks: whoever ends it by
-/// SIGTERM, as pools of workers do, must find it ended.
+// A child that was forked off is nobody whom anybody asks: whoever ends it by
+// SIGTERM, as pools of workers do, must find it ended. Nothing may come in
+// between.
+thread_local sigset_t mask_before_fork;
+
+void hold_back() {
+  sigset_t ours;
+  sigemptyset(&ours);
+  for (const int number : kSignals) {
+    sigaddset(&ours, number);
+  }
+  pthread_sigmask(SIG_BLOCK, &ours, &mask_before_fork);
+}
+
+void let_through() {
+  pthread_sigmask(SIG_SETMASK, &mask_before_fork, nullptr);
+}
+
 void forget_in_child() {
   for (const int number : kSignals) {
     struct sigaction now {};
@@ -29,10 +45,11 @@ void forget_in_child() {
     }
   }
   is_requested = false;
+  let_through();
 }
 
 bool watch_signals() {
-  pthread_atfork(nullptr, nullptr, forget_in_child);
+  pthread_atfork(hold_back, let_through, forget_in_child);
   for (const int number : kSignals) {
     struct sigaction before {};
     if (sigaction(number, nullptr, &before) == 0 &&
