@@ -65,6 +65,7 @@ void save_rank(const fs::path& target, int64_t moment, int rank) {
 /// Its moment; all of its files must be of it.
 int64_t moment_of(const fs::path& folder) {
   const CheckpointReader reader(folder);
+  reader.verify();
   const auto& manifest = reader.manifest();
   for (const auto& [name, record] : manifest.files) {
     EXPECT_EQ(
