@@ -53,7 +53,7 @@ int main() {
     return torch::randn({num, kNoise}, accelerator.device());
   };
 
-  for (int epoch = 0; epoch < 12; ++epoch) {
+  for (int epoch = 0; epoch < 40; ++epoch) {
     for (auto& batch : loader) {
       const auto fake = make(noise(batch[0].size(0)));
       const auto scores = judge(torch::cat({batch[0], fake.detach()}));

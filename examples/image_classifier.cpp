@@ -38,7 +38,7 @@ void train(const char* folder) {
 
   accelerate::set_seed(1);
   auto model = make_model(static_cast<int64_t>(plain.classes().size()));
-  accelerate::optim::AdamW optimizer(model->parameters(), {.lr = 3e-3});
+  accelerate::optim::AdamW optimizer(model->parameters(), {.lr = 5e-3});
   auto [net, opt, loader, eval_loader] = accelerator.prepare(
       model,
       optimizer,
@@ -46,10 +46,11 @@ void train(const char* folder) {
           train_set, {.batch_size = 8, .shuffle = true, .num_workers = 2}),
       accelerate::DataLoader(eval_set, {.batch_size = 8}));
 
-  accelerate::EarlyStopping stopping({.patience = 4, .larger_is_better = true});
+  accelerate::EarlyStopping stopping(
+      {.patience = 15, .larger_is_better = true});
   accelerate::Accuracy accuracy(accelerator);
   bool is_over = false;
-  for (int epoch = 0; epoch < 12 && !is_over; ++epoch) {
+  for (int epoch = 0; epoch < 40 && !is_over; ++epoch) {
     net.train();
     for (auto& [images, labels] : loader) {
       accelerator.backward(torch::cross_entropy_loss(net(images), labels));
