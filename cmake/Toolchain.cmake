@@ -29,8 +29,10 @@ if(ACCELERATE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${ACCELERATE_CCACHE})
 endif()
 
+# Sanitized libraries are too large for the branches that mold 1.10 makes on
+# 64-bit Arm: an assertion of its own fails.
 find_program(ACCELERATE_MOLD mold)
-if(ACCELERATE_MOLD)
+if(ACCELERATE_MOLD AND NOT ACCELERATE_SANITIZE)
   add_link_options(-fuse-ld=mold)
 endif()
 
