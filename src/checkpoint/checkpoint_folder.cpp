@@ -170,7 +170,11 @@ void settle_files(const fs::path& target, Manifest& manifest) {
     if (fs::is_directory(fs::symlink_status(place))) {
       take_away(place);
     }
-    rename_or_throw(entry, place);
+    // A rank that came late may have brought it there already.
+    if (rename(entry.c_str(), place.c_str()) != 0 &&
+        (errno != ENOENT || !fs::exists(place))) {
+      cannot("give its name to", place, std::strerror(errno));
+    }
   }
   sync_folder(target);
   manifest.staged.clear();
@@ -212,15 +216,15 @@ bool is_there(const fs::path& target, std::int64_t moment) {
 }
 
 /// Manifests last. False where `to` is gone.
-bool move_entries(const fs::path& from, const fs::path& to) {
-  auto entries = entries_of(from);
+bool move_entries(std::vector<fs::path> entries, const fs::path& to) {
   std::stable_partition(entries.begin(), entries.end(), [](const auto& entry) {
     return entry.extension() != ".json";
   });
   for (const auto& entry : entries) {
     const auto place = to / entry.filename();
     if (fs::is_directory(entry) && fs::is_directory(place)) {
-      if (!move_entries(entry, place)) { // Another rank's is there already.
+      // Another rank's is there already.
+      if (!move_entries(entries_of(entry), place)) {
         return false;
       }
       take_away(entry);
@@ -372,22 +376,34 @@ RankPlace::~RankPlace() {
 void RankPlace::commit() {
   // A few times, as the place may become the checkpoint under our hands.
   constexpr int kMostTries = 20;
+  std::string cause = "it goes away again and again";
   for (int i = 0; i < kMostTries; ++i) {
     const bool was_there = is_there(target_, moment_);
     const auto place = was_there ? target_ : stage_of(target_, moment_);
-    make_folder(place);
-    if (!move_entries(folder_, place)) {
+    std::error_code error;
+    fs::create_directories(place, error);
+    if (error) {
+      cause = error.message();
+      continue;
+    }
+    const auto own = entries_of(folder_);
+    if (!move_entries(own, place)) {
       continue;
     }
     if (!was_there && is_there(target_, moment_) && fs::exists(place)) {
-      // It had its name already, and we have made its place anew.
-      move_entries(place, target_);
+      // It had its name already, and we have made its place anew. What others
+      // have there is theirs to move.
+      std::vector<fs::path> moved;
+      for (const auto& entry : own) {
+        moved.push_back(place / entry.filename());
+      }
+      move_entries(moved, target_);
       std::error_code ignored; // Another rank does the same.
       fs::remove(place, ignored);
     }
     return;
   }
-  cannot("add a rank's part to", target_, "it goes away again and again");
+  cannot("add a rank's part to", target_, cause);
 }
 
 FileRecord record_of(const fs::path& file) {
