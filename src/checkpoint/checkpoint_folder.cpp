@@ -249,32 +249,6 @@ bool is_of_moment(const fs::path& entry, std::int64_t moment) {
          std::string::npos;
 }
 
-/// Those that can be read, the newest last.
-std::vector<fs::path> folders_by_age(
-    const fs::path& parent,
-    const std::function<void(const std::string& what)>& complain) {
-  std::vector<std::pair<std::int64_t, fs::path>> found;
-  for (const auto& entry : entries_of(parent)) {
-    if (entry.filename().string().starts_with('.') || !is_checkpoint(entry)) {
-      continue;
-    }
-    try {
-      found.emplace_back(CheckpointReader(entry).manifest().saved_at, entry);
-    } catch (const Error& error) {
-      // Damaged or cut off: none to go on from.
-      if (complain) {
-        complain(error.what());
-      }
-    }
-  }
-  std::sort(found.begin(), found.end());
-  std::vector<fs::path> folders;
-  for (auto& [time, folder] : found) {
-    folders.push_back(std::move(folder));
-  }
-  return folders;
-}
-
 } // namespace
 
 CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
@@ -545,14 +519,35 @@ bool is_checkpoint(const fs::path& folder) {
       fs::symlink_status(folder / kManifestName, ignored));
 }
 
-std::vector<fs::path> complete_checkpoints(const fs::path& parent) {
-  return folders_by_age(parent, {});
+std::vector<fs::path> complete_checkpoints(
+    const fs::path& parent,
+    const std::function<void(const std::string& what)>& complain) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const auto& entry : entries_of(parent)) {
+    if (entry.filename().string().starts_with('.') || !is_checkpoint(entry)) {
+      continue;
+    }
+    try {
+      found.emplace_back(CheckpointReader(entry).manifest().saved_at, entry);
+    } catch (const Error& error) {
+      // Damaged or cut off: none to go on from.
+      if (complain) {
+        complain(error.what());
+      }
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> folders;
+  for (auto& [time, folder] : found) {
+    folders.push_back(std::move(folder));
+  }
+  return folders;
 }
 
 std::optional<fs::path> newest_sound_checkpoint(
     const fs::path& parent,
     const std::function<void(const std::string& what)>& complain) {
-  auto found = folders_by_age(parent, complain);
+  auto found = complete_checkpoints(parent, complain);
   while (!found.empty()) {
     try {
       read_checkpoint(found.back(), [](const CheckpointReader& checkpoint) {

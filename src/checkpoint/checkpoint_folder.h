@@ -117,9 +117,10 @@ ACCELERATE_API void read_checkpoint(
 /// Whether there is a manifest in the folder.
 ACCELERATE_API bool is_checkpoint(const std::filesystem::path& folder);
 /// The complete checkpoints among the folders in `parent`, the one saved last
-/// at the end.
+/// at the end. `complain` is told of those that are damaged.
 ACCELERATE_API std::vector<std::filesystem::path> complete_checkpoints(
-    const std::filesystem::path& parent);
+    const std::filesystem::path& parent,
+    const std::function<void(const std::string& what)>& complain = {});
 /// The newest of these all bytes of which are as they were written. `complain`
 /// is told of newer ones that are damaged.
 ACCELERATE_API std::optional<std::filesystem::path> newest_sound_checkpoint(

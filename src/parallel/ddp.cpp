@@ -148,9 +148,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (records && sync_) {
       // Buckets are laid out anew once, in the order gradients arrived in,
       // which ranks tell each other.
-      if (!join_ && !group_.is_shut_down() &&
-          reducer_->should_rebuild_buckets()) {
-        agree_on_text(group_, kForward, "");
+      if (reducer_->should_rebuild_buckets()) {
+        agree_on_forward();
       }
       group_.guard("forward", [&] {
         name_unused_parameters(names_, [&] {
@@ -332,12 +331,20 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     });
   }
 
+  /// Before ranks tell each other something in a forward. Ranks that join may
+  /// be elsewhere, and after the end of training a forward is this rank's own.
+  void agree_on_forward() const {
+    if (!join_ && !group_.is_shut_down()) {
+      agree_on_text(group_, kForward, "");
+    }
+  }
+
   // As PyTorch: once after a forward that changed them, so that ranks may
   // validate with different numbers of batches.
   void share_buffers(int root, bool trains) {
     if (options_.broadcast_buffers && buffers_may_differ_) {
-      if (!join_ && !model_.buffers.empty() && !group_.is_shut_down()) {
-        agree_on_text(group_, kForward, "");
+      if (!model_.buffers.empty()) {
+        agree_on_forward();
       }
       share("broadcast of buffers", model_.buffers, root);
     }

@@ -23,7 +23,6 @@ class BackgroundSave {
   void start(std::function<void()> work);
   /// Until the work is done. Throws what it threw, once.
   void wait();
-  bool is_busy() const { return thread_.joinable(); }
 
  private:
   friend void finish_background_saves();
