@@ -2,6 +2,7 @@
 // Distributed data parallelism on c10d's Reducer: buckets of gradients are
 // averaged while backward still runs.
 #include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -26,6 +27,7 @@ namespace {
 constexpr int64_t kMiB = 1024 * 1024;
 constexpr size_t kBroadcastBytes = 250 * kMiB;
 constexpr const char* kForward = "forward of a prepared model";
+constexpr const char* kOrder = "arrival_order";
 
 /// What a graph calls when its backward begins; empty once the engine is gone,
 /// which the graph may outlive.
@@ -145,6 +147,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       root = news.last_active;
       set_divisor(news);
     }
+    if (records && sync_ && !has_shared_order_ && lays_out_anew() && !join_) {
+      share_order();
+    }
     if (records && sync_) {
       // Buckets are laid out anew once, in the order gradients arrived in,
       // which ranks tell each other.
@@ -242,12 +247,20 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   }
 
   StateDict state_dict() const override {
-    return memory_ ? memory_->state_dict() : StateDict();
+    auto state = memory_ ? memory_->state_dict() : StateDict();
+    if (!order_.empty()) {
+      state.set(kOrder, at::tensor(order_, at::kLong));
+    }
+    return state;
   }
   void load_state_dict(const StateDict& state) override {
     if (memory_) {
       memory_->load_state_dict(state);
     }
+    loaded_order_ = state.contains(kOrder)
+                        ? as_order(state.get<at::Tensor>(kOrder))
+                        : std::vector<int64_t>();
+    has_shared_order_ = false;
   }
 
   Joinable* joinable() override { return this; }
@@ -304,13 +317,14 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   // may follow.
   void end_reduction() {
     is_awaiting_ = false;
+    if (!join_) {
+      // At once: the order is known to a state that is saved now, and the
+      // reducer allows one reduction before it lays its buckets out anew.
+      group_.guard("backward", [&] { rebuild_buckets(); });
+    }
     const bool may_follow = num_forwards_ > 1 && !finds_unused() && !join_;
     if (may_follow) {
-      group_.guard("backward", [&] {
-        // The reducer lays its buckets out anew after one reduction, not more.
-        rebuild_buckets();
-        reducer_->prepare_for_backward({});
-      });
+      group_.guard("backward", [&] { reducer_->prepare_for_backward({}); });
       await_gradients();
       is_only_guessed_ = true;
       --num_forwards_;
@@ -349,6 +363,81 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       share("broadcast of buffers", model_.buffers, root);
     }
     buffers_may_differ_ = trains;
+  }
+
+  bool lays_out_anew() const {
+    return !options_.find_unused_parameters || options_.static_graph;
+  }
+
+  /// Empty where it is the order of other parameters, which has no meaning
+  /// here.
+  std::vector<int64_t> as_order(const at::Tensor& saved) const {
+    const auto wide = saved.to(at::kCPU, at::kLong).flatten().contiguous();
+    const auto* values = wide.data_ptr<int64_t>();
+    std::vector<int64_t> order(values, values + wide.numel());
+    return is_order(order) ? order : std::vector<int64_t>();
+  }
+  bool is_order(std::vector<int64_t> indices) const {
+    std::sort(indices.begin(), indices.end());
+    return indices == trained_indices();
+  }
+
+  std::vector<int64_t> trained_indices() const {
+    std::vector<int64_t> indices;
+    for (size_t i = 0; i < model_.parameters.size(); ++i) {
+      if (model_.parameters[i].requires_grad()) {
+        indices.push_back(static_cast<int64_t>(i));
+      }
+    }
+    return indices;
+  }
+
+  // Where a number lies in its bucket decides in which order more than two
+  // ranks add it up, so that a run goes on bit for bit only with the buckets
+  // that it had. Rank 0's count: another rank may have lost its part of a
+  // checkpoint.
+  void share_order() {
+    agree_on_forward();
+    // Its length in front: -1 where nothing was loaded.
+    std::vector<int64_t> message(trained_.size() + 1, -1);
+    if (loaded_order_) {
+      message[0] = static_cast<int64_t>(loaded_order_->size());
+      std::copy(
+          loaded_order_->begin(), loaded_order_->end(), message.begin() + 1);
+    }
+    auto shared = at::tensor(message, at::kLong).to(trained_.front().device());
+    share("order of gradients", {shared}, 0);
+    has_shared_order_ = true;
+    loaded_order_.reset();
+    const auto length = shared[0].item<int64_t>();
+    if (length < 0) {
+      return;
+    }
+    auto agreed = as_order(shared.slice(0, 1, 1 + length));
+    if (agreed == order_) {
+      return;
+    }
+    order_ = std::move(agreed);
+    // A new reducer moves gradients of half a window into its buckets, and
+    // divides those there instead of multiplying them: another rounding.
+    std::vector<at::Tensor> gradients;
+    for (const auto& parameter : trained_) {
+      gradients.push_back(std::exchange(parameter.mutable_grad(), {}));
+    }
+    const auto owners = trained_;
+    const auto put_back = c10::make_scope_exit([&] {
+      for (size_t i = 0; i < owners.size(); ++i) {
+        owners[i].mutable_grad() = gradients[i];
+      }
+    });
+    group_.guard("forward", [&] {
+      remake_reducer();
+      if (!order_.empty()) {
+        // Else the reducer would lay them out by what comes first now.
+        reducer_->push_rebuilt_params_for_all_indices();
+        rebuild_buckets();
+      }
+    });
   }
 
   void set_divisor(const JoinNews& news) {
@@ -427,8 +516,11 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     for (size_t i = 0; i < model_.parameters.size(); ++i) {
       if (!model_.parameters[i].requires_grad()) {
         frozen_.push_back(i);
-        continue;
       }
+    }
+    const bool has_order = is_order(order_);
+    for (const int64_t index : has_order ? order_ : trained_indices()) {
+      const auto i = static_cast<size_t>(index);
       index_of_.emplace(
           model_.parameters[i].unsafeGetTensorImpl(), parameters.size());
       names[parameters.size()] = model_.names[i];
@@ -441,8 +533,10 @@ class DdpEngine final : public ParallelEngine, private Joinable {
         parameters,
         {static_cast<size_t>(kMiB), static_cast<size_t>(cap)},
         sparse);
-    // Gradients arrive last layer first.
-    std::reverse(buckets.begin(), buckets.end());
+    if (!has_order) {
+      // Gradients arrive last layer first.
+      std::reverse(buckets.begin(), buckets.end());
+    }
     layout_.set_units(parameters, buckets);
     // Before the reducer's own hooks, which may send.
     arrivals_ = std::make_unique<Arrivals>(
@@ -484,11 +578,18 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (!reducer_->rebuild_buckets()) {
       return;
     }
+    std::unordered_map<const c10::TensorImpl*, int64_t> place_of;
+    for (size_t i = 0; i < model_.parameters.size(); ++i) {
+      place_of.emplace(
+          model_.parameters[i].unsafeGetTensorImpl(), static_cast<int64_t>(i));
+    }
     std::vector<std::vector<size_t>> units;
+    order_.clear();
     for (const auto& bucket : buckets()) {
       auto& unit = units.emplace_back();
       for (const auto& parameter : bucket.getParameters()) {
         unit.push_back(index_of_.at(parameter.unsafeGetTensorImpl()));
+        order_.push_back(place_of.at(parameter.unsafeGetTensorImpl()));
       }
     }
     layout_.set_units(trained_, std::move(units));
@@ -547,6 +648,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   std::vector<at::Tensor> trained_;
   std::vector<std::string> names_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
+  /// The parameters that are trained, by their places in the model, in the
+  /// order in which buckets hold them; empty before these were laid out anew.
+  std::vector<int64_t> order_;
+  /// That of a state that was loaded, until ranks have told each other.
+  std::optional<std::vector<int64_t>> loaded_order_;
+  bool has_shared_order_ = false;
   /// What a compression keeps between steps; may be empty.
   std::shared_ptr<Stateful> memory_;
   std::shared_ptr<CompressionState> compression_ =

@@ -147,6 +147,10 @@ TEST_P(CheckpointOfARun, GoesOnBitForBitInNewProcesses) {
   expect_to_go_on(GetParam(), "checkpoint_save", {1, 5, 11, 22, 30});
 }
 
+TEST(CheckpointOfThreeRanks, KeepsTheBucketsThatDecideTheOrderOfSums) {
+  expect_to_go_on(3, "checkpoint_save", {10});
+}
+
 TEST_P(CheckpointOfARun, GoesOnBitForBitFromWhatWasWrittenBesideTheTraining) {
   expect_to_go_on(GetParam(), "checkpoint_save_beside", {5, 22});
 }
@@ -176,9 +180,12 @@ TEST(CheckpointOnAGpu, GoesOnBitForBitWithAScalerAndTheDevicesGenerator) {
     const TempDir folder;
     torch::manual_seed(1);
     Training whole(options, false, 0.3);
-    whole.run(13);
-    whole.accelerator.save_state(
-        folder.path() / "state", {.asynchronous = asynchronous});
+    whole.after_micro_batch = [&] {
+      if (whole.counter->seen == 13) {
+        whole.accelerator.save_state(
+            folder.path() / "state", {.asynchronous = asynchronous});
+      }
+    };
     whole.run(kEnd);
     whole.accelerator.wait_for_save();
     torch::manual_seed(99);
