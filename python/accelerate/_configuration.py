@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils.dataclasses import (
     AORecipeKwargs,
     AutocastKwargs,
+    DataLoaderConfiguration,
     DistributedDataParallelKwargs,
     DynamoBackend,
     FP8BackendType,
@@ -89,6 +90,7 @@ class Configuration:
     """The part of an `Accelerator` that says what it was asked for."""
 
     state: AcceleratorState
+    dataloader_config: DataLoaderConfiguration
     _run: _C.TrainingRun
 
     # DeepSpeed, FSDP and Megatron-LM are not part of this package.
@@ -111,6 +113,34 @@ class Configuration:
         if config is not None:
             config._validate_accelerator(self)
             self.state.device_mesh = config.get_device_mesh(self.state.device.type)
+
+    @property
+    def split_batches(self) -> bool:
+        return self.dataloader_config.split_batches
+
+    @property
+    def dispatch_batches(self) -> bool | None:
+        return self.dataloader_config.dispatch_batches
+
+    @property
+    def even_batches(self) -> bool:
+        return self.dataloader_config.even_batches
+
+    @even_batches.setter
+    def even_batches(self, value: bool) -> None:
+        self.dataloader_config.even_batches = value
+
+    @property
+    def use_seedable_sampler(self) -> bool:
+        return self.dataloader_config.use_seedable_sampler
+
+    @property
+    def non_blocking(self) -> bool:
+        return self.dataloader_config.non_blocking
+
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        return self.dataloader_config.use_stateful_dataloader
 
     @property
     def _computes_in(self) -> str:

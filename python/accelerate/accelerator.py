@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
-from accelerate import _C, _checkpoints, _debug, _generators, _options, _trees
+from accelerate import _C, _debug, _options, _trees
 from accelerate._captured_step import CapturedStep
 from accelerate._configuration import (
     Configuration,
@@ -26,9 +22,9 @@ from accelerate._configuration import (
     parallelism_config_of,
 )
 from accelerate._placeholders import NotThereYet, placeholders_for
-from accelerate._state_values import ObjectState, SharedState
-from accelerate.checkpointing import is_original_checkpoint
-from accelerate.errors import AccelerateError, UsageError
+from accelerate._saving import Saving
+from accelerate._state_values import SharedState
+from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.prepared_module import (
@@ -43,7 +39,6 @@ from accelerate.scheduler import AcceleratedScheduler, join_state, split_state
 from accelerate.state import (
     AcceleratorState,
     GradientState,
-    PartialState,
     is_initialized,
     raise_of_property,
 )
@@ -51,7 +46,6 @@ from accelerate.utils import operations
 from accelerate.utils.dataclasses import (
     AutocastKwargs,
     DataLoaderConfiguration,
-    DistributedType,
     DynamoBackend,
     EngineKwargs,
     GradientAccumulationPlugin,
@@ -62,14 +56,13 @@ from accelerate.utils.dataclasses import (
     TorchDynamoPlugin,
     TorchTensorParallelPlugin,
 )
-from accelerate.utils.other import save
 
 # Methods of the original that come later.
 _NOT_THERE = frozenset("get_tracker init_trackers log profile trackers".split())
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class Accelerator(Configuration):
+class Accelerator(Configuration, Saving):
     """Connects this process to the others of the run, prepares models, optimizers, schedulers and
     loaders, and offers the collectives that loops need. No device is named in the loop:
 
@@ -124,9 +117,7 @@ class Accelerator(Configuration):
                 "DataLoaderConfiguration(split_batches=True) and is not looked at here",
                 stacklevel=2,
             )
-        self.project_configuration = project_config or ProjectConfiguration(project_dir)
-        if project_dir is not None and self.project_dir is None:
-            self.project_configuration.set_directories(project_dir)
+        self._keep_project(project_config, project_dir)
         precision = checked_precision(mixed_precision)
         compiling = dynamo_plugin_of(dynamo_backend, dynamo_plugin)
         parallelism_config = parallelism_config_of(parallelism_config, torch_tp_plugin)
@@ -151,7 +142,6 @@ class Accelerator(Configuration):
         options.accumulation.sync_with_dataloader = plugin.sync_with_dataloader
         options.accumulation.sync_each_batch = plugin.sync_each_batch
         # The engine writes its part of checkpoints where Python writes its own.
-        self._saves_on_each_node = self.project_configuration.save_on_each_node
         options.save_on_each_node(self._saves_on_each_node)
 
         init = self.init_handler.to_kwargs() if self.init_handler else {}
@@ -186,18 +176,7 @@ class Accelerator(Configuration):
         self._optimizers: list[AcceleratedOptimizer] = []
         self._schedulers: list[AcceleratedScheduler] = []
         self._dataloaders: list[Any] = []
-        # What the registry of the run asks; it lives as long as these lists.
-        self._states: list[ObjectState] = []
-        self._custom_objects: list[Any] = []
-        self._custom_states: list[ObjectState] = []
-        self._save_hooks: OrderedDict[int, Callable] = OrderedDict()
-        self._load_hooks: OrderedDict[int, Callable] = OrderedDict()
-        self._generators = ObjectState(
-            lambda: _generators.take(("python", "numpy")), _generators.put
-        )
-        self._run.state.add("python_generators", self._generators, per_rank=True)
-        self._parts = _checkpoints.PythonParts()
-        self._run.state.add(_checkpoints.PARTS, self._parts)
+        self._keep_saved_state()
 
     def __getattr__(self, name: str) -> Any:
         raise_of_property(self, name)
@@ -231,128 +210,7 @@ class Accelerator(Configuration):
         of_state = {"mixed_precision": self.mixed_precision, "cpu": self.state._cpu}
         return _load_accelerator, (arguments, of_state)
 
-    # --- who am I ---------------------------------------------------------------------------
-
-    @property
-    def device(self) -> torch.device:
-        """The device of this process."""
-        return self.state.device
-
-    @property
-    def distributed_type(self) -> DistributedType:
-        return self.state.distributed_type
-
-    @property
-    def num_processes(self) -> int:
-        """How many processes train together."""
-        return self.state.num_processes
-
-    @property
-    def process_index(self) -> int:
-        """The number of this process among all, from 0."""
-        return self.state.process_index
-
-    @property
-    def local_process_index(self) -> int:
-        """The number of this process on its machine, from 0."""
-        return self.state.local_process_index
-
-    @property
-    def is_main_process(self) -> bool:
-        return self.state.is_main_process
-
-    @property
-    def is_local_main_process(self) -> bool:
-        return self.state.is_local_main_process
-
-    @property
-    def is_last_process(self) -> bool:
-        return self.state.is_last_process
-
-    @property
-    def use_distributed(self) -> bool:
-        return self.state.use_distributed
-
-    @property
-    def multi_device(self) -> bool:
-        """Whether several processes train on devices other than the CPU."""
-        return self.use_distributed and self.distributed_type != DistributedType.MULTI_CPU
-
-    @property
-    def split_batches(self) -> bool:
-        return self.dataloader_config.split_batches
-
-    @property
-    def dispatch_batches(self) -> bool | None:
-        return self.dataloader_config.dispatch_batches
-
-    @property
-    def even_batches(self) -> bool:
-        return self.dataloader_config.even_batches
-
-    @even_batches.setter
-    def even_batches(self, value: bool) -> None:
-        self.dataloader_config.even_batches = value
-
-    @property
-    def use_seedable_sampler(self) -> bool:
-        return self.dataloader_config.use_seedable_sampler
-
-    @property
-    def non_blocking(self) -> bool:
-        return self.dataloader_config.non_blocking
-
-    @property
-    def use_stateful_dataloader(self) -> bool:
-        return self.dataloader_config.use_stateful_dataloader
-
     # --- process control --------------------------------------------------------------------
-
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Prints once per machine."""
-        self.state.print(*args, **kwargs)
-
-    def wait_for_everyone(self) -> None:
-        """Waits until every process has come here."""
-        self.state.wait_for_everyone()
-
-    def main_process_first(self) -> AbstractContextManager[None]:
-        """The main process runs the block before the others."""
-        return self.state.main_process_first()
-
-    def local_main_process_first(self) -> AbstractContextManager[None]:
-        """The first process of each machine runs the block before the others of it."""
-        return self.state.local_main_process_first()
-
-    def on_main_process(self, function: Callable | None = None) -> Callable:
-        """The function runs on the main process only, and gives None elsewhere."""
-        return PartialState().on_main_process(function)
-
-    def on_local_main_process(self, function: Callable | None = None) -> Callable:
-        """The function runs once per machine."""
-        return PartialState().on_local_main_process(function)
-
-    def on_last_process(self, function: Callable) -> Callable:
-        """The function runs on the last process only."""
-        return PartialState().on_last_process(function)
-
-    def on_process(
-        self, function: Callable | None = None, process_index: int | None = None
-    ) -> Callable:
-        """The function runs on the process of this index only."""
-        return PartialState().on_process(function, process_index)
-
-    def on_local_process(
-        self, function: Callable | None = None, local_process_index: int | None = None
-    ) -> Callable:
-        """The function runs on the processes of this index on their machine only."""
-        return PartialState().on_local_process(function, local_process_index)
-
-    def split_between_processes(
-        self, inputs: Any, apply_padding: bool = False
-    ) -> AbstractContextManager[Any]:
-        """See `PartialState.split_between_processes`."""
-        return PartialState().split_between_processes(inputs, apply_padding)
 
     def set_trigger(self) -> None:
         """Raises a flag that every process sees at its next `check_trigger`."""
@@ -466,19 +324,6 @@ class Accelerator(Configuration):
             handler.cache_enabled,
             is_of_engine=self._run.mixed_precision != "no",
         )
-
-    def _keep_state(
-        self,
-        kind: str,
-        value: Callable[[], Any],
-        put: Callable[[Any], None],
-        per_rank: bool = False,
-    ) -> ObjectState:
-        return self._keep(kind, ObjectState(value, put), per_rank)
-
-    def _keep(self, kind: str, kept: ObjectState, per_rank: bool = False) -> ObjectState:
-        kept.name = self._run.state.add(kind, kept, per_rank)
-        return kept
 
     def prepare_optimizer(
         self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None
@@ -607,196 +452,6 @@ class Accelerator(Configuration):
     def clear(self, *objects: Any) -> list[None]:
         """The same as `free_memory`."""
         return self.free_memory(*objects)
-
-    # --- checkpoints ------------------------------------------------------------------------
-
-    @property
-    def project_dir(self) -> str | None:
-        return self.project_configuration.project_dir
-
-    @property
-    def logging_dir(self) -> str | None:
-        return self.project_configuration.logging_dir
-
-    @property
-    def save_iteration(self) -> int:
-        """The number of the next checkpoint that is named automatically."""
-        return self.project_configuration.iteration
-
-    @property
-    def _is_writer(self) -> bool:
-        """Whether this process writes what all have in common."""
-        return self.is_local_main_process if self._saves_on_each_node else self.is_main_process
-
-    def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
-        """As `torch.save`, on the main process only, or with `save_on_each_node` once per machine.
-        `safe_serialization`: a dictionary of tensors as a safetensors file."""
-        save(obj, f, self._saves_on_each_node, safe_serialization)
-
-    def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
-        """The module's own `state_dict`; its names have no prefix, also without `unwrap`."""
-        return (self.unwrap_model(model) if unwrap else model).state_dict()
-
-    def save_model(
-        self,
-        model: torch.nn.Module,
-        save_directory: str | os.PathLike,
-        max_shard_size: int | str = "10GB",
-        safe_serialization: bool = True,
-    ) -> None:
-        """Writes the weights into a folder, in files of at most `max_shard_size` with an index, as
-        `from_pretrained` reads them. On the main process, or once per machine."""
-        if self._is_writer:
-            _checkpoints.save_model(
-                self.get_state_dict(model), Path(save_directory), max_shard_size, safe_serialization
-            )
-
-    def register_for_checkpointing(self, *objects: Any) -> None:
-        """Saves and loads the state of these objects too, by `state_dict` and
-        `load_state_dict`. Give the same ones in the same order before `load_state`."""
-        invalid = [
-            type(obj).__name__
-            for obj in objects
-            if not hasattr(obj, "state_dict") or not hasattr(obj, "load_state_dict")
-        ]
-        if invalid:
-            raise UsageError(
-                f"[register_for_checkpointing] got {', '.join(invalid)}, expected objects with "
-                "state_dict and load_state_dict"
-            )
-        for obj in objects:
-            self._custom_objects.append(obj)
-            self._custom_states.append(
-                self._keep_state("python_custom", obj.state_dict, obj.load_state_dict)
-            )
-
-    def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """`hook(models, weights, folder)` runs in `save_state` before anything is written. It may
-        write into the folder, which has another name until the checkpoint is complete, and take
-        out of the list the weights that it has saved by itself. Call `remove()` of the handle to
-        be rid of it."""
-        handle = RemovableHandle(self._save_hooks)
-        self._save_hooks[handle.id] = hook
-        return handle
-
-    def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """`hook(models, folder)` runs in `load_state` before anything is loaded, and takes models
-        out of the list that it has loaded by itself."""
-        handle = RemovableHandle(self._load_hooks)
-        self._load_hooks[handle.id] = hook
-        return handle
-
-    def save_state(
-        self,
-        output_dir: str | os.PathLike | None = None,
-        safe_serialization: bool = True,
-        *,
-        layout: str | None = None,
-        asynchronous: bool = False,
-        **save_model_func_kwargs: Any,
-    ) -> Path:
-        """Saves everything that is needed to go on from here, and gives the folder.
-
-        The folder has its name when the main process's part is complete; other processes add
-        their own and wait for nobody, so it may be called on the main process alone. With
-        automatic naming the folder is `project_dir/checkpoints/checkpoint_N`.
-        `safe_serialization=False` writes weights by `torch.save`. `layout="accelerate"` writes
-        what Hugging Face Accelerate loads. `asynchronous` returns when everything is copied to
-        the host, and writes while training goes on; see `wait_for_save` and
-        docs/guide_checkpoint.md."""
-        if layout not in (None, "accelerate"):
-            raise UsageError(
-                f"[save_state] got layout={layout!r}, expected None (this package's) or "
-                "'accelerate' (Hugging Face Accelerate's)"
-            )
-        if save_model_func_kwargs:
-            _debug.warn(
-                f"[save_state] got {', '.join(save_model_func_kwargs)}, which only DeepSpeed's "
-                "models read in the original, and nothing does here; leave it out",
-                stacklevel=2,
-            )
-        if layout is not None and asynchronous:
-            raise UsageError(
-                "[save_state] got layout='accelerate' with asynchronous=True, expected one of "
-                "them: files of that layout are written at once"
-            )
-        self.wait_for_save()
-        folder = _checkpoints.folder_to_save(self, output_dir)
-        if layout is None:
-            _checkpoints.save(self, folder, safe_serialization, asynchronous)
-        else:
-            _checkpoints.save_as_original(self, folder, safe_serialization)
-        self.project_configuration.iteration += 1
-        return folder
-
-    def wait_for_save(self) -> None:
-        """Until nothing is being written any more. Raises what an asynchronous save failed with,
-        as does the next `save_state`, `load_state` or `end_training`; once. A process that ends
-        waits too, and can only print it."""
-        self._run.wait_for_save()
-
-    def should_stop(self) -> bool:
-        """Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to one of its processes or
-        to the launcher; true on all processes at the same step. A collective. From the first call
-        on the two signals no longer end the process, unless the program handles them itself."""
-        return self._run.should_stop()
-
-    def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
-        """Saves, and ends the process with a code that makes the launcher start the job again
-        without counting a failure. The new processes go on by `load_state("latest")`. Without
-        `output_dir` the folder is the next in `project_dir/checkpoints`."""
-        try:
-            self.wait_for_save()
-        except AccelerateError as error:
-            print(error, file=sys.stderr)  # This one may still succeed.
-        if output_dir is None:
-            output_dir = _checkpoints.folder_to_leave(self)
-        self.save_state(output_dir)
-        # Whoever leaves first has the others stopped.
-        self.wait_for_everyone()
-        self.end_training()
-        sys.exit(_C.EXIT_PREEMPTED)
-
-    def load_state(
-        self,
-        input_dir: str | os.PathLike | None = None,
-        load_kwargs: dict[str, Any] | None = None,
-        *,
-        allow_pickle: bool = False,
-        restore_loaders: bool = True,
-        **load_model_func_kwargs: Any,
-    ) -> None:
-        """Goes on from a checkpoint of this package or of Hugging Face Accelerate; prepare and
-        register the same objects before. Each process reads for itself.
-
-        `input_dir`: a folder; "latest" is the newest complete checkpoint in
-        `project_dir/checkpoints`, as is None with automatic naming. The next loop over a loader
-        goes on where it stood, also where the loader goes through `skip_first_batches`; with
-        `restore_loaders=False` it begins with the epoch. `allow_pickle` loads what only a pickle
-        holds, which may run any code. Other arguments go to the models' `load_state_dict`."""
-        self.wait_for_save()
-        folder = _checkpoints.folder_to_load(self, input_dir)
-        # Says where tensors lie on their way, which is where they are used at once.
-        load_model_func_kwargs.pop("map_location", None)
-        if _C.is_checkpoint(str(folder)):
-            _checkpoints.load_ours(
-                self,
-                folder,
-                allow_pickle,
-                restore_loaders,
-                load_kwargs or {},
-                load_model_func_kwargs,
-            )
-        elif is_original_checkpoint(folder):
-            _checkpoints.load_original(
-                self, folder, allow_pickle, load_kwargs or {}, load_model_func_kwargs
-            )
-        else:
-            raise UsageError(
-                f"[load_state] {folder} is no checkpoint, or one that was never completed: it has "
-                "neither checkpoint.json nor Hugging Face Accelerate's random_states_0.pkl"
-            )
-        _checkpoints.go_on_counting(self, folder)
 
     # --- gradients --------------------------------------------------------------------------
 

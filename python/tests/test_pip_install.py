@@ -20,6 +20,8 @@ TRAIN = """
     import accelerate
     from accelerate import Accelerator
     assert accelerate.__version__ == importlib.metadata.version("accelerate") == "1.15.0+cpp.0.1.0"
+    # sentence-transformers asks for it before it takes the package for Accelerate.
+    assert "huggingface" in importlib.metadata.metadata("accelerate")["Home-page"]
     accelerator = Accelerator()
     net = accelerator.prepare(torch.nn.Linear(2, 1))
     accelerator.backward(net(torch.ones(1, 2)).sum() * (1 + accelerator.process_index))

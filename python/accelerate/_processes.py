@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an `Accelerator` says of the processes of its run, and which of them does what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils.dataclasses import DistributedType
+
+
+class Processes:
+    """The part of an `Accelerator` that knows where this process sits."""
+
+    state: AcceleratorState
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self.state.device
+
+    @property
+    def distributed_type(self) -> DistributedType:
+        return self.state.distributed_type
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes train together."""
+        return self.state.num_processes
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process among all, from 0."""
+        return self.state.process_index
+
+    @property
+    def local_process_index(self) -> int:
+        """The number of this process on its machine, from 0."""
+        return self.state.local_process_index
+
+    @property
+    def is_main_process(self) -> bool:
+        return self.state.is_main_process
+
+    @property
+    def is_local_main_process(self) -> bool:
+        return self.state.is_local_main_process
+
+    @property
+    def is_last_process(self) -> bool:
+        return self.state.is_last_process
+
+    @property
+    def use_distributed(self) -> bool:
+        return self.state.use_distributed
+
+    @property
+    def multi_device(self) -> bool:
+        """Whether several processes train on devices other than the CPU."""
+        return self.use_distributed and self.distributed_type != DistributedType.MULTI_CPU
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Prints once per machine."""
+        self.state.print(*args, **kwargs)
+
+    def wait_for_everyone(self) -> None:
+        """Waits until every process has come here."""
+        self.state.wait_for_everyone()
+
+    def main_process_first(self) -> AbstractContextManager[None]:
+        """The main process runs the block before the others."""
+        return self.state.main_process_first()
+
+    def local_main_process_first(self) -> AbstractContextManager[None]:
+        """The first process of each machine runs the block before the others of it."""
+        return self.state.local_main_process_first()
+
+    def on_main_process(self, function: Callable | None = None) -> Callable:
+        """The function runs on the main process only, and gives None elsewhere."""
+        return PartialState().on_main_process(function)
+
+    def on_local_main_process(self, function: Callable | None = None) -> Callable:
+        """The function runs once per machine."""
+        return PartialState().on_local_main_process(function)
+
+    def on_last_process(self, function: Callable) -> Callable:
+        """The function runs on the last process only."""
+        return PartialState().on_last_process(function)
+
+    def on_process(
+        self, function: Callable | None = None, process_index: int | None = None
+    ) -> Callable:
+        """The function runs on the process of this index only."""
+        return PartialState().on_process(function, process_index)
+
+    def on_local_process(
+        self, function: Callable | None = None, local_process_index: int | None = None
+    ) -> Callable:
+        """The function runs on the processes of this index on their machine only."""
+        return PartialState().on_local_process(function, local_process_index)
+
+    def split_between_processes(
+        self, inputs: Any, apply_padding: bool = False
+    ) -> AbstractContextManager[Any]:
+        """See `PartialState.split_between_processes`."""
+        return PartialState().split_between_processes(inputs, apply_padding)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an `Accelerator` saves and loads (docs/guide_checkpoint.md); how is `_checkpoints`' part."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from accelerate import _C, _checkpoints, _debug, _generators
+from accelerate._processes import Processes
+from accelerate._state_values import ObjectState
+from accelerate.checkpointing import is_original_checkpoint
+from accelerate.errors import AccelerateError, UsageError
+from accelerate.utils.dataclasses import ProjectConfiguration
+from accelerate.utils.other import save
+
+
+class Saving(Processes):
+    """The part of an `Accelerator` that goes on where another run stopped."""
+
+    project_configuration: ProjectConfiguration
+    unwrap_model: Callable[..., Any]
+    end_training: Callable[[], None]
+    _run: _C.TrainingRun
+
+    def _keep_project(
+        self, config: ProjectConfiguration | None, project_dir: str | os.PathLike | None
+    ) -> None:
+        self.project_configuration = config or ProjectConfiguration(project_dir)
+        if project_dir is not None and self.project_dir is None:
+            self.project_configuration.set_directories(project_dir)
+        self._saves_on_each_node = self.project_configuration.save_on_each_node
+
+    def _keep_saved_state(self) -> None:
+        """Names what the registry of the run asks; it lives as long as these lists."""
+        self._states: list[ObjectState] = []
+        self._custom_objects: list[Any] = []
+        self._custom_states: list[ObjectState] = []
+        self._save_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._load_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._generators = ObjectState(
+            lambda: _generators.take(("python", "numpy")), _generators.put
+        )
+        self._run.state.add("python_generators", self._generators, per_rank=True)
+        self._parts = _checkpoints.PythonParts()
+        self._run.state.add(_checkpoints.PARTS, self._parts)
+
+    def _keep_state(
+        self,
+        kind: str,
+        value: Callable[[], Any],
+        put: Callable[[Any], None],
+        per_rank: bool = False,
+    ) -> ObjectState:
+        return self._keep(kind, ObjectState(value, put), per_rank)
+
+    def _keep(self, kind: str, kept: ObjectState, per_rank: bool = False) -> ObjectState:
+        kept.name = self._run.state.add(kind, kept, per_rank)
+        return kept
+
+    @property
+    def project_dir(self) -> str | None:
+        return self.project_configuration.project_dir
+
+    @property
+    def logging_dir(self) -> str | None:
+        return self.project_configuration.logging_dir
+
+    @property
+    def save_iteration(self) -> int:
+        """The number of the next checkpoint that is named automatically."""
+        return self.project_configuration.iteration
+
+    @property
+    def _is_writer(self) -> bool:
+        """Whether this process writes what all have in common."""
+        return self.is_local_main_process if self._saves_on_each_node else self.is_main_process
+
+    def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
+        """As `torch.save`, on the main process only, or with `save_on_each_node` once per machine.
+        `safe_serialization`: a dictionary of tensors as a safetensors file."""
+        save(obj, f, self._saves_on_each_node, safe_serialization)
+
+    def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
+        """The module's own `state_dict`; its names have no prefix, also without `unwrap`."""
+        return (self.unwrap_model(model) if unwrap else model).state_dict()
+
+    def save_model(
+        self,
+        model: torch.nn.Module,
+        save_directory: str | os.PathLike,
+        max_shard_size: int | str = "10GB",
+        safe_serialization: bool = True,
+    ) -> None:
+        """Writes the weights into a folder, in files of at most `max_shard_size` with an index, as
+        `from_pretrained` reads them. On the main process, or once per machine."""
+        if self._is_writer:
+            _checkpoints.save_model(
+                self.get_state_dict(model), Path(save_directory), max_shard_size, safe_serialization
+            )
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """Saves and loads the state of these objects too, by `state_dict` and
+        `load_state_dict`. Give the same ones in the same order before `load_state`."""
+        invalid = [
+            type(obj).__name__
+            for obj in objects
+            if not hasattr(obj, "state_dict") or not hasattr(obj, "load_state_dict")
+        ]
+        if invalid:
+            raise UsageError(
+                f"[register_for_checkpointing] got {', '.join(invalid)}, expected objects with "
+                "state_dict and load_state_dict"
+            )
+        for obj in objects:
+            self._custom_objects.append(obj)
+            self._custom_states.append(
+                self._keep_state("python_custom", obj.state_dict, obj.load_state_dict)
+            )
+
+    def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
+        """`hook(models, weights, folder)` runs in `save_state` before anything is written. It may
+        write into the folder, which has another name until the checkpoint is complete, and take
+        out of the list the weights that it has saved by itself. Call `remove()` of the handle to
+        be rid of it."""
+        handle = RemovableHandle(self._save_hooks)
+        self._save_hooks[handle.id] = hook
+        return handle
+
+    def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
+        """`hook(models, folder)` runs in `load_state` before anything is loaded, and takes models
+        out of the list that it has loaded by itself."""
+        handle = RemovableHandle(self._load_hooks)
+        self._load_hooks[handle.id] = hook
+        return handle
+
+    def save_state(
+        self,
+        output_dir: str | os.PathLike | None = None,
+        safe_serialization: bool = True,
+        *,
+        layout: str | None = None,
+        asynchronous: bool = False,
+        **save_model_func_kwargs: Any,
+    ) -> Path:
+        """Saves everything that is needed to go on from here, and gives the folder.
+
+        The folder has its name when the main process's part is complete; other processes add
+        their own and wait for nobody, so it may be called on the main process alone. With
+        automatic naming the folder is `project_dir/checkpoints/checkpoint_N`.
+        `safe_serialization=False` writes weights by `torch.save`. `layout="accelerate"` writes
+        what Hugging Face Accelerate loads. `asynchronous` returns when everything is copied to
+        the host, and writes while training goes on; see `wait_for_save` and
+        docs/guide_checkpoint.md."""
+        if layout not in (None, "accelerate"):
+            raise UsageError(
+                f"[save_state] got layout={layout!r}, expected None (this package's) or "
+                "'accelerate' (Hugging Face Accelerate's)"
+            )
+        if save_model_func_kwargs:
+            _debug.warn(
+                f"[save_state] got {', '.join(save_model_func_kwargs)}, which only DeepSpeed's "
+                "models read in the original, and nothing does here; leave it out",
+                stacklevel=2,
+            )
+        if layout is not None and asynchronous:
+            raise UsageError(
+                "[save_state] got layout='accelerate' with asynchronous=True, expected one of "
+                "them: files of that layout are written at once"
+            )
+        self.wait_for_save()
+        folder = _checkpoints.folder_to_save(self, output_dir)
+        if layout is None:
+            _checkpoints.save(self, folder, safe_serialization, asynchronous)
+        else:
+            _checkpoints.save_as_original(self, folder, safe_serialization)
+        self.project_configuration.iteration += 1
+        return folder
+
+    def wait_for_save(self) -> None:
+        """Until nothing is being written any more. Raises what an asynchronous save failed with,
+        as does the next `save_state`, `load_state` or `end_training`; once. A process that ends
+        waits too, and can only print it."""
+        self._run.wait_for_save()
+
+    def should_stop(self) -> bool:
+        """Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to one of its processes or
+        to the launcher; true on all processes at the same step. A collective. From the first call
+        on the two signals no longer end the process, unless the program handles them itself."""
+        return self._run.should_stop()
+
+    def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
+        """Saves, and ends the process with a code that makes the launcher start the job again
+        without counting a failure. The new processes go on by `load_state("latest")`. Without
+        `output_dir` the folder is the next in `project_dir/checkpoints`."""
+        try:
+            self.wait_for_save()
+        except AccelerateError as error:
+            print(error, file=sys.stderr)  # This one may still succeed.
+        if output_dir is None:
+            output_dir = _checkpoints.folder_to_leave(self)
+        self.save_state(output_dir)
+        # Whoever leaves first has the others stopped.
+        self.wait_for_everyone()
+        self.end_training()
+        sys.exit(_C.EXIT_PREEMPTED)
+
+    def load_state(
+        self,
+        input_dir: str | os.PathLike | None = None,
+        load_kwargs: dict[str, Any] | None = None,
+        *,
+        allow_pickle: bool = False,
+        restore_loaders: bool = True,
+        **load_model_func_kwargs: Any,
+    ) -> None:
+        """Goes on from a checkpoint of this package or of Hugging Face Accelerate; prepare and
+        register the same objects before. Each process reads for itself.
+
+        `input_dir`: a folder; "latest" is the newest complete checkpoint in
+        `project_dir/checkpoints`, as is None with automatic naming. The next loop over a loader
+        goes on where it stood, also where the loader goes through `skip_first_batches`; with
+        `restore_loaders=False` it begins with the epoch. `allow_pickle` loads what only a pickle
+        holds, which may run any code. Other arguments go to the models' `load_state_dict`."""
+        self.wait_for_save()
+        folder = _checkpoints.folder_to_load(self, input_dir)
+        # Says where tensors lie on their way, which is where they are used at once.
+        load_model_func_kwargs.pop("map_location", None)
+        if _C.is_checkpoint(str(folder)):
+            _checkpoints.load_ours(
+                self,
+                folder,
+                allow_pickle,
+                restore_loaders,
+                load_kwargs or {},
+                load_model_func_kwargs,
+            )
+        elif is_original_checkpoint(folder):
+            _checkpoints.load_original(
+                self, folder, allow_pickle, load_kwargs or {}, load_model_func_kwargs
+            )
+        else:
+            raise UsageError(
+                f"[load_state] {folder} is no checkpoint, or one that was never completed: it has "
+                "neither checkpoint.json nor Hugging Face Accelerate's random_states_0.pkl"
+            )
+        _checkpoints.go_on_counting(self, folder)
