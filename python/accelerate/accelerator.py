@@ -7,7 +7,7 @@ import dataclasses
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,8 @@ from accelerate._configuration import (
     dynamo_plugin_of,
     parallelism_config_of,
 )
-from accelerate._placeholders import NotThereYet, placeholders_for
+from accelerate._observation import Observation
+from accelerate._placeholders import placeholders_for
 from accelerate._saving import Saving
 from accelerate._state_values import SharedState
 from accelerate.errors import UsageError
@@ -57,12 +58,10 @@ from accelerate.utils.dataclasses import (
     TorchTensorParallelPlugin,
 )
 
-# Methods of the original that come later.
-_NOT_THERE = frozenset("get_tracker init_trackers log profile trackers".split())
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class Accelerator(Configuration, Saving):
+class Accelerator(Configuration, Observation, Saving):
     """Connects this process to the others of the run, prepares models, optimizers, schedulers and
     loaders, and offers the collectives that loops need. No device is named in the loop:
 
@@ -108,7 +107,6 @@ class Accelerator(Configuration, Saving):
                 "deepspeed_plugins": deepspeed_plugins,
                 "fsdp_plugin": fsdp_plugin,
                 "megatron_lm_plugin": megatron_lm_plugin,
-                "log_with": log_with,
             }
         )
         if split_batches:
@@ -167,7 +165,7 @@ class Accelerator(Configuration, Saving):
         # Scripts switch it off on devices that cannot; and count their own steps here.
         self.native_amp = self._computes_in != "no"
         self.step = 0
-        self.log_with: list[Any] = []
+        self._keep_trackers(log_with)
         self.flag_tensor = None
 
         # The user's modules; the original's name for them, which other libraries read.
@@ -180,11 +178,6 @@ class Accelerator(Configuration, Saving):
 
     def __getattr__(self, name: str) -> Any:
         raise_of_property(self, name)
-        if name in _NOT_THERE:
-            raise NotThereYet(
-                f"[Accelerator.{name}] is not part of this version yet; Hugging Face's own package "
-                "has it (docs/guide_python.md)"
-            )
         raise AttributeError(f"'Accelerator' object has no attribute '{name}'")
 
     def __copy__(self) -> Accelerator:
@@ -206,6 +199,7 @@ class Accelerator(Configuration, Saving):
             "kwargs_handlers": self._handlers,
             "dynamo_plugin": self.state.dynamo_plugin,
             "project_config": self.project_configuration,
+            "log_with": self.log_with or None,
         }
         of_state = {"mixed_precision": self.mixed_precision, "cpu": self.state._cpu}
         return _load_accelerator, (arguments, of_state)
@@ -221,12 +215,13 @@ class Accelerator(Configuration, Saving):
         return self._run.check_trigger()
 
     def end_training(self) -> None:
-        """Leaves the group; collectives raise from then on. Raises as `wait_for_save`, when it
-        has left."""
-        try:
-            self.wait_for_save()
-        finally:
-            self.state.destroy_process_group()
+        """Finishes the trackers and leaves the group; collectives raise from then on. Raises as
+        `wait_for_save`, when it has left."""
+        with ExitStack() as last_first:
+            last_first.callback(self.state.destroy_process_group)
+            last_first.callback(self.wait_for_save)
+            for tracker in reversed(self.trackers):
+                last_first.callback(tracker.finish)
 
     # --- prepare ----------------------------------------------------------------------------
 

@@ -25,12 +25,13 @@ PROGRAMS = Path(__file__).parent / "swap"
 LIMIT_SECONDS = 1500
 
 
-def libraries_python(release: str = "") -> Path:
-    """The Python that has the libraries; where there is none, the test is skipped."""
-    variable = "ACCELERATE_LIBRARIES_PYTHON" + release.upper().replace("-", "_")
-    python = Path(os.environ.get(variable, ROOT / f".venv-libraries{release}" / "bin" / "python"))
+def python_with(what: str, release: str = "") -> Path:
+    """The Python that has the original and `libraries` or `trackers`; where there is none, the
+    test is skipped."""
+    variable = f"ACCELERATE_{what.upper()}_PYTHON" + release.upper().replace("-", "_")
+    python = Path(os.environ.get(variable, ROOT / f".venv-{what}{release}" / "bin" / "python"))
     if not python.exists():
-        pytest.skip(f"[libraries_python] no {python}: set {variable}")
+        pytest.skip(f"[python_with] no {python}: set {variable}")
     return python
 
 

@@ -43,7 +43,7 @@ def test_one_process_knows_its_place():
 
 @pytest.mark.parametrize(
     "argument",
-    ["deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "log_with", "deepspeed_plugins"],
+    ["deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "deepspeed_plugins"],
 )
 def test_an_argument_that_is_not_there_yet_is_named(argument):
     with pytest.raises(NotImplementedError, match=rf"\[Accelerator\] got the argument {argument}"):
@@ -57,11 +57,8 @@ def test_a_launcher_that_asks_for_more_is_answered(monkeypatch, variable):
         Accelerator()
 
 
-def test_methods_that_come_later_say_so():
+def test_a_name_that_nobody_knows_is_an_attribute_error():
     accelerator = Accelerator(cpu=True)
-    assert not hasattr(accelerator, "init_trackers")
-    with pytest.raises(NotImplementedError, match=r"\[Accelerator.init_trackers\]"):
-        accelerator.init_trackers("name")
     with pytest.raises(AttributeError, match="no attribute 'sav_state'"):
         accelerator.sav_state
 

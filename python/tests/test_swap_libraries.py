@@ -5,7 +5,7 @@ original: every loss, learning rate, metric and weight, bit for bit."""
 from __future__ import annotations
 
 import pytest
-from both_packages import Runs, chosen_scenarios, differences, libraries_python
+from both_packages import Runs, chosen_scenarios, differences, python_with
 from tiers import cases
 
 SCENARIOS = cases(
@@ -39,7 +39,7 @@ NUM_PROCESSES = cases([1, 2], small=[2])
 def runs(request, tmp_path_factory) -> Runs:
     folder = tmp_path_factory.mktemp("libraries")
     names = chosen_scenarios(request)
-    return Runs("libraries.py", folder, libraries_python(), request.param, names)
+    return Runs("libraries.py", folder, python_with("libraries"), request.param, names)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -8,7 +8,7 @@ Where the original is wrong, the test says how and what is right."""
 from __future__ import annotations
 
 import pytest
-from both_packages import Runs, chosen_scenarios, differences, libraries_python
+from both_packages import Runs, chosen_scenarios, differences, python_with
 from tiers import cases
 
 SAME = cases(
@@ -46,7 +46,7 @@ def release(request) -> str:
 def runs(request, release, tmp_path_factory) -> Runs:
     names = [name for name in chosen_scenarios(request) if name not in ALONE]
     folder = tmp_path_factory.mktemp("trainer")
-    return Runs("trainer.py", folder, libraries_python(release), request.param, names)
+    return Runs("trainer.py", folder, python_with("libraries", release), request.param, names)
 
 
 @pytest.mark.parametrize("scenario", SAME)
@@ -126,6 +126,6 @@ def test_nothing_differs_in_a_process_of_its_own(tmp_path, release, scenario):
         (stub / "deepspeed-0.18.0.dist-info/METADATA").write_text(
             "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.0\n")
         path = [str(stub)]
-    alone = Runs("trainer.py", tmp_path, libraries_python(release), 1, [scenario], path)
+    alone = Runs("trainer.py", tmp_path, python_with("libraries", release), 1, [scenario], path)
     original, ours = alone.compared(scenario)
     assert differences(original, ours) == []

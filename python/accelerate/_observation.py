@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of an `Accelerator` that shows what a run does: its trackers and its profiles."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from accelerate.state import AcceleratorState
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, filter_trackers
+from accelerate.utils.constants import PROFILE_PATTERN_NAME
+from accelerate.utils.dataclasses import LoggerType, ProfileKwargs, ProjectConfiguration
+
+
+class Observation:
+    """Trackers get values on the main process; a profile is taken on every one."""
+
+    state: AcceleratorState
+    project_configuration: ProjectConfiguration
+    profile_handler: ProfileKwargs | None
+
+    def _keep_trackers(self, log_with: Any) -> None:
+        """Looks which of the trackers that were asked for can be started."""
+        self.trackers: list[GeneralTracker] = []
+        self.log_with: list[LoggerType | str | GeneralTracker] = filter_trackers(
+            log_with, self.project_configuration.logging_dir
+        )
+        if log_with is not None and not self.log_with:
+            warnings.warn(
+                f"[Accelerator] `log_with={log_with}` was passed but no supported trackers are "
+                "currently installed.",
+                stacklevel=3,
+            )
+
+    def init_trackers(
+        self, project_name: str, config: dict | None = None, init_kwargs: dict | None = None
+    ) -> None:
+        """Starts the trackers of `log_with` under this name, on the main process, and hands them
+        `config`, the hyper-parameters. `init_kwargs` holds, by name of a tracker, more arguments
+        for its class."""
+        if not self.state.is_main_process:
+            return
+        for kind in self.log_with:
+            if isinstance(kind, GeneralTracker):
+                self.trackers.append(kind)
+                continue
+            make = LOGGER_TYPE_TO_CLASS[str(kind)]
+            arguments: list[Any] = [project_name]
+            if make.requires_logging_directory:
+                arguments.append(self.project_configuration.logging_dir)
+            self.trackers.append(make(*arguments, **(init_kwargs or {}).get(str(kind), {})))
+        for tracker in self.trackers:
+            tracker.start()
+        if config is not None:
+            for tracker in self.trackers:
+                tracker.store_init_configuration(config)
+
+    def get_tracker(self, name: str, unwrap: bool = False) -> Any:
+        """The tracker of this name; unwrapped, the object of the service's own package. Where
+        there are none, as on other processes than the main one, a tracker that does nothing."""
+        if not self.trackers:
+            return GeneralTracker(_blank=True)
+        for tracker in self.trackers:
+            if tracker.name == name:
+                return tracker.tracker if unwrap else tracker
+        raise ValueError(
+            f"[get_tracker] {name} is not an available tracker stored inside the `Accelerator`; "
+            f"there are {', '.join(tracker.name for tracker in self.trackers)}"
+        )
+
+    def log(self, values: dict, step: int | None = None, log_kwargs: dict | None = None) -> None:
+        """Hands values by name to every tracker, on the main process. `log_kwargs` holds, by name
+        of a tracker, more arguments for its `log`."""
+        if self.state.is_main_process:
+            for tracker in self.trackers:
+                tracker.log(values, step=step, **(log_kwargs or {}).get(tracker.name, {}))
+
+    @contextmanager
+    def profile(
+        self, profile_handler: ProfileKwargs | None = None
+    ) -> Iterator[torch.profiler.profile]:
+        """torch's own profiler around the block, by this handler or the one that the
+        `Accelerator` was given. With `output_trace_dir`, each process leaves its trace there."""
+        handler = profile_handler or self.profile_handler or ProfileKwargs()
+        with handler.build() as profiler:
+            yield profiler
+        if handler.output_trace_dir is not None:
+            os.makedirs(handler.output_trace_dir, exist_ok=True)
+            name = PROFILE_PATTERN_NAME.format(suffix=self.state.process_index)
+            profiler.export_chrome_trace(os.path.join(handler.output_trace_dir, name))

@@ -1,0 +1,759 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the metrics of a run go: one class for each service, each on that service's own package
+(docs/guide_observe.md)."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from packaging.version import parse
+
+from accelerate._placeholders import placeholders_for
+from accelerate.logging import get_logger
+from accelerate.state import PartialState
+from accelerate.utils.dataclasses import LoggerType
+from accelerate.utils.environment import str_to_bool
+from accelerate.utils.imports import (
+    is_aim_available,
+    is_clearml_available,
+    is_comet_ml_available,
+    is_dvclive_available,
+    is_mlflow_available,
+    is_swanlab_available,
+    is_tensorboard_available,
+    is_trackio_available,
+    is_wandb_available,
+)
+from accelerate.utils.operations import listify
+from accelerate.utils.versions import compare_versions
+
+logger = get_logger(__name__)
+
+# In the order in which "all" starts them.
+_AVAILABLE = {
+    LoggerType.TENSORBOARD: is_tensorboard_available,
+    LoggerType.WANDB: is_wandb_available,
+    LoggerType.COMETML: is_comet_ml_available,
+    LoggerType.AIM: is_aim_available,
+    LoggerType.MLFLOW: is_mlflow_available,
+    LoggerType.CLEARML: is_clearml_available,
+    LoggerType.DVCLIVE: is_dvclive_available,
+    LoggerType.SWANLAB: is_swanlab_available,
+    LoggerType.TRACKIO: is_trackio_available,
+}
+
+
+def on_main_process(function: Callable) -> Callable:
+    """A method of a tracker that runs on the main process only, unless `main_process_only` of the
+    tracker is False. The processes need not know each other before it is called."""
+
+    @functools.wraps(function)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not getattr(self, "main_process_only", False):
+            return function(self, *args, **kwargs)
+        return PartialState().on_main_process(function)(self, *args, **kwargs)
+
+    return run
+
+
+@functools.cache
+def _installed() -> tuple[LoggerType, ...]:
+    return tuple(kind for kind, is_available in _AVAILABLE.items() if is_available())
+
+
+def get_available_trackers() -> list[LoggerType]:
+    """The trackers whose packages are installed."""
+    return list(_installed())
+
+
+class GeneralTracker:
+    """What every tracker is; derive yours from it and pass an object of it as `log_with`.
+
+    A class has `name`, `requires_logging_directory` and a property `tracker`, the object of the
+    service's package. With `main_process_only = False`, methods that are marked
+    `@on_main_process` run on every process that makes the tracker.
+    """
+
+    main_process_only = True
+
+    def __init__(self, _blank: bool = False) -> None:
+        # By names: a property may need what `start` makes.
+        wanted = ("name", "requires_logging_directory", "tracker")
+        missing = [f"`{name}`" for name in wanted if name not in dir(self)]
+        if missing and not _blank:
+            raise NotImplementedError(
+                f"[{type(self).__name__}] the tracker lacks the required attributes "
+                f"{', '.join(missing)}; define them in its class"
+            )
+
+    def start(self) -> None:
+        """Opens the run; `Accelerator.init_trackers` calls it, when processes know each other."""
+
+    def store_init_configuration(self, values: dict) -> None:
+        """Keeps hyper-parameters: by name a bool, a number, a string or None."""
+
+    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """Keeps values by name, as of this step."""
+
+    def finish(self) -> None:
+        """Ends the run."""
+
+
+class TensorBoardTracker(GeneralTracker):
+    """Event files under `logging_dir/run_name`; `writer` is torch's `SummaryWriter`, which also
+    gets `kwargs`."""
+
+    name = "tensorboard"
+    requires_logging_directory = True
+
+    def __init__(self, run_name: str, logging_dir: str | os.PathLike, **kwargs: Any) -> None:
+        super().__init__()
+        self.run_name = run_name
+        self.logging_dir_param = logging_dir
+        self.init_kwargs = kwargs
+
+    @on_main_process
+    def start(self) -> None:
+        try:
+            from torch.utils import tensorboard
+        except ModuleNotFoundError:
+            import tensorboardX as tensorboard
+
+        self.logging_dir = os.path.join(self.logging_dir_param, self.run_name)
+        self.writer = tensorboard.SummaryWriter(self.logging_dir, **self.init_kwargs)
+
+    @property
+    def tracker(self) -> Any:
+        return self.writer
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        """Hyper-parameters for TensorBoard, and as `hparams.yml` in a folder named by the time."""
+        import yaml
+
+        self.writer.add_hparams(values, metric_dict={})
+        self.writer.flush()
+        folder = os.path.join(self.logging_dir, str(time.time()))
+        os.makedirs(folder, exist_ok=True)
+        # As text first: no file is left of values that YAML cannot say.
+        text = yaml.dump(values)
+        with open(os.path.join(folder, "hparams.yml"), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    @on_main_process
+    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """Numbers become scalars, strings texts, and dicts of numbers several scalars of a name;
+        `kwargs` go to the writer's method."""
+        for name, value in listify(values).items():
+            if isinstance(value, (int, float)):
+                self.writer.add_scalar(name, value, global_step=step, **kwargs)
+            elif isinstance(value, str):
+                self.writer.add_text(name, value, global_step=step, **kwargs)
+            elif isinstance(value, dict):
+                self.writer.add_scalars(name, value, global_step=step, **kwargs)
+        self.writer.flush()
+
+    @on_main_process
+    def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """By name a batch of images, as `SummaryWriter.add_images` takes it."""
+        for name, images in values.items():
+            self.writer.add_images(name, images, global_step=step, **kwargs)
+
+    @on_main_process
+    def finish(self) -> None:
+        self.writer.close()
+
+
+class WandBTracker(GeneralTracker):
+    """Weights & Biases; `kwargs` go to `wandb.init`."""
+
+    name = "wandb"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self, run_name: str, **kwargs: Any) -> None:
+        super().__init__()
+        self.run_name = run_name
+        self.init_kwargs = kwargs
+
+    @on_main_process
+    def start(self) -> None:
+        import wandb
+
+        self.run = wandb.init(project=self.run_name, **self.init_kwargs)
+
+    @property
+    def tracker(self) -> Any:
+        return self.run
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        import wandb
+
+        wandb.config.update(values, allow_val_change=True)
+
+    @on_main_process
+    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """Values as `wandb.Run.log` takes them; it gets `kwargs` too."""
+        self.run.log(values, step=step, **kwargs)
+
+    @on_main_process
+    def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """By name a list of arrays or PIL images."""
+        import wandb
+
+        for name, images in values.items():
+            self.log({name: [wandb.Image(image) for image in images]}, step=step, **kwargs)
+
+    @on_main_process
+    def log_table(
+        self,
+        table_name: str,
+        columns: list[str] | None = None,
+        data: list[list[Any]] | None = None,
+        dataframe: Any = None,
+        step: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A table: names of columns and rows, or a data frame."""
+        import wandb
+
+        table = wandb.Table(columns=columns, data=data, dataframe=dataframe)
+        self.log({table_name: table}, step=step, **kwargs)
+
+    @on_main_process
+    def finish(self) -> None:
+        self.run.finish()
+
+
+class TrackioTracker(GeneralTracker):
+    """Trackio; the run's name is its project, and `kwargs` go to `trackio.init`."""
+
+    name = "trackio"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self, run_name: str, **kwargs: Any) -> None:
+        super().__init__()
+        self.run_name = run_name
+        self.init_kwargs = kwargs
+
+    @on_main_process
+    def start(self) -> None:
+        import trackio
+
+        self.run = trackio.init(project=self.run_name, **self.init_kwargs)
+
+    @property
+    def tracker(self) -> Any:
+        return self.run
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        import trackio
+
+        trackio.config.update(values, allow_val_change=True)
+
+    @on_main_process
+    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """Values as Trackio takes them; `kwargs` go to its `log`."""
+        self.run.log(values, step=step, **kwargs)
+
+    @on_main_process
+    def finish(self) -> None:
+        self.run.finish()
+
+
+class CometMLTracker(GeneralTracker):
+    """Comet, whose key stands in its own configuration; `kwargs` go to `comet_ml.start`, or
+    before its version 3.41 to `comet_ml.Experiment`."""
+
+    name = "comet_ml"
+    requires_logging_directory = False
+
+    def __init__(self, run_name: str, **kwargs: Any) -> None:
+        super().__init__()
+        self.run_name = run_name
+        self.init_kwargs = kwargs
+
+    @on_main_process
+    def start(self) -> None:
+        import comet_ml
+
+        can_start = compare_versions(parse(comet_ml.__version__), ">=", "3.41.0")
+        make = comet_ml.start if can_start else comet_ml.Experiment
+        self.writer = make(project_name=self.run_name, **self.init_kwargs)
+
+    @property
+    def tracker(self) -> Any:
+        return self.writer
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        self.writer.log_parameters(values)
+
+    @on_main_process
+    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """Numbers become metrics, dicts several of them, strings other values; `kwargs` go to the
+        experiment's method."""
+        if step is not None:
+            self.writer.set_step(step)
+        for name, value in values.items():
+            if isinstance(value, (int, float)):
+                self.writer.log_metric(name, value, step=step, **kwargs)
+            elif isinstance(value, str):
+                self.writer.log_other(name, value, **kwargs)
+            elif isinstance(value, dict):
+                self.writer.log_metrics(value, step=step, **kwargs)
+
+    @on_main_process
+    def finish(self) -> None:
+        self.writer.end()
+
+
+class AimTracker(GeneralTracker):
+    """Aim, with a repository in `logging_dir`; `kwargs` go to `aim.Run`."""
+
+    name = "aim"
+    requires_logging_directory = True
+
+    def __init__(
+        self, run_name: str, logging_dir: str | os.PathLike | None = ".", **kwargs: Any
+    ) -> None:
+        super().__init__()
+        self.run_name = run_name
+        self.aim_repo_path = logging_dir
+        self.init_kwargs = kwargs
+
+    @on_main_process
+    def start(self) -> None:
+        from aim import Run
+
+        self.writer = Run(repo=self.aim_repo_path, **self.init_kwargs)
+        self.writer.name = self.run_name
+
+    @property
+    def tracker(self) -> Any:
+        return self.writer
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        self.writer["hparams"] = values
+
+    @on_main_process
+    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """Values as Aim takes them; `kwargs` go to `Run.track`."""
+        for name, value in values.items():
+            self.writer.track(value, name=name, step=step, **kwargs)
+
+    @on_main_process
+    def log_images(
+        self, values: dict, step: int | None = None, kwargs: dict[str, dict] | None = None
+    ) -> None:
+        """By name an array or a PIL image, or one with a caption as a pair. `kwargs["aim_image"]`
+        goes to `aim.Image`, `kwargs["track"]` to `Run.track`."""
+        import aim
+
+        kwargs = kwargs or {}
+        for name, value in values.items():
+            image, caption = value if isinstance(value, tuple) else (value, "")
+            made = aim.Image(image, caption=caption, **kwargs.get("aim_image", {}))
+            self.writer.track(made, name=name, step=step, **kwargs.get("track", {}))
+
+    @on_main_process
+    def finish(self) -> None:
+        self.writer.close()
+
+
+class MLflowTracker(GeneralTracker):
+    """MLflow: a run of the experiment of this name, which is made where there is none, with
+    `logging_dir` for its artifacts. MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_TAGS (JSON) and
+    MLFLOW_NESTED_RUN win over the arguments. A `run_id` goes on with that run."""
+
+    name = "mlflow"
+    requires_logging_directory = False
+
+    def __init__(
+        self,
+        experiment_name: str | None = None,
+        logging_dir: str | os.PathLike | None = None,
+        run_id: str | None = None,
+        tags: dict[str, Any] | str | None = None,
+        nested_run: bool | None = False,
+        run_name: str | None = None,
+        description: str | None = None,
+    ) -> None:
+        super().__init__()
+        found = os.environ.get
+        tags = found("MLFLOW_TAGS", tags)
+        nested = found("MLFLOW_NESTED_RUN", nested_run)
+        self.experiment_name = found("MLFLOW_EXPERIMENT_NAME", experiment_name)
+        self.logging_dir = logging_dir
+        self.run_id = found("MLFLOW_RUN_ID", run_id)
+        self.tags = json.loads(tags) if isinstance(tags, str) else tags
+        self.nested_run = str_to_bool(nested) == 1 if isinstance(nested, str) else nested
+        self.run_name = run_name
+        self.description = description
+
+    @on_main_process
+    def start(self) -> None:
+        import mlflow
+
+        known = mlflow.search_experiments(filter_string=f"name = '{self.experiment_name}'")
+        if known:
+            experiment = known[0].experiment_id
+        else:
+            experiment = mlflow.create_experiment(
+                self.experiment_name, artifact_location=self.logging_dir, tags=self.tags
+            )
+        self.active_run = mlflow.start_run(
+            run_id=self.run_id,
+            experiment_id=experiment,
+            run_name=self.run_name,
+            nested=self.nested_run,
+            tags=self.tags,
+            description=self.description,
+        )
+
+    @property
+    def tracker(self) -> Any:
+        return self.active_run
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        """Parameters of the run; one whose text is longer than MLflow takes is left out, with a
+        warning."""
+        import mlflow
+        from mlflow.utils import validation
+
+        longest, at_once = validation.MAX_PARAM_VAL_LENGTH, validation.MAX_PARAMS_TAGS_PER_BATCH
+        kept = []
+        for name, value in values.items():
+            if len(str(value)) <= longest:
+                kept.append((name, value))
+            else:
+                logger.warning_once(
+                    f'[MLflowTracker] the parameter "{name}" has {len(str(value))} characters, of '
+                    f"which MLflow takes {longest}: it is left out"
+                )
+        for start in range(0, len(kept), at_once):
+            mlflow.log_params(dict(kept[start : start + at_once]))
+
+    @on_main_process
+    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """Numbers; what is none is left out, with a warning. `kwargs` go to `log_metrics`."""
+        import mlflow
+
+        metrics = {}
+        for name, value in values.items():
+            if isinstance(value, (int, float)):
+                metrics[name] = value
+            else:
+                _warn_of("MLflowTracker", name, value)
+        mlflow.log_metrics(metrics, step=step, **kwargs)
+
+    @on_main_process
+    def log_figure(self, figure: Any, artifact_file: str, **save_kwargs: Any) -> None:
+        """A figure as an artifact of the run."""
+        import mlflow
+
+        mlflow.log_figure(figure=figure, artifact_file=artifact_file, **save_kwargs)
+
+    @on_main_process
+    def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> None:
+        """What is in a folder, as artifacts of the run."""
+        import mlflow
+
+        mlflow.log_artifacts(local_dir=local_dir, artifact_path=artifact_path)
+
+    @on_main_process
+    def log_artifact(self, local_path: str, artifact_path: str | None = None) -> None:
+        """A file as an artifact of the run."""
+        import mlflow
+
+        mlflow.log_artifact(local_path=local_path, artifact_path=artifact_path)
+
+    @on_main_process
+    def finish(self) -> None:
+        import mlflow
+
+        mlflow.end_run()
+
+
+class ClearMLTracker(GeneralTracker):
+    """ClearML: the task that runs already, else a new one, whose `Task.init` gets `kwargs`.
+    CLEARML_PROJECT and CLEARML_TASK win over the name."""
+
+    name = "clearml"
+    requires_logging_directory = False
+
+    def __init__(self, run_name: str | None = None, **kwargs: Any) -> None:
+        super().__init__()
+        self.user_provided_run_name = run_name
+        self._initialized_externally = False
+        self.init_kwargs = kwargs
+
+    @on_main_process
+    def start(self) -> None:
+        from clearml import Task
+
+        self.task = Task.current_task()
+        self._initialized_externally = bool(self.task)
+        if not self.task:
+            names = {
+                "project_name": os.environ.get("CLEARML_PROJECT", self.user_provided_run_name),
+                "task_name": os.environ.get("CLEARML_TASK", self.user_provided_run_name),
+            }
+            self.task = Task.init(**{**names, **self.init_kwargs})
+
+    @property
+    def tracker(self) -> Any:
+        return self.task
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> Any:
+        return self.task.connect_configuration(values)
+
+    @on_main_process
+    def log(self, values: dict[str, int | float], step: int | None = None, **kwargs: Any) -> None:
+        """Numbers: scalars of a step, or single values without one. `eval_loss` is the series
+        `eval` of `loss`, and so for `test_` and `train_`."""
+        service = self.task.get_logger()
+        for name, value in values.items():
+            if not isinstance(value, (int, float)):
+                _warn_of("ClearMLTracker", name, value)
+            elif step is None:
+                service.report_single_value(name=name, value=value, **kwargs)
+            else:
+                title, series = self._get_title_series(name)
+                service.report_scalar(
+                    title=title, series=series, value=value, iteration=step, **kwargs
+                )
+
+    @on_main_process
+    def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """By name an image, as ClearML's `report_image` takes it."""
+        service = self.task.get_logger()
+        for name, image in values.items():
+            title, series = self._get_title_series(name)
+            service.report_image(title=title, series=series, iteration=step, image=image, **kwargs)
+
+    @on_main_process
+    def log_table(
+        self,
+        table_name: str,
+        columns: list[str] | None = None,
+        data: list[list[Any]] | None = None,
+        dataframe: Any = None,
+        step: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A table: rows, of which the first names columns unless `columns` does, or a data
+        frame."""
+        table = dataframe
+        if table is None:
+            if data is None:
+                raise ValueError(
+                    "[ClearMLTracker.log_table] got neither `data` nor `dataframe`; give one"
+                )
+            table = [columns, *data] if columns else data
+        title, series = self._get_title_series(table_name)
+        self.task.get_logger().report_table(
+            title=title, series=series, table_plot=table, iteration=step, **kwargs
+        )
+
+    @on_main_process
+    def finish(self) -> None:
+        """Closes the task, unless somebody else began it."""
+        if self.task and not self._initialized_externally:
+            self.task.close()
+
+    @staticmethod
+    def _get_title_series(name: str) -> tuple[str, str]:
+        for series in ("eval", "test", "train"):
+            if name.startswith(f"{series}_"):
+                return name[len(series) + 1 :], series
+        return name, "train"
+
+
+class DVCLiveTracker(GeneralTracker):
+    """DVCLive: `live`, else a new `dvclive.Live`, which gets `kwargs` and no name."""
+
+    name = "dvclive"
+    requires_logging_directory = False
+
+    def __init__(
+        self, run_name: str | None = None, live: Any | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__()
+        self.live = live
+        self.init_kwargs = kwargs
+
+    @on_main_process
+    def start(self) -> None:
+        from dvclive import Live
+
+        if self.live is None:
+            self.live = Live(**self.init_kwargs)
+
+    @property
+    def tracker(self) -> Any:
+        return self.live
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        self.live.log_params(values)
+
+    @on_main_process
+    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """What DVCLive knows as a metric; the rest is left out, with a warning. Ends the step."""
+        from dvclive.plots import Metric
+
+        if step is not None:
+            self.live.step = step
+        for name, value in values.items():
+            if Metric.could_log(value):
+                self.live.log_metric(name, value, **kwargs)
+            else:
+                _warn_of("DVCLiveTracker", name, value)
+        self.live.next_step()
+
+    @on_main_process
+    def finish(self) -> None:
+        self.live.end()
+
+
+class SwanLabTracker(GeneralTracker):
+    """SwanLab; `kwargs` go to `swanlab.init`."""
+
+    name = "swanlab"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self, run_name: str, **kwargs: Any) -> None:
+        super().__init__()
+        self.run_name = run_name
+        self.init_kwargs = kwargs
+
+    @on_main_process
+    def start(self) -> None:
+        import swanlab
+
+        self.run = swanlab.init(project=self.run_name, **self.init_kwargs)
+        # SwanLab's pages show by this what made a run.
+        swanlab.config["FRAMEWORK"] = "🤗Accelerate"
+
+    @property
+    def tracker(self) -> Any:
+        return self.run
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        import swanlab
+
+        swanlab.config.update(values, allow_val_change=True)
+
+    @on_main_process
+    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """Values as SwanLab takes them; `kwargs` go to its `log`."""
+        self.run.log(values, step=step, **kwargs)
+
+    @on_main_process
+    def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
+        """By name a list of arrays or PIL images."""
+        import swanlab
+
+        for name, images in values.items():
+            self.log({name: [swanlab.Image(image) for image in images]}, step=step, **kwargs)
+
+    @on_main_process
+    def finish(self) -> None:
+        self.run.finish()
+
+
+LOGGER_TYPE_TO_CLASS: dict[str, type[GeneralTracker]] = {
+    "aim": AimTracker,
+    "comet_ml": CometMLTracker,
+    "mlflow": MLflowTracker,
+    "tensorboard": TensorBoardTracker,
+    "wandb": WandBTracker,
+    "clearml": ClearMLTracker,
+    "dvclive": DVCLiveTracker,
+    "swanlab": SwanLabTracker,
+    "trackio": TrackioTracker,
+}
+
+
+def register_tracker_class(tracker_class: type[GeneralTracker]) -> None:
+    """From now on `log_with` takes the class by its `name`. It is made with the name of the
+    project, the logging directory where it requires one, and its `init_kwargs`."""
+    if not (isinstance(tracker_class, type) and issubclass(tracker_class, GeneralTracker)):
+        raise ValueError(
+            f"[register_tracker_class] got {tracker_class}, expected a subclass of GeneralTracker"
+        )
+    for attribute in ("name", "requires_logging_directory"):
+        if getattr(tracker_class, attribute, None) in (None, ""):
+            raise ValueError(
+                f"[register_tracker_class] {tracker_class.__name__} has no `{attribute}`; define "
+                "it in the class"
+            )
+    if tracker_class.name in LOGGER_TYPE_TO_CLASS:
+        warnings.warn(
+            f"[register_tracker_class] a tracker '{tracker_class.name}' is already registered; "
+            f"{tracker_class} takes its place",
+            stacklevel=2,
+        )
+    LOGGER_TYPE_TO_CLASS[tracker_class.name] = tracker_class
+
+
+def filter_trackers(
+    log_with: Any, logging_dir: str | os.PathLike | None = None
+) -> list[LoggerType | str | GeneralTracker]:
+    """Of one tracker or a list, each a name, a `LoggerType` or an object, those that can be
+    started, none twice. "all" stands for every one whose package is installed. Raises for names
+    that nobody registered, and where one needs a `logging_dir` that is not given."""
+    if log_with is None:
+        return []
+    asked = list(log_with) if isinstance(log_with, (list, tuple)) else [log_with]
+    own = [tracker for tracker in asked if isinstance(tracker, GeneralTracker)]
+    if "all" in asked or LoggerType.ALL in asked:
+        return [*own, *get_available_trackers()]
+    found: list[LoggerType | str | GeneralTracker] = []
+    for tracker in asked:
+        if isinstance(tracker, GeneralTracker):
+            found.append(tracker)
+            continue
+        if tracker in LoggerType:
+            tracker = LoggerType(tracker)
+            if tracker not in get_available_trackers():
+                logger.debug(f"[filter_trackers] {tracker}: its package is not installed")
+                continue
+        elif str(tracker) not in LOGGER_TYPE_TO_CLASS:
+            raise ValueError(
+                f"[filter_trackers] Unsupported logging capability: {tracker}. Choose between "
+                f"{LoggerType.list()}, or register your class"
+            )
+        if tracker in found:
+            continue
+        if LOGGER_TYPE_TO_CLASS[str(tracker)].requires_logging_directory and logging_dir is None:
+            raise ValueError(
+                f"[filter_trackers] Logging with `{tracker}` requires a `logging_dir` to be "
+                "passed in: give project_dir, or ProjectConfiguration(logging_dir=...)"
+            )
+        found.append(tracker)
+    return found
+
+
+def _warn_of(tracker: str, name: str, value: Any) -> None:
+    logger.warning_once(
+        f'[{tracker}] "{name}" is {value!r} of {type(value)}, which is no number: it is left out'
+    )
+
+
+__getattr__ = placeholders_for(__name__)
