@@ -231,11 +231,16 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
     for alias, name in known.tied.items():
         if alias in state and name in tensors:
             tensors[alias] = tensors[name]
+
+    def is_same(value: Any, tensor: torch.Tensor) -> bool:
+        if not isinstance(value, torch.Tensor) or value.layout != tensor.layout:
+            return False
+        if value.layout != torch.strided:
+            return True  # C++ refuses it by name.
+        return value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape
+
     return state.keys() == tensors.keys() and all(
-        isinstance(value, torch.Tensor)
-        and value.data_ptr() == tensors[name].data_ptr()
-        and value.shape == tensors[name].shape
-        for name, value in state.items()
+        is_same(value, tensors[name]) for name, value in state.items()
     )
 
 

@@ -47,10 +47,12 @@ def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, st
     kept: dict[str, Any] = {}
     aliases: dict[str, str] = {}
     for name, tensor in state.items():
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
             kept[name] = tensor
             continue
-        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        marks = (tensor.is_conj(), tensor.is_neg())
+        memory = (tensor.device, tensor.data_ptr(), tensor.dtype)
+        place = (*memory, tensor.shape, tensor.stride(), *marks)
         if tensor.numel() > 0 and place in first:
             aliases[name] = first[place]
         else:

@@ -70,7 +70,7 @@ class _Encoder:
         )
 
     def _put(self, tensor: torch.Tensor) -> int:
-        if tensor.is_meta or not _C.fits_into_files(tensor):
+        if not _C.fits_into_files(tensor):
             raise OnlyPickled(
                 f"[state] got a tensor of {tensor.dtype} ({tensor.layout}, on {tensor.device}) in "
                 f"the state of '{self._name}', which safetensors files cannot hold"

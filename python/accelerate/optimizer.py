@@ -23,8 +23,13 @@ _DECOUPLED = "decoupled_weight_decay"
 _OF_PYTHON = ("foreach", "fused", "capturable", "differentiable", _DECOUPLED)
 
 
+def _is_plain(value: Any) -> bool:
+    # C++ counts in 64 bits.
+    return isinstance(value, _PLAIN) and (type(value) is not int or -(2**63) <= value < 2**63)
+
+
 def _all_plain(values: tuple) -> bool:
-    return len(values) > 0 and all(isinstance(value, _PLAIN) for value in values)
+    return len(values) > 0 and all(map(_is_plain, values))
 
 
 def _parts_of(flat: dict[str, Any], prefix: str) -> dict[str, Any]:
@@ -152,17 +157,20 @@ class _Adapter:
                 if option == "params":
                     for place, index in enumerate(value):
                         flat[f"groups.{number}.parameters.{place}"] = names[index]
-                elif is_shared and isinstance(value, _PLAIN):
+                elif is_shared and _is_plain(value):
                     flat[prefix] = value
                 elif is_shared and type(value) is tuple and _all_plain(value):
                     flat.update({f"{prefix}.{i}": part for i, part in enumerate(value)})
                 else:
                     rest[option] = value
             groups.append(rest)
-        state: dict[int, dict] = {}
+        state: dict[Any, Any] = {}
         for index, entries in saved["state"].items():
+            if not isinstance(index, int) or not isinstance(entries, dict):
+                state[index] = entries  # Of no parameter: what the optimizer keeps for itself.
+                continue
             for key, value in entries.items():
-                if isinstance(value, (torch.Tensor, *_PLAIN)):
+                if isinstance(value, torch.Tensor) or _is_plain(value):
                     flat[f"state.{names[index]}.{key}"] = value
                 else:
                     state.setdefault(index, {})[key] = value
@@ -188,7 +196,7 @@ class _Adapter:
                 )
             rest = own["groups"][number] if number < len(own["groups"]) else {}
             groups.append({**rest, **loaded, "params": params})
-        state: dict[int, dict] = {index: dict(entries) for index, entries in own["state"].items()}
+        state: dict[Any, Any] = dict(own["state"])
         for index, name in enumerate(names):
             prefix = f"state.{name}."
             for key, value in flat.items():

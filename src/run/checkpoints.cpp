@@ -13,6 +13,7 @@
 #include "run/background_save.h"
 #include "run/other_language.h"
 #include "run/training_run.h"
+#include "state/file_tensors.h"
 #include "state/state_files.h"
 
 namespace accelerate {
@@ -62,7 +63,9 @@ StateDict copied(const StateDict& state, bool is_whole, HostCopies& copies) {
           TensorSlice{copies.copy(slice->values), slice->whole, slice->begin});
     } else if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
       if (is_whole) {
-        copied.set(name, copies.copy(*tensor));
+        // What files cannot hold is refused by name when it is written.
+        copied.set(
+            name, fits_into_files(*tensor) ? copies.copy(*tensor) : *tensor);
       }
     } else {
       copied.set(name, value);

@@ -9,7 +9,7 @@
 #include "accelerate/safetensors.h"
 #include "accelerate/state_dict.h"
 #include "base/str.h"
-#include "state/tensor_dtype.h"
+#include "state/file_tensors.h"
 
 namespace accelerate {
 namespace {
@@ -39,51 +39,14 @@ StateValue value_of_json(const nlohmann::json& value) {
   return number;
 }
 
-at::Tensor tensor_of_view(const safetensors::TensorView& view) {
-  const auto dtype = torch_dtype(view.dtype);
-  if (!dtype) {
-    throw DataError(str_cat(
-        "[load] '",
-        view.name,
-        "' has the dtype ",
-        safetensors::dtype_name(view.dtype),
-        ", which torch does not have"));
-  }
-  auto tensor = at::empty(view.shape, at::dtype(*dtype));
-  if (!view.data.empty()) {
-    std::memcpy(tensor.data_ptr(), view.data.data(), view.data.size());
-  }
-  return tensor;
-}
-
 } // namespace
 
 void save(const StateDict& state, const std::filesystem::path& file) {
-  std::vector<at::Tensor> held;
-  std::vector<safetensors::TensorView> views;
+  FileTensors tensors("[save]", "convert it first");
   auto values = nlohmann::json::object();
   for (const auto& [name, value] : state) {
     if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
-      const auto dtype = file_dtype(tensor->scalar_type());
-      if (!dtype || tensor->layout() != at::kStrided) {
-        throw UsageError(str_cat(
-            "[save] '",
-            name,
-            "' is a tensor of dtype ",
-            tensor->scalar_type(),
-            " and layout ",
-            tensor->layout(),
-            ", which safetensors files cannot hold; convert it first"));
-      }
-      held.push_back(
-          tensor->detach().resolve_conj().resolve_neg().cpu().contiguous());
-      views.push_back(
-          {.name = name,
-           .dtype = *dtype,
-           .shape = held.back().sizes().vec(),
-           .data = {
-               static_cast<const std::byte*>(held.back().const_data_ptr()),
-               held.back().nbytes()}});
+      tensors.add(name, *tensor);
     } else if (std::holds_alternative<TensorSlice>(value)) {
       throw UsageError(str_cat(
           "[save] '",
@@ -102,7 +65,7 @@ void save(const StateDict& state, const std::filesystem::path& file) {
   }
   safetensors::write_file(
       file,
-      views,
+      tensors.views(),
       {.metadata = {{"format", "pt"}, {kValuesKey, values.dump()}}});
 }
 
@@ -110,7 +73,7 @@ StateDict load(const std::filesystem::path& file) {
   const safetensors::File content(file);
   StateDict state;
   for (const auto& view : content.tensors()) {
-    state.set(view.name, tensor_of_view(view));
+    state.set(view.name, tensor_in(content, view).clone());
   }
   const auto values = content.metadata().find(kValuesKey);
   if (values == content.metadata().end()) {

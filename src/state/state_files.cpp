@@ -4,14 +4,13 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "accelerate/error.h"
 #include "accelerate/safetensors.h"
 #include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/str.h"
-#include "state/tensor_dtype.h"
+#include "state/file_tensors.h"
 
 namespace accelerate {
 namespace {
@@ -35,58 +34,28 @@ double odd_number(const std::string& name) {
   return name == "nan" ? std::nan("") : name == "inf" ? HUGE_VAL : -HUGE_VAL;
 }
 
-/// Tensors on the host, in one piece each, that are to be one file.
-class TensorFile {
- public:
-  /// `owner` is whom messages name.
-  explicit TensorFile(std::string owner) : owner_(std::move(owner)) {}
-  void add(const std::string& name, const at::Tensor& tensor) {
-    const auto dtype = file_dtype(tensor.scalar_type());
-    if (!dtype || tensor.layout() != at::kStrided) {
-      throw UsageError(str_cat(
-          "[save_state] '",
-          name,
-          "' of '",
-          owner_,
-          "' is a tensor of dtype ",
-          tensor.scalar_type(),
-          " and layout ",
-          tensor.layout(),
-          ", which safetensors files cannot hold; keep it in another form"));
-    }
-    host_.push_back(tensor.detach().to(at::kCPU).contiguous());
-    const auto& held = host_.back();
-    views_.push_back(
-        {.name = name,
-         .dtype = *dtype,
-         .shape = held.sizes().vec(),
-         .data = {
-             static_cast<const std::byte*>(held.const_data_ptr()),
-             held.nbytes()}});
-  }
-  bool empty() const { return views_.empty(); }
-  std::span<const safetensors::TensorView> views() const { return views_; }
+constexpr const char* kInstead =
+    "keep it in another form (in Python also: safe_serialization=False)";
 
-  FileRecord write(
-      const std::filesystem::path& path,
-      const safetensors::Metadata& metadata) const {
-    Checksum checksum;
-    std::uint64_t num_bytes = 0;
-    safetensors::write_file(
-        path,
-        views_,
-        {.metadata = metadata, .written = [&](std::span<const std::byte> part) {
-           checksum.add(part);
-           num_bytes += part.size();
-         }});
-    return {num_bytes, checksum.text()};
-  }
+FileTensors tensors_of(const std::string& owner) {
+  return {str_cat("[save_state] of '", owner, "':"), kInstead};
+}
 
- private:
-  std::string owner_;
-  std::vector<at::Tensor> host_;
-  std::vector<safetensors::TensorView> views_;
-};
+FileRecord write(
+    const FileTensors& tensors,
+    const std::filesystem::path& path,
+    const safetensors::Metadata& metadata) {
+  Checksum checksum;
+  std::uint64_t num_bytes = 0;
+  safetensors::write_file(
+      path,
+      tensors.views(),
+      {.metadata = metadata, .written = [&](std::span<const std::byte> part) {
+         checksum.add(part);
+         num_bytes += part.size();
+       }});
+  return {num_bytes, checksum.text()};
+}
 
 /// Sorts the values of one object into the manifest and a file.
 void put(
@@ -94,7 +63,7 @@ void put(
     bool takes_slices,
     bool takes_others,
     json& values,
-    TensorFile& tensors,
+    FileTensors& tensors,
     const std::string& prefix) {
   for (const auto& [name, value] : state) {
     const auto* slice = std::get_if<TensorSlice>(&value);
@@ -118,32 +87,6 @@ void put(
         },
         value);
   }
-}
-
-/// In the memory of the file where it is laid out for it.
-at::Tensor tensor_of(
-    const safetensors::File& file,
-    const safetensors::TensorView& view) {
-  const auto dtype = torch_dtype(view.dtype);
-  if (!dtype) {
-    throw DataError(str_cat(
-        "[load_state] '",
-        view.name,
-        "' in '",
-        file.path().string(),
-        "' has the dtype ",
-        safetensors::dtype_name(view.dtype),
-        ", which torch does not have"));
-  }
-  auto* data = const_cast<std::byte*>(view.data.data());
-  const auto options = at::TensorOptions().dtype(*dtype);
-  if (reinterpret_cast<std::uintptr_t>(data) % c10::elementSize(*dtype) != 0) {
-    auto copy = at::empty(view.shape, options);
-    std::memcpy(copy.mutable_data_ptr(), data, view.data.size());
-    return copy;
-  }
-  return at::from_blob(
-      data, view.shape, [file](void*) {}, options);
 }
 
 /// What is checked is what is used: the file may be replaced meanwhile.
@@ -219,14 +162,14 @@ void write_common(
       continue;
     }
     json values = json::object();
-    TensorFile tensors(object.name);
+    auto tensors = tensors_of(object.name);
     put(object.state, false, true, values, tensors, "");
     manifest.state[object.name] = std::move(values);
-    if (!tensors.empty()) {
+    if (!tensors.views().empty()) {
       safetensors::Metadata metadata = object.tied;
       metadata["format"] = "pt";
       const auto name = object.name + kTensorsEnd;
-      manifest.files[name] = tensors.write(folder / name, metadata);
+      manifest.files[name] = write(tensors, folder / name, metadata);
     }
   }
 }
@@ -237,7 +180,7 @@ void write_rank_part(
     int rank,
     Manifest manifest) {
   manifest.files.clear(); // Those of the main part.
-  TensorFile tensors(str_cat("rank ", rank));
+  auto tensors = tensors_of(str_cat("rank ", rank));
   for (const auto& object : objects) {
     json values = json::object();
     const auto prefix = object.name + '.';
@@ -247,9 +190,9 @@ void write_rank_part(
     }
   }
   const auto name = rank_part_name(rank, manifest.moment);
-  if (!tensors.empty()) {
+  if (!tensors.views().empty()) {
     const auto file = name + kTensorsEnd;
-    manifest.files[file] = tensors.write(folder / file, {});
+    manifest.files[file] = write(tensors, folder / file, {});
   }
   AtomicFile file(folder / (name + ".json"));
   file.write(format_manifest(manifest));
@@ -260,7 +203,7 @@ void write_model_files(
     const std::filesystem::path& folder,
     const SavedObject& model,
     safetensors::SaveOptions options) {
-  TensorFile tensors(model.name);
+  FileTensors tensors("[save_model]", kInstead);
   for (const auto& [name, value] : model.state) {
     const auto* tensor = std::get_if<at::Tensor>(&value);
     if (tensor == nullptr) {
@@ -294,7 +237,7 @@ StatesByName read_states(
       const auto own = is_rank_file && dot != std::string::npos
                            ? view.name.substr(dot + 1)
                            : view.name;
-      tensors[object].set(own, tensor_of(file, view));
+      tensors[object].set(own, tensor_in(file, view));
     }
   }
   StatesByName states;

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unusual values in checkpoints: saved as they are, or refused by name when they are saved."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from accelerate import Accelerator
+from accelerate.errors import UsageError
+
+
+class Buffered(torch.nn.Module):
+    def __init__(self, buffer: torch.Tensor):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(2))
+        self.register_buffer("kept", buffer)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_conjugate_is_saved_with_its_values(tmp_path, asynchronous):
+    base = torch.randn(3, dtype=torch.complex64)
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(Buffered(base.conj()))
+    accelerator.save_state(tmp_path / "state", asynchronous=asynchronous)
+    accelerator.wait_for_save()
+    expected = base.conj().resolve_conj()
+    written = load_file(tmp_path / "state" / "model.safetensors")["kept"]
+    assert torch.equal(written, expected)
+    accelerator.save_model(Buffered(base.conj()), tmp_path / "model")
+    written = load_file(tmp_path / "model" / "model.safetensors")["kept"]
+    assert torch.equal(written, expected)
+
+
+def test_a_tensor_and_its_conjugate_are_two(tmp_path):
+    base = torch.randn(3, dtype=torch.complex64)
+    model = Buffered(base)
+    model.register_buffer("other", base.conj())
+    Accelerator(cpu=True).save_model(model, tmp_path)
+    written = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(written["kept"], base)
+    assert torch.equal(written["other"], base.conj().resolve_conj())
+
+
+UNFIT = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
+def test_what_files_cannot_hold_is_refused_by_name(tmp_path, make, asynchronous):
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(Buffered(make()))
+    with pytest.raises(UsageError, match=r"'kept' is a tensor of .* safe_serialization=False"):
+        accelerator.save_state(tmp_path / "state", asynchronous=asynchronous)
+        accelerator.wait_for_save()
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
+def test_a_pickle_holds_it_and_is_loaded(tmp_path, make):
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(Buffered(make()))
+    before = model.weight.detach().clone()
+    accelerator.save_state(tmp_path / "state", safe_serialization=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    accelerator.load_state(tmp_path / "state")
+    assert torch.equal(model.weight, before)
+
+
+class Counting(torch.optim.SGD):
+    """Keeps something that belongs to no parameter, and a number of more than 64 bits."""
+
+    def step(self, closure=None):
+        result = super().step(closure)
+        self.state["all"] = {"num_steps": 3}
+        self.state["name"] = "counting"
+        self.state[self.param_groups[0]["params"][0]]["large"] = 2**70
+        return result
+
+
+def test_an_optimizer_may_keep_what_it_likes(tmp_path):
+    def prepared():
+        model = torch.nn.Linear(2, 1)
+        optimizer = Counting(model.parameters(), lr=0.1, momentum=0.9)
+        accelerator = Accelerator(cpu=True)
+        return accelerator, *accelerator.prepare(model, optimizer)
+
+    accelerator, model, optimizer = prepared()
+    accelerator.backward(model(torch.ones(1, 2)).sum())
+    optimizer.step()
+    accelerator.save_state(tmp_path / "state")
+    again, _, loaded = prepared()
+    again.load_state(tmp_path / "state")
+    state = loaded.state_dict()["state"]
+    assert state["all"] == {"num_steps": 3}
+    assert state["name"] == optimizer.state_dict()["state"]["name"]
+    assert state[0]["large"] == 2**70
