@@ -17,12 +17,8 @@ import torch
 from torch.utils.data import IterDataPipe
 
 from accelerate import _C, _generators
-from accelerate._prepared_loader import (
-    DataLoaderAdapter,
-    DataLoaderStateMixin,
-    Place,
-    ReadAhead,
-)
+from accelerate._loop_places import Place, ReadAhead
+from accelerate._prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
 from accelerate._sharding import BatchCounts
 from accelerate._tensor_bytes import dump, load
 from accelerate._trees import NotATensor, has_only_tensors, tensors_of, with_tensors

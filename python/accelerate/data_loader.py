@@ -13,13 +13,13 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 from accelerate import _debug
+from accelerate._batch_indices import get_sampler
 from accelerate._dispatch import DataLoaderDispatcher
 from accelerate._placeholders import placeholders_for
 from accelerate._prepared_loader import (
     DataLoaderAdapter,
     DataLoaderShard,
     DataLoaderStateMixin,
-    get_sampler,
     refuse_device_mesh,
 )
 from accelerate._sharding import (

@@ -56,6 +56,7 @@ class FileReader {
       read_top(entry);
     }
     settle_replicas();
+    settle_alone();
     return std::move(file_);
   }
 
@@ -203,7 +204,9 @@ class FileReader {
     } else if (const auto advice = foreign_distributed_type(type);
                !advice.empty()) {
       add_foreign(entry, advice);
-    } else if (type != "NO") {
+    } else if (type == "NO") {
+      is_alone_ = true;
+    } else {
       refuse(
           entry,
           str_cat(
@@ -333,6 +336,24 @@ class FileReader {
     }
   }
 
+  // Examples have NO beside the number of another file; the original starts
+  // one process.
+  void settle_alone() {
+    const auto found = file_.values.find("num_processes");
+    if (!is_alone_ || replicas_ || found == file_.values.end() ||
+        parse_number<int>(found->second.text).value_or(1) <= 1) {
+      return;
+    }
+    file_.notes.push_back(str_cat(
+        "num_processes ",
+        found->second.text,
+        " (",
+        found->second.place,
+        ") is not followed, as distributed_type NO is one process; "
+        "MULTI_GPU or MULTI_CPU starts them, or --num_processes"));
+    found->second.text = "1";
+  }
+
   void add_foreign(const YamlEntry& entry, std::string_view advice) {
     file_.foreign.push_back(
         {entry.key, entry.text, place(entry), std::string(advice)});
@@ -340,6 +361,7 @@ class FileReader {
 
   ConfigFile file_;
   std::optional<YamlEntry> replicas_;
+  bool is_alone_ = false;
 };
 
 } // namespace

@@ -13,12 +13,12 @@ namespace {
 using nlohmann::json;
 
 std::string distributed_type(const LaunchConfig& config) {
-  if (config.multi_gpu) {
-    return "MULTI_GPU";
-  }
   const bool is_several =
       config.num_machines.most > 1 || config.num_processes.value_or(1) > 1;
-  return config.cpu && is_several ? "MULTI_CPU" : "NO";
+  if (config.multi_gpu || (is_several && !config.cpu)) {
+    return "MULTI_GPU";
+  }
+  return is_several ? "MULTI_CPU" : "NO";
 }
 
 json typed_value(const LaunchConfig& config, const Field& field) {

@@ -33,6 +33,7 @@ TEST(ToDocument, NamesTheKindOfRun) {
     return to_document(config)["distributed_type"];
   };
   EXPECT_EQ(type({.multi_gpu = true, .num_processes = 2}), "MULTI_GPU");
+  EXPECT_EQ(type({.num_processes = 2}), "MULTI_GPU");
   EXPECT_EQ(type({.cpu = true, .num_processes = 2}), "MULTI_CPU");
   EXPECT_EQ(
       type({.cpu = true, .num_processes = 1, .num_machines = 2}), "MULTI_CPU");

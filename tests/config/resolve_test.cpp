@@ -211,6 +211,18 @@ TEST_F(Resolve, KeepsTheNumberOfProcessesOnTheCpu) {
   EXPECT_EQ(complaint(config), "");
 }
 
+// As in the files that trl brings: all have the number, one has the type NO.
+TEST_F(Resolve, StartsOneProcessWhereTheFileSaysNotDistributed) {
+  const std::string file =
+      "num_processes: 8\ndistributed_type: \"NO\"\nuse_cpu: false\n";
+  const auto config = with_file(file);
+  EXPECT_EQ(config.values.num_processes, 1);
+  ASSERT_THAT(config.notes, SizeIs(1));
+  EXPECT_THAT(config.notes[0], HasSubstr("c.yaml:1) is not followed"));
+  EXPECT_EQ(
+      with_file(file, flag("num_processes", "2")).values.num_processes, 2);
+}
+
 TEST_F(Resolve, NeverResolvesToZeroProcesses) {
   EXPECT_EQ(
       with_file("num_processes: -1\n").values.num_processes, std::nullopt);
