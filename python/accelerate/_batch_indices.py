@@ -49,18 +49,22 @@ class _EpochIndices(Iterator):
         self._indices = indices
         self._num_skipped = num_skipped
         self._digest: int | None = 0
+        # Of what was skipped; not known before the first index was asked for.
+        self._digest_of_skipped: int | None = None
+        self._is_drawn = False
         self.taken: deque = deque()
         self.digests: deque = deque()
 
     def draw(self) -> int | None:
         """Samplers draw when the first index is asked for, which is now. Gives the digest of what
-        is skipped."""
-        for batch in islice(self._indices, self._num_skipped):
-            self._add(batch)
-        self._num_skipped = 0
-        digest = self._digest
-        self._indices = chain(list(islice(self._indices, 1)), self._indices)
-        return digest
+        is skipped, also where workers have asked before."""
+        if not self._is_drawn:
+            self._is_drawn = True
+            for batch in islice(self._indices, self._num_skipped):
+                self._add(batch)
+            self._digest_of_skipped = self._digest
+            self._indices = chain(list(islice(self._indices, 1)), self._indices)
+        return self._digest_of_skipped
 
     def _add(self, batch: Any) -> None:
         # Numbers have the same hash in every process, others may not.
@@ -70,8 +74,7 @@ class _EpochIndices(Iterator):
             self._digest = hash((self._digest, *indices)) if is_known else None
 
     def __next__(self) -> Any:
-        if self._num_skipped:
-            self.draw()
+        self.draw()
         batch = next(self._indices)
         self._add(batch)
         self.taken.append(batch)
