@@ -24,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using accelerate::models::AutoModelForSequenceClassification;
-using torch::Tensor;
 
 struct Options {
   fs::path model = {};
@@ -46,23 +45,7 @@ struct Scores {
   double f1 = 0;
 };
 
-/// Of whole numbers, the same on every process and for any number of them.
-Scores
-score(const Tensor& predicted, const Tensor& labels, int64_t num_classes) {
-  Scores scores;
-  scores.accuracy =
-      predicted.eq(labels).to(torch::kDouble).mean().item<double>();
-  for (int64_t c = 0; c < num_classes; ++c) {
-    const auto is = labels.eq(c);
-    const auto said = predicted.eq(c);
-    const double hits = is.logical_and(said).sum().item<double>();
-    const double both = is.sum().item<double>() + said.sum().item<double>();
-    scores.f1 +=
-        both > 0 ? 2 * hits / both / static_cast<double>(num_classes) : 0;
-  }
-  return scores;
-}
-
+/// The same on every process and for any number of them.
 template <class Net, class Loader>
 Scores evaluate(
     accelerate::Accelerator& accelerator,
@@ -70,18 +53,18 @@ Scores evaluate(
     Loader& loader,
     int64_t num_classes) {
   const torch::NoGradGuard no_grad;
+  accelerate::Accuracy accuracy(accelerator);
+  accelerate::F1 f1(
+      accelerator,
+      {.num_classes = num_classes, .average = accelerate::F1Average::kMacro});
   net->eval();
-  std::vector<Tensor> predicted;
-  std::vector<Tensor> labels;
   for (auto& batch : loader) {
-    const auto answer = net(batch).logits.argmax(1);
-    const auto all = accelerator.gather_for_metrics(
-        std::make_pair(answer, batch.at("labels")));
-    predicted.push_back(all.first.cpu());
-    labels.push_back(all.second.cpu());
+    const auto logits = net(batch).logits;
+    accuracy.update(logits, batch.at("labels"));
+    f1.update(logits, batch.at("labels"));
   }
   net->train();
-  return score(torch::cat(predicted), torch::cat(labels), num_classes);
+  return {accuracy.compute(), f1.compute()};
 }
 
 void save(
@@ -153,11 +136,12 @@ void train(const Options& options) {
       " process(es)");
   accelerator.print("epoch  loss    accuracy  F1");
   Scores best;
-  int num_worse = 0;
+  accelerate::EarlyStopping stopping(
+      {.patience = options.patience, .larger_is_better = true});
   net->train();
   for (int epoch = 0; epoch < options.num_epochs; ++epoch) {
     accelerate::ProgressBar progress_bar(train_loader.size());
-    Tensor sum = torch::zeros({}, accelerator.device());
+    accelerate::Mean loss(accelerator);
     for (auto& batch : train_loader) {
       const auto outputs = net(batch);
       accelerator.backward(outputs.loss);
@@ -165,12 +149,9 @@ void train(const Options& options) {
       opt.step();
       lr_scheduler.step();
       opt.zero_grad();
-      sum += outputs.loss.detach();
+      loss.update(outputs.loss.detach());
       progress_bar.update(1);
     }
-    const auto loss = accelerator.reduce(
-        sum / static_cast<double>(train_loader.size()),
-        accelerate::ReduceOp::kMean);
     const auto scores = evaluate(
         accelerator,
         net,
@@ -182,22 +163,23 @@ void train(const Options& options) {
         std::setw(5),
         epoch + 1,
         "  ",
-        loss.item<double>(),
+        loss.compute(),
         "  ",
         scores.accuracy,
         "    ",
         scores.f1);
     // Scores are the same on all processes, so all take the same way.
-    if (scores.accuracy > best.accuracy) {
+    const bool is_over = stopping.should_stop(scores.accuracy);
+    if (stopping.is_best()) {
       best = scores;
-      num_worse = 0;
       accelerator.on_main_process([&, &net = net] {
         if (!options.output.empty()) {
           save(*accelerator.unwrap_model(net), options.model, options.output);
         }
       });
-    } else if (++num_worse == options.patience) {
-      accelerator.print("no better for ", num_worse, " epochs: stop");
+    }
+    if (is_over) {
+      accelerator.print("no better for ", options.patience, " epochs: stop");
       break;
     }
   }

@@ -16,17 +16,14 @@ int main() {
   auto loader = accelerator.prepare(accelerate::DataLoader(
       accelerate::TensorDataset({x, is_large}), {.batch_size = 8}));
 
-  int64_t num_right = 0;
-  int64_t num_seen = 0;
+  accelerate::Accuracy accuracy(accelerator);
   std::vector<std::string> mistakes;
   for (auto& batch : loader) {
     const auto guess = batch[0].gt(60);
-    auto [guesses, labels] =
-        accelerator.gather_for_metrics(std::make_pair(guess, batch[1]));
-    num_right += guesses.eq(labels).sum().item<int64_t>();
-    num_seen += labels.size(0);
+    accuracy.update(guess, batch[1]);
 
-    // Objects too: one for each sample of the batch.
+    // What no metric adds up is gathered, objects too: one for each sample of
+    // the batch.
     std::vector<std::string> names;
     for (int64_t i = 0; i < guess.size(0); ++i) {
       const bool is_right = guess[i].equal(batch[1][i]);
@@ -40,10 +37,9 @@ int main() {
     }
   }
   accelerator.print(
-      num_right,
-      " of ",
-      num_seen,
-      " right; wrong from ",
+      "accuracy ",
+      accuracy.compute(),
+      "; wrong from ",
       mistakes.front(),
       " to ",
       mistakes.back());
