@@ -63,6 +63,13 @@ ACCELERATE_API StateDict optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const NamedParameters& names);
 
+/// Throws `UsageError` where `load_optimizer_state` would because the kind, the
+/// groups, the names or the shapes differ; changes nothing.
+ACCELERATE_API void check_optimizer_state(
+    const torch::optim::Optimizer& optimizer,
+    const NamedParameters& names,
+    const StateDict& state);
+
 /// Puts the state into an optimizer of the same kind over the same names;
 /// tensors are copied to the parameters' devices. Throws `UsageError` where the
 /// kind, the groups, the names or the shapes differ.

@@ -26,6 +26,10 @@ class ACCELERATE_API Stateful {
   virtual ~Stateful();
   /// All that the object needs to go on. Tensors may be shared with it.
   virtual StateDict state_dict() const = 0;
+  /// Throws where `load_state_dict` would refuse this state, and changes
+  /// nothing. All objects of a run are asked before the first is loaded; by
+  /// default there is nothing to check.
+  virtual void check_state_dict(const StateDict& state) const;
   /// Goes on from there. Tensors are copied. Throws `UsageError` where the
   /// state is of another kind of object, which is then as it was.
   virtual void load_state_dict(const StateDict& state) = 0;

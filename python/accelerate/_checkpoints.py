@@ -85,6 +85,11 @@ def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
         folder = Path(os.path.expanduser(input_dir))
         if not folder.is_dir():
             raise UsageError(f"[load_state] there is no folder {folder}, expected a checkpoint")
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise UsageError(
+                f"[load_state] {folder} may not be read by this user; change its rights, or load a "
+                "checkpoint of your own"
+            )
         return folder
     if input_dir is None and not accelerator.project_configuration.automatic_checkpoint_naming:
         raise UsageError(

@@ -44,6 +44,8 @@ class Place:
         self.num_batches = num_batches
         self.is_at_end = False
         self.is_restored = False
+        # Of `begin`, what the order was drawn by in a run before: others go on from there.
+        self.lends: list[str] = []
         # Whether the loop found persistent workers that an earlier one had made.
         self.has_workers = False
         # What a sampler that tells its state was when the loop began.
@@ -330,6 +332,9 @@ class PlacedLoader(DataLoader):
                 self._make_workers()
             place.num_batches = max(num_batches, place.num_batches)
             place.is_restored = True
+            place.lends = [kind for kind in _generators.KINDS if kind in place.begin]
+            # An epoch that had not begun is drawn by the generators as they are now.
+            place.begin = {**_generators.take(), **place.begin}
         if (shard := self._shard_of_batches) is not None:
             shard.num_left_out = place.num_left_out
         self._loops.latest = place
@@ -373,15 +378,14 @@ class PlacedLoader(DataLoader):
         if "sampler" in place.begin and own is None and hasattr(sampler, "generator"):
             # Drawn by several processes, which need one that they agree on.
             sampler.generator = own = torch.Generator()
-        elif "sampler" not in place.begin and own is not None and "torch" in place.begin:
+        elif "sampler" not in place.begin and own is not None and "torch" in place.lends:
             # Drawn by one process, whose sampler had none.
             sampler.generator = None
         for name, generator in self._own_generators().items():
             if name in place.begin:
                 generator.set_state(place.begin[name])
-        kinds = {kind: place.begin[kind] for kind in _generators.KINDS if kind in place.begin}
         try:
-            with _generators.lent(kinds):
+            with _generators.lent({kind: place.begin[kind] for kind in place.lends}):
                 yield
         finally:
             if own is not None:

@@ -156,7 +156,7 @@ OWN = "python"
 class SharedState(ObjectState):
     """An object that C++ has too. `split` gives what both languages know of its state, under the
     names that it has there, and the rest; `join` makes the state of the two, the rest being None
-    where C++ has saved it."""
+    where C++ has saved it. `check` raises where the state that is joined cannot be taken."""
 
     def __init__(
         self,
@@ -164,14 +164,22 @@ class SharedState(ObjectState):
         put: Callable[[Any], None],
         split: Callable[[Any], tuple[dict[str, Any], Any]],
         join: Callable[[dict[str, Any], Any], Any],
+        check: Callable[[dict[str, Any], Any], None] = lambda shared, state: None,
     ) -> None:
         super().__init__(value, put)
         self._split = split
         self._join = join
+        self._check = check
 
     def state_dict(self) -> dict[str, Any]:
         shared, rest = self._split(self.value())
         return {**shared, **flatten(rest, OWN)}
 
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        self._check(state, self._joined(state))
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.put(self._join(state, unflatten(state, OWN) if OWN in state else None))
+        self.put(self._joined(state))
+
+    def _joined(self, state: dict[str, Any]) -> Any:
+        return self._join(state, unflatten(state, OWN) if OWN in state else None)

@@ -36,7 +36,7 @@ from accelerate.prepared_module import (
     context_of,
     parameter_set,
 )
-from accelerate.scheduler import AcceleratedScheduler, join_state, split_state
+from accelerate.scheduler import AcceleratedScheduler, check_state, join_state, split_state
 from accelerate.state import (
     AcceleratorState,
     GradientState,
@@ -363,6 +363,7 @@ class Accelerator(Configuration, Observation, Saving):
             scheduler.load_state_dict,
             partial(split_state, scheduler),
             partial(join_state, scheduler),
+            partial(check_state, scheduler),
         )
         self._states.append(self._keep("scheduler", kept))
         return prepared

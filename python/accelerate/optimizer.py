@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from accelerate import _C
+from accelerate import _C, _debug
 from accelerate._placeholders import placeholders_for
 from accelerate._state_values import OWN, flatten, unflatten
 from accelerate.errors import UsageError
@@ -176,26 +176,38 @@ class _Adapter:
                     state.setdefault(index, {})[key] = value
         return {**flat, **flatten({"groups": groups, "state": state}, OWN)}
 
+    def check_state(self, names: list[str], flat: dict[str, Any]) -> None:
+        """Raises where `load_state` cannot be right; warns where it can hardly be, as the original
+        loads that."""
+        kind = flat["kind"].rpartition(":")[2]
+        if kind != self._kind:
+            what = f"[load_state] got the state of {flat['kind']} for an optimizer {self._kind}"
+            if OWN not in flat:
+                raise UsageError(f"{what}, expected the same; load it into the kind that saved it")
+            _debug.warn(f"{what}: what they do not have in common is lost", stacklevel=2)
+        groups = self._optimizer.param_groups
+        indices = iter(range(len(names)))
+        own = [{names[next(indices)] for _ in group["params"]} for group in groups]
+        saved = []
+        while loaded := _parts_of(flat, f"groups.{len(saved)}"):
+            saved.append(set(loaded.get("parameters", ())))
+        if own != saved:
+            raise UsageError(
+                f"[load_state] the optimizer has the groups {list(map(sorted, own))}, the saved "
+                f"one {list(map(sorted, saved))}; make the same groups before loading"
+            )
+
     def load_state(self, names: list[str], flat: dict[str, Any]) -> None:
         present = self._optimizer.state_dict()["param_groups"]
         # What C++ does not know stays as it is where C++ has saved.
         own: dict[str, Any] = {"groups": present, "state": {}}
         if OWN in flat:
             own = unflatten(flat, OWN)
-        else:
-            self._check_kind(flat["kind"])
         groups = []
-        while loaded := _parts_of(flat, f"groups.{len(groups)}"):
-            number = len(groups)
-            saved_names = set(loaded.pop("parameters", ()))
-            params = present[number]["params"] if number < len(present) else []
-            if number < len(present) and saved_names != {names[index] for index in params}:
-                raise UsageError(
-                    f"[load_state] group {number} of the optimizer has other parameters than the "
-                    f"saved one, which has {sorted(saved_names)}; make the same groups before"
-                )
-            rest = own["groups"][number] if number < len(own["groups"]) else {}
-            groups.append({**rest, **loaded, "params": params})
+        for number, (group, rest) in enumerate(zip(present, own["groups"])):
+            loaded = _parts_of(flat, f"groups.{number}")
+            groups.append({**rest, **loaded, "params": group["params"]})
+            del groups[-1]["parameters"]
         state: dict[Any, Any] = dict(own["state"])
         for index, name in enumerate(names):
             prefix = f"state.{name}."
@@ -205,13 +217,6 @@ class _Adapter:
                     held = value.clone() if isinstance(value, torch.Tensor) else value
                     state.setdefault(index, {})[key[len(prefix) :]] = held
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-    def _check_kind(self, kind: str) -> None:
-        if kind.rpartition(":")[2] != self._kind:
-            raise UsageError(
-                f"[load_state] got the state of {kind} of C++, expected that of {self._kind}; load "
-                "it into the kind of optimizer that saved it"
-            )
 
 
 class AcceleratedOptimizer(torch.optim.Optimizer):

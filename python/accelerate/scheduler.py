@@ -7,7 +7,7 @@ import copy
 import typing
 from typing import Any
 
-from accelerate import _C
+from accelerate import _C, _debug
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
@@ -49,6 +49,24 @@ def join_state(
     num_groups = sum(key.startswith("base_lr.") for key in shared)
     rates = {name: [shared[f"{key}.{i}"] for i in range(num_groups)] for key, name in _RATES.items()}
     return {**rest, **counts, **rates}
+
+
+def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -> None:
+    """Raises where the scheduler cannot take `state`; warns where it was another's, which the
+    original loads."""
+    saved, own = shared.get("torch_class"), type(scheduler).__name__
+    lacking = sorted({"lr_lambdas"} & scheduler.state_dict().keys() - state.keys())
+    if lacking:
+        raise UsageError(
+            f"[load_state] got the state of a {saved} for a {own}, which needs {lacking[0]}; make "
+            "the same schedule before loading"
+        )
+    if saved != own:
+        _debug.warn(
+            f"[load_state] got the state of a {saved} for a {own}: what they do not have in common "
+            "is lost",
+            stacklevel=2,
+        )
 
 
 class AcceleratedScheduler:

@@ -95,6 +95,13 @@ StateDict PythonOptimizer::state(const NamedParameters& names) {
   return to_state_dict(adapter_.attr("state")(only_names(names)));
 }
 
+void PythonOptimizer::check_state(
+    const NamedParameters& names,
+    const StateDict& state) {
+  const py::gil_scoped_acquire gil;
+  adapter_.attr("check_state")(only_names(names), from_state_dict(state));
+}
+
 void PythonOptimizer::load_state(
     const NamedParameters& names,
     const StateDict& state) {

@@ -23,6 +23,14 @@ class PythonStateful final : public Stateful {
     const py::gil_scoped_acquire gil;
     return to_state_dict(method("state_dict")());
   }
+  void check_state_dict(const StateDict& state) const override {
+    const py::gil_scoped_acquire gil;
+    const auto check = py::get_override(
+        static_cast<const Stateful*>(this), "check_state_dict");
+    if (check) {
+      check(from_state_dict(state));
+    }
+  }
   void load_state_dict(const StateDict& state) override {
     const py::gil_scoped_acquire gil;
     method("load_state_dict")(from_state_dict(state));

@@ -24,6 +24,8 @@ class PythonOptimizer final : public OptimizerAdapter {
   void step(const StepScalars& scalars) override;
   void zero_grad(Zeroing how) override;
   StateDict state(const NamedParameters& names) override;
+  void check_state(const NamedParameters& names, const StateDict& state)
+      override;
   void load_state(const NamedParameters& names, const StateDict& state)
       override;
 

@@ -43,7 +43,7 @@ def test_a_place_is_not_skipped_to_twice(make, seedable):
 
 @pytest.mark.parametrize("generator", [None, 5])
 @pytest.mark.parametrize("num_done", [10, 13, 20])
-def test_persistent_workers_keep_the_order(make, num_done, generator):
+def test_persistent_workers_keep_the_order(make, num_done, generator, recwarn):
     def loader_of(accelerator):
         own = {} if generator is None else {"generator": torch.Generator().manual_seed(generator)}
         return shuffled(accelerator, num_workers=1, persistent_workers=True, **own)
@@ -62,6 +62,37 @@ def test_persistent_workers_keep_the_order(make, num_done, generator):
     accelerator.load_state("x")
     rest = [batch.tolist() for _ in range(3 - num_done // 10) for batch in loader]
     assert rest == expected[num_done:]
+    assert not [w for w in recwarn if "gives other batches" in str(w.message)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("own", [False, True], ids=["", "generator"])
+@pytest.mark.parametrize("stops", [(10, 12), (10, 20, 23), (4, 10, 13, 15)], ids=str)
+def test_runs_that_are_stopped_again_and_again_keep_the_order(make, stops, own, num_workers):
+    def run(stop, is_first):
+        """What the part of the run up to `stop` is given; the end of an epoch is saved behind."""
+        accelerator, *_ = make()
+        generator = torch.Generator().manual_seed(5) if own else None
+        loader = shuffled(accelerator, num_workers=num_workers, generator=generator)
+        torch.manual_seed(7 if is_first else 77)
+        if not is_first:
+            accelerator.load_state("x")
+        given = []
+        while True:
+            for batch in loader:
+                given.append(batch.tolist())
+                torch.rand(1)
+                if len(given) == stop and not loader.end_of_dataloader:
+                    break
+            if len(given) == stop:
+                accelerator.save_state("x")
+                return given
+
+    expected = run(30, True)
+    given = []
+    for begin, end in zip((0, *stops), (*stops, 30)):
+        given += run(end - begin, begin == 0)
+    assert given == expected
 
 
 class Lazy(torch.utils.data.Sampler):

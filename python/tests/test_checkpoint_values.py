@@ -100,3 +100,62 @@ def test_an_optimizer_may_keep_what_it_likes(tmp_path):
     assert state["all"] == {"num_steps": 3}
     assert state["name"] == optimizer.state_dict()["state"]["name"]
     assert state[0]["large"] == 2**70
+
+
+def run_of(optimizer, schedule):
+    model = torch.nn.Linear(2, 1)
+    optimizer = optimizer(model)
+    accelerator = Accelerator(cpu=True)
+    return accelerator, *accelerator.prepare(model, optimizer, schedule(optimizer))
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def adamw_of_two_groups(model):
+    return torch.optim.AdamW([{"params": [p]} for p in model.parameters()], lr=0.1)
+
+
+def steps(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+
+def function(optimizer):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
+
+
+@pytest.mark.parametrize(
+    "optimizer, schedule, message",
+    [
+        (adamw_of_two_groups, steps, "make the same groups before loading"),
+        (adamw, function, "got the state of a StepLR for a LambdaLR, which needs lr_lambdas"),
+    ],
+)
+def test_what_does_not_fit_changes_nothing(tmp_path, optimizer, schedule, message):
+    accelerator, model, used, _ = run_of(adamw, steps)
+    accelerator.backward(model(torch.ones(1, 2)).sum())
+    used.step()
+    accelerator.save_state(tmp_path / "state")
+    other, model, used, scheduler = run_of(optimizer, schedule)
+    before = [model.weight.detach().clone(), used.state_dict(), scheduler.state_dict()]
+    with pytest.raises(UsageError, match=message):
+        other.load_state(tmp_path / "state")
+    assert torch.equal(model.weight, before[0])
+    assert used.state_dict() == before[1]
+    assert scheduler.state_dict() == before[2]
+
+
+@pytest.mark.parametrize(
+    "optimizer, schedule, message",
+    [
+        (lambda model: torch.optim.SGD(model.parameters(), lr=0.1), steps, "state of AdamW .* SGD"),
+        (adamw, lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9), "StepLR for a Expon"),
+    ],
+)
+def test_the_state_of_another_class_is_told(tmp_path, optimizer, schedule, message):
+    accelerator, *_ = run_of(adamw, steps)
+    accelerator.save_state(tmp_path / "state")
+    other, *_ = run_of(optimizer, schedule)
+    with pytest.warns(UserWarning, match=message):
+        other.load_state(tmp_path / "state")

@@ -124,7 +124,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 }
 
 std::string read_text(const fs::path& path) {
-  const MappedFile file(path, "[load_state]", "manifest");
+  const MappedFile file(path, "load_state", "manifest");
   const auto bytes = file.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }

@@ -60,6 +60,7 @@ void check(const DataLoaderOptions& options, bool is_stream) {
 /// Shared by the copies of a loader.
 struct AnyDataLoader::State final : Stateful {
   StateDict state_dict() const override;
+  void check_state_dict(const StateDict& state) const override;
   void load_state_dict(const StateDict& state) override;
 
   std::shared_ptr<const detail::BatchSource> source;
@@ -372,7 +373,7 @@ StateDict AnyDataLoader::State::state_dict() const {
   return dict;
 }
 
-void AnyDataLoader::State::load_state_dict(const StateDict& dict) {
+void AnyDataLoader::State::check_state_dict(const StateDict& dict) const {
   const StateDict own = state_dict();
   std::vector<const char*> must_agree = {"unit", "shuffle", "num_samples"};
   if (plan(0, 0).shards_itself()) {
@@ -416,6 +417,11 @@ void AnyDataLoader::State::load_state_dict(const StateDict& dict) {
       "got a place in an epoch whose order was drawn by a generator of "
       "Python's, expected one that a seed decides; save between epochs, or "
       "shuffle there with use_seedable_sampler=True");
+}
+
+void AnyDataLoader::State::load_state_dict(const StateDict& dict) {
+  check_state_dict(dict);
+  const bool has_seed = dict.contains("seed");
   next_epoch = dict.get<int64_t>("epoch");
   next_num_done = dict.get<int64_t>("num_done");
   if (has_seed) {

@@ -217,6 +217,18 @@ StateDict optimizer_state(
   return state;
 }
 
+void check_optimizer_state(
+    const torch::optim::Optimizer& optimizer,
+    const NamedParameters& names,
+    const StateDict& state) {
+  const std::shared_ptr<const SavableOptimizer> target = savable_or_throw(
+      const_cast<torch::optim::Optimizer&>(optimizer), "load_optimizer_state");
+  check_fits(
+      *target,
+      names_of_groups(optimizer, names, "load_optimizer_state"),
+      state);
+}
+
 void load_optimizer_state(
     torch::optim::Optimizer& optimizer,
     const NamedParameters& names,

@@ -279,8 +279,7 @@ StateDict OptimizerStep::state_dict() const {
   return state;
 }
 
-void OptimizerStep::load_state_dict(const StateDict& saved) {
-  StateDict state = saved;
+StateDict OptimizerStep::of_this_rank(StateDict state) const {
   for_each_slice(state, [&](const SliceEntry& entry) {
     const auto* whole = std::get_if<at::Tensor>(&entry.value);
     if (whole != nullptr && whole->sizes() == entry.parameter.sizes()) {
@@ -313,7 +312,15 @@ void OptimizerStep::load_state_dict(const StateDict& saved) {
     }
     state.set(entry.key, slice->values.view(entry.trained.sizes()));
   });
-  optimizer_->load_state(names(), state);
+  return state;
+}
+
+void OptimizerStep::check_state_dict(const StateDict& state) const {
+  optimizer_->check_state(names(), of_this_rank(state));
+}
+
+void OptimizerStep::load_state_dict(const StateDict& state) {
+  optimizer_->load_state(names(), of_this_rank(state));
   ++num_loads_;
 }
 

@@ -56,6 +56,10 @@ class ACCELERATE_API OptimizerAdapter {
   virtual void zero_grad(Zeroing how) = 0;
   /// The state by the names of the tensors that it trains.
   virtual StateDict state(const NamedParameters& names) = 0;
+  /// Throws where `load_state` would, and changes nothing.
+  virtual void check_state(
+      const NamedParameters& names,
+      const StateDict& state) = 0;
   virtual void load_state(
       const NamedParameters& names,
       const StateDict& state) = 0;
@@ -113,9 +117,12 @@ class ACCELERATE_API OptimizerStep : public Stateful {
 
   /// By the names of `wire`. Moments of slices are `TensorSlice`s.
   StateDict state_dict() const override;
+  void check_state_dict(const StateDict& state) const override;
   void load_state_dict(const StateDict& state) override;
 
  private:
+  /// As the optimizer holds it: this rank's part of tensors.
+  StateDict of_this_rank(StateDict state) const;
   /// Parameters of one model.
   struct Part {
     std::weak_ptr<ParallelEngine> engine;

@@ -51,6 +51,7 @@ struct Scheduler::State final : Stateful {
         prepared(std::move(prepared)),
         rule(std::move(rule)) {}
   StateDict state_dict() const override;
+  void check_state_dict(const StateDict& state) const override;
   void load_state_dict(const StateDict& state) override;
 
   torch::optim::Optimizer& optimizer;
@@ -187,7 +188,7 @@ StateDict Scheduler::State::state_dict() const {
   return state;
 }
 
-void Scheduler::State::load_state_dict(const StateDict& state) {
+void Scheduler::State::check_state_dict(const StateDict& state) const {
   // Python knows the class of a schedule only.
   const bool is_named = state.contains("kind");
   const auto& kind = state.get<std::string>(is_named ? "kind" : "torch_class");
@@ -215,6 +216,11 @@ void Scheduler::State::load_state_dict(const StateDict& state) {
         num_groups,
         "; make the same groups before loading"));
   }
+}
+
+void Scheduler::State::load_state_dict(const StateDict& state) {
+  check_state_dict(state);
+  const size_t num_groups = base_lrs.size();
   rule->load(state.part("schedule"));
   num_steps = state.get<int64_t>("num_steps");
   for (size_t i = 0; i < num_groups; ++i) {

@@ -79,6 +79,10 @@ class TorchOptimizer final : public OptimizerAdapter {
   StateDict state(const NamedParameters& names) override {
     return optimizer_state(optimizer_, names);
   }
+  void check_state(const NamedParameters& names, const StateDict& state)
+      override {
+    check_optimizer_state(optimizer_, names, state);
+  }
   void load_state(const NamedParameters& names, const StateDict& state)
       override {
     load_optimizer_state(optimizer_, names, state);

@@ -91,7 +91,8 @@ StateDict ModelContext::state_dict() const {
   return state;
 }
 
-void ModelContext::load_state_dict(const StateDict& state) {
+std::vector<ModelContext::Matched> ModelContext::match(
+    const StateDict& state) const {
   std::map<std::string, StateValue> values;
   for (const auto& [name, value] : state) {
     // Whoever saved it may have kept the other name of a tensor with two.
@@ -99,32 +100,32 @@ void ModelContext::load_state_dict(const StateDict& state) {
     values.emplace(tied == model.tied.end() ? name : tied->second, value);
   }
   Misfits misfits;
-  std::vector<std::tuple<std::string, at::Tensor, StateValue>> parameters;
-  std::vector<std::tuple<std::string, at::Tensor, StateValue>> buffers;
-  const auto match =
-      [&](const std::string& name, const at::Tensor& tensor, auto& matched) {
-        const auto value = values.extract(name);
-        if (!value) {
-          misfits.add("missing", name);
-        } else if (shape_of(value.mapped()) != tensor.sizes()) {
-          misfits.add(
-              "of another shape",
-              name,
-              str_cat(
-                  ' ',
-                  at::IntArrayRef(shape_of(value.mapped())),
-                  " instead of ",
-                  tensor.sizes()));
-        } else {
-          matched.emplace_back(name, tensor, value.mapped());
-        }
-      };
+  std::vector<Matched> matched;
+  const auto add = [&](const std::string& name,
+                       const at::Tensor& tensor,
+                       bool is_parameter) {
+    const auto value = values.extract(name);
+    if (!value) {
+      misfits.add("missing", name);
+    } else if (shape_of(value.mapped()) != tensor.sizes()) {
+      misfits.add(
+          "of another shape",
+          name,
+          str_cat(
+              ' ',
+              at::IntArrayRef(shape_of(value.mapped())),
+              " instead of ",
+              tensor.sizes()));
+    } else {
+      matched.push_back({name, tensor, value.mapped(), is_parameter});
+    }
+  };
   for (size_t i = 0; i < model.names.size(); ++i) {
-    match(model.names[i], model.parameters[i], parameters);
+    add(model.names[i], model.parameters[i], true);
   }
   for (size_t i = 0; i < model.buffer_names.size(); ++i) {
     if (!model.transient_buffers.contains(model.buffer_names[i])) {
-      match(model.buffer_names[i], model.buffers[i], buffers);
+      add(model.buffer_names[i], model.buffers[i], false);
     }
   }
   for (const auto& [name, value] : values) {
@@ -136,13 +137,23 @@ void ModelContext::load_state_dict(const StateDict& state) {
         misfits.text(),
         "; was it saved for another model?"));
   }
+  return matched;
+}
+
+void ModelContext::check_state_dict(const StateDict& state) const {
+  match(state);
+}
+
+void ModelContext::load_state_dict(const StateDict& state) {
   const at::NoGradGuard no_grad;
-  for (const auto& [name, parameter, value] : parameters) {
-    write_into(name, [&] { engine->load(parameter, value); });
-  }
-  for (const auto& [name, buffer, value] : buffers) {
-    write_into(
-        name, [&] { buffer.detach().copy_(std::get<at::Tensor>(value)); });
+  for (const auto& [name, tensor, value, is_parameter] : match(state)) {
+    write_into(name, [&, &tensor = tensor, &value = value] {
+      if (is_parameter) {
+        engine->load(tensor, value);
+      } else {
+        tensor.detach().copy_(std::get<at::Tensor>(value));
+      }
+    });
   }
 }
 

@@ -42,8 +42,19 @@ struct ACCELERATE_API ModelContext : Stateful {
   void prepare_again(ParameterSet now);
 
   StateDict state_dict() const override;
+  void check_state_dict(const StateDict& state) const override;
   /// All tensors are compared before the first is loaded.
   void load_state_dict(const StateDict& state) override;
+
+ private:
+  struct Matched {
+    std::string name;
+    at::Tensor tensor;
+    StateValue value;
+    bool is_parameter = false;
+  };
+  /// Throws `UsageError` naming all that do not fit.
+  std::vector<Matched> match(const StateDict& state) const;
 };
 
 } // namespace accelerate

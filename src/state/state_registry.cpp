@@ -25,6 +25,7 @@ std::string listed(const std::set<std::string>& names) {
 } // namespace
 
 Stateful::~Stateful() = default;
+void Stateful::check_state_dict(const StateDict& /*state*/) const {}
 StateRegistry::StateRegistry() = default;
 StateRegistry::~StateRegistry() = default;
 
@@ -135,6 +136,11 @@ void StateRegistry::load_parts(
         missing.empty() || unexpected.empty() ? "" : " and ",
         unexpected.empty() ? "" : str_cat("the run lacks ", listed(unexpected)),
         "; prepare and add the same objects in the same order before loading"));
+  }
+  for (const auto& [name, object] : living) {
+    if (!kept.contains(name)) {
+      object->check_state_dict(parts.at(name));
+    }
   }
   for (const auto& [name, object] : living) {
     if (!kept.contains(name)) {

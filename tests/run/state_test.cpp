@@ -109,6 +109,32 @@ TEST(StateRegistry, SaysEverythingThatDoesNotFitBeforeItLoads) {
       ThrowsMessage<UsageError>(HasSubstr("without dots")));
 }
 
+/// Takes nobody's state.
+struct Picky final : Stateful {
+  StateDict state_dict() const override {
+    StateDict state;
+    state.set("kind", "picky");
+    return state;
+  }
+  void check_state_dict(const StateDict& /*state*/) const override {
+    throw UsageError("[test] not this one");
+  }
+  void load_state_dict(const StateDict& /*state*/) override {}
+};
+
+TEST(StateRegistry, AsksAllBeforeTheFirstIsLoaded) {
+  StateRegistry registry;
+  const auto counter = std::make_shared<Counter>();
+  registry.add("counter", counter);
+  const auto picky = std::make_shared<Picky>();
+  registry.add("picky", picky);
+  counter->seen = 3;
+  const auto state = testing::copy_of(registry.state_dict());
+  counter->seen = 5;
+  EXPECT_THROW(registry.load_state_dict(state), UsageError);
+  EXPECT_EQ(counter->seen, 5);
+}
+
 TEST(StateRegistry, RefusesTheStateOfAnotherModel) {
   Training training({}, false);
   auto state = testing::copy_of(training.accelerator.state().state_dict());
