@@ -50,12 +50,23 @@ class Runs:
 
     def compared(self, name: str) -> tuple[list, list]:
         """What every rank of the original answered, and every rank of ours."""
+        original, ours = self._answers(name)
+        assert isinstance(original, list), f"the original fails:\n{original}"
+        assert isinstance(ours, list), ours
+        return original, ours
+
+    def ours_alone(self, name: str, failure: str) -> list:
+        """What every rank of ours answered, where the original fails with these words."""
+        original, ours = self._answers(name)
+        assert isinstance(original, str) and failure in original, original
+        assert isinstance(ours, list), ours
+        return ours
+
+    def _answers(self, name: str) -> tuple[list | str, list | str]:
         if self.answers is None:
             with ThreadPoolExecutor(2) as pool:
                 self.answers = tuple(pool.map(self._run, [False, True]))
         original, ours = (side[name] for side in self.answers)
-        assert isinstance(original, list), f"the original fails:\n{original}"
-        assert isinstance(ours, list), ours
         return original, ours
 
     def _run(self, is_ours: bool) -> dict[str, list | str]:

@@ -35,6 +35,8 @@ EARLY = cases(["evaluate_first", "evaluate_first_bf16"], small=["evaluate_first"
 # Each has a start of its own, in one process.
 ALONE = cases(["beside_deepspeed", "compiled"], small=["beside_deepspeed"])
 RELEASES = cases(["", "-transformers4"], small=[""])
+# Go on from a checkpoint, which two processes of the original cannot with the older release.
+RESUMED = ["plain", "resumed_bf16", "resumed_stream"]
 
 
 @pytest.fixture(scope="module", params=RELEASES, ids=lambda release: release[1:] or "transformers5")
@@ -45,15 +47,28 @@ def release(request) -> str:
 @pytest.fixture(scope="module", params=[1, 2], ids=["one", "two"])
 def runs(request, release, tmp_path_factory) -> Runs:
     names = [name for name in chosen_scenarios(request) if name not in ALONE]
+    # Last: rounding depends on what a process has computed before, and where the original fails
+    # another one goes on.
+    names.sort(key=lambda name: bool(release) and name in RESUMED)
     folder = tmp_path_factory.mktemp("trainer")
     return Runs("trainer.py", folder, python_with("libraries", release), request.param, names)
 
 
 @pytest.mark.parametrize("scenario", SAME)
-def test_nothing_differs(runs, scenario):
-    original, ours = runs.compared(scenario)
-    assert differences(original, ours) == []
-    weights = [rank["weights"] for rank in ours if "weights" in rank]
+def test_nothing_differs(runs, release, scenario):
+    if release == "-transformers4" and runs.num_processes == 2 and scenario in RESUMED:
+        # The original's processes are on "cpu:0" and "cpu:1", where this release cannot load.
+        ours = runs.ours_alone(scenario, "don't know how to restore data location")
+        # Of a stream Trainer does not know the epochs, and skips into another.
+        for rank in ours if scenario != "resumed_stream" else ():
+            whole, resumed = rank["whole"], rank["resumed"]
+            assert whole["weights"] == resumed["weights"]
+            # The last line has the mean of the losses since the start.
+            assert differences(whole["history"][:-1], resumed["history"][:-1]) == []
+    else:
+        original, ours = runs.compared(scenario)
+        assert differences(original, ours) == []
+    weights = [rank.get("resumed", rank).get("weights") for rank in ours]
     assert all(other == weights[0] for other in weights)
 
 

@@ -151,12 +151,16 @@ def main() -> None:
     assert accelerate.__file__.startswith(os.environ["SWAP_PACKAGE"]), accelerate.__file__
     torch.set_num_threads(1)
     folder = Path(sys.argv[1]).absolute()
+    variables = dict(os.environ)
     for name in sys.argv[2:]:
         work = folder / f"{name}_work"
         work.mkdir(parents=True, exist_ok=True)
         # Each scenario begins as a program does.
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
+        # transformers 4 leaves the precision in a variable.
+        os.environ.clear()
+        os.environ.update(variables)
         try:
             found = {"is": _scenarios[name](work)}
         except BaseException:

@@ -171,11 +171,12 @@ def bf16_full_evaluation(folder: Path) -> dict:
 @scenario
 def resumed_bf16(folder: Path) -> dict:
     settings = {"bf16": True, "save_strategy": "epoch", "eval_strategy": "epoch"}
-    trainer(folder, **settings).train()
+    first = trainer(folder, **settings)
+    first.train()
     second = trainer(folder, **settings)
     last = sorted(path.name for path in folder.glob("checkpoint-*"))
     second.train(resume_from_checkpoint=str(folder / last[0]))
-    return report(second)
+    return {"whole": report(first), "resumed": report(second)}
 
 
 @scenario
@@ -276,10 +277,11 @@ def sampled_evaluation(folder: Path) -> dict:
 @scenario
 def resumed_stream(folder: Path) -> dict:
     settings = {"train": Stream(22), "max_steps": 6, "save_strategy": "steps", "save_steps": 4}
-    trainer(folder, **settings).train()
+    first = trainer(folder, **settings)
+    first.train()
     second = trainer(folder, **settings)
     second.train(resume_from_checkpoint=str(folder / "checkpoint-4"))
-    return report(second)
+    return {"whole": report(first), "resumed": report(second)}
 
 
 @scenario
