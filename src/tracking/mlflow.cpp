@@ -125,9 +125,9 @@ class MlflowTracker : public Tracker {
 
   std::string state() const override {
     std::unique_lock lock(mutex_);
-    // The server names the run at its first value.
+    // A run that goes on from here sends nothing of what came before again.
     told_.wait_for(lock, kLongestWait, [&] {
-      return !run_id_.empty() || !is_begun_ || !trouble_.empty();
+      return !is_begun_ || !trouble_.empty() || (!has_work() && !is_sending_);
     });
     return run_id_;
   }
@@ -199,9 +199,10 @@ class MlflowTracker : public Tracker {
           " values were not sent in time and are lost");
       num_lost_ = 0;
     }
-    if (!trouble_.empty() && trouble_ != said_) {
-      said_ = trouble_;
-      throw SystemError(trouble_);
+    const auto& what = refused_.empty() ? trouble_ : refused_;
+    if (!what.empty() && what != said_) {
+      said_ = what;
+      throw SystemError(what);
     }
   }
 
@@ -224,21 +225,22 @@ class MlflowTracker : public Tracker {
     for (;;) {
       wake_.wait(
           lock, [&] { return is_stopping_ || (is_begun_ && has_work()); });
-      const bool is_last = is_stopping_ && !has_work();
-      if (is_last && !is_begun_) {
+      if (!is_begun_) {
         return; // Nothing was logged: no run is made.
       }
+      const bool is_last = is_stopping_ && !has_work();
+      is_sending_ = true;
       const auto failure = attempt(lock, is_last);
+      is_sending_ = false;
+      trouble_ = failure;
       told_.notify_all();
       if (failure.empty()) {
         pause = seconds{1};
-        trouble_.clear();
         if (is_last) {
           return;
         }
         continue;
       }
-      trouble_ = failure;
       if (is_stopping_ &&
           std::chrono::steady_clock::now() + pause > deadline_) {
         num_lost_ += metrics_.size();
@@ -304,8 +306,9 @@ class MlflowTracker : public Tracker {
     try {
       call("runs/log-batch", {{"run_id", run_id_}, {kind, sent}});
       lock.lock();
-    } catch (const Refused&) {
-      throw; // It would be refused again.
+    } catch (const Refused& error) {
+      lock.lock();
+      refused_ = error.what(); // It would be refused again.
     } catch (const std::exception&) {
       lock.lock();
       waiting.insert(waiting.begin(), sent.begin(), sent.end());
@@ -392,11 +395,13 @@ class MlflowTracker : public Tracker {
   std::deque<MlflowJson> metrics_;
   std::string run_id_;
   std::string trouble_;
+  std::string refused_;
   std::string said_;
   size_t num_lost_ = 0;
   bool has_left_out_ = false;
   bool is_begun_ = false;
   bool is_open_ = false;
+  bool is_sending_ = false;
   bool is_stopping_ = false;
   std::chrono::steady_clock::time_point deadline_;
 };
