@@ -48,6 +48,18 @@ inline constexpr const char* kHuggingFaceHome = "HF_HOME";
 inline constexpr const char* kCacheHome = "XDG_CACHE_HOME";
 inline constexpr const char* kNoColor = "NO_COLOR";
 
+// What a program shows.
+inline constexpr const char* kLogLevel = "ACCELERATE_LOG_LEVEL";
+
+// MLflow's own, for its tracker.
+inline constexpr const char* kMlflowUri = "MLFLOW_TRACKING_URI";
+inline constexpr const char* kMlflowExperiment = "MLFLOW_EXPERIMENT_NAME";
+inline constexpr const char* kMlflowRunId = "MLFLOW_RUN_ID";
+inline constexpr const char* kMlflowUser = "MLFLOW_TRACKING_USERNAME";
+/// Secrets: never shown.
+inline constexpr const char* kMlflowPassword = "MLFLOW_TRACKING_PASSWORD";
+inline constexpr const char* kMlflowToken = "MLFLOW_TRACKING_TOKEN";
+
 // Libraries that a worker uses.
 inline constexpr const char* kOmpNumThreads = "OMP_NUM_THREADS";
 inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";

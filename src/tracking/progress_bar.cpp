@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "accelerate/process.h"
+#include "base/str.h"
+#include "tracking/screen.h"
 
 namespace accelerate {
 namespace {
@@ -46,41 +48,72 @@ std::string clock_text(double seconds) {
   return text;
 }
 
+/// Steps that take long are shown by how long they take.
+std::string rate_text(double rate, const std::string& unit) {
+  char number[32];
+  const bool is_slow = rate > 0 && rate < 1;
+  std::snprintf(number, sizeof(number), "%.2f", is_slow ? 1 / rate : rate);
+  return str_cat(
+      number, is_slow ? "s/" : unit, is_slow ? unit : std::string("/s"));
+}
+
 } // namespace
 
-struct ProgressBar::State {
+struct ProgressBar::State : BottomLine {
   int64_t total = 0;
+  int64_t initial = 0;
   int64_t done = 0;
   bool enabled = false;
-  bool is_drawn = false;
-  int columns = kFallbackColumns;
-  std::ostream* output = nullptr;
+  std::optional<int> given_columns;
+  std::ostream* stream = nullptr;
   std::string description;
   std::string postfix;
+  std::string unit;
   Clock::time_point start = Clock::now();
   Clock::time_point last_drawn;
 
-  void draw();
+  std::string line(int columns) const override;
+  int columns() const override {
+    return given_columns ? *given_columns : terminal_columns();
+  }
+  std::ostream& output() const override { return *stream; }
   std::string numbers() const;
 };
 
 std::string ProgressBar::State::numbers() const {
   const double elapsed =
       std::chrono::duration<double>(Clock::now() - start).count();
-  const double rate = elapsed > 0 ? static_cast<double>(done) / elapsed : 0.0;
-  std::string left = "?";
-  if (rate > 0) {
-    left = clock_text(
-        static_cast<double>(std::max<int64_t>(total - done, 0)) / rate);
+  const double rate =
+      elapsed > 0 ? static_cast<double>(done - initial) / elapsed : 0.0;
+  std::string count = std::to_string(done);
+  std::string times = clock_text(elapsed);
+  if (total >= 0) {
+    count += "/" + std::to_string(total);
+    times += "<";
+    times += rate > 0
+                 ? clock_text(
+                       static_cast<double>(std::max<int64_t>(total - done, 0)) /
+                       rate)
+                 : "?";
   }
-  char speed[32];
-  std::snprintf(speed, sizeof(speed), "%.2f it/s", rate);
-  return " " + std::to_string(done) + "/" + std::to_string(total) + " [" +
-         clock_text(elapsed) + "<" + left + ", " + speed + "]" +
-         (postfix.empty() ? "" : " " + postfix);
+  return str_cat(
+      count,
+      " [",
+      times,
+      ", ",
+      rate_text(rate, unit),
+      "]",
+      postfix.empty() ? "" : " ",
+      postfix);
 }
 
-void ProgressBar::State::draw() {
+std::string ProgressBar::State::line(int columns) const {
+  const std::string title = description.empty() ? "" : description + ": ";
+  // One column stays free: a full line would wrap on some terminals.
+  const auto room = static_cast<size_t>(std::max(columns - 1, 1));
+  if (total < 0) {
+    return (title + numbers()).substr(0, room);
+  }
   const double share =
       total > 0 ? std::clamp(
                       static_cast<double>(done) / static_cast<double>(total),
@@ -89,41 +122,36 @@ void ProgressBar::State::draw() {
                 : 1.0;
   char percent[8];
   std::snprintf(percent, sizeof(percent), "%3.0f%%", share * 100);
-  const std::string head =
-      (description.empty() ? "" : description + ": ") + percent + "|";
-  const std::string tail = "|" + numbers();
-  // One column stays free: a full line would wrap on some terminals.
-  const auto room = static_cast<size_t>(std::max(columns - 1, 0));
+  const std::string head = title + percent + "|";
+  const std::string tail = "| " + numbers();
   const size_t text = head.size() + tail.size();
   const size_t cells = std::max(room > text ? room - text : 0, kMinBarCells);
   const auto filled = static_cast<size_t>(share * static_cast<double>(cells));
-  const std::string line =
-      head + std::string(filled, '#') + std::string(cells - filled, ' ') + tail;
-  // \033[K clears what a longer earlier line left behind.
-  *output << '\r' << line.substr(0, std::max(room, size_t{1})) << "\033[K"
-          << std::flush;
-  is_drawn = true;
-  last_drawn = Clock::now();
+  return (head + std::string(filled, '#') + std::string(cells - filled, ' ') +
+          tail)
+      .substr(0, room);
 }
 
 ProgressBar::ProgressBar(int64_t total, ProgressBarOptions options)
     : state_(std::make_unique<State>()) {
   state_->total = total;
+  state_->initial = state_->done = options.initial;
   state_->description = std::move(options.description);
-  state_->output = options.output != nullptr ? options.output : &std::cerr;
+  state_->unit = std::move(options.unit);
+  state_->stream = options.output != nullptr ? options.output : &std::cerr;
   state_->enabled = options.enabled ? *options.enabled
                                     : isatty(STDERR_FILENO) == 1 &&
                                           detect_topology().is_local_main();
-  state_->columns = options.columns ? *options.columns : terminal_columns();
+  state_->given_columns = options.columns;
   if (state_->enabled) {
-    state_->draw();
+    Screen::get().add(state_.get());
+    state_->last_drawn = Clock::now();
   }
 }
 
 ProgressBar::~ProgressBar() {
-  if (state_ && state_->is_drawn) {
-    state_->draw();
-    *state_->output << '\n' << std::flush;
+  if (state_ && state_->enabled) {
+    Screen::get().remove(state_.get());
   }
 }
 
@@ -134,18 +162,45 @@ ProgressBar& ProgressBar::operator=(ProgressBar&& other) noexcept {
 }
 
 void ProgressBar::update(int64_t steps) {
-  state_->done += steps;
   if (!state_->enabled) {
+    state_->done += steps;
     return;
   }
-  const bool is_due = Clock::now() - state_->last_drawn >= kRedrawInterval;
-  if (is_due || state_->done == state_->total) {
-    state_->draw();
+  // Another thread's log line draws the bar too.
+  const std::lock_guard lock(Screen::get().mutex());
+  state_->done += steps;
+  const auto now = Clock::now();
+  if (now - state_->last_drawn >= kRedrawInterval ||
+      state_->done == state_->total) {
+    state_->last_drawn = now;
+    Screen::get().redraw();
   }
 }
 
-void ProgressBar::set_postfix(std::string text) {
+void ProgressBar::set_postfix_text(std::string text) {
+  const std::lock_guard lock(Screen::get().mutex());
   state_->postfix = std::move(text);
+}
+
+void ProgressBar::set_postfix(const TrackedValues& values) {
+  std::string text;
+  for (const auto& [name, value] : values) {
+    char number[32] = "";
+    if (std::holds_alternative<double>(value.get())) {
+      std::snprintf(number, sizeof(number), "%.3g", *value.number());
+    }
+    text += str_cat(
+        text.empty() ? "" : ", ",
+        name,
+        '=',
+        number[0] != '\0' ? number : value.text());
+  }
+  set_postfix_text(std::move(text));
+}
+
+void ProgressBar::set_description(std::string text) {
+  const std::lock_guard lock(Screen::get().mutex());
+  state_->description = std::move(text);
 }
 
 int64_t ProgressBar::done() const {

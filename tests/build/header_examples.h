@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <iostream>
 #include <map>
 #include <optional>
 #include <string>
@@ -64,7 +65,7 @@ extern std::vector<std::string> prompts;
 extern std::vector<torch::Tensor> train_set;
 extern Numbers source;
 extern std::string folder;
-extern int64_t num_right, num_tokens, num_training_steps, epoch;
+extern int64_t num_right, num_tokens, num_training_steps, epoch, step;
 extern uint64_t seed;
 extern double pad_id;
 extern accelerate::BatchOptions options;

@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <sstream>
+
+#include "accelerate/logger.h"
 
 namespace accelerate {
 namespace {
@@ -60,6 +63,88 @@ TEST(ProgressBar, IsSilentWhereDisabledOrNotOnATerminal) {
     bar.update(2);
   }
   EXPECT_THAT(out.str(), IsEmpty());
+}
+
+/// What a terminal of this width shows of the bytes: a screen of rows, as
+/// cursor movements, carriage returns and erasures leave it.
+std::vector<std::string> shown_by(const std::string& bytes, size_t columns) {
+  std::vector<std::string> rows(1);
+  size_t row = 0;
+  size_t column = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] == '\r') {
+      column = 0;
+    } else if (bytes[i] == '\n') {
+      ++row;
+      column = 0;
+    } else if (bytes[i] == '\033') {
+      const size_t end = bytes.find_first_of("AJK", i);
+      if (bytes[end] == 'A') {
+        row -= std::stoul(bytes.substr(i + 2, end - i - 2));
+      } else {
+        rows[row].resize(std::min(rows[row].size(), column));
+        rows.resize(bytes[end] == 'J' ? row + 1 : rows.size());
+      }
+      i = end;
+    } else {
+      if (column == columns) {
+        ++row;
+        column = 0;
+      }
+      rows.resize(std::max(rows.size(), row + 1));
+      rows[row].resize(std::max(rows[row].size(), column + 1), ' ');
+      rows[row][column++] = bytes[i];
+    }
+    rows.resize(std::max(rows.size(), row + 1));
+  }
+  return rows;
+}
+
+ProgressBarOptions drawn_on(std::ostream& out, const std::string& name) {
+  return {.description = name, .enabled = true, .output = &out, .columns = 60};
+}
+
+TEST(ProgressBar, LinesAppearAboveBarsThatStandBelowEachOther) {
+  std::ostringstream out;
+  const Logger logger("train", {.topology = ProcessTopology{}, .output = &out});
+  {
+    ProgressBar epochs(2, drawn_on(out, "epochs"));
+    logger.info("begin");
+    {
+      ProgressBar steps(3, drawn_on(out, "steps"));
+      steps.update(3);
+      logger.warning("in the middle of an epoch");
+      const auto rows = shown_by(out.str(), 60);
+      ASSERT_EQ(rows.size(), 4U);
+      EXPECT_EQ(rows[0], "[RANK 0] INFO train: begin");
+      EXPECT_THAT(rows[1], HasSubstr("WARNING train: in the middle"));
+      EXPECT_THAT(rows[2], HasSubstr("epochs:   0%|"));
+      EXPECT_THAT(rows[3], HasSubstr("steps: 100%|"));
+    }
+    epochs.update(2);
+  }
+  const auto rows = shown_by(out.str(), 60);
+  ASSERT_EQ(rows.size(), 4U) << out.str();
+  EXPECT_THAT(rows[2], HasSubstr("epochs: 100%|"));
+  EXPECT_THAT(rows[3], IsEmpty());
+}
+
+TEST(ProgressBar, ShowsRatesTotalsAndValuesAsTqdmDoes) {
+  std::ostringstream out;
+  {
+    ProgressBar bar(
+        -1,
+        {.enabled = true,
+         .output = &out,
+         .columns = 80,
+         .initial = 40,
+         .unit = "batch"});
+    bar.set_postfix({{"loss", 0.123456}, {"seen", 42}, {"note", "warm"}});
+    bar.update(2);
+  }
+  EXPECT_THAT(out.str(), HasSubstr("42 [00:0"));
+  EXPECT_THAT(out.str(), HasSubstr("batch/s] loss=0.123, seen=42, note=warm"));
+  EXPECT_EQ(out.str().find('%'), std::string::npos);
 }
 
 TEST(ProgressBar, SurvivesAMoveAndATotalOfZero) {

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trackers that come with the library: one file each, and one row in
+// trackers.cpp.
+#pragma once
+
+#include <memory>
+
+#include "accelerate/tracking.h"
+
+namespace accelerate {
+
+std::shared_ptr<Tracker> make_json_lines_tracker(const TrackingOptions&);
+std::shared_ptr<Tracker> make_csv_tracker(const TrackingOptions&);
+std::shared_ptr<Tracker> make_tensorboard_tracker(const TrackingOptions&);
+/// Throws `UsageError` where the library was built without an HTTP client, or
+/// no server is named.
+std::shared_ptr<Tracker> make_mlflow_tracker(const TrackingOptions&);
+
+} // namespace accelerate

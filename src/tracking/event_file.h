@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorBoard's files: records with their length and checksums.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "accelerate/export.h"
+#include "tracking/append_file.h"
+#include "tracking/protobuf.h"
+
+namespace accelerate {
+
+/// The bytes that stand for `data` in a file of records (TensorFlow's
+/// TFRecord).
+ACCELERATE_API std::string record_of(std::string_view data);
+
+/// A new file in `folder`, under a name that TensorBoard looks for and that no
+/// other process takes. Throws `SystemError`.
+class EventFile {
+ public:
+  explicit EventFile(const std::filesystem::path& folder);
+  /// `event` has all but its time.
+  void write(ProtoMessage event);
+
+ private:
+  AppendFile file_;
+};
+
+/// Fields of TensorBoard's `Event`.
+namespace event_field {
+constexpr int kTime = 1;
+constexpr int kStep = 2;
+constexpr int kFileVersion = 3;
+constexpr int kSummary = 5;
+constexpr int kSessionLog = 7;
+} // namespace event_field
+
+} // namespace accelerate

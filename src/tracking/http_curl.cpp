@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// libcurl is opened when a run first asks for a server, so that no other
+// program loads it and what stands behind it: the program `accelerate` starts
+// in milliseconds.
+#include <curl/curl.h>
+#include <dlfcn.h>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "tracking/http.h"
+
+namespace accelerate {
+namespace {
+
+constexpr const char* kLibcurl = "libcurl.so.4";
+constexpr long kConnectSeconds = 5;
+constexpr long kRequestSeconds = 10;
+/// No answer of a server of metrics is longer.
+constexpr size_t kMaxAnswer = 1 << 24;
+
+struct CurlFunctions {
+  decltype(&curl_global_init) global_init;
+  decltype(&curl_easy_init) easy_init;
+  decltype(&curl_easy_setopt) easy_setopt;
+  decltype(&curl_easy_perform) easy_perform;
+  decltype(&curl_easy_getinfo) easy_getinfo;
+  decltype(&curl_easy_strerror) easy_strerror;
+  decltype(&curl_easy_cleanup) easy_cleanup;
+  decltype(&curl_slist_append) slist_append;
+  decltype(&curl_slist_free_all) slist_free_all;
+};
+
+[[noreturn]] void refuse_libcurl() {
+  throw UsageError(str_cat(
+      "[init_trackers] the tracker 'mlflow' needs ",
+      kLibcurl,
+      ", which this machine does not have (",
+      dlerror(),
+      "); install libcurl4"));
+}
+
+template <class Function>
+void find_symbol(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) {
+    refuse_libcurl();
+  }
+}
+
+const CurlFunctions& curl() {
+  static const CurlFunctions functions = [] {
+    void* library = dlopen(kLibcurl, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      refuse_libcurl();
+    }
+    CurlFunctions found{};
+    find_symbol(library, "curl_global_init", found.global_init);
+    find_symbol(library, "curl_easy_init", found.easy_init);
+    find_symbol(library, "curl_easy_setopt", found.easy_setopt);
+    find_symbol(library, "curl_easy_perform", found.easy_perform);
+    find_symbol(library, "curl_easy_getinfo", found.easy_getinfo);
+    find_symbol(library, "curl_easy_strerror", found.easy_strerror);
+    find_symbol(library, "curl_easy_cleanup", found.easy_cleanup);
+    find_symbol(library, "curl_slist_append", found.slist_append);
+    find_symbol(library, "curl_slist_free_all", found.slist_free_all);
+    found.global_init(CURL_GLOBAL_DEFAULT);
+    return found;
+  }();
+  return functions;
+}
+
+size_t take_answer(char* bytes, size_t, size_t size, void* body) {
+  auto& text = *static_cast<std::string*>(body);
+  if (text.size() + size > kMaxAnswer) {
+    return 0;
+  }
+  text.append(bytes, size);
+  return size;
+}
+
+} // namespace
+
+struct HttpClient::Impl {
+  std::string root;
+  CURL* handle = nullptr;
+  curl_slist* headers = nullptr;
+
+  ~Impl() {
+    curl().slist_free_all(headers);
+    curl().easy_cleanup(handle);
+  }
+  template <class Value>
+  void set(CURLoption option, Value value) {
+    curl().easy_setopt(handle, option, value);
+  }
+  void add_header(const std::string& line) {
+    headers = curl().slist_append(headers, line.c_str());
+  }
+};
+
+HttpClient::HttpClient(std::string root, const HttpLogin& login) {
+  const auto& library = curl();
+  impl_ = std::make_unique<Impl>();
+  impl_->root = std::move(root);
+  while (impl_->root.ends_with('/')) {
+    impl_->root.pop_back();
+  }
+  impl_->handle = library.easy_init();
+  impl_->add_header("Content-Type: application/json");
+  if (!login.token.empty()) {
+    impl_->add_header("Authorization: Bearer " + login.token);
+  } else if (!login.user.empty()) {
+    impl_->set(CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
+    impl_->set(CURLOPT_USERNAME, login.user.c_str());
+    impl_->set(CURLOPT_PASSWORD, login.password.c_str());
+  }
+  impl_->set(CURLOPT_HTTPHEADER, impl_->headers);
+  impl_->set(CURLOPT_PROTOCOLS_STR, "http,https");
+  impl_->set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  impl_->set(CURLOPT_TIMEOUT, kRequestSeconds);
+  // Signals belong to the program.
+  impl_->set(CURLOPT_NOSIGNAL, 1L);
+  impl_->set(CURLOPT_WRITEFUNCTION, &take_answer);
+}
+
+HttpClient::~HttpClient() = default;
+
+HttpAnswer HttpClient::post(const std::string& path, const std::string& json) {
+  HttpAnswer answer;
+  const auto address = impl_->root + path;
+  impl_->set(CURLOPT_URL, address.c_str());
+  impl_->set(CURLOPT_POSTFIELDS, json.c_str());
+  impl_->set(CURLOPT_POSTFIELDSIZE, static_cast<long>(json.size()));
+  impl_->set(CURLOPT_WRITEDATA, &answer.body);
+  const CURLcode code = curl().easy_perform(impl_->handle);
+  if (code != CURLE_OK) {
+    throw SystemError(
+        str_cat("no answer from ", address, ": ", curl().easy_strerror(code)));
+  }
+  curl().easy_getinfo(impl_->handle, CURLINFO_RESPONSE_CODE, &answer.status);
+  return answer;
+}
+
+} // namespace accelerate

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// metrics.jsonl in the run's folder: docs/guide_observe.md has its schema.
+#include <unistd.h>
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tracking/append_file.h"
+#include "tracking/builtin.h"
+
+namespace accelerate {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr int kSchema = 1;
+
+/// JSON has no numbers that are none: they are texts, as in other programs.
+OrderedJson json_of(const TrackedValue& value) {
+  return std::visit(
+      [](const auto& held) -> OrderedJson {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, double>) {
+          if (std::isnan(held)) {
+            return "NaN";
+          }
+          if (std::isinf(held)) {
+            return held > 0 ? "Infinity" : "-Infinity";
+          }
+        }
+        return held;
+      },
+      value.get());
+}
+
+OrderedJson json_of(const TrackedValues& values) {
+  OrderedJson object = OrderedJson::object();
+  for (const auto& [name, value] : values) {
+    object[name] = json_of(value);
+  }
+  return object;
+}
+
+class JsonLinesTracker : public Tracker {
+ public:
+  std::string name() const override { return "jsonl"; }
+
+  void start(const TrackedRun& run) override {
+    file_.emplace(run.folder / "metrics.jsonl", /*cut_line=*/true);
+    std::array<char, 256> host{};
+    gethostname(host.data(), host.size() - 1);
+    write(
+        {{"event", "start"},
+         {"schema", kSchema},
+         {"run", run.project},
+         {"num_processes", run.num_processes},
+         {"attempt", run.attempt},
+         {"host", host.data()},
+         {"pid", getpid()}});
+  }
+  void store_configuration(const TrackedValues& values) override {
+    write({{"event", "configuration"}, {"values", json_of(values)}});
+  }
+  void log(const TrackedValues& values, int64_t step) override {
+    write({{"step", step}, {"values", json_of(values)}});
+  }
+  void mark(const std::string& event, int64_t step) override {
+    write({{"step", step}, {"event", event}});
+  }
+  void resume(int64_t step) override { mark("resume", step); }
+  void finish() override { write({{"event", "finish"}}); }
+
+ private:
+  void write(const OrderedJson& fields) {
+    if (!file_) {
+      return; // It could not be opened, which has been said.
+    }
+    OrderedJson line = {{"time", wall_seconds()}};
+    line.update(fields);
+    // Bytes that are no UTF-8 must not make the line unreadable.
+    file_->write(
+        line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) +
+        '\n');
+  }
+
+  std::optional<AppendFile> file_;
+};
+
+} // namespace
+
+std::shared_ptr<Tracker> make_json_lines_tracker(const TrackingOptions&) {
+  return std::make_shared<JsonLinesTracker>();
+}
+
+} // namespace accelerate

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/logger.h"
+
+#include <algorithm>
+#include <cctype>
+#include <iostream>
+#include <mutex>
+#include <set>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "base/variables.h"
+
+namespace accelerate {
+namespace {
+
+constexpr const char* kLevelNames[] =
+    {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"};
+
+LogLevel level_of(const std::string& given) {
+  std::string name = given;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+    return static_cast<char>(std::toupper(c));
+  });
+  const auto found =
+      std::find(std::begin(kLevelNames), std::end(kLevelNames), name);
+  if (found == std::end(kLevelNames)) {
+    throw ConfigError(str_cat(
+        "[Logger] ",
+        variables::kLogLevel,
+        " is '",
+        given,
+        "', expected DEBUG, INFO, WARNING, ERROR or CRITICAL"));
+  }
+  return static_cast<LogLevel>(found - std::begin(kLevelNames));
+}
+
+} // namespace
+
+Logger::Logger(std::string name, LoggerOptions options)
+    : name_(std::move(name)),
+      topology_(options.topology ? *options.topology : detect_topology()),
+      output_(options.output != nullptr ? options.output : &std::cerr) {
+  if (options.level) {
+    level_ = *options.level;
+  } else if (const auto given = system_env(variables::kLogLevel)) {
+    level_ = level_of(*given);
+  }
+}
+
+bool Logger::is_enabled(LogLevel level) const {
+  return level >= level_ && (on_every_process_ || topology_.is_main());
+}
+
+Logger Logger::on_every_process() const {
+  Logger logger = *this;
+  logger.on_every_process_ = true;
+  return logger;
+}
+
+void Logger::write(LogLevel level, const std::string& text) const {
+  print_line(
+      *output_,
+      str_cat(
+          "[RANK ",
+          topology_.rank,
+          "] ",
+          kLevelNames[static_cast<int>(level)],
+          ' ',
+          name_,
+          ": ",
+          text));
+}
+
+void Logger::write_once(LogLevel level, const std::string& text) const {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  {
+    const std::lock_guard lock(mutex);
+    if (!said.insert(str_cat(topology_.rank, ' ', name_, ' ', text)).second) {
+      return;
+    }
+  }
+  write(level, text);
+}
+
+} // namespace accelerate
