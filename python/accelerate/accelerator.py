@@ -722,6 +722,7 @@ class Accelerator(Configuration, Observation):
         else:
             _checkpoints.save_as_original(self, folder, safe_serialization)
         self.project_configuration.iteration += 1
+        self._mark("checkpoint")
         return folder
 
     def wait_for_save(self) -> None:
