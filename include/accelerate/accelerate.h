@@ -29,6 +29,7 @@
 #include "accelerate/prepared_model.h"
 #include "accelerate/process.h"
 #include "accelerate/process_group.h"
+#include "accelerate/profile.h"
 #include "accelerate/progress_bar.h"
 #include "accelerate/random.h"
 #include "accelerate/recompute.h"

@@ -30,10 +30,12 @@
 #include "accelerate/prepared_model.h"
 #include "accelerate/process_control.h"
 #include "accelerate/process_group.h"
+#include "accelerate/profile.h"
 #include "accelerate/safetensors_index.h"
 #include "accelerate/schedulers.h"
 #include "accelerate/splitting.h"
 #include "accelerate/state_registry.h"
+#include "accelerate/tracking.h"
 
 namespace accelerate {
 
@@ -278,6 +280,52 @@ class ACCELERATE_API Accelerator {
   /// `enabled` false, full precision inside of it.
   [[nodiscard]] AutocastGuard autocast(bool enabled = true) const;
 
+  // --- seeing ---------------------------------------------------------------
+  /// Starts the trackers of `options` on the main process; on the others what
+  /// is logged goes nowhere. To be called on all ranks, before `load_state`:
+  /// the step that comes next, and where each tracker keeps the run, are part
+  /// of `state()`. docs/guide_observe.md.
+  ///
+  ///     accelerator.init_trackers(
+  ///         "sky",
+  ///         {.log_with = {"tensorboard", "jsonl"},
+  ///          .configuration = {{"lr", 1e-3}}});
+  ///     accelerator.log({{"loss", loss}}, step);
+  ///     accelerator.end_training();
+  void init_trackers(const std::string& project, TrackingOptions options = {});
+  /// See `Trackers::log`.
+  void log(const TrackedValues& values, std::optional<int64_t> step = {}) {
+    trackers().log(values, step);
+  }
+  /// uint8, or floating from 0 to 1, of shape N x C x H x W or C x H x W with
+  /// one or three channels. Throws `UsageError` on others.
+  void log_images(
+      const std::string& name,
+      const at::Tensor& images,
+      std::optional<int64_t> step = {});
+  void log_histogram(
+      const std::string& name,
+      const at::Tensor& values,
+      std::optional<int64_t> step = {});
+  /// See `Trackers::get`.
+  Tracker& get_tracker(const std::string& name) { return trackers().get(name); }
+  Trackers& trackers();
+  /// Records what the loop does while the result lives; on every rank that
+  /// calls it. See `profile.h`.
+  ///
+  ///     auto profile = accelerator.profile(
+  ///         {.schedule = accelerate::ProfileSchedule{.wait = 1, .active = 3},
+  ///          .output_trace_dir = "traces"});
+  ///     for (auto& batch : loader) {
+  ///       auto loss = torch::mse_loss(net(batch.x), batch.y);
+  ///       accelerator.backward(loss);
+  ///       profile.step();
+  ///     }
+  ///     accelerator.print_once(profile.table());
+  [[nodiscard]] Profile profile(ProfileOptions options = {}) const {
+    return {std::move(options), device(), process_index()};
+  }
+
   // --- process control ------------------------------------------------------
   /// The parts of a run that need no model; see `process_control.h`.
   const ProcessControl& processes() const;
@@ -330,7 +378,8 @@ class ACCELERATE_API Accelerator {
   /// Whether any rank has raised it since the last check, on all ranks alike.
   bool check_trigger();
 
-  /// Leaves the group. Collectives throw from then on.
+  /// Finishes the trackers and leaves the group. Collectives throw from then
+  /// on.
   void end_training();
 
   // --- collectives on trees -------------------------------------------------

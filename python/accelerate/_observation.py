@@ -11,10 +11,30 @@ from typing import Any
 
 import torch
 
+from accelerate import _C
 from accelerate.state import AcceleratorState
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, filter_trackers
+from accelerate.tracking import (
+    LOGGER_TYPE_TO_CLASS,
+    GeneralTracker,
+    JsonLinesTracker,
+    filter_trackers,
+)
 from accelerate.utils.constants import PROFILE_PATTERN_NAME
 from accelerate.utils.dataclasses import LoggerType, ProfileKwargs, ProjectConfiguration
+
+
+class _Places(_C.Stateful):
+    """Where a run is in its files, under the names that C++ has for it."""
+
+    def __init__(self, tracker: JsonLinesTracker) -> None:
+        super().__init__()
+        self._tracker = tracker
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next_step": self._tracker.next_step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._tracker.resume(state["next_step"])
 
 
 class Observation:
@@ -23,6 +43,7 @@ class Observation:
     state: AcceleratorState
     project_configuration: ProjectConfiguration
     profile_handler: ProfileKwargs | None
+    _run: _C.TrainingRun
 
     def _keep_trackers(self, log_with: Any) -> None:
         """Looks which of the trackers that were asked for can be started."""
@@ -59,6 +80,16 @@ class Observation:
         if config is not None:
             for tracker in self.trackers:
                 tracker.store_init_configuration(config)
+        for tracker in self.trackers:
+            if isinstance(tracker, JsonLinesTracker):
+                self._places = _Places(tracker)
+                self._run.state.add("trackers", self._places)
+
+    def _mark(self, event: str) -> None:
+        """For the time axis of those who keep one."""
+        for tracker in self.trackers:
+            if isinstance(tracker, JsonLinesTracker):
+                tracker.mark(event)
 
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
         """The tracker of this name; unwrapped, the object of the service's own package. Where

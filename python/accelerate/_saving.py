@@ -28,6 +28,7 @@ class Saving(Processes):
     project_configuration: ProjectConfiguration
     unwrap_model: Callable[..., Any]
     end_training: Callable[[], None]
+    _mark: Callable[[str], None]
     _run: _C.TrainingRun
 
     def _keep_project(
@@ -182,6 +183,7 @@ class Saving(Processes):
         else:
             _checkpoints.save_as_original(self, folder, safe_serialization)
         self.project_configuration.iteration += 1
+        self._mark("checkpoint")
         return folder
 
     def wait_for_save(self) -> None:

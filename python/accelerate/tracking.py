@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
+import socket
 import time
 import warnings
 from collections.abc import Callable
@@ -677,6 +679,93 @@ class SwanLabTracker(GeneralTracker):
         self.run.finish()
 
 
+class JsonLinesTracker(GeneralTracker):
+    """`metrics.jsonl` in `logging_dir/run_name`, which runs in C++ write too: docs/guide_observe.md
+    has its schema. Marks checkpoints and the places where a run goes on from one."""
+
+    name = "jsonl"
+    requires_logging_directory = True
+
+    def __init__(self, run_name: str, logging_dir: str | os.PathLike) -> None:
+        super().__init__()
+        self.run_name = run_name
+        self.path = os.path.join(logging_dir, run_name, "metrics.jsonl")
+        self.next_step = 0
+
+    @on_main_process
+    def start(self) -> None:
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        # Without a buffer: each line is one call to the operating system.
+        self.file = open(self.path, "ab+", buffering=0)  # noqa: SIM115
+        self._cut_unfinished_line()
+        self._write(
+            event="start",
+            schema=1,
+            run=self.run_name,
+            num_processes=PartialState().num_processes,
+            attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+
+    @property
+    def tracker(self) -> Any:
+        return self.file
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        self._write(event="configuration", values=_plain(values))
+
+    @on_main_process
+    def log(self, values: dict, step: int | None = None) -> None:
+        """Numbers, texts, switches and dicts of them, as `name/inner`. Without a step it is the one
+        after the latest."""
+        step = self.next_step if step is None else step
+        self.next_step = max(self.next_step, step + 1)
+        self._write(step=step, values=_plain(values))
+
+    @on_main_process
+    def mark(self, event: str) -> None:
+        """Something that happened at the latest step."""
+        self._write(step=max(self.next_step - 1, 0), event=event)
+
+    @on_main_process
+    def resume(self, step: int) -> None:
+        """What was logged for this step and later ones comes again."""
+        self.next_step = step
+        self._write(step=step, event="resume")
+
+    @on_main_process
+    def finish(self) -> None:
+        self._write(event="finish")
+        self.file.close()
+
+    def _write(self, **fields: Any) -> None:
+        self.file.write(json.dumps({"time": time.time(), **fields}).encode() + b"\n")
+
+    def _cut_unfinished_line(self) -> None:
+        """What a killed process leaves."""
+        self.file.seek(0)
+        whole = self.file.read()
+        self.file.truncate(whole.rfind(b"\n") + 1)
+
+
+def _plain(values: dict, prefix: str = "") -> dict[str, Any]:
+    """As JSON takes them: it has no numbers that are none."""
+    found: dict[str, Any] = {}
+    for name, value in listify(values).items():
+        if isinstance(value, dict):
+            found.update(_plain(value, f"{prefix}{name}/"))
+        elif isinstance(value, float) and not math.isfinite(value):
+            texts = {math.inf: "Infinity", -math.inf: "-Infinity"}
+            found[prefix + name] = texts.get(value, "NaN")
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            found[prefix + name] = value
+        else:
+            found[prefix + name] = str(value)
+    return found
+
+
 LOGGER_TYPE_TO_CLASS: dict[str, type[GeneralTracker]] = {
     "aim": AimTracker,
     "comet_ml": CometMLTracker,
@@ -687,6 +776,7 @@ LOGGER_TYPE_TO_CLASS: dict[str, type[GeneralTracker]] = {
     "dvclive": DVCLiveTracker,
     "swanlab": SwanLabTracker,
     "trackio": TrackioTracker,
+    "jsonl": JsonLinesTracker,
 }
 
 

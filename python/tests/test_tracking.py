@@ -4,7 +4,12 @@ read of the original's runs; services that need a network are called alike."""
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
 from both_packages import Runs, differences, python_with
 
 ALONE = ["mlflow", "wandb", "dvclive", "trackio", "remembered", "rules"]
@@ -44,3 +49,39 @@ def test_each_process_leaves_a_trace(together):
     folders = ("given", "scheduled")
     assert ours[0]["files"] == [f"{f}/profile_{rank}.json" for f in folders for rank in (0, 1)]
     assert ours[0]["products"] == [1, 1, 2, 2]
+
+
+def test_json_lines_go_on_where_the_checkpoint_was(tmp_path):
+    """By the rule of docs/guide_observe.md for those who read them."""
+
+    def start() -> Accelerator:
+        AcceleratorState._reset_state(True)
+        GradientState._reset_state()
+        accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
+        accelerator.init_trackers("sky", {"lr": 0.5})
+        return accelerator
+
+    accelerator = start()
+    accelerator.log({"loss": 4.0})
+    accelerator.log({"loss": math.inf, "two": {"a": 1}})
+    accelerator.save_state(tmp_path / "saved")
+    accelerator.log({"loss": 2.0})
+    path = tmp_path / "sky" / "metrics.jsonl"
+    with open(path, "a") as file:
+        file.write('{"time": 1, "st')  # As a killed process leaves it.
+    accelerator = start()
+    accelerator.load_state(tmp_path / "saved")
+    accelerator.log({"loss": 3.0})
+    accelerator.log({"loss": 1.0}, step=7)
+    accelerator.end_training()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line.get("event"), line.get("step")) for line in lines] == [
+        ("start", None), ("configuration", None), (None, 0), (None, 1), ("checkpoint", 1),
+        (None, 2), ("start", None), ("configuration", None), ("resume", 2), (None, 2), (None, 7),
+        ("finish", None),
+    ]
+    assert lines[3]["values"] == {"loss": "Infinity", "two/a": 1}
+    assert lines[1]["values"] == {"lr": 0.5} and lines[0]["schema"] == 1
+    # A run that is not tracked loads it too.
+    AcceleratorState._reset_state(True)
+    Accelerator(cpu=True).load_state(tmp_path / "saved")

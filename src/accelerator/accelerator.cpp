@@ -9,6 +9,7 @@
 #include "accelerate/detail/needs_process_group.h"
 #include "accelerate/error.h"
 #include "accelerator/module_adapter.h"
+#include "accelerator/run_trackers.h"
 #include "accelerator/uncaught.h"
 #include "base/exit_codes.h"
 #include "base/str.h"
@@ -31,6 +32,9 @@ struct Accelerator::State {
       models;
   std::shared_ptr<PreparedOptimizers> optimizers =
       std::make_shared<PreparedOptimizers>();
+  /// In the registry from `init_trackers` on.
+  std::shared_ptr<RunTrackers> trackers =
+      std::make_shared<RunTrackers>(Trackers());
 };
 
 Accelerator::Accelerator(AcceleratorOptions options)
@@ -116,14 +120,56 @@ std::filesystem::path Accelerator::save_state(
   auto& run = state_->run;
   TrainingRun::SaveWith with = {
       .is_of_all = true, .asynchronous = options.asynchronous};
-  if (!folder.empty()) {
-    run.save_state(folder, with);
-    return folder;
+  auto target = folder;
+  if (folder.empty()) {
+    with.total_limit = run.options().checkpoints.total_limit;
+    target = run.next_checkpoint();
   }
-  with.total_limit = run.options().checkpoints.total_limit;
-  const auto target = run.next_checkpoint();
   run.save_state(target, with);
+  state_->trackers->trackers().mark("checkpoint");
   return target;
+}
+
+void Accelerator::init_trackers(
+    const std::string& project,
+    TrackingOptions options) {
+  const auto environment =
+      state_->run.options().environment.value_or(detect_environment());
+  auto trackers = is_main_process() ? Trackers(
+                                          project,
+                                          std::move(options),
+                                          num_processes(),
+                                          environment.rendezvous.attempt)
+                                    : Trackers();
+  state_->trackers = std::make_shared<RunTrackers>(std::move(trackers));
+  state().add(kTrackersState, state_->trackers);
+}
+
+Trackers& Accelerator::trackers() {
+  return state_->trackers->trackers();
+}
+
+void Accelerator::log_images(
+    const std::string& name,
+    const at::Tensor& images,
+    std::optional<int64_t> step) {
+  if (!trackers().empty()) {
+    trackers().log_images(name, images_of(images), step);
+  }
+}
+
+void Accelerator::log_histogram(
+    const std::string& name,
+    const at::Tensor& values,
+    std::optional<int64_t> step) {
+  if (!trackers().empty()) {
+    const auto numbers = values.detach().to(at::kCPU, at::kDouble).contiguous();
+    trackers().log_histogram(
+        name,
+        {numbers.const_data_ptr<double>(),
+         static_cast<size_t>(numbers.numel())},
+        step);
+  }
 }
 
 void Accelerator::wait_for_save() const {
@@ -271,6 +317,7 @@ bool Accelerator::check_trigger() {
 }
 
 void Accelerator::end_training() {
+  trackers().finish();
   state_->run.shut_down();
 }
 

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "accelerate/error.h"
+#include "accelerate/logger.h"
 #include "comm/agreement.h"
 #include "comm/failures.h"
 
@@ -34,7 +35,7 @@ ProcessControl::ProcessControl(ProcessTopology topology, ProcessGroup group)
     : topology_(topology), group_(std::move(group)) {}
 
 void ProcessControl::write_line(const std::string& line) {
-  std::cout << line + '\n' << std::flush;
+  accelerate::print_line(std::cout, line);
 }
 
 void ProcessControl::wait_for_everyone() const {

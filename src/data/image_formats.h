@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Readers of picture formats; where a library is missing, a stub stands in.
+// Picture formats, read and written; where a library is missing, a stub stands
+// in.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,5 +19,9 @@ at::Tensor decode_jpeg(
 at::Tensor decode_png(
     std::span<const std::byte> bytes,
     const std::string& file);
+
+/// The bytes of a file. `pixels`: uint8 of shape H x W x 3, in one piece on the
+/// CPU. Throws `UsageError` in a build without the library.
+std::string encode_png(const at::Tensor& pixels);
 
 } // namespace accelerate

@@ -15,4 +15,10 @@ at::Tensor decode_png(
       "libpng-dev and build again"));
 }
 
+std::string encode_png(const at::Tensor& /*pixels*/) {
+  throw UsageError(
+      "[log_images] this build has no writer of PNG files; install libpng-dev "
+      "and build again");
+}
+
 } // namespace accelerate

@@ -34,4 +34,31 @@ at::Tensor decode_png(
   return pixels;
 }
 
+std::string encode_png(const at::Tensor& pixels) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.format = PNG_FORMAT_RGB;
+  image.height = static_cast<png_uint_32>(pixels.size(0));
+  image.width = static_cast<png_uint_32>(pixels.size(1));
+  const auto write = [&](void* bytes, png_alloc_size_t& size) {
+    if (png_image_write_to_memory(
+            &image,
+            bytes,
+            &size,
+            /*convert_to_8bit=*/0,
+            pixels.const_data_ptr(),
+            /*row_stride=*/0,
+            nullptr) == 0) {
+      throw DataError(
+          str_cat("[log_images] no PNG of this picture: ", image.message));
+    }
+  };
+  png_alloc_size_t size = 0;
+  write(nullptr, size); // Only measures.
+  std::string bytes(size, '\0');
+  write(bytes.data(), size);
+  bytes.resize(size);
+  return bytes;
+}
+
 } // namespace accelerate

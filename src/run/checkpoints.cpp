@@ -231,12 +231,19 @@ std::vector<std::string> TrainingRun::load_state(
                    : add_parts_of_all(checkpoint, states);
   });
   auto kept = without;
+  bool is_tracked = false;
   for (const auto& [name, object] : state_->objects()) {
+    is_tracked |= name == kTrackersState;
     // Whoever has nothing of its own to go on from stays as it is.
     if (state_->scope_of(name) == StateScope::kPerRank &&
         !states.contains(name)) {
       kept.insert(name);
     }
+  }
+  if (!states.contains(kTrackersState)) {
+    kept.insert(kTrackersState);
+  } else if (!is_tracked) {
+    states.erase(kTrackersState);
   }
   if (auto line = leave_other_language(folder, *state_, states, kept)) {
     warnings.push_back(std::move(*line));

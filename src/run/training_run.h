@@ -26,6 +26,10 @@
 
 namespace accelerate {
 
+/// The state of trackers: a run may be tracked or not, before a checkpoint and
+/// after it.
+inline constexpr const char* kTrackersState = "trackers";
+
 class BackgroundSave;
 class HostCopies;
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The spirals train alone and on two processes; all ranks end with the same bits."""
+import json
 import os
 import pathlib
 import re
@@ -56,3 +57,17 @@ with tempfile.TemporaryDirectory() as folder:
     left = sorted(path.name for path in (pieces / "checkpoints").iterdir())
     assert len(left) == 2 and all(name.startswith("checkpoint_") for name in left), left
 print(whole)
+
+# A tracked run in two pieces has every step once; each rank leaves a trace.
+with tempfile.TemporaryDirectory() as folder:
+    launch = (bin_dir / "accelerate", "launch", "--num_processes", 2)
+    tracked = pathlib.Path(folder, "runs")
+    for limit in ([9], []):
+        losses(*launch, bin_dir / "example_tracking", tracked, *limit)
+    lines = [json.loads(line) for line in
+             (tracked / "parabola" / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines if "loss" in line.get("values", {})]
+    assert steps == list(range(len(steps))) and len(steps) > 12, steps
+    assert [line["step"] for line in lines if line.get("event") == "resume"] == [9]
+    losses(*launch, bin_dir / "example_profile", folder)
+    assert all(pathlib.Path(folder, f"profile_{rank}.json").stat().st_size for rank in (0, 1))

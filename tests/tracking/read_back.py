@@ -19,7 +19,7 @@ import tempfile
 import time
 import urllib.request
 
-LIMIT_SECONDS = 240
+LIMIT_SECONDS = 500
 STEPS = [0, 1, 2, 3, 4, 5]
 
 

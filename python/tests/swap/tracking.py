@@ -322,7 +322,9 @@ def rules(folder: Path) -> dict:
         "none": filter_trackers(None),
         "all": [str(t) for t in filter_trackers(["all", given])[1:]],
         "available": [str(t) for t in get_available_trackers()],
-        "classes": {name: kind.__name__ for name, kind in LOGGER_TYPE_TO_CLASS.items()},
+        "classes": {
+            name: kind.__name__ for name, kind in LOGGER_TYPE_TO_CLASS.items() if name != "jsonl"
+        },
         "needs_dir": raised(lambda: filter_trackers("tensorboard")),
         "unsupported": raised(lambda: filter_trackers("nobody")),
         "lacking": raised(Lacking),

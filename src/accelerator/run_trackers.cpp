@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerator/run_trackers.h"
+
+#include <ATen/ATen.h>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "data/image_formats.h"
+
+namespace accelerate {
+namespace {
+
+constexpr const char* kNextStep = "next_step";
+constexpr const char* kPlaces = "places";
+
+} // namespace
+
+StateDict RunTrackers::state_dict() const {
+  const auto state = trackers_.state();
+  StateDict places;
+  for (const auto& [name, place] : state.trackers) {
+    if (!place.empty()) {
+      places.set(name, place);
+    }
+  }
+  StateDict saved;
+  saved.set(kNextStep, state.next_step);
+  saved.set(kPlaces, places);
+  return saved;
+}
+
+void RunTrackers::load_state_dict(const StateDict& saved) {
+  Trackers::State state = {.next_step = saved.get<int64_t>(kNextStep)};
+  for (const auto& [name, place] : saved.part(kPlaces)) {
+    if (const auto* text = std::get_if<std::string>(&place)) {
+      state.trackers[name] = *text;
+    }
+  }
+  trackers_.load_state(state);
+}
+
+std::vector<TrackedImage> images_of(const at::Tensor& images) {
+  const auto batch = images.dim() == 3 ? images.unsqueeze(0) : images;
+  const bool is_floating = images.is_floating_point();
+  if (batch.dim() != 4 || (batch.size(1) != 1 && batch.size(1) != 3) ||
+      (!is_floating && images.scalar_type() != at::kByte)) {
+    throw UsageError(str_cat(
+        "[log_images] got ",
+        images.toString(),
+        " of shape ",
+        images.sizes(),
+        ", expected uint8, or floating from 0 to 1, of shape N x C x H x W "
+        "with one or three channels"));
+  }
+  const at::NoGradGuard no_grad;
+  auto pixels = batch.to(at::kCPU);
+  if (is_floating) {
+    pixels = pixels.to(at::kFloat).clamp(0, 1).mul(255).round().to(at::kByte);
+  }
+  pixels = pixels.expand({-1, 3, -1, -1}).permute({0, 2, 3, 1}).contiguous();
+  std::vector<TrackedImage> found;
+  for (const auto& image : pixels.unbind()) {
+    found.push_back(
+        {.width = static_cast<int>(image.size(1)),
+         .height = static_cast<int>(image.size(0)),
+         .png = encode_png(image)});
+  }
+  return found;
+}
+
+} // namespace accelerate

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trackers of a run as a part of its state.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerate/stateful.h"
+#include "accelerate/tracking.h"
+
+namespace accelerate {
+
+class RunTrackers : public Stateful {
+ public:
+  explicit RunTrackers(Trackers trackers) : trackers_(std::move(trackers)) {}
+  Trackers& trackers() { return trackers_; }
+
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+ private:
+  Trackers trackers_;
+};
+
+/// Pictures of a batch, or one: uint8, or floating from 0 to 1, of shape
+/// [N x] C x H x W with one or three channels. Throws `UsageError` on others.
+std::vector<TrackedImage> images_of(const at::Tensor& images);
+
+} // namespace accelerate

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "accelerate/accelerate.h"
+#include "support/temp_dir.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::read_file;
+using testing::TempDir;
+
+struct Steps : Tracker {
+  std::string name() const override { return "steps"; }
+  void log(const TrackedValues& values, int64_t step) override {
+    seen.emplace_back(step, *values.front().second.number());
+  }
+  void mark(const std::string& event, int64_t step) override {
+    marks.push_back(event + " " + std::to_string(step));
+  }
+  void log_images(
+      const std::string&,
+      const std::vector<TrackedImage>& images,
+      int64_t) override {
+    pictures = images;
+  }
+  void log_histogram(
+      const std::string&,
+      std::span<const double> values,
+      int64_t) override {
+    spread.assign(values.begin(), values.end());
+  }
+  void resume(int64_t step) override { resumed_at = step; }
+  std::string state() const override { return "here"; }
+  void load_state(const std::string& state) override { loaded = state; }
+
+  std::vector<std::pair<int64_t, double>> seen;
+  std::vector<std::string> marks;
+  std::vector<TrackedImage> pictures;
+  std::vector<double> spread;
+  std::string loaded;
+  int64_t resumed_at = -1;
+};
+
+TEST(Trackers, GetValuesOfTheMainProcessAndGoOnAfterACheckpoint) {
+  const TempDir folder;
+  run_ranks(2, [&](ProcessGroup group) {
+    const auto train = [&](const std::shared_ptr<Steps>& steps, bool resume) {
+      Accelerator accelerator({.cpu = true, .process_group = group});
+      accelerator.init_trackers(
+          "sky", {.log_with = {steps}, .logging_dir = folder.path()});
+      auto net = accelerator.prepare(torch::nn::Linear(2, 1));
+      if (resume) {
+        accelerator.load_state(folder.path() / "saved");
+      }
+      const auto value = torch::tensor(0.5 + accelerator.process_index());
+      accelerator.log({{"loss", value}});
+      accelerator.log({{"loss", value}});
+      if (!resume) {
+        accelerator.save_state(folder.path() / "saved");
+        accelerator.log({{"loss", value}});
+      }
+      EXPECT_EQ(
+          &accelerator.get_tracker("steps") == steps.get(),
+          accelerator.is_main_process());
+    };
+    auto first = std::make_shared<Steps>();
+    auto again = std::make_shared<Steps>();
+    train(first, false);
+    train(again, true);
+    if (group.rank() == 0) {
+      EXPECT_THAT(
+          first->seen,
+          ElementsAre(std::pair(0, 0.5), std::pair(1, 0.5), std::pair(2, 0.5)));
+      EXPECT_THAT(first->marks, ElementsAre("checkpoint 1"));
+      EXPECT_THAT(
+          again->seen, ElementsAre(std::pair(2, 0.5), std::pair(3, 0.5)));
+      EXPECT_EQ(again->resumed_at, 2);
+      EXPECT_EQ(again->loaded, "here");
+    } else {
+      EXPECT_TRUE(first->seen.empty() && again->seen.empty());
+    }
+    // A run that is not tracked goes on from it, and the other way round.
+    Accelerator untracked({.cpu = true, .process_group = group});
+    auto net = untracked.prepare(torch::nn::Linear(2, 1));
+    untracked.load_state(folder.path() / "saved");
+    untracked.save_state(folder.path() / "untracked");
+    Accelerator tracked({.cpu = true, .process_group = group});
+    tracked.init_trackers("sky", {.logging_dir = folder.path()});
+    auto other = tracked.prepare(torch::nn::Linear(2, 1));
+    tracked.load_state(folder.path() / "untracked");
+  });
+  EXPECT_THAT(
+      read_file(folder.path() / "sky" / "metrics.jsonl"),
+      HasSubstr("\"num_processes\":2"));
+}
+
+TEST(Trackers, GetPicturesAndHistogramsFromTensors) {
+  const TempDir folder;
+  Accelerator accelerator({.cpu = true});
+  auto steps = std::make_shared<Steps>();
+  accelerator.init_trackers(
+      "sky", {.log_with = {steps}, .logging_dir = folder.path()});
+  accelerator.log_images("grey", torch::rand({2, 1, 4, 6}));
+  ASSERT_EQ(steps->pictures.size(), 2U);
+  EXPECT_EQ(steps->pictures[0].width, 6);
+  EXPECT_EQ(steps->pictures[0].height, 4);
+  auto pixels = torch::randint(256, {3, 5, 7}, torch::kByte);
+  accelerator.log_images("colour", pixels);
+  const auto path = folder.write("picture.png", steps->pictures.at(0).png);
+  EXPECT_TRUE(read_image(path).equal(pixels));
+  EXPECT_THROW(
+      accelerator.log_images("odd", torch::rand({2, 4, 4})), UsageError);
+  accelerator.log_histogram("weights", torch::arange(3));
+  EXPECT_THAT(steps->spread, ElementsAre(0, 1, 2));
+}
+
+int64_t calls_of(const Profile& profile, const std::string& name) {
+  for (const auto& row : profile.operators()) {
+    if (row.name == name) {
+      return row.calls;
+    }
+  }
+  return 0;
+}
+
+TEST(Profile, RecordsTheStepsOfItsScheduleAndLeavesTraces) {
+  const TempDir folder;
+  Accelerator accelerator({.cpu = true});
+  auto net = accelerator.prepare(torch::nn::Linear(8, 8));
+  auto profile = accelerator.profile(
+      {.schedule =
+           ProfileSchedule{
+               .skip_first = 1,
+               .wait = 1,
+               .warmup = 1,
+               .active = 2,
+               .repeat = 2},
+       .profile_memory = true,
+       .output_trace_dir = folder.path() / "traces"});
+  for (int step = 0; step < 12; ++step) {
+    auto loss = net(torch::ones({4, 8})).sum();
+    accelerator.backward(loss);
+    if (step == 4) {
+      EXPECT_TRUE(profile.traces().empty());
+    }
+    profile.step();
+  }
+  EXPECT_EQ(calls_of(profile, "aten::addmm"), 2);
+  for (const auto& row : profile.operators()) {
+    EXPECT_LE(row.self_ms, row.total_ms) << row.name;
+  }
+  EXPECT_THAT(profile.table(), HasSubstr("self ms"));
+  ASSERT_THAT(
+      profile.traces(),
+      ElementsAre(
+          folder.path() / "traces" / "profile_0.json",
+          folder.path() / "traces" / "profile_0_1.json"));
+  const auto trace = read_file(profile.traces()[0]);
+  EXPECT_THAT(trace, HasSubstr("\"traceEvents\""));
+  EXPECT_THAT(trace, HasSubstr("aten::addmm"));
+  // What autograd calls, too.
+  EXPECT_THAT(trace, HasSubstr("AddmmBackward0"));
+  EXPECT_THAT(trace, HasSubstr("[memory]"));
+}
+
+TEST(Profile, WithoutAScheduleRecordsAllOfIt) {
+  Accelerator accelerator({.cpu = true});
+  const auto weight = torch::ones({8, 8});
+  auto profile = accelerator.profile();
+  EXPECT_THROW(static_cast<void>(accelerator.profile()), UsageError);
+  weight.mm(weight);
+  weight.mm(weight);
+  profile.stop();
+  weight.mm(weight);
+  EXPECT_EQ(calls_of(profile, "aten::mm"), 2);
+  EXPECT_THAT(profile.table(1), Not(HasSubstr("aten::ones")));
+  EXPECT_TRUE(profile.traces().empty());
+  EXPECT_THROW(
+      static_cast<void>(
+          accelerator.profile({.schedule = ProfileSchedule{.active = 0}})),
+      UsageError);
+  // One that ended makes room for the next.
+  const auto next = accelerator.profile();
+}
+
+TEST(Profile, ATraceThatCannotBeWrittenIsAnError) {
+  const TempDir folder;
+  std::ofstream(folder.path() / "file") << "in the way";
+  Accelerator accelerator({.cpu = true});
+  auto profile = accelerator.profile(
+      {.output_trace_dir = folder.path() / "file" / "traces"});
+  EXPECT_THROW(profile.stop(), SystemError);
+}
+
+} // namespace
+} // namespace accelerate
