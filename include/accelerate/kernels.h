@@ -3,7 +3,8 @@
 //
 // They are registered with torch's dispatcher (`torch.ops.accelerate` in
 // Python) and differentiable. Where the library was built with nvcc, GPUs run
-// them as kernels of their own; everywhere else they are made of torch's
+// them as kernels of their own, and a product with its gelu through cuBLASLt
+// where that has a kernel for it; everywhere else they are made of torch's
 // operators, with the same results up to rounding.
 #pragma once
 
@@ -73,5 +74,27 @@ ACCELERATE_API SumAndNorm add_dropout_layer_norm(
     const at::Tensor& bias,
     double dropout,
     double epsilon);
+
+/// x weight^T + bias over the last dimension, whose bias gets its gradient in
+/// one pass at the speed of memory. The weight is outputs x inputs; one that is
+/// stored the other way round is given as `w.t()`. All are of one type. There
+/// is no second derivative, here and below.
+ACCELERATE_API at::Tensor
+linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
+enum class Gelu { kErf, kTanh };
+
+/// gelu(x up^T + up_bias) down^T: the middle of a transformer's block. The gelu
+/// by tanh is computed where the first product leaves the registers; backward,
+/// the gradients of gelu and bias are one pass.
+///
+///     auto y = accelerate::kernels::linear_gelu_linear(
+///         x, w1, b1, w2, accelerate::kernels::Gelu::kTanh) + b2;
+ACCELERATE_API at::Tensor linear_gelu_linear(
+    const at::Tensor& x,
+    const at::Tensor& up,
+    const at::Tensor& up_bias,
+    const at::Tensor& down,
+    Gelu gelu);
 
 } // namespace accelerate::kernels

@@ -105,4 +105,28 @@ const char* add_norm_backward(
     float* partial,
     void* stream);
 
+/// Dense rows from a multiple of 16 bytes on, of a multiple of 16 bytes.
+struct SummedRows {
+  Number type;
+  int64_t num_rows;
+  int64_t num_columns;
+  const void* values;
+  /// Where set, `values` are gradients of gelu(inner), and those of `inner` are
+  /// summed.
+  const void* inner;
+  /// Whether the gelu is the one by tanh.
+  bool is_tanh;
+};
+
+/// Blocks that `sum_columns` uses: `partial` has blocks x columns.
+int64_t column_sum_blocks(Number type, int64_t num_rows, int64_t num_columns);
+/// The sum over rows. Gradients of `inner` go to `result`, which may be
+/// `rows.values`.
+const char* sum_columns(
+    const SummedRows& rows,
+    void* result,
+    float* partial,
+    void* sums,
+    void* stream);
+
 } // namespace accelerate::cuda_kernels

@@ -14,6 +14,7 @@
 #include "kernels/add_norm.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda_kernels.h"
+#include "kernels/linear.h"
 
 namespace accelerate::kernels {
 namespace {
@@ -273,6 +274,61 @@ AddNormGradient cuda_add_norm_backward(
   return {of_residual, of_branch, vectors};
 }
 
+/// Whether `sum_columns` can read these rows.
+bool has_packs(const at::Tensor& rows) {
+  constexpr size_t kBytes = 16;
+  return number_of(rows.scalar_type()) && rows.numel() > 0 &&
+         static_cast<size_t>(rows.size(1)) * rows.element_size() % kBytes ==
+             0 &&
+         is_dense(rows);
+}
+
+/// The sums of `values`, or of what goes to `result` where there is an `inner`.
+at::Tensor launch_sums(
+    const at::Tensor& values,
+    const std::optional<at::Tensor>& inner,
+    bool is_tanh,
+    const at::Tensor& result) {
+  const c10::cuda::CUDAGuard guard(values.device());
+  const auto type = *number_of(values.scalar_type());
+  const int64_t num_rows = values.size(0);
+  const int64_t num_columns = values.size(1);
+  const auto partial = at::empty(
+      {cuda_kernels::column_sum_blocks(type, num_rows, num_columns),
+       num_columns},
+      values.options().dtype(at::kFloat));
+  auto sums = at::empty({num_columns}, values.options());
+  check_launch(cuda_kernels::sum_columns(
+      {.type = type,
+       .num_rows = num_rows,
+       .num_columns = num_columns,
+       .values = values.const_data_ptr(),
+       .inner = data_of(inner),
+       .is_tanh = is_tanh},
+      result.defined() ? result.mutable_data_ptr() : nullptr,
+      partial.mutable_data_ptr<float>(),
+      sums.mutable_data_ptr(),
+      current_stream(values)));
+  return sums;
+}
+
+at::Tensor cuda_column_sums(const at::Tensor& rows) {
+  return has_packs(rows) ? launch_sums(rows, {}, false, {})
+                         : plain_column_sums(rows);
+}
+
+std::tuple<at::Tensor, at::Tensor> cuda_gelu_gradient(
+    const at::Tensor& of_outer,
+    const at::Tensor& inner,
+    bool is_tanh) {
+  if (!has_packs(of_outer) || !has_packs(inner)) {
+    return plain_gelu_gradient(of_outer, inner, is_tanh);
+  }
+  auto of_inner = at::empty_like(of_outer);
+  auto sums = launch_sums(of_outer, inner, is_tanh, of_inner);
+  return {of_inner, sums};
+}
+
 } // namespace
 
 TORCH_LIBRARY_IMPL(accelerate, CUDA, library) {
@@ -280,6 +336,8 @@ TORCH_LIBRARY_IMPL(accelerate, CUDA, library) {
   library.impl("_cross_entropy_backward", cuda_backward);
   library.impl("_add_norm_forward", cuda_add_norm_forward);
   library.impl("_add_norm_backward", cuda_add_norm_backward);
+  library.impl("_column_sums", cuda_column_sums);
+  library.impl("_gelu_gradient", cuda_gelu_gradient);
 }
 
 } // namespace accelerate::kernels

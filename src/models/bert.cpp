@@ -48,8 +48,14 @@ class BertBlock final : public Block {
         add_dense_and_norm(
             x_BTC, *context_, context_BTC, dropout, *context_norm_)
             .normed;
-    const auto up_BTI = config_.hidden_act((*up_)(a_BTC));
-    return add_dense_and_norm(a_BTC, *down_, up_BTI, dropout, *down_norm_)
+    return add_dense_pair_and_norm(
+               a_BTC,
+               *up_,
+               config_.hidden_act,
+               *down_,
+               a_BTC,
+               dropout,
+               *down_norm_)
         .normed;
   }
 

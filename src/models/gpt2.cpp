@@ -104,8 +104,8 @@ class Gpt2Block final : public Block {
     const double dropout = is_training() ? config_.resid_pdrop : 0.0;
     const auto [a_BTC, normed_BTC] =
         add_dense_and_norm(x_BTC, *out_, context_BTC, dropout, *norm2_);
-    const auto up_BTI = config_.activation_function((*up_)(normed_BTC));
-    return add_dense(a_BTC, *down_, up_BTI, dropout);
+    return add_dense_pair(
+        a_BTC, *up_, config_.activation_function, *down_, normed_BTC, dropout);
   }
 
  private:

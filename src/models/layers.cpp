@@ -63,7 +63,9 @@ Linear::Linear(int64_t num_inputs, int64_t num_outputs, bool with_bias)
   }
 }
 at::Tensor Linear::operator()(const at::Tensor& x) const {
-  return at::linear(x, weight, bias);
+  return bias.defined() && is_fused(x, weight)
+             ? kernels::linear(x, weight, bias)
+             : at::linear(x, weight, bias);
 }
 at::Tensor Linear::product(const at::Tensor& x) const {
   return at::linear(x, weight);
@@ -79,6 +81,9 @@ Conv1D::Conv1D(int64_t num_inputs, int64_t num_outputs, double stddev_scale)
       bias(register_parameter("bias", at::empty({num_outputs}))),
       stddev_scale_(stddev_scale) {}
 at::Tensor Conv1D::operator()(const at::Tensor& x_BTI) const {
+  if (is_fused(x_BTI, weight)) {
+    return kernels::linear(x_BTI, matrix(), bias);
+  }
   const auto flat = x_BTI.reshape({-1, x_BTI.size(-1)});
   return at::addmm(bias, flat, weight)
       .view({x_BTI.size(0), x_BTI.size(1), weight.size(1)});
@@ -189,6 +194,16 @@ Activation read_activation(
   }
   config.refuse(str_cat(
       "'", key, "' is '", name, "', which is not known; known are ", known));
+}
+
+std::optional<kernels::Gelu> gelu_of(Activation activation) {
+  if (activation == tanh_gelu) {
+    return kernels::Gelu::kTanh;
+  }
+  if (activation == exact_gelu) {
+    return kernels::Gelu::kErf;
+  }
+  return std::nullopt;
 }
 
 void check_heads(

@@ -40,6 +40,8 @@ class Linear final : public Layer {
   at::Tensor operator()(const at::Tensor& x) const;
   /// Without the bias.
   at::Tensor product(const at::Tensor& x) const;
+  /// O x I.
+  const at::Tensor& matrix() const { return weight; }
   void draw(double stddev, const FreshTensors& fresh) override;
 
   at::Tensor weight;
@@ -55,6 +57,8 @@ class Conv1D final : public Layer {
   at::Tensor operator()(const at::Tensor& x_BTI) const;
   /// Without the bias.
   at::Tensor product(const at::Tensor& x_BTI) const;
+  /// O x I.
+  at::Tensor matrix() const { return weight.t(); }
   void draw(double stddev, const FreshTensors& fresh) override;
 
   at::Tensor weight;
@@ -132,6 +136,8 @@ make_at(torch::nn::Module& root, std::string_view path, Args&&... args) {
 }
 
 using Activation = at::Tensor (*)(const at::Tensor&);
+/// Nothing where the function is none.
+std::optional<kernels::Gelu> gelu_of(Activation activation);
 /// By transformers' name under `key`; throws `ConfigError` listing the names.
 Activation read_activation(
     const ModelConfig& config,
@@ -194,6 +200,52 @@ kernels::SumAndNorm add_dense_and_norm(
   }
   const auto sum = residual + apply_dropout(dense(x), dropout, true);
   return {sum, norm(sum)};
+}
+
+/// residual + dropout(down(activation(up(x)))).
+template <class Dense>
+at::Tensor add_dense_pair(
+    const at::Tensor& residual,
+    const Dense& up,
+    Activation activation,
+    const Dense& down,
+    const at::Tensor& x,
+    double dropout) {
+  const auto gelu = gelu_of(activation);
+  if (!gelu || !is_fused(x, up.weight)) {
+    return add_dense(residual, down, activation(up(x)), dropout);
+  }
+  return kernels::add_dropout(
+      residual,
+      kernels::linear_gelu_linear(
+          x, up.matrix(), up.bias, down.matrix(), *gelu),
+      down.bias,
+      dropout);
+}
+
+/// The same, and its norm.
+template <class Dense>
+kernels::SumAndNorm add_dense_pair_and_norm(
+    const at::Tensor& residual,
+    const Dense& up,
+    Activation activation,
+    const Dense& down,
+    const at::Tensor& x,
+    double dropout,
+    const LayerNorm& norm) {
+  const auto gelu = gelu_of(activation);
+  if (!gelu || !is_fused(x, up.weight)) {
+    return add_dense_and_norm(residual, down, activation(up(x)), dropout, norm);
+  }
+  return kernels::add_dropout_layer_norm(
+      residual,
+      kernels::linear_gelu_linear(
+          x, up.matrix(), up.bias, down.matrix(), *gelu),
+      down.bias,
+      norm.weight,
+      norm.bias,
+      dropout,
+      norm.epsilon());
 }
 
 } // namespace accelerate::models

@@ -25,8 +25,10 @@ ALLOWED = {
     "src/comm/backends/gloo.cpp",
     "src/comm/backends/nccl.cpp",
     "src/comm/backends/no_nccl.cpp",
-    # CUDA's graphs, and operators that nvcc has compiled kernels for.
+    # CUDA's graphs, and operators of kernels: cuBLASLt's and those that nvcc has
+    # compiled.
     "src/device/cuda_graph.cpp",
+    "src/kernels/cublas_lt.cpp",
     "src/kernels/cuda_operators.cpp",
     # An example of a row.
     "include/accelerate/c10d.h",

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kernels/add_norm_cases.h"
+#include "kernels/linear_cases.h"
 
 namespace accelerate {
 namespace {
@@ -77,6 +77,32 @@ TEST_P(KernelsOnGpu, ComputeSumsAndNorms) {
   }
   testing::expect_dropout({200, 104}, GetParam(), torch::kCUDA);
   testing::expect_dropout({200, 101}, GetParam(), torch::kCUDA);
+}
+
+TEST_P(KernelsOnGpu, ComputeProductsWithTheirEnds) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  torch::manual_seed(9);
+  const double unit = GetParam() == torch::kFloat  ? 1e-3
+                      : GetParam() == torch::kHalf ? 5e-3
+                                                   : 3e-2;
+  // What the kernels take, odd numbers of rows, and numbers of channels that
+  // they do not take.
+  for (const auto& c : std::vector<testing::LinearCase>{
+           {{2, 128}, 64, 256, 64},
+           {{37}, 64, 128, 72},
+           {{3, 5}, 8, 16, 8},
+           {{1}, 768, 3072, 768},
+           {{9}, 12, 20, 4},
+           {{4096}, 768, 3072, 768}}) {
+    for (const bool is_transposed : {true, false}) {
+      for (const auto gelu : {kernels::Gelu::kErf, kernels::Gelu::kTanh}) {
+        testing::expect_linear(
+            c, GetParam(), torch::kCUDA, is_transposed, gelu, unit);
+      }
+    }
+  }
 }
 
 } // namespace
