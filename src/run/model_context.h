@@ -44,6 +44,8 @@ struct ACCELERATE_API ModelContext : Stateful {
   StateDict state_dict() const override;
   /// All tensors are compared before the first is loaded.
   void load_state_dict(const StateDict& state) override;
+  /// Whether all slices of such a state are those that this rank holds.
+  bool fits(const StateDict& state) const;
 };
 
 } // namespace accelerate
