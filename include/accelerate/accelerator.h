@@ -162,8 +162,9 @@ class ACCELERATE_API Accelerator {
   /// Writes the weights alone, as Hugging Face lays out models:
   /// `model.safetensors`, or several files with an index where they are larger
   /// than `options.max_shard_bytes`. Only the main process writes (one of every
-  /// machine with `save_on_each_node`), and nobody waits for it. Throws
-  /// `SystemError`.
+  /// machine with `save_on_each_node`), and nobody waits for it. Where ranks
+  /// hold parts of the parameters (`ShardStage::kParameters`), a collective
+  /// that gives the main process the whole. Throws `SystemError`.
   template <class Module>
   void save_model(
       const PreparedModel<Module>& model,

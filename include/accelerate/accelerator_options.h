@@ -16,6 +16,7 @@
 #include "accelerate/process.h"
 #include "accelerate/process_group.h"
 #include "accelerate/scheduler_stepping.h"
+#include "accelerate/sharding.h"
 
 namespace accelerate {
 
@@ -62,6 +63,9 @@ struct ACCELERATE_API AcceleratorOptions {
   /// is not given, ACCELERATE_DEBUG_MODE says it.
   std::optional<bool> debug = {};
   DdpOptions ddp = {};
+  /// What of a model each rank holds a part of only. Where its `stage` is
+  /// given, `ddp` is not used.
+  ShardingOptions shard = {};
   /// Where it is given, `ddp` is not used.
   OwnEngine engine = {};
   /// Whose memory parameters and gradients lie in; torch's by default.

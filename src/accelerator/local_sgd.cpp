@@ -31,8 +31,9 @@ LocalSGD::LocalSGD(
     if (!engine.trained(parameter).is_same(parameter)) {
       throw UsageError(
           "[LocalSGD] got a model whose strategy trains other tensors in the "
-          "place of its parameters (master_weights, or an engine of your own), "
-          "expected one that trains them; leave LocalSGD or master_weights "
+          "place of its parameters (.shard, master_weights, or an engine of "
+          "your "
+          "own), expected one that trains them; leave LocalSGD or the strategy "
           "out");
     }
     if (parameter.requires_grad()) {

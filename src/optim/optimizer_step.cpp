@@ -55,6 +55,16 @@ void OptimizerStep::wire(
       continue;
     }
     const auto trained = engine->trained(parameter);
+    if (engine->slice_begin(parameter) &&
+        !optimizer_->why_no_slices().empty()) {
+      throw UsageError(str_cat(
+          "[prepare] got an optimizer that ",
+          optimizer_->why_no_slices(),
+          ", of which each rank has a part of '",
+          name,
+          "' only with this strategy, expected one that looks at each number "
+          "by itself; use AdamW, or leave .shard out"));
+    }
     if (!trained.is_same(parameter)) {
       replacements.push_back({name, parameter, trained});
     }
@@ -244,7 +254,7 @@ NamedParameters OptimizerStep::names() const {
 
 // Moments of a slice have its shape; counters do not.
 template <class Work>
-void OptimizerStep::for_each_slice(StateDict& state, Work&& work) const {
+void OptimizerStep::for_each_slice(const StateDict& state, Work&& work) const {
   for (const auto& part : parts_) {
     const auto engine = part.engine.lock();
     for (size_t i = 0; engine && i < part.parameters.size(); ++i) {
@@ -267,8 +277,9 @@ void OptimizerStep::for_each_slice(StateDict& state, Work&& work) const {
 }
 
 StateDict OptimizerStep::state_dict() const {
-  StateDict state = optimizer_->state(names());
-  for_each_slice(state, [&](const SliceEntry& entry) {
+  const StateDict held = optimizer_->state(names());
+  StateDict state = held;
+  for_each_slice(held, [&](const SliceEntry& entry) {
     const auto* values = std::get_if<at::Tensor>(&entry.value);
     if (values != nullptr && values->sizes() == entry.trained.sizes()) {
       state.set(
@@ -279,8 +290,22 @@ StateDict OptimizerStep::state_dict() const {
   return state;
 }
 
-StateDict OptimizerStep::of_this_rank(StateDict state) const {
+bool OptimizerStep::fits(const StateDict& state) const {
+  int64_t num_slices = 0;
+  for (const auto& [name, value] : state) {
+    num_slices += std::holds_alternative<TensorSlice>(value);
+  }
   for_each_slice(state, [&](const SliceEntry& entry) {
+    const auto* slice = std::get_if<TensorSlice>(&entry.value);
+    num_slices -= slice != nullptr && slice->begin == entry.begin &&
+                  slice->values.numel() == entry.trained.numel();
+  });
+  return num_slices == 0;
+}
+
+StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
+  StateDict state = saved;
+  for_each_slice(saved, [&](const SliceEntry& entry) {
     const auto* whole = std::get_if<at::Tensor>(&entry.value);
     if (whole != nullptr && whole->sizes() == entry.parameter.sizes()) {
       // Ranks of another number had it in other slices.

@@ -36,6 +36,9 @@ class ACCELERATE_API OptimizerAdapter {
   /// Trains other tensors from now on, in the same groups. Throws `UsageError`
   /// where the optimizer has state for one of them already.
   virtual void replace(const std::vector<Replacement>& replacements) = 0;
+  /// Why it cannot train a slice of a parameter as it trains the whole; empty
+  /// where it looks at each number by itself.
+  virtual std::string why_no_slices() const { return {}; }
   /// Whether `step` may be given tensors on the device in the place of numbers
   /// of the host.
   virtual bool takes_scalars() const { return false; }
@@ -119,10 +122,12 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   StateDict state_dict() const override;
   void check_state_dict(const StateDict& state) const override;
   void load_state_dict(const StateDict& state) override;
+  /// Whether all slices of such a state are those that this rank trains.
+  bool fits(const StateDict& state) const;
 
  private:
   /// As the optimizer holds it: this rank's part of tensors.
-  StateDict of_this_rank(StateDict state) const;
+  StateDict of_this_rank(const StateDict& saved) const;
   /// Parameters of one model.
   struct Part {
     std::weak_ptr<ParallelEngine> engine;
@@ -141,7 +146,7 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   NamedParameters names() const;
   /// Calls `work` with each entry of the state that belongs to a slice.
   template <class Work>
-  void for_each_slice(StateDict& state, Work&& work) const;
+  void for_each_slice(const StateDict& state, Work&& work) const;
 
   std::unique_ptr<OptimizerAdapter> optimizer_;
   std::shared_ptr<StepState> step_state_;

@@ -2,6 +2,7 @@
 // LibTorch's optimizers as the training step sees them.
 #pragma once
 
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "accelerate/error.h"
+#include "accelerate/optimizers.h"
 #include "base/str.h"
 #include "optim/optimizer_step.h"
 #include "optim/savable.h"
@@ -30,6 +32,15 @@ class TorchOptimizer final : public OptimizerAdapter {
     return all;
   }
   void replace(const std::vector<Replacement>& replacements) override;
+  std::string why_no_slices() const override {
+    if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer_) != nullptr) {
+      return "searches along all parameters at once (LBFGS)";
+    }
+    return dynamic_cast<const optim::Muon*>(&optimizer_) != nullptr ||
+                   dynamic_cast<const optim::Adafactor*>(&optimizer_) != nullptr
+               ? "looks at whole matrices (Muon, Adafactor)"
+               : std::string();
+  }
   bool takes_scalars() const override {
     return taker_ != nullptr && taker_->takes_scalars();
   }

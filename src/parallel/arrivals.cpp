@@ -8,16 +8,17 @@
 namespace accelerate {
 
 struct Arrivals::Counts {
-  std::function<void()> on_arrival;
+  std::function<void(size_t)> on_arrival;
   std::atomic<int64_t> num_arrived = 0;
   std::atomic<bool> is_known = true;
 
   struct Hook final : torch::autograd::FunctionPostHook {
-    explicit Hook(std::shared_ptr<Counts> counts) : counts(std::move(counts)) {}
+    Hook(std::shared_ptr<Counts> counts, size_t place)
+        : counts(std::move(counts)), place(place) {}
     torch::autograd::variable_list operator()(
         const torch::autograd::variable_list& outputs,
         const torch::autograd::variable_list& /*inputs*/) override {
-      counts->on_arrival();
+      counts->on_arrival(place);
       counts->num_arrived.fetch_add(1, std::memory_order_relaxed);
       return outputs;
     }
@@ -26,18 +27,19 @@ struct Arrivals::Counts {
       counts->is_known = false;
     }
     std::shared_ptr<Counts> counts;
+    size_t place;
   };
 };
 
 Arrivals::Arrivals(
     const std::vector<at::Tensor>& parameters,
-    std::function<void()> on_arrival)
+    std::function<void(size_t)> on_arrival)
     : counts_(std::make_shared<Counts>()) {
   counts_->on_arrival = std::move(on_arrival);
-  for (const auto& parameter : parameters) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
     const auto key =
-        accumulator->add_post_hook(std::make_unique<Counts::Hook>(counts_));
+        accumulator->add_post_hook(std::make_unique<Counts::Hook>(counts_, i));
     hooked_.emplace_back(std::move(accumulator), key);
   }
 }

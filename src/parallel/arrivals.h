@@ -22,10 +22,11 @@ namespace accelerate {
 /// asks.
 class Arrivals {
  public:
-  /// `on_arrival` is called for each, by autograd's threads.
+  /// `on_arrival` is called for each, with its place in `parameters`, by
+  /// autograd's threads.
   Arrivals(
       const std::vector<at::Tensor>& parameters,
-      std::function<void()> on_arrival);
+      std::function<void(size_t place)> on_arrival);
   ~Arrivals();
   Arrivals(const Arrivals&) = delete;
   Arrivals& operator=(const Arrivals&) = delete;

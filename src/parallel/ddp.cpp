@@ -5,7 +5,6 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -18,6 +17,7 @@
 #include "parallel/engine.h"
 #include "parallel/join.h"
 #include "parallel/joinable.h"
+#include "parallel/shared_tensors.h"
 #include "parallel/strategies.h"
 #include "parallel/unused_parameters.h"
 
@@ -25,7 +25,6 @@ namespace accelerate {
 namespace {
 
 constexpr int64_t kMiB = 1024 * 1024;
-constexpr size_t kBroadcastBytes = 250 * kMiB;
 constexpr const char* kForward = "forward of a prepared model";
 constexpr const char* kOrder = "arrival_order";
 
@@ -75,7 +74,7 @@ class KnownCount final : public c10d::Work {
 
 std::string describe(const ParameterSet& model, const DdpOptions& options) {
   // What makes ranks send different things, beside the tensors.
-  std::string text = str_cat(
+  return str_cat(
       "compression ",
       static_cast<int>(options.compression),
       " rank ",
@@ -88,18 +87,8 @@ std::string describe(const ParameterSet& model, const DdpOptions& options) {
       options.broadcast_buffers ? ", shared buffers" : "",
       options.find_unused_parameters ? ", unused parameters" : "",
       options.static_graph ? ", static graph" : "",
-      ": ");
-  for (size_t i = 0; i < model.parameters.size(); ++i) {
-    const auto& parameter = model.parameters[i];
-    text += str_cat(
-        model.names[i],
-        ' ',
-        c10::toString(parameter.scalar_type()),
-        parameter.sizes(),
-        parameter.requires_grad() ? "" : " frozen",
-        "; ");
-  }
-  return text + str_cat(model.buffers.size(), " buffers");
+      ": ",
+      describe_model(model));
 }
 
 class DdpEngine final : public ParallelEngine, private Joinable {
@@ -335,14 +324,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   void
   share(const char* what, const std::vector<at::Tensor>& tensors, int root) {
-    const auto group = to_c10d(group_);
-    // After the end of training a forward is this rank's own.
-    if (tensors.empty() || !group) {
-      return;
-    }
-    group_.guard(what, [&] {
-      c10d::broadcast_coalesced(group, tensors, kBroadcastBytes, root);
-    });
+    broadcast_tensors(group_, what, tensors, root);
   }
 
   /// Before ranks tell each other something in a forward. Ranks that join may
@@ -540,7 +522,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     layout_.set_units(parameters, buckets);
     // Before the reducer's own hooks, which may send.
     arrivals_ = std::make_unique<Arrivals>(
-        parameters, [group = group_] { settle(group); });
+        parameters, [group = group_](size_t) { settle(group); });
     reducer_ = std::make_shared<c10d::Reducer>(
         parameters,
         buckets,

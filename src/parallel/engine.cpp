@@ -51,12 +51,17 @@ void ParallelEngine::load(
   parameter.detach().copy_(*whole);
 }
 
+StateValue ParallelEngine::saved_gradient(const at::Tensor& parameter) const {
+  return gradient(parameter);
+}
+
 void ParallelEngine::load_gradient(
     const at::Tensor& parameter,
-    const at::Tensor& value) {
+    const StateValue& value) {
+  const auto& whole = std::get<at::Tensor>(value);
   at::Tensor target = parameter;
-  target.mutable_grad() = value.defined()
-                              ? value.detach().to(parameter.device()).clone()
+  target.mutable_grad() = whole.defined()
+                              ? whole.detach().to(parameter.device()).clone()
                               : at::Tensor();
 }
 

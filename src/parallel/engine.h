@@ -133,11 +133,16 @@ class ACCELERATE_API ParallelEngine
   /// Puts such a value back; the whole tensor where another number of ranks had
   /// slices of it. Throws `UsageError` where its shape is another.
   virtual void load(const at::Tensor& parameter, const StateValue& value);
-  /// Puts back what `gradient` gave in the middle of a window; forgets it where
-  /// `value` is undefined.
+  /// Where `saved` gives slices: the whole values in the order of the model, on
+  /// the host, on ranks that `keep` them. A collective.
+  virtual std::vector<at::Tensor> whole_parameters(bool /*keep*/) { return {}; }
+  /// What this rank saves of a gradient in the middle of a window: what
+  /// `gradient` gives, or a `TensorSlice` of what all ranks have seen.
+  virtual StateValue saved_gradient(const at::Tensor& parameter) const;
+  /// Puts back such a value; forgets the gradient where it is undefined.
   virtual void load_gradient(
       const at::Tensor& parameter,
-      const at::Tensor& value);
+      const StateValue& value);
   /// What the engine itself keeps between steps, such as the error feedback of
   /// a compression. Nothing by default.
   StateDict state_dict() const override { return {}; }

@@ -117,7 +117,7 @@ class MasterEngine final : public ParallelEngine {
       inner_->load(masters_[*place], value);
     }
   }
-  void load_gradient(const at::Tensor& parameter, const at::Tensor& value)
+  void load_gradient(const at::Tensor& parameter, const StateValue& value)
       override {
     const auto place = place_of(parameter);
     if (!place || !inner_->is_local()) {
@@ -126,9 +126,9 @@ class MasterEngine final : public ParallelEngine {
     }
     at::Tensor& gradient = masters_[*place].mutable_grad();
     gradient.reset();
-    if (value.defined()) {
+    if (const auto& whole = std::get<at::Tensor>(value); whole.defined()) {
       gradient = gradients_[*place];
-      gradient.copy_(value);
+      gradient.copy_(whole);
     }
   }
   StateDict state_dict() const override { return inner_->state_dict(); }

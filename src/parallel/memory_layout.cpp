@@ -16,7 +16,8 @@ c10::Allocator* MemoryLayout::allocator(MemoryUse use) const {
 
 void MemoryLayout::set_units(
     const std::vector<at::Tensor>& parameters,
-    std::vector<std::vector<size_t>> units) {
+    std::vector<std::vector<size_t>> units,
+    int64_t alignment) {
   units_.clear();
   for (auto& members : units) {
     Unit unit;
@@ -36,12 +37,36 @@ void MemoryLayout::set_units(
             parameter.device(),
             " in one unit, expected one dtype and device"));
       }
-      unit.offsets.push_back(unit.num_numbers);
-      unit.num_numbers += parameter.numel();
+      const int64_t offset =
+          (unit.num_numbers + alignment - 1) / alignment * alignment;
+      unit.offsets.push_back(offset);
+      unit.num_numbers = offset + parameter.numel();
     }
     unit.parameters = std::move(members);
     units_.push_back(std::move(unit));
   }
+}
+
+at::Tensor MemoryLayout::reserve(
+    MemoryUse use,
+    int64_t num_numbers,
+    const at::TensorOptions& options) const {
+  auto* target = allocator(use);
+  if (target == nullptr) {
+    return at::empty({num_numbers}, options);
+  }
+  const auto num_bytes =
+      static_cast<size_t>(num_numbers) * options.dtype().itemsize();
+  return at::empty({0}, options)
+      .set_(
+          c10::Storage(
+              c10::Storage::use_byte_size_t(),
+              num_bytes,
+              target->allocate(num_bytes),
+              target,
+              /*resizable=*/false),
+          0,
+          {num_numbers});
 }
 
 at::Tensor MemoryLayout::allocate(

@@ -33,14 +33,20 @@ class ACCELERATE_API MemoryLayout {
   explicit MemoryLayout(MemoryOptions options) : options_(options) {}
 
   /// Units of `parameters` by their lists of indices, each of one device and
-  /// dtype, one behind the other without gaps.
+  /// dtype, one behind the other, each at a multiple of `alignment` numbers.
   void set_units(
       const std::vector<at::Tensor>& parameters,
-      std::vector<std::vector<size_t>> units);
+      std::vector<std::vector<size_t>> units,
+      int64_t alignment = 1);
   /// Empty where every parameter lies where its model has put it.
   const std::vector<Unit>& units() const { return units_; }
 
-  /// A flat tensor of `num_numbers` zeros.
+  /// A flat tensor of `num_numbers` that nobody has written yet.
+  at::Tensor reserve(
+      MemoryUse use,
+      int64_t num_numbers,
+      const at::TensorOptions& options) const;
+  /// The same of zeros.
   at::Tensor allocate(
       MemoryUse use,
       int64_t num_numbers,

@@ -17,6 +17,10 @@ struct MakeEngine {
   std::unique_ptr<ParallelEngine> operator()(const DdpOptions& options) const {
     return make_ddp_engine(arguments, options);
   }
+  std::unique_ptr<ParallelEngine> operator()(
+      const ShardingOptions& options) const {
+    return make_shard_engine(arguments, options);
+  }
   std::unique_ptr<ParallelEngine> operator()(const OwnEngine& own) const {
     auto engine = own.make(arguments);
     if (!engine) {
@@ -36,8 +40,10 @@ std::shared_ptr<ParallelEngine> make_engine(
   const auto make = [&](const EngineArguments& from) {
     return std::visit(MakeEngine{from}, strategy);
   };
-  return arguments.weights ? make_master_engine(arguments, make)
-                           : make(arguments);
+  // Parts are masters already.
+  const bool has_masters = std::holds_alternative<ShardingOptions>(strategy);
+  return arguments.weights && !has_masters ? make_master_engine(arguments, make)
+                                           : make(arguments);
 }
 
 } // namespace accelerate

@@ -9,6 +9,7 @@
 #include "accelerate/ddp.h"
 #include "accelerate/memory_options.h"
 #include "accelerate/own_engine.h"
+#include "accelerate/sharding.h"
 #include "parallel/engine.h"
 
 namespace accelerate {
@@ -27,7 +28,8 @@ struct EngineArguments {
 struct SingleDevice {};
 
 /// One alternative per strategy.
-using Strategy = std::variant<SingleDevice, DdpOptions, OwnEngine>;
+using Strategy =
+    std::variant<SingleDevice, DdpOptions, ShardingOptions, OwnEngine>;
 
 /// The engine of one model. A collective where the strategy speaks to the other
 /// ranks. Throws `MismatchError` naming the odd rank where models differ.
@@ -39,5 +41,11 @@ ACCELERATE_API std::shared_ptr<ParallelEngine> make_engine(
 std::unique_ptr<ParallelEngine> make_ddp_engine(
     const EngineArguments& arguments,
     const DdpOptions& options);
+
+/// Cuts parameters, gradients or what optimizers train into one part per rank,
+/// beginning with rank 0's values.
+std::unique_ptr<ParallelEngine> make_shard_engine(
+    const EngineArguments& arguments,
+    const ShardingOptions& options);
 
 } // namespace accelerate

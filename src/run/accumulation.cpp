@@ -278,8 +278,10 @@ void Accumulation::save(const Window& window, StateDict& state) const {
     const auto prefix = str_cat("model.", num_models++);
     state.set(str_cat(prefix, ".name"), registry_->name_of(*model));
     for (size_t i = 0; i < model->model.names.size(); ++i) {
-      const auto gradient = model->engine->gradient(model->model.parameters[i]);
-      if (gradient.defined()) {
+      const auto gradient =
+          model->engine->saved_gradient(model->model.parameters[i]);
+      const auto* whole = std::get_if<at::Tensor>(&gradient);
+      if (whole == nullptr || whole->defined()) {
         state.set(
             str_cat(prefix, ".gradient.", model->model.names[i]), gradient);
       }
@@ -320,11 +322,15 @@ void Accumulation::load_window(const StateDict& state) {
           "', which is no prepared model; prepare the same models before "
           "loading"));
     }
+    std::map<std::string, StateValue> gradients;
+    for (const auto& [key, value] : own.part("gradient")) {
+      gradients.emplace(key, value);
+    }
     for (size_t j = 0; j < model->model.names.size(); ++j) {
-      const auto key = str_cat("gradient.", model->model.names[j]);
+      const auto found = gradients.find(model->model.names[j]);
       model->engine->load_gradient(
           model->model.parameters[j],
-          own.contains(key) ? own.get<at::Tensor>(key) : at::Tensor());
+          found != gradients.end() ? found->second : at::Tensor());
     }
     models.push_back(std::move(model));
   }

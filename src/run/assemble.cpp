@@ -130,11 +130,20 @@ std::optional<at::ScalarType> type_of_weights(
 Strategy choose_strategy(
     const AcceleratorOptions& options,
     const ProcessGroup& group) {
+  const bool shards = options.shard.stage != ShardStage::kNone;
   if (options.engine.make) {
+    if (shards) {
+      throw ConfigError(
+          "[Accelerator] got .shard and an engine of your own, expected one "
+          "strategy; leave one of them out");
+    }
     return options.engine;
   }
   if (group.is_solo()) {
     return SingleDevice{};
+  }
+  if (shards) {
+    return options.shard;
   }
   return options.ddp;
 }
@@ -179,8 +188,11 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     select_device(assembly.topology.local_rank, cpu);
     assembly.group = shared_connection(environment, options.connection, cpu);
   }
-  assembly.mesh =
-      Mesh(assembly.group, {{Mesh::kReplicate, assembly.group.world_size()}});
+  const bool shards = options.shard.stage != ShardStage::kNone;
+  assembly.mesh = Mesh(
+      assembly.group,
+      {{shards ? Mesh::kShard : Mesh::kReplicate,
+        assembly.group.world_size()}});
   assembly.device = select_device(assembly.topology.local_rank, cpu);
   refuse_threads_on_one_device(assembly);
   assembly.precision = settings.mixed_precision(options.mixed_precision);

@@ -2,6 +2,7 @@
 // Saving and loading of a whole run.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "accelerate/error.h"
@@ -50,6 +51,28 @@ void agree(const ProcessGroup& group, const std::string& own) {
               : str_cat("[save_state] rank ", rank, " failed: ", all[rank]));
     }
   }
+}
+
+/// Of the ranks that have saved one.
+std::vector<StatesByName> read_parts(const CheckpointReader& checkpoint) {
+  std::vector<StatesByName> parts;
+  for (int rank = 0; rank < checkpoint.manifest().world_size; ++rank) {
+    if (const auto part = checkpoint.rank_part(rank)) {
+      parts.push_back(read_states(checkpoint, *part));
+    }
+  }
+  return parts;
+}
+
+/// The state with whole tensors in the place of its slices.
+StateDict with_wholes(const StateDict& state, const StateDict& wholes) {
+  StateDict filled = state;
+  for (const auto& [name, value] : state) {
+    if (std::holds_alternative<TensorSlice>(value)) {
+      filled.set(name, wholes.get<at::Tensor>(name));
+    }
+  }
+  return filled;
 }
 
 /// The state with tensors of its own, on the host; only slices unless
@@ -264,6 +287,10 @@ std::vector<std::string> TrainingRun::add_own_part(
       }
       states.try_emplace(name);
     }
+    if (!slices_fit(states)) {
+      // Another strategy, or other units, had saved it.
+      join_slices(read_parts(checkpoint), states);
+    }
     return {};
   }
   // Rank 0 has written the manifest too.
@@ -283,16 +310,27 @@ std::vector<std::string> TrainingRun::add_own_part(
       ", which did not call save_state: its generators go on as they are")};
 }
 
+bool TrainingRun::slices_fit(const StatesByName& states) const {
+  for (const auto& [name, object] : state_->objects()) {
+    const auto found = states.find(name);
+    if (found == states.end()) {
+      continue;
+    }
+    const auto model = std::dynamic_pointer_cast<ModelContext>(object);
+    const auto optimizer = std::dynamic_pointer_cast<OptimizerStep>(object);
+    if ((model && !model->fits(found->second)) ||
+        (optimizer && !optimizer->fits(found->second))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::vector<std::string> TrainingRun::add_parts_of_all(
     const CheckpointReader& checkpoint,
     StatesByName& states) const {
   const Manifest& manifest = checkpoint.manifest();
-  std::vector<StatesByName> parts;
-  for (int rank = 0; rank < manifest.world_size; ++rank) {
-    if (const auto part = checkpoint.rank_part(rank)) {
-      parts.push_back(read_states(checkpoint, *part));
-    }
-  }
+  const auto parts = read_parts(checkpoint);
   const bool is_whole =
       parts.size() == static_cast<size_t>(manifest.world_size);
   if (!is_whole && manifest.is_of_all) {
@@ -310,7 +348,7 @@ std::vector<std::string> TrainingRun::add_parts_of_all(
   for (const auto& part : parts) {
     const auto found = part.find(kAccumulation);
     if (is_whole && found != part.end()) {
-      windows.push_back(found->second);
+      windows.push_back(with_wholes(found->second, states[kAccumulation]));
     }
   }
   const auto joined = Accumulation::joined(windows, topology().world_size);
@@ -381,11 +419,23 @@ void TrainingRun::save_model(
     const ModelContext& model,
     const fs::path& folder,
     const safetensors::SaveOptions& options) const {
+  auto state = model.state_dict();
+  const auto& names = model.model.names;
+  const bool is_spread =
+      std::any_of(state.begin(), state.end(), [](const auto& entry) {
+        return std::holds_alternative<TensorSlice>(entry.second);
+      });
+  if (is_spread) {
+    const auto values = model.engine->whole_parameters(is_saving_main());
+    for (size_t i = 0; is_saving_main() && i < values.size(); ++i) {
+      state.set(names[i], values[i]);
+    }
+  }
   if (is_saving_main()) {
     write_model_files(
         folder,
         {.name = state_->name_of(model),
-         .state = model.state_dict(),
+         .state = std::move(state),
          .tied = model.model.tied},
         options);
   }

@@ -91,6 +91,23 @@ StateDict ModelContext::state_dict() const {
   return state;
 }
 
+bool ModelContext::fits(const StateDict& state) const {
+  std::map<std::string, StateValue> values(state.begin(), state.end());
+  for (size_t i = 0; i < model.names.size(); ++i) {
+    const auto found = values.find(model.names[i]);
+    const auto* slice = found == values.end()
+                            ? nullptr
+                            : std::get_if<TensorSlice>(&found->second);
+    if (slice != nullptr &&
+        (engine->slice_begin(model.parameters[i]) != slice->begin ||
+         engine->trained(model.parameters[i]).numel() !=
+             slice->values.numel())) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::vector<ModelContext::Matched> ModelContext::match(
     const StateDict& state) const {
   std::map<std::string, StateValue> values;

@@ -459,6 +459,9 @@ std::string TrainingRun::why_not_to_capture(
   if (std::holds_alternative<OwnEngine>(assembly_.strategy)) {
     return "the run has an engine of its own, expected one of this library";
   }
+  if (std::holds_alternative<ShardingOptions>(assembly_.strategy)) {
+    return "the run shards its models, whose memory comes and goes";
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].defined() &&
         (inputs[i].device() != device() || inputs[i].requires_grad())) {

@@ -224,6 +224,8 @@ class ACCELERATE_API TrainingRun {
   std::vector<std::string> add_parts_of_all(
       const CheckpointReader& checkpoint,
       StatesByName& states) const;
+  /// Whether all slices in there are those that this rank holds.
+  bool slices_fit(const StatesByName& states) const;
   void put_engine(
       const std::shared_ptr<ModelContext>& model,
       const Strategy& strategy,

@@ -21,6 +21,7 @@ def output(*command):
 EXPECTED = {
     "gradient_compression": 0.25,
     "local_sgd": 0.05,
+    "sharding": 0.2,
     "sync_batch_norm": 0.5,
     "uneven_inputs": 0.05,
     "memory": "trained with batches of 45",

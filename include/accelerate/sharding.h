@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of sharded training.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// What is cut into one part per rank; the rest is whole on every rank.
+enum class ShardStage {
+  kNone,
+  /// The state of optimizers.
+  kOptimizer,
+  /// And gradients.
+  kGradients,
+  /// And parameters: each is gathered when an operator reads it.
+  kParameters,
+};
+
+/// Sharded training (ZeRO, FSDP): `Accelerator({.shard = {.stage =
+/// ShardStage::kParameters}})`, and nothing else in the program changes. See
+/// docs/guide_sharding.md.
+struct ACCELERATE_API ShardingOptions {
+  ShardStage stage = ShardStage::kNone;
+  /// Parameters travel in units, each those whose names begin with one of these
+  /// ("encoder.layers.0"); the longest that fits counts. Where none is given,
+  /// each block of the outermost lists is one ("layers.0", "layers.1").
+  /// Parameters that fit nowhere are one more unit.
+  std::vector<std::string> units = {};
+  /// Units of fewer numbers than this join those that fit nowhere.
+  int64_t min_unit_numbers = 65'536;
+  /// With `kParameters`: how many units are gathered ahead of the one in use.
+  int64_t prefetch = 1;
+};
+
+} // namespace accelerate

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/shard_units.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+/// Up to the first part of the name that is a number: "layers.0".
+std::string block_of(const std::string& name) {
+  for (size_t begin = 0; begin < name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const bool is_number =
+        end > begin && end < name.size() &&
+        std::all_of(
+            name.begin() + static_cast<std::ptrdiff_t>(begin),
+            name.begin() + static_cast<std::ptrdiff_t>(end),
+            [](char letter) { return letter >= '0' && letter <= '9'; });
+    if (is_number) {
+      return name.substr(0, end);
+    }
+    begin = end + 1;
+  }
+  return {};
+}
+
+bool is_in(const std::string& name, const std::string& prefix) {
+  return name.starts_with(prefix) &&
+         (name.size() == prefix.size() || name[prefix.size()] == '.');
+}
+
+std::string longest_of(
+    const std::string& name,
+    const std::vector<std::string>& prefixes) {
+  std::string longest;
+  for (const auto& prefix : prefixes) {
+    if (is_in(name, prefix) && prefix.size() > longest.size()) {
+      longest = prefix;
+    }
+  }
+  return longest;
+}
+
+void check_prefixes(
+    const ParameterSet& model,
+    const std::vector<std::string>& prefixes) {
+  for (const auto& prefix : prefixes) {
+    if (std::none_of(
+            model.names.begin(), model.names.end(), [&](const auto& name) {
+              return is_in(name, prefix);
+            })) {
+      throw UsageError(str_cat(
+          "[prepare] got the unit '",
+          prefix,
+          "' in .shard, which no parameter's name begins with, expected a "
+          "prefix such as '",
+          model.names.empty() ? std::string() : model.names.front(),
+          "'"));
+    }
+  }
+}
+
+} // namespace
+
+std::vector<ShardUnitPlan> plan_shard_units(
+    const ParameterSet& model,
+    const ShardingOptions& options) {
+  check_prefixes(model, options.units);
+  std::vector<std::string> prefixes;
+  std::map<std::string, int64_t> sizes;
+  for (size_t i = 0; i < model.names.size(); ++i) {
+    prefixes.push_back(
+        options.units.empty() ? block_of(model.names[i])
+                              : longest_of(model.names[i], options.units));
+    sizes[prefixes.back()] += model.parameters[i].numel();
+  }
+  std::vector<ShardUnitPlan> units;
+  std::map<std::string, size_t> place_of;
+  for (size_t i = 0; i < model.names.size(); ++i) {
+    const auto& parameter = model.parameters[i];
+    const auto& prefix = sizes[prefixes[i]] < options.min_unit_numbers
+                             ? std::string()
+                             : prefixes[i];
+    const auto key = str_cat(
+        prefix,
+        '|',
+        c10::toString(parameter.scalar_type()),
+        '|',
+        parameter.device(),
+        '|',
+        parameter.requires_grad());
+    const auto [found, is_new] = place_of.emplace(key, units.size());
+    if (is_new) {
+      units.push_back({prefix, {}});
+    }
+    units[found->second].members.push_back(i);
+  }
+  return units;
+}
+
+} // namespace accelerate

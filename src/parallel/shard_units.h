@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which parameters of a sharded model travel together.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "accelerate/sharding.h"
+#include "state/parameter_set.h"
+
+namespace accelerate {
+
+struct ShardUnitPlan {
+  /// What the names of its parameters begin with; empty for those that fit
+  /// nowhere.
+  std::string prefix;
+  /// Into the lists of the model; of one dtype and device, all trained or all
+  /// frozen.
+  std::vector<size_t> members;
+};
+
+/// In the order of their first parameters. Throws `UsageError` where a prefix
+/// of the options fits no parameter.
+std::vector<ShardUnitPlan> plan_shard_units(
+    const ParameterSet& model,
+    const ShardingOptions& options);
+
+} // namespace accelerate

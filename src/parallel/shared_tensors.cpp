@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/shared_tensors.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include "accelerate/c10d.h"
+#include "base/str.h"
+
+namespace accelerate {
+
+std::string describe_model(const ParameterSet& model) {
+  std::string text;
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    const auto& parameter = model.parameters[i];
+    text += str_cat(
+        model.names[i],
+        ' ',
+        c10::toString(parameter.scalar_type()),
+        parameter.sizes(),
+        parameter.requires_grad() ? "" : " frozen",
+        "; ");
+  }
+  return text + str_cat(model.buffers.size(), " buffers");
+}
+
+void broadcast_tensors(
+    const ProcessGroup& group,
+    const char* what,
+    const std::vector<at::Tensor>& tensors,
+    int root) {
+  constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;
+  const auto carrier = to_c10d(group);
+  // After the end of training a forward is this rank's own.
+  if (tensors.empty() || !carrier) {
+    return;
+  }
+  group.guard(what, [&] {
+    c10d::broadcast_coalesced(carrier, tensors, kBroadcastBytes, root);
+  });
+}
+
+} // namespace accelerate

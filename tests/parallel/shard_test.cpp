@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sharded training against DDP, whose own tests compare it with PyTorch.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "accelerate/accelerate.h"
+#include "parallel/engine.h"
+#include "parallel/use_plan.h"
+#include "support/rank_bodies.h"
+#include "support/temp_dir.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+
+constexpr int64_t kWords = 37;
+constexpr int64_t kWidth = 12;
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl()
+      : norm(register_module(
+            "norm",
+            torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})))),
+        up(register_module("up", torch::nn::Linear(kWidth, 29))),
+        down(register_module("down", torch::nn::Linear(29, kWidth))) {}
+  Tensor forward(const Tensor& x) { return x + down(torch::gelu(up(norm(x)))); }
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear up;
+  torch::nn::Linear down;
+};
+TORCH_MODULE(Block);
+
+/// Blocks between an embedding and a head that share one weight; the second
+/// block has a frozen matrix, one layer is never used, and a buffer changes.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(bool has_unused = false)
+      : words(register_module("words", torch::nn::Embedding(kWords, kWidth))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(kWidth))),
+        layers(register_module("layers", torch::nn::ModuleList())) {
+    for (int i = 0; i < 4; ++i) {
+      layers->push_back(Block());
+    }
+    layers[1]->as<BlockImpl>()->up->weight.set_requires_grad(false);
+    if (has_unused) {
+      register_module("unused", torch::nn::Linear(3, 3));
+    }
+    head = register_parameter("head", words->weight);
+    const torch::NoGradGuard no_grad;
+    double shift = 0;
+    for (auto& p : parameters()) {
+      p.copy_(
+          0.3 * torch::linspace(-40, 40, p.numel()).view_as(p).sin() +
+          (shift += 0.01));
+    }
+  }
+  Tensor forward(const Tensor& tokens, bool again, int64_t num_layers = 4) {
+    // Batch statistics are not to be had in bf16 on the CPU.
+    auto h = words(tokens);
+    h = h.scalar_type() == torch::kFloat
+            ? norm(h)
+            : torch::layer_norm(h, {kWidth}, norm->weight, norm->bias);
+    for (int64_t i = 0; i < num_layers; ++i) {
+      auto block = std::dynamic_pointer_cast<BlockImpl>(
+          layers->ptr(static_cast<size_t>(i)));
+      h = again ? recompute(
+                      [block](const Tensor& x) { return block->forward(x); }, h)
+                : block->forward(h);
+    }
+    return torch::matmul(h, head.t());
+  }
+  torch::nn::Embedding words;
+  torch::nn::BatchNorm1d norm;
+  torch::nn::ModuleList layers;
+  Tensor head;
+};
+TORCH_MODULE(Net);
+
+struct Case {
+  ShardStage stage = ShardStage::kNone;
+  bool is_bf16 = false;
+  bool has_masters = false;
+  bool again = false;
+  bool has_unused = false;
+  bool is_fused = true;
+  int64_t window = 1;
+  bool syncs_each = false;
+  bool clips = false;
+};
+
+AcceleratorOptions with(AcceleratorOptions options, const Case& c) {
+  options.cpu = true;
+  options.ddp.find_unused_parameters = c.has_unused;
+  options.shard = {.stage = c.stage, .min_unit_numbers = 1};
+  options.accumulation.num_steps = c.window;
+  options.accumulation.sync_each_batch = c.syncs_each;
+  options.master_weights = c.has_masters;
+  if (c.is_bf16) {
+    options.mixed_precision = Precision::kBf16;
+  }
+  return options;
+}
+
+Tensor tokens_of(int rank, int step) {
+  auto generator =
+      at::detail::createCPUGenerator(static_cast<uint64_t>(100 * rank + step));
+  return torch::randint(kWords, {5}, generator);
+}
+
+template <class Model>
+Tensor loss_of(Model& net, int rank, int step, bool again = false) {
+  const auto tokens = tokens_of(rank, step);
+  return torch::nn::functional::cross_entropy(
+      net(tokens, again), tokens.roll(1));
+}
+
+std::unique_ptr<torch::optim::Optimizer> optimizer_of(Net& net, bool is_fused) {
+  std::vector<Tensor> trained;
+  std::set<const void*> seen;
+  for (const auto& p : net->parameters()) {
+    if (p.requires_grad() && seen.insert(p.unsafeGetTensorImpl()).second) {
+      trained.push_back(p);
+    }
+  }
+  if (is_fused) {
+    return std::make_unique<optim::AdamW>(
+        trained, optim::AdamWOptions{.lr = 0.01});
+  }
+  return std::make_unique<torch::optim::AdamW>(
+      trained, torch::optim::AdamWOptions(0.01));
+}
+
+/// All weights one after the other, and what an evaluation gives.
+template <class Model>
+Tensor weights_of(Model& model, bool is_sharded) {
+  std::vector<Tensor> flat;
+  if (is_sharded) {
+    for (const auto& p : model.engine().whole_parameters(true)) {
+      flat.push_back(p.flatten());
+    }
+  } else {
+    // As a sharded model: each once.
+    std::set<const void*> seen;
+    for (const auto& p : model->parameters()) {
+      if (seen.insert(p.unsafeGetTensorImpl()).second) {
+        flat.push_back(model.engine().trained(p).detach().flatten());
+      }
+    }
+  }
+  return torch::cat(flat);
+}
+
+Tensor train(const AcceleratorOptions& base, const Case& c, int num_steps = 4) {
+  Accelerator accelerator(with(base, c));
+  Net model(c.has_unused);
+  auto sgd = optimizer_of(model, c.is_fused);
+  auto [net, opt] = accelerator.prepare(model, *sgd);
+  const int rank = accelerator.process_index();
+  for (int step = 0; step < num_steps; ++step) {
+    const auto window = accelerator.accumulate(net);
+    accelerator.backward(loss_of(net, rank, step, c.again));
+    if (c.clips) {
+      accelerator.clip_grad_norm_(net.parameters(), 0.1);
+    }
+    opt.step();
+    opt.zero_grad();
+  }
+  Tensor seen;
+  {
+    const torch::NoGradGuard no_grad;
+    net.eval();
+    seen = net(tokens_of(7, 7), false).flatten().to(torch::kFloat);
+  }
+  return torch::cat({weights_of(net, c.stage != ShardStage::kNone), seen});
+}
+
+std::vector<Case> cases() {
+  return {
+      {},
+      {.again = true},
+      {.has_unused = true},
+      {.is_fused = false},
+      {.is_bf16 = true},
+      {.is_bf16 = true, .again = true},
+      {.window = 2},
+  };
+}
+
+/// Of the numbers that differ, how many there are and by how much; empty where
+/// none does.
+std::string differences(const Tensor& a, const Tensor& b) {
+  const auto num = (a != b).sum().item<int64_t>();
+  return num == 0 ? std::string()
+                  : std::to_string(num) + " of " + std::to_string(a.numel()) +
+                        " by up to " +
+                        std::to_string((a - b).abs().max().item<double>());
+}
+
+const RankBodyRegistration kEqual(
+    "equals ddp",
+    [](const AcceleratorOptions& options) {
+      std::string problems;
+      for (auto c : cases()) {
+        const auto expected = train(options, c);
+        for (const auto stage :
+             {ShardStage::kOptimizer,
+              ShardStage::kGradients,
+              ShardStage::kParameters}) {
+          c.stage = stage;
+          const auto text = differences(train(options, c), expected);
+          if (!text.empty()) {
+            problems += "stage " + std::to_string(static_cast<int>(stage)) +
+                        " bf16 " + std::to_string(c.is_bf16) + " again " +
+                        std::to_string(c.again) + " unused " +
+                        std::to_string(c.has_unused) + " window " +
+                        std::to_string(c.window) + ": " + text + "\n";
+          }
+        }
+      }
+      return problems;
+    });
+
+class ShardedRanks : public ::testing::TestWithParam<RankKind> {};
+INSTANTIATE_TEST_SUITE_P(
+    Kinds,
+    ShardedRanks,
+    ::testing::Values(RankKind::kThreads, RankKind::kProcesses));
+
+TEST_P(ShardedRanks, EqualDdpBitForBitOnTwo) {
+  EXPECT_THAT(run_body(GetParam(), 2, "equals ddp"), Each(IsEmpty()));
+}
+
+const Case kNear[] = {
+    {},
+    {.window = 2},
+    {.window = 2, .syncs_each = true},
+    {.clips = true},
+    {.is_bf16 = true, .has_masters = true}};
+
+TEST(Sharded, IsNearDdpOnMoreRanksAndWithOtherOrdersOfSums) {
+  for (const int n : {3, 4}) {
+    for (auto c : kNear) {
+      run_ranks(n, [&](ProcessGroup group) {
+        Case own = c;
+        const auto expected = train({.process_group = group}, own);
+        for (const auto stage :
+             {ShardStage::kGradients, ShardStage::kParameters}) {
+          own.stage = stage;
+          const auto weights = train({.process_group = group}, own);
+          // In bf16 outputs, which come last, are too coarse to compare.
+          const double bound = c.has_masters ? 0.05 : 2e-4;
+          const auto size = weights.numel() - (c.has_masters ? 5 * kWords : 0);
+          const auto off = (weights - expected).slice(0, 0, size);
+          EXPECT_LT(off.abs().max().item<double>(), bound)
+              << n << " ranks, stage " << static_cast<int>(stage);
+        }
+      });
+    }
+  }
+}
+
+/// Counts the bytes that are in use and how many there were at most.
+struct CountingAllocator final : c10::Allocator {
+  struct Held {
+    CountingAllocator* owner;
+    c10::DataPtr memory;
+    size_t size;
+  };
+  c10::DataPtr allocate(size_t size) override {
+    now += size;
+    peak = std::max(peak, now.load());
+    auto memory = c10::GetAllocator(c10::kCPU)->allocate(size);
+    void* data = memory.get();
+    return {
+        data,
+        new Held{this, std::move(memory), size},
+        [](void* held) {
+          auto* own = static_cast<Held*>(held);
+          own->owner->now -= own->size;
+          delete own;
+        },
+        c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    default_copy_data(to, from, size);
+  }
+  /// Memory may go in a thread of the backend, after the operation.
+  void wait_for(size_t most) const {
+    while (now > most) {
+      std::this_thread::yield();
+    }
+  }
+  std::atomic<size_t> now = 0;
+  size_t peak = 0;
+};
+
+TEST(Sharded, HoldsPartsAtRestAndTwoUnitsInAStep) {
+  run_ranks(2, [](ProcessGroup group) {
+    CountingAllocator parameters;
+    CountingAllocator gradients;
+    AcceleratorOptions options =
+        with({.process_group = group}, {.stage = ShardStage::kParameters});
+    options.memory = {.parameters = &parameters, .gradients = &gradients};
+    Accelerator accelerator(options);
+    Net model;
+    auto adamw = optimizer_of(model, true);
+    auto [net, opt] = accelerator.prepare(model, *adamw);
+    size_t all = 0;
+    size_t largest = 0;
+    const auto& units = net.engine().layout().units();
+    ASSERT_EQ(units.size(), 6u); // Four blocks, one in two; the rest.
+    for (const auto& unit : units) {
+      const auto granule = 64 * 2;
+      const auto size = static_cast<size_t>(
+          (unit.num_numbers + granule - 1) / granule * granule * 4);
+      all += size;
+      largest = std::max(largest, size);
+    }
+    EXPECT_EQ(parameters.now, all / 2);
+    for (int step = 0; step < 3; ++step) {
+      parameters.peak = parameters.now;
+      gradients.peak = gradients.now;
+      accelerator.backward(loss_of(net, group.rank(), step));
+      EXPECT_EQ(parameters.now, all / 2);
+      EXPECT_GT(parameters.peak, all / 2);
+      EXPECT_LE(parameters.peak, all / 2 + 2 * largest);
+      // Parts of gradients, and units on their way.
+      gradients.wait_for(all / 2);
+      EXPECT_LE(gradients.peak, all / 2 + 3 * largest);
+      opt.step();
+      opt.zero_grad();
+      gradients.wait_for(0);
+      EXPECT_EQ(parameters.now, all / 2);
+    }
+  });
+}
+
+TEST(Sharded, RefusesWhatCannotBeRight) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        with({.process_group = group}, {.stage = ShardStage::kParameters}));
+    Net model;
+    auto adamw = optimizer_of(model, true);
+    auto [net, opt] = accelerator.prepare(model, *adamw);
+    const auto outside =
+        HasSubstr("outside of a forward of the prepared model");
+    EXPECT_THAT(
+        [&] { model->words->weight.norm(); },
+        ThrowsMessage<UsageError>(AllOf(HasSubstr("[shard]"), outside)));
+    EXPECT_THAT(
+        [&] { model->forward(tokens_of(0, 0), false); },
+        ThrowsMessage<UsageError>(outside));
+    EXPECT_THAT(
+        [&] { model->words->clone(); }, ThrowsMessage<UsageError>(outside));
+    EXPECT_THAT(
+        [&] {
+          const torch::NoGradGuard no_grad;
+          model->words->weight.mul_(2);
+        },
+        ThrowsMessage<UsageError>(HasSubstr("aten::mul_ would write to")));
+    TempDir folder;
+    EXPECT_THAT(
+        [&] { torch::save(model, (folder.path() / "x.pt").string()); },
+        ThrowsMessage<c10::Error>(HasSubstr("expected save_model()")));
+    EXPECT_THAT(
+        [&] { LocalSGD(accelerator, net, 2); },
+        ThrowsMessage<UsageError>(HasSubstr("[LocalSGD]")));
+    EXPECT_THAT(
+        [&] { std::ignore = accelerator.join_uneven_inputs(net); },
+        ThrowsMessage<UsageError>(HasSubstr("different numbers of batches")));
+    accelerator.backward(loss_of(net, group.rank(), 0));
+    EXPECT_THAT(
+        [&] { torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0); },
+        ThrowsMessage<UsageError>(HasSubstr("clip_grad_norm_, step by")));
+    torch::optim::LBFGS lbfgs(model->parameters());
+    EXPECT_THAT(
+        [&] { accelerator.prepare(lbfgs); },
+        ThrowsMessage<UsageError>(HasSubstr("(LBFGS)")));
+    optim::Adafactor adafactor(std::vector<Tensor>{model->words->weight}, {});
+    EXPECT_THAT(
+        [&] { accelerator.prepare(adafactor); },
+        ThrowsMessage<UsageError>(HasSubstr("whole matrices")));
+  });
+}
+
+TEST(Sharded, RefusesOptionsAndModelsThatDoNotFit) {
+  run_ranks(2, [](ProcessGroup group) {
+    auto options =
+        with({.process_group = group}, {.stage = ShardStage::kGradients});
+    options.shard.units = {"layers.0", "lairs.1"};
+    EXPECT_THAT(
+        [&] { Accelerator(options).prepare(Net()); },
+        ThrowsMessage<UsageError>(HasSubstr("got the unit 'lairs.1'")));
+    options.shard = {.stage = ShardStage::kParameters, .prefetch = 0};
+    EXPECT_THAT(
+        [&] { Accelerator(options).prepare(Net()); },
+        ThrowsMessage<UsageError>(HasSubstr("prefetch 0")));
+    options.shard = {.stage = ShardStage::kParameters};
+    EXPECT_THAT(
+        [&] {
+          Accelerator(options).prepare(torch::nn::Embedding(
+              torch::nn::EmbeddingOptions(4, 4).sparse(true)));
+        },
+        ThrowsMessage<UsageError>(HasSubstr("sparse gradients")));
+  });
+}
+
+TEST(Sharded, ForgetsGradientsWithTheModulesOwnZeroGrad) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto norm = [&](bool through_module) {
+      Accelerator accelerator(
+          with({.process_group = group}, {.stage = ShardStage::kGradients}));
+      Net model;
+      auto adamw = optimizer_of(model, true);
+      auto [net, opt] = accelerator.prepare(model, *adamw);
+      accelerator.backward(loss_of(net, group.rank(), 0));
+      through_module ? model->zero_grad() : opt.zero_grad();
+      accelerator.backward(loss_of(net, group.rank(), 1));
+      return accelerator.clip_grad_norm_(net.parameters(), 100.0)
+          .item<double>();
+    };
+    EXPECT_EQ(norm(true), norm(false));
+  });
+}
+
+TEST(Sharded, NamesABranchThatOneRankTakes) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  run_ranks(2, [&](ProcessGroup group) {
+    Accelerator accelerator(
+        with({.process_group = group}, {.stage = ShardStage::kParameters}));
+    Net model;
+    auto net = accelerator.prepare(model);
+    const auto tokens = tokens_of(0, 0);
+    for (int step = 0; step < 3; ++step) {
+      accelerator.backward(net(tokens, false).sum());
+    }
+    try {
+      // Rank 1 leaves out a block.
+      accelerator.backward(net(tokens, false, 4 - group.rank()).sum());
+    } catch (const MismatchError& error) {
+      const std::lock_guard lock(mutex);
+      messages.push_back(error.what());
+    }
+    // All leave it out: the plan is left, and the step is right.
+    net(tokens, false, 3).sum();
+    accelerator.backward(net(tokens, false, 3).sum());
+  });
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_THAT(messages, Each(HasSubstr("gather of unit 'layers.")));
+}
+
+const RankBodyRegistration kKilledInGather(
+    "is killed before a gather",
+    [](const AcceleratorOptions& options) {
+      Accelerator accelerator(
+          with(options, {.stage = ShardStage::kParameters}));
+      Net model;
+      auto net = accelerator.prepare(model);
+      for (int step = 0;; ++step) {
+        if (step == 3 && accelerator.process_index() == 1) {
+          kill(getpid(), SIGKILL);
+        }
+        accelerator.backward(loss_of(net, 0, step));
+      }
+      return std::string();
+    });
+
+TEST(Sharded, EndsWhenAPeerIsKilled) {
+  const auto result = launch_body(2, "is killed before a gather");
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("first failure: rank 1"));
+}
+
+/// Trains two steps, saves, trains two more; or goes on from there.
+Tensor train_over_a_stop(
+    const ProcessGroup& group,
+    Case c,
+    const std::filesystem::path& folder,
+    bool resumes,
+    const std::filesystem::path& weights = {}) {
+  c.window = 2;
+  Accelerator accelerator(with({.process_group = group}, c));
+  Net model;
+  auto adamw = optimizer_of(model, true);
+  auto [net, opt] = accelerator.prepare(model, *adamw);
+  const auto run = [&](int begin, int end) {
+    for (int step = begin; step < end; ++step) {
+      const auto window = accelerator.accumulate(net);
+      // All ranks see the same, however many there are.
+      accelerator.backward(loss_of(net, 0, step));
+      opt.step();
+      opt.zero_grad();
+    }
+  };
+  if (resumes) {
+    accelerator.load_state(folder);
+  } else {
+    run(0, 3);
+    accelerator.save_state(folder);
+  }
+  run(3, 6);
+  if (!weights.empty()) {
+    accelerator.save_model(net, weights);
+  }
+  const bool is_sharded =
+      c.stage != ShardStage::kNone && group.world_size() > 1;
+  return weights_of(net, is_sharded);
+}
+
+bool is_part_of(const Tensor& part, const Tensor& whole) {
+  return (whole.unfold(0, part.numel(), 1) == part).all(1).any().item<bool>();
+}
+
+TEST(Sharded, ResumesOnAnyNumberOfRanksAndInAnyStage) {
+  struct Resume {
+    int from, to;
+    ShardStage saved, loaded;
+    bool syncs_each = false;
+  };
+  const auto kFull = ShardStage::kParameters;
+  for (const auto& r :
+       {Resume{2, 2, kFull, kFull},
+        Resume{2, 4, kFull, kFull},
+        Resume{4, 2, kFull, ShardStage::kOptimizer},
+        Resume{2, 1, kFull, kFull},
+        Resume{1, 2, kFull, kFull},
+        Resume{2, 2, kFull, ShardStage::kNone},
+        Resume{2, 2, ShardStage::kGradients, kFull},
+        Resume{2, 4, kFull, kFull, true}}) {
+    TempDir folder;
+    Tensor expected, resumed;
+    const auto body = [&](bool resumes, Tensor& result) {
+      return [&, resumes](ProcessGroup group) {
+        const auto weights = train_over_a_stop(
+            group,
+            {.stage = resumes ? r.loaded : r.saved, .syncs_each = r.syncs_each},
+            folder.path() / "state",
+            resumes,
+            folder.path() / (resumes ? "resumed" : "straight"));
+        if (group.rank() == 0) {
+          result = weights;
+        }
+      };
+    };
+    run_ranks(r.from, body(false, expected));
+    run_ranks(r.to, body(true, resumed));
+    // Equal gradients have the same mean on 1, 2 and 4 ranks.
+    EXPECT_EQ(differences(resumed, expected), "") << r.from << " to " << r.to;
+    // Whole weights, for anybody.
+    const safetensors::File file(
+        folder.path() / "resumed" / "model.safetensors");
+    const auto view = file.tensor("layers.2.up.weight");
+    const auto own = torch::from_blob(
+        const_cast<std::byte*>(view.data.data()), {29 * kWidth});
+    EXPECT_TRUE(is_part_of(own, resumed));
+  }
+}
+
+TEST(UsePlan, FollowsTheLastPassAndLeavesIt) {
+  UsePlan plan;
+  const auto pass = [&](const std::vector<size_t>& units) {
+    plan.begin();
+    for (const auto unit : units) {
+      plan.use(unit);
+    }
+  };
+  pass({0, 1, 1, 2, 0});
+  EXPECT_THAT(plan.coming(2), IsEmpty());
+  EXPECT_THAT(plan.recent(2), ElementsAre(0, 2));
+  plan.end();
+  EXPECT_THAT(plan.coming(2), ElementsAre(0, 1));
+  pass({0, 1});
+  EXPECT_THAT(plan.coming(2), ElementsAre(2, 0));
+  pass({0, 2}); // One is left out.
+  EXPECT_THAT(plan.coming(2), ElementsAre(0));
+  pass({0, 3}); // One is new.
+  EXPECT_THAT(plan.coming(2), IsEmpty());
+}
+
+} // namespace
+} // namespace accelerate::testing
