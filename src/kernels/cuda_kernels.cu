@@ -401,6 +401,17 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
        row < rows.num_rows;
        row += step) {
     const int64_t first = row * num_packs;
+    // Asked for before the sums over the row, which wait for the others.
+    Pack<T> of_sum[kPacks] = {};
+    if (gradients.sum != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        const int place = k * kWarp + lane;
+        if (place < num_packs) {
+          of_sum[k] = load<T>(gradients.sum, first + place);
+        }
+      }
+    }
     float result[kPacks][kSize] = {};
     if (rows.weight != nullptr) {
       const float mean = means[row];
@@ -444,10 +455,9 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
         continue;
       }
       if (gradients.sum != nullptr) {
-        const Pack<T> given = load<T>(gradients.sum, first + place);
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
-          result[k][j] += as_float(given.values[j]);
+          result[k][j] += as_float(of_sum[k].values[j]);
         }
       }
       Pack<T> whole;
@@ -733,7 +743,7 @@ const char* add_norm_forward(
 }
 
 int64_t add_norm_blocks(int64_t num_rows) {
-  constexpr int64_t kMostBlocks = 264; // Two for each part of a large GPU.
+  constexpr int64_t kMostBlocks = 132; // As many as a large GPU has parts.
   return std::max<int64_t>(
       1, std::min(kMostBlocks, (num_rows + kRowWarps - 1) / kRowWarps));
 }
