@@ -89,7 +89,7 @@ enum class Gelu { kErf, kTanh };
 /// the gradients of gelu and bias are one pass.
 ///
 ///     auto y = accelerate::kernels::linear_gelu_linear(
-///         x, w1, b1, w2, accelerate::kernels::Gelu::kTanh) + b2;
+///         x, w, b, w.t(), accelerate::kernels::Gelu::kTanh);
 ACCELERATE_API at::Tensor linear_gelu_linear(
     const at::Tensor& x,
     const at::Tensor& up,

@@ -89,7 +89,7 @@ void for_each_tensor(const c10::IValue& value, Work&& work) {
   if (value.isTensor()) {
     work(value.toTensor());
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
       work(tensor);
     }
   } else if (value.isList()) {
