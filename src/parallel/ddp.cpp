@@ -246,10 +246,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (memory_) {
       memory_->load_state_dict(state);
     }
-    loaded_order_ = state.contains(kOrder)
-                        ? as_order(state.get<at::Tensor>(kOrder))
-                        : std::vector<int64_t>();
-    has_shared_order_ = false;
+    if (state.contains(kOrder)) {
+      loaded_order_ = as_order(state.get<at::Tensor>(kOrder));
+    }
   }
 
   Joinable* joinable() override { return this; }
@@ -376,27 +375,18 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   // Where a number lies in its bucket decides in which order more than two
   // ranks add it up, so that a run goes on bit for bit only with the buckets
-  // that it had. Rank 0's count: another rank may have lost its part of a
-  // checkpoint.
+  // that it had. Before the first reduction, as ranks come here together then;
+  // rank 0's count, as another may have lost its part of a checkpoint.
   void share_order() {
     agree_on_forward();
-    // Its length in front: -1 where nothing was loaded.
-    std::vector<int64_t> message(trained_.size() + 1, -1);
-    if (loaded_order_) {
-      message[0] = static_cast<int64_t>(loaded_order_->size());
-      std::copy(
-          loaded_order_->begin(), loaded_order_->end(), message.begin() + 1);
-    }
-    auto shared = at::tensor(message, at::kLong).to(trained_.front().device());
-    share("order of gradients", {shared}, 0);
+    const auto num_trained = static_cast<int64_t>(trained_.size());
+    auto order = loaded_order_.empty() ? at::full({num_trained}, -1, at::kLong)
+                                       : at::tensor(loaded_order_, at::kLong);
+    order = order.to(trained_.front().device());
+    share("order of gradients", {order}, 0);
     has_shared_order_ = true;
-    loaded_order_.reset();
-    const auto length = shared[0].item<int64_t>();
-    if (length < 0) {
-      return;
-    }
-    auto agreed = as_order(shared.slice(0, 1, 1 + length));
-    if (agreed == order_) {
+    auto agreed = as_order(order);
+    if (agreed.empty()) {
       return;
     }
     order_ = std::move(agreed);
@@ -414,11 +404,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     });
     group_.guard("forward", [&] {
       remake_reducer();
-      if (!order_.empty()) {
-        // Else the reducer would lay them out by what comes first now.
-        reducer_->push_rebuilt_params_for_all_indices();
-        rebuild_buckets();
-      }
+      // Else the reducer would lay them out by what comes first now.
+      reducer_->push_rebuilt_params_for_all_indices();
+      rebuild_buckets();
     });
   }
 
@@ -633,8 +621,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   /// The parameters that are trained, by their places in the model, in the
   /// order in which buckets hold them; empty before these were laid out anew.
   std::vector<int64_t> order_;
-  /// That of a state that was loaded, until ranks have told each other.
-  std::optional<std::vector<int64_t>> loaded_order_;
+  /// That of a state that was loaded before the first reduction.
+  std::vector<int64_t> loaded_order_;
   bool has_shared_order_ = false;
   /// What a compression keeps between steps; may be empty.
   std::shared_ptr<Stateful> memory_;
