@@ -8,11 +8,16 @@ import json
 import math
 
 import pytest
+import tiers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from both_packages import Runs, differences, python_with
 
-ALONE = ["mlflow", "wandb", "dvclive", "trackio", "remembered", "rules"]
+# Services that take long to start are asked in a long run.
+ALONE = tiers.cases(
+    ["mlflow", "wandb", "dvclive", "trackio", "remembered", "rules"],
+    small=["trackio", "remembered", "rules"],
+)
 
 
 @pytest.fixture(scope="module")
