@@ -164,7 +164,7 @@ class SharedState(ObjectState):
         put: Callable[[Any], None],
         split: Callable[[Any], tuple[dict[str, Any], Any]],
         join: Callable[[dict[str, Any], Any], Any],
-        check: Callable[[dict[str, Any], Any], None] = lambda shared, state: None,
+        check: Callable[[dict[str, Any], Any], None] | None = None,
     ) -> None:
         super().__init__(value, put)
         self._split = split
@@ -176,7 +176,8 @@ class SharedState(ObjectState):
         return {**shared, **flatten(rest, OWN)}
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
-        self._check(state, self._joined(state))
+        if self._check is not None:
+            self._check(state, self._joined(state))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.put(self._joined(state))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import math
 import os
@@ -172,10 +173,10 @@ class TensorBoardTracker(GeneralTracker):
         self.writer.close()
 
 
-class WandBTracker(GeneralTracker):
-    """Weights & Biases; `kwargs` go to `wandb.init`."""
+class _ProjectTracker(GeneralTracker):
+    """A service with the interface that W&B has made common: a package of the tracker's name with
+    `init` and `config`, and a run with `log` and `finish`. `kwargs` go to `init`."""
 
-    name = "wandb"
     requires_logging_directory = False
     main_process_only = False
 
@@ -184,11 +185,13 @@ class WandBTracker(GeneralTracker):
         self.run_name = run_name
         self.init_kwargs = kwargs
 
+    @property
+    def _package(self) -> Any:
+        return importlib.import_module(self.name)
+
     @on_main_process
     def start(self) -> None:
-        import wandb
-
-        self.run = wandb.init(project=self.run_name, **self.init_kwargs)
+        self.run = self._package.init(project=self.run_name, **self.init_kwargs)
 
     @property
     def tracker(self) -> Any:
@@ -196,22 +199,33 @@ class WandBTracker(GeneralTracker):
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
-        import wandb
-
-        wandb.config.update(values, allow_val_change=True)
+        self._package.config.update(values, allow_val_change=True)
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Values as `wandb.Run.log` takes them; it gets `kwargs` too."""
+        """Values as the `log` of the service's run takes them; it gets `kwargs` too."""
         self.run.log(values, step=step, **kwargs)
+
+    @on_main_process
+    def finish(self) -> None:
+        self.run.finish()
+
+
+class _PictureTracker(_ProjectTracker):
+    """One whose package has an `Image`."""
 
     @on_main_process
     def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
         """By name a list of arrays or PIL images."""
-        import wandb
-
         for name, images in values.items():
-            self.log({name: [wandb.Image(image) for image in images]}, step=step, **kwargs)
+            shown = [self._package.Image(image) for image in images]
+            self.log({name: shown}, step=step, **kwargs)
+
+
+class WandBTracker(_PictureTracker):
+    """Weights & Biases; `kwargs` go to `wandb.init`."""
+
+    name = "wandb"
 
     @on_main_process
     def log_table(
@@ -224,52 +238,14 @@ class WandBTracker(GeneralTracker):
         **kwargs: Any,
     ) -> None:
         """A table: names of columns and rows, or a data frame."""
-        import wandb
-
-        table = wandb.Table(columns=columns, data=data, dataframe=dataframe)
+        table = self._package.Table(columns=columns, data=data, dataframe=dataframe)
         self.log({table_name: table}, step=step, **kwargs)
 
-    @on_main_process
-    def finish(self) -> None:
-        self.run.finish()
 
-
-class TrackioTracker(GeneralTracker):
+class TrackioTracker(_ProjectTracker):
     """Trackio; the run's name is its project, and `kwargs` go to `trackio.init`."""
 
     name = "trackio"
-    requires_logging_directory = False
-    main_process_only = False
-
-    def __init__(self, run_name: str, **kwargs: Any) -> None:
-        super().__init__()
-        self.run_name = run_name
-        self.init_kwargs = kwargs
-
-    @on_main_process
-    def start(self) -> None:
-        import trackio
-
-        self.run = trackio.init(project=self.run_name, **self.init_kwargs)
-
-    @property
-    def tracker(self) -> Any:
-        return self.run
-
-    @on_main_process
-    def store_init_configuration(self, values: dict) -> None:
-        import trackio
-
-        trackio.config.update(values, allow_val_change=True)
-
-    @on_main_process
-    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Values as Trackio takes them; `kwargs` go to its `log`."""
-        self.run.log(values, step=step, **kwargs)
-
-    @on_main_process
-    def finish(self) -> None:
-        self.run.finish()
 
 
 class CometMLTracker(GeneralTracker):
@@ -631,52 +607,16 @@ class DVCLiveTracker(GeneralTracker):
         self.live.end()
 
 
-class SwanLabTracker(GeneralTracker):
+class SwanLabTracker(_PictureTracker):
     """SwanLab; `kwargs` go to `swanlab.init`."""
 
     name = "swanlab"
-    requires_logging_directory = False
-    main_process_only = False
-
-    def __init__(self, run_name: str, **kwargs: Any) -> None:
-        super().__init__()
-        self.run_name = run_name
-        self.init_kwargs = kwargs
 
     @on_main_process
     def start(self) -> None:
-        import swanlab
-
-        self.run = swanlab.init(project=self.run_name, **self.init_kwargs)
+        super().start()
         # SwanLab's pages show by this what made a run.
-        swanlab.config["FRAMEWORK"] = "🤗Accelerate"
-
-    @property
-    def tracker(self) -> Any:
-        return self.run
-
-    @on_main_process
-    def store_init_configuration(self, values: dict) -> None:
-        import swanlab
-
-        swanlab.config.update(values, allow_val_change=True)
-
-    @on_main_process
-    def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Values as SwanLab takes them; `kwargs` go to its `log`."""
-        self.run.log(values, step=step, **kwargs)
-
-    @on_main_process
-    def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """By name a list of arrays or PIL images."""
-        import swanlab
-
-        for name, images in values.items():
-            self.log({name: [swanlab.Image(image) for image in images]}, step=step, **kwargs)
-
-    @on_main_process
-    def finish(self) -> None:
-        self.run.finish()
+        self._package.config["FRAMEWORK"] = "🤗Accelerate"
 
 
 class JsonLinesTracker(GeneralTracker):

@@ -113,7 +113,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void before_forward() override {
     const bool records = at::GradMode::is_enabled();
     if (records) {
-      check_frozen();
+      check_frozen(
+          model_,
+          frozen_,
+          "that its gradients would not meet those of the other processes; "
+          "unfreeze before prepare, or drop the prepared model and prepare "
+          "again");
     }
     if (records && is_abandoned_) {
       remake_reducer();
@@ -444,20 +449,6 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     reducer_->push_rebuilt_params_for_all_indices();
   }
 
-  void check_frozen() const {
-    for (const size_t i : frozen_) {
-      if (model_.parameters[i].requires_grad()) {
-        throw UsageError(str_cat(
-            "[forward] parameter '",
-            model_.names[i],
-            "' was frozen when the model was prepared and is trained now, so "
-            "that its gradients would not meet those of the other processes; "
-            "unfreeze before prepare, or drop the prepared model and prepare "
-            "again"));
-      }
-    }
-  }
-
   // A reducer whose backward broke off waits for the rest of it for ever. What
   // ranks have sent of it is the same where they broke off at the same place.
   void remake_reducer() {
@@ -482,6 +473,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     std::unordered_map<size_t, std::string> names;
     index_of_.clear();
     names_.clear();
+    places_.clear();
     frozen_.clear();
     for (size_t i = 0; i < model_.parameters.size(); ++i) {
       if (!model_.parameters[i].requires_grad()) {
@@ -495,6 +487,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
           model_.parameters[i].unsafeGetTensorImpl(), parameters.size());
       names[parameters.size()] = model_.names[i];
       names_.push_back(model_.names[i]);
+      places_.push_back(index);
       parameters.push_back(model_.parameters[i]);
       sparse.push_back(model_.sparse_gradients.contains(model_.names[i]));
     }
@@ -548,18 +541,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (!reducer_->rebuild_buckets()) {
       return;
     }
-    std::unordered_map<const c10::TensorImpl*, int64_t> place_of;
-    for (size_t i = 0; i < model_.parameters.size(); ++i) {
-      place_of.emplace(
-          model_.parameters[i].unsafeGetTensorImpl(), static_cast<int64_t>(i));
-    }
     std::vector<std::vector<size_t>> units;
     order_.clear();
     for (const auto& bucket : buckets()) {
       auto& unit = units.emplace_back();
       for (const auto& parameter : bucket.getParameters()) {
         unit.push_back(index_of_.at(parameter.unsafeGetTensorImpl()));
-        order_.push_back(place_of.at(parameter.unsafeGetTensorImpl()));
+        order_.push_back(places_[unit.back()]);
       }
     }
     layout_.set_units(trained_, std::move(units));
@@ -614,9 +602,11 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   std::vector<at::Tensor> parameters_;
   /// Those of the model that were frozen when it was prepared.
   std::vector<size_t> frozen_;
-  /// The parameters that the reducer knows, and their names.
+  /// The parameters that the reducer knows, their names, and their places in
+  /// the model.
   std::vector<at::Tensor> trained_;
   std::vector<std::string> names_;
+  std::vector<int64_t> places_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   /// The parameters that are trained, by their places in the model, in the
   /// order in which buckets hold them; empty before these were laid out anew.

@@ -133,7 +133,10 @@ class ShardEngine final : public ParallelEngine {
     }
     const bool records = at::GradMode::is_enabled();
     if (records) {
-      check_frozen();
+      check_frozen(
+          model_,
+          frozen_,
+          "that no rank would take its gradient; unfreeze before prepare");
     }
     if (is_stale_) {
       gather_weights();
@@ -544,18 +547,6 @@ class ShardEngine final : public ParallelEngine {
         slice.begin,
         " on that this rank trains; was it saved for another model, or with "
         "other units?"));
-  }
-
-  void check_frozen() const {
-    for (const size_t i : frozen_) {
-      if (model_.parameters[i].requires_grad()) {
-        throw UsageError(str_cat(
-            "[forward] parameter '",
-            model_.names[i],
-            "' was frozen when the model was prepared and is trained now, so "
-            "that no rank would take its gradient; unfreeze before prepare"));
-      }
-    }
   }
 
   // As DDP: once after a forward that changed them.

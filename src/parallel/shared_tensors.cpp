@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "accelerate/c10d.h"
+#include "accelerate/error.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -22,6 +23,21 @@ std::string describe_model(const ParameterSet& model) {
         "; ");
   }
   return text + str_cat(model.buffers.size(), " buffers");
+}
+
+void check_frozen(
+    const ParameterSet& model,
+    const std::vector<size_t>& frozen,
+    const char* why) {
+  for (const size_t i : frozen) {
+    if (model.parameters[i].requires_grad()) {
+      throw UsageError(str_cat(
+          "[forward] parameter '",
+          model.names[i],
+          "' was frozen when the model was prepared and is trained now, so ",
+          why));
+    }
+  }
 }
 
 void broadcast_tensors(
