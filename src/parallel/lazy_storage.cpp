@@ -24,7 +24,7 @@ constexpr c10::DispatchKey kLazyKey = c10::DispatchKey::Fake;
 struct LazyContext {
   std::weak_ptr<MemoryOwner> owner;
   std::string name;
-  at::Tensor memory;
+  c10::DataPtr memory;
 };
 
 void drop_lazy_context(void* context) {
@@ -223,12 +223,17 @@ LazyStorage::LazyStorage(
 
 void LazyStorage::fill(const at::Tensor& memory) {
   auto* storage = storage_.unsafeGetStorageImpl();
+  const auto device = memory.device();
+  // Whoever filled the tensor may let go of it later than `empty` is called: a
+  // backend's thread, after its operation is over.
+  auto taken = memory.storage().set_data_ptr({nullptr, device});
+  void* const data = taken.get();
   throw_flag(*storage) = false;
   storage->set_data_ptr_noswap(c10::DataPtr(
-      memory.mutable_data_ptr(),
-      new LazyContext{owner_, name_, memory},
+      data,
+      new LazyContext{owner_, name_, std::move(taken)},
       &drop_lazy_context,
-      memory.device()));
+      device));
 }
 
 void LazyStorage::empty() {

@@ -35,6 +35,7 @@ class LazyStorage {
       std::weak_ptr<MemoryOwner> owner,
       const std::string& name);
 
+  /// Takes the memory out of `memory`, which nobody may use any more.
   void fill(const at::Tensor& memory);
   void empty();
 

@@ -328,6 +328,7 @@ TEST(Sharded, HoldsPartsAtRestAndTwoUnitsInAStep) {
       all += size;
       largest = std::max(largest, size);
     }
+    parameters.wait_for(all / 2); // What was broadcast.
     EXPECT_EQ(parameters.now, all / 2);
     for (int step = 0; step < 3; ++step) {
       parameters.peak = parameters.now;
