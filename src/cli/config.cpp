@@ -96,7 +96,8 @@ void add_update(CLI::App& config) {
       add_file_option(*command, "Update this file, not the default one");
   command->callback([file] {
     const fs::path path = path_or_default(*file);
-    write_config_file(path, complete_document(read_config_file(path)));
+    write_config_file(
+        path, complete_document(read_config_file(path), count_gpus()));
     std::cout << "accelerate configuration updated at " << path.string()
               << '\n';
   });

@@ -39,8 +39,11 @@ parse_config(std::string_view text, const std::filesystem::path& path);
 ACCELERATE_API nlohmann::json to_document(const LaunchConfig& config);
 
 /// A document with the keys of `to_document` added where it lacks them; empty
-/// sections are left out.
-ACCELERATE_API nlohmann::json complete_document(const ConfigFile& file);
+/// sections are left out. Several processes of a file that names neither GPUs
+/// nor CPUs are given what this machine has, as a launch gives them.
+ACCELERATE_API nlohmann::json complete_document(
+    const ConfigFile& file,
+    int num_gpus);
 
 /// The file that `write_config_file` replaces: links are followed, also those
 /// that lead to nothing yet. Throws `SystemError` where something else than a

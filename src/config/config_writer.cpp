@@ -12,13 +12,15 @@ namespace {
 
 using nlohmann::json;
 
+bool is_several(const LaunchConfig& config) {
+  return config.num_machines.most > 1 || config.num_processes.value_or(1) > 1;
+}
+
 std::string distributed_type(const LaunchConfig& config) {
-  const bool is_several =
-      config.num_machines.most > 1 || config.num_processes.value_or(1) > 1;
-  if (config.multi_gpu || (is_several && !config.cpu)) {
+  if (config.multi_gpu || (is_several(config) && !config.cpu)) {
     return "MULTI_GPU";
   }
-  return is_several ? "MULTI_CPU" : "NO";
+  return is_several(config) ? "MULTI_CPU" : "NO";
 }
 
 json typed_value(const LaunchConfig& config, const Field& field) {
@@ -74,7 +76,7 @@ json to_document(const LaunchConfig& config) {
   return document;
 }
 
-json complete_document(const ConfigFile& file) {
+json complete_document(const ConfigFile& file, int num_gpus) {
   json document = file.document;
   for (const auto& [key, value] : file.document.items()) {
     if (value.is_object() && value.empty()) {
@@ -91,6 +93,9 @@ json complete_document(const ConfigFile& file) {
       assign_field(values, field, found->second);
     }
   }
+  const bool is_open = !values.multi_gpu && !values.cpu &&
+                       !document.contains("distributed_type");
+  values.cpu = values.cpu || (is_open && is_several(values) && num_gpus == 0);
   json defaults = to_document(values);
   defaults.erase("gpu_ids"); // Left out, it means all of them as well.
   for (const auto& [key, value] : defaults.items()) {

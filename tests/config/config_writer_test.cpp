@@ -77,7 +77,7 @@ TEST(CompleteDocument, KeepsForeignKeysAndRenamesOldOnes) {
       "  fsdp_auto_wrap_policy: 'NO'\ndeepspeed_config: {}\n"
       "tpu_vm: [a, b]\nipex_config: {ipex: false}\nnum_processes: 2\n",
       "f");
-  const json document = complete_document(file);
+  const json document = complete_document(file, 1);
   EXPECT_EQ(document["distributed_type"], "FSDP");
   EXPECT_EQ(document["mixed_precision"], "fp16");
   EXPECT_EQ(document["fsdp_config"]["fsdp_version"], 2);
@@ -90,12 +90,29 @@ TEST(CompleteDocument, KeepsForeignKeysAndRenamesOldOnes) {
   }
 }
 
+TEST(CompleteDocument, GivesSeveralProcessesWhatTheMachineHas) {
+  const auto type = [](const std::string& text, int num_gpus) {
+    return complete_document(parse_config(text, "f"), num_gpus)
+        .at("distributed_type")
+        .get<std::string>();
+  };
+  EXPECT_EQ(type("num_processes: 2\n", 0), "MULTI_CPU");
+  EXPECT_EQ(type("num_processes: 2\n", 1), "MULTI_GPU");
+  EXPECT_EQ(type("num_processes: 1\n", 0), "NO");
+  EXPECT_EQ(type("num_processes: 2\nuse_cpu: true\n", 1), "MULTI_CPU");
+  EXPECT_EQ(
+      type("num_processes: 2\ndistributed_type: MULTI_GPU\n", 0), "MULTI_GPU");
+  const auto document =
+      complete_document(parse_config("num_processes: 2\n", "f"), 0);
+  EXPECT_EQ(document["use_cpu"], true);
+}
+
 TEST(CompleteDocument, AddsNothingToSageMakersFiles) {
   const auto file = parse_config(
       "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n"
       "ec2_instance_type: ml.p3\niam_role_name: r\nmixed_precision: 'no'\n",
       "f");
-  EXPECT_EQ(complete_document(file), file.document);
+  EXPECT_EQ(complete_document(file, 1), file.document);
 }
 
 TEST(WriteConfigFile, MakesFoldersAndLeavesNothingBeside) {

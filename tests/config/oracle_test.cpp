@@ -185,7 +185,7 @@ TEST_F(Oracle, ReadsForeignFilesAfterWeRewroteThem) {
   const auto before = load_by_theirs(files);
   for (const std::string& path : files) {
     EXPECT_THAT(launch_complaint(resolve_file(path)), Not(IsEmpty())) << path;
-    write_config_file(path, complete_document(read_config_file(path)));
+    write_config_file(path, complete_document(read_config_file(path), 1));
   }
   const auto after = load_by_theirs(files);
   for (size_t i = 0; i < files.size(); ++i) {

@@ -19,9 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const ConfigError&) {
     return 0;
   }
-  const nlohmann::json document = complete_document(file);
+  const nlohmann::json document = complete_document(file, 0);
   const ConfigFile again = parse_config(to_yaml(document), "f");
-  if (complete_document(again) != document) {
+  if (complete_document(again, 0) != document) {
     std::abort();
   }
   return 0;
