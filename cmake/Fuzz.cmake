@@ -82,5 +82,6 @@ function(accelerate_fuzz_test name)
   add_test(NAME ${name} COMMAND ${folder}/${name} ${options} ${folder}/${name}.corpus
                                 ${ARG_SEEDS})
   math(EXPR timeout "${ACCELERATE_FUZZ_SECONDS} + 120")
-  set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT ${timeout})
+  set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT ${timeout}
+                                          ${ACCELERATE_TEST_LOAD})
 endfunction()

@@ -78,6 +78,14 @@ function(accelerate_test_options target)
   target_compile_options(${target} PRIVATE ${ACCELERATE_TEST_OPTIONS})
 endfunction()
 
+# CTest's jobs are thirds of a core, and `./dev test` has two more than there
+# are: tests that wait for processes and clocks most of their time
+# (accelerate_tests_wait) run beside those that compute.
+set(ACCELERATE_TEST_LOAD PROCESSORS 3)
+function(accelerate_tests_wait)
+  set_tests_properties(${ARGN} PROPERTIES PROCESSORS 1)
+endfunction()
+
 # accelerate_test(NAME SOURCES files... [NEEDS libs...] [LABELS labels...]
 #                 [TORCH] [TIMEOUT seconds])
 # One GoogleTest program, run as one CTest case. TORCH adds the training
@@ -111,7 +119,8 @@ function(accelerate_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(
     ${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-                       SKIP_RETURN_CODE 77 ENVIRONMENT "OMP_NUM_THREADS=1")
+                       SKIP_RETURN_CODE 77 ENVIRONMENT "OMP_NUM_THREADS=1"
+                       ${ACCELERATE_TEST_LOAD})
 endfunction()
 
 # accelerate_program(NAME sources... [NEEDS libs...] [ALONE]): an example or a
