@@ -379,8 +379,9 @@ class ACCELERATE_API Accelerator {
   /// Whether any rank has raised it since the last check, on all ranks alike.
   bool check_trigger();
 
-  /// Finishes the trackers and leaves the group. Collectives throw from then
-  /// on.
+  /// Finishes the trackers and leaves the group. From then on collectives of
+  /// several processes throw, also those of other Accelerators of this process,
+  /// which share it.
   void end_training();
 
   // --- collectives on trees -------------------------------------------------

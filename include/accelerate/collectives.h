@@ -89,8 +89,9 @@ struct ACCELERATE_API PadOptions {
 };
 
 /// Pads dimension `dim` of each tensor with `pad_index` to the longest of all
-/// ranks. Tensors without that dimension stay as they are, and their sizes may
-/// differ between ranks.
+/// ranks. Tensors without that dimension stay as they are. All other sizes may
+/// differ between ranks. Throws `UsageError` where a dtype cannot hold
+/// `pad_index`.
 template <class T>
 T pad_across_processes(
     const ProcessGroup& group,

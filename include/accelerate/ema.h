@@ -40,12 +40,13 @@ struct ACCELERATE_API EmaOptions {
 ///       net.eval();
 ///     } // and its own weights again.
 ///
-/// Its state joins checkpoints by `accelerator.state().add("ema", ...)`. Not
-/// for engines of which each rank holds slices of the weights.
+/// Its state joins checkpoints by `accelerator.state().add("ema", ...)`; they
+/// are saved outside of the guard, which holds the model's own weights. Not for
+/// engines of which each rank holds slices of the weights.
 class ACCELERATE_API Ema : public Stateful {
  public:
   /// Begins with the weights as they are. Throws `UsageError` on a decay
-  /// outside of 0 to 1.
+  /// outside of 0 to 1 and on an empty pointer.
   explicit Ema(
       std::shared_ptr<torch::nn::Module> module,
       EmaOptions options = {});
@@ -72,6 +73,7 @@ class ACCELERATE_API Ema : public Stateful {
   /// `UsageError` where it does already.
   [[nodiscard]] Guard evaluate() { return Guard(*this); }
 
+  /// Throws `UsageError` while the model has the averages.
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 

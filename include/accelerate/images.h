@@ -28,11 +28,12 @@
 namespace accelerate {
 
 /// A JPEG or PNG file, told apart by its first bytes, as uint8 of shape
-/// 3 x H x W in the order red, green, blue: grey ones are repeated, colours
-/// that shine through lie on black, and 16 bits become 8. What EXIF says of
-/// rotation is not looked at. Throws `SystemError` where the file cannot be
-/// read, `DataError` where it is damaged or another format, `UsageError` where
-/// this build has no reader for it.
+/// 3 x H x W in the order red, green, blue, as Pillow's `convert("RGB")` gives
+/// it: grey ones are repeated, transparency is left out, of 16 bits the upper 8
+/// are taken, printers' colours (CMYK) become light. What the file says of
+/// gamma and EXIF of rotation is not looked at. Throws `SystemError` where the
+/// file cannot be read, `DataError` where it is damaged, another format or of
+/// more than 2^28 pixels, `UsageError` where this build has no reader for it.
 ACCELERATE_API at::Tensor read_image(const std::filesystem::path& file);
 
 /// One step from file to model: takes and gives C x H x W. Called by several

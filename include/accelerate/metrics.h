@@ -79,7 +79,8 @@ class ACCELERATE_API Accuracy : public Metric {
       int64_t ignored_label = kIgnoredLabel)
       : Metric(accelerator), ignored_label_(ignored_label) {}
   /// Class indices of the shape of `labels`, or scores with one more dimension
-  /// at dim 1, whose largest counts. Throws `UsageError` on other shapes.
+  /// at dim 1, whose largest counts. Throws `UsageError` on other shapes, on
+  /// fractions where classes are expected, and on scores of a single class.
   void update(const at::Tensor& predictions, const at::Tensor& labels);
   double compute() const;
 
@@ -131,7 +132,8 @@ class ACCELERATE_API Perplexity : public Metric {
       : Metric(accelerator), ignored_label_(ignored_label) {}
   /// Logits of shape B x T x V and labels of shape B x T that stand beside each
   /// other: for a causal model the logits without the last and the labels
-  /// without the first.
+  /// without the first. Throws `UsageError` on other shapes, and on the CPU on
+  /// labels outside of V.
   void update(const at::Tensor& logits, const at::Tensor& labels);
   /// A loss that is the mean over so many tokens.
   void update(double loss, int64_t num_tokens);

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <variant>
@@ -38,8 +39,14 @@ using StateValue =
 class ACCELERATE_API StateDict {
  public:
   void set(const std::string& name, bool value);
+  /// Throws `UsageError` where an unsigned one does not fit into int64.
   template <std::integral Number>
   void set(const std::string& name, Number value) {
+    if constexpr (std::unsigned_integral<Number>) {
+      if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+        throw_too_large(name);
+      }
+    }
     put(name, static_cast<int64_t>(value));
   }
   void set(const std::string& name, double value);
@@ -66,6 +73,7 @@ class ACCELERATE_API StateDict {
   auto end() const { return values_.end(); }
 
  private:
+  [[noreturn]] static void throw_too_large(const std::string& name);
   void put(const std::string& name, StateValue value);
 
   std::map<std::string, StateValue> values_;
@@ -86,8 +94,8 @@ extern template ACCELERATE_API const TensorSlice& StateDict::get(
 
 /// Writes a state to one safetensors file, all or nothing: tensors as tensors,
 /// everything else as text in its header. Throws `UsageError` on slices of
-/// tensors and on dtypes that files have no name for, `SystemError` where the
-/// file cannot be written.
+/// tensors, on undefined ones, on dtypes that files have no name for and on
+/// text that is no UTF-8, `SystemError` where the file cannot be written.
 ///
 ///     accelerate::save(scheduler.state_dict(), "scheduler.safetensors");
 ///     scheduler.load_state_dict(accelerate::load("scheduler.safetensors"));

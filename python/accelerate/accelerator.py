@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
@@ -580,8 +580,10 @@ class Accelerator(Configuration, Observation, Saving):
         for each sample; an empty list may meet lists of objects."""
         is_empty = isinstance(input_data, (list, tuple)) and not input_data
         if use_gather_object or is_empty or not _trees.has_only_tensors(input_data):
-            is_per_sample = isinstance(input_data, (list, tuple, torch.Tensor))
-            return operations.gather_object(self._real(input_data) if is_per_sample else input_data)
+            # Arrays of NumPy have rows too.
+            is_list = isinstance(input_data, Sequence) and not isinstance(input_data, (str, bytes))
+            has_rows = is_list or getattr(input_data, "ndim", 0) > 0
+            return operations.gather_object(self._real(input_data) if has_rows else input_data)
         if self.state.group.is_solo:
             return _trees.map_tensors(input_data, self._real)
         structure = operations.structure_of(input_data, "gather_for_metrics")
@@ -590,7 +592,7 @@ class Accelerator(Configuration, Observation, Saving):
 
     def _real(self, values: Any) -> Any:
         """Those that are no repetition, out of one for each sample."""
-        if isinstance(values, torch.Tensor) and values.dim() == 0:
+        if getattr(values, "ndim", 1) == 0:
             return values
         num_real = self._run.num_real(len(values))
         return values if num_real == len(values) else values[:num_real]

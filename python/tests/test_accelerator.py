@@ -299,6 +299,9 @@ TWO = """
     assert gather_object([rank, "x"]) == [0, "x", 1, "x"]
     assert broadcast_object_list([rank, {"k": rank}]) == [0, {"k": 0}]
     assert pad_across_processes(torch.ones(1, 1 + rank), dim=1, pad_index=9).tolist() == ([[1, 9]], [[1, 1]])[rank]
+    ragged = pad_across_processes(torch.ones(2 + rank, 3 - rank), dim=1, pad_index=-100)
+    ragged = accelerator.gather(pad_across_processes(ragged, dim=0, pad_index=-1))
+    assert ragged.shape == (6, 3) and ragged[2].tolist() == [-1] * 3 and ragged[5].tolist() == [1, 1, -100]
     assert accelerator.reduce(torch.tensor([1.0 + rank]), "mean").item() == 1.5
     assert accelerator.reduce({"m": [torch.tensor(rank)]}, "max")["m"][0].item() == 1
     nested = accelerator.gather({"a": (torch.tensor(rank), [torch.ones(2, 1) * rank])})

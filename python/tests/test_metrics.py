@@ -125,13 +125,15 @@ numbers = torch.arange(98)
 def epoch(loader, **options):
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))
     loader = accelerator.prepare(loader)
-    ids, losses, words = [], 0, []
+    ids, losses, words, rows = [], 0, [], []
     for batch in loader:
         ids += accelerator.gather_for_metrics(batch).tolist()
+        rows += accelerator.gather_for_metrics(batch.numpy())
         words += accelerator.gather_for_metrics([str(i) for i in batch.tolist()])
         losses += len(accelerator.gather_for_metrics(torch.ones(1).repeat(8)))
         remainder = GradientState().remainder
     assert words == [str(i) for i in ids]
+    assert rows == ids
     assert loader.remainder == remainder
     return [sorted(ids), losses, remainder]
 

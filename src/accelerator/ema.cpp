@@ -17,6 +17,9 @@ Ema::Ema(std::shared_ptr<torch::nn::Module> module, EmaOptions options)
     throw UsageError(str_cat(
         "[Ema] got the decay ", options.decay, ", expected one from 0 to 1"));
   }
+  if (module_ == nullptr) {
+    throw UsageError("[Ema] got an empty pointer, expected a module");
+  }
   auto set = parameters_of(*module_);
   names_ = std::move(set.names);
   parameters_ = std::move(set.parameters);
@@ -73,7 +76,13 @@ Ema::Guard::~Guard() {
   ema_.is_swapped_ = false;
 }
 
+// Whoever asks saves the model too, whose own weights are not in it now.
 StateDict Ema::state_dict() const {
+  if (is_swapped_) {
+    throw UsageError(
+        "[Ema] its state was asked for while the model has the averages; end "
+        "the guard of evaluate() first, then save");
+  }
   StateDict state;
   state.set("num_updates", num_updates_);
   for (size_t i = 0; i < names_.size(); ++i) {

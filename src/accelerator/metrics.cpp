@@ -18,9 +18,9 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     int64_t ignored_label) {
-  const bool are_scores = predictions.dim() == labels.dim() + 1;
-  const auto classes =
-      are_scores && predictions.dim() > 1 ? predictions.argmax(1) : predictions;
+  const bool are_scores =
+      predictions.dim() == labels.dim() + 1 && predictions.dim() > 1;
+  const auto classes = are_scores ? predictions.argmax(1) : predictions;
   if (classes.sizes() != labels.sizes()) {
     throw UsageError(str_cat(
         "[",
@@ -31,6 +31,18 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
         labels.sizes(),
         ", expected the same shape, or scores with one more dimension at "
         "dim 1"));
+  }
+  const bool are_of_one = are_scores && predictions.size(1) == 1;
+  if (are_of_one || (!are_scores && predictions.is_floating_point())) {
+    throw UsageError(str_cat(
+        "[",
+        where,
+        "] got predictions of dtype ",
+        predictions.scalar_type(),
+        " and shape ",
+        predictions.sizes(),
+        ", expected whole numbers (classes) or scores of several classes at "
+        "dim 1; of one score, give score > 0.5"));
   }
   const auto counts = labels.ne(ignored_label);
   return {classes.masked_select(counts), labels.masked_select(counts)};
@@ -90,6 +102,14 @@ void Mean::update(const at::Tensor& values, const at::Tensor& weights) {
   if (!weights.defined()) {
     add(two_sums(rows.sum(), at::full_like(rows.sum(), rows.numel())));
     return;
+  }
+  if (!at::is_expandable_to(weights.sizes(), values.sizes())) {
+    throw UsageError(str_cat(
+        "[Mean] got weights of shape ",
+        weights.sizes(),
+        " for values of shape ",
+        values.sizes(),
+        ", expected the same, or one that expands to it"));
   }
   const auto scale =
       real_rows(weights.to(values.device()).expand(values.sizes()))
@@ -180,7 +200,7 @@ double F1::compute() const {
 
 void Perplexity::update(const at::Tensor& logits, const at::Tensor& labels) {
   const auto scores = real_rows(logits);
-  const auto wanted = real_rows(labels);
+  const auto wanted = real_rows(labels).to(at::kLong);
   if (scores.dim() != wanted.dim() + 1 ||
       scores.sizes().slice(0, static_cast<size_t>(wanted.dim())) !=
           wanted.sizes()) {
@@ -190,6 +210,20 @@ void Perplexity::update(const at::Tensor& logits, const at::Tensor& labels) {
         " for labels of shape ",
         labels.sizes(),
         ", expected the labels' shape and one dimension more"));
+  }
+  const auto counted = wanted.masked_select(wanted.ne(ignored_label_));
+  if (wanted.is_cpu() && counted.numel() > 0 &&
+      (counted.min().item<int64_t>() < 0 ||
+       counted.max().item<int64_t>() >= scores.size(-1))) {
+    throw UsageError(str_cat(
+        "[Perplexity] got labels from ",
+        counted.min().item<int64_t>(),
+        " to ",
+        counted.max().item<int64_t>(),
+        ", expected 0 to ",
+        scores.size(-1) - 1,
+        " or ",
+        ignored_label_));
   }
   const auto loss = at::cross_entropy_loss(
       scores.flatten(0, -2).to(at::kFloat),

@@ -42,9 +42,9 @@ std::string describe(
     text += str_cat(' ', c10::toString(tensor.scalar_type()), '[');
     for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
       text += dim > 0 ? "," : "";
-      text += dim == free.dim || tensor.dim() <= free.dim
-                  ? "*"
-                  : std::to_string(tensor.size(dim));
+      const bool is_free =
+          free.are_others_free || dim == free.dim || tensor.dim() <= free.dim;
+      text += is_free ? "*" : std::to_string(tensor.size(dim));
     }
     text += ']';
     if (!group.impl()->travels_as_cpu(tensor.device().type())) {

@@ -20,11 +20,13 @@ struct Agreement {
   std::optional<std::vector<std::vector<at::Tensor>>> values;
 };
 
-/// Which dimension of a tensor may differ between ranks; in tensors without it
-/// all may.
+/// Which dimension of a tensor may differ between ranks, and is told to all; in
+/// tensors without it all may.
 struct FreeDim {
   static constexpr int64_t kNone = -1;
   int64_t dim = kNone;
+  /// So may the others. Not together with `Sends::kSmallValues`.
+  bool are_others_free = false;
 };
 
 enum class Sends {

@@ -50,6 +50,28 @@ at::Tensor pad(
   return padded;
 }
 
+// On all ranks, also those that have nothing to pad.
+void check_padding(double value, at::ScalarType dtype) {
+  const auto fits = [&] {
+    if (!at::isIntegralType(dtype, /*includeBool=*/true)) {
+      return true;
+    }
+    try {
+      return at::full({}, value, dtype).item<double>() == value;
+    } catch (const std::exception&) {
+      return false; // Torch throws on what is too large.
+    }
+  };
+  if (!fits()) {
+    throw UsageError(str_cat(
+        "[pad_across_processes] got pad_index ",
+        value,
+        " for a tensor of dtype ",
+        dtype,
+        ", expected a number that it can hold"));
+  }
+}
+
 int64_t largest(const Agreement& agreement, size_t tensor) {
   int64_t result = 0;
   for (const auto& sizes : agreement.free_sizes) {
@@ -79,6 +101,16 @@ at::Tensor reduce(const std::vector<at::Tensor>& values, ReduceOp op) {
       reduce_rows(rows.is_complex() ? at::view_as_real(rows) : rows, op);
   divide(reduced, op, static_cast<int>(values.size()));
   return rows.is_complex() ? at::view_as_complex(reduced) : reduced;
+}
+
+// A sum that wrapped around is off by 2^64, far beyond what doubles round.
+void check_sum(const at::Tensor& sum, const at::Tensor& rough) {
+  const auto off = (sum.to(at::kDouble) - rough).abs();
+  if (sum.numel() > 0 && off.max().item<double>() > 0x1p62) {
+    throw UsageError(
+        "[reduce] got numbers whose sum is beyond int64, expected one that "
+        "fits; reduce doubles");
+  }
 }
 
 // As `join` above for values that came along, back on the device of `rows`.
@@ -147,11 +179,23 @@ reduce(const ProcessGroup& group, const Leaves& leaves, ReduceOp op) {
   }
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < leaves.tensors.size(); ++i) {
-    result.push_back(leaves.tensors[i].detach().clone());
-    if (agreement.values) {
-      result.back().copy_(reduce((*agreement.values)[i], op));
-    } else {
-      group.all_reduce(result.back(), op);
+    const auto& own = leaves.tensors[i];
+    const auto reduced = [&](at::Tensor value) {
+      if (agreement.values) {
+        std::vector<at::Tensor> values;
+        for (const auto& each : (*agreement.values)[i]) {
+          values.push_back(each.to(value.scalar_type()));
+        }
+        value.copy_(reduce(values, op));
+      } else {
+        group.all_reduce(value, op);
+      }
+      return value;
+    };
+    result.push_back(reduced(own.detach().clone()));
+    const bool is_number = !leaves.are_numbers.empty() && leaves.are_numbers[i];
+    if (is_number && op == ReduceOp::kSum && own.scalar_type() == at::kLong) {
+      check_sum(result.back(), reduced(own.to(at::kDouble)));
     }
   }
   return result;
@@ -235,9 +279,15 @@ std::vector<at::Tensor> pad_across_processes(
         dim,
         ", expected 0 or more: count from the front"));
   }
-  const auto agreement =
-      agree(group, str_cat("pad_across_processes ", dim), leaves, {dim});
+  const auto agreement = agree(
+      group,
+      str_cat("pad_across_processes ", dim),
+      leaves,
+      {.dim = dim, .are_others_free = true});
   check_all_dense("pad_across_processes", leaves);
+  for (const auto& tensor : leaves.tensors) {
+    check_padding(pad_index, tensor.scalar_type());
+  }
   std::vector<at::Tensor> result;
   for (size_t i = 0; i < leaves.tensors.size(); ++i) {
     const auto& tensor = leaves.tensors[i];

@@ -223,6 +223,13 @@ void throw_uneven(
       str_cat("sample ", sample, " has ", got, ", sample 0 has ", expected));
 }
 
+void throw_too_large(uint64_t value) {
+  throw UsageError(str_cat(
+      "[collate] got ",
+      value,
+      ", expected a whole number that fits into int64; use a smaller type"));
+}
+
 void check_samples(size_t num_samples) {
   if (num_samples == 0) {
     throw UsageError("[collate] got no sample, expected at least one");

@@ -25,10 +25,13 @@ void require(bool is_met, const std::string& message) {
   }
 }
 
+/// Times any number of ranks and workers, it fits into int64.
+constexpr int64_t kMostBatchSize = int64_t{1} << 40;
+
 void check(const DataLoaderOptions& options, bool is_stream) {
   require(
-      options.batch_size >= 1,
-      str_cat("got batch_size ", options.batch_size, ", expected at least 1"));
+      options.batch_size >= 1 && options.batch_size <= kMostBatchSize,
+      str_cat("got batch_size ", options.batch_size, ", expected 1 to 2^40"));
   require(
       options.num_workers >= 0,
       str_cat("got num_workers ", options.num_workers, ", expected 0 or more"));

@@ -52,6 +52,26 @@ std::vector<std::filesystem::path> sorted_entries(
 
 } // namespace
 
+at::Tensor reserve_pixels(
+    int64_t height,
+    int64_t width,
+    const std::string& file,
+    int64_t num_channels) {
+  constexpr int64_t kMostPixels = int64_t{1} << 28;
+  // Each side is at most 2^31.
+  if (height * width > kMostPixels) {
+    throw DataError(str_cat(
+        "[read_image] '",
+        file,
+        "' says that it has ",
+        height,
+        " x ",
+        width,
+        " pixels, expected at most 2^28; cut or resize it before training"));
+  }
+  return at::empty({height, width, num_channels}, at::kByte);
+}
+
 at::Tensor read_image(const std::filesystem::path& file) {
   const MappedFile content(file, "read_image", "picture");
   const auto bytes = content.bytes();

@@ -93,6 +93,10 @@ ImageTransform center_crop(int64_t size) {
 
 ImageTransform random_crop(int64_t size, int64_t padding) {
   check_positive("random_crop", size);
+  if (padding < 0) {
+    throw UsageError(str_cat(
+        "[random_crop] got padding ", padding, ", expected at least 0"));
+  }
   return [size, padding](const at::Tensor& image, at::Generator& generator) {
     const auto framed =
         at::constant_pad_nd(image, {padding, padding, padding, padding});
@@ -183,13 +187,33 @@ ImageTransform normalize(
         "[normalize] got no mean, or a deviation that is not above 0; expected "
         "a number of each for every channel, or one for all");
   }
-  return [shift = as_channels(mean), scale = as_channels(deviation)](
-             const at::Tensor& image, at::Generator&) {
-    const auto numbers = image.scalar_type() == at::kByte
-                             ? image.to(at::kFloat).div_(255)
-                             : image.to(at::kFloat);
-    return numbers.sub(shift).div_(scale);
-  };
+  const auto num_numbers =
+      static_cast<int64_t>(std::max(mean.size(), deviation.size()));
+  if (std::min(mean.size(), deviation.size()) != 1 &&
+      mean.size() != deviation.size()) {
+    throw UsageError(str_cat(
+        "[normalize] got ",
+        mean.size(),
+        " means and ",
+        deviation.size(),
+        " deviations, expected as many of each, or one for all"));
+  }
+  return
+      [shift = as_channels(mean), scale = as_channels(deviation), num_numbers](
+          const at::Tensor& image, at::Generator&) {
+        const auto numbers = image.scalar_type() == at::kByte
+                                 ? image.to(at::kFloat).div_(255)
+                                 : image.to(at::kFloat);
+        if (num_numbers != 1 && num_numbers != image.size(0)) {
+          throw UsageError(str_cat(
+              "[normalize] got a picture of ",
+              image.size(0),
+              " channels, expected ",
+              num_numbers,
+              ", as there are so many numbers"));
+        }
+        return numbers.sub(shift).div_(scale);
+      };
 }
 
 } // namespace accelerate

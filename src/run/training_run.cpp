@@ -248,9 +248,9 @@ void TrainingRun::backward(
   const bool is_alone = group().world_size() == 1;
   if (is_alone && has_models_ && !complain_ && !step_state_->has_forward()) {
     throw UsageError(
-        "[backward] no prepared model was called since the last step; compute "
-        "the loss with the model that prepare() gave back, or its gradients "
-        "do not meet those of the other processes");
+        "[backward] no model that this Accelerator prepared was called since "
+        "the last step; compute the loss with the model that prepare() gave "
+        "back, or its gradients do not meet those of the other processes");
   }
   at::Tensor weighted =
       accumulation_->weigh(loss, options.weight, *step_state_, *reductions_);

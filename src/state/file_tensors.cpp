@@ -69,6 +69,14 @@ FileTensors::FileTensors(std::string where, std::string instead)
     : where_(std::move(where)), instead_(std::move(instead)) {}
 
 void FileTensors::add(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    throw UsageError(str_cat(
+        where_,
+        " '",
+        name,
+        "' is an undefined tensor, expected numbers; ",
+        instead_));
+  }
   if (!fits_into_files(tensor)) {
     throw UsageError(str_cat(
         where_,

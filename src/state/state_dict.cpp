@@ -20,6 +20,14 @@ const char* type_name(const StateValue& value) {
 
 } // namespace
 
+void StateDict::throw_too_large(const std::string& name) {
+  throw UsageError(str_cat(
+      "[state_dict] '",
+      name,
+      "' is an unsigned number above 2^63 - 1, expected one that fits into "
+      "int64; store it as text"));
+}
+
 void StateDict::put(const std::string& name, StateValue value) {
   values_.insert_or_assign(name, std::move(value));
 }
@@ -61,6 +69,10 @@ void StateDict::set(const std::string& name, StateValue value) {
   std::visit([&](auto& held) { set(name, std::move(held)); }, value);
 }
 void StateDict::set(const std::string& prefix, const StateDict& part) {
+  if (&part == this) {
+    set(prefix, StateDict(part)); // It grows while it is read.
+    return;
+  }
   for (const auto& [name, value] : part) {
     put(str_cat(prefix, '.', name), value);
   }

@@ -8,7 +8,9 @@
 #include "accelerate/error.h"
 #include "accelerate/safetensors.h"
 #include "accelerate/state_dict.h"
+#include "base/printable.h"
 #include "base/str.h"
+#include "base/utf8.h"
 #include "state/file_tensors.h"
 
 namespace accelerate {
@@ -39,12 +41,24 @@ StateValue value_of_json(const nlohmann::json& value) {
   return number;
 }
 
+void check_text(const std::string& name, const std::string& text) {
+  if (const auto place = find_invalid_utf8(text)) {
+    throw UsageError(str_cat(
+        "[save] the text of '",
+        printable(name),
+        "' is no UTF-8 at byte ",
+        *place,
+        ", expected text; store bytes as a uint8 tensor"));
+  }
+}
+
 } // namespace
 
 void save(const StateDict& state, const std::filesystem::path& file) {
   FileTensors tensors("[save]", "convert it first");
   auto values = nlohmann::json::object();
   for (const auto& [name, value] : state) {
+    check_text(name, name);
     if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
       tensors.add(name, *tensor);
     } else if (std::holds_alternative<TensorSlice>(value)) {
@@ -60,6 +74,7 @@ void save(const StateDict& state, const std::filesystem::path& file) {
     } else if (const auto* whole = std::get_if<int64_t>(&value)) {
       values[name] = *whole;
     } else {
+      check_text(name, std::get<std::string>(value));
       values[name] = std::get<std::string>(value);
     }
   }

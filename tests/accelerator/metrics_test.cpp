@@ -105,6 +105,40 @@ TEST(Metrics, CountTokensAndLeaveOutIgnoredOnes) {
   EXPECT_THROW(F1(accelerator, {.num_classes = 3}), UsageError);
 }
 
+TEST(Metrics, RefuseWhatTheyWouldCountWrongly) {
+  Accelerator accelerator({.cpu = true});
+  const auto labels = torch::tensor({0, 1, 1});
+  const auto probabilities = torch::tensor({0.2, 0.7, 0.9});
+  Accuracy accuracy(accelerator);
+  F1 f1(accelerator);
+  const auto is_refused = ThrowsMessage<UsageError>(HasSubstr("score > 0.5"));
+  EXPECT_THAT([&] { accuracy.update(probabilities, labels); }, is_refused);
+  EXPECT_THAT([&] { f1.update(probabilities, labels); }, is_refused);
+  EXPECT_THAT(
+      [&] {
+        accuracy.update(probabilities.view({3, 1}), labels);
+      },
+      is_refused);
+  accuracy.update(probabilities > 0.5, labels);
+  EXPECT_EQ(accuracy.compute(), 1.0);
+
+  Perplexity perplexity(accelerator);
+  const auto logits = torch::zeros({1, 3, 7});
+  perplexity.update(logits, torch::tensor({{0, 6, -100}}).to(torch::kInt));
+  EXPECT_NEAR(perplexity.compute(), 7.0, 1e-5);
+  EXPECT_THAT(
+      [&] {
+        perplexity.update(logits, torch::tensor({{0, 7, 1}}));
+      },
+      ThrowsMessage<UsageError>(HasSubstr("0 to 6")));
+  Mean mean(accelerator);
+  EXPECT_THAT(
+      [&] {
+        mean.update(torch::ones({2, 3}), torch::ones({2}));
+      },
+      ThrowsMessage<UsageError>(HasSubstr("weights of shape [2]")));
+}
+
 TEST(EarlyStopping, StopsAfterValuesInARowThatAreNotBetter) {
   EarlyStopping stopping({.patience = 2, .min_delta = 0.1});
   EXPECT_FALSE(stopping.should_stop(1.0));
@@ -140,10 +174,12 @@ TEST(Ema, AveragesWeightsAndLendsThem) {
     const auto averaged = ema.evaluate();
     EXPECT_FLOAT_EQ(net->weight.item<float>(), 1.9375F);
     EXPECT_THROW(ema.update(), UsageError);
+    EXPECT_THROW(ema.state_dict(), UsageError);
   }
   EXPECT_EQ(net->weight.item<float>(), 4.0F);
   const testing::TempDir folder;
   save(ema.state_dict(), folder.path() / "ema.safetensors");
+  EXPECT_THROW(Ema(std::shared_ptr<torch::nn::Module>()), UsageError);
   Ema other(net);
   other.load_state_dict(load(folder.path() / "ema.safetensors"));
   const auto averaged = other.evaluate();
@@ -173,6 +209,23 @@ TEST(StateDict, IsSavedToAFileBitForBit) {
   EXPECT_EQ(loaded.get<int64_t>("count"), int64_t{1} << 62);
   EXPECT_EQ(loaded.get<std::string>("text"), "a \"b\"");
   EXPECT_THROW(load(folder.path() / "none"), SystemError);
+}
+
+TEST(StateDict, ThatNoFileCanHoldIsNamed) {
+  const testing::TempDir folder;
+  const auto file = folder.path() / "state.safetensors";
+  StateDict text;
+  text.set("bytes", "\xff");
+  EXPECT_THAT(
+      [&] { save(text, file); },
+      ThrowsMessage<UsageError>(
+          AllOf(HasSubstr("'bytes'"), HasSubstr("UTF-8"))));
+  StateDict tensor;
+  tensor.set("gone", torch::Tensor());
+  EXPECT_THAT(
+      [&] { save(tensor, file); },
+      ThrowsMessage<UsageError>(HasSubstr("'gone' is an undefined tensor")));
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 TEST(Ranks, WithDifferentWeightsAreNamed) {

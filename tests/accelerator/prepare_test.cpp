@@ -109,6 +109,10 @@ TEST(Prepare, RefusesAnEmptyModulePointer) {
   EXPECT_THAT(
       [&] { accelerator.prepare(nothing); },
       ThrowsMessage<UsageError>(HasSubstr("empty module pointer")));
+  torch::nn::Linear empty{nullptr};
+  EXPECT_THAT(
+      [&] { accelerator.prepare(empty); },
+      ThrowsMessage<UsageError>(HasSubstr("empty module pointer")));
 }
 
 TEST(PreparedOptimizer, DrivesTorchsSchedulers) {

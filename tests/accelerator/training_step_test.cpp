@@ -202,7 +202,8 @@ TEST(Backward, RefusesALossOfNoPreparedModel) {
   const auto x = grid(2, 4, 1, 1);
   EXPECT_THAT(
       [&] { accelerator.backward(model->forward(x).sum()); },
-      ThrowsMessage<UsageError>(HasSubstr("no prepared model was called")));
+      ThrowsMessage<UsageError>(
+          HasSubstr("no model that this Accelerator prepared")));
   accelerator.backward(net(x).sum());
 }
 
@@ -259,7 +260,8 @@ TEST(Backward, TwoModelsMayBeCalledBeforeEitherIsStepped) {
   opt2.step();
   EXPECT_THAT(
       [&] { accelerator.backward(first->forward(x).sum()); },
-      ThrowsMessage<UsageError>(HasSubstr("no prepared model was called")));
+      ThrowsMessage<UsageError>(
+          HasSubstr("no model that this Accelerator prepared")));
 }
 
 TEST(Accumulate, RefusesAStaticGraphThatStartsInsideOfAWindow) {

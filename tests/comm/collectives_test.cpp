@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <limits>
 #include <mutex>
 
 #include "accelerate/c10d.h"
@@ -128,6 +130,18 @@ TEST(Numbers, ThatCannotBeReducedAreNamed) {
         [&] { reduce(group, std::pair(torch::ones(1), int8_t{100})); },
         ThrowsMessage<UsageError>(
             AllOf(HasSubstr("200"), HasSubstr("8 bits"))));
+    constexpr auto kMost = std::numeric_limits<int64_t>::max();
+    const auto is_refused =
+        ThrowsMessage<UsageError>(HasSubstr("beyond int64"));
+    EXPECT_THAT([&] { reduce(group, kMost); }, is_refused);
+    EXPECT_THAT([&] { reduce(group, -kMost); }, is_refused);
+    // More than travels with the check.
+    EXPECT_THAT(
+        [&] { reduce(group, std::vector<int64_t>(5000, kMost)); }, is_refused);
+    EXPECT_EQ(reduce(group, kMost / 2), kMost - 1);
+    EXPECT_EQ(reduce(group, kMost, ReduceOp::kMax), kMost);
+    // Tensors wrap around, as torch's do.
+    EXPECT_EQ(reduce(group, torch::tensor(kMost)).item<int64_t>(), -2);
   });
 }
 
@@ -259,6 +273,27 @@ TEST(PadAcrossProcesses, FillsUpToTheLongest) {
     // Without that dimension: unchanged, whatever the others have.
     const auto other = torch::zeros(2 + group.rank());
     EXPECT_TRUE(pad_across_processes(group, other, {.dim = 3}).is_same(other));
+    // One dimension after the other.
+    auto ragged = torch::full({2 + group.rank(), 3 - group.rank()}, 7);
+    ragged = pad_across_processes(group, ragged, {.dim = 1, .pad_index = -1});
+    ragged = pad_across_processes(group, ragged, {.dim = 0, .pad_index = -2});
+    EXPECT_TRUE(ragged.equal(
+        is_short ? torch::tensor({{7, 7, 7}, {7, 7, 7}, {-2, -2, -2}})
+                 : torch::tensor({{7, 7, -1}, {7, 7, -1}, {7, 7, -1}})));
+    // Also where this rank has nothing to pad.
+    for (const auto& [dtype, value] :
+         {std::pair(torch::kByte, -1.0),
+          std::pair(torch::kBool, std::nan("")),
+          std::pair(torch::kLong, 0.5)}) {
+      EXPECT_THAT(
+          [&, dtype = dtype, value = value] {
+            pad_across_processes(
+                group,
+                torch::ones({1 + group.rank()}, dtype),
+                {.pad_index = value});
+          },
+          ThrowsMessage<UsageError>(HasSubstr("pad_index")));
+    }
   });
 }
 

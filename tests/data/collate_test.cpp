@@ -44,6 +44,12 @@ TEST(Collate, MakesTensorsOfNumbers) {
   expect_equal<int64_t>(collate(std::vector<uint8_t>{255}), {255});
   expect_equal<float>(collate(std::vector<float>{0.5F}), {0.5F});
   expect_equal<double>(collate(std::vector<double>{0.1, 2}), {0.1, 2});
+  EXPECT_THAT(
+      [] { collate(std::vector<uint64_t>{~uint64_t{0}}); },
+      ThrowsMessage<UsageError>(HasSubstr("fits into int64")));
+  EXPECT_THROW(
+      collate(std::vector<std::vector<uint64_t>>{{1, ~uint64_t{0}}}),
+      UsageError);
   const auto flags = collate(std::vector{true, false});
   EXPECT_TRUE(flags.equal(torch::tensor({true, false})));
 }

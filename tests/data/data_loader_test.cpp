@@ -213,6 +213,7 @@ TEST(DataLoaderFaults, RefusesOptionsThatContradictEachOther) {
   const auto sampler = std::make_shared<RandomSampler>(2);
   const std::pair<DataLoaderOptions, const char*> cases[] = {
       {{.batch_size = 0}, "batch_size 0"},
+      {{.batch_size = int64_t{1} << 62}, "expected 1 to 2^40"},
       {{.num_workers = -1}, "num_workers -1"},
       {{.num_workers = 1, .prefetch_factor = 0}, "prefetch_factor 0"},
       {{.shuffle = true, .sampler = sampler}, "a sampler and shuffle"},

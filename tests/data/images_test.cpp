@@ -47,6 +47,25 @@ TEST(ReadImage, GivesThePixelsOfBothFormats) {
   }
 }
 
+// As Pillow 13's convert("RGB") has them.
+TEST(ReadImage, LeavesThePixelsOfUnusualFilesAsTheyAre) {
+  const auto pixel = [](const char* name, int64_t x) {
+    const auto image = read_image(kImages / name).to(torch::kInt);
+    std::vector<int> colours;
+    for (int64_t channel = 0; channel < 3; ++channel) {
+      colours.push_back(image[channel][0][x].item<int>());
+    }
+    return colours;
+  };
+  EXPECT_THAT(pixel("sixteen_bits.png", 0), ElementsAre(128, 64, 1));
+  EXPECT_THAT(pixel("gamma.png", 0), ElementsAre(128, 64, 10));
+  EXPECT_THAT(pixel("alpha.png", 0), ElementsAre(255, 128, 10));
+  EXPECT_THAT(pixel("grey_alpha.png", 0), ElementsAre(128, 128, 128));
+  EXPECT_THAT(pixel("palette.png", 0), ElementsAre(7, 8, 9));
+  EXPECT_THAT(pixel("palette.png", 1), ElementsAre(200, 100, 50));
+  EXPECT_THAT(pixel("ink.jpg", 5), ElementsAre(190, 137, 49));
+}
+
 TEST(ReadImage, NamesWhatIsWrongWithAFile) {
   const testing::TempDir folder;
   for (const char* name : {"gradient.png", "gradient.jpg"}) {
@@ -59,6 +78,9 @@ TEST(ReadImage, NamesWhatIsWrongWithAFile) {
   EXPECT_THAT(
       [&] { read_image(folder.write("text.png", "no picture")); },
       ThrowsMessage<DataError>(HasSubstr("does not begin as")));
+  EXPECT_THAT(
+      [&] { read_image(kImages / "huge.png"); },
+      ThrowsMessage<DataError>(HasSubstr("100000 x 100000")));
   EXPECT_THROW(read_image(folder.path() / "none.png"), SystemError);
 }
 
@@ -108,6 +130,12 @@ TEST(ImageTransforms, DoWhatTheirNamesSay) {
   const auto scaled = transformed(normalize({0.5}, {0.25}), image);
   EXPECT_NEAR(scaled[2][0][0].item<double>(), (128.0 / 255 - 0.5) / 0.25, 1e-6);
   EXPECT_THROW(transformed(random_crop(17), image), UsageError);
+  EXPECT_THROW(random_crop(4, -1), UsageError);
+  EXPECT_THROW(normalize({0.5, 0.5}, {0.5, 0.5, 0.5}), UsageError);
+  EXPECT_THROW(transformed(normalize({0.5, 0.5}, {0.5}), image), UsageError);
+  EXPECT_THROW(
+      transformed(normalize({0.5, 0.5, 0.5}, {0.5}), image.slice(0, 0, 1)),
+      UsageError);
   EXPECT_THROW(resize(0), UsageError);
 }
 

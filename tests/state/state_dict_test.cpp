@@ -39,6 +39,25 @@ TEST(StateDict, PartsKeepTheirNamesApart) {
   EXPECT_TRUE(state.part("b").empty());
 }
 
+TEST(StateDict, TakesItselfAsAPart) {
+  StateDict state;
+  state.set("a.b", 1);
+  state.set("a", 2);
+  state.set("a", state);
+  EXPECT_EQ(state.size(), 4u);
+  EXPECT_EQ(state.get<int64_t>("a.a.b"), 1);
+  EXPECT_EQ(state.get<int64_t>("a.a"), 2);
+}
+
+TEST(StateDict, RefusesNumbersThatDoNotFit) {
+  StateDict state;
+  EXPECT_THAT(
+      [&] { state.set("seed", ~uint64_t{0}); },
+      ThrowsMessage<UsageError>(HasSubstr("'seed'")));
+  state.set("letter", 'a');
+  EXPECT_EQ(state.get<int64_t>("letter"), 'a');
+}
+
 TEST(StateDict, SaysWhatIsMissingAndWhatHasAnotherType) {
   StateDict state;
   state.set("step", 1);

@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -99,6 +101,17 @@ using Kept = std::conditional_t<
     std::is_same_v<T, bool> || std::is_floating_point_v<T>,
     std::conditional_t<std::is_same_v<T, long double>, double, T>,
     int64_t>;
+
+[[noreturn]] ACCELERATE_API void throw_too_large(uint64_t value);
+template <Number T>
+Kept<T> keep(T value) {
+  if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8) {
+    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      throw_too_large(value);
+    }
+  }
+  return static_cast<Kept<T>>(value);
+}
 
 template <class T>
 constexpr auto collated_type();
@@ -379,8 +392,12 @@ at::Tensor join_numbers(
   std::vector<at::Tensor> rows;
   rows.reserve(samples.size());
   for (const T* sample : samples) {
-    rows.push_back(leaves.join(std::vector<Kept<typename T::value_type>>(
-        sample->begin(), sample->end())));
+    std::vector<Kept<typename T::value_type>> row;
+    row.reserve(sample->size());
+    for (const typename T::value_type number : *sample) {
+      row.push_back(keep(number));
+    }
+    rows.push_back(leaves.join(row));
   }
   return leaves.join(rows, name, path);
 }
@@ -405,7 +422,12 @@ Collated<T> join(
   if constexpr (std::is_same_v<T, at::Tensor>) {
     return leaves.join(copies<T, at::Tensor>(parts), name, path);
   } else if constexpr (Number<T>) {
-    return leaves.join(copies<T, Kept<T>>(parts));
+    std::vector<Kept<T>> numbers;
+    numbers.reserve(parts.size());
+    for (const T* part : parts) {
+      numbers.push_back(keep(*part));
+    }
+    return leaves.join(numbers);
   } else if constexpr (Numbers<T>) {
     return join_numbers(parts, leaves, name, path);
   } else if constexpr (Text<T>) {

@@ -25,6 +25,8 @@ namespace accelerate::detail {
 struct Leaves {
   std::vector<at::Tensor> tensors;
   std::string structure;
+  /// Which tensors were numbers; may be left out where none was.
+  std::vector<bool> are_numbers = {};
 };
 template <class T>
 Leaves take_apart(const T& value) {
@@ -34,14 +36,22 @@ Leaves take_apart(const T& value) {
       "a number, a container of them, or a struct with tensor_fields (strings "
       "and other objects: gather_objects of objects.h)");
   struct Taker final : tree::Visitor {
-    void tensor(at::Tensor& value) override { tensors.push_back(value); }
+    void tensor(at::Tensor& value) override {
+      tensors.push_back(value);
+      are_numbers.push_back(false);
+    }
     void numbers(tree::Numbers& value) override {
       tensors.push_back(value.tensor());
+      are_numbers.push_back(true);
     }
     std::vector<at::Tensor> tensors;
+    std::vector<bool> are_numbers;
   } taker;
   tree::walk(const_cast<T&>(value), taker);
-  return {std::move(taker.tensors), tree::structure(value)};
+  return {
+      std::move(taker.tensors),
+      tree::structure(value),
+      std::move(taker.are_numbers)};
 }
 /// Puts as many tensors as `take_apart` gave in the place of a tree's own.
 template <class T>

@@ -44,7 +44,7 @@ using ModuleOf = typename ModuleOfPointer<T>::Module;
 template <class T>
 std::shared_ptr<ModuleOf<T>> module_of(const T& object) {
   if constexpr (ModuleHolder<T>) {
-    return object.ptr();
+    return object.is_empty() ? nullptr : object.ptr();
   } else {
     return object;
   }
