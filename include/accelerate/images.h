@@ -61,8 +61,9 @@ ACCELERATE_API ImageTransform random_horizontal_flip(double probability = 0.5);
 ACCELERATE_API ImageTransform
 normalize(std::vector<double> mean, std::vector<double> deviation);
 
-/// Files of `folder/CLASS/...`, however deep. Classes are numbered in the order
-/// of their names, samples stand in the order of classes and paths. A sample is
+/// Files of `folder/CLASS/...`, however deep, links followed, hidden ones too.
+/// Classes are numbered in the order of their names, samples stand in the order
+/// of classes and paths. A sample is
 /// the picture after all transforms, and its class; without transforms fp32
 /// from 0 to 1.
 class ACCELERATE_API ImageFolder {

@@ -26,8 +26,13 @@ class ACCELERATE_API TrackedValue {
   using Value = std::variant<double, int64_t, bool, std::string>;
 
   TrackedValue(bool value) : value_(value) {}
-  TrackedValue(std::integral auto value)
-      : value_(static_cast<int64_t>(value)) {}
+  /// An unsigned number that does not fit into int64 is taken as a double.
+  template <std::integral Number>
+  TrackedValue(Number value) : value_(static_cast<int64_t>(value)) {
+    if (value > Number{} && std::get<int64_t>(value_) < 0) {
+      value_ = static_cast<double>(value);
+    }
+  }
   TrackedValue(std::floating_point auto value)
       : value_(static_cast<double>(value)) {}
   TrackedValue(const char* value) : value_(std::string(value)) {}

@@ -172,11 +172,20 @@ void Profile::State::finish_cycle() {
   result->save(part.string());
   std::filesystem::rename(part, path, error);
   if (error) {
+    std::error_code ignored;
+    const auto space =
+        std::filesystem::space(options.output_trace_dir, ignored);
+    const bool is_full = !ignored && space.available == 0;
+    // Kineto itself writes under another name first.
+    for (const char* ending : {"", ".tmp"}) {
+      std::filesystem::remove(part.string() + ending, ignored);
+    }
     throw SystemError(str_cat(
         "[profile] the trace '",
         path.string(),
         "' cannot be written: ",
-        error.message()));
+        is_full ? "no space left on the device" : error.message(),
+        "; choose another output_trace_dir"));
   }
   traces.push_back(path);
 }

@@ -2,7 +2,11 @@
 #include "base/ordered_workers.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
+
+#include "accelerate/error.h"
+#include "base/str.h"
 
 namespace accelerate {
 
@@ -10,12 +14,30 @@ OrderedWorkers::OrderedWorkers(
     int num_threads,
     std::function<void()> prepare_thread)
     : prepare_thread_(std::move(prepare_thread)) {
-  for (int i = 0; i < num_threads; ++i) {
-    threads_.emplace_back([this] { work(); });
+  threads_.reserve(static_cast<size_t>(std::max(num_threads, 0)));
+  try {
+    for (int i = 0; i < num_threads; ++i) {
+      threads_.emplace_back([this] { work(); });
+    }
+  } catch (const std::system_error& error) {
+    const auto num_started = threads_.size();
+    end();
+    throw SystemError(str_cat(
+        "[workers] only ",
+        num_started,
+        " of ",
+        num_threads,
+        " threads could be started: ",
+        error.code().message(),
+        "; use fewer workers, or raise the limit of processes or memory"));
   }
 }
 
 OrderedWorkers::~OrderedWorkers() {
+  end();
+}
+
+void OrderedWorkers::end() {
   stop();
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -37,6 +37,7 @@ class ACCELERATE_API OrderedWorkers {
   };
 
   /// `prepare_thread` is called once by each thread, before its first task.
+  /// Throws `SystemError` where the system refuses threads.
   explicit OrderedWorkers(
       int num_threads,
       std::function<void()> prepare_thread = {});
@@ -62,6 +63,7 @@ class ACCELERATE_API OrderedWorkers {
     Value value;
     std::exception_ptr error;
   };
+  void end();
   void work();
   bool has_task() const {
     return claimed_ < run_.num_tasks && claimed_ < taken_ + run_.capacity;

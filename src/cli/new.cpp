@@ -27,6 +27,21 @@ fs::path installed_prefix() {
   return error ? fs::path("/usr/local") : program.parent_path().parent_path();
 }
 
+/// As one word of a shell's command line.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+      "_-+=./,:@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+    return word;
+  }
+  std::string result = "'";
+  for (const char c : word) {
+    result += c == '\'' ? "'\\''" : std::string(1, c);
+  }
+  return result + "'";
+}
+
 void write_new_file(const fs::path& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);
@@ -53,18 +68,20 @@ void make_project(const NewProject& project) {
   }
   if (project.language == "python") {
     write_new_file(folder / "train.py", kNewTrainPy);
-    std::cout << "python " << (folder / "train.py").string() << '\n'
-              << "accelerate launch --num_processes 2 "
-              << (folder / "train.py").string() << '\n';
+    const auto script = quoted((folder / "train.py").string());
+    std::cout << "python " << script << '\n'
+              << "accelerate launch --num_processes 2 " << script << '\n';
     return;
   }
   write_new_file(folder / "CMakeLists.txt", kNewCMakeLists);
   write_new_file(folder / "train.cpp", kNewTrainCpp);
-  const auto build = (folder / "build").string();
-  std::cout << "cmake -S " << folder.string() << " -B " << build
-            << " -DCMAKE_PREFIX_PATH=" << installed_prefix().string()
-            << " && cmake --build " << build << '\n'
-            << "accelerate launch --num_processes 2 " << build << "/train\n";
+  const auto build = folder / "build";
+  std::cout << "cmake -S " << quoted(folder.string()) << " -B "
+            << quoted(build.string()) << ' '
+            << quoted("-DCMAKE_PREFIX_PATH=" + installed_prefix().string())
+            << " && cmake --build " << quoted(build.string()) << '\n'
+            << "accelerate launch --num_processes 2 "
+            << quoted((build / "train").string()) << '\n';
 }
 
 } // namespace

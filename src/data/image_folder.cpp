@@ -27,17 +27,14 @@ bool is_image_name(const std::filesystem::path& file) {
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
 }
 
-template <class Iterator>
-std::vector<std::filesystem::path> sorted_entries(
-    const std::filesystem::path& folder,
-    bool (*is_wanted)(const std::filesystem::directory_entry&)) {
-  std::vector<std::filesystem::path> found;
+std::vector<std::filesystem::directory_entry> sorted_entries(
+    const std::filesystem::path& folder) {
+  std::vector<std::filesystem::directory_entry> found;
   std::error_code error;
-  for (Iterator entry(folder, error), end; !error && entry != end;
+  for (std::filesystem::directory_iterator entry(folder, error), end;
+       !error && entry != end;
        entry.increment(error)) {
-    if (is_wanted(*entry)) {
-      found.push_back(entry->path());
-    }
+    found.push_back(*entry);
   }
   if (error) {
     throw SystemError(str_cat(
@@ -48,6 +45,28 @@ std::vector<std::filesystem::path> sorted_entries(
   }
   std::sort(found.begin(), found.end());
   return found;
+}
+
+/// Adds the pictures below `folder`, links followed. `above`: the folders that
+/// it lies in; a link to one of them leads nowhere new.
+void add_pictures(
+    const std::filesystem::path& folder,
+    std::vector<std::filesystem::path>& above,
+    std::vector<std::filesystem::path>& found) {
+  std::error_code error;
+  const auto place = std::filesystem::canonical(folder, error);
+  if (std::find(above.begin(), above.end(), place) != above.end()) {
+    return;
+  }
+  above.push_back(place);
+  for (const auto& entry : sorted_entries(folder)) {
+    if (entry.is_directory(error)) {
+      add_pictures(entry.path(), above, found);
+    } else if (is_image_name(entry.path())) {
+      found.push_back(entry.path());
+    }
+  }
+  above.pop_back();
 }
 
 } // namespace
@@ -93,15 +112,18 @@ ImageFolder::ImageFolder(
     const std::filesystem::path& folder,
     std::vector<ImageTransform> transforms)
     : transforms_(std::move(transforms)) {
-  namespace fs = std::filesystem;
-  for (const auto& path : sorted_entries<fs::directory_iterator>(
-           folder, [](const auto& entry) { return entry.is_directory(); })) {
+  for (const auto& entry : sorted_entries(folder)) {
+    std::error_code error;
+    if (!entry.is_directory(error)) {
+      continue;
+    }
+    const auto& path = entry.path();
     const auto index = static_cast<int64_t>(classes_.size());
     classes_.push_back(path.filename().string());
-    const auto files = sorted_entries<fs::recursive_directory_iterator>(
-        path, [](const auto& entry) {
-          return entry.is_regular_file() && is_image_name(entry.path());
-        });
+    std::vector<std::filesystem::path> above;
+    std::vector<std::filesystem::path> files;
+    add_pictures(path, above, files);
+    std::sort(files.begin(), files.end());
     if (files.empty()) {
       throw DataError(str_cat(
           "[ImageFolder] the class '",

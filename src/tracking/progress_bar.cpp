@@ -13,6 +13,7 @@
 
 #include "accelerate/process.h"
 #include "base/str.h"
+#include "base/utf8.h"
 #include "tracking/screen.h"
 
 namespace accelerate {
@@ -55,6 +56,23 @@ std::string rate_text(double rate, const std::string& unit) {
   std::snprintf(number, sizeof(number), "%.2f", is_slow ? 1 / rate : rate);
   return str_cat(
       number, is_slow ? "s/" : unit, is_slow ? unit : std::string("/s"));
+}
+
+/// The first characters, each of which is taken for one column.
+std::string first_columns(const std::string& text, size_t columns) {
+  size_t end = 0;
+  for (; columns > 0 && end < text.size(); --columns) {
+    end += utf8_sequence_at(text, end).length;
+  }
+  return text.substr(0, end);
+}
+
+size_t num_columns(const std::string& text) {
+  size_t count = 0;
+  for (size_t at = 0; at < text.size(); ++count) {
+    at += utf8_sequence_at(text, at).length;
+  }
+  return count;
 }
 
 } // namespace
@@ -112,7 +130,7 @@ std::string ProgressBar::State::line(int columns) const {
   // One column stays free: a full line would wrap on some terminals.
   const auto room = static_cast<size_t>(std::max(columns - 1, 1));
   if (total < 0) {
-    return (title + numbers()).substr(0, room);
+    return first_columns(title + numbers(), room);
   }
   const double share =
       total > 0 ? std::clamp(
@@ -124,12 +142,12 @@ std::string ProgressBar::State::line(int columns) const {
   std::snprintf(percent, sizeof(percent), "%3.0f%%", share * 100);
   const std::string head = title + percent + "|";
   const std::string tail = "| " + numbers();
-  const size_t text = head.size() + tail.size();
+  const size_t text = num_columns(head) + num_columns(tail);
   const size_t cells = std::max(room > text ? room - text : 0, kMinBarCells);
   const auto filled = static_cast<size_t>(share * static_cast<double>(cells));
-  return (head + std::string(filled, '#') + std::string(cells - filled, ' ') +
-          tail)
-      .substr(0, room);
+  return first_columns(
+      head + std::string(filled, '#') + std::string(cells - filled, ' ') + tail,
+      room);
 }
 
 ProgressBar::ProgressBar(int64_t total, ProgressBarOptions options)

@@ -3,10 +3,16 @@
 #include "base/ordered_workers.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+
+#include "accelerate/error.h"
 
 namespace accelerate {
 namespace {
@@ -119,6 +125,28 @@ TEST(OrderedWorkers, PreparesEachThreadOnceBeforeItsFirstTask) {
 TEST(OrderedWorkers, EndsWithoutARun) {
   const OrderedWorkers unused(2);
   EXPECT_EQ(unused.num_threads(), 2);
+}
+
+TEST(OrderedWorkers, AreAnErrorWhereThreadsAreRefused) {
+  const pid_t child = fork();
+  if (child == 0) {
+    // The limit counts processes of a user other than root.
+    const rlimit few{4, 4};
+    if ((geteuid() == 0 && setuid(65534) != 0) ||
+        setrlimit(RLIMIT_NPROC, &few) != 0) {
+      _exit(2);
+    }
+    try {
+      OrderedWorkers workers(50);
+      _exit(1);
+    } catch (const SystemError& error) {
+      const std::string_view text = error.what();
+      _exit(text.find("of 50 threads") == std::string_view::npos ? 3 : 0);
+    }
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 } // namespace

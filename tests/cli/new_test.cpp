@@ -38,6 +38,11 @@ TEST(New, KnowsPython) {
       {kNewProgram, "new", folder.string(), "--language", "python"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("python " + folder.string()));
+  // What it says can be copied into a shell.
+  const auto odd = parent.path() / "it's new";
+  EXPECT_THAT(
+      run_process({kNewProgram, "new", odd.string()}).out,
+      HasSubstr("cmake -S '" + parent.path().string() + "/it'\\''s new' -B "));
   EXPECT_THAT(read_file(folder / "train.py"), HasSubstr("Accelerator()"));
 }
 

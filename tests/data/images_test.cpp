@@ -100,6 +100,18 @@ TEST(ImageFolder, NumbersClassesByName) {
     EXPECT_LE(pictures.max().item<float>(), 1.0F);
     EXPECT_TRUE(labels.equal(torch::tensor({0, 1})));
   }
+  // Links are followed, also those that lead up; a dead one is a sample that
+  // cannot be read.
+  std::filesystem::create_directory_symlink(
+      folder.path() / "rose/deep", folder.path() / "lily/linked");
+  std::filesystem::create_directory_symlink(
+      folder.path() / "lily", folder.path() / "lily/round");
+  std::filesystem::create_symlink(
+      folder.path() / "gone", folder.path() / "rose/dead.jpg");
+  const ImageFolder linked(folder.path());
+  ASSERT_EQ(linked.size(), 4U);
+  EXPECT_EQ(linked.file(1), folder.path() / "lily/linked/gradient.png");
+  EXPECT_THROW(read_image(linked.file(2)), SystemError);
   std::filesystem::create_directories(folder.path() / "empty");
   EXPECT_THAT(
       [&] { ImageFolder(folder.path()); },

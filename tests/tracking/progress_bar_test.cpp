@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "accelerate/logger.h"
+#include "base/utf8.h"
 
 namespace accelerate {
 namespace {
@@ -44,6 +45,22 @@ TEST(ProgressBar, NeverDrawsALineWiderThanTheTerminal) {
   std::istringstream lines(out.str());
   for (std::string line; std::getline(lines, line, '\r');) {
     EXPECT_LT(line.substr(0, line.find("\033")).size(), 20U);
+  }
+}
+
+TEST(ProgressBar, CutsBetweenCharacters) {
+  for (int columns = 1; columns < 12; ++columns) {
+    std::ostringstream out;
+    {
+      ProgressBar bar(
+          1,
+          {.description = "\xC3\xBC\xE4\xB8\xAD\xC3\xBC",
+           .enabled = true,
+           .output = &out,
+           .columns = columns});
+      bar.update();
+    }
+    EXPECT_FALSE(find_invalid_utf8(out.str())) << columns;
   }
 }
 

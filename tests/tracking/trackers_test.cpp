@@ -50,6 +50,12 @@ struct Failing : Remembering {
   void finish() override { throw 1; }
 };
 
+TEST(TrackedValue, OfAnUnsignedNumberIsNeverNegative) {
+  EXPECT_EQ(TrackedValue(~uint64_t{0}).number(), 0x1p64);
+  EXPECT_EQ(TrackedValue(uint64_t{7}).text(), "7");
+  EXPECT_EQ(TrackedValue(-7).text(), "-7");
+}
+
 TEST(Trackers, HandEverythingToEachInOrder) {
   const TempDir folder;
   auto one = std::make_shared<Remembering>("one");
