@@ -38,6 +38,7 @@
 #include "accelerate/state_dict.h"
 #include "accelerate/state_registry.h"
 #include "accelerate/stateful.h"
+#include "accelerate/step_times.h"
 #include "accelerate/sync_batch_norm.h"
 #include "accelerate/text_files.h"
 #include "accelerate/token_file.h"

@@ -35,6 +35,7 @@
 #include "accelerate/schedulers.h"
 #include "accelerate/splitting.h"
 #include "accelerate/state_registry.h"
+#include "accelerate/step_times.h"
 #include "accelerate/tracking.h"
 
 namespace accelerate {
@@ -127,6 +128,11 @@ class ACCELERATE_API Accelerator {
   std::filesystem::path save_state(
       const std::filesystem::path& folder = {},
       const SaveStateOptions& options = {});
+  /// Where the time of the steps went that this thread has done since the
+  /// Accelerator was made. Always there: it costs a few reads of a clock.
+  ///
+  ///     accelerator.print(accelerator.step_times().summary());
+  StepTimes step_times() const;
   /// Until nothing is being written any more. What an asynchronous save failed
   /// with is thrown here, or by the next call that saves, loads or looks for a
   /// checkpoint, or by `end_training`; once. A program that ends waits too, and

@@ -62,6 +62,11 @@ struct ACCELERATE_API AcceleratorOptions {
   /// every 100th backward compares weights (`check_ranks_equal`). Where it
   /// is not given, ACCELERATE_DEBUG_MODE says it.
   std::optional<bool> debug = {};
+  /// Say at the end of the run (`end_training`, or the last handle's end), on
+  /// the main process's stderr, what bounds its steps: `StepTimes::summary`.
+  /// Where it is not given, ACCELERATE_STEP_SUMMARY says it; else nobody is
+  /// told who did not ask.
+  std::optional<bool> step_summary = {};
   DdpOptions ddp = {};
   /// What of a model each rank holds a part of only. Where its `stage` is
   /// given, `ddp` is not used.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,11 @@ struct ACCELERATE_API ProcessGroupOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How long to wait for all ranks to arrive at the meeting point.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
+  /// A collective that waits for longer than this has one rank say on stderr
+  /// where all of them are (docs/troubleshooting.md); 0: never. It goes on
+  /// waiting until `timeout`. Where it is not given, ACCELERATE_HANG_SECONDS
+  /// says it, else it is 10 seconds.
+  std::optional<std::chrono::milliseconds> hang_message_after = {};
 };
 
 /// A handle to a group of ranks; copies share the group. All ranks must call

@@ -9,12 +9,14 @@ from typing import Any
 import torch.distributed as dist
 
 from accelerate import _C
+from accelerate._stacks import watch_script
 from accelerate.errors import ConfigError
 
 
 def connect(cpu: bool, kwargs: dict[str, Any]) -> tuple[_C.ProcessEnvironment, _C.ProcessGroup]:
     """The place of this process and the group of all; makes torch.distributed's group where the
     user has not made one."""
+    watch_script()
     if dist.is_available() and dist.is_initialized():
         return _environment_of_user(), _C.ProcessGroup(dist.group.WORLD)
     environment = _C.detect_environment()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from accelerate import _debug, _generators
+from accelerate import _C, _debug, _generators
 from accelerate._batch_indices import RecordedIndices, get_sampler
 from accelerate._sharding import (
     BatchSamplerShard,
@@ -77,6 +77,13 @@ class ReadAhead:
 
     def read(self, batches: Iterator) -> Any:
         """The next batch, or None."""
+        part = _C.enter_data()
+        try:
+            return self._read(batches)
+        finally:
+            _C.leave_part(part)
+
+    def _read(self, batches: Iterator) -> Any:
         if self._kinds is not None:
             self._place.ahead = _generators.take(self._kinds)
             return next(batches, None)

@@ -111,6 +111,12 @@ class Observation:
             for tracker in self.trackers:
                 tracker.log(values, step=step, **(log_kwargs or {}).get(tracker.name, {}))
 
+    def step_times(self) -> _C.StepTimes:
+        """Where the time of the steps went that this thread has done since the Accelerator was
+        made: `sum` over `num_steps` steps and the `last` ones by part, in seconds of the host's
+        clock; `summary()` says in words what bounds them."""
+        return self._run.step_times()
+
     @contextmanager
     def profile(
         self, profile_handler: ProfileKwargs | None = None

@@ -220,6 +220,7 @@ class Accelerator(Configuration, Observation, Saving):
         with ExitStack() as last_first:
             last_first.callback(self.state.destroy_process_group)
             last_first.callback(self.wait_for_save)
+            last_first.callback(self._run.say_step_times)
             for tracker in reversed(self.trackers):
                 last_first.callback(tracker.finish)
 

@@ -259,6 +259,8 @@ void bind_run(py::module_& module) {
           py::arg("asynchronous") = false,
           py::arg("total_limit") = py::none())
       .def("wait_for_save", &TrainingRun::wait_for_save, release)
+      .def("step_times", &TrainingRun::step_times)
+      .def("say_step_times", &TrainingRun::say_step_times)
       .def("should_stop", &TrainingRun::should_stop, release)
       .def(
           "load_state",

@@ -10,6 +10,7 @@ void bind_errors(pybind11::module_& module);
 void bind_settings(pybind11::module_& module);
 void bind_process(pybind11::module_& module);
 void bind_group(pybind11::module_& module);
+void bind_observe(pybind11::module_& module);
 void bind_state(pybind11::module_& module);
 void bind_step_state(pybind11::module_& module);
 void bind_data(pybind11::module_& module);

@@ -8,6 +8,7 @@ PYBIND11_MODULE(_C, module) {
   bind_settings(module);
   bind_process(module);
   bind_group(module);
+  bind_observe(module);
   bind_state(module);
   bind_step_state(module);
   bind_data(module);

@@ -130,6 +130,10 @@ std::filesystem::path Accelerator::save_state(
   return target;
 }
 
+StepTimes Accelerator::step_times() const {
+  return state_->run.step_times();
+}
+
 void Accelerator::init_trackers(
     const std::string& project,
     TrackingOptions options) {

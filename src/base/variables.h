@@ -12,6 +12,8 @@ inline constexpr const char* kGradientAccumulationSteps =
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 inline constexpr const char* kDebugMode = "ACCELERATE_DEBUG_MODE";
 inline constexpr const char* kCpuAffinity = "ACCELERATE_CPU_AFFINITY";
+inline constexpr const char* kHangSeconds = "ACCELERATE_HANG_SECONDS";
+inline constexpr const char* kStepSummary = "ACCELERATE_STEP_SUMMARY";
 
 // For the launcher alone.
 inline constexpr const char* kConfigFile = "ACCELERATE_CONFIG_FILE";
@@ -46,6 +48,7 @@ inline constexpr const char* kPath = "PATH";
 inline constexpr const char* kHome = "HOME";
 inline constexpr const char* kHuggingFaceHome = "HF_HOME";
 inline constexpr const char* kCacheHome = "XDG_CACHE_HOME";
+inline constexpr const char* kRuntimeDir = "XDG_RUNTIME_DIR";
 inline constexpr const char* kNoColor = "NO_COLOR";
 
 // What a program shows.

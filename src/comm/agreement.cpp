@@ -155,6 +155,7 @@ Agreement agree(
     return {{sizes}, std::nullopt};
   }
   const std::string description = describe(group, operation, leaves, free);
+  const TopicScope topic(description);
   auto packet = at::zeros({kPacketWords}, at::kLong);
   auto* words = packet.data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(stable_hash(description));
@@ -242,6 +243,7 @@ void announce(const ProcessGroup& group, const std::string& operation) {
   // The group holds what is to be done; it must not hold itself.
   impl->set_unsettled(
       [exchange, packets, operation, description](const ProcessGroup& group) {
+        const TopicScope topic(description);
         exchange->wait();
         for (int rank = 0; rank < group.world_size(); ++rank) {
           if (packets[rank].const_data_ptr<int64_t>()[0] !=

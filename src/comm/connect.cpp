@@ -2,6 +2,7 @@
 // First contact: from a topology and a meeting point to a process group.
 #include "comm/connect.h"
 
+#include <atomic>
 #include <csignal>
 #include <map>
 #include <mutex>
@@ -141,6 +142,22 @@ void enlist(const std::vector<ProcessGroup>& groups) {
   }
 }
 
+void watch_threads(
+    const std::vector<ProcessGroup>& groups,
+    std::chrono::milliseconds threshold) {
+  static std::atomic<int> num_runs = 0;
+  const std::string run = str_cat("threads ", ++num_runs);
+  for (const auto& group : groups) {
+    auto membership = std::make_unique<Membership>();
+    membership->rank = group.rank();
+    membership->world_size = group.world_size();
+    membership->threads_of = run;
+    membership->threshold = threshold;
+    membership->num_collectives = collective_counter(group.impl()->group());
+    group.impl()->watch_as(Watchdog::instance().join(std::move(membership)));
+  }
+}
+
 } // namespace
 
 // c10d writes to sockets without asking for an error instead of the signal, as
@@ -181,6 +198,7 @@ ProcessGroup ProcessGroup::connect(
   // Rank 0 holds the store: it must not end before the others are connected.
   group.guard("connect", [&] { enlist({group}); });
   forget_gloo_address(arguments.store, topology.rank);
+  group.impl()->watch(hang_threshold(options.hang_message_after));
   return group;
 }
 
@@ -208,10 +226,14 @@ void run_ranks(
   };
   on_threads(num_ranks, connect, [](int) {});
   enlist(groups);
+  watch_threads(groups, hang_threshold(options.hang_message_after));
   // A rank that ends shuts its group down, so that the others do not wait.
   on_threads(
       num_ranks,
-      [&](int rank) { function(group_of(rank)); },
+      [&](int rank) {
+        group_of(rank).impl()->join_record();
+        function(group_of(rank));
+      },
       [&](int rank) { group_of(rank).shutdown(); });
 }
 

@@ -179,6 +179,10 @@ void ProcessGroup::Impl::shutdown() {
     }
   }
   unsettled_ = {};
+  exchange_.reset();
+  if (membership_ != nullptr && !is_part_ && ranks_are_threads_) {
+    membership_->is_over = true;
+  }
   if (group_ && owns_) {
     try {
       group_->shutdown();
@@ -192,6 +196,7 @@ void ProcessGroup::Impl::shutdown() {
 ProcessGroup::Work ProcessGroup::Impl::start(
     const std::shared_ptr<Impl>& impl,
     const char* operation,
+    const at::Tensor& tensor,
     const Start& start,
     std::function<void()> complete) {
   if (impl->solo_) {
@@ -209,14 +214,49 @@ ProcessGroup::Work ProcessGroup::Impl::start(
         "end_training()"));
   }
   settle(impl);
-  const Operation numbered{operation, ++impl->num_operations_};
+  const Operation numbered = impl->number(operation, tensor);
   const auto begin = Clock::now();
+  // Backends that connect at the first call wait here.
+  const OperationScope scope(Part::kCommunication, impl->membership_, numbered);
   try {
     auto work = start(*impl->group_);
     return Work(std::make_unique<Work::State>(
         Work::State{impl, numbered, std::move(work), std::move(complete)}));
   } catch (const std::exception& error) {
     impl->fail(numbered, error, seconds_since(begin));
+  }
+}
+
+ObservedOperation ProcessGroup::Impl::number(
+    const char* operation,
+    const at::Tensor& tensor) {
+  Operation numbered;
+  numbered.name = operation;
+  numbered.number = ++num_operations_;
+  numbered.group_size = is_part_ ? world_size_ : 0;
+  if (tensor.defined()) {
+    numbered.dtype = c10::toString(tensor.scalar_type());
+    const auto sizes = tensor.sizes();
+    numbered.num_dims = std::min(sizes.size(), numbered.sizes.size());
+    std::copy_n(sizes.begin(), numbered.num_dims, numbered.sizes.begin());
+  }
+  return numbered;
+}
+
+void ProcessGroup::Impl::watch(std::chrono::milliseconds threshold) {
+  exchange_ = HangExchange::watch(group_, threshold);
+  membership_ = exchange_ ? &exchange_->membership() : nullptr;
+  join_record();
+}
+
+void ProcessGroup::Impl::watch_with(const Impl& whole) {
+  membership_ = whole.membership_;
+  is_part_ = true;
+}
+
+void ProcessGroup::Impl::join_record() const {
+  if (membership_ != nullptr) {
+    RankRecord::of_this_thread().join(*membership_);
   }
 }
 
@@ -229,6 +269,7 @@ void ProcessGroup::Impl::settle(const std::shared_ptr<Impl>& impl) {
 
 void ProcessGroup::Impl::finish(const Operation& operation, c10d::Work& work) {
   const auto begin = Clock::now();
+  const OperationScope scope(Part::kCommunication, membership_, operation);
   try {
     work.wait();
   } catch (const std::exception& error) {
@@ -238,15 +279,20 @@ void ProcessGroup::Impl::finish(const Operation& operation, c10d::Work& work) {
 
 void ProcessGroup::Impl::guard(
     const char* operation,
-    const std::function<void()>& work) {
+    const std::function<void()>& work,
+    Part part) {
   const auto begin = Clock::now();
+  Operation whole;
+  whole.name = operation;
+  whole.number = num_operations_;
+  const OperationScope scope(part, membership_, whole);
   try {
     work();
   } catch (const std::exception& error) {
     if (!group_ || !is_about_communication(error)) {
       throw;
     }
-    fail({operation, num_operations_}, error, seconds_since(begin));
+    fail(whole, error, seconds_since(begin));
   }
 }
 
@@ -254,6 +300,9 @@ void ProcessGroup::Impl::fail(
     const Operation& operation,
     const std::exception& error,
     double seconds) const {
+  if (membership_ != nullptr) {
+    membership_->has_spoken = false; // It does not go on.
+  }
   const std::string cause = first_line(error.what());
   const std::string message = str_cat(
       "[",
@@ -351,7 +400,7 @@ void ProcessGroup::check_collectives() {
 void ProcessGroup::barrier() const {
   if (!impl_->is_solo()) {
     check_raw(*this, "barrier", {});
-    Impl::start(impl_, "barrier", [&](auto& group) {
+    Impl::start(impl_, "barrier", {}, [&](auto& group) {
       // c10d's own keeps a static tensor, which threads would write at once.
       return ranks_are_threads() ? group.getBackend(c10::kCPU)->barrier()
                                  : group.barrier();
@@ -374,6 +423,7 @@ ProcessGroup::Work ProcessGroup::start_broadcast(at::Tensor tensor, int root)
   return Impl::start(
       impl_,
       "broadcast",
+      tensor,
       [&](auto& group) { return group.broadcast(tensors, options); },
       [tensor, carried]() mutable { take(tensor, carried); });
 }
@@ -397,6 +447,7 @@ ProcessGroup::Work ProcessGroup::start_all_reduce(
   return Impl::start(
       impl_,
       "all_reduce",
+      tensor,
       [&](auto& group) { return group.allreduce(tensors, options); },
       [real, carried, op, size = world_size()]() mutable {
         divide(carried, op, size);
@@ -426,6 +477,7 @@ ProcessGroup::Work ProcessGroup::start_all_gather_into(
   return Impl::start(
       impl_,
       "all_gather",
+      part,
       [&](auto& group) { return group._allgather_base(output, input); },
       [whole, gathered, carried]() mutable { take(whole, gathered); });
 }
@@ -455,6 +507,7 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
   return Impl::start(
       impl_,
       "reduce_scatter",
+      whole,
       [&, flat = rows.view(-1)](auto& group) mutable {
         if (by_exchange) {
           std::vector<int64_t> evenly;
@@ -522,7 +575,7 @@ at::Tensor ProcessGroup::gather_to(const at::Tensor& tensor, int root) const {
     outputs.push_back(as_bytes(rows).view({world_size(), -1}).unbind(0));
   }
   std::vector<at::Tensor> inputs = {as_bytes(carried)};
-  Impl::start(impl_, "gather", [&](auto& group) {
+  Impl::start(impl_, "gather", tensor, [&](auto& group) {
     return group.gather(outputs, inputs, options);
   }).wait();
   return rank() == root ? rows.to(tensor.device()) : rows;
@@ -550,7 +603,7 @@ void ProcessGroup::scatter(at::Tensor output, const at::Tensor& rows, int root)
     inputs.push_back(
         as_bytes(impl_->carried(rows)).view({world_size(), -1}).unbind(0));
   }
-  Impl::start(impl_, "scatter", [&](auto& group) {
+  Impl::start(impl_, "scatter", output, [&](auto& group) {
     return group.scatter(outputs, inputs, options);
   }).wait();
   take(output, carried);
@@ -565,6 +618,7 @@ ProcessGroup::start_send(const at::Tensor& tensor, int to, int channel) const {
   return Impl::start(
       impl_,
       "send",
+      tensor,
       [&](auto& group) { return group.send(tensors, to, channel); },
       [carried] {});
 }
@@ -578,6 +632,7 @@ ProcessGroup::start_receive(at::Tensor tensor, int from, int channel) const {
   return Impl::start(
       impl_,
       "receive",
+      tensor,
       [&](auto& group) { return group.recv(tensors, from, channel); },
       [tensor, carried]() mutable { take(tensor, carried); });
 }
@@ -623,8 +678,10 @@ ProcessGroup from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group) {
     throw UsageError("[from_c10d] got a null group, expected a c10d group");
   }
   auto name = group->getBackendName();
-  return ProcessGroup(std::make_shared<ProcessGroup::Impl>(
+  ProcessGroup made(std::make_shared<ProcessGroup::Impl>(
       std::move(group), std::move(name), /*owns=*/false));
+  made.impl()->watch(hang_threshold(std::nullopt));
+  return made;
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> to_c10d(const ProcessGroup& group) {

@@ -7,6 +7,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/process_group.h"
+#include "comm/hang_exchange.h"
+#include "observe/rank_record.h"
 
 namespace accelerate {
 
@@ -25,18 +27,17 @@ class ProcessGroup::Impl {
   Impl& operator=(const Impl&) = delete;
 
   /// Which call it was, for messages.
-  struct Operation {
-    const char* name;
-    uint64_t number;
-  };
+  using Operation = ObservedOperation;
   using Start =
       std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>;
   /// The one place that every collective passes: numbers it and turns what goes
   /// wrong, now or in `finish`, into an exception that names it. `complete`
-  /// runs when the operation is done, before `wait()` returns.
+  /// runs when the operation is done, before `wait()` returns. `tensor` is what
+  /// this rank brings; undefined where it is nothing.
   static Work start(
       const std::shared_ptr<Impl>& impl,
       const char* operation,
+      const at::Tensor& tensor,
       const Start& start,
       std::function<void()> complete = {});
   void finish(const Operation& operation, c10d::Work& work);
@@ -58,7 +59,20 @@ class ProcessGroup::Impl {
   bool sums_after_exchange(c10::DeviceType device) const;
   /// As `start` for `work` that speaks to the other ranks by itself, as
   /// autograd does with DDP. Exceptions that have nothing to do with it pass.
-  void guard(const char* operation, const std::function<void()>& work);
+  void guard(
+      const char* operation,
+      const std::function<void()>& work,
+      Part part = Part::kCommunication);
+  /// From now on somebody says where this rank stands when it waits for long.
+  /// Nothing where ranks cannot ask each other.
+  void watch(std::chrono::milliseconds threshold);
+  /// As a rank of a run whose ranks are threads.
+  void watch_as(Membership& membership) { membership_ = &membership; }
+  /// As the rank that `whole`, which this is a part of, has.
+  void watch_with(const Impl& whole);
+  /// This thread is the one that is watched.
+  void join_record() const;
+
   /// Ends with this group.
   void adopt(std::weak_ptr<Impl> subgroup);
   void shutdown();
@@ -76,6 +90,7 @@ class ProcessGroup::Impl {
   int world_size() const { return world_size_; }
 
  private:
+  Operation number(const char* operation, const at::Tensor& tensor);
   [[noreturn]] void fail(
       const Operation& operation,
       const std::exception& error,
@@ -95,6 +110,9 @@ class ProcessGroup::Impl {
   bool checks_collectives_ = false;
   Unsettled unsettled_;
   std::vector<std::weak_ptr<Impl>> subgroups_;
+  std::shared_ptr<HangExchange> exchange_;
+  Membership* membership_ = nullptr;
+  bool is_part_ = false;
 };
 
 struct ProcessGroup::Work::State {

@@ -233,6 +233,7 @@ ProcessGroup ProcessGroup::make_subgroup(
       result = ProcessGroup(std::make_shared<Impl>(
           part, backend(), /*owns=*/true, ranks_are_threads()));
       impl_->adopt(result.impl());
+      result.impl()->watch_with(*impl_);
       result.impl()->set_checks_collectives(impl_->checks_collectives());
     }
     enlist(whole, part.get());

@@ -59,6 +59,10 @@ bool RunSettings::debug(const std::optional<bool>& code) const {
   return settle_switch(code, env_, variables::kDebugMode);
 }
 
+bool RunSettings::step_summary(const std::optional<bool>& code) const {
+  return settle_switch(code, env_, variables::kStepSummary);
+}
+
 Precision RunSettings::mixed_precision(
     const std::optional<Precision>& code) const {
   return settle(

@@ -31,6 +31,8 @@ class ACCELERATE_API RunSettings {
   int64_t gradient_accumulation_steps(const std::optional<int64_t>& code) const;
   /// Whether to check what is normally trusted; by default not.
   bool debug(const std::optional<bool>& code) const;
+  /// Whether a run that ends says what bounds it; by default not.
+  bool step_summary(const std::optional<bool>& code) const;
 
  private:
   EnvLookup env_;

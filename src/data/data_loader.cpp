@@ -9,6 +9,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "data/batch_stream.h"
+#include "observe/rank_record.h"
 
 namespace accelerate {
 namespace {
@@ -164,6 +165,7 @@ class Cursor final : public BatchCursor {
     batch_.reset();
     std::optional<Item> item;
     try {
+      const PartScope scope(Part::kData);
       item = stream_->next();
     } catch (...) {
       // The loop may go on behind it: the batch counts as passed.

@@ -9,6 +9,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "observe/rank_record.h"
 #include "parallel/seam_scope.h"
 
 namespace accelerate {
@@ -151,6 +152,8 @@ void OptimizerStep::step(StepScalars scalars) {
     return;
   }
   step_state_->end_step();
+  const PartScope scope_of_time(accelerate::Part::kOptimizer);
+  RankRecord::of_this_thread().note_update();
   SeamScope scope(
       engines_,
       [](ParallelEngine& engine) -> ParallelEngine& { return engine; },

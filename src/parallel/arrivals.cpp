@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "observe/rank_record.h"
+
 namespace accelerate {
 
 struct Arrivals::Counts {
@@ -19,6 +21,7 @@ struct Arrivals::Counts {
         const torch::autograd::variable_list& outputs,
         const torch::autograd::variable_list& /*inputs*/) override {
       counts->on_arrival(place);
+      RankRecord::of_this_thread().note_gradient();
       counts->num_arrived.fetch_add(1, std::memory_order_relaxed);
       return outputs;
     }

@@ -6,9 +6,12 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/connect.h"
+#include "comm/process_group_impl.h"
 #include "config/run_settings.h"
 #include "device/accelerator_kinds.h"
 #include "device/device.h"
+#include "observe/rank_record.h"
+#include "observe/watchdog.h"
 
 namespace accelerate {
 namespace {
@@ -127,6 +130,20 @@ std::optional<at::ScalarType> type_of_weights(
   return at::kBFloat16;
 }
 
+// A process alone waits for nobody, but can be asked where it is.
+void watch_this_thread(const ProcessGroup& group) {
+  if (!group.is_solo()) {
+    group.impl()->join_record();
+    return;
+  }
+  static Membership& alone = [&]() -> Membership& {
+    auto membership = std::make_unique<Membership>();
+    membership->threshold = hang_threshold(std::nullopt);
+    return Watchdog::instance().join(std::move(membership));
+  }();
+  RankRecord::of_this_thread().join(alone);
+}
+
 Strategy choose_strategy(
     const AcceleratorOptions& options,
     const ProcessGroup& group) {
@@ -202,10 +219,12 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   assembly.gradient_accumulation_steps =
       settings.gradient_accumulation_steps(options.accumulation.num_steps);
   assembly.debug = settings.debug(options.debug);
+  assembly.step_summary = settings.step_summary(options.step_summary);
   if (assembly.debug) {
     assembly.group.check_collectives();
   }
   refuse_memory_of_scaled_gradients(assembly, options.ddp);
+  watch_this_thread(assembly.group);
   warn_where_devices_are_shared(assembly);
   return assembly;
 }

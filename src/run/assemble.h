@@ -26,6 +26,7 @@ struct Assembly {
   Strategy strategy;
   int64_t gradient_accumulation_steps = 1;
   bool debug = false;
+  bool step_summary = false;
 };
 
 /// What kind of run a group on such devices is.

@@ -10,6 +10,7 @@
 #include "checkpoint/numbered.h"
 #include "comm/agreement.h"
 #include "device/host_copies.h"
+#include "observe/rank_record.h"
 #include "process/stop_request.h"
 #include "run/background_save.h"
 #include "run/other_language.h"
@@ -181,6 +182,7 @@ void TrainingRun::begin_save(
 }
 
 void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
+  const PartScope part(Part::kCheckpoint);
   wait_for_save();
   const auto save = std::make_shared<PendingSave>();
   const auto begin = [&] { begin_save(folder, with, *save); };
@@ -243,6 +245,7 @@ bool TrainingRun::should_stop() const {
 std::vector<std::string> TrainingRun::load_state(
     const fs::path& folder,
     const std::set<std::string>& without) {
+  const PartScope part(Part::kCheckpoint);
   wait_for_save();
   StatesByName states;
   std::vector<std::string> warnings;

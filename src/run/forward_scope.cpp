@@ -3,16 +3,21 @@
 
 #include <ATen/ATen.h>
 
+#include "observe/rank_record.h"
 #include "run/model_context.h"
 
 namespace accelerate {
 namespace detail {
 
-ForwardScope::ForwardScope(ModelContext& context) : context_(context) {
+ForwardScope::ForwardScope(ModelContext& context)
+    : context_(context),
+      part_before_(static_cast<uint8_t>(
+          RankRecord::of_this_thread().enter(Part::kForward))) {
   try {
     context_.engine->before_forward();
   } catch (...) {
     context_.engine->abandon_forward();
+    RankRecord::of_this_thread().leave(static_cast<Part>(part_before_));
     throw;
   }
   if (at::GradMode::is_enabled()) {
@@ -27,6 +32,7 @@ ForwardScope::~ForwardScope() {
   if (!is_finished_) {
     context_.engine->abandon_forward();
   }
+  RankRecord::of_this_thread().leave(static_cast<Part>(part_before_));
 }
 
 bool ForwardScope::wants_outputs() const {

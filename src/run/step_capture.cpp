@@ -9,6 +9,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "device/device_graph.h"
+#include "observe/rank_record.h"
 #include "run/training_run.h"
 
 namespace accelerate::detail {
@@ -124,6 +125,8 @@ struct StepCapture::State {
   }
 
   Outcome replay(Graph& entry) {
+    const PartScope part(Part::kCaptured);
+    RankRecord::of_this_thread().note_update();
     run.write_learning_rates();
     entry.graph->replay();
     ++num_replays;

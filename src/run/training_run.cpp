@@ -12,8 +12,11 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/agreement.h"
+#include "comm/process_group_impl.h"
 #include "device/device_graph.h"
 #include "device/host_copies.h"
+#include "observe/rank_record.h"
+#include "observe/watchdog.h"
 #include "parallel/seam_scope.h"
 #include "random/generators.h"
 #include "run/background_save.h"
@@ -134,6 +137,8 @@ TrainingRun::TrainingRun(
           state_,
           step_state_)),
       scaler_(make_scaler(assembly_, reductions_, options_.scaler)),
+      times_before_(RankRecord::of_this_thread().step_times()),
+      says_step_times_(assembly_.step_summary),
       host_copies_(std::make_shared<HostCopies>()),
       saving_(std::make_unique<BackgroundSave>()) {
   state_->add("progress", progress_);
@@ -155,7 +160,36 @@ TrainingRun::TrainingRun(
   }
 }
 
-TrainingRun::~TrainingRun() = default;
+TrainingRun::~TrainingRun() {
+  say_step_times();
+}
+
+StepTimes TrainingRun::step_times() const {
+  auto times = RankRecord::of_this_thread().step_times();
+  times.num_steps -= times_before_.num_steps;
+  const auto num_last = std::min<int64_t>(
+      times.num_steps, static_cast<int64_t>(times.last.size()));
+  times.last.erase(times.last.begin(), times.last.end() - num_last);
+  const auto& before = times_before_.sum;
+  times.sum.data -= before.data;
+  times.sum.forward -= before.forward;
+  times.sum.backward -= before.backward;
+  times.sum.communication -= before.communication;
+  times.sum.optimizer -= before.optimizer;
+  times.sum.checkpoint -= before.checkpoint;
+  times.sum.captured -= before.captured;
+  times.sum.other -= before.other;
+  return times;
+}
+
+void TrainingRun::say_step_times() {
+  if (std::exchange(says_step_times_, false) && topology().is_main()) {
+    const auto summary = step_times().summary();
+    if (!summary.empty()) {
+      Watchdog::say("[step_times] " + summary);
+    }
+  }
+}
 
 DistributedType TrainingRun::distributed_type() const {
   return distributed_type_of(group(), device());
@@ -279,7 +313,8 @@ void TrainingRun::backward(
     // Compared while autograd computes the first gradients.
     announce(group(), "backward of a prepared model");
   }
-  group().guard("backward", [&] { run(weighted); });
+  group().impl()->guard(
+      "backward", [&] { run(weighted); }, Part::kBackward);
   settle(group());
   scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
   step_state_->note_backward();
@@ -572,6 +607,7 @@ bool TrainingRun::check_trigger() {
 }
 
 void TrainingRun::shut_down() {
+  say_step_times();
   std::exception_ptr problem;
   try {
     wait_for_save();

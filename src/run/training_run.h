@@ -17,6 +17,7 @@
 #include "accelerate/join.h"
 #include "accelerate/safetensors_index.h"
 #include "accelerate/state_registry.h"
+#include "accelerate/step_times.h"
 #include "optim/optimizer_step.h"
 #include "optim/scheduler_moves.h"
 #include "parallel/gradient_norm.h"
@@ -199,6 +200,11 @@ class ACCELERATE_API TrainingRun {
   std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
   /// How many of `size` objects count, were they one for each sample.
   int64_t num_real(int64_t size) const;
+  /// The steps of the thread that calls, since this run was made.
+  StepTimes step_times() const;
+  /// What bounds the run, once, where the options ask for it: a run that ends
+  /// does so by itself.
+  void say_step_times();
   /// Leaves the group. Throws as `wait_for_save`, when it has left.
   void shut_down();
 
@@ -259,6 +265,9 @@ class ACCELERATE_API TrainingRun {
   bool has_models_ = false;
   Complain complain_;
   bool trigger_ = false;
+  /// Of the runs before in this thread.
+  StepTimes times_before_;
+  bool says_step_times_;
   std::shared_ptr<HostCopies> host_copies_;
   std::optional<ProcessGroup> saving_group_;
   /// The last, so that what it writes goes after it.

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <span>
@@ -52,6 +53,8 @@ class ACCELERATE_API ForwardScope {
   std::deque<at::Tensor> inputs_;
   std::optional<AutocastGuard> autocast_;
   bool is_finished_ = false;
+  /// What the forward interrupts; see `RankRecord`.
+  uint8_t part_before_;
 };
 
 ACCELERATE_API ParallelEngine& engine_of(ModelContext& context);

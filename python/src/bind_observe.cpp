@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/step_times.h"
+#include "observe/rank_record.h"
+#include "observe/script_stack.h"
+#include "python/src/binders.h"
+
+namespace accelerate::python {
+namespace {
+
+namespace py = pybind11;
+
+/// What the package's function gives: frames as pairs, the collective, the
+/// call.
+using Taken = std::
+    tuple<std::vector<std::pair<std::string, bool>>, std::string, uint64_t>;
+
+ScriptStack take_with(const py::function& take) {
+  const py::gil_scoped_acquire gil;
+  ScriptStack script;
+  try {
+    auto [frames, operation, call] = take().cast<Taken>();
+    for (auto& [text, is_users] : frames) {
+      script.stack.frames.push_back({std::move(text), is_users});
+    }
+    script.operation = std::move(operation);
+    script.call = call;
+  } catch (const py::error_already_set&) {
+    // A stack that changes while it is read; the next look gets it.
+  }
+  return script;
+}
+
+} // namespace
+
+void bind_observe(py::module_& module) {
+  module.def(
+      "watch_script",
+      [](py::function take) {
+        // Never given back: other threads may hold it when Python has gone.
+        auto* kept = new py::function(std::move(take));
+        set_script_stack([kept] { return take_with(*kept); });
+      },
+      py::arg("take"));
+  module.def(
+      "unwatch_script",
+      &drop_script_stack,
+      py::call_guard<py::gil_scoped_release>());
+  module.def("enter_data", [] {
+    return static_cast<int>(RankRecord::of_this_thread().enter(Part::kData));
+  });
+  module.def(
+      "leave_part",
+      [](int before) {
+        RankRecord::of_this_thread().leave(static_cast<Part>(before));
+      },
+      py::arg("before"));
+
+  py::class_<StepTimes> times(module, "StepTimes");
+  using Parts = StepTimes::Parts;
+  py::class_<Parts>(times, "Parts")
+      .def_readonly("data", &Parts::data)
+      .def_readonly("forward", &Parts::forward)
+      .def_readonly("backward", &Parts::backward)
+      .def_readonly("communication", &Parts::communication)
+      .def_readonly("optimizer", &Parts::optimizer)
+      .def_readonly("checkpoint", &Parts::checkpoint)
+      .def_readonly("captured", &Parts::captured)
+      .def_readonly("other", &Parts::other)
+      .def_property_readonly("total", &Parts::total);
+  times.def_readonly("num_steps", &StepTimes::num_steps)
+      .def_readonly("sum", &StepTimes::sum)
+      .def_readonly("last", &StepTimes::last)
+      .def("summary", &StepTimes::summary);
+}
+
+} // namespace accelerate::python

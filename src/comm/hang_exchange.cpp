@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/hang_exchange.h"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/str.h"
+#include "comm/quiet_log.h"
+
+namespace accelerate {
+namespace {
+
+using namespace std::chrono_literals;
+using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// How long a rank may take to look at its own stack.
+constexpr auto kAnswerPatience = 2000ms;
+constexpr auto kBetweenLooks = 50ms;
+constexpr const char* kPrefix = "hangs";
+
+bool is_between_processes(const StorePtr& store) {
+  c10d::Store* inner = store.get();
+  StorePtr underneath;
+  if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(inner)) {
+    underneath = prefixed->getUnderlyingNonPrefixStore();
+    inner = underneath.get();
+  }
+  return dynamic_cast<c10d::TCPStore*>(inner) != nullptr ||
+         dynamic_cast<c10d::FileStore*>(inner) != nullptr;
+}
+
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+} // namespace
+
+std::function<std::optional<uint64_t>()> collective_counter(
+    const GroupPtr& group) {
+  return [weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>(
+              group)]() -> std::optional<uint64_t> {
+    const auto locked = weak.lock();
+    if (!locked) {
+      return std::nullopt;
+    }
+    try {
+      return locked->getSequenceNumberForGroup();
+    } catch (const std::exception&) {
+      return std::nullopt; // A backend that does not count.
+    }
+  };
+}
+
+/// What the thread holds, which may outlive the exchange by a store's answer.
+struct HangExchange::Talk {
+  StorePtr shared_store;
+  Membership* membership = nullptr;
+  /// Of the next question.
+  int64_t round = 0;
+  /// Of the store.
+  SilentRank holder = {};
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_stopping = false;
+  bool is_done = false;
+  /// Children have the object, but not the thread.
+  const pid_t owner = getpid();
+
+  bool pause(std::chrono::milliseconds time) {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait_for(lock, time, [this] { return is_stopping; });
+    return !is_stopping;
+  }
+  void stop() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    is_stopping = true;
+    changed.notify_all();
+  }
+  void run() {
+    try {
+      talk();
+    } catch (const std::exception&) {
+      // The store has gone, and its holder: collectives say so.
+    }
+    membership->asking_since = 0;
+    const std::lock_guard<std::mutex> lock(mutex);
+    is_done = true;
+    changed.notify_all();
+  }
+  /// Before others can wait for this rank, so that they can name it, and it
+  /// answers what they ask from now on.
+  void sign_in();
+  void talk();
+  void look(c10d::Store& store);
+  void print(c10d::Store& store);
+  void begin_asking() const {
+    membership->asking_since =
+        Watchdog::Clock::now().time_since_epoch().count();
+  }
+  std::chrono::milliseconds until_next() const;
+};
+
+namespace {
+
+std::string key(const char* what, int64_t round) {
+  return str_cat(what, '/', round);
+}
+std::string key(const char* what, int64_t round, int rank) {
+  return str_cat(what, '/', round, '/', rank);
+}
+
+SilentRank silent_rank(c10d::Store& store, int rank) {
+  SilentRank silent{rank};
+  const std::string who = key("who", rank);
+  if (store.check({who})) {
+    std::istringstream text(text_of(store.get(who)));
+    text >> silent.pid >> silent.host;
+  }
+  return silent;
+}
+
+// All talks of this process that live, for its end.
+struct Talks {
+  static Talks& instance() {
+    static auto* talks = new Talks;
+    return *talks;
+  }
+  std::mutex mutex;
+  std::map<const c10d::ProcessGroup*, std::weak_ptr<HangExchange>> open;
+  std::vector<std::function<void()>> ends;
+};
+
+// Threads that are in the store must be out of it before static objects go.
+void end_talks() {
+  std::vector<std::function<void()>> ends;
+  {
+    auto& talks = Talks::instance();
+    const std::lock_guard<std::mutex> lock(talks.mutex);
+    ends = talks.ends;
+  }
+  for (const auto& end : ends) {
+    end();
+  }
+}
+
+} // namespace
+
+void HangExchange::Talk::sign_in() {
+  const QuietLog quiet;
+  try {
+    c10d::PrefixStore store(kPrefix, shared_store);
+    char host[256] = {};
+    gethostname(host, sizeof(host) - 1);
+    store.set(
+        key("who", membership->rank), bytes_of(str_cat(getpid(), ' ', host)));
+    while (store.check({key("ask", round)})) {
+      ++round; // Those of a group that this process had before.
+    }
+  } catch (const std::exception&) {
+    // The store has gone, and its holder: collectives say so.
+  }
+}
+
+// Until this rank is due, where that is sooner than the next look.
+std::chrono::milliseconds HangExchange::Talk::until_next() const {
+  const auto interval = Watchdog::interval_for(*membership);
+  const auto since = Watchdog::instance().waits_since(*membership);
+  if (!since || membership->threshold.count() == 0) {
+    return interval;
+  }
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      *since + membership->threshold - Watchdog::Clock::now());
+  return left <= 0ms ? interval : std::min(interval, left + 1ms);
+}
+
+void HangExchange::Talk::talk() {
+  begin_asking();
+  const StorePtr own = [this] {
+    const QuietLog quiet;
+    return shared_store->clone();
+  }();
+  // It may hold what listens, which ends with the group.
+  shared_store.reset();
+  c10d::PrefixStore store(kPrefix, own);
+  do {
+    look(store);
+  } while (pause(until_next()));
+}
+
+void HangExchange::Talk::look(c10d::Store& store) {
+  auto& watchdog = Watchdog::instance();
+  // A peer that is gone is no news from here.
+  const QuietLog quiet;
+  begin_asking();
+  if (holder.pid == 0) {
+    holder = silent_rank(store, 0);
+    watchdog.set_store_holder(*membership, holder);
+  }
+  const bool is_due = watchdog.is_due(*membership);
+  if (is_due) {
+    store.set(key("ask", round), bytes_of("1"));
+  }
+  const bool is_round = is_due || store.check({key("ask", round)});
+  membership->asking_since = 0;
+  if (!is_round) {
+    return;
+  }
+  store.set(
+      key("report", round, membership->rank),
+      bytes_of(encode(watchdog.look(*membership))));
+  if (is_due && store.add(key("printer", round), 1) == 1) {
+    print(store);
+  } else {
+    watchdog.note_told(*membership, false);
+  }
+  ++round;
+}
+
+void HangExchange::Talk::print(c10d::Store& store) {
+  auto& watchdog = Watchdog::instance();
+  std::set<int> missing;
+  for (int rank = 0; rank < membership->world_size; ++rank) {
+    missing.insert(rank);
+  }
+  std::vector<RankReport> reports;
+  const auto end = Watchdog::Clock::now() +
+                   Watchdog::interval_for(*membership) + kAnswerPatience;
+  do {
+    std::erase_if(missing, [&](int rank) {
+      const std::string answer = key("report", round, rank);
+      if (!store.check({answer})) {
+        return false;
+      }
+      reports.push_back(decode_report(text_of(store.get(answer))));
+      return true;
+    });
+  } while (!missing.empty() && Watchdog::Clock::now() < end &&
+           pause(kBetweenLooks));
+  std::vector<SilentRank> silent;
+  for (const int rank : missing) {
+    silent.push_back(silent_rank(store, rank));
+  }
+  const bool says = is_hang(reports, silent) && watchdog.is_due(*membership);
+  if (says) {
+    Watchdog::say(describe_hang(
+        reports,
+        silent,
+        std::chrono::duration<double>(membership->threshold).count()));
+  }
+  watchdog.note_told(*membership, says);
+}
+
+std::shared_ptr<HangExchange> HangExchange::watch(
+    const GroupPtr& group,
+    std::chrono::milliseconds threshold) {
+  const auto store = group->getStore();
+  if (!store || group->getSize() == 1 || !is_between_processes(store)) {
+    return nullptr;
+  }
+  auto& talks = Talks::instance();
+  const std::lock_guard<std::mutex> lock(talks.mutex);
+  auto& known = talks.open[group.get()];
+  auto exchange = known.lock();
+  if (!exchange) {
+    exchange = std::make_shared<HangExchange>(group, threshold);
+    known = exchange;
+    talks.ends.push_back([weak = std::weak_ptr(exchange->talk_)] {
+      const auto talk = weak.lock();
+      if (!talk || talk->owner != getpid()) {
+        return;
+      }
+      talk->stop();
+      std::unique_lock<std::mutex> ending(talk->mutex);
+      // A store that does not answer is not waited for.
+      talk->changed.wait_for(ending, 500ms, [&] { return talk->is_done; });
+    });
+  }
+  return exchange;
+}
+
+HangExchange::HangExchange(
+    const GroupPtr& group,
+    std::chrono::milliseconds threshold)
+    : talk_(std::make_shared<Talk>()) {
+  auto membership = std::make_unique<Membership>();
+  membership->rank = group->getRank();
+  membership->world_size = group->getSize();
+  membership->threshold = threshold;
+  membership->num_collectives = collective_counter(group);
+  membership_ = &Watchdog::instance().join(std::move(membership));
+  talk_->shared_store = group->getStore();
+  talk_->membership = membership_;
+  talk_->sign_in();
+  [[maybe_unused]] static const int registered = std::atexit(end_talks);
+  std::thread([talk = talk_] { talk->run(); }).detach();
+}
+
+HangExchange::~HangExchange() {
+  membership_->is_over = true;
+  talk_->stop();
+}
+
+} // namespace accelerate

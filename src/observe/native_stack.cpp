@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/native_stack.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "base/str.h"
+#include "base/unique_file.h"
+
+extern char** environ;
+
+namespace accelerate {
+namespace {
+
+constexpr int kMostAddresses = 64;
+constexpr std::chrono::milliseconds kStackPatience{300};
+constexpr std::chrono::milliseconds kSymbolPatience{1000};
+
+// What the handler leaves. It may come late, so it is never on a stack.
+std::array<void*, kMostAddresses> addresses;
+std::atomic<int> num_addresses = -1;
+
+void take_stack(int /*signal*/) {
+  const int saved = errno;
+  num_addresses.store(
+      backtrace(addresses.data(), kMostAddresses), std::memory_order_release);
+  errno = saved;
+}
+
+/// The handler is in place while it lives, unless the program has its own.
+class HandlerScope {
+ public:
+  HandlerScope() {
+    struct sigaction action {};
+    action.sa_handler = take_stack;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    is_ours_ =
+        sigaction(SIGURG, nullptr, &before_) == 0 &&
+        (before_.sa_flags & SA_SIGINFO) == 0 &&
+        (before_.sa_handler == SIG_DFL || before_.sa_handler == SIG_IGN) &&
+        sigaction(SIGURG, &action, nullptr) == 0;
+  }
+  ~HandlerScope() {
+    if (is_ours_) {
+      sigaction(SIGURG, &before_, nullptr);
+    }
+  }
+  HandlerScope(const HandlerScope&) = delete;
+  HandlerScope& operator=(const HandlerScope&) = delete;
+  bool is_ours() const { return is_ours_; }
+
+ private:
+  struct sigaction before_ {};
+  bool is_ours_ = false;
+};
+
+std::vector<void*> interrupt(pid_t thread) {
+  num_addresses = -1;
+  if (syscall(SYS_tgkill, getpid(), thread, SIGURG) != 0) {
+    return {};
+  }
+  const auto end = std::chrono::steady_clock::now() + kStackPatience;
+  while (num_addresses.load(std::memory_order_acquire) < 0) {
+    if (std::chrono::steady_clock::now() > end) {
+      return {};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  // The handler itself and the frame of the signal come first.
+  constexpr std::ptrdiff_t kOwnFrames = 2;
+  const std::ptrdiff_t count = num_addresses;
+  return std::vector<void*>(
+      addresses.begin() + std::min(kOwnFrames, count),
+      addresses.begin() + count);
+}
+
+std::vector<void*> addresses_of(pid_t thread) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const HandlerScope handler;
+  if (!handler.is_ours()) {
+    return {};
+  }
+  // Code without tables, such as the kernel's clock, hides who called it; a
+  // moment later the thread is elsewhere.
+  constexpr int kMostTries = 32;
+  std::vector<void*> found = interrupt(thread);
+  for (int i = 1; i < kMostTries && found.size() == 1; ++i) {
+    found = interrupt(thread);
+  }
+  return found;
+}
+
+struct Symbol {
+  std::string module;
+  uintptr_t offset = 0;
+  std::string text;
+  bool is_users = false;
+};
+
+std::string demangled(const char* name) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
+  return status == 0 ? text.get() : name;
+}
+
+bool is_library(const std::string& module) {
+  const std::string file = module.substr(module.rfind('/') + 1);
+  for (const char* name :
+       {"libtorch",
+        "libc10",
+        "libaccelerate",
+        "libc.so",
+        "libc-",
+        "libpthread",
+        "libstdc++",
+        "libgcc",
+        "libm.so",
+        "ld-linux",
+        "linux-vdso",
+        "libgomp",
+        "libpython",
+        "python3",
+        "libcuda",
+        "libnccl"}) {
+    if (file.starts_with(name)) {
+      return true;
+    }
+  }
+  return file.empty();
+}
+
+Symbol symbol_of(void* address) {
+  Dl_info info{};
+  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
+    return {"", 0, str_cat(address), false};
+  }
+  const auto base = reinterpret_cast<uintptr_t>(info.dli_fbase);
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  // Programs that cannot be moved know their addresses already.
+  uint16_t kind = 0;
+  std::memcpy(
+      &kind,
+      static_cast<const char*>(info.dli_fbase) + offsetof(Elf64_Ehdr, e_type),
+      sizeof(kind));
+  Symbol symbol;
+  symbol.module = info.dli_fname;
+  // Inside of the call, not behind it.
+  symbol.offset = (kind == ET_DYN ? at - base : at) - 1;
+  symbol.is_users = !is_library(symbol.module);
+  const std::string file = symbol.module.substr(symbol.module.rfind('/') + 1);
+  symbol.text = info.dli_sname != nullptr
+                    ? str_cat(demangled(info.dli_sname), " in ", file)
+                    : str_cat(file, " +0x", std::hex, symbol.offset);
+  return symbol;
+}
+
+/// What a program writes; nothing where it is not there or takes too long.
+std::optional<std::string> output_of(std::vector<std::string> command) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return std::nullopt;
+  }
+  const UniqueFile reader(ends[0]);
+  UniqueFile writer(ends[1]);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, writer.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(
+      &actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  std::vector<char*> arguments;
+  for (auto& argument : command) {
+    arguments.push_back(argument.data());
+  }
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  const int failed = posix_spawnp(
+      &child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  writer.reset();
+  if (failed != 0) {
+    return std::nullopt;
+  }
+  std::string text;
+  const auto end = std::chrono::steady_clock::now() + kSymbolPatience;
+  bool is_whole = false;
+  while (!is_whole) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        end - std::chrono::steady_clock::now());
+    pollfd event{reader.get(), POLLIN, 0};
+    char buffer[4096];
+    if (left.count() <= 0 ||
+        poll(&event, 1, static_cast<int>(left.count())) <= 0) {
+      break;
+    }
+    const auto size = read(reader.get(), buffer, sizeof(buffer));
+    is_whole = size <= 0;
+    text.append(buffer, static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  }
+  if (!is_whole) {
+    kill(child, SIGKILL);
+  }
+  int status = 0;
+  const bool is_reaped = waitpid(child, &status, 0) == child;
+  return is_whole && (!is_reaped || status == 0) ? std::optional(text)
+                                                 : std::nullopt;
+}
+
+/// Files and lines for the frames of one module that is the user's.
+void name_lines(const std::string& module, std::vector<Symbol*>& symbols) {
+  std::vector<std::string> command = {"addr2line", "-Cfe", module};
+  for (const auto* symbol : symbols) {
+    command.push_back(str_cat("0x", std::hex, symbol->offset));
+  }
+  std::istringstream lines(output_of(std::move(command)).value_or(""));
+  std::string function;
+  std::string place;
+  for (auto* symbol : symbols) {
+    if (!std::getline(lines, function) || !std::getline(lines, place)) {
+      return;
+    }
+    std::string line = place.substr(place.rfind('/') + 1);
+    line = line.substr(0, line.find(" (discriminator"));
+    const auto name = function.substr(0, function.find_first_of("(<"));
+    symbol->is_users = name != "_start";
+    if (name.find("std::") != std::string::npos) {
+      symbol->text.clear(); // Long, and it says nothing.
+    } else if (!function.starts_with("??")) {
+      const bool has_line = !line.starts_with("??") && !line.ends_with(":?");
+      symbol->text = has_line ? str_cat(line, " in ", function) : function;
+    }
+  }
+}
+
+} // namespace
+
+void prepare_native_stacks() {
+  void* address = nullptr;
+  backtrace(&address, 1);
+}
+
+Stack native_stack(pid_t thread) {
+  std::vector<Symbol> symbols;
+  for (void* address : addresses_of(thread)) {
+    symbols.push_back(symbol_of(address));
+  }
+  std::map<std::string, std::vector<Symbol*>> by_module;
+  for (auto& symbol : symbols) {
+    if (symbol.is_users) {
+      by_module[symbol.module].push_back(&symbol);
+    }
+  }
+  for (auto& [module, own] : by_module) {
+    name_lines(module, own);
+  }
+  Stack stack;
+  for (auto& symbol : symbols) {
+    if (!symbol.text.empty()) {
+      stack.frames.push_back({std::move(symbol.text), symbol.is_users});
+    }
+  }
+  return stack;
+}
+
+} // namespace accelerate

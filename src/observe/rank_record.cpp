@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/rank_record.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+// Never destroyed: threads may end later than static objects.
+struct Records {
+  static Records& instance() {
+    static auto* records = new Records;
+    return *records;
+  }
+  std::mutex mutex;
+  std::vector<std::weak_ptr<RankRecord>> all;
+};
+
+std::shared_ptr<RankRecord> make_record() {
+  auto record = std::make_shared<RankRecord>();
+  auto& records = Records::instance();
+  const std::lock_guard<std::mutex> lock(records.mutex);
+  std::erase_if(records.all, [](const auto& old) { return old.expired(); });
+  records.all.push_back(record);
+  return record;
+}
+
+thread_local RankRecord* record_of_thread = nullptr;
+thread_local bool has_thread_ended = false;
+
+/// Until the thread ends; static objects that go later get one that stays.
+RankRecord* keep_record(std::shared_ptr<RankRecord> record) {
+  struct Keeper {
+    ~Keeper() {
+      record_of_thread = nullptr;
+      has_thread_ended = true;
+    }
+    std::shared_ptr<RankRecord> kept;
+  };
+  if (has_thread_ended) {
+    return (new std::shared_ptr<RankRecord>(std::move(record)))->get();
+  }
+  thread_local Keeper keeper;
+  keeper.kept = std::move(record);
+  return keeper.kept.get();
+}
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr size_t kMostSteps = 1000;
+
+template <class Times>
+auto& time_of(Times& times, Part part) {
+  return times[static_cast<size_t>(part)];
+}
+
+template <class Times>
+StepTimes::Parts parts_of(const Times& times) {
+  const auto seconds = [&](Part part) {
+    return std::chrono::duration<double>(time_of(times, part)).count();
+  };
+  return {
+      seconds(Part::kData),
+      seconds(Part::kForward),
+      seconds(Part::kBackward),
+      seconds(Part::kCommunication),
+      seconds(Part::kOptimizer),
+      seconds(Part::kCheckpoint),
+      seconds(Part::kCaptured),
+      seconds(Part::kUser)};
+}
+
+} // namespace
+
+const char* words_for(Part part) {
+  switch (part) {
+    case Part::kUser:
+      return "in code of the user's";
+    case Part::kData:
+      return "waiting for data";
+    case Part::kForward:
+      return "in a forward";
+    case Part::kBackward:
+      return "in a backward";
+    case Part::kCommunication:
+      return "waiting in a collective";
+    case Part::kOptimizer:
+      return "in an optimizer's step";
+    case Part::kCheckpoint:
+      return "saving or loading a checkpoint";
+    case Part::kCaptured:
+      return "in a captured step";
+  }
+  return "";
+}
+
+RankRecord& RankRecord::of_this_thread() {
+  if (record_of_thread == nullptr) {
+    record_of_thread = keep_record(make_record());
+  }
+  return *record_of_thread;
+}
+
+std::vector<std::shared_ptr<RankRecord>> RankRecord::all() {
+  auto& records = Records::instance();
+  const std::lock_guard<std::mutex> lock(records.mutex);
+  std::vector<std::shared_ptr<RankRecord>> living;
+  for (const auto& entry : records.all) {
+    if (auto record = entry.lock()) {
+      living.push_back(std::move(record));
+    }
+  }
+  return living;
+}
+
+RankRecord::RankRecord()
+    : since_(Clock::now().time_since_epoch().count()),
+      thread_(static_cast<pid_t>(syscall(SYS_gettid))) {}
+
+Part RankRecord::enter(Part part) {
+  const Part before = part_.load(kRelaxed);
+  leave(part);
+  if (part == Part::kData || part == Part::kForward ||
+      part == Part::kCaptured) {
+    if (has_updated_) {
+      end_step();
+    }
+    is_in_step_ = true;
+  }
+  return before;
+}
+
+void RankRecord::leave(Part before) {
+  const auto now = Clock::now();
+  const auto begin = since();
+  if (is_in_step_) {
+    const Part part = part_.load(kRelaxed);
+    auto elapsed = now - begin;
+    if (part == Part::kBackward && last_gradient_ > begin) {
+      time_of(step_, Part::kCommunication) += now - last_gradient_;
+      elapsed = last_gradient_ - begin;
+    }
+    time_of(step_, part) += elapsed;
+  }
+  since_.store(now.time_since_epoch().count(), kRelaxed);
+  part_.store(before, kRelaxed);
+}
+
+void RankRecord::end_step() {
+  for (size_t i = 0; i < kNumParts; ++i) {
+    all_steps_[i] += step_[i];
+  }
+  if (last_steps_.size() < kMostSteps) {
+    last_steps_.push_back(step_);
+  } else {
+    last_steps_[static_cast<size_t>(num_steps_) % kMostSteps] = step_;
+  }
+  ++num_steps_;
+  step_ = {};
+  has_updated_ = false;
+}
+
+StepTimes RankRecord::step_times() {
+  // What has passed since the last change belongs to the step under way.
+  leave(part_.load(kRelaxed));
+  if (is_in_step_ && has_updated_) {
+    end_step();
+    is_in_step_ = false;
+  }
+  StepTimes times;
+  times.num_steps = num_steps_;
+  times.sum = parts_of(all_steps_);
+  const size_t oldest = last_steps_.size() < kMostSteps
+                            ? 0
+                            : static_cast<size_t>(num_steps_) % kMostSteps;
+  for (size_t i = 0; i < last_steps_.size(); ++i) {
+    times.last.push_back(
+        parts_of(last_steps_[(oldest + i) % last_steps_.size()]));
+  }
+  return times;
+}
+
+void RankRecord::set_operation(const ObservedOperation& operation) {
+  const size_t num_dims = std::min(operation.num_dims, sizes_.size());
+  for (size_t i = 0; i < num_dims; ++i) {
+    sizes_[i].store(operation.sizes[i], kRelaxed);
+  }
+  num_dims_.store(num_dims, kRelaxed);
+  dtype_.store(operation.dtype, kRelaxed);
+  group_size_.store(operation.group_size, kRelaxed);
+  number_.store(operation.number, kRelaxed);
+  name_.store(operation.name, kRelaxed);
+}
+
+void RankRecord::clear_operation() {
+  name_.store(nullptr, kRelaxed);
+}
+
+void RankRecord::set_topic(std::string topic) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  topic_ = std::move(topic);
+}
+
+std::string RankRecord::operation() const {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!topic_.empty()) {
+      return topic_;
+    }
+  }
+  const char* name = name_.load(kRelaxed);
+  if (name == nullptr) {
+    return {};
+  }
+  std::string text = name;
+  if (const char* dtype = dtype_.load(kRelaxed)) {
+    text += str_cat(' ', dtype, '[');
+    const size_t num_dims = num_dims_.load(kRelaxed);
+    for (size_t i = 0; i < num_dims; ++i) {
+      text += str_cat(i > 0 ? "," : "", sizes_[i].load(kRelaxed));
+    }
+    text += ']';
+  }
+  if (const int size = group_size_.load(kRelaxed); size > 0) {
+    text += str_cat(" in a group of ", size);
+  }
+  return text;
+}
+
+} // namespace accelerate

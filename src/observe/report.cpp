@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/report.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "accelerate/error.h"
+#include "base/printable.h"
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+std::string seconds_text(double seconds) {
+  return str_cat(std::round(seconds * 10) / 10, " s");
+}
+
+/// "rank 3", "ranks 0, 2-5".
+std::string name_ranks(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
+      ++last;
+    }
+    text += str_cat(i > 0 ? ", " : "", ranks[i]);
+    if (last > i) {
+      text += str_cat(last > i + 1 ? "-" : ", ", ranks[last]);
+    }
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string first_word(const std::string& text) {
+  return text.substr(0, text.find(' '));
+}
+
+/// Where the user's code is: its innermost frame, else the innermost.
+std::string place_of(const Stack& stack) {
+  for (const auto& frame : stack.frames) {
+    if (frame.is_users) {
+      return frame.text;
+    }
+  }
+  return stack.frames.empty() ? std::string() : stack.frames[0].text;
+}
+
+std::string indented(const Stack& stack) {
+  // What lies outside of the user's outermost frame says nothing.
+  constexpr size_t kMostFrames = 16;
+  size_t end = stack.frames.size();
+  while (end > 0 && !stack.frames[end - 1].is_users) {
+    --end;
+  }
+  end = std::min(end == 0 ? stack.frames.size() : end, kMostFrames);
+  std::string text;
+  for (size_t i = 0; i < end; ++i) {
+    text += str_cat("\n      ", stack.frames[i].text);
+  }
+  return text;
+}
+
+struct Expected {
+  std::string operation;
+  uint64_t number = 0;
+  bool operator==(const Expected&) const = default;
+};
+
+/// What most of those that wait are in, the lowest rank's on a tie.
+Expected expected_of(const std::vector<RankReport>& reports) {
+  Expected most;
+  std::ptrdiff_t most_votes = 0;
+  int lowest = 0;
+  for (const auto& one : reports) {
+    if (!one.waits) {
+      continue;
+    }
+    const auto votes =
+        std::count_if(reports.begin(), reports.end(), [&](const auto& other) {
+          return other.waits && other.operation == one.operation &&
+                 other.number == one.number;
+        });
+    if (votes > most_votes || (votes == most_votes && one.rank < lowest)) {
+      most_votes = votes;
+      lowest = one.rank;
+      most = {one.operation, one.number};
+    }
+  }
+  return most;
+}
+
+/// Whether not all ranks are in one place.
+bool differ(
+    const std::vector<RankReport>& reports,
+    const std::vector<SilentRank>& silent) {
+  const auto expected = expected_of(reports);
+  return !silent.empty() ||
+         std::any_of(reports.begin(), reports.end(), [&](const auto& one) {
+           return !one.waits || Expected{one.operation, one.number} != expected;
+         });
+}
+
+std::string
+describe(const RankReport& report, const Expected& expected, double threshold) {
+  const std::string moved = seconds_text(report.seconds);
+  const bool is_there = Expected{report.operation, report.number} == expected;
+  // One that others wait for in a backward computes.
+  if (report.waits && (is_there || report.part != Part::kBackward)) {
+    std::string what = str_cat(
+        "in ", report.operation, ", collective ", report.number, ", for ");
+    if (is_there) {
+      return str_cat("waiting ", what, moved);
+    }
+    const bool is_shape =
+        report.number == expected.number &&
+        first_word(report.operation) == first_word(expected.operation);
+    return str_cat(
+        is_shape ? "with another shape " : "elsewhere, waiting ", what, moved);
+  }
+  std::string doing = words_for(report.part);
+  if (!report.operation.empty()) {
+    doing += str_cat(" (", report.operation, ")");
+  }
+  if (report.number > 0) {
+    doing += str_cat("; collective ", report.number, " was its last");
+  }
+  return report.seconds < threshold
+             ? str_cat(doing, "; slow, not missing: it moved ", moved, " ago")
+             : str_cat(doing, "; it has not moved for ", moved);
+}
+
+std::string describe(const SilentRank& rank) {
+  if (rank.pid == 0) {
+    return "has not said a word since it connected";
+  }
+  char own_host[256] = {};
+  gethostname(own_host, sizeof(own_host) - 1);
+  const std::string why = rank.host == own_host ? why_silent(rank.pid) : "";
+  return str_cat(
+      "process ",
+      rank.pid,
+      " on ",
+      printable(rank.host),
+      " does not answer: ",
+      why.empty() ? "it has ended, is stopped, or its machine cannot be reached"
+                  : why);
+}
+
+} // namespace
+
+std::string encode(const RankReport& report) {
+  nlohmann::json frames = nlohmann::json::array();
+  for (const auto& frame : report.stack.frames) {
+    frames.push_back({frame.text, frame.is_users});
+  }
+  const nlohmann::json json = {
+      {"rank", report.rank},
+      {"world_size", report.world_size},
+      {"host", report.host},
+      {"pid", report.pid},
+      {"part", static_cast<int>(report.part)},
+      {"waits", report.waits},
+      {"seconds", report.seconds},
+      {"operation", report.operation},
+      {"number", report.number},
+      {"stack", frames}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+RankReport decode_report(const std::string& text) {
+  try {
+    const auto json = nlohmann::json::parse(text);
+    RankReport report;
+    report.rank = json.at("rank").get<int>();
+    report.world_size = json.at("world_size").get<int>();
+    report.host = json.at("host").get<std::string>();
+    report.pid = json.at("pid").get<int>();
+    const int part = json.at("part").get<int>();
+    if (part < 0 || part >= static_cast<int>(kNumParts)) {
+      throw DataError(str_cat("[hang] got part ", part, " of a step"));
+    }
+    report.part = static_cast<Part>(part);
+    report.waits = json.at("waits").get<bool>();
+    report.seconds = json.at("seconds").get<double>();
+    report.operation = printable(json.at("operation").get<std::string>());
+    report.number = json.at("number").get<uint64_t>();
+    for (const auto& frame : json.at("stack")) {
+      report.stack.frames.push_back(
+          {printable(frame.at(0).get<std::string>()), frame.at(1).get<bool>()});
+    }
+    return report;
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(str_cat(
+        "[hang] got a report that is none: ",
+        printable(error.what()),
+        "; see that all processes run the same version"));
+  }
+}
+
+bool is_hang(
+    const std::vector<RankReport>& reports,
+    const std::vector<SilentRank>& silent) {
+  return std::any_of(reports.begin(), reports.end(), [&](const auto& one) {
+    return one.waits &&
+           (one.part != Part::kBackward || differ(reports, silent));
+  });
+}
+
+std::string describe_hang(
+    const std::vector<RankReport>& reports,
+    const std::vector<SilentRank>& silent,
+    double threshold) {
+  const auto expected = expected_of(reports);
+  // Ranks by what is said of them; times may differ a little.
+  std::map<
+      std::tuple<bool, std::string, uint64_t, std::string, int, bool>,
+      std::vector<const RankReport*>>
+      alike;
+  double longest = 0;
+  for (const auto& report : reports) {
+    const bool is_there =
+        report.waits && Expected{report.operation, report.number} == expected;
+    alike[{!is_there,
+           report.operation,
+           report.number,
+           place_of(report.stack),
+           static_cast<int>(report.part),
+           report.seconds < threshold}]
+        .push_back(&report);
+    longest = report.waits ? std::max(longest, report.seconds) : longest;
+  }
+  std::string text = str_cat(
+      "[hang] ",
+      expected.operation,
+      ", collective ",
+      expected.number,
+      ", waits for ",
+      seconds_text(longest),
+      differ(reports, silent)
+          ? "; not all ranks came:"
+          : "; all ranks are there: the network or a device stands still");
+  for (const auto& [key, group] : alike) {
+    std::vector<int> ranks;
+    for (const auto* report : group) {
+      ranks.push_back(report->rank);
+    }
+    const RankReport& first = *group[0];
+    text += str_cat(
+        "\n  ", name_ranks(ranks), ": ", describe(first, expected, threshold));
+    const bool is_elsewhere = std::get<0>(key);
+    if (is_elsewhere) {
+      text += indented(first.stack);
+    } else if (const auto place = place_of(first.stack); !place.empty()) {
+      text += str_cat("\n      ", place);
+    }
+  }
+  for (const auto& rank : silent) {
+    text += str_cat("\n  rank ", rank.rank, ": ", describe(rank));
+  }
+  return text;
+}
+
+std::string describe_ranks(const std::vector<RankReport>& reports) {
+  std::string text;
+  for (const auto& report : reports) {
+    std::string doing = words_for(report.part);
+    if (report.waits) {
+      doing = str_cat(
+          "waiting in ", report.operation, ", collective ", report.number, ",");
+    } else if (!report.operation.empty()) {
+      doing += str_cat(" (", report.operation, ")");
+    }
+    text += str_cat(
+        "rank ",
+        report.rank,
+        " of ",
+        report.world_size,
+        " (process ",
+        report.pid,
+        "): ",
+        doing,
+        " for ",
+        seconds_text(report.seconds),
+        indented(report.stack),
+        '\n');
+  }
+  return text;
+}
+
+std::string why_silent(int pid) {
+  std::ifstream file(str_cat("/proc/", pid, "/stat"));
+  std::string stat;
+  if (!std::getline(file, stat)) {
+    return str_cat("process ", pid, " has ended; see its own messages");
+  }
+  // Behind the name, which may hold anything.
+  const size_t name_end = stat.rfind(')');
+  const char state = name_end + 2 < stat.size() ? stat[name_end + 2] : '?';
+  switch (state) {
+    case 'T':
+    case 't':
+      return str_cat("it is stopped; kill -CONT ", pid, " lets it go on");
+    case 'Z':
+    case 'X':
+      return str_cat("process ", pid, " has ended; see its own messages");
+    case 'D':
+      return "it waits for a disk or a device";
+    default:
+      return {};
+  }
+}
+
+} // namespace accelerate

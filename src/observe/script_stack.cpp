@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/script_stack.h"
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace accelerate {
+namespace {
+
+constexpr std::chrono::seconds kScriptPatience{1};
+
+// Never destroyed: a thread that waits for the interpreter holds on to it.
+struct Asker {
+  static Asker& instance() {
+    static auto* asker = new Asker;
+    return *asker;
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  TakeScriptStack take;
+  bool is_asking = false;
+  uint64_t num_answers = 0;
+  ScriptStack answer;
+};
+
+} // namespace
+
+void set_script_stack(TakeScriptStack take) {
+  auto& asker = Asker::instance();
+  const std::lock_guard<std::mutex> lock(asker.mutex);
+  asker.take = std::move(take);
+}
+
+void drop_script_stack() {
+  auto& asker = Asker::instance();
+  std::unique_lock<std::mutex> lock(asker.mutex);
+  asker.take = nullptr;
+  asker.changed.wait(lock, [&] { return !asker.is_asking; });
+}
+
+bool has_script_stack() {
+  auto& asker = Asker::instance();
+  const std::lock_guard<std::mutex> lock(asker.mutex);
+  return asker.take != nullptr;
+}
+
+std::optional<ScriptStack> script_stack() {
+  auto& asker = Asker::instance();
+  std::unique_lock<std::mutex> lock(asker.mutex);
+  if (!asker.take) {
+    return std::nullopt;
+  }
+  const uint64_t before = asker.num_answers;
+  if (!asker.is_asking) {
+    asker.is_asking = true;
+    std::thread([&asker, take = asker.take] {
+      auto answer = take();
+      const std::lock_guard<std::mutex> answered(asker.mutex);
+      asker.answer = std::move(answer);
+      ++asker.num_answers;
+      asker.is_asking = false;
+      asker.changed.notify_all();
+    }).detach();
+  }
+  if (!asker.changed.wait_for(
+          lock, kScriptPatience, [&] { return asker.num_answers > before; })) {
+    return std::nullopt;
+  }
+  return asker.answer;
+}
+
+} // namespace accelerate

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/watchdog.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <thread>
+
+#include "accelerate/error.h"
+#include "base/parse.h"
+#include "base/printable.h"
+#include "base/str.h"
+#include "base/unique_file.h"
+#include "base/variables.h"
+#include "observe/job_socket.h"
+#include "observe/native_stack.h"
+#include "observe/rank_record.h"
+#include "observe/script_stack.h"
+
+namespace accelerate {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultThreshold{10'000};
+constexpr milliseconds kLongestInterval{2'000};
+constexpr milliseconds kShortestInterval{50};
+/// From when on a store does not answer.
+constexpr milliseconds kStorePatience{3'000};
+
+double seconds_from(Watchdog::Clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+std::string own_host() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::shared_ptr<RankRecord> record_of(const Membership& membership) {
+  std::shared_ptr<RankRecord> found;
+  for (auto& record : RankRecord::all()) {
+    if (record->membership() == &membership &&
+        (!found || record->part() == Part::kCommunication)) {
+      found = std::move(record);
+    }
+  }
+  return found;
+}
+
+/// The thread, and what wakes and ends it; see `stop_at_exit`.
+struct Runner {
+  std::thread thread;
+  UniqueFile wake;
+  std::atomic<bool> is_stopping = false;
+  int owner = 0;
+};
+Runner* runner = nullptr;
+
+// Static objects that the thread uses go after this.
+void stop_at_exit() {
+  if (runner != nullptr && runner->owner == getpid()) {
+    runner->is_stopping = true;
+    eventfd_write(runner->wake.get(), 1);
+    runner->thread.join();
+  }
+}
+
+} // namespace
+
+milliseconds hang_threshold(
+    const std::optional<milliseconds>& option,
+    const EnvLookup& env) {
+  if (option) {
+    return *option;
+  }
+  const auto text = env(variables::kHangSeconds);
+  if (!text || text->empty()) {
+    return kDefaultThreshold;
+  }
+  const auto seconds = parse_number<double>(*text);
+  constexpr double kMostSeconds = 1e6;
+  if (!seconds || !(*seconds >= 0) || *seconds > kMostSeconds) {
+    throw ConfigError(str_cat(
+        "[hang] ",
+        variables::kHangSeconds,
+        "='",
+        printable(*text),
+        "' is not a number of seconds from 0 (no messages) to ",
+        kMostSeconds,
+        "; correct or unset it"));
+  }
+  return milliseconds(static_cast<int64_t>(*seconds * 1000));
+}
+
+Watchdog& Watchdog::instance() {
+  static auto* watchdog = new Watchdog;
+  return *watchdog;
+}
+
+Membership& Watchdog::join(std::unique_ptr<Membership> membership) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  memberships_.push_back(std::move(membership));
+  start();
+  // Whose interval may be shorter.
+  eventfd_write(runner->wake.get(), 1);
+  return *memberships_.back();
+}
+
+void Watchdog::start() {
+  if (owner_ == getpid()) {
+    return;
+  }
+  if (owner_ == 0) {
+    std::atexit(stop_at_exit);
+  }
+  owner_ = getpid();
+  prepare_native_stacks();
+  // A child has its parent's object, whose thread is not there.
+  runner = new Runner;
+  runner->owner = owner_;
+  runner->wake = UniqueFile(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  // Signals are for the threads of the program.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  runner->thread = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+std::vector<Membership*> Watchdog::memberships() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Membership*> living;
+  for (const auto& membership : memberships_) {
+    if (!membership->is_over) {
+      living.push_back(membership.get());
+    }
+  }
+  return living;
+}
+
+void Watchdog::run() {
+  std::unique_ptr<JobSocket> socket;
+  try {
+    socket = std::make_unique<JobSocket>();
+  } catch (const Error&) {
+    // Nobody can ask then; messages come all the same.
+  }
+  while (!runner->is_stopping) {
+    milliseconds interval = kLongestInterval;
+    for (const auto* membership : memberships()) {
+      interval = std::min(interval, interval_for(*membership));
+    }
+    pollfd events[] = {
+        {runner->wake.get(), POLLIN, 0},
+        {socket ? socket->file() : -1, POLLIN, 0}};
+    poll(events, 2, static_cast<int>(interval.count()));
+    eventfd_t ignored = 0;
+    eventfd_read(runner->wake.get(), &ignored);
+    if (runner->is_stopping) {
+      return;
+    }
+    if ((events[1].revents & POLLIN) != 0) {
+      socket->answer([this] { return look(); });
+    }
+    watch();
+  }
+}
+
+milliseconds Watchdog::interval_for(const Membership& membership) {
+  constexpr int kLooksPerThreshold = 5;
+  return membership.threshold.count() == 0
+             ? kLongestInterval
+             : std::clamp(
+                   membership.threshold / kLooksPerThreshold,
+                   kShortestInterval,
+                   kLongestInterval);
+}
+
+void Watchdog::watch() {
+  watch_script();
+  std::set<std::string> groups_of_threads;
+  for (auto* membership : memberships()) {
+    if (membership->threshold.count() == 0) {
+      continue;
+    }
+    watch_data(*membership);
+    watch_end(*membership);
+    if (!membership->threads_of.empty()) {
+      groups_of_threads.insert(membership->threads_of);
+    } else {
+      watch_store(*membership);
+    }
+  }
+  for (const auto& group : groups_of_threads) {
+    watch_threads(group);
+  }
+}
+
+// A collective that the script calls without us leaves no record: its stack
+// shows it. Nobody asks an interpreter whose run goes on.
+void Watchdog::watch_script() {
+  const auto now = Clock::now();
+  std::optional<Script> seen;
+  for (const auto* membership : memberships()) {
+    const auto record = record_of(*membership);
+    if (!has_script_stack() || !record || record->part() != Part::kUser ||
+        now - record->since() < interval_for(*membership)) {
+      continue;
+    }
+    const auto script = script_stack();
+    if (script && !script->operation.empty()) {
+      seen = Script{script->call, now, script->operation};
+    }
+    break;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (seen && script_ && script_->call == seen->call) {
+    return;
+  }
+  script_ = seen;
+}
+
+std::optional<Watchdog::Clock::time_point> Watchdog::waits_since(
+    const Membership& membership) {
+  const auto record = record_of(membership);
+  if (!record || membership.world_size == 1) {
+    return std::nullopt;
+  }
+  const auto part = record->part();
+  if (part == Part::kCommunication ||
+      (part == Part::kBackward && !record->operation().empty())) {
+    return record->since();
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (part == Part::kUser && script_ && script_->since > record->since()) {
+    return script_->since;
+  }
+  return std::nullopt;
+}
+
+bool Watchdog::is_due(const Membership& membership) {
+  const auto since = waits_since(membership);
+  return since && membership.threshold.count() > 0 &&
+         Clock::now() - *since >= membership.threshold &&
+         since->time_since_epoch().count() != membership.told_of;
+}
+
+void Watchdog::note_told(Membership& membership, bool by_this_rank) {
+  if (const auto since = waits_since(membership)) {
+    membership.told_of = since->time_since_epoch().count();
+    membership.has_spoken = by_this_rank;
+  }
+}
+
+void Watchdog::set_store_holder(
+    const Membership& membership,
+    SilentRank holder) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  store_holders_[&membership] = std::move(holder);
+}
+
+RankReport Watchdog::look(const Membership& membership) {
+  RankReport report;
+  report.rank = membership.rank;
+  report.world_size = membership.world_size;
+  report.host = own_host();
+  report.pid = getpid();
+  const auto record = record_of(membership);
+  if (!record) {
+    return report;
+  }
+  const auto waits = waits_since(membership);
+  report.part = record->part();
+  report.waits = waits.has_value();
+  report.seconds = seconds_from(Clock::now() - waits.value_or(record->since()));
+  report.operation = record->operation();
+  report.number = record->number();
+  if (membership.num_collectives) {
+    report.number = membership.num_collectives().value_or(report.number);
+  }
+  if (auto script = script_stack()) {
+    report.stack = std::move(script->stack);
+    if (report.waits && report.operation.empty()) {
+      report.operation = script->operation;
+    }
+  } else {
+    report.stack = native_stack(record->thread());
+  }
+  return report;
+}
+
+std::vector<RankReport> Watchdog::look() {
+  std::vector<RankReport> reports;
+  for (const auto* membership : memberships()) {
+    reports.push_back(look(*membership));
+  }
+  return reports;
+}
+
+void Watchdog::watch_threads(const std::string& threads_of) {
+  std::vector<Membership*> ranks;
+  for (auto* membership : memberships()) {
+    if (membership->threads_of == threads_of) {
+      ranks.push_back(membership);
+    }
+  }
+  const auto due =
+      std::find_if(ranks.begin(), ranks.end(), [this](const auto* rank) {
+        return is_due(*rank);
+      });
+  if (due == ranks.end()) {
+    return;
+  }
+  std::vector<RankReport> reports;
+  for (const auto* rank : ranks) {
+    reports.push_back(look(*rank));
+  }
+  const double threshold = seconds_from((*due)->threshold);
+  const bool says = is_hang(reports, {});
+  if (says) {
+    say(describe_hang(reports, {}, threshold));
+  }
+  for (auto* rank : ranks) {
+    note_told(*rank, says && rank == *due);
+  }
+}
+
+void Watchdog::watch_data(Membership& membership) {
+  const auto record = record_of(membership);
+  if (!record || record->part() != Part::kData || membership.has_told_of_data ||
+      Clock::now() - record->since() < membership.threshold) {
+    return;
+  }
+  // Once: a loader that is slow at times is the step clock's business.
+  membership.has_told_of_data = true;
+  say("[hang] the data loader has given no batch for a while; see its data set "
+      "and its workers:\n  " +
+      describe_ranks({look(membership)}));
+}
+
+// The store itself does not answer: what this rank knows is all there is.
+void Watchdog::watch_store(Membership& membership) {
+  const auto asking = membership.asking_since.load();
+  const auto now = Clock::now().time_since_epoch();
+  if (asking == 0 || now - Clock::duration(asking) < kStorePatience ||
+      !is_due(membership)) {
+    return;
+  }
+  SilentRank holder;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    holder = store_holders_[&membership];
+  }
+  say(describe_hang(
+          {look(membership)}, {holder}, seconds_from(membership.threshold)) +
+      "\n  it holds the store by which ranks ask each other: nothing is known "
+      "of the others");
+  note_told(membership, true);
+}
+
+void Watchdog::watch_end(Membership& membership) {
+  const auto since = waits_since(membership);
+  if (membership.has_spoken &&
+      (!since || since->time_since_epoch().count() != membership.told_of)) {
+    membership.has_spoken = false;
+    const Clock::time_point begin{Clock::duration(membership.told_of)};
+    say(str_cat(
+        "[hang] rank ",
+        membership.rank,
+        " no longer waits, after ",
+        static_cast<int64_t>(seconds_from(Clock::now() - begin)),
+        " s"));
+  }
+}
+
+void Watchdog::say(const std::string& message) {
+  const std::string line = message.ends_with('\n') ? message : message + '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
+}
+
+} // namespace accelerate

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a thread's record says to others, and its clock.
+#include "observe/rank_record.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "accelerate/error.h"
+#include "observe/native_stack.h"
+#include "observe/script_stack.h"
+#include "observe/watchdog.h"
+#include "support/subprocess.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+/// Found by name in a stack.
+[[gnu::noinline]] void spin_in_a_test(std::atomic<bool>& is_over) {
+  while (!is_over) {
+  }
+}
+
+std::string text_of(const Stack& stack) {
+  std::string text;
+  for (const auto& frame : stack.frames) {
+    text += frame.text + '\n';
+  }
+  return text;
+}
+
+TEST(NativeStack, IsTakenOfAThreadThatSpins) {
+  std::atomic<pid_t> thread = 0;
+  std::atomic<bool> is_over = false;
+  std::thread spinning([&] {
+    thread = RankRecord::of_this_thread().thread();
+    spin_in_a_test(is_over);
+  });
+  ASSERT_TRUE(testing::eventually([&] { return thread != 0; }));
+  const auto stack = native_stack(thread);
+  is_over = true;
+  spinning.join();
+  EXPECT_THAT(text_of(stack), HasSubstr("spin_in_a_test"));
+}
+
+TEST(NativeStack, LeavesAHandlerOfTheProgramsAlone) {
+  static std::atomic<int> num_calls = 0;
+  struct sigaction own {};
+  struct sigaction before {};
+  own.sa_handler = [](int) { ++num_calls; };
+  sigaction(SIGURG, &own, &before);
+  EXPECT_TRUE(
+      native_stack(RankRecord::of_this_thread().thread()).frames.empty());
+  sigaction(SIGURG, &before, nullptr);
+  EXPECT_EQ(num_calls, 0);
+}
+
+TEST(ScriptStack, ThatDoesNotComeIsNotWaitedForForEver) {
+  std::atomic<bool> is_over = false;
+  set_script_stack([&] {
+    while (!is_over) {
+      std::this_thread::sleep_for(1ms);
+    }
+    return ScriptStack{};
+  });
+  EXPECT_FALSE(script_stack().has_value());
+  is_over = true;
+  drop_script_stack();
+  EXPECT_FALSE(script_stack().has_value());
+}
+
+TEST(Record, SaysWhatAThreadIsIn) {
+  auto& record = RankRecord::of_this_thread();
+  EXPECT_EQ(record.part(), Part::kUser);
+  {
+    const PartScope data(Part::kData);
+    EXPECT_EQ(record.part(), Part::kData);
+    const OperationScope scope(
+        Part::kCommunication, nullptr, {"gather", 7, "Float", 2, {3, 4}});
+    EXPECT_EQ(record.part(), Part::kCommunication);
+    EXPECT_EQ(record.operation(), "gather Float[3,4]");
+    const TopicScope topic("gather of a dict");
+    EXPECT_EQ(record.operation(), "gather of a dict");
+  }
+  EXPECT_EQ(record.part(), Part::kUser);
+  EXPECT_EQ(record.operation(), "");
+  EXPECT_EQ(record.number(), 7u);
+}
+
+TEST(Record, IsGoneWithItsThread) {
+  const auto count = RankRecord::all().size();
+  std::thread([] { RankRecord::of_this_thread(); }).join();
+  EXPECT_EQ(RankRecord::all().size(), count);
+}
+
+TEST(Threshold, IsTheOptionsThenTheVariables) {
+  const auto variable = [](const char* value) {
+    return [value](const std::string&) {
+      return std::optional<std::string>(value);
+    };
+  };
+  const auto none = [](const std::string&) {
+    return std::optional<std::string>();
+  };
+  EXPECT_EQ(hang_threshold(std::nullopt, none), 10s);
+  EXPECT_EQ(hang_threshold(std::nullopt, variable("0.5")), 500ms);
+  EXPECT_EQ(hang_threshold(std::nullopt, variable("0")), 0ms);
+  EXPECT_EQ(hang_threshold(3s, variable("nonsense")), 3s);
+  for (const char* bad : {"nonsense", "-1", "nan", "inf", "1s", "1e9"}) {
+    EXPECT_THROW(hang_threshold(std::nullopt, variable(bad)), ConfigError)
+        << bad;
+  }
+}
+
+// A clock of its own for each thread: nobody else has counted here.
+StepTimes times_of(const std::function<void()>& work) {
+  StepTimes times;
+  std::thread([&] {
+    work();
+    times = RankRecord::of_this_thread().step_times();
+  }).join();
+  return times;
+}
+
+void one_step(std::chrono::milliseconds data, bool updates) {
+  auto& record = RankRecord::of_this_thread();
+  {
+    const PartScope part(Part::kData);
+    std::this_thread::sleep_for(data);
+  }
+  const PartScope part(Part::kOptimizer);
+  if (updates) {
+    record.note_update();
+  }
+}
+
+TEST(StepClock, CountsUpdates) {
+  const auto times = times_of([] {
+    for (int step = 0; step < 3; ++step) {
+      one_step(0ms, false);
+      one_step(0ms, true);
+    }
+    one_step(0ms, false);
+  });
+  EXPECT_EQ(times.num_steps, 3);
+  EXPECT_EQ(times.last.size(), 3u);
+}
+
+TEST(StepClock, KeepsAThousandStepsAndCountsAll) {
+  const auto times = times_of([] {
+    for (int step = 0; step < 1003; ++step) {
+      one_step(0ms, true);
+    }
+  });
+  EXPECT_EQ(times.num_steps, 1003);
+  EXPECT_EQ(times.last.size(), 1000u);
+}
+
+TEST(StepClock, EachMomentCountsOnceAndForTheInnermost) {
+  const auto begin = RankRecord::Clock::now();
+  const auto times = times_of([] {
+    auto& record = RankRecord::of_this_thread();
+    const PartScope data(Part::kData);
+    {
+      const PartScope communication(Part::kCommunication);
+      std::this_thread::sleep_for(20ms);
+    }
+    record.note_update();
+  });
+  const std::chrono::duration<double> all = RankRecord::Clock::now() - begin;
+  ASSERT_EQ(times.num_steps, 1);
+  EXPECT_GE(times.sum.communication, 0.02);
+  // No moment twice: data has none of what communication had.
+  EXPECT_LE(times.sum.total(), all.count());
+}
+
+TEST(StepClock, WhatABackwardTakesBehindItsLastGradientIsCommunication) {
+  const auto times = times_of([] {
+    auto& record = RankRecord::of_this_thread();
+    const PartScope forward(Part::kForward);
+    {
+      const PartScope backward(Part::kBackward);
+      std::this_thread::sleep_for(10ms);
+      record.note_gradient();
+      std::this_thread::sleep_for(20ms);
+    }
+    record.note_update();
+  });
+  EXPECT_GE(times.sum.backward, 0.01);
+  EXPECT_GE(times.sum.communication, 0.02);
+}
+
+TEST(StepClock, SaysInWordsWhatBoundsARun) {
+  StepTimes times;
+  EXPECT_EQ(times.summary(), "");
+  times.num_steps = 100;
+  times.sum.data = 0.41;
+  times.sum.forward = 0.2;
+  times.sum.backward = 0.39;
+  EXPECT_EQ(
+      times.summary(),
+      "100 steps of 10 ms: 41 % waits for data, 39 % backward, 20 % forward\n"
+      "41 % of the step waits for data: raise num_workers, or make the data "
+      "set cheaper");
+  times.sum.data = 0;
+  EXPECT_THAT(times.summary(), HasSubstr("nothing but computing bounds"));
+  times.sum.communication = 0.5;
+  EXPECT_THAT(
+      times.summary(), HasSubstr("46 % of the step waits for other ranks: "));
+  times.sum.other = 3;
+  EXPECT_THAT(
+      times.summary(),
+      HasSubstr("73 % of the step goes into code of the program's: see"));
+}
+
+} // namespace
+} // namespace accelerate

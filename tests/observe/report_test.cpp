@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said of ranks that stand still, for cases made up here.
+#include "observe/report.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "accelerate/error.h"
+#include "support/subprocess.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RankReport waiting(int rank, const std::string& operation, uint64_t number) {
+  RankReport report;
+  report.rank = rank;
+  report.world_size = 4;
+  report.host = "node0";
+  report.pid = 100 + rank;
+  report.part = Part::kCommunication;
+  report.waits = true;
+  report.seconds = 10.24;
+  report.operation = operation;
+  report.number = number;
+  report.stack.frames = {
+      {"wait in libc", false}, {"train.cpp:31 in main", true}};
+  return report;
+}
+
+RankReport elsewhere(int rank, Part part, double seconds) {
+  auto report = waiting(rank, "", 2);
+  report.part = part;
+  report.waits = false;
+  report.seconds = seconds;
+  report.stack.frames = {
+      {"spin.cpp:4 in spin", true},
+      {"train.cpp:30 in main", true},
+      {"start in libc", false}};
+  return report;
+}
+
+TEST(Report, SurvivesTheStore) {
+  const auto report = waiting(3, "all_reduce Float[4,2]", 17);
+  const auto again = decode_report(encode(report));
+  EXPECT_EQ(again.rank, 3);
+  EXPECT_EQ(again.host, "node0");
+  EXPECT_EQ(again.pid, 103);
+  EXPECT_EQ(again.part, Part::kCommunication);
+  EXPECT_TRUE(again.waits);
+  EXPECT_DOUBLE_EQ(again.seconds, 10.24);
+  EXPECT_EQ(again.operation, "all_reduce Float[4,2]");
+  EXPECT_EQ(again.number, 17u);
+  ASSERT_EQ(again.stack.frames.size(), 2u);
+  EXPECT_EQ(again.stack.frames[1].text, "train.cpp:31 in main");
+  EXPECT_TRUE(again.stack.frames[1].is_users);
+}
+
+TEST(Report, ThatIsNoneIsRefused) {
+  for (const char* text :
+       {"", "{}", "[]", "{\"rank\": \"x\"}", "\xff\xfe", "null"}) {
+    EXPECT_THROW(decode_report(text), DataError) << text;
+  }
+  auto odd = encode(waiting(0, "a", 1));
+  odd.replace(odd.find("\"part\":4"), 8, "\"part\":99");
+  EXPECT_THROW(decode_report(odd), DataError);
+}
+
+TEST(Report, CannotMoveTheCursorOfWhoeverReadsIt) {
+  const auto report = decode_report(encode(waiting(0, "a\x1b[2J", 1)));
+  EXPECT_THAT(report.operation, Not(HasSubstr("\x1b")));
+}
+
+TEST(Hang, NamesWhoWaitsAndWhoIsElsewhereAndWhere) {
+  const auto text = describe_hang(
+      {waiting(0, "all_reduce Float[4]", 3),
+       elsewhere(1, Part::kUser, 12),
+       waiting(2, "all_reduce Float[4]", 3),
+       waiting(3, "all_reduce Float[4]", 3)},
+      {},
+      10);
+  EXPECT_EQ(
+      text,
+      "[hang] all_reduce Float[4], collective 3, waits for 10.2 s; not all "
+      "ranks came:\n"
+      "  ranks 0, 2, 3: waiting in all_reduce Float[4], collective 3, for 10.2 "
+      "s\n"
+      "      train.cpp:31 in main\n"
+      "  rank 1: in code of the user's; collective 2 was its last; it has not "
+      "moved for 12 s\n"
+      "      spin.cpp:4 in spin\n"
+      "      train.cpp:30 in main");
+}
+
+TEST(Hang, TellsAnotherShapeFromAnotherCollective) {
+  const auto text = describe_hang(
+      {waiting(0, "all_reduce Float[4]", 3),
+       waiting(1, "all_reduce Float[4]", 3),
+       waiting(2, "all_reduce Float[5]", 3),
+       waiting(3, "barrier", 3)},
+      {},
+      10);
+  EXPECT_THAT(
+      text,
+      AllOf(
+          HasSubstr("rank 2: with another shape in all_reduce Float[5]"),
+          HasSubstr("rank 3: elsewhere, waiting in barrier, collective 3")));
+}
+
+TEST(Hang, GoesByTheLowestRankWhereAsManyAreElsewhere) {
+  // In the order in which they answered.
+  EXPECT_THAT(
+      describe_hang(
+          {waiting(1, "barrier", 3), waiting(0, "all_reduce Float[4]", 3)},
+          {},
+          10),
+      AllOf(
+          HasSubstr("[hang] all_reduce Float[4], collective 3, waits"),
+          HasSubstr("rank 1: elsewhere, waiting in barrier")));
+}
+
+TEST(Hang, TellsASlowRankFromAMissingOne) {
+  EXPECT_THAT(
+      describe_hang(
+          {waiting(0, "barrier", 3), elsewhere(1, Part::kForward, 0.3)},
+          {},
+          10),
+      HasSubstr("rank 1: in a forward; collective 2 was its last; slow, not "
+                "missing: it moved 0.3 s ago"));
+}
+
+TEST(Hang, NamesRanksThatAreSilent) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  testing::Subprocess stopped({"sleep", "60"});
+  stopped.send(SIGSTOP);
+  const std::string pid = std::to_string(stopped.pid());
+  ASSERT_TRUE(
+      testing::eventually([&] { return !why_silent(stopped.pid()).empty(); }));
+  const auto text = describe_hang(
+      {waiting(0, "barrier", 3)},
+      {{1, host, stopped.pid()}, {2, "elsewhere", 7}, {3, "", 0}},
+      10);
+  EXPECT_THAT(
+      text,
+      AllOf(
+          HasSubstr("rank 1: process " + pid),
+          HasSubstr("it is stopped; kill -CONT " + pid + " lets it go on"),
+          HasSubstr("rank 2: process 7 on elsewhere does not answer: it has "
+                    "ended, is stopped, or its machine cannot be reached"),
+          HasSubstr("rank 3: has not said a word")));
+  stopped.send(SIGKILL);
+  ASSERT_TRUE(testing::eventually([&] {
+    return why_silent(stopped.pid()).find("has ended") != std::string::npos;
+  }));
+}
+
+TEST(Hang, OfAllRanksIsTheNetworks) {
+  const std::vector<RankReport> reports = {
+      waiting(0, "barrier", 3), waiting(1, "barrier", 3)};
+  EXPECT_TRUE(is_hang(reports, {}));
+  EXPECT_THAT(
+      describe_hang(reports, {}, 10),
+      HasSubstr("all ranks are there: the network or a device stands still"));
+}
+
+TEST(Hang, IsNoneWhileAllComputeInOneBackward) {
+  std::vector<RankReport> reports = {
+      waiting(0, "backward", 3), waiting(1, "backward", 3)};
+  reports[0].part = reports[1].part = Part::kBackward;
+  EXPECT_FALSE(is_hang(reports, {}));
+  EXPECT_TRUE(is_hang(reports, {{2, "", 0}}));
+  reports[1] = elsewhere(1, Part::kUser, 12);
+  EXPECT_TRUE(is_hang(reports, {}));
+  EXPECT_FALSE(is_hang({elsewhere(0, Part::kUser, 12)}, {}));
+}
+
+TEST(Hang, SaysAThousandRanksInAFewLines) {
+  std::vector<RankReport> reports;
+  for (int rank = 0; rank < 1000; ++rank) {
+    reports.push_back(
+        rank == 412 ? elsewhere(rank, Part::kData, 30)
+                    : waiting(rank, "all_reduce Float[4]", 3));
+  }
+  const auto text = describe_hang(reports, {}, 10);
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 8);
+  EXPECT_THAT(
+      text,
+      AllOf(
+          HasSubstr("ranks 0-411, 413-999: waiting"),
+          HasSubstr("rank 412: waiting for data")));
+}
+
+} // namespace
+} // namespace accelerate
