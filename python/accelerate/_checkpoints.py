@@ -21,6 +21,7 @@ from accelerate import _C, _debug, _files, checkpointing
 from accelerate._state_values import ObjectState, OnlyPickled
 from accelerate.errors import UsageError
 from accelerate.prepared_module import context_of, parameter_set
+from accelerate.utils import operations
 from accelerate.utils.constants import (
     MODEL_NAME,
     SAFE_MODEL_NAME,
@@ -61,8 +62,8 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any) -> Path:
             )
         return Path(os.path.expanduser(output_dir))
     folder = folder_of_all(accelerator) / f"checkpoint_{project.iteration}"
-    # Another process than the main one may come after it.
-    if accelerator.is_main_process and folder.exists():
+    # Asked of all before one of them makes it; machines may have disks of their own.
+    if any(operations.gather_object([folder.exists()])):
         raise UsageError(
             f"[save_state] {folder} exists already; set project_configuration.iteration to the "
             "number to go on with"
@@ -84,7 +85,10 @@ def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
     if input_dir is not None and (input_dir != "latest" or os.path.isdir("latest")):
         folder = Path(os.path.expanduser(input_dir))
         if not folder.is_dir():
-            raise UsageError(f"[load_state] there is no folder {folder}, expected a checkpoint")
+            raise UsageError(
+                f"[load_state] there is no folder {folder}, expected a checkpoint; one that was "
+                "just saved is there for all after accelerator.wait_for_everyone()"
+            )
         if not os.access(folder, os.R_OK | os.X_OK):
             raise UsageError(
                 f"[load_state] {folder} may not be read by this user; change its rights, or load a "

@@ -274,9 +274,10 @@ def test_attributes_after_a_reset_hint_at_it():
 
 
 TWO = """
+    import pathlib
     import torch
     from accelerate import Accelerator, PartialState
-    from accelerate.utils import set_seed, gather_object, broadcast_object_list, pad_across_processes
+    from accelerate.utils import ProjectConfiguration, set_seed, gather_object, broadcast_object_list, pad_across_processes
     accelerator = Accelerator()
     rank = accelerator.process_index
     assert str(accelerator.distributed_type) .endswith("MULTI_CPU")
@@ -306,6 +307,18 @@ TWO = """
     assert accelerator.reduce({"m": [torch.tensor(rank)]}, "max")["m"][0].item() == 1
     nested = accelerator.gather({"a": (torch.tensor(rank), [torch.ones(2, 1) * rank])})
     assert nested["a"][0].tolist() == [0, 1] and nested["a"][1][0].flatten().tolist() == [0, 0, 1, 1]
+
+    kept = pathlib.Path("run/checkpoints/checkpoint_0")
+    if rank == 0:
+        kept.mkdir(parents=True)
+    accelerator.wait_for_everyone()
+    project = ProjectConfiguration("run", automatic_checkpoint_naming=True)
+    try:
+        Accelerator(cpu=True, project_config=project).save_state()
+        raise AssertionError("an older checkpoint was written to")
+    except ValueError as error:
+        assert "checkpoint_0 exists already" in str(error)
+    assert not list(kept.iterdir())
 
     @accelerator.on_last_process
     def last():

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from accelerate import _trees
+from accelerate import _debug, _trees
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import MismatchError, UsageError, in_one_line
 from accelerate.utils.dataclasses import TensorInformation
@@ -169,8 +169,9 @@ def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
     """The sum ("sum" or "none"), mean or maximum of each tensor over all processes, in new tensors.
     `scale` is for TPUs, which this package does not run on."""
     if scale != 1.0:
-        raise UsageError(
-            f"[reduce] got scale={scale}, which only TPUs use; multiply the result instead"
+        _debug.warn(
+            f"[reduce] got scale={scale}, which only TPUs use; multiply the result instead",
+            stacklevel=2,
         )
     reductions = {"none": "sum", "sum": "sum", "mean": "mean", "max": "max"}
     if reduction not in reductions:
