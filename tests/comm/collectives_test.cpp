@@ -281,19 +281,15 @@ TEST(PadAcrossProcesses, FillsUpToTheLongest) {
         is_short ? torch::tensor({{7, 7, 7}, {7, 7, 7}, {-2, -2, -2}})
                  : torch::tensor({{7, 7, -1}, {7, 7, -1}, {7, 7, -1}})));
     // Also where this rank has nothing to pad.
-    for (const auto& [dtype, value] :
-         {std::pair(torch::kByte, -1.0),
-          std::pair(torch::kBool, std::nan("")),
-          std::pair(torch::kLong, 0.5)}) {
+    const auto refuse = [&](at::ScalarType dtype, double value) {
+      const auto ones = torch::ones({1 + group.rank()}, dtype);
       EXPECT_THAT(
-          [&, dtype = dtype, value = value] {
-            pad_across_processes(
-                group,
-                torch::ones({1 + group.rank()}, dtype),
-                {.pad_index = value});
-          },
+          [&] { pad_across_processes(group, ones, {.pad_index = value}); },
           ThrowsMessage<UsageError>(HasSubstr("pad_index")));
-    }
+    };
+    refuse(torch::kByte, -1);
+    refuse(torch::kBool, std::nan(""));
+    refuse(torch::kLong, 0.5);
   });
 }
 
