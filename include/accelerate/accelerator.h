@@ -474,6 +474,10 @@ class ACCELERATE_API Accelerator {
         !std::derived_from<Kind, torch::nn::Module>,
         "prepare takes a module by a std::shared_ptr or a TORCH_MODULE holder, "
         "not by value: make it with std::make_shared<Net>(...)");
+    static_assert(
+        !detail::OtherModulePointer<Kind>,
+        "prepare shares the module: give it a std::shared_ptr or a "
+        "TORCH_MODULE holder, not a std::unique_ptr or a plain pointer");
     if constexpr (detail::ModulePointer<Kind>) {
       using Module = detail::ModuleOf<Kind>;
       std::shared_ptr<Module> module = detail::module_of(object);

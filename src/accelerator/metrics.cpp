@@ -139,13 +139,15 @@ double Accuracy::compute() const {
 F1::F1(const Accelerator& accelerator, F1Options options)
     : Metric(accelerator), options_(options) {
   const bool is_binary = options.average == F1Average::kBinary;
-  if (options.num_classes < 2 || (is_binary && options.num_classes > 2)) {
+  constexpr int64_t kMostClasses = int64_t{1} << 24;
+  if (options.num_classes < 2 || options.num_classes > kMostClasses ||
+      (is_binary && options.num_classes > 2)) {
     throw UsageError(str_cat(
         "[F1] got num_classes ",
         options.num_classes,
         is_binary ? ", expected 2 with F1Average::kBinary; choose another "
                     "average for more classes"
-                  : ", expected at least 2"));
+                  : ", expected 2 to 2^24"));
   }
 }
 

@@ -22,7 +22,7 @@ at::Tensor decode_png(
     const std::string& file);
 
 /// Memory for uint8 of shape H x W x `num_channels`. Throws `DataError` that
-/// names `file` where there are more than 2^28 pixels: a header is soon written.
+/// names `file` where there are more than 2^28 pixels: a header is soon made.
 at::Tensor reserve_pixels(
     int64_t height,
     int64_t width,

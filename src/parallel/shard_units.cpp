@@ -59,8 +59,8 @@ void check_prefixes(
       throw UsageError(str_cat(
           "[prepare] got the unit '",
           prefix,
-          "' in .shard, which no parameter's name begins with, expected a "
-          "prefix such as '",
+          "' in .shard, which is not the beginning of a parameter's name up to "
+          "a dot, expected one such as '",
           model.names.empty() ? std::string() : model.names.front(),
           "'"));
     }

@@ -12,8 +12,12 @@ namespace accelerate {
 namespace {
 
 int64_t hash_of(const at::Tensor& tensor) {
-  const auto plain =
-      tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+  // A copy: an operator, which says where weights are that are not here.
+  const auto plain = tensor.detach()
+                         .resolve_conj()
+                         .resolve_neg()
+                         .to(at::kCPU, /*non_blocking=*/false, /*copy=*/true)
+                         .contiguous();
   const auto text = checksum_of(std::span(
       static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()));
   return static_cast<int64_t>(std::stoull(text, nullptr, 16));

@@ -27,5 +27,7 @@ void refused(accelerate::Accelerator& accelerator) {
   auto opt = accelerator.prepare(optimizer);
   std::stringstream file;
   torch::save(opt, file);
+#elif CASE == 4
+  accelerator.prepare(std::make_unique<Net>());
 #endif
 }

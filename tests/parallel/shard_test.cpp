@@ -366,6 +366,9 @@ TEST(Sharded, RefusesWhatCannotBeRight) {
     EXPECT_THAT(
         [&] { model->words->clone(); }, ThrowsMessage<UsageError>(outside));
     EXPECT_THAT(
+        [&] { accelerator.check_ranks_equal(net); },
+        ThrowsMessage<UsageError>(outside));
+    EXPECT_THAT(
         [&] {
           const torch::NoGradGuard no_grad;
           model->words->weight.mul_(2);

@@ -60,6 +60,14 @@ inline constexpr bool IsPrepared = std::is_same_v<T, PreparedOptimizer>;
 template <class M>
 inline constexpr bool IsPrepared<PreparedModel<M>> = true;
 
+/// Points to a module and does not share it.
+template <class T>
+concept OtherModulePointer =
+    !ModulePointer<T> && !IsPrepared<T> && requires(const T& pointer) {
+  requires std::
+      derived_from<std::remove_cvref_t<decltype(*pointer)>, torch::nn::Module>;
+};
+
 /// torch::data's loaders and pointers to them, without their header.
 template <class T>
 concept LooksLikeTorchDataLoader = requires(T& loader) {
