@@ -421,11 +421,7 @@ void TrainingRun::save_model(
     const safetensors::SaveOptions& options) const {
   auto state = model.state_dict();
   const auto& names = model.model.names;
-  const bool is_spread =
-      std::any_of(state.begin(), state.end(), [](const auto& entry) {
-        return std::holds_alternative<TensorSlice>(entry.second);
-      });
-  if (is_spread) {
+  if (model.is_spread()) {
     const auto values = model.engine->whole_parameters(is_saving_main());
     for (size_t i = 0; is_saving_main() && i < values.size(); ++i) {
       state.set(names[i], values[i]);
