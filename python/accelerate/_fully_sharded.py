@@ -104,12 +104,23 @@ def _check_precision(plugin: FullyShardedDataParallelPlugin, computes_in: str) -
 # --- models ----------------------------------------------------------------------------------
 
 
-def make_ready(
-    plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module, device: torch.device
-) -> list[str]:
-    """Gives parameters on the meta device memory, and blocks their recomputation; the names of the
-    modules whose parameters travel together."""
-    _materialise(model, device)
+def materialise(model: torch.nn.Module, device: torch.device) -> None:
+    """Gives parameters on the meta device memory, as another process has loaded their values
+    (`cpu_ram_efficient_loading`). They stay who they are: optimizers hold them, modules share
+    them."""
+    for part in model.modules():
+        for tensor in (*part._parameters.values(), *part._buffers.values()):
+            if tensor is None or not tensor.is_meta:
+                continue
+            made: Any = torch.zeros_like(tensor, device=device)
+            if isinstance(tensor, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+            torch.utils.swap_tensors(tensor, made)
+
+
+def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> list[str]:
+    """The names of the modules whose parameters travel together; makes them compute activations
+    again where the plugin says so."""
     plugin.set_auto_wrap_policy(model)
     units = _wrapped(model, plugin.auto_wrap_policy)
     if plugin.activation_checkpointing:
@@ -123,19 +134,6 @@ def make_ready(
     # A module may have none, or none of its own: the first name of a parameter counts.
     names = [name for name, _ in model.named_parameters()]
     return [unit for unit in units if any(name.startswith(f"{unit}.") for name in names)]
-
-
-def _materialise(model: torch.nn.Module, device: torch.device) -> None:
-    """Where another process has loaded the weights, as with `cpu_ram_efficient_loading`. The tensors
-    stay who they are: optimizers hold them, and modules share them."""
-    for part in model.modules():
-        for tensor in (*part._parameters.values(), *part._buffers.values()):
-            if tensor is None or not tensor.is_meta:
-                continue
-            made: Any = torch.zeros_like(tensor, device=device)
-            if isinstance(tensor, torch.nn.Parameter):
-                made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-            torch.utils.swap_tensors(tensor, made)
 
 
 def _wrapped(model: torch.nn.Module, policy: Any) -> dict[str, torch.nn.Module]:

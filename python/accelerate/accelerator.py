@@ -288,12 +288,13 @@ class Accelerator(Configuration, Observation, Saving):
         # prepared anew, else gradients of several processes would never meet.
         if context is not None and (evaluation_mode or not context.is_for_evaluation):
             return model
+        plugin = None if evaluation_mode else self.state.fsdp_plugin
+        if plugin is not None:
+            _fully_sharded.materialise(model, self.device)
         is_placed = self.device_placement if device_placement is None else device_placement
         if not self._stays_where_it_is(model) and is_placed:
             _move(model, self.device)
-        units = []
-        if self.state.fsdp_plugin is not None and not evaluation_mode:
-            units = _fully_sharded.make_ready(self.state.fsdp_plugin, model, self.device)
+        units = [] if plugin is None else _fully_sharded.units_of(plugin, model)
         context = self._run.prepare_model(parameter_set(model, units), evaluation_mode)
         self._models.append(model)
         self._prepared_models.append(model)

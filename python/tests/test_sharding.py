@@ -215,6 +215,7 @@ SAVE = COMMON + """
     for kind in (torch.optim.LBFGS, torch.optim.Adafactor, torch.optim.Muon):
         chosen = [p for p in Net().parameters() if p.dim() == 2 and p.requires_grad]
         other = torch.nn.ParameterList(chosen)
+        accelerator = begin(fsdp_version=2)
         refused(lambda: accelerator.prepare(other, kind(list(other))), kind.__name__)
     accelerator = begin(auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=1000)
     model, optimizer, _ = train(accelerator, Net)
@@ -248,6 +249,7 @@ SAVE = COMMON + """
         other.load_state("run")
         loaded = other.get_state_dict(plain)
         if rank == 0:
+            state = torch.load("whole.pt")
             assert all(torch.equal(value, loaded[name]) for name, value in state.items())
     # Weights that one process alone has read, as transformers' loading does.
     accelerator = begin(cpu_ram_efficient_loading=True, auto_wrap_policy="SIZE_BASED_WRAP",
