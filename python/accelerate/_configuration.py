@@ -120,7 +120,7 @@ class Configuration:
         if plugin is None:
             return
         shard = _fully_sharded.sharding_options(
-            plugin, self.state.environment, self.state.device, self._computes_in
+            plugin, self.state.environment, self.state.device, self.mixed_precision
         )
         self._shards = shard.stage > 0
         if self._shards and options.ddp.compression != _C.Compression.none:

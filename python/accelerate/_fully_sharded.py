@@ -38,11 +38,11 @@ def sharding_options(
     plugin: FullyShardedDataParallelPlugin,
     environment: _C.ProcessEnvironment,
     device: torch.device,
-    computes_in: str,
+    mixed_precision: str,
 ) -> _C.ShardingOptions:
     """Raises in one line where something is asked for that would not come out as asked."""
     _refuse_what_is_not_there(plugin, device)
-    _check_precision(plugin, computes_in)
+    _check_precision(plugin, mixed_precision)
     has_policy = plugin.auto_wrap_policy is not None
     return _C.ShardingOptions(
         stage=_stage_of(plugin, environment.local_world_size < environment.world_size),
@@ -90,10 +90,10 @@ def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin, device: to
             raise NotImplementedError(f"[FSDP] got {what}")
 
 
-def _check_precision(plugin: FullyShardedDataParallelPlugin, computes_in: str) -> None:
+def _check_precision(plugin: FullyShardedDataParallelPlugin, mixed_precision: str) -> None:
     wanted = getattr(plugin.mixed_precision_policy, "param_dtype", None)
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(computes_in, torch.float32)
-    if wanted not in (None, dtype) and computes_in != "fp8":
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(mixed_precision, torch.float32)
+    if wanted not in (None, dtype):
         raise UsageError(
             f"[FSDP] got a mixed_precision_policy that computes in {wanted} in a run that computes "
             f"in {dtype}, expected the same; give mixed_precision to the Accelerator, and leave "
@@ -104,10 +104,16 @@ def _check_precision(plugin: FullyShardedDataParallelPlugin, computes_in: str) -
 # --- models ----------------------------------------------------------------------------------
 
 
-def materialise(model: torch.nn.Module, device: torch.device) -> None:
-    """Gives parameters on the meta device memory, as another process has loaded their values
+def materialise(model: torch.nn.Module, device: torch.device, is_main_process: bool) -> None:
+    """Gives parameters on the meta device memory, as the main process has loaded their values
     (`cpu_ram_efficient_loading`). They stay who they are: optimizers hold them, modules share
     them."""
+    absent = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if absent and is_main_process:
+        raise UsageError(
+            f"[prepare] got '{absent[0]}' on the meta device on process 0, whose values go to all, "
+            "expected values; load weights there before prepare"
+        )
     for part in model.modules():
         for tensor in (*part._parameters.values(), *part._buffers.values()):
             if tensor is None or not tensor.is_meta:

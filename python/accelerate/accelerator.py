@@ -290,7 +290,7 @@ class Accelerator(Configuration, Observation, Saving):
             return model
         plugin = None if evaluation_mode else self.state.fsdp_plugin
         if plugin is not None:
-            _fully_sharded.materialise(model, self.device)
+            _fully_sharded.materialise(model, self.device, self.is_main_process)
         is_placed = self.device_placement if device_placement is None else device_placement
         if not self._stays_where_it_is(model) and is_placed:
             _move(model, self.device)

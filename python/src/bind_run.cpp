@@ -56,11 +56,9 @@ void bind_options(py::module_& module) {
           py::arg("stage"),
           py::arg("min_unit_numbers"),
           py::arg("prefetch"))
-      .def_property_readonly(
-          "stage",
-          [](const ShardingOptions& options) {
-            return static_cast<int>(options.stage);
-          });
+      .def_property_readonly("stage", [](const ShardingOptions& options) {
+        return static_cast<int>(options.stage);
+      });
   // Made by extension modules that have an engine of their own.
   py::class_<OwnEngine>(module, "OwnEngine");
   py::class_<GradScalerOptions>(module, "GradScalerOptions")

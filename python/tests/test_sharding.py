@@ -16,6 +16,7 @@ import pytest
 import ranks
 import torch
 from original import originals_python
+from tiers import cases
 
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -201,6 +202,7 @@ SAVE = COMMON + """
     refused(lambda: torch.save(state, io.BytesIO()), "save_model")
     refused(lambda: copy.deepcopy(model), "save_model")
     refused(lambda: repr(model.words.weight), "save_model")
+    refused(lambda: repr(model.blocks[2].outer.weight), "unit 'blocks.2'")
     refused(lambda: model.words.weight.detach().numpy(), "save_model")
     refused(lambda: model.words.weight.data_ptr(), "save_model")
     refused(lambda: model.load_state_dict(state), "load_state")
@@ -264,6 +266,10 @@ SAVE = COMMON + """
     found = accelerator.get_state_dict(light)
     assert all(torch.equal(value, expected[name]) for name, value in found.items())
     light(**next(iter(batches(accelerator))))
+    # One process alone gets an answer, and nobody waits.
+    wait = accelerator.wait_for_everyone
+    refused(lambda: accelerator.save_state("other") if rank == 0 else wait(), "save_state")
+    refused(lambda: accelerator.save_model(light, "other") if rank == 0 else wait(), "to save it")
     print("saved", rank)
 """
 
@@ -297,6 +303,63 @@ def test_what_is_saved_is_whole(tmp_path):
     written = load_file(tmp_path / "whole" / "model.safetensors")
     assert all(torch.equal(value, whole[name]) for name, value in written.items())
     assert not (tmp_path / "other").exists()
+
+
+TRAINER = """
+    import os, sys
+    os.environ.update(HF_HUB_OFFLINE="1")
+    import torch, transformers
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+    from accelerate.state import AcceleratorState
+    transformers.logging.set_verbosity_error()
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, index):
+            generator = torch.Generator().manual_seed(index)
+            ids = torch.randint(3, 33, (7,), generator=generator)
+            return {"input_ids": ids, "labels": ids}
+
+    def run(folder, resume=None, **fields):
+        AcceleratorState._reset_state(True)
+        os.environ.pop("ACCELERATE_USE_FSDP", None)
+        torch.manual_seed(1)
+        model = LlamaForCausalLM(LlamaConfig(
+            vocab_size=33, hidden_size=16, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=2, max_position_embeddings=32))
+        args = TrainingArguments(
+            folder, per_device_train_batch_size=2, max_steps=6, logging_steps=1, use_cpu=True,
+            report_to=[], learning_rate=0.01, max_grad_norm=1e3, save_strategy="steps",
+            save_steps=3, eval_strategy="steps", eval_steps=3, disable_tqdm=True, **fields)
+        trainer = Trainer(model, args, train_dataset=Rows(), eval_dataset=Rows())
+        trainer.train(resume_from_checkpoint=resume)
+        trainer.save_model(folder + "/last")
+        trainer.accelerator.wait_for_everyone()
+        lines = trainer.state.log_history
+        losses = [line.get("loss", line.get("eval_loss")) for line in lines]
+        return losses[:-1], load_file(folder + "/last/model.safetensors")
+
+    expected, weights = run("whole")
+    for version in sys.argv[1:]:
+        fields = dict(fsdp="full_shard auto_wrap", fsdp_config={"version": int(version)})
+        for resume in (None, f"sharded{version}/checkpoint-3"):
+            losses, found = run(f"sharded{version}", resume, **fields)
+            assert losses == expected, (version, resume, losses, expected)
+            assert weights.keys() == found.keys()
+            assert all(torch.equal(value, found[name]) for name, value in weights.items())
+    print("trained", os.environ["RANK"])
+"""
+
+
+def test_trainer_shards_and_goes_on(tmp_path):
+    """The last line of its history has the mean of the losses since the start."""
+    pytest.importorskip("transformers")
+    versions = cases(["1", "2"], small=["2"])
+    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, TRAINER, *versions))
+    assert "trained 0" in out and "trained 1" in out
 
 
 # --- the plugin -------------------------------------------------------------------------------
@@ -372,6 +435,9 @@ def test_fields_and_variables_are_read_as_the_original_does(tmp_path):
 
 
 REFUSED = COMMON + """
+    launched = {name: value for name, value in os.environ.items() if "FSDP" in name}
+    for name in launched:
+        del os.environ[name]
     Plugin = FullyShardedDataParallelPlugin
     refused(lambda: begin(ignored_modules=[torch.nn.Linear(1, 1)]), "ignored_modules")
     refused(lambda: begin(param_init_fn=lambda module: None), "param_init_fn")
@@ -385,6 +451,11 @@ REFUSED = COMMON + """
     refused(lambda: accelerator.prepare(Net()), "Nobody")
     accelerator = begin(activation_checkpointing=True)
     refused(lambda: accelerator.prepare(Net()), "auto_wrap_policy")
+    accelerator = begin(fsdp_version=2)
+    with torch.device("meta"):
+        nothing = Net()
+    if accelerator.is_main_process:
+        refused(lambda: accelerator.prepare(nothing), "on the meta device on process 0")
     accelerator = begin()
     refused(lambda: Accelerator(fsdp_plugin=Plugin()), "_reset_state")
     # Nothing is sharded: data parallel training under another name.
@@ -392,14 +463,17 @@ REFUSED = COMMON + """
     assert accelerator.distributed_type == DistributedType.FSDP
     model, _, _ = train(accelerator, Net)
     assert model.state_dict()["words.weight"].sum().isfinite()
-    # By variables alone; in bf16 the policy answers as the original's.
+    # As the launcher says, by variables; in bf16 the policy answers as the original's.
     AcceleratorState._reset_state()
-    os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_VERSION="2",
-                      FSDP_AUTO_WRAP_POLICY="TRANSFORMER_BASED_WRAP",
-                      FSDP_TRANSFORMER_CLS_TO_WRAP="Block")
+    for name in [name for name in os.environ if "FSDP" in name]:
+        del os.environ[name]
+    os.environ.update(launched)
     accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2)
     assert accelerator.is_fsdp2
-    assert accelerator.state.fsdp_plugin.mixed_precision_policy.param_dtype == torch.bfloat16
+    plugin = accelerator.state.fsdp_plugin
+    assert plugin.mixed_precision_policy.param_dtype == torch.bfloat16
+    assert plugin.transformer_cls_names_to_wrap == ["Block"] and plugin.reshard_after_forward
+    assert plugin.activation_checkpointing is True
     model, _, _ = train(accelerator, Net)
     state = accelerator.get_state_dict(model)
     assert all(value.dtype == torch.float32 for name, value in state.items() if "weight" in name)
@@ -410,5 +484,23 @@ REFUSED = COMMON + """
 
 
 def test_what_cannot_be_right_is_refused_in_one_line(tmp_path):
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, REFUSED))
+    # What `accelerate config` of the original writes, and a flag over it.
+    (tmp_path / "config.yaml").write_text(
+        textwrap.dedent("""
+            compute_environment: LOCAL_MACHINE
+            distributed_type: FSDP
+            fsdp_config:
+              fsdp_activation_checkpointing: false
+              fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+              fsdp_reshard_after_forward: true
+              fsdp_state_dict_type: SHARDED_STATE_DICT
+              fsdp_transformer_layer_cls_to_wrap: Block
+              fsdp_version: 2
+            num_processes: 2
+            use_cpu: true
+        """)
+    )
+    launch = ["accelerate", "launch", "--config_file", str(tmp_path / "config.yaml")]
+    launch += ["--fsdp_activation_checkpointing", "true"]
+    out = ranks.check(ranks.run(launch, tmp_path, REFUSED))
     assert "refused 0" in out and "refused 1" in out

@@ -15,6 +15,9 @@ using nlohmann::json;
 std::string distributed_type(const LaunchConfig& config) {
   const bool is_several =
       config.num_machines.most > 1 || config.num_processes.value_or(1) > 1;
+  if (config.use_fsdp) {
+    return "FSDP";
+  }
   if (config.multi_gpu || (is_several && !config.cpu)) {
     return "MULTI_GPU";
   }
@@ -23,7 +26,7 @@ std::string distributed_type(const LaunchConfig& config) {
 
 json typed_value(const LaunchConfig& config, const Field& field) {
   const std::string text = format_field(config, field);
-  if (field.is_flag()) {
+  if (field.is_flag() || text == "true" || text == "false") {
     return text == "true";
   }
   const bool is_number =

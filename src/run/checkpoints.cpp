@@ -182,6 +182,11 @@ void TrainingRun::begin_save(
 
 void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
   wait_for_save();
+  if (with.is_of_all) {
+    // Where one rank saves alone, all hear of it before a file is begun.
+    announce(group(), "save_state");
+    settle(group());
+  }
   const auto save = std::make_shared<PendingSave>();
   const auto begin = [&] { begin_save(folder, with, *save); };
   // Takes nothing of this call along, as it may outlive it.

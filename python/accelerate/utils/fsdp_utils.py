@@ -16,6 +16,7 @@ from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.utils.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
 from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
+from accelerate.utils.modeling import is_peft_model
 from accelerate.utils.operations import gather_object
 from accelerate.utils.other import load
 
@@ -38,14 +39,21 @@ def _file(
     folder: str | os.PathLike,
     name: str,
     index: int,
-    adapter_only: bool,
 ) -> Path:
-    if plugin.state_dict_type.name != "FULL_STATE_DICT" or adapter_only:
+    if plugin.state_dict_type.name != "FULL_STATE_DICT":
         raise NotImplementedError(
-            f"[FSDP] got state_dict_type={plugin.state_dict_type.name} or adapter_only=True, "
-            "expected FULL_STATE_DICT, which is one whole file; save_state writes parts"
+            f"[FSDP] got state_dict_type={plugin.state_dict_type.name}, expected FULL_STATE_DICT, "
+            "which is one whole file; save_state writes parts"
         )
     return Path(folder) / (f"{name}.bin" if index == 0 else f"{name}_{index}.bin")
+
+
+def _refuse_adapters(accelerator: Accelerator, model: Any, adapter_only: bool) -> None:
+    if adapter_only and is_peft_model(accelerator.unwrap_model(model)):
+        raise NotImplementedError(
+            "[FSDP] got adapter_only=True with a model of PEFT's, expected False: whole models are "
+            "saved; save_state and load_state hold everything"
+        )
 
 
 def save_fsdp_model(
@@ -58,7 +66,8 @@ def save_fsdp_model(
     use_dcp: bool = True,
 ) -> None:
     """The main process writes `pytorch_model_fsdp.bin`."""
-    path = _file(fsdp_plugin, output_dir, FSDP_MODEL_NAME, model_index, adapter_only)
+    _refuse_adapters(accelerator, model, adapter_only)
+    path = _file(fsdp_plugin, output_dir, FSDP_MODEL_NAME, model_index)
     state = accelerator.get_state_dict(model)
     if accelerator.is_main_process:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +84,8 @@ def load_fsdp_model(
     use_dcp: bool = True,
 ) -> None:
     """Each process reads its part of `pytorch_model_fsdp.bin`."""
-    path = _file(fsdp_plugin, input_dir, FSDP_MODEL_NAME, model_index, adapter_only)
+    _refuse_adapters(accelerator, model, adapter_only)
+    path = _file(fsdp_plugin, input_dir, FSDP_MODEL_NAME, model_index)
     context = accelerator._context_of(model)
     if context is None:
         raise UsageError("[FSDP] got a model that was not prepared, expected a prepared one")
@@ -94,7 +104,7 @@ def save_fsdp_optimizer(
     use_dcp: bool = True,
 ) -> None:
     """The main process writes `optimizer.bin`: the state by the names of parameters."""
-    path = _file(fsdp_plugin, output_dir, OPTIMIZER_NAME, optimizer_index, False)
+    path = _file(fsdp_plugin, output_dir, OPTIMIZER_NAME, optimizer_index)
     part = accelerator._run.state.part(_name_of(accelerator, optimizer))
     names = _names_in(part)
     state: dict[str, dict[str, Any]] = {}
@@ -123,7 +133,7 @@ def load_fsdp_optimizer(
     use_dcp: bool = True,
 ) -> None:
     """Each process reads its part of `optimizer.bin`."""
-    path = _file(fsdp_plugin, input_dir, OPTIMIZER_NAME, optimizer_index, adapter_only)
+    path = _file(fsdp_plugin, input_dir, OPTIMIZER_NAME, optimizer_index)
     saved = load(path, map_location="cpu", mmap=True)
     own = _name_of(accelerator, optimizer)
     part = accelerator._run.state.part(own)
