@@ -165,8 +165,9 @@ def save(
     def write_extra(stage: str) -> tuple[set[str], set[str]]:
         return _write_parts(accelerator, Path(stage), safe_serialization)
 
-    limit = limit_of(accelerator)
-    accelerator._run.save_state(str(folder), write_extra, asynchronous, limit)
+    accelerator._run.save_state(
+        str(folder), write_extra, asynchronous, limit_of(accelerator), accelerator._shards
+    )
 
 
 def _write_parts(
@@ -246,11 +247,41 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
             return False
         if value.layout != torch.strided:
             return True  # C++ refuses it by name.
-        return value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape
+        return _place_of(value) == _place_of(tensor)
 
     return state.keys() == tensors.keys() and all(
         is_same(value, tensors[name]) for name, value in state.items()
     )
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
+    """Where it lies, also of one whose memory comes and goes."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
+
+
+def whole_state(
+    model: torch.nn.Module, context: _C.ModelContext, keep: bool
+) -> dict[str, Any]:
+    """The module's `state_dict` with whole values in the place of parameters that are sharded, where
+    they are to be kept. A collective."""
+    parameters = dict(model.named_parameters()).values()
+    values = context.whole_parameters(keep)
+    if not keep:
+        return {}
+    wholes = {_place_of(known): value for known, value in zip(parameters, values)}
+    spread = {place[0] for place in wholes}
+    state = model.state_dict()
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            place = _place_of(value)
+            if place in wholes:
+                state[name] = wholes[place]
+            elif place[0] in spread:
+                raise UsageError(
+                    f"[get_state_dict] '{name}' is a part of a parameter that is sharded, expected "
+                    "whole parameters; leave out the hook that cuts it"
+                )
+    return state
 
 
 def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
@@ -294,6 +325,11 @@ def load_ours(
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
 ) -> None:
+    if model_kwargs and accelerator._shards:
+        raise UsageError(
+            f"[load_state] got {', '.join(model_kwargs)} with sharded models, whose load_state_dict "
+            "is not called, expected nothing; leave it out"
+        )
     parts = _Parts(folder)
     models = _call_load_hooks(accelerator, folder)
     without = set()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug
+from accelerate import _C, _debug, _fully_sharded
 from accelerate.errors import UsageError
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.state import AcceleratorState
@@ -93,8 +93,7 @@ class Configuration:
     dataloader_config: DataLoaderConfiguration
     _run: _C.TrainingRun
 
-    # DeepSpeed, FSDP and Megatron-LM are not part of this package.
-    is_fsdp2 = is_composable_parallelism_enabled = False
+    # DeepSpeed and Megatron-LM are not part of this package.
     has_lomo_optimizer = delayed_fp8_autocast = fp8_enabled = False
 
     def _keep_handlers(self, handlers: dict[type, KwargsHandler]) -> None:
@@ -113,6 +112,31 @@ class Configuration:
         if config is not None:
             config._validate_accelerator(self)
             self.state.device_mesh = config.get_device_mesh(self.state.device.type)
+
+    def _shard_options(self, options: _C.AcceleratorOptions) -> None:
+        """What the run shards, and how."""
+        self._shards = False
+        plugin = self.state.fsdp_plugin
+        if plugin is None:
+            return
+        shard = _fully_sharded.sharding_options(
+            plugin, self.state.environment, self.state.device, self.mixed_precision
+        )
+        self._shards = shard.stage > 0
+        if self._shards and options.ddp.compression != _C.Compression.none:
+            raise UsageError(
+                "[Accelerator] got a comm_hook and sharded models, whose gradients travel as they "
+                "are; leave one of them out"
+            )
+        options.shard = shard
+
+    @property
+    def is_fsdp2(self) -> bool:
+        return self.state.is_fsdp2
+
+    @property
+    def is_composable_parallelism_enabled(self) -> bool:
+        return self.is_fsdp2
 
     @property
     def split_batches(self) -> bool:

@@ -18,6 +18,7 @@ from accelerate._processes import Processes
 from accelerate._state_values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint
 from accelerate.errors import AccelerateError, UsageError
+from accelerate.prepared_module import context_of
 from accelerate.utils.dataclasses import ProjectConfiguration
 from accelerate.utils.other import save
 
@@ -30,6 +31,9 @@ class Saving(Processes):
     end_training: Callable[[], None]
     _mark: Callable[[str], None]
     _run: _C.TrainingRun
+    _models: list[torch.nn.Module]
+    _prepared_models: list[torch.nn.Module]
+    _shards: bool
 
     def _keep_project(
         self, config: ProjectConfiguration | None, project_dir: str | os.PathLike | None
@@ -90,7 +94,13 @@ class Saving(Processes):
         save(obj, f, self._saves_on_each_node, safe_serialization)
 
     def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
-        """The module's own `state_dict`; its names have no prefix, also without `unwrap`."""
+        """The module's own `state_dict`; its names have no prefix, also without `unwrap`. Of a
+        model whose parameters are sharded, whole values on the main process and nothing on the
+        others: a collective then."""
+        context = self._context_of(model)
+        if context is not None and context.is_spread:
+            module = self.unwrap_model(model)
+            return _checkpoints.whole_state(module, context, self._is_writer)
         return (self.unwrap_model(model) if unwrap else model).state_dict()
 
     def save_model(
@@ -101,11 +111,20 @@ class Saving(Processes):
         safe_serialization: bool = True,
     ) -> None:
         """Writes the weights into a folder, in files of at most `max_shard_size` with an index, as
-        `from_pretrained` reads them. On the main process, or once per machine."""
+        `from_pretrained` reads them. On the main process, or once per machine; where the model's
+        parameters are sharded, all processes call it."""
+        context = self._context_of(model)
+        is_spread = context is not None and context.is_spread
+        state = self.get_state_dict(model) if self._is_writer or is_spread else {}
         if self._is_writer:
-            _checkpoints.save_model(
-                self.get_state_dict(model), Path(save_directory), max_shard_size, safe_serialization
-            )
+            _checkpoints.save_model(state, Path(save_directory), max_shard_size, safe_serialization)
+
+    def _context_of(self, model: Any) -> _C.ModelContext | None:
+        """Also of the module itself that was prepared."""
+        for module, prepared in zip(self._models, self._prepared_models):
+            if module is model:
+                return context_of(prepared)
+        return context_of(model)
 
     def register_for_checkpointing(self, *objects: Any) -> None:
         """Saves and loads the state of these objects too, by `state_dict` and
@@ -154,7 +173,8 @@ class Saving(Processes):
         """Saves everything that is needed to go on from here, and gives the folder.
 
         The folder has its name when the main process's part is complete; other processes add
-        their own and wait for nobody, so it may be called on the main process alone. With
+        their own and wait for nobody, so it may be called on the main process alone, unless
+        models are sharded: then each has its part of them, and all call it together. With
         automatic naming the folder is `project_dir/checkpoints/checkpoint_N`.
         `safe_serialization=False` writes weights by `torch.save`. `layout="accelerate"` writes
         what Hugging Face Accelerate loads. `asynchronous` returns when everything is copied to
@@ -175,6 +195,12 @@ class Saving(Processes):
             raise UsageError(
                 "[save_state] got layout='accelerate' with asynchronous=True, expected one of "
                 "them: files of that layout are written at once"
+            )
+        if self._shards and (layout is not None or not safe_serialization):
+            raise UsageError(
+                "[save_state] got layout='accelerate' or safe_serialization=False with sharded "
+                "models, of which each process writes its part, expected neither; get_state_dict "
+                "and save_model give whole weights"
             )
         self.wait_for_save()
         folder = _checkpoints.folder_to_save(self, output_dir)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug, _options, _trees
+from accelerate import _C, _debug, _fully_sharded, _options, _trees
 from accelerate._captured_step import CapturedStep
 from accelerate._configuration import (
     Configuration,
@@ -35,6 +35,7 @@ from accelerate.prepared_module import (
     compiled,
     context_of,
     parameter_set,
+    refuse_compiled,
 )
 from accelerate.scheduler import AcceleratedScheduler, check_state, join_state, split_state
 from accelerate.state import (
@@ -49,6 +50,7 @@ from accelerate.utils.dataclasses import (
     DataLoaderConfiguration,
     DynamoBackend,
     EngineKwargs,
+    FullyShardedDataParallelPlugin,
     GradientAccumulationPlugin,
     KwargsHandler,
     PrecisionType,
@@ -86,7 +88,7 @@ class Accelerator(Configuration, Observation, Saving):
         cpu: bool = False,
         dataloader_config: DataLoaderConfiguration | None = None,
         deepspeed_plugin: Any = None,
-        fsdp_plugin: Any = None,
+        fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
         torch_tp_plugin: TorchTensorParallelPlugin | None = None,
         megatron_lm_plugin: Any = None,
         rng_types: list[str | RNGType] | None = None,
@@ -105,7 +107,6 @@ class Accelerator(Configuration, Observation, Saving):
             {
                 "deepspeed_plugin": deepspeed_plugin,
                 "deepspeed_plugins": deepspeed_plugins,
-                "fsdp_plugin": fsdp_plugin,
                 "megatron_lm_plugin": megatron_lm_plugin,
             }
         )
@@ -147,6 +148,7 @@ class Accelerator(Configuration, Observation, Saving):
             precision,
             cpu,
             dynamo_plugin=compiling,
+            fsdp_plugin=_fully_sharded.plugin_of(fsdp_plugin),
             parallelism_config=parallelism_config,
             _from_accelerator=True,
             **init,
@@ -158,6 +160,7 @@ class Accelerator(Configuration, Observation, Saving):
         options.cpu = self.state.device.type == "cpu"
         options.environment = self.state.environment
         options.process_group = self.state.group
+        self._shard_options(options)
         self._run = _C.TrainingRun(options, self.gradient_state.step_state, _RawLoss())
         self.state.accelerator = weakref.ref(self)
         self._bucket_bytes_cap = options.ddp.bucket_cap_mb * 1024 * 1024
@@ -201,7 +204,11 @@ class Accelerator(Configuration, Observation, Saving):
             "project_config": self.project_configuration,
             "log_with": self.log_with or None,
         }
-        of_state = {"mixed_precision": self.mixed_precision, "cpu": self.state._cpu}
+        of_state = {
+            "mixed_precision": self.mixed_precision,
+            "cpu": self.state._cpu,
+            "fsdp_plugin": self.state.fsdp_plugin,
+        }
         return _load_accelerator, (arguments, of_state)
 
     # --- process control --------------------------------------------------------------------
@@ -282,10 +289,14 @@ class Accelerator(Configuration, Observation, Saving):
         # prepared anew, else gradients of several processes would never meet.
         if context is not None and (evaluation_mode or not context.is_for_evaluation):
             return model
+        plugin = None if evaluation_mode else self.state.fsdp_plugin
+        if plugin is not None:
+            _fully_sharded.materialise(model, self.device, self.is_main_process)
         is_placed = self.device_placement if device_placement is None else device_placement
         if not self._stays_where_it_is(model) and is_placed:
             _move(model, self.device)
-        context = self._run.prepare_model(parameter_set(model), evaluation_mode)
+        units = [] if plugin is None else _fully_sharded.units_of(plugin, model)
+        context = self._run.prepare_model(parameter_set(model, units), evaluation_mode)
         self._models.append(model)
         self._prepared_models.append(model)
         return self._keep_prepared(model, context, evaluation_mode)
@@ -293,6 +304,8 @@ class Accelerator(Configuration, Observation, Saving):
     def _keep_prepared(
         self, model: torch.nn.Module, context: _C.ModelContext, evaluation_mode: bool
     ) -> torch.nn.Module:
+        if context.is_spread and self.state.dynamo_plugin.backend != DynamoBackend.NO:
+            refuse_compiled()
         prepared = attach(model, context, self._autocast(), self._bucket_bytes_cap)
         if self.state.dynamo_plugin.backend != DynamoBackend.NO:
             prepared = compiled(prepared, self.state.dynamo_plugin, evaluation_mode)

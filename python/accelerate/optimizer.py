@@ -22,6 +22,12 @@ _DECOUPLED = "decoupled_weight_decay"
 # How torch computes a step, or what the class says already; C++ has no such options.
 _OF_PYTHON = ("foreach", "fused", "capturable", "differentiable", _DECOUPLED)
 
+# By name, as most of them are of other packages: factored moments, orthogonal updates, norms of
+# tensors, searches along all parameters.
+_OF_WHOLE_MATRICES = frozenset(
+    "Adafactor Apollo CAME GaLoreAdamW LARS LBFGS Lamb LAMB Muon SOAP Shampoo SparseAdam".split()
+)
+
 
 def _is_plain(value: Any) -> bool:
     # C++ counts in 64 bits.
@@ -80,6 +86,13 @@ class _Adapter:
         after = {id(before): new for _, before, new in replacements}
         for group in self._optimizer.param_groups:
             group["params"] = [after.get(id(p), p) for p in group["params"]]
+
+    def why_no_slices(self) -> str:
+        """Why it cannot train a part of a parameter as it trains the whole."""
+        for kind in type(self._optimizer).__mro__:
+            if kind.__name__ in _OF_WHOLE_MATRICES:
+                return f"looks at whole tensors ({kind.__name__})"
+        return ""
 
     def takes_scalars(self) -> bool:
         # torch's fused optimizers; a closure computes gradients that nobody has looked at.

@@ -21,13 +21,14 @@ import typing
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from accelerate import _C
 from accelerate._trees import map_tensors, tensors_of, with_tensors
+from accelerate.errors import UsageError
 
 
 class Scope(AbstractContextManager, ContextDecorator):
@@ -49,8 +50,9 @@ class Scope(AbstractContextManager, ContextDecorator):
                 inner.exit()
 
 
-def parameter_set(module: torch.nn.Module) -> _C.ParameterSet:
-    """The named tensors of a module, each once."""
+def parameter_set(module: torch.nn.Module, units: list[str] | None = None) -> _C.ParameterSet:
+    """The named tensors of a module, each once. `units`: the names of modules whose parameters are
+    read together."""
     parameters = dict(module.named_parameters())
     buffers = dict(module.named_buffers())
     tied = {
@@ -70,6 +72,7 @@ def parameter_set(module: torch.nn.Module) -> _C.ParameterSet:
         sparse_gradients={name for name, p in parameters.items() if id(p) in sparse},
         tied=tied,
         transient_buffers=_transient_buffers(module) & buffers.keys(),
+        units=units or [],
     )
 
 
@@ -139,6 +142,14 @@ def _bare_autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> Itera
         torch.set_autocast_dtype(device_type, before[1])
 
 
+def refuse_compiled() -> NoReturn:
+    raise UsageError(
+        "[prepare] got a compiled model whose parameters are sharded, which compiled code would "
+        "read where they have no memory; leave torch.compile out, or keep parameters whole "
+        "(SHARD_GRAD_OP, reshard_after_forward=False)"
+    )
+
+
 _REDUCED = (torch.float16, torch.bfloat16)
 
 
@@ -202,6 +213,8 @@ class _Engine:
                 self.context.set_buffers(self._buffers)
                 break
         if torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False):
+            if self.context.is_spread:
+                refuse_compiled()
             function = self._compilable(function)
         if self._autocast is not None:
             args, kwargs, function = (function, args, kwargs), {}, self._autocast.run
@@ -291,6 +304,14 @@ class _Prepared(_Retyped):
         # What is compiled stays in the attributes, and must not know the engine.
         self._accelerate_engine.module.compile(*args, **kwargs)
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        if self._accelerate_engine.context.is_spread:
+            raise UsageError(
+                "[load_state_dict] got weights for a model whose parameters are sharded, expected "
+                "them before prepare; accelerator.load_state loads a checkpoint after it"
+            )
+        return super().load_state_dict(*args, **kwargs)
+
     # Copies are plain modules: the engine belongs to the parameters that were prepared.
     def __deepcopy__(self, memo: dict) -> torch.nn.Module:
         return copy.deepcopy(self._accelerate_engine.module, memo)
@@ -335,6 +356,8 @@ def _as_of_ddp() -> dict[str, Any]:
     return {
         "module": _UsersOwn(lambda engine: engine.module),
         "no_sync": _UsersOwn(_no_sync),
+        # transformers asks it whether processes must generate equally many tokens.
+        "_is_fsdp_managed_module": _UsersOwn(lambda engine: engine.context.is_spread),
         "require_backward_grad_sync": property(
             lambda prepared: prepared._accelerate_engine.context.syncs_gradients, _set_syncs
         ),

@@ -365,7 +365,6 @@ class AcceleratorState:
     _shared_state: dict[str, Any] = {}
     deepspeed_plugin = deepspeed_plugins = fsdp_plugin = megatron_lm_plugin = None
     torch_tp_plugin = None
-    is_fsdp2 = False
     # Of a run without a configuration.
     parallelism_config = device_mesh = dynamo_plugin = None
 
@@ -387,7 +386,7 @@ class AcceleratorState:
             # The first Accelerator after `end_training` connects anew.
             self._reset_state(True)
         if self.initialized:
-            self._check(mixed_precision, cpu)
+            self._check(mixed_precision, cpu, fsdp_plugin)
             return
         if not _from_accelerator:
             raise UsageError(
@@ -401,8 +400,22 @@ class AcceleratorState:
         self._cpu = cpu
         self.dynamo_plugin = dynamo_plugin
         self.parallelism_config = parallelism_config
+        # A process on its own has nobody to share with.
+        if fsdp_plugin is not None and self._partial.distributed_type != DistributedType.NO:
+            if precision != "no":
+                fsdp_plugin.set_mixed_precision(precision)
+            self.fsdp_plugin = fsdp_plugin
+            self.distributed_type = DistributedType.FSDP
 
-    def _check(self, mixed_precision: str | None, cpu: bool) -> None:
+    def _check(self, mixed_precision: str | None, cpu: bool, fsdp_plugin: Any) -> None:
+        is_alone = self._partial.distributed_type == DistributedType.NO
+        # Where one was given before, the variables ask for another.
+        if fsdp_plugin is not None and self.fsdp_plugin is None and not is_alone:
+            raise UsageError(
+                "[Accelerator] got an fsdp_plugin, but an Accelerator of this process has none: "
+                f"{_INITIALIZED} `fsdp_plugin` to `Accelerator()`; or call "
+                "AcceleratorState._reset_state() first"
+            )
         if cpu and self.device.type != "cpu":
             raise UsageError(
                 "[Accelerator] got cpu=True, but an Accelerator of this process trains on "
@@ -443,6 +456,10 @@ class AcceleratorState:
     @property
     def mixed_precision(self) -> str:
         return self._mixed_precision
+
+    @property
+    def is_fsdp2(self) -> bool:
+        return self.fsdp_plugin is not None and self.fsdp_plugin.fsdp_version == 2
 
     @property
     def run(self) -> _C.TrainingRun:

@@ -59,7 +59,8 @@ void bind_model(py::module_& module) {
                       std::vector<at::Tensor> buffers,
                       std::set<std::string> sparse_gradients,
                       std::map<std::string, std::string> tied,
-                      std::set<std::string> transient_buffers) {
+                      std::set<std::string> transient_buffers,
+                      std::vector<std::string> units) {
             return ParameterSet{
                 std::move(names),
                 std::move(parameters),
@@ -67,7 +68,8 @@ void bind_model(py::module_& module) {
                 std::move(buffers),
                 std::move(sparse_gradients),
                 std::move(tied),
-                std::move(transient_buffers)};
+                std::move(transient_buffers),
+                std::move(units)};
           }),
           py::arg("names"),
           py::arg("parameters"),
@@ -75,13 +77,15 @@ void bind_model(py::module_& module) {
           py::arg("buffers"),
           py::arg("sparse_gradients"),
           py::arg("tied") = std::map<std::string, std::string>(),
-          py::arg("transient_buffers") = std::set<std::string>())
+          py::arg("transient_buffers") = std::set<std::string>(),
+          py::arg("units") = std::vector<std::string>())
       .def_readonly("names", &ParameterSet::names)
       .def_readonly("parameters", &ParameterSet::parameters)
       .def_readonly("buffer_names", &ParameterSet::buffer_names)
       .def_readonly("buffers", &ParameterSet::buffers)
       .def_readonly("tied", &ParameterSet::tied)
-      .def_readonly("transient_buffers", &ParameterSet::transient_buffers);
+      .def_readonly("transient_buffers", &ParameterSet::transient_buffers)
+      .def_readonly("units", &ParameterSet::units);
   py::class_<Forward>(module, "Forward")
       .def_property_readonly("wants_outputs", &Forward::wants_outputs)
       .def("finish", &Forward::finish, py::arg("outputs"), release)
@@ -108,6 +112,16 @@ void bind_model(py::module_& module) {
           [](std::shared_ptr<ModelContext> context) {
             return std::make_unique<Forward>(std::move(context));
           },
+          release)
+      .def_property_readonly(
+          "is_spread",
+          [](const ModelContext& context) { return context.is_spread(); })
+      .def(
+          "whole_parameters",
+          [](const ModelContext& context, bool keep) {
+            return context.engine->whole_parameters(keep);
+          },
+          py::arg("keep"),
           release)
       .def("set_buffers", &ModelContext::set_buffers, py::arg("buffers"))
       .def("prepare_again", &ModelContext::prepare_again, py::arg("now"))

@@ -63,6 +63,11 @@ void PythonOptimizer::replace(const std::vector<Replacement>& replacements) {
   adapter_.attr("replace")(pairs);
 }
 
+std::string PythonOptimizer::why_no_slices() const {
+  const py::gil_scoped_acquire gil;
+  return adapter_.attr("why_no_slices")().cast<std::string>();
+}
+
 bool PythonOptimizer::takes_scalars() const {
   const py::gil_scoped_acquire gil;
   return adapter_.attr("takes_scalars")().cast<bool>();

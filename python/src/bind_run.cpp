@@ -45,6 +45,20 @@ void bind_options(py::module_& module) {
       .def_readwrite("static_graph", &DdpOptions::static_graph)
       .def_readwrite("compression", &DdpOptions::compression)
       .def_readwrite("power_sgd", &DdpOptions::power_sgd);
+  py::class_<ShardingOptions>(module, "ShardingOptions")
+      .def(
+          py::init([](int stage, int64_t min_unit_numbers, int64_t prefetch) {
+            return ShardingOptions{
+                .stage = static_cast<ShardStage>(stage),
+                .min_unit_numbers = min_unit_numbers,
+                .prefetch = prefetch};
+          }),
+          py::arg("stage"),
+          py::arg("min_unit_numbers"),
+          py::arg("prefetch"))
+      .def_property_readonly("stage", [](const ShardingOptions& options) {
+        return static_cast<int>(options.stage);
+      });
   // Made by extension modules that have an engine of their own.
   py::class_<OwnEngine>(module, "OwnEngine");
   py::class_<GradScalerOptions>(module, "GradScalerOptions")
@@ -65,6 +79,7 @@ void bind_options(py::module_& module) {
       .def_readwrite("debug", &AcceleratorOptions::debug)
       .def_readwrite("accumulation", &AcceleratorOptions::accumulation)
       .def_readwrite("ddp", &AcceleratorOptions::ddp)
+      .def_readwrite("shard", &AcceleratorOptions::shard)
       .def_readwrite("engine", &AcceleratorOptions::engine)
       .def_readwrite("scaler", &AcceleratorOptions::scaler)
       .def_readwrite("environment", &AcceleratorOptions::environment)
@@ -236,8 +251,10 @@ void bind_run(py::module_& module) {
              const std::string& folder,
              const std::optional<py::function>& write_extra,
              bool asynchronous,
-             std::optional<std::int64_t> total_limit) {
+             std::optional<std::int64_t> total_limit,
+             bool is_of_all) {
             TrainingRun::SaveWith with;
+            with.is_of_all = is_of_all;
             with.asynchronous = asynchronous;
             with.total_limit = total_limit;
             if (write_extra) {
@@ -257,7 +274,8 @@ void bind_run(py::module_& module) {
           py::arg("folder"),
           py::arg("write_extra") = py::none(),
           py::arg("asynchronous") = false,
-          py::arg("total_limit") = py::none())
+          py::arg("total_limit") = py::none(),
+          py::arg("is_of_all") = false)
       .def("wait_for_save", &TrainingRun::wait_for_save, release)
       .def("step_times", &TrainingRun::step_times)
       .def("say_step_times", &TrainingRun::say_step_times)

@@ -18,6 +18,7 @@ class PythonOptimizer final : public OptimizerAdapter {
 
   std::vector<at::Tensor> parameters() override;
   void replace(const std::vector<Replacement>& replacements) override;
+  std::string why_no_slices() const override;
   bool takes_scalars() const override;
   std::string prepare_capture() override;
   bool has_all_state() override;

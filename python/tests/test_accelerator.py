@@ -43,14 +43,14 @@ def test_one_process_knows_its_place():
 
 @pytest.mark.parametrize(
     "argument",
-    ["deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin", "deepspeed_plugins"],
+    ["deepspeed_plugin", "megatron_lm_plugin", "deepspeed_plugins"],
 )
 def test_an_argument_that_is_not_there_yet_is_named(argument):
     with pytest.raises(NotImplementedError, match=rf"\[Accelerator\] got the argument {argument}"):
         Accelerator(**{argument: "x"})
 
 
-@pytest.mark.parametrize("variable", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+@pytest.mark.parametrize("variable", ["ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_DEEPSPEED"])
 def test_a_launcher_that_asks_for_more_is_answered(monkeypatch, variable):
     monkeypatch.setenv(variable, "true")
     with pytest.raises(NotImplementedError, match=variable):

@@ -182,9 +182,9 @@ def test_a_failed_launch_raises_and_a_quiet_one_exits(tmp_path: Path, capfd) -> 
 
 def test_an_attribute_that_asks_for_another_engine_is_refused() -> None:
     args = launch_command_parser().parse_args(["train.py"])
-    args.use_fsdp = True
+    args.use_deepspeed = True
     args.my_own = True
-    with pytest.raises(NotImplementedError, match="FSDP"):
+    with pytest.raises(NotImplementedError, match="DeepSpeed"):
         launch_command(args)
 
 
@@ -204,8 +204,8 @@ def test_python_dash_m_is_the_program(script: Path) -> None:
         ("accelerate.commands.test", "accelerate test"),
     ):
         assert f"Usage: {usage} " in python_m(module, "--help").stdout
-    refused = python_m("accelerate.commands.launch", "--use_fsdp", "train.py")
-    assert refused.returncode == 2 and "FSDP" in refused.stderr
+    refused = python_m("accelerate.commands.launch", "--use_deepspeed", "train.py")
+    assert refused.returncode == 2 and "DeepSpeed" in refused.stderr
 
 
 def is_alive(pid: int) -> bool:

@@ -15,6 +15,30 @@ inline constexpr const char* kCpuAffinity = "ACCELERATE_CPU_AFFINITY";
 inline constexpr const char* kHangSeconds = "ACCELERATE_HANG_SECONDS";
 inline constexpr const char* kStepSummary = "ACCELERATE_STEP_SUMMARY";
 
+// How the Python package shards models, as the original names it.
+inline constexpr const char* kUseFsdp = "ACCELERATE_USE_FSDP";
+inline constexpr const char* kFsdpVersion = "FSDP_VERSION";
+inline constexpr const char* kFsdpShardingStrategy = "FSDP_SHARDING_STRATEGY";
+inline constexpr const char* kFsdpReshardAfterForward =
+    "FSDP_RESHARD_AFTER_FORWARD";
+inline constexpr const char* kFsdpAutoWrapPolicy = "FSDP_AUTO_WRAP_POLICY";
+inline constexpr const char* kFsdpTransformerClasses =
+    "FSDP_TRANSFORMER_CLS_TO_WRAP";
+inline constexpr const char* kFsdpMinNumParams = "FSDP_MIN_NUM_PARAMS";
+inline constexpr const char* kFsdpStateDictType = "FSDP_STATE_DICT_TYPE";
+inline constexpr const char* kFsdpRamEfficientLoading =
+    "FSDP_CPU_RAM_EFFICIENT_LOADING";
+inline constexpr const char* kFsdpActivationCheckpointing =
+    "FSDP_ACTIVATION_CHECKPOINTING";
+inline constexpr const char* kFsdpActivationOffload =
+    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD";
+inline constexpr const char* kFsdpOffloadParams = "FSDP_OFFLOAD_PARAMS";
+inline constexpr const char* kFsdpBackwardPrefetch = "FSDP_BACKWARD_PREFETCH";
+inline constexpr const char* kFsdpForwardPrefetch = "FSDP_FORWARD_PREFETCH";
+inline constexpr const char* kFsdpUseOrigParams = "FSDP_USE_ORIG_PARAMS";
+inline constexpr const char* kFsdpSyncModuleStates = "FSDP_SYNC_MODULE_STATES";
+inline constexpr const char* kFsdpIgnoredModules = "FSDP_IGNORED_MODULES";
+
 // For the launcher alone.
 inline constexpr const char* kConfigFile = "ACCELERATE_CONFIG_FILE";
 inline constexpr const char* kNumProcesses = "ACCELERATE_NUM_PROCESSES";

@@ -69,6 +69,23 @@ void check_script(
   }
 }
 
+/// A program in C++ asks for it in its code, and would train as it always does.
+std::string note_on_sharding(
+    const LaunchConfig& config,
+    const std::vector<std::string>& program) {
+  const bool is_python = config.module || program[0].ends_with(".py") ||
+                         std::filesystem::path(program[0])
+                             .filename()
+                             .string()
+                             .starts_with("python");
+  return config.use_fsdp && !is_python
+             ? str_cat(
+                   "use_fsdp is read by Python programs, expected one; ",
+                   program[0],
+                   " shards what its Accelerator is told to (.shard)")
+             : std::string();
+}
+
 int run_plan(const LaunchPlan& plan, SessionOptions options) {
   return run_guarded(
       [&](int lifeline) {
@@ -239,6 +256,7 @@ int launch(
   check_script(values, program);
   auto notes = config.notes;
   notes.push_back(note_on_hidden_output(plan));
+  notes.push_back(note_on_sharding(values, program));
   for (const auto& note : notes) {
     if (!note.empty()) {
       std::cerr << "[launch] " << printable(note) << '\n';

@@ -81,8 +81,8 @@ class FileReader {
       read_distributed_type(entry);
     } else if (entry.key == "fp16") {
       read_fp16(entry);
-    } else if (entry.key == "mpirun_config") {
-      read_mpirun(entry);
+    } else if (entry.key == "mpirun_config" || entry.key == "fsdp_config") {
+      read_section(entry);
     } else if (const ForeignKey* foreign = find_foreign_key(entry.key)) {
       read_foreign(*foreign, entry);
     } else {
@@ -201,6 +201,8 @@ class FileReader {
       file_.values["multi_gpu"] = yes;
     } else if (type == "MULTI_CPU") {
       file_.values["cpu"] = yes;
+    } else if (type == "FSDP") {
+      file_.values["use_fsdp"] = yes;
     } else if (const auto advice = foreign_distributed_type(type);
                !advice.empty()) {
       add_foreign(entry, advice);
@@ -212,7 +214,8 @@ class FileReader {
           str_cat(
               "distributed_type is ",
               entry.value.dump(),
-              " where NO, MULTI_GPU or MULTI_CPU was expected; correct it"));
+              " where NO, MULTI_GPU, MULTI_CPU or FSDP was expected; correct "
+              "it"));
     }
   }
 
@@ -228,23 +231,35 @@ class FileReader {
     }
   }
 
-  void read_mpirun(const YamlEntry& entry) {
+  void read_section(const YamlEntry& entry) {
     if (entry.value.is_null()) {
       return;
     }
     if (!entry.value.is_object()) {
-      refuse(entry, "mpirun_config is not a mapping; indent its keys under it");
+      refuse(
+          entry,
+          str_cat(entry.key, " is not a mapping; indent its keys under it"));
     }
+    const std::string prefix = entry.key + ".";
     for (const YamlEntry& inner : entry.entries) {
-      const Field* field = find_field_by_key("mpirun_config." + inner.key);
+      const Field* field = find_field_by_key(prefix + inner.key);
+      if (field == nullptr && entry.key == "fsdp_config") {
+        field = find_field_by_key(prefix + name_of_fsdp(inner.key));
+      }
       if (field != nullptr) {
         read_field(*field, inner);
       } else if (inner.key == "mpirun_ccl") { // Gone with oneCCL's bindings.
-        file_.document["mpirun_config"].erase(inner.key);
+        file_.document[entry.key].erase(inner.key);
       } else {
-        refuse_unknown(inner, "mpirun_config.");
+        refuse_unknown(inner, prefix);
       }
     }
+  }
+
+  // Files of the first versions, and those written by hand.
+  static std::string name_of_fsdp(const std::string& key) {
+    return key == "fsdp_backward_prefetch_policy" ? "fsdp_backward_prefetch"
+                                                  : "fsdp_" + key;
   }
 
   void read_foreign(const ForeignKey& foreign, const YamlEntry& entry) {

@@ -17,6 +17,9 @@ bool is_several(const LaunchConfig& config) {
 }
 
 std::string distributed_type(const LaunchConfig& config) {
+  if (config.use_fsdp) {
+    return "FSDP";
+  }
   if (config.multi_gpu || (is_several(config) && !config.cpu)) {
     return "MULTI_GPU";
   }
@@ -25,7 +28,7 @@ std::string distributed_type(const LaunchConfig& config) {
 
 json typed_value(const LaunchConfig& config, const Field& field) {
   const std::string text = format_field(config, field);
-  if (field.is_flag()) {
+  if (field.is_flag() || text == "true" || text == "false") {
     return text == "true";
   }
   const bool is_number =

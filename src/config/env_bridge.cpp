@@ -42,7 +42,8 @@ std::string worker_switch(const Field& field, bool is_on) {
   if (field.workers == WorkerRule::kAlways) {
     return is_on ? "True" : "False";
   }
-  return "1";
+  // Libraries compare this one with a text.
+  return field.variable == variables::kUseFsdp ? "true" : "1";
 }
 
 } // namespace

@@ -135,6 +135,10 @@ void assign_field(
                 is_unset ? std::vector<std::string>() : split(value.text);
           },
           [&](auto member) { // Texts and paths.
+            if (is_unset) {
+              (config.*member).clear();
+              return;
+            }
             check_text(field, value);
             config.*member = value.text;
           },
@@ -161,7 +165,9 @@ std::string format_field(const LaunchConfig& config, const Field& field) {
             const auto& number = config.*member;
             return number ? std::to_string(*number) : unset;
           },
-          [&](std::string LaunchConfig::*member) { return config.*member; },
+          [&](std::string LaunchConfig::*member) {
+            return (config.*member).empty() ? unset : config.*member;
+          },
           [&](std::filesystem::path LaunchConfig::*member) {
             return (config.*member).string();
           },

@@ -20,6 +20,7 @@ constexpr std::string_view kHardware = "Hardware";
 constexpr std::string_view kMachines = "Several machines";
 constexpr std::string_view kJob = "Life of the job";
 constexpr std::string_view kTraining = "Training";
+constexpr std::string_view kSharding = "Sharding (FSDP)";
 
 constexpr int kMaxProcesses = 4096;
 constexpr int kMaxMachines = 4096;
@@ -104,6 +105,33 @@ std::string check_ranks(const std::string& text) {
     begin = end + 1;
   }
   return {};
+}
+
+std::string check_switch(const std::string& text) {
+  return parse_bool(text) ? "" : "true or false";
+}
+
+constexpr std::string_view kStrategies[] = {
+    "FULL_SHARD",
+    "SHARD_GRAD_OP",
+    "NO_SHARD",
+    "HYBRID_SHARD",
+    "HYBRID_SHARD_ZERO2"};
+
+// By name, or by number as older files have it.
+std::string check_strategy(const std::string& text) {
+  const auto number = parse_number<size_t>(text);
+  const bool is_known =
+      (number && *number >= 1 && *number <= std::size(kStrategies)) ||
+      std::find(std::begin(kStrategies), std::end(kStrategies), text) !=
+          std::end(kStrategies);
+  return is_known ? "" : "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD or HYBRID_SHARD";
+}
+
+std::string check_reshard(const std::string& text) {
+  return check_switch(text).empty() || check_strategy(text).empty()
+             ? ""
+             : "true or false, or with version 1 FULL_SHARD or SHARD_GRAD_OP";
 }
 
 std::string_view port_help() {
@@ -437,6 +465,203 @@ std::vector<Field> training_fields() {
   };
 }
 
+/// Read by the Python package, whose `FullyShardedDataParallelPlugin` has these
+/// fields. In files they stand in a section of their own.
+std::vector<Field> sharding_fields() {
+  return {
+      {.name = "use_fsdp",
+       .member = &LaunchConfig::use_fsdp,
+       .group = kSharding,
+       .help = "Shard the models of a Python program over its processes "
+               "(docs/guide_sharding.md; `distributed_type: FSDP` in the "
+               "file)",
+       .variable = variables::kUseFsdp,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "Shard models over the processes (FSDP)?"},
+      {.name = "fsdp_version",
+       .member = &LaunchConfig::fsdp_version,
+       .group = kSharding,
+       .help = "Whose fields are meant: 1, or 2 (fully_shard)",
+       .value_name = "N",
+       .least = 1,
+       .most = 2,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_version",
+       .is_shared_key = true,
+       .variable = variables::kFsdpVersion,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_sharding_strategy",
+       .member = &LaunchConfig::fsdp_sharding_strategy,
+       .group = kSharding,
+       .help = "Version 1: what is cut into parts",
+       .value_name = "NAME",
+       .check = check_strategy,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_sharding_strategy",
+       .is_shared_key = true,
+       .variable = variables::kFsdpShardingStrategy,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_reshard_after_forward",
+       .member = &LaunchConfig::fsdp_reshard_after_forward,
+       .group = kSharding,
+       .help =
+           "Version 2: cut parameters too, not only gradients and the state "
+           "of optimizers",
+       .value_name = "BOOL",
+       .check = check_reshard,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_reshard_after_forward",
+       .is_shared_key = true,
+       .variable = variables::kFsdpReshardAfterForward,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "Cut parameters too (less memory, more traffic)?"},
+      {.name = "fsdp_auto_wrap_policy",
+       .member = &LaunchConfig::fsdp_auto_wrap_policy,
+       .group = kSharding,
+       .help = "Which modules travel as one; by default the blocks of lists",
+       .choices = {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"},
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_auto_wrap_policy",
+       .is_shared_key = true,
+       .variable = variables::kFsdpAutoWrapPolicy,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "Which modules travel as one?"},
+      {.name = "fsdp_transformer_layer_cls_to_wrap",
+       .member = &LaunchConfig::fsdp_transformer_layer_cls_to_wrap,
+       .group = kSharding,
+       .help =
+           "With TRANSFORMER_BASED_WRAP: names of classes; by default those "
+           "of the model",
+       .value_name = "A,B",
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_transformer_layer_cls_to_wrap",
+       .is_shared_key = true,
+       .variable = variables::kFsdpTransformerClasses,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "Which classes (as BertLayer), or auto for the model's "
+                   "own?"},
+      {.name = "fsdp_min_num_params",
+       .member = &LaunchConfig::fsdp_min_num_params,
+       .group = kSharding,
+       .help = "With SIZE_BASED_WRAP: modules of so many numbers",
+       .value_name = "N",
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_min_num_params",
+       .is_shared_key = true,
+       .variable = variables::kFsdpMinNumParams,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "How many numbers has a module at least?"},
+      {.name = "fsdp_state_dict_type",
+       .member = &LaunchConfig::fsdp_state_dict_type,
+       .group = kSharding,
+       .help = "How states are given out",
+       .choices = {"FULL_STATE_DICT", "SHARDED_STATE_DICT", "LOCAL_STATE_DICT"},
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_state_dict_type",
+       .is_shared_key = true,
+       .variable = variables::kFsdpStateDictType,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_cpu_ram_efficient_loading",
+       .member = &LaunchConfig::fsdp_cpu_ram_efficient_loading,
+       .group = kSharding,
+       .help = "One process reads what transformers loads",
+       .value_name = "BOOL",
+       .check = check_switch,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_cpu_ram_efficient_loading",
+       .is_shared_key = true,
+       .variable = variables::kFsdpRamEfficientLoading,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_activation_checkpointing",
+       .member = &LaunchConfig::fsdp_activation_checkpointing,
+       .group = kSharding,
+       .help = "Compute the activations of those modules again in backward",
+       .value_name = "BOOL",
+       .check = check_switch,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_activation_checkpointing",
+       .is_shared_key = true,
+       .variable = variables::kFsdpActivationCheckpointing,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "Compute activations again in backward (less memory)?"},
+      {.name = "fsdp_activation_checkpointing_offload",
+       .member = &LaunchConfig::fsdp_activation_checkpointing_offload,
+       .group = kSharding,
+       .help = "Refused by the package: not there yet",
+       .value_name = "BOOL",
+       .check = check_switch,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_activation_checkpointing_offload",
+       .is_shared_key = true,
+       .variable = variables::kFsdpActivationOffload,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_offload_params",
+       .member = &LaunchConfig::fsdp_offload_params,
+       .group = kSharding,
+       .help = "Keep parts on the CPU, which on CPUs they are",
+       .value_name = "BOOL",
+       .check = check_switch,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_offload_params",
+       .is_shared_key = true,
+       .variable = variables::kFsdpOffloadParams,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_backward_prefetch",
+       .member = &LaunchConfig::fsdp_backward_prefetch,
+       .group = kSharding,
+       .help = "Changes nothing: one unit is gathered ahead",
+       .choices = {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"},
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_backward_prefetch",
+       .is_shared_key = true,
+       .variable = variables::kFsdpBackwardPrefetch,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_forward_prefetch",
+       .member = &LaunchConfig::fsdp_forward_prefetch,
+       .group = kSharding,
+       .help = "Changes nothing: one unit is gathered ahead",
+       .value_name = "BOOL",
+       .check = check_switch,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_forward_prefetch",
+       .is_shared_key = true,
+       .variable = variables::kFsdpForwardPrefetch,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_use_orig_params",
+       .member = &LaunchConfig::fsdp_use_orig_params,
+       .group = kSharding,
+       .help = "Changes nothing: parameters are always the model's own",
+       .value_name = "BOOL",
+       .check = check_switch,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_use_orig_params",
+       .is_shared_key = true,
+       .variable = variables::kFsdpUseOrigParams,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_sync_module_states",
+       .member = &LaunchConfig::fsdp_sync_module_states,
+       .group = kSharding,
+       .help = "Changes nothing: process 0's weights always go to all",
+       .value_name = "BOOL",
+       .check = check_switch,
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_sync_module_states",
+       .is_shared_key = true,
+       .variable = variables::kFsdpSyncModuleStates,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "fsdp_ignored_modules",
+       .member = &LaunchConfig::fsdp_ignored_modules,
+       .group = kSharding,
+       .help = "Refused by the package: all modules are sharded",
+       .value_name = "PATTERN",
+       .unset_word = "auto",
+       .yaml_key = "fsdp_config.fsdp_ignored_modules",
+       .is_shared_key = true,
+       .variable = variables::kFsdpIgnoredModules,
+       .workers = WorkerRule::kWhereDecided},
+  };
+}
+
 std::vector<Field> all_fields() {
   std::vector<Field> all;
   for (const auto part :
@@ -444,7 +669,8 @@ std::vector<Field> all_fields() {
         hardware_fields,
         machine_fields,
         job_fields,
-        training_fields}) {
+        training_fields,
+        sharding_fields}) {
     for (Field& field : part()) {
       all.push_back(std::move(field));
     }

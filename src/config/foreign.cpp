@@ -11,9 +11,6 @@ namespace {
 constexpr std::string_view kDeepSpeed =
     "DeepSpeed is not part of this program; data parallel training "
     "(distributed_type MULTI_GPU, flag --multi_gpu) is the nearest";
-constexpr std::string_view kFsdp =
-    "fully sharded training (FSDP) is not part of this program; data parallel "
-    "training (distributed_type MULTI_GPU, flag --multi_gpu) is the nearest";
 constexpr std::string_view kMegatron =
     "Megatron-LM is not part of this program; data parallel training "
     "(distributed_type MULTI_GPU, flag --multi_gpu) is the nearest";
@@ -43,7 +40,6 @@ constexpr std::string_view kRendezvous =
 
 constexpr ForeignKey kKeys[] = {
     {"deepspeed_config", ForeignKind::kNote, kDeepSpeed},
-    {"fsdp_config", ForeignKind::kNote, kFsdp},
     {"megatron_lm_config", ForeignKind::kNote, kMegatron},
     {"parallelism_config", ForeignKind::kAsks, kParallelism, false, "_size"},
     {"tp_config", ForeignKind::kNote, kParallelism, true},
@@ -87,7 +83,6 @@ struct NamedAdvice {
 
 constexpr NamedAdvice kDistributedTypes[] = {
     {"DEEPSPEED", kDeepSpeed},
-    {"FSDP", kFsdp},
     {"MEGATRON_LM", kMegatron},
     {"TP", kParallelism},
     {"XLA", kTpu},
@@ -112,8 +107,6 @@ constexpr NamedAdvice kFlags[] = {
     {"zero3_", kDeepSpeed},
     {"offload_", kDeepSpeed},
     {"gradient_clipping", kDeepSpeed},
-    {"use_fsdp", kFsdp},
-    {"fsdp_", kFsdp},
     {"use_megatron_lm", kMegatron},
     {"megatron_lm_", kMegatron},
     {"use_parallelism_config", kParallelism},

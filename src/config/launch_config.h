@@ -89,6 +89,25 @@ struct LaunchConfig {
   /// Unset: the program decides.
   std::optional<int> gradient_accumulation_steps = {};
 
+  // Sharding. Unset: the program decides.
+  bool use_fsdp = false;
+  std::optional<int> fsdp_version = {};
+  std::string fsdp_sharding_strategy = {};
+  std::string fsdp_reshard_after_forward = {};
+  std::string fsdp_auto_wrap_policy = {};
+  std::string fsdp_transformer_layer_cls_to_wrap = {};
+  std::optional<int> fsdp_min_num_params = {};
+  std::string fsdp_state_dict_type = {};
+  std::string fsdp_cpu_ram_efficient_loading = {};
+  std::string fsdp_activation_checkpointing = {};
+  std::string fsdp_activation_checkpointing_offload = {};
+  std::string fsdp_offload_params = {};
+  std::string fsdp_backward_prefetch = {};
+  std::string fsdp_forward_prefetch = {};
+  std::string fsdp_use_orig_params = {};
+  std::string fsdp_sync_module_states = {};
+  std::string fsdp_ignored_modules = {};
+
   bool operator==(const LaunchConfig&) const = default;
 };
 

@@ -31,6 +31,9 @@ class Questionnaire {
       ask_mpirun();
     }
     ask_num_processes();
+    if (is_distributed_ && config_.cpu) {
+      ask_sharding();
+    }
     if (!config_.cpu) {
       ask_text("gpu_ids", "all");
       ask_yes_no("enable_cpu_affinity");
@@ -103,6 +106,26 @@ class Questionnaire {
                  ? ""
                  : str_cat("a number of at least ", least);
     });
+  }
+
+  void ask_sharding() {
+    ask_yes_no("use_fsdp");
+    if (!config_.use_fsdp) {
+      return;
+    }
+    config_.fsdp_version = 2;
+    ask_yes_no("fsdp_reshard_after_forward");
+    const auto& policies = find_field("fsdp_auto_wrap_policy")->choices;
+    const std::vector<std::string> choices(policies.begin(), policies.end());
+    const size_t chosen =
+        prompter_.choose(question("fsdp_auto_wrap_policy"), choices, 0);
+    config_.fsdp_auto_wrap_policy = choices[chosen];
+    if (chosen == 0) {
+      ask_text("fsdp_transformer_layer_cls_to_wrap", "auto");
+    } else if (chosen == 1) {
+      ask_text("fsdp_min_num_params", "1000000");
+    }
+    ask_yes_no("fsdp_activation_checkpointing");
   }
 
   void ask_precision() {

@@ -63,6 +63,26 @@ void drop_overridden(ResolvedConfig& config) {
   });
 }
 
+// What is said of sharding in files and flags, where nothing is sharded.
+void note_unused_sharding(ResolvedConfig& config) {
+  const std::string_view group = find_field("use_fsdp")->group;
+  for (const Field& field : launch_fields()) {
+    const auto& source = config.sources.at(std::string(field.name));
+    if (!config.values.use_fsdp && field.group == group &&
+        (source.kind == SourceKind::kFile ||
+         source.kind == SourceKind::kFlag) &&
+        field.name != "use_fsdp") {
+      config.notes.push_back(str_cat(
+          field.name,
+          " (",
+          source.place,
+          ") is not used: models are sharded with --use_fsdp, or "
+          "distributed_type FSDP in the file"));
+      return;
+    }
+  }
+}
+
 std::string place_of(const ResolvedConfig& config, const char* field) {
   const auto found = config.sources.find(field);
   return found == config.sources.end() || found->second.place.empty()
@@ -175,6 +195,7 @@ ResolvedConfig resolve_launch_config(
   }
   settle_device(config);
   drop_overridden(config);
+  note_unused_sharding(config);
   for (const IgnoredFlag& flag : ignored_flags()) {
     const auto found = flags.find(std::string(flag.name));
     if (found != flags.end() && found->second.text != flag.usual) {

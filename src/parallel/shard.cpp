@@ -892,8 +892,10 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
   check_lazy_storage();
   refuse_second_engine(arguments.model);
   std::string units;
-  for (const auto& unit : options.units) {
-    units += unit + ' ';
+  for (const auto* list : {&options.units, &arguments.model.units}) {
+    for (const auto& unit : *list) {
+      units += unit + ' ';
+    }
   }
   agree_on_text(
       arguments.group,

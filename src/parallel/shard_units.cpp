@@ -73,12 +73,13 @@ std::vector<ShardUnitPlan> plan_shard_units(
     const ParameterSet& model,
     const ShardingOptions& options) {
   check_prefixes(model, options.units);
+  const auto& given = options.units.empty() ? model.units : options.units;
   std::vector<std::string> prefixes;
   std::map<std::string, int64_t> sizes;
   for (size_t i = 0; i < model.names.size(); ++i) {
     prefixes.push_back(
-        options.units.empty() ? block_of(model.names[i])
-                              : longest_of(model.names[i], options.units));
+        given.empty() ? block_of(model.names[i])
+                      : longest_of(model.names[i], given));
     sizes[prefixes.back()] += model.parameters[i].numel();
   }
   std::vector<ShardUnitPlan> units;

@@ -184,6 +184,11 @@ void TrainingRun::begin_save(
 void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
   const PartScope part(Part::kCheckpoint);
   wait_for_save();
+  if (with.is_of_all) {
+    // Where one rank saves alone, all hear of it before a file is begun.
+    announce(group(), "save_state");
+    settle(group());
+  }
   const auto save = std::make_shared<PendingSave>();
   const auto begin = [&] { begin_save(folder, with, *save); };
   // Takes nothing of this call along, as it may outlive it.
@@ -424,11 +429,7 @@ void TrainingRun::save_model(
     const safetensors::SaveOptions& options) const {
   auto state = model.state_dict();
   const auto& names = model.model.names;
-  const bool is_spread =
-      std::any_of(state.begin(), state.end(), [](const auto& entry) {
-        return std::holds_alternative<TensorSlice>(entry.second);
-      });
-  if (is_spread) {
+  if (model.is_spread()) {
     const auto values = model.engine->whole_parameters(is_saving_main());
     for (size_t i = 0; is_saving_main() && i < values.size(); ++i) {
       state.set(names[i], values[i]);

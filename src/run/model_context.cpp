@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -89,6 +90,15 @@ StateDict ModelContext::state_dict() const {
     }
   }
   return state;
+}
+
+bool ModelContext::is_spread() const {
+  return std::any_of(
+      model.parameters.begin(),
+      model.parameters.end(),
+      [&](const at::Tensor& parameter) {
+        return std::holds_alternative<TensorSlice>(engine->saved(parameter));
+      });
 }
 
 bool ModelContext::fits(const StateDict& state) const {

@@ -45,6 +45,8 @@ struct ACCELERATE_API ModelContext : Stateful {
   void check_state_dict(const StateDict& state) const override;
   /// All tensors are compared before the first is loaded.
   void load_state_dict(const StateDict& state) override;
+  /// Whether ranks hold different parts of its parameters.
+  bool is_spread() const;
   /// Whether all slices of such a state are those that this rank holds.
   bool fits(const StateDict& state) const;
 

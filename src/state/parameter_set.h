@@ -24,6 +24,9 @@ struct ParameterSet {
   std::map<std::string, std::string> tied = {};
   /// Names of buffers that are no part of a saved model.
   std::set<std::string> transient_buffers = {};
+  /// Names of modules whose parameters are read together, as an adapter knows
+  /// that sees modules: what a sharded model's units are where none are given.
+  std::vector<std::string> units = {};
 };
 
 } // namespace accelerate

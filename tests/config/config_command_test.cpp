@@ -59,12 +59,12 @@ TEST_F(ConfigCommand, DefaultRefusesAPrecisionThatWeDoNotHave) {
 TEST_F(ConfigCommand, UpdateBringsAnOldFileUpToDate) {
   const auto path = folder_.write(
       "old.yaml",
-      "distributed_type: FSDP\nfp16: true\nfsdp_config:\n  x: 'no'\n");
+      "distributed_type: FSDP\nfp16: true\nfsdp_config:\n  fsdp_version: 2\n");
   const auto result = run({"update", "--config_file", path});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const std::string text = read_file(path);
   EXPECT_THAT(text, HasSubstr("distributed_type: FSDP\n"));
-  EXPECT_THAT(text, HasSubstr("fsdp_config:\n  x: 'no'\n"));
+  EXPECT_THAT(text, HasSubstr("fsdp_config:\n  fsdp_version: 2\n"));
   EXPECT_THAT(text, HasSubstr("mixed_precision: fp16\n"));
   EXPECT_THAT(text, HasSubstr("num_machines: 1\n"));
   run({"update", "--config_file", path});
@@ -114,7 +114,7 @@ TEST_F(ConfigCommand, AsksThroughAPipeToo) {
   const auto result = run_process(
       {"/bin/sh",
        "-c",
-       "printf '1\\n\\n\\n\\n4\\n1\\n' | " + kProgram +
+       "printf '1\\n\\n\\n\\n4\\n\\n1\\n' | " + kProgram +
            " config --config_file " + path.string()},
       {{"CUDA_VISIBLE_DEVICES", ""}});
   EXPECT_EQ(result.exit_code, 0) << result.err;

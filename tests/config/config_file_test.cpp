@@ -76,6 +76,39 @@ TEST(ConfigFile, TakesNestedKeysAndLists) {
   EXPECT_EQ(texts(parse("mpirun_config: {}\n")), Texts{});
 }
 
+TEST(ConfigFile, TakesTheSectionOnSharding) {
+  EXPECT_EQ(
+      texts(parse("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+                  "  fsdp_reshard_after_forward: true\n"
+                  "  fsdp_transformer_layer_cls_to_wrap: A,B\n"
+                  "  fsdp_state_dict_type: null\n")),
+      (Texts{
+          {"fsdp_reshard_after_forward", "true"},
+          {"fsdp_transformer_layer_cls_to_wrap", "A,B"},
+          {"fsdp_version", "2"},
+          {"use_fsdp", "true"}}));
+  // The first versions, and files written by hand.
+  EXPECT_EQ(
+      texts(parse("fsdp_config:\n  fsdp_sharding_strategy: 1\n"
+                  "  fsdp_backward_prefetch_policy: BACKWARD_PRE\n"
+                  "  offload_params: false\n")),
+      (Texts{
+          {"fsdp_backward_prefetch", "BACKWARD_PRE"},
+          {"fsdp_offload_params", "false"},
+          {"fsdp_sharding_strategy", "1"}}));
+  const std::pair<const char*, const char*> refused[] = {
+      {"fsdp_config: 2\n", "is not a mapping"},
+      {"fsdp_config: {fsdp_versoin: 2}\n", "'fsdp_version'"},
+      {"fsdp_config: {fsdp_version: 3}\n", "at most 2"},
+      {"fsdp_config: {fsdp_sharding_strategy: ALL}\n", "FULL_SHARD"},
+  };
+  for (const auto& row : refused) {
+    EXPECT_THAT(
+        [&] { parse(row.first); },
+        ::testing::ThrowsMessage<ConfigError>(HasSubstr(row.second)));
+  }
+}
+
 TEST(ConfigFile, TakesJson) {
   EXPECT_EQ(
       texts(
@@ -88,7 +121,6 @@ TEST(ConfigFile, TakesJson) {
 TEST(ConfigFile, NamesTheEngineThatIsMissing) {
   const std::pair<const char*, const char*> cases[] = {
       {"distributed_type: DEEPSPEED\n", "DeepSpeed"},
-      {"distributed_type: FSDP\n", "FSDP"},
       {"distributed_type: MEGATRON_LM\n", "Megatron"},
       {"distributed_type: TPU\n", "TPU"},
       {"distributed_type: XLA\n", "TPU"},
@@ -109,11 +141,11 @@ TEST(ConfigFile, NamesTheEngineThatIsMissing) {
 
 TEST(ConfigFile, TakesSectionsOfEnginesThatAreNotAskedFor) {
   const auto file = parse(
-      "distributed_type: MULTI_GPU\nfsdp_config:\n  fsdp_version: 2\n"
+      "distributed_type: MULTI_GPU\ndeepspeed_config:\n  zero_stage: 2\n"
       "tpu_name: t\ndowncast_bf16: 'no'\n");
   EXPECT_THAT(file.foreign, IsEmpty());
   ASSERT_THAT(file.notes, SizeIs(1));
-  EXPECT_THAT(file.notes[0], HasSubstr("fsdp_config (f:2) is not used"));
+  EXPECT_THAT(file.notes[0], HasSubstr("deepspeed_config (f:2) is not used"));
 }
 
 // As the original's questionnaire writes them where nothing was chosen.
@@ -148,9 +180,9 @@ TEST(ConfigFile, TakesReplicasAsTheNumberOfProcesses) {
 TEST(ConfigFile, TakesMergedMappings) {
   const auto file = parse(
       "mpirun_config: &base {mpirun_hostfile: hosts}\n"
-      "fsdp_config:\n  <<: *base\n  own: 1\n");
+      "deepspeed_config:\n  <<: *base\n  own: 1\n");
   EXPECT_EQ(
-      file.document["fsdp_config"].dump(),
+      file.document["deepspeed_config"].dump(),
       R"({"mpirun_hostfile":"hosts","own":1})");
 }
 
@@ -185,7 +217,7 @@ TEST(ConfigFile, RefusesWhatItDoesNotUnderstandInOneLine) {
       {"main_process_ip: [a]\n", "a text"},
       {"main_process_port: 70000\n", "at most 65535"},
       {"hosts: [[a]]\n", "hosts"},
-      {"distributed_type: MULTI\n", "NO, MULTI_GPU or MULTI_CPU"},
+      {"distributed_type: MULTI\n", "NO, MULTI_GPU, MULTI_CPU or FSDP"},
       {"compute_environment: CLOUD\n", "LOCAL_MACHINE"},
       {"fp16: maybe\n", "mixed_precision"},
       {"parallelism_config: {dp_replicate_size: two}\n", "a whole number"},

@@ -41,6 +41,22 @@ TEST(ToDocument, NamesTheKindOfRun) {
   EXPECT_EQ(type({.num_processes = 1}), "NO");
 }
 
+TEST(ToDocument, HasTheOriginalsSectionOnSharding) {
+  const auto document = to_document(
+      {.cpu = true,
+       .num_processes = 2,
+       .use_fsdp = true,
+       .fsdp_version = 2,
+       .fsdp_reshard_after_forward = "true",
+       .fsdp_auto_wrap_policy = "NO_WRAP"});
+  EXPECT_EQ(document["distributed_type"], "FSDP");
+  EXPECT_EQ(
+      document["fsdp_config"].dump(),
+      R"({"fsdp_auto_wrap_policy":"NO_WRAP",)"
+      R"("fsdp_reshard_after_forward":true,"fsdp_version":2})");
+  EXPECT_FALSE(to_document({.num_processes = 2}).contains("fsdp_config"));
+}
+
 TEST(ToDocument, ComesBackAsTheSameConfiguration) {
   const LaunchConfig config = {
       .cpu = true,
@@ -74,14 +90,14 @@ TEST(ToDocument, ComesBackAsTheSameConfiguration) {
 TEST(CompleteDocument, KeepsForeignKeysAndRenamesOldOnes) {
   const auto file = parse_config(
       "distributed_type: FSDP\nfp16: true\nfsdp_config:\n  fsdp_version: 2\n"
-      "  fsdp_auto_wrap_policy: 'NO'\ndeepspeed_config: {}\n"
+      "  fsdp_auto_wrap_policy: NO_WRAP\ndeepspeed_config: {}\n"
       "tpu_vm: [a, b]\nipex_config: {ipex: false}\nnum_processes: 2\n",
       "f");
   const json document = complete_document(file, 1);
   EXPECT_EQ(document["distributed_type"], "FSDP");
   EXPECT_EQ(document["mixed_precision"], "fp16");
   EXPECT_EQ(document["fsdp_config"]["fsdp_version"], 2);
-  EXPECT_EQ(document["fsdp_config"]["fsdp_auto_wrap_policy"], "NO");
+  EXPECT_EQ(document["fsdp_config"]["fsdp_auto_wrap_policy"], "NO_WRAP");
   EXPECT_EQ(document["tpu_vm"], json::parse(R"(["a", "b"])"));
   EXPECT_EQ(document["num_processes"], 2);
   EXPECT_EQ(document["rdzv_backend"], "static");

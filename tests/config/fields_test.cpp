@@ -30,7 +30,7 @@ TEST(LaunchFlags, AreExactlyThese) {
   }
   EXPECT_THAT(
       names,
-      ElementsAre(
+      ::testing::ElementsAreArray<const char*>({
           "-h,--help",
           "--config_file,--config-file",
           "-m,--module",
@@ -66,12 +66,32 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--debug",
           "--dry_run,--dry-run",
           "--gradient_accumulation_steps,--gradient-accumulation-steps",
+          "--use_fsdp,--use-fsdp",
+          "--fsdp_version,--fsdp-version",
+          "--fsdp_sharding_strategy,--fsdp-sharding-strategy",
+          "--fsdp_reshard_after_forward,--fsdp-reshard-after-forward",
+          "--fsdp_auto_wrap_policy,--fsdp-auto-wrap-policy",
+          "--fsdp_transformer_layer_cls_to_wrap,--fsdp-transformer-layer-cls-"
+          "to-wrap",
+          "--fsdp_min_num_params,--fsdp-min-num-params",
+          "--fsdp_state_dict_type,--fsdp-state-dict-type",
+          "--fsdp_cpu_ram_efficient_loading,--fsdp-cpu-ram-efficient-loading",
+          "--fsdp_activation_checkpointing,--fsdp-activation-checkpointing",
+          "--fsdp_activation_checkpointing_offload,--fsdp-activation-"
+          "checkpointing-offload",
+          "--fsdp_offload_params,--fsdp-offload-params",
+          "--fsdp_backward_prefetch,--fsdp-backward-prefetch",
+          "--fsdp_forward_prefetch,--fsdp-forward-prefetch",
+          "--fsdp_use_orig_params,--fsdp-use-orig-params",
+          "--fsdp_sync_module_states,--fsdp-sync-module-states",
+          "--fsdp_ignored_modules,--fsdp-ignored-modules",
           // These change nothing.
           "hidden --same_network",
           "hidden --rdzv_backend",
           "hidden --rdzv_conf",
           "hidden --role",
-          "hidden --monitor_interval"));
+          "hidden --monitor_interval",
+      }));
 }
 
 TEST(LaunchFlags, FillTheLayerInBothSpellings) {
@@ -94,7 +114,6 @@ TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
   const std::pair<const char*, const char*> cases[] = {
       {"--use_deepspeed", "DeepSpeed"},
       {"--zero-stage", "DeepSpeed"},
-      {"--fsdp_sharding_strategy=1", "FSDP"},
       {"--use_megatron_lm", "Megatron"},
       {"--megatron_lm_tp_degree", "Megatron"},
       {"--parallelism-config-tp-size", "tensor"},

@@ -61,8 +61,15 @@ TEST_P(OldVersions, LoadAsTheyWereMeant) {
   EXPECT_EQ(launch_complaint(gpus), "");
 }
 
+TEST_P(OldVersions, ShardAsTheyWereMeant) {
+  const auto sharded = load("fsdp");
+  EXPECT_TRUE(sharded.values.use_fsdp);
+  EXPECT_EQ(sharded.values.fsdp_sharding_strategy, "1");
+  EXPECT_EQ(launch_complaint(sharded), "");
+  EXPECT_THAT(sharded.notes, IsEmpty());
+}
+
 TEST_P(OldVersions, NameTheEnginesThatAreMissing) {
-  EXPECT_THAT(launch_complaint(load("fsdp")), HasSubstr("FSDP"));
   // Version 0.11 had no such key.
   if (std::string(GetParam()) != "0.11.0") {
     EXPECT_THAT(launch_complaint(load("dynamo")), HasSubstr("torch.compile"));

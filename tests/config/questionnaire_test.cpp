@@ -45,7 +45,7 @@ TEST(Questionnaire, OneProcessOnTheCpuIsNotAskedForGpus) {
 }
 
 TEST(Questionnaire, SeveralProcessesOnTheCpu) {
-  const auto session = answer("1\n\nyes\nno\n4\n0\n");
+  const auto session = answer("1\n\nyes\nno\n4\nno\n0\n");
   EXPECT_EQ(
       session.config,
       (LaunchConfig{.cpu = true, .num_processes = 4, .debug = true}));
@@ -53,9 +53,27 @@ TEST(Questionnaire, SeveralProcessesOnTheCpu) {
 
 TEST(Questionnaire, MpirunWithItsHostFile) {
   EXPECT_EQ(
-      answer("1\n\n\nyes\n\n2\n0\n").config.mpirun_hostfile,
+      answer("1\n\n\nyes\n\n2\n\n0\n").config.mpirun_hostfile,
       "/home/x/hostfile");
-  EXPECT_EQ(answer("1\n\n\nyes\n/h\n2\n0\n").config.mpirun_hostfile, "/h");
+  EXPECT_EQ(answer("1\n\n\nyes\n/h\n2\n\n0\n").config.mpirun_hostfile, "/h");
+}
+
+TEST(Questionnaire, AsksHowToShardWhereThatIsWanted) {
+  const LaunchConfig expected = {
+      .cpu = true,
+      .num_processes = 2,
+      .use_fsdp = true,
+      .fsdp_version = 2,
+      .fsdp_reshard_after_forward = "true",
+      .fsdp_auto_wrap_policy = "TRANSFORMER_BASED_WRAP",
+      .fsdp_transformer_layer_cls_to_wrap = "BertLayer",
+      .fsdp_activation_checkpointing = "false"};
+  EXPECT_EQ(
+      answer("1\n\n\nno\n2\nyes\nyes\n0\nBertLayer\nno\n0\n").config, expected);
+  const auto by_size =
+      answer("1\n\n\nno\n2\nyes\nno\n1\n1000\nyes\n0\n").config;
+  EXPECT_EQ(by_size.fsdp_min_num_params, 1000);
+  EXPECT_EQ(by_size.fsdp_reshard_after_forward, "false");
 }
 
 TEST(Questionnaire, SeveralGpusOfOneMachine) {
@@ -85,7 +103,7 @@ TEST(Questionnaire, SeveralMachines) {
 }
 
 TEST(Questionnaire, AsksForTheRankAsANumberWhereAMenuWouldBeLong) {
-  const auto session = answer("1\n64\n64\n63\nnode0\n\n\n\n\n0\n").config;
+  const auto session = answer("1\n64\n64\n63\nnode0\n\n\n\n\n\n0\n").config;
   EXPECT_EQ(session.machine_rank, 63);
   EXPECT_EQ(session.num_processes, 64);
 }

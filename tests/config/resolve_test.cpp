@@ -70,6 +70,26 @@ const Row kRows[] = {
     {"no_python", nullptr, nullptr, "true"},
     {"multi_gpu", nullptr, nullptr, "true"},
     {"dry_run", nullptr, nullptr, "true"},
+    {"use_fsdp", nullptr, "true", "false"},
+    {"fsdp_version", "1", "2", "1"},
+    {"fsdp_sharding_strategy", "FULL_SHARD", "NO_SHARD", "1"},
+    {"fsdp_reshard_after_forward", "true", "false", "true"},
+    {"fsdp_auto_wrap_policy", "NO_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"},
+    {"fsdp_transformer_layer_cls_to_wrap", "A", "B", "A,B"},
+    {"fsdp_min_num_params", "1", "2", "3"},
+    {"fsdp_state_dict_type",
+     "FULL_STATE_DICT",
+     "SHARDED_STATE_DICT",
+     "FULL_STATE_DICT"},
+    {"fsdp_cpu_ram_efficient_loading", "true", "false", "true"},
+    {"fsdp_activation_checkpointing", "true", "false", "true"},
+    {"fsdp_activation_checkpointing_offload", "true", "false", "true"},
+    {"fsdp_offload_params", "true", "false", "true"},
+    {"fsdp_backward_prefetch", "BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"},
+    {"fsdp_forward_prefetch", "true", "false", "true"},
+    {"fsdp_use_orig_params", "true", "false", "true"},
+    {"fsdp_sync_module_states", "true", "false", "true"},
+    {"fsdp_ignored_modules", "a", "b", "c"},
 };
 
 class Precedence : public ::testing::TestWithParam<Row> {
@@ -293,10 +313,22 @@ TEST_F(Resolve, AllowsOneProcessOnAFileForSeveralGpus) {
       "");
 }
 
+TEST_F(Resolve, ShardsWhereItIsAskedTo) {
+  const std::string section = "fsdp_config: {fsdp_version: 2}\n";
+  const auto sharded = with_file("distributed_type: FSDP\n" + section);
+  EXPECT_TRUE(sharded.values.use_fsdp);
+  EXPECT_EQ(sharded.notes.size(), 0U);
+  EXPECT_EQ(complaint(sharded), "");
+  EXPECT_EQ(with_file(section, flag("use_fsdp", "true")).notes.size(), 0U);
+  const auto other = with_file("distributed_type: MULTI_CPU\n" + section);
+  ASSERT_EQ(other.notes.size(), 1U);
+  EXPECT_THAT(other.notes[0], HasSubstr("c.yaml:2) is not used"));
+}
+
 TEST_F(Resolve, ShowsForeignEnginesButDoesNotLaunchThem) {
   const auto config =
-      with_file("\ndistributed_type: FSDP\nfsdp_config: {a: 1}\n");
-  EXPECT_THAT(complaint(config), HasSubstr("distributed_type FSDP"));
+      with_file("\ndistributed_type: DEEPSPEED\ndeepspeed_config: {a: 1}\n");
+  EXPECT_THAT(complaint(config), HasSubstr("distributed_type DEEPSPEED"));
   EXPECT_THAT(complaint(config), HasSubstr("c.yaml:2"));
   EXPECT_THAT(complaint(config), HasSubstr("MULTI_GPU"));
 }

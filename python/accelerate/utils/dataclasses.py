@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import os
 import warnings
 from collections.abc import Callable
@@ -13,7 +14,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from accelerate._placeholders import placeholders_for
-from accelerate.utils.environment import clear_environment, parse_flag_from_env
+from accelerate.utils.constants import (
+    FSDP_AUTO_WRAP_POLICY,
+    FSDP_BACKWARD_PREFETCH,
+    FSDP_SHARDING_STRATEGY,
+)
+from accelerate.utils.environment import clear_environment, parse_flag_from_env, str_to_bool
 
 if TYPE_CHECKING:
     import torch
@@ -404,6 +410,314 @@ class TorchDynamoPlugin(KwargsHandler):
         kwargs = super().to_kwargs()
         kwargs.pop("use_regional_compilation", None)
         return kwargs
+
+
+@dataclass
+class FullyShardedDataParallelPlugin:
+    """How `prepare` shards models (docs/guide_sharding.md says what each field does here). Names,
+    defaults and the variables FSDP_*, which are read for what is left out, are the original's."""
+
+    fsdp_version: int | None = None
+    sharding_strategy: Any = None
+    reshard_after_forward: Any = None
+    backward_prefetch: Any = None
+    mixed_precision_policy: Any = None
+    auto_wrap_policy: Any = None
+    cpu_offload: Any = None
+    ignored_modules: Any = None
+    state_dict_type: Any = None
+    state_dict_config: Any = None
+    optim_state_dict_config: Any = None
+    limit_all_gathers: bool = True
+    use_orig_params: bool | None = None
+    param_init_fn: Callable[[torch.nn.Module], None] | None = None
+    sync_module_states: bool | None = None
+    forward_prefetch: bool | None = None
+    activation_checkpointing: bool | None = None
+    activation_checkpointing_offload: bool | None = None
+    cpu_ram_efficient_loading: bool | None = None
+    transformer_cls_names_to_wrap: list[str] | str | None = None
+    min_num_params: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fsdp_version is None:
+            self.fsdp_version = int(os.environ.get("FSDP_VERSION", "1"))
+        if self.fsdp_version not in (1, 2):
+            raise ValueError(f"[FSDP] got fsdp_version={self.fsdp_version}, expected 1 or 2")
+        self._read_strategy()
+        if self.cpu_offload is None:
+            self.cpu_offload = parse_flag_from_env("FSDP_OFFLOAD_PARAMS")
+        self.set_cpu_offload()
+        self.validate_cpu_offload()
+        self._read_flags()
+        self.set_state_dict_type()
+        self._read_wrapping()
+        if self.ignored_modules is None:
+            self.ignored_modules = os.environ.get("FSDP_IGNORED_MODULES")
+        if isinstance(self.mixed_precision_policy, str):
+            self.set_mixed_precision(self.mixed_precision_policy, override=True)
+        elif isinstance(self.mixed_precision_policy, dict):
+            self.set_mixed_precision(self.mixed_precision_policy)
+        if self.mixed_precision_policy is not None:
+            self.validate_mixed_precision_policy()
+
+    @property
+    def _is_second(self) -> bool:
+        return self.fsdp_version == 2
+
+    def _read_strategy(self) -> None:
+        """What is cut into parts: version 1 has names for it, version 2 a flag."""
+        from torch.distributed.fsdp import ShardingStrategy
+
+        if self._is_second:
+            value = self.reshard_after_forward
+            if value is None:
+                value = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true")
+            if isinstance(value, str):
+                value = str_to_bool(value.lower(), to_bool=True)
+            if not isinstance(value, bool):
+                raise ValueError(
+                    f"[FSDP] reshard_after_forward set to {value}. This is not supported with "
+                    "FSDP2, please set to a `bool`"
+                )
+            self.reshard_after_forward = value
+            return
+        if isinstance(self.reshard_after_forward, bool):
+            raise ValueError(
+                f"[FSDP] reshard_after_forward set to {self.reshard_after_forward}. This is not "
+                "supported with FSDP1, please set to a `str` or an instance of "
+                "`torch.distributed.fsdp.fully_sharded_data_parallel.ShardingStrategy`"
+            )
+        if self.reshard_after_forward is not None:
+            self.reshard_after_forward = _fsdp_choice(
+                ShardingStrategy, self.reshard_after_forward, FSDP_SHARDING_STRATEGY
+            )
+        # The second is the newer name of the first.
+        value = self.sharding_strategy or self.reshard_after_forward
+        if value is None:
+            value = os.environ.get("FSDP_SHARDING_STRATEGY", "FULL_SHARD")
+        self.sharding_strategy = _fsdp_choice(ShardingStrategy, value, FSDP_SHARDING_STRATEGY)
+
+    def _read_flags(self) -> None:
+        from torch.distributed.fsdp import BackwardPrefetch
+
+        prefetch = self.backward_prefetch
+        if prefetch is None:
+            prefetch = os.environ.get("FSDP_BACKWARD_PREFETCH")
+        if self._is_second or str(prefetch).upper() in ("NO_PREFETCH", "NONE"):
+            prefetch = None
+        if prefetch is not None:
+            prefetch = _fsdp_choice(BackwardPrefetch, prefetch, FSDP_BACKWARD_PREFETCH)
+        self.backward_prefetch = prefetch
+        if self._is_second and self.forward_prefetch is not None:
+            raise ValueError(
+                "[FSDP] forward_prefetch is not yet implemented in FSDP2, set to None or use "
+                "`fsdp_version=1`"
+            )
+        for name in ("use_orig_params", "sync_module_states", "forward_prefetch"):
+            if self._is_second:
+                setattr(self, name, None)
+            elif getattr(self, name) is None:
+                setattr(self, name, parse_flag_from_env(f"FSDP_{name.upper()}"))
+        for name in ("activation_checkpointing", "activation_checkpointing_offload"):
+            if getattr(self, name) is None:
+                setattr(self, name, parse_flag_from_env(f"FSDP_{name.upper()}"))
+        if self.activation_checkpointing_offload:
+            if not self.activation_checkpointing:
+                raise ValueError(
+                    "[FSDP] `activation_checkpointing_offload=True` requires "
+                    "`activation_checkpointing=True`."
+                )
+            if not self._is_second:
+                raise ValueError(
+                    "[FSDP] `activation_checkpointing_offload=True` requires `fsdp_version=2`."
+                )
+        variable = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+        if self.cpu_ram_efficient_loading is None:
+            self.cpu_ram_efficient_loading = parse_flag_from_env(variable)
+        else:
+            # transformers reads it when it loads weights.
+            os.environ[variable] = str(self.cpu_ram_efficient_loading)
+        if self.cpu_ram_efficient_loading and not self._is_second:
+            self.sync_module_states = True
+
+    def _read_wrapping(self) -> None:
+        policy = self.auto_wrap_policy
+        if policy is None:
+            policy = os.environ.get("FSDP_AUTO_WRAP_POLICY", "NO_WRAP")
+        if isinstance(policy, str):
+            if policy.upper() not in FSDP_AUTO_WRAP_POLICY:
+                raise ValueError(
+                    f"[FSDP] Invalid auto wrap policy: {policy}. Must be one of "
+                    f"{FSDP_AUTO_WRAP_POLICY}"
+                )
+            policy = self._named_policy(policy.upper())
+        self.auto_wrap_policy = policy
+
+    def _named_policy(self, name: str) -> Callable | None:
+        from torch.distributed.fsdp import wrap
+
+        if name == "TRANSFORMER_BASED_WRAP":
+            names = self.transformer_cls_names_to_wrap
+            if names is None:
+                names = os.environ.get("FSDP_TRANSFORMER_CLS_TO_WRAP")
+            self.transformer_cls_names_to_wrap = (
+                names.split(",") if isinstance(names, str) else names
+            )
+            return wrap.transformer_auto_wrap_policy
+        if name == "SIZE_BASED_WRAP":
+            if self.min_num_params is None:
+                self.min_num_params = int(os.environ.get("FSDP_MIN_NUM_PARAMS", 0))
+            elif not isinstance(self.min_num_params, int):
+                raise ValueError(
+                    f"[FSDP] `min_num_params` must be an integer. Got {self.min_num_params} of "
+                    f"type {type(self.min_num_params)}"
+                )
+            return wrap.size_based_auto_wrap_policy
+        return None
+
+    def set_state_dict_type(self, state_dict_type: Any = None) -> None:
+        """Chooses how states are given out from now on, by name or by torch's member."""
+        from torch.distributed import fsdp
+
+        value = state_dict_type or self.state_dict_type
+        if value is None:
+            default = "SHARDED_STATE_DICT" if self._is_second else "FULL_STATE_DICT"
+            value = os.environ.get("FSDP_STATE_DICT_TYPE", default)
+        kind = fsdp.StateDictType
+        self.state_dict_type = _fsdp_choice(kind, value, [member.name for member in kind])
+        if self._is_second and self.state_dict_type == kind.LOCAL_STATE_DICT:
+            raise ValueError(
+                "[FSDP] FSDP2 does not support LOCAL_STATE_DICT. Please set "
+                "`fsdp_state_dict_type` to `SHARDED_STATE_DICT` or `FULL_STATE_DICT`."
+            )
+        if self.state_dict_type == kind.FULL_STATE_DICT:
+            self.state_dict_config = self.state_dict_config or fsdp.FullStateDictConfig(
+                offload_to_cpu=True, rank0_only=True
+            )
+            self.optim_state_dict_config = (
+                self.optim_state_dict_config
+                or fsdp.FullOptimStateDictConfig(offload_to_cpu=True, rank0_only=True)
+            )
+        elif self.state_dict_type == kind.SHARDED_STATE_DICT:
+            self.state_dict_config = self.state_dict_config or fsdp.ShardedStateDictConfig(
+                offload_to_cpu=True
+            )
+            self.optim_state_dict_config = (
+                self.optim_state_dict_config
+                or fsdp.ShardedOptimStateDictConfig(offload_to_cpu=True)
+            )
+
+    def set_auto_wrap_policy(self, model: torch.nn.Module) -> None:
+        """Makes the policy one for this model: classes are looked up in it, and are its
+        `_no_split_modules` where none are named."""
+        from torch.distributed.fsdp import wrap
+
+        if self.auto_wrap_policy == wrap.transformer_auto_wrap_policy:
+            if self.transformer_cls_names_to_wrap is None:
+                self.transformer_cls_names_to_wrap = list(
+                    getattr(model, "_no_split_modules", None) or ()
+                )
+            kinds = set()
+            for name in self.transformer_cls_names_to_wrap:
+                kind = get_module_class_from_name(model, name)
+                if kind is None:
+                    raise ValueError(
+                        f"[FSDP] Could not find the transformer layer class {name} in the model."
+                    )
+                kinds.add(kind)
+            self.auto_wrap_policy = functools.partial(
+                self.auto_wrap_policy, transformer_layer_cls=kinds
+            )
+        elif self.auto_wrap_policy == wrap.size_based_auto_wrap_policy:
+            self.auto_wrap_policy = (
+                functools.partial(self.auto_wrap_policy, min_num_params=self.min_num_params)
+                if self.min_num_params
+                else None
+            )
+
+    def _policy_type(self) -> type:
+        from torch.distributed import fsdp
+
+        return fsdp.MixedPrecisionPolicy if self._is_second else fsdp.MixedPrecision
+
+    def set_mixed_precision(
+        self, mixed_precision: Any, buffer_autocast: bool = False, override: bool = False
+    ) -> None:
+        """Makes torch's policy of the name of a precision, unless there is one already, or of a
+        policy that is a dictionary."""
+        import torch
+
+        known = {
+            "fp8": torch.bfloat16,
+            "fp16": torch.float16,
+            "bf16": torch.bfloat16,
+            "fp32": torch.float32,
+        }
+        last = "output_dtype" if self._is_second else "buffer_dtype"
+        if override or self.mixed_precision_policy is None:
+            dtype = known.get(mixed_precision) if isinstance(mixed_precision, str) else mixed_precision
+            if dtype not in known.values():
+                raise ValueError(
+                    f"[FSDP] Invalid mixed precision: {mixed_precision}. Must be one of "
+                    f"{list(known)}"
+                )
+            is_kept = buffer_autocast and not self._is_second
+            given = {"param_dtype": dtype, "reduce_dtype": dtype}
+            given[last] = torch.float32 if is_kept else dtype
+        elif isinstance(self.mixed_precision_policy, dict):
+            given = self.mixed_precision_policy
+            keys = ["param_dtype", "reduce_dtype", last]
+            if not given.keys() >= set(keys) or not set(given.values()) <= set(known.values()):
+                raise ValueError(
+                    f"[FSDP] Invalid mixed precision policy: {given}. Must be a `dict` with keys "
+                    f"{keys}. Values must be one of {list(known.values())}"
+                )
+        else:
+            return
+        self.mixed_precision_policy = self._policy_type()(**given)
+
+    def validate_mixed_precision_policy(self) -> None:
+        if not isinstance(self.mixed_precision_policy, self._policy_type()):
+            raise ValueError(
+                "[FSDP] mixed_precision_policy must be an instance of "
+                f"`torch.distributed.fsdp.{self._policy_type().__name__}`."
+            )
+
+    def set_cpu_offload(self) -> None:
+        from torch.distributed import fsdp
+
+        if isinstance(self.cpu_offload, bool):
+            if self._is_second:
+                kind = fsdp.CPUOffloadPolicy if self.cpu_offload else fsdp.OffloadPolicy
+                self.cpu_offload = kind()
+            else:
+                self.cpu_offload = fsdp.CPUOffload(offload_params=self.cpu_offload)
+
+    def validate_cpu_offload(self) -> None:
+        from torch.distributed import fsdp
+
+        kind = fsdp.OffloadPolicy if self._is_second else fsdp.CPUOffload
+        if not isinstance(self.cpu_offload, kind):
+            raise ValueError(
+                f"[FSDP] `cpu_offload` must be an instance of `torch.distributed.fsdp."
+                f"{kind.__name__}` in FSDP{self.fsdp_version}, got {self.cpu_offload}"
+            )
+
+
+def _fsdp_choice(kind: Any, value: Any, names: list[str]) -> Any:
+    """The member of torch's enumeration, by its place in `names`, its number or its name."""
+    if isinstance(value, kind):
+        return value
+    text = str(value).upper()
+    try:
+        if text in names:
+            return kind(names.index(text) + 1)
+        return kind(int(text)) if text.isdigit() else kind[text]
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"[FSDP] got {value} as a {kind.__name__}, expected one of {names}"
+        ) from None
 
 
 # --- options of what is not part of this package ------------------------------------------------

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a `FullyShardedDataParallelPlugin` to what the engine shards (docs/guide_sharding.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from accelerate import _C
+from accelerate.errors import UsageError
+from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
+from accelerate.utils.environment import parse_flag_from_env
+
+_SWITCH = "ACCELERATE_USE_FSDP"
+_GRADIENTS, _PARAMETERS = 2, 3
+# Blocks that nobody has named may be small; those of a policy are taken as they are.
+_MIN_UNIT_NUMBERS = 65_536
+
+
+def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
+    """The plugin, from the argument or the variables; None where nothing is sharded."""
+    if given is None:
+        return FullyShardedDataParallelPlugin() if parse_flag_from_env(_SWITCH) else None
+    if not isinstance(given, FullyShardedDataParallelPlugin):
+        raise TypeError(
+            f"[Accelerator] got {type(given).__name__}: `fsdp_plugin` must be a "
+            "FullyShardedDataParallelPlugin object."
+        )
+    # transformers asks for it when it loads weights.
+    os.environ[_SWITCH] = "true"
+    return given
+
+
+def sharding_options(
+    plugin: FullyShardedDataParallelPlugin,
+    environment: _C.ProcessEnvironment,
+    device: torch.device,
+    mixed_precision: str,
+) -> _C.ShardingOptions:
+    """Raises in one line where something is asked for that would not come out as asked."""
+    _refuse_what_is_not_there(plugin, device)
+    _check_precision(plugin, mixed_precision)
+    has_policy = plugin.auto_wrap_policy is not None
+    return _C.ShardingOptions(
+        stage=_stage_of(plugin, environment.local_world_size < environment.world_size),
+        min_unit_numbers=0 if has_policy else _MIN_UNIT_NUMBERS,
+        prefetch=1,
+    )
+
+
+def _stage_of(plugin: FullyShardedDataParallelPlugin, has_machines: bool) -> int:
+    if plugin.fsdp_version == 2:
+        return _PARAMETERS if plugin.reshard_after_forward else _GRADIENTS
+    name = plugin.sharding_strategy.name
+    if "HYBRID" in name and has_machines:
+        raise NotImplementedError(
+            f"[FSDP] got sharding_strategy={name} on several machines, which this version cannot "
+            "do: it shards over all processes; use FULL_SHARD or SHARD_GRAD_OP"
+        )
+    stages = {
+        "NO_SHARD": 0,
+        "SHARD_GRAD_OP": _GRADIENTS,
+        "_HYBRID_SHARD_ZERO2": _GRADIENTS,
+        "HYBRID_SHARD": _PARAMETERS,
+        "FULL_SHARD": _PARAMETERS,
+    }
+    return stages[name]
+
+
+def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin, device: torch.device) -> None:
+    given = {
+        "ignored_modules, whose parameters would be sharded too; freeze them": (
+            plugin.ignored_modules is not None
+        ),
+        "param_init_fn, which nothing calls: parameters on the meta device get memory and process "
+        "0's values; leave it out": plugin.param_init_fn is not None,
+        "activation_checkpointing_offload, which this version does not have; leave it out": (
+            bool(plugin.activation_checkpointing_offload)
+        ),
+        "state_dict_type=LOCAL_STATE_DICT, which no other number of processes could load; use "
+        "FULL_STATE_DICT or SHARDED_STATE_DICT": plugin.state_dict_type.name == "LOCAL_STATE_DICT",
+        f"processes on {device.type}, where this version does not shard yet; use cpu=True, or "
+        "leave the plugin and ACCELERATE_USE_FSDP out": device.type != "cpu",
+    }
+    for what, is_given in given.items():
+        if is_given:
+            raise NotImplementedError(f"[FSDP] got {what}")
+
+
+def _check_precision(plugin: FullyShardedDataParallelPlugin, mixed_precision: str) -> None:
+    wanted = getattr(plugin.mixed_precision_policy, "param_dtype", None)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(mixed_precision, torch.float32)
+    if wanted not in (None, dtype):
+        raise UsageError(
+            f"[FSDP] got a mixed_precision_policy that computes in {wanted} in a run that computes "
+            f"in {dtype}, expected the same; give mixed_precision to the Accelerator, and leave "
+            "the policy out"
+        )
+
+
+# --- models ----------------------------------------------------------------------------------
+
+
+def materialise(model: torch.nn.Module, device: torch.device, is_main_process: bool) -> None:
+    """Gives parameters on the meta device memory, as the main process has loaded their values
+    (`cpu_ram_efficient_loading`). They stay who they are: optimizers hold them, modules share
+    them."""
+    absent = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if absent and is_main_process:
+        raise UsageError(
+            f"[prepare] got '{absent[0]}' on the meta device on process 0, whose values go to all, "
+            "expected values; load weights there before prepare"
+        )
+    for part in model.modules():
+        for tensor in (*part._parameters.values(), *part._buffers.values()):
+            if tensor is None or not tensor.is_meta:
+                continue
+            made: Any = torch.zeros_like(tensor, device=device)
+            if isinstance(tensor, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+            torch.utils.swap_tensors(tensor, made)
+
+
+def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> list[str]:
+    """The names of the modules whose parameters travel together; makes them compute activations
+    again where the plugin says so."""
+    plugin.set_auto_wrap_policy(model)
+    units = _wrapped(model, plugin.auto_wrap_policy)
+    if plugin.activation_checkpointing:
+        if not units:
+            raise UsageError(
+                "[prepare] got activation_checkpointing without an auto_wrap_policy that finds "
+                "blocks, expected one, such as TRANSFORMER_BASED_WRAP: blocks are what is "
+                "computed again"
+            )
+        _recompute(units.values())
+    # A module may have none, or none of its own: the first name of a parameter counts.
+    names = [name for name, _ in model.named_parameters()]
+    return [unit for unit in units if any(name.startswith(f"{unit}.") for name in names)]
+
+
+def _wrapped(model: torch.nn.Module, policy: Any) -> dict[str, torch.nn.Module]:
+    """The modules that torch's FSDP would wrap by this policy, by their names."""
+    if policy is None:
+        return {}
+    names = {part: name for name, part in model.named_modules()}
+    found: list[torch.nn.Module] = []
+    if hasattr(policy, "_run_policy"):  # torch's policies that are no functions.
+        found = [part for part in policy._run_policy(model, set(), {}) if part is not model]
+    else:
+        _walk(model, policy, found, is_root=True)
+    return {names[part]: part for part in found}
+
+
+def _walk(
+    module: torch.nn.Module, policy: Callable, found: list[torch.nn.Module], is_root: bool = False
+) -> int:
+    """Asks the policy about all modules, the innermost first, as torch does: with how many numbers
+    no module inside has taken. Gives how many are taken then."""
+    num_all = sum(parameter.numel() for parameter in module.parameters())
+    if not policy(module=module, recurse=True, nonwrapped_numel=num_all):
+        return 0
+    num_taken = sum(_walk(child, policy, found) for child in module.children())
+    if is_root or not policy(
+        module=module, recurse=False, nonwrapped_numel=num_all - num_taken
+    ):
+        return num_taken
+    found.append(module)
+    return num_all
+
+
+def _recompute(modules: Any) -> None:
+    from torch.distributed._composable import checkpoint
+
+    for module in modules:
+        # Once, however often the model is prepared.
+        if not hasattr(module, "_is_accelerate_recomputed"):
+            checkpoint(module)
+            module._is_accelerate_recomputed = True

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What libraries such as transformers' Trainer call to save and load sharded models: whole weights
+and states in the original's files, so that any number of processes, and either package, can go on
+from them. All processes call each of these."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelerate import _C, _files
+from accelerate._placeholders import placeholders_for
+from accelerate.errors import UsageError
+from accelerate.utils.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
+from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
+from accelerate.utils.modeling import is_peft_model
+from accelerate.utils.operations import gather_object
+from accelerate.utils.other import load
+
+if TYPE_CHECKING:
+    from accelerate.accelerator import Accelerator
+
+
+def enable_fsdp_ram_efficient_loading() -> None:
+    """From now on one process of a run reads what transformers loads, and `prepare` hands it on."""
+    os.environ.setdefault("ACCELERATE_USE_FSDP", "True")
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "True"
+
+
+def disable_fsdp_ram_efficient_loading() -> None:
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "False"
+
+
+def _file(
+    plugin: FullyShardedDataParallelPlugin,
+    folder: str | os.PathLike,
+    name: str,
+    index: int,
+) -> Path:
+    if plugin.state_dict_type.name != "FULL_STATE_DICT":
+        raise NotImplementedError(
+            f"[FSDP] got state_dict_type={plugin.state_dict_type.name}, expected FULL_STATE_DICT, "
+            "which is one whole file; save_state writes parts"
+        )
+    return Path(folder) / (f"{name}.bin" if index == 0 else f"{name}_{index}.bin")
+
+
+def _refuse_adapters(accelerator: Accelerator, model: Any, adapter_only: bool) -> None:
+    if adapter_only and is_peft_model(accelerator.unwrap_model(model)):
+        raise NotImplementedError(
+            "[FSDP] got adapter_only=True with a model of PEFT's, expected False: whole models are "
+            "saved; save_state and load_state hold everything"
+        )
+
+
+def save_fsdp_model(
+    fsdp_plugin: FullyShardedDataParallelPlugin,
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    output_dir: str | os.PathLike,
+    model_index: int = 0,
+    adapter_only: bool = False,
+    use_dcp: bool = True,
+) -> None:
+    """The main process writes `pytorch_model_fsdp.bin`."""
+    _refuse_adapters(accelerator, model, adapter_only)
+    path = _file(fsdp_plugin, output_dir, FSDP_MODEL_NAME, model_index)
+    state = accelerator.get_state_dict(model)
+    if accelerator.is_main_process:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _files.save_pickle(state, path)
+
+
+def load_fsdp_model(
+    fsdp_plugin: FullyShardedDataParallelPlugin,
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    input_dir: str | os.PathLike,
+    model_index: int = 0,
+    adapter_only: bool = False,
+    use_dcp: bool = True,
+) -> None:
+    """Each process reads its part of `pytorch_model_fsdp.bin`."""
+    _refuse_adapters(accelerator, model, adapter_only)
+    path = _file(fsdp_plugin, input_dir, FSDP_MODEL_NAME, model_index)
+    context = accelerator._context_of(model)
+    if context is None:
+        raise UsageError("[FSDP] got a model that was not prepared, expected a prepared one")
+    registry = accelerator._run.state
+    registry.load_part(registry.name_of(context), load(path, map_location="cpu", mmap=True))
+    accelerator.wait_for_everyone()
+
+
+def save_fsdp_optimizer(
+    fsdp_plugin: FullyShardedDataParallelPlugin,
+    accelerator: Accelerator,
+    optimizer: torch.optim.Optimizer,
+    model: torch.nn.Module,
+    output_dir: str | os.PathLike,
+    optimizer_index: int = 0,
+    use_dcp: bool = True,
+) -> None:
+    """The main process writes `optimizer.bin`: the state by the names of parameters."""
+    path = _file(fsdp_plugin, output_dir, OPTIMIZER_NAME, optimizer_index)
+    part = accelerator._run.state.part(_name_of(accelerator, optimizer))
+    names = _names_in(part)
+    state: dict[str, dict[str, Any]] = {}
+    for key in sorted(key for key in part if key.startswith("state.")):
+        name, _, entry = key.removeprefix("state.").rpartition(".")
+        value = part[key]
+        if isinstance(value, _C.TensorSlice):
+            value = _whole(value, accelerator.is_main_process)
+        state.setdefault(name, {})[entry] = value
+    if accelerator.is_main_process:
+        groups = [
+            {**group, "params": params} for group, params in zip(optimizer.param_groups, names)
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _files.save_pickle({"state": state, "param_groups": groups}, path)
+
+
+def load_fsdp_optimizer(
+    fsdp_plugin: FullyShardedDataParallelPlugin,
+    accelerator: Accelerator,
+    optimizer: torch.optim.Optimizer,
+    model: torch.nn.Module,
+    input_dir: str | os.PathLike,
+    optimizer_index: int = 0,
+    adapter_only: bool = False,
+    use_dcp: bool = True,
+) -> None:
+    """Each process reads its part of `optimizer.bin`."""
+    path = _file(fsdp_plugin, input_dir, OPTIMIZER_NAME, optimizer_index)
+    saved = load(path, map_location="cpu", mmap=True)
+    own = _name_of(accelerator, optimizer)
+    part = accelerator._run.state.part(own)
+    names = _names_in(part)
+    if [group["params"] for group in saved["param_groups"]] != names:
+        raise UsageError(
+            f"[FSDP] {path} holds other groups of parameters than the optimizer has; make the same "
+            "groups before loading"
+        )
+    loaded = {key: value for key, value in part.items() if not key.startswith("state.")}
+    for name, entries in saved["state"].items():
+        loaded.update({f"state.{name}.{entry}": value for entry, value in entries.items()})
+    accelerator._run.state.load_part(own, loaded)
+    for group, given in zip(optimizer.param_groups, saved["param_groups"]):
+        group.update({key: value for key, value in given.items() if key != "params"})
+    accelerator.wait_for_everyone()
+
+
+def _name_of(accelerator: Accelerator, optimizer: Any) -> str:
+    """In the registry of the run, which counts objects of a kind as they come."""
+    known = [name for name in accelerator._run.state.names() if name.startswith("optimizer")]
+    for name, prepared in zip(known, accelerator._optimizers):
+        if optimizer in (prepared, prepared.optimizer):
+            return name
+    raise UsageError("[FSDP] got an optimizer that was not prepared, expected a prepared one")
+
+
+def _names_in(part: dict[str, Any]) -> list[list[str]]:
+    """Of the parameters of each group."""
+    names: list[list[str]] = []
+    while f"groups.{len(names)}.parameters.0" in part:
+        prefix = f"groups.{len(names)}.parameters."
+        numbers = sorted(int(key[len(prefix) :]) for key in part if key.startswith(prefix))
+        names.append([part[f"{prefix}{number}"] for number in numbers])
+    return names
+
+
+def _whole(part: _C.TensorSlice, keep: bool) -> torch.Tensor | None:
+    """A collective; on processes that keep nothing, nothing."""
+    pieces = gather_object([(part.begin, part.values.cpu())])
+    if not keep:
+        return None
+    ordered = [values.flatten() for _, values in sorted(pieces, key=lambda piece: piece[0])]
+    return torch.cat(ordered).view(part.whole)
+
+
+__getattr__ = placeholders_for(__name__)
