@@ -3,30 +3,32 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from hosts import ADDRESSES, two_hosts
 from processes import wait_until
-from ranks import LAUNCH, run
+from ranks import LAUNCH, PLACE, run
 
-# Each ends by the timeout of a collective, or goes on.
+# A job ends when it has said what it should: nobody waits for its timeouts.
 SCRIPT = """
-import sys, time
-from datetime import timedelta
+import os, signal, time
+from pathlib import Path
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator, InitProcessGroupKwargs
+from accelerate import Accelerator
 
-accelerator = Accelerator(
-    cpu=True, kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=6))]
-)
+accelerator = Accelerator(cpu=True)
 
 def spin_for_long():
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         pass
 
@@ -34,21 +36,32 @@ class Stuck(torch.utils.data.Dataset):
     def __len__(self):
         return 8
     def __getitem__(self, index):
-        time.sleep(30)
+        time.sleep(300)
+
+def read(dataset):
+    return next(iter(accelerator.prepare(torch.utils.data.DataLoader(dataset))))
+
+def be_slow():
+    while not Path("go").exists():
+        read(list(range(4)))
+    dist.all_reduce(torch.ones(4))
 
 accelerator.wait_for_everyone()
-is_first = accelerator.process_index == 0
 """
 
 USERS_COLLECTIVE = "dist.all_reduce(torch.ones(4))"
+WAITING = [
+    r"\[hang\] all_reduce float32\[4\], collective \d+, waits for .*; not all ranks came",
+    r"rank 0: waiting in all_reduce float32\[4\]",
+    r"script.py:\d+ in <module>: dist.all_reduce",
+]
 CASES = {
     # name: (what rank 0 does, what rank 1 does, what is said)
     "endless_loop": (
         USERS_COLLECTIVE,
         "spin_for_long()",
         [
-            r"\[hang\] all_reduce float32\[4\], collective \d+, waits for",
-            r"rank 0: waiting in all_reduce float32\[4\]",
+            *WAITING,
             r"rank 1: in code of the user's; .* it has not moved for",
             r"script.py:\d+ in spin_for_long: (while|pass)",
         ],
@@ -62,52 +75,135 @@ CASES = {
             r"script.py:\d+ in <module>: .*barrier",
         ],
     ),
+    "another": (
+        USERS_COLLECTIVE,
+        "accelerator.wait_for_everyone()",
+        [*WAITING, r"rank 1: elsewhere, waiting in wait_for_everyone"],
+    ),
+    "stopped": (
+        USERS_COLLECTIVE,
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        [*WAITING, r"rank 1: process \d+ on .* does not answer: it is stopped; kill -CONT \d+"],
+    ),
     "stuck_loader": (
         USERS_COLLECTIVE,
-        "next(iter(accelerator.prepare(torch.utils.data.DataLoader(Stuck()))))",
-        [r"rank 1: waiting for data", r"in __getitem__: time.sleep\(30\)"],
+        "read(Stuck())",
+        [*WAITING, r"rank 1: waiting for data", r"in __getitem__: time.sleep\(300\)"],
     ),
 }
 
 
+def script_of(first: str, second: str) -> str:
+    return f"{SCRIPT}if accelerator.process_index == 0:\n    {first}\nelse:\n    {second}\n"
+
+
+class Job:
+    """Processes that write to one file."""
+
+    def __init__(self, folder: Path, script: str, commands: list[list[str]], seconds: str) -> None:
+        (folder / "script.py").write_text(script)
+        self._folder = folder
+        environment = {name: value for name, value in os.environ.items() if name not in PLACE}
+        environment |= {"ACCELERATE_HANG_SECONDS": seconds, "ACCELERATE_JOB_TOKEN": "of this test"}
+        with (folder / "log").open("w") as log:
+            self.processes = [
+                subprocess.Popen([*command, "script.py"], cwd=folder, env=environment, stderr=log)
+                for command in commands
+            ]
+
+    def log(self) -> str:
+        return (self._folder / "log").read_text()
+
+    def expect(self, expressions: list[str]) -> None:
+        """Waits until all of it has been said."""
+
+        def is_said() -> bool:
+            return all(re.search(expression, self.log()) for expression in expressions)
+
+        assert wait_until(is_said), self.log()
+
+
+@contextmanager
+def job(
+    folder: Path, script: str, *commands: list[str], seconds: str = "0.5"
+) -> Iterator[Job]:
+    """Ends the job with the block."""
+    started = Job(folder, script, list(commands) or [LAUNCH], seconds)
+    try:
+        yield started
+    finally:
+        for process in started.processes:
+            process.terminate()
+        for process in started.processes:
+            process.wait()
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_hang_is_explained_and_ends_in_an_exception(name: str, tmp_path: Path) -> None:
+def test_a_hang_is_explained(name: str, tmp_path: Path) -> None:
     first, second, said = CASES[name]
-    script = SCRIPT + f"if is_first:\n    {first}\nelse:\n    {second}\n"
-    result = run(LAUNCH, tmp_path, script, ACCELERATE_HANG_SECONDS="0.5")
-    assert result.returncode != 0
-    for expression in said:
-        assert re.search(expression, result.stderr), result.stderr
-    # Once; the launcher repeats the last lines of a rank that failed.
-    said_by_ranks = result.stderr.partition("[launch] first failure")[0]
-    assert said_by_ranks.count("not all ranks came") == 1, result.stderr
+    with job(tmp_path, script_of(first, second)) as started:
+        started.expect(said)
+
+
+@pytest.mark.parametrize("name", ["endless_loop", "stopped"])
+def test_a_hang_is_explained_on_two_hosts(name: str, tmp_path: Path) -> None:
+    first, second, said = CASES[name]
+    with ExitStack() as stack:
+        on_hosts = stack.enter_context(two_hosts())
+        machines = ["--num_machines", "2", "--main_process_ip", ADDRESSES[0], "--machine_rank"]
+        commands = [[*on, *LAUNCH, *machines, str(host)] for host, on in enumerate(on_hosts)]
+        started = stack.enter_context(job(tmp_path, script_of(first, second), *commands))
+        started.expect(said)
 
 
 def test_a_slow_rank_is_no_error(tmp_path: Path) -> None:
-    script = SCRIPT + f"if not is_first:\n    time.sleep(3)\n{USERS_COLLECTIVE}\ntime.sleep(1)\n"
+    wait = "\nwhile not Path('end').exists():\n    time.sleep(0.01)\n"
+    with job(tmp_path, script_of(USERS_COLLECTIVE, "be_slow()") + wait) as started:
+        started.expect([*WAITING, "rank 1: .*; slow, not missing: it moved"])
+        (tmp_path / "go").touch()
+        started.expect([r"\[hang\] rank 0 no longer waits, after"])
+        (tmp_path / "end").touch()
+        assert started.processes[0].wait() == 0, started.log()
+
+
+def test_a_wrong_shape_that_is_compared_makes_nobody_wait(tmp_path: Path) -> None:
+    wrong = "accelerator.gather(torch.ones(2, 4 + accelerator.process_index))"
+    result = run(LAUNCH, tmp_path, script_of(wrong, wrong), ACCELERATE_HANG_SECONDS="60")
+    assert result.returncode != 0
+    assert re.search(r"MismatchError: \[gather\] rank 1 ", result.stderr), result.stderr
+    assert "[hang]" not in result.stderr
+
+
+def test_a_hang_is_said_once_and_ends_in_an_exception(tmp_path: Path) -> None:
+    with_timeout = SCRIPT.replace(
+        "Accelerator(cpu=True)",
+        "Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=4))])",
+    )
+    script = (
+        "from datetime import timedelta\nfrom accelerate import InitProcessGroupKwargs\n"
+        f"{with_timeout}if accelerator.process_index == 0:\n    {USERS_COLLECTIVE}\n"
+        "else:\n    spin_for_long()\n"
+    )
     result = run(LAUNCH, tmp_path, script, ACCELERATE_HANG_SECONDS="0.5")
-    assert result.returncode == 0, result.stderr
-    assert "rank 1: in code of the user's" in result.stderr
-    assert "no longer waits" in result.stderr
+    assert result.returncode != 0
+    # The launcher repeats the last lines of a rank that failed.
+    said_by_ranks = result.stderr.partition("[launch] first failure")[0]
+    assert said_by_ranks.count("not all ranks came") == 1, result.stderr
+    assert "Timed out" in said_by_ranks, result.stderr
 
 
 def test_the_doctor_asks_a_running_job(tmp_path: Path) -> None:
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT + f"if is_first:\n    {USERS_COLLECTIVE}\nelse:\n    spin_for_long()\n")
-    log = tmp_path / "log"
-    with log.open("w") as out, subprocess.Popen([*LAUNCH, str(path)], stderr=out) as job:
+    script = script_of(USERS_COLLECTIVE, "spin_for_long()")
+    with job(tmp_path, script, seconds="0") as started:
         answers = []
 
         def is_told() -> bool:
             time.sleep(0.2)
-            command = ["accelerate", "doctor", "--job", str(job.pid)]
+            command = ["accelerate", "doctor", "--job", str(started.processes[0].pid)]
             answers.append(subprocess.run(command, capture_output=True, text=True).stdout)
-            return "spin_for_long" in answers[-1]
+            return "spin_for_long" in answers[-1] and "dist.all_reduce" in answers[-1]
 
-        try:
-            assert wait_until(is_told), answers[-1] + log.read_text()
-        finally:
-            job.terminate()
+        assert wait_until(is_told), answers[-1] + started.log()
     assert re.search(r"rank 1 of 2 \(process \d+\): in code of the user's", answers[-1])
     assert re.search(r"rank 0 of 2 .*\n(.*\n)*.*script.py:\d+ in <module>: dist.all", answers[-1])
 

@@ -26,6 +26,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 // How long a rank may take to look at its own stack.
 constexpr auto kAnswerPatience = 2000ms;
 constexpr auto kBetweenLooks = 50ms;
+constexpr const char* kPrefix = "hangs";
 
 bool is_between_processes(const StorePtr& store) {
   c10d::Store* inner = store.get();
@@ -68,6 +69,10 @@ std::function<std::optional<uint64_t>()> collective_counter(
 struct HangExchange::Talk {
   StorePtr shared_store;
   Membership* membership = nullptr;
+  /// Of the next question.
+  int64_t round = 0;
+  /// Of the store.
+  SilentRank holder = {};
   std::mutex mutex;
   std::condition_variable changed;
   bool is_stopping = false;
@@ -96,9 +101,16 @@ struct HangExchange::Talk {
     is_done = true;
     changed.notify_all();
   }
+  /// Before others can wait for this rank, so that they can name it, and it
+  /// answers what they ask from now on.
+  void sign_in();
   void talk();
-  bool is_asked(c10d::Store& store, int64_t round) const;
-  void print(c10d::Store& store, int64_t round);
+  void look(c10d::Store& store);
+  void print(c10d::Store& store);
+  void begin_asking() const {
+    membership->asking_since =
+        Watchdog::Clock::now().time_since_epoch().count();
+  }
   std::chrono::milliseconds until_next() const;
 };
 
@@ -147,8 +159,20 @@ void end_talks() {
 
 } // namespace
 
-bool HangExchange::Talk::is_asked(c10d::Store& store, int64_t round) const {
-  return store.check({key("ask", round)});
+void HangExchange::Talk::sign_in() {
+  const QuietLog quiet;
+  try {
+    c10d::PrefixStore store(kPrefix, shared_store);
+    char host[256] = {};
+    gethostname(host, sizeof(host) - 1);
+    store.set(
+        key("who", membership->rank), bytes_of(str_cat(getpid(), ' ', host)));
+    while (store.check({key("ask", round)})) {
+      ++round; // Those of a group that this process had before.
+    }
+  } catch (const std::exception&) {
+    // The store has gone, and its holder: collectives say so.
+  }
 }
 
 // Until this rank is due, where that is sooner than the next look.
@@ -164,53 +188,49 @@ std::chrono::milliseconds HangExchange::Talk::until_next() const {
 }
 
 void HangExchange::Talk::talk() {
-  auto& watchdog = Watchdog::instance();
-  // A peer that is gone is no news from here.
-  std::optional<QuietLog> quiet(std::in_place);
-  const StorePtr own = shared_store->clone();
+  begin_asking();
+  const StorePtr own = [this] {
+    const QuietLog quiet;
+    return shared_store->clone();
+  }();
   // It may hold what listens, which ends with the group.
   shared_store.reset();
-  c10d::PrefixStore store("hangs", own);
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  store.set(
-      key("who", membership->rank), bytes_of(str_cat(getpid(), ' ', host)));
-  SilentRank holder{0};
-  int64_t round = 0;
-  while (is_asked(store, round)) {
-    ++round; // Those of a group that this process had before.
-  }
-  quiet.reset();
-  while (pause(until_next())) {
-    membership->asking_since =
-        Watchdog::Clock::now().time_since_epoch().count();
-    quiet.emplace();
-    if (holder.pid == 0) {
-      holder = silent_rank(store, 0);
-      watchdog.set_store_holder(*membership, holder);
-    }
-    const bool is_due = watchdog.is_due(*membership);
-    if (is_due) {
-      store.set(key("ask", round), bytes_of("1"));
-    }
-    const bool is_round = is_due || is_asked(store, round);
-    membership->asking_since = 0;
-    if (is_round) {
-      store.set(
-          key("report", round, membership->rank),
-          bytes_of(encode(watchdog.look(*membership))));
-      if (is_due && store.add(key("printer", round), 1) == 1) {
-        print(store, round);
-      } else {
-        watchdog.note_told(*membership, false);
-      }
-      ++round;
-    }
-    quiet.reset();
-  }
+  c10d::PrefixStore store(kPrefix, own);
+  do {
+    look(store);
+  } while (pause(until_next()));
 }
 
-void HangExchange::Talk::print(c10d::Store& store, int64_t round) {
+void HangExchange::Talk::look(c10d::Store& store) {
+  auto& watchdog = Watchdog::instance();
+  // A peer that is gone is no news from here.
+  const QuietLog quiet;
+  begin_asking();
+  if (holder.pid == 0) {
+    holder = silent_rank(store, 0);
+    watchdog.set_store_holder(*membership, holder);
+  }
+  const bool is_due = watchdog.is_due(*membership);
+  if (is_due) {
+    store.set(key("ask", round), bytes_of("1"));
+  }
+  const bool is_round = is_due || store.check({key("ask", round)});
+  membership->asking_since = 0;
+  if (!is_round) {
+    return;
+  }
+  store.set(
+      key("report", round, membership->rank),
+      bytes_of(encode(watchdog.look(*membership))));
+  if (is_due && store.add(key("printer", round), 1) == 1) {
+    print(store);
+  } else {
+    watchdog.note_told(*membership, false);
+  }
+  ++round;
+}
+
+void HangExchange::Talk::print(c10d::Store& store) {
   auto& watchdog = Watchdog::instance();
   std::set<int> missing;
   for (int rank = 0; rank < membership->world_size; ++rank) {
@@ -284,6 +304,7 @@ HangExchange::HangExchange(
   membership_ = &Watchdog::instance().join(std::move(membership));
   talk_->shared_store = group->getStore();
   talk_->membership = membership_;
+  talk_->sign_in();
   [[maybe_unused]] static const int registered = std::atexit(end_talks);
   std::thread([talk = talk_] { talk->run(); }).detach();
 }

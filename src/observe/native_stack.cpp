@@ -75,13 +75,9 @@ class HandlerScope {
   bool is_ours_ = false;
 };
 
-std::vector<void*> addresses_of(pid_t thread) {
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
+std::vector<void*> interrupt(pid_t thread) {
   num_addresses = -1;
-  const HandlerScope handler;
-  if (!handler.is_ours() ||
-      syscall(SYS_tgkill, getpid(), thread, SIGURG) != 0) {
+  if (syscall(SYS_tgkill, getpid(), thread, SIGURG) != 0) {
     return {};
   }
   const auto end = std::chrono::steady_clock::now() + kStackPatience;
@@ -97,6 +93,23 @@ std::vector<void*> addresses_of(pid_t thread) {
   return std::vector<void*>(
       addresses.begin() + std::min(kOwnFrames, count),
       addresses.begin() + count);
+}
+
+std::vector<void*> addresses_of(pid_t thread) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const HandlerScope handler;
+  if (!handler.is_ours()) {
+    return {};
+  }
+  // Code without tables, such as the kernel's clock, hides who called it; a
+  // moment later the thread is elsewhere.
+  constexpr int kMostTries = 32;
+  std::vector<void*> found = interrupt(thread);
+  for (int i = 1; i < kMostTries && found.size() == 1; ++i) {
+    found = interrupt(thread);
+  }
+  return found;
 }
 
 struct Symbol {
@@ -230,13 +243,13 @@ void name_lines(const std::string& module, std::vector<Symbol*>& symbols) {
     }
     std::string line = place.substr(place.rfind('/') + 1);
     line = line.substr(0, line.find(" (discriminator"));
-    // What calls main, and templates of the standard library.
     const auto name = function.substr(0, function.find_first_of("(<"));
-    symbol->is_users =
-        name != "_start" && name.find("std::") == std::string::npos;
-    if (!function.starts_with("??")) {
-      symbol->text =
-          line.starts_with("??") ? function : str_cat(line, " in ", function);
+    symbol->is_users = name != "_start";
+    if (name.find("std::") != std::string::npos) {
+      symbol->text.clear(); // Long, and it says nothing.
+    } else if (!function.starts_with("??")) {
+      const bool has_line = !line.starts_with("??") && !line.ends_with(":?");
+      symbol->text = has_line ? str_cat(line, " in ", function) : function;
     }
   }
 }
@@ -264,7 +277,9 @@ Stack native_stack(pid_t thread) {
   }
   Stack stack;
   for (auto& symbol : symbols) {
-    stack.frames.push_back({std::move(symbol.text), symbol.is_users});
+    if (!symbol.text.empty()) {
+      stack.frames.push_back({std::move(symbol.text), symbol.is_users});
+    }
   }
   return stack;
 }

@@ -78,6 +78,7 @@ struct Expected {
 Expected expected_of(const std::vector<RankReport>& reports) {
   Expected most;
   std::ptrdiff_t most_votes = 0;
+  int lowest = 0;
   for (const auto& one : reports) {
     if (!one.waits) {
       continue;
@@ -87,8 +88,9 @@ Expected expected_of(const std::vector<RankReport>& reports) {
           return other.waits && other.operation == one.operation &&
                  other.number == one.number;
         });
-    if (votes > most_votes) {
+    if (votes > most_votes || (votes == most_votes && one.rank < lowest)) {
       most_votes = votes;
+      lowest = one.rank;
       most = {one.operation, one.number};
     }
   }

@@ -111,6 +111,18 @@ TEST(Hang, TellsAnotherShapeFromAnotherCollective) {
           HasSubstr("rank 3: elsewhere, waiting in barrier, collective 3")));
 }
 
+TEST(Hang, GoesByTheLowestRankWhereAsManyAreElsewhere) {
+  // In the order in which they answered.
+  EXPECT_THAT(
+      describe_hang(
+          {waiting(1, "barrier", 3), waiting(0, "all_reduce Float[4]", 3)},
+          {},
+          10),
+      AllOf(
+          HasSubstr("[hang] all_reduce Float[4], collective 3, waits"),
+          HasSubstr("rank 1: elsewhere, waiting in barrier")));
+}
+
 TEST(Hang, TellsASlowRankFromAMissingOne) {
   EXPECT_THAT(
       describe_hang(
