@@ -25,8 +25,6 @@ class UniqueFile {
 
   int get() const { return file_; }
   explicit operator bool() const { return file_ >= 0; }
-  /// Somebody else closes it.
-  int release() { return std::exchange(file_, -1); }
   void reset() {
     if (file_ >= 0) {
       close(std::exchange(file_, -1));

@@ -3,6 +3,7 @@
 // loads it: the program `accelerate` starts in milliseconds.
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -78,7 +79,8 @@ const MicrohttpdFunctions& microhttpd() {
   return functions;
 }
 
-UniqueFile listen_on_loopback(int& port) {
+/// A socket for libmicrohttpd, which closes it.
+int listen_on_loopback(int& port) {
   UniqueFile socket_file(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -99,7 +101,7 @@ UniqueFile listen_on_loopback(int& port) {
         "; give another --port, or 0 for a free one"));
   }
   port = ntohs(address.sin_port);
-  return socket_file;
+  return fcntl(socket_file.get(), F_DUPFD_CLOEXEC, 0);
 }
 
 } // namespace
@@ -200,7 +202,7 @@ PageServer::PageServer(int port, Answer answer)
   const auto& library = microhttpd();
   impl_->answer = std::move(answer);
   impl_->port = port;
-  UniqueFile listener = listen_on_loopback(impl_->port);
+  const int listener = listen_on_loopback(impl_->port);
   impl_->daemon = library.start_daemon(
       MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD,
       0,
@@ -209,7 +211,7 @@ PageServer::PageServer(int port, Answer answer)
       &Impl::handle,
       impl_.get(),
       MHD_OPTION_LISTEN_SOCKET,
-      listener.get(),
+      listener,
       MHD_OPTION_CONNECTION_LIMIT,
       static_cast<unsigned>(kMaxConnections),
       MHD_OPTION_CONNECTION_MEMORY_LIMIT,
@@ -223,8 +225,6 @@ PageServer::PageServer(int port, Answer answer)
   if (impl_->daemon == nullptr) {
     throw SystemError("[watch] libmicrohttpd could not be started");
   }
-  // The daemon closes it.
-  listener.release();
 }
 
 PageServer::~PageServer() {
