@@ -37,6 +37,9 @@ endif()
 find_path(ACCELERATE_CURL_INCLUDE curl/curl.h)
 mark_as_advanced(ACCELERATE_CURL_INCLUDE)
 
+find_path(ACCELERATE_MICROHTTPD_INCLUDE microhttpd.h)
+mark_as_advanced(ACCELERATE_MICROHTTPD_INCLUDE)
+
 if(ACCELERATE_WITH_TORCH)
   find_package(JPEG QUIET)
   find_package(PNG QUIET)

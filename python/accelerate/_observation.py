@@ -64,6 +64,13 @@ class Observation:
         """Starts the trackers of `log_with` under this name, on the main process, and hands them
         `config`, the hyper-parameters. `init_kwargs` holds, by name of a tracker, more arguments
         for its class."""
+        for kind in self.log_with:
+            # Every rank leaves where the time of its steps goes.
+            if isinstance(kind, JsonLinesTracker):
+                self._run.keep_journal(os.path.dirname(kind.path))
+            elif str(kind) == JsonLinesTracker.name:
+                folder = os.path.join(str(self.project_configuration.logging_dir), project_name)
+                self._run.keep_journal(folder)
         if not self.state.is_main_process:
             return
         for kind in self.log_with:

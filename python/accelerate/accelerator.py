@@ -228,6 +228,7 @@ class Accelerator(Configuration, Observation, Saving):
             last_first.callback(self.state.destroy_process_group)
             last_first.callback(self.wait_for_save)
             last_first.callback(self._run.say_step_times)
+            last_first.callback(self._run.end_journal)
             for tracker in reversed(self.trackers):
                 last_first.callback(tracker.finish)
 

@@ -279,6 +279,13 @@ void bind_run(py::module_& module) {
       .def("wait_for_save", &TrainingRun::wait_for_save, release)
       .def("step_times", &TrainingRun::step_times)
       .def("say_step_times", &TrainingRun::say_step_times)
+      .def(
+          "keep_journal",
+          [](TrainingRun& run, const std::string& folder) {
+            run.keep_journal(folder);
+          },
+          py::arg("folder"))
+      .def("end_journal", &TrainingRun::end_journal)
       .def("should_stop", &TrainingRun::should_stop, release)
       .def(
           "load_state",

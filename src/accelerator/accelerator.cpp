@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
@@ -17,6 +18,7 @@
 #include "optim/torch_optimizer.h"
 #include "run/ranks_equal.h"
 #include "run/training_run.h"
+#include "tracking/run_folder.h"
 
 namespace accelerate {
 struct Accelerator::State {
@@ -139,6 +141,12 @@ void Accelerator::init_trackers(
     TrackingOptions options) {
   const auto environment =
       state_->run.options().environment.value_or(detect_environment());
+  check_project(project);
+  const auto folder = options.logging_dir / project;
+  const bool is_watchable = std::any_of(
+      options.log_with.begin(), options.log_with.end(), [](auto& choice) {
+        return choice.name() == kJsonLinesTracker;
+      });
   auto trackers = is_main_process() ? Trackers(
                                           project,
                                           std::move(options),
@@ -147,6 +155,9 @@ void Accelerator::init_trackers(
                                     : Trackers();
   state_->trackers = std::make_shared<RunTrackers>(std::move(trackers));
   state().add(kTrackersState, state_->trackers);
+  if (is_watchable) {
+    state_->run.keep_journal(folder);
+  }
 }
 
 Trackers& Accelerator::trackers() {

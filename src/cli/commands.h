@@ -42,6 +42,8 @@ ACCELERATE_API void add_env_command(CLI::App& app, int& exit_code);
 ACCELERATE_API void add_test_command(CLI::App& app, int& exit_code);
 /// Adds `doctor`: what would go wrong before it does.
 ACCELERATE_API void add_doctor_command(CLI::App& app, int& exit_code);
+/// Adds `watch`: a page that shows runs.
+ACCELERATE_API void add_watch_command(CLI::App& app, int& exit_code);
 /// Adds `completion`. It describes the commands that `app` has when it runs.
 ACCELERATE_API void add_completion_command(CLI::App& app, int& exit_code);
 
@@ -55,6 +57,7 @@ inline constexpr AddCommand kCommands[] = {
     add_env_command,
     add_test_command,
     add_doctor_command,
+    add_watch_command,
     add_completion_command,
 };
 

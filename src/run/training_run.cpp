@@ -2,6 +2,7 @@
 #include "run/training_run.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,12 +22,28 @@
 #include "random/generators.h"
 #include "run/background_save.h"
 #include "run/ranks_equal.h"
+#include "tracking/rank_journal.h"
 
 namespace accelerate {
 namespace {
 
 /// In how many backwards of a run with `debug` weights are compared once.
 constexpr int64_t kChecksEvery = 100;
+
+/// How much of an accelerator's memory tensors take; 0 where its allocator does
+/// not count.
+int64_t allocated_bytes(c10::Device device) {
+  auto* allocator =
+      dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (allocator == nullptr || !allocator->initialized()) {
+    return 0;
+  }
+  constexpr auto kAll =
+      static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return allocator->getDeviceStats(device.index())
+      .allocated_bytes[kAll]
+      .current;
+}
 
 // Scaled gradients in fp16 could not be divided again without loss.
 void check_precision(const ParameterSet& model, Precision precision) {
@@ -162,6 +179,7 @@ TrainingRun::TrainingRun(
 
 TrainingRun::~TrainingRun() {
   say_step_times();
+  end_journal();
 }
 
 StepTimes TrainingRun::step_times() const {
@@ -188,6 +206,39 @@ void TrainingRun::say_step_times() {
     if (!summary.empty()) {
       Watchdog::say("[step_times] " + summary);
     }
+  }
+}
+
+void TrainingRun::keep_journal(const std::filesystem::path& folder) {
+  const auto environment =
+      options_.environment ? *options_.environment : detect_environment();
+  RankJournal::Rank rank = {
+      .rank = topology().rank,
+      .num_processes = topology().world_size,
+      .attempt = environment.rendezvous.attempt};
+  if (!device().is_cpu()) {
+    rank.device_memory = [device = device()] {
+      return allocated_bytes(device);
+    };
+  }
+  end_journal();
+  journal_ =
+      std::make_unique<RankJournal>(folder, std::move(rank), step_times());
+}
+
+void TrainingRun::end_journal() {
+  if (const auto journal = std::exchange(journal_, nullptr)) {
+    journal->finish(step_times());
+  }
+}
+
+void TrainingRun::note_step() {
+  if (!journal_) {
+    return;
+  }
+  const auto now = RankJournal::Clock::now();
+  if (journal_->is_due(now)) {
+    journal_->write(step_times(), now);
   }
 }
 
@@ -279,6 +330,7 @@ void TrainingRun::backward(
     const at::Tensor& loss,
     const BackwardOptions& options,
     const RunAutograd& run) {
+  note_step();
   const bool is_alone = group().world_size() == 1;
   if (is_alone && has_models_ && !complain_ && !step_state_->has_forward()) {
     throw UsageError(
@@ -565,6 +617,7 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
 }
 
 void TrainingRun::repeat(const RunTrace& trace) {
+  note_step();
   const auto counts = step_state_->counts();
   step_state_->set_counts(
       {counts.num_forwards + trace.counts.num_forwards,
@@ -608,6 +661,7 @@ bool TrainingRun::check_trigger() {
 
 void TrainingRun::shut_down() {
   say_step_times();
+  end_journal();
   std::exception_ptr problem;
   try {
     wait_for_save();

@@ -33,6 +33,7 @@ inline constexpr const char* kTrackersState = "trackers";
 
 class BackgroundSave;
 class HostCopies;
+class RankJournal;
 
 /// See `find_checkpoint`.
 inline constexpr const char* kLatestCheckpoint = "latest";
@@ -205,6 +206,10 @@ class ACCELERATE_API TrainingRun {
   /// What bounds the run, once, where the options ask for it: a run that ends
   /// does so by itself.
   void say_step_times();
+  /// From now on the steps of the thread that calls are written into a run's
+  /// folder, until the run ends: see `RankJournal`.
+  void keep_journal(const std::filesystem::path& folder);
+  void end_journal();
   /// Leaves the group. Throws as `wait_for_save`, when it has left.
   void shut_down();
 
@@ -241,6 +246,8 @@ class ACCELERATE_API TrainingRun {
   void check_arrivals() const;
   /// Whether all ranks have the same weights.
   void check_weights() const;
+  /// A step is under way: the journal may want a line.
+  void note_step();
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
   /// The gradients of these parameters, or of what is trained in their place,
   /// by the engines that hold them.
@@ -270,6 +277,7 @@ class ACCELERATE_API TrainingRun {
   bool says_step_times_;
   std::shared_ptr<HostCopies> host_copies_;
   std::optional<ProcessGroup> saving_group_;
+  std::unique_ptr<RankJournal> journal_;
   /// The last, so that what it writes goes after it.
   std::unique_ptr<BackgroundSave> saving_;
 };

@@ -90,4 +90,10 @@ double wall_seconds() {
       .count();
 }
 
+std::string this_host() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
 } // namespace accelerate

@@ -34,5 +34,7 @@ class AppendFile {
 
 /// Seconds since 1970.
 double wall_seconds();
+/// The name of this machine.
+std::string this_host();
 
 } // namespace accelerate

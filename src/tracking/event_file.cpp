@@ -46,13 +46,11 @@ void put_little_endian(std::string& bytes, uint64_t value, int num_bytes) {
 
 std::filesystem::path event_path(const std::filesystem::path& folder) {
   static std::atomic<int> number{0};
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
   return folder / str_cat(
                       "events.out.tfevents.",
                       static_cast<int64_t>(wall_seconds()),
                       '.',
-                      host.data(),
+                      this_host(),
                       '.',
                       getpid(),
                       '.',

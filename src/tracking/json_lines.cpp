@@ -2,20 +2,18 @@
 // metrics.jsonl in the run's folder: docs/guide_observe.md has its schema.
 #include <unistd.h>
 
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "tracking/append_file.h"
 #include "tracking/builtin.h"
+#include "tracking/run_folder.h"
 
 namespace accelerate {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-constexpr int kSchema = 1;
 
 /// JSON has no numbers that are none: they are texts, as in other programs.
 OrderedJson json_of(const TrackedValue& value) {
@@ -44,19 +42,17 @@ OrderedJson json_of(const TrackedValues& values) {
 
 class JsonLinesTracker : public Tracker {
  public:
-  std::string name() const override { return "jsonl"; }
+  std::string name() const override { return kJsonLinesTracker; }
 
   void start(const TrackedRun& run) override {
-    file_.emplace(run.folder / "metrics.jsonl", /*cut_line=*/true);
-    std::array<char, 256> host{};
-    gethostname(host.data(), host.size() - 1);
+    file_.emplace(run.folder / kMetricsFile, /*cut_line=*/true);
     write(
         {{"event", "start"},
-         {"schema", kSchema},
+         {"schema", kRunFolderSchema},
          {"run", run.project},
          {"num_processes", run.num_processes},
          {"attempt", run.attempt},
-         {"host", host.data()},
+         {"host", this_host()},
          {"pid", getpid()}});
   }
   void store_configuration(const TrackedValues& values) override {

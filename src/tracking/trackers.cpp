@@ -12,6 +12,7 @@
 #include "accelerate/logger.h"
 #include "base/str.h"
 #include "tracking/builtin.h"
+#include "tracking/run_folder.h"
 
 namespace accelerate {
 namespace {
@@ -22,7 +23,7 @@ struct BuiltinTracker {
 };
 
 constexpr BuiltinTracker kBuiltinTrackers[] = {
-    {"jsonl", make_json_lines_tracker},
+    {kJsonLinesTracker, make_json_lines_tracker},
     {"csv", make_csv_tracker},
     {"tensorboard", make_tensorboard_tracker},
     {"mlflow", make_mlflow_tracker},
@@ -62,6 +63,8 @@ std::shared_ptr<Tracker> make_tracker(
       " and objects of your own"));
 }
 
+} // namespace
+
 void check_project(const std::string& project) {
   if (project.empty() || project == "." || project == ".." ||
       project.find('/') != std::string::npos ||
@@ -72,8 +75,6 @@ void check_project(const std::string& project) {
         "', expected the plain name of a folder"));
   }
 }
-
-} // namespace
 
 std::optional<double> TrackedValue::number() const {
   return std::visit(

@@ -101,6 +101,28 @@ TEST(Trackers, GetValuesOfTheMainProcessAndGoOnAfterACheckpoint) {
       HasSubstr("\"num_processes\":2"));
 }
 
+TEST(Trackers, EveryRankLeavesWhereTheTimeOfItsStepsGoes) {
+  const TempDir folder;
+  run_ranks(2, [&](ProcessGroup group) {
+    Accelerator accelerator({.cpu = true, .process_group = group});
+    accelerator.init_trackers("sky", {.logging_dir = folder.path()});
+    torch::nn::Linear model(2, 1);
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    auto [net, opt] = accelerator.prepare(model, optimizer);
+    for (int step = 0; step < 3; ++step) {
+      accelerator.backward(net(torch::ones({4, 2})).sum());
+      opt.step();
+      opt.zero_grad();
+    }
+  });
+  for (const char* name : {"rank_0.jsonl", "rank_1.jsonl"}) {
+    const auto lines = read_file(folder.path() / "sky" / "ranks" / name);
+    EXPECT_THAT(lines, HasSubstr(R"("step":3,"values":{"steps":3)"));
+    EXPECT_THAT(lines, HasSubstr(R"("backward":)"));
+    EXPECT_THAT(lines, HasSubstr(R"("event":"finish")"));
+  }
+}
+
 TEST(Trackers, GetPicturesAndHistogramsFromTensors) {
   const TempDir folder;
   Accelerator accelerator({.cpu = true});

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`accelerate watch` on the folder of a real run of two processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import LAUNCH, check, run
+
+SCRIPT = """
+import time
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(log_with="jsonl", project_dir="runs")
+accelerator.init_trackers("sky", {"lr": 0.5})
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+data = torch.utils.data.TensorDataset(torch.rand(80, 4))
+model, optimizer, loader = accelerator.prepare(
+    model, optimizer, torch.utils.data.DataLoader(data, batch_size=4))
+for step, (inputs,) in enumerate(loader):
+    if accelerator.process_index == 1:
+        time.sleep(0.05)  # Everybody waits for this one.
+    loss = model(inputs).square().mean()
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    accelerator.log({"loss": loss.item()}, step=step)
+accelerator.save_state("runs/saved")
+print("done with", step + 1, "steps")
+accelerator.end_training()
+"""
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[str]:
+    """The address that is printed, while it is served."""
+    command = ["accelerate", "watch", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://\S+", server.stdout.readline())
+            assert found
+            yield found[0]
+        finally:
+            server.terminate()
+
+
+def get(address: str, path: str, **arguments: int) -> str:
+    token = urllib.parse.urlsplit(address).query
+    query = urllib.parse.urlencode(arguments)
+    with urllib.request.urlopen(f"{address.split('?')[0]}{path}?{token}&{query}") as answer:
+        return answer.read().decode()
+
+
+def test_the_page_gets_what_the_ranks_did(tmp_path: Path) -> None:
+    check(run([*LAUNCH, "--log_dir", str(tmp_path / "runs/sky/logs")], tmp_path, SCRIPT))
+    with watched(tmp_path / "runs") as address:
+        assert json.loads(get(address, "runs"))["runs"][0]["name"] == "sky"
+        shown: dict[str, Any] = json.loads(get(address, "run", run=0))
+        (loss,) = shown["metrics"]
+        assert loss["name"] == "loss" and loss["step"] == list(range(10))
+        assert shown["state"] == "finished" and shown["num_processes"] == 2
+        assert shown["configuration"] == [["lr", "0.5"]]
+        assert "checkpoint" in [mark["event"] for mark in shown["marks"]]
+        assert [row["rank"] for row in shown["table"]] == [0, 1]
+        for row in shown["table"]:
+            assert row["step"] == 10
+            assert row["memory"] > 1e7 and row["step_time"] > 0.05
+        assert shown["slow"]["rank"] == 1 and shown["slow"]["part"] == "other"
+        logs = [(log["rank"], log["stream"]) for log in shown["logs"]]
+        out = get(address, "log", run=0, log=logs.index((1, "stdout")))
+        assert out == "done with 10 steps\n"
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"{address.split('?')[0]}run?run=0")

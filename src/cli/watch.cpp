@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// `accelerate watch`: a page that shows runs.
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands.h"
+#include "watch/watch_page.h"
+
+namespace accelerate {
+namespace {
+
+struct WatchOptions {
+  std::vector<std::filesystem::path> folders = {};
+  int port = 0;
+};
+
+/// Serves until a signal ends it; returns what the program returns then.
+int watch(const WatchOptions& options) {
+  RunList runs(options.folders);
+  const std::string token = make_token();
+  WatchPage page(runs, token);
+  // Before there is a thread that could get them. A browser that goes away in
+  // the middle of an answer ends nothing.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPIPE);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  sigdelset(&signals, SIGPIPE);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    sigaddset(&signals, signal);
+  }
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  PageServer server(options.port, [&page](const PageRequest& request) {
+    return page.answer(request);
+  });
+  const auto num_runs = runs.size();
+  std::cout << "[watch] " << num_runs << (num_runs == 1 ? " run" : " runs")
+            << ": http://127.0.0.1:" << server.port() << "/?token=" << token
+            << "\n[watch] only this machine reaches it; Ctrl-C ends it"
+            << std::endl;
+  while (std::cout) {
+    const timespec second = {.tv_sec = 1, .tv_nsec = 0};
+    const int signal = sigtimedwait(&signals, nullptr, &second);
+    if (signal > 0) {
+      return 128 + signal;
+    }
+    server.close_slow_connections();
+  }
+  return kExitFailure;
+}
+
+} // namespace
+
+void add_watch_command(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("watch", "Shows runs, live or finished, on a page");
+  const auto options = std::make_shared<WatchOptions>();
+  command
+      ->add_option(
+          "folder",
+          options->folders,
+          "Folder of a run (logging_dir/PROJECT), or of several; more than "
+          "one folder lays runs over each other")
+      ->required();
+  command
+      ->add_option("--port", options->port, "On 127.0.0.1; 0 takes a free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->footer(
+      "The run has to log with the tracker 'jsonl'. Nothing leaves the "
+      "machine; from another one, forward the port: ssh -L PORT:127.0.0.1:PORT "
+      "HOST.");
+  command->callback([options, &exit_code] { exit_code = watch(*options); });
+}
+
+} // namespace accelerate

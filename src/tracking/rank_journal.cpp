@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tracking/rank_journal.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/logger.h"
+#include "base/str.h"
+#include "tracking/run_folder.h"
+
+namespace accelerate {
+namespace {
+
+using JournalLine = nlohmann::ordered_json;
+
+constexpr std::chrono::seconds kLeastBetweenLines{1};
+/// A line stands for at least this part of the time so far.
+constexpr int kLeastShareOfRun = 4000;
+
+constexpr std::array<double StepTimes::Parts::*, kPartNames.size()> kParts = {
+    &StepTimes::Parts::data,
+    &StepTimes::Parts::forward,
+    &StepTimes::Parts::backward,
+    &StepTimes::Parts::communication,
+    &StepTimes::Parts::optimizer,
+    &StepTimes::Parts::checkpoint,
+    &StepTimes::Parts::captured,
+    &StepTimes::Parts::other};
+
+double cpu_seconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) +
+           static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+int64_t resident_bytes() {
+  int64_t size = 0;
+  int64_t resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+double in_microseconds(double seconds) {
+  return std::round(seconds * 1e6) / 1e6;
+}
+
+std::string line_of(const JournalLine& fields) {
+  JournalLine line = {{"time", wall_seconds()}};
+  line.update(fields);
+  return line.dump(-1, ' ', false, JournalLine::error_handler_t::replace) +
+         '\n';
+}
+
+} // namespace
+
+RankJournal::RankJournal(
+    const std::filesystem::path& folder,
+    Rank rank,
+    const StepTimes& before)
+    : rank_(std::move(rank)),
+      begin_(Clock::now()),
+      next_(begin_ + kLeastBetweenLines),
+      cpu_(cpu_seconds()),
+      num_steps_(before.num_steps),
+      parts_(before.sum),
+      num_before_(before.num_steps) {
+  try {
+    const auto ranks = folder / kRanksFolder;
+    std::filesystem::create_directories(ranks);
+    file_.emplace(ranks / rank_file_name(rank_.rank), /*cut_line=*/true);
+    file_->write(line_of(
+        {{"event", "start"},
+         {"schema", kRunFolderSchema},
+         {"rank", rank_.rank},
+         {"num_processes", rank_.num_processes},
+         {"attempt", rank_.attempt},
+         {"host", this_host()},
+         {"pid", getpid()}}));
+  } catch (const std::exception& error) {
+    say_failure(error);
+  }
+}
+
+RankJournal::~RankJournal() = default;
+
+void RankJournal::write(const StepTimes& times, Clock::time_point now) {
+  next_ = now + std::max<Clock::duration>(
+                    kLeastBetweenLines, (now - begin_) / kLeastShareOfRun);
+  if (!file_) {
+    next_ = Clock::time_point::max();
+    return;
+  }
+  try {
+    write_steps(times);
+  } catch (const std::exception& error) {
+    say_failure(error);
+  }
+}
+
+void RankJournal::finish(const StepTimes& times) {
+  if (!file_) {
+    return;
+  }
+  try {
+    write_steps(times);
+    file_->write(line_of({{"event", "finish"}}));
+  } catch (const std::exception& error) {
+    say_failure(error);
+  }
+  file_.reset();
+}
+
+void RankJournal::write_steps(const StepTimes& times) {
+  if (times.num_steps <= num_steps_) {
+    return;
+  }
+  const double cpu = cpu_seconds();
+  JournalLine values = {
+      {kStepsValue, times.num_steps - num_steps_},
+      {kCpuValue, in_microseconds(cpu - cpu_)},
+      {kMemoryValue, resident_bytes()}};
+  if (rank_.device_memory) {
+    values[kDeviceMemoryValue] = rank_.device_memory();
+  }
+  for (size_t i = 0; i < kParts.size(); ++i) {
+    const double time =
+        in_microseconds(times.sum.*kParts[i] - parts_.*kParts[i]);
+    if (time > 0) {
+      values[kPartNames[i]] = time;
+    }
+  }
+  cpu_ = cpu;
+  num_steps_ = times.num_steps;
+  parts_ = times.sum;
+  file_->write(line_of(
+      {{"step", num_steps_ - num_before_}, {"values", std::move(values)}}));
+}
+
+void RankJournal::say_failure(const std::exception& error) {
+  file_.reset();
+  print_line(
+      std::cerr,
+      str_cat(
+          "[RANK ",
+          rank_.rank,
+          "] ",
+          error.what(),
+          "; the page will not show this rank's steps from here on"));
+}
+
+} // namespace accelerate

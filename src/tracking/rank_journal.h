@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each rank leaves in a run's folder: docs/guide_observe.md has the
+// schema.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "accelerate/export.h"
+#include "accelerate/step_times.h"
+#include "tracking/append_file.h"
+
+namespace accelerate {
+
+/// Writes where the time of one rank's steps went, and how much memory it has:
+/// one line a second at most, and fewer the longer a run lasts, so that the
+/// file of a day has some 4 MB. Where the file cannot be written, that is said
+/// once on stderr and the run goes on. Used by one thread.
+class ACCELERATE_API RankJournal {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Rank {
+    int rank = 0;
+    int num_processes = 1;
+    int attempt = 0;
+    /// Bytes of the device's that are in use; none on a CPU.
+    std::function<int64_t()> device_memory = {};
+  };
+
+  /// `folder` is that of the run, whose steps so far are not written.
+  RankJournal(
+      const std::filesystem::path& folder,
+      Rank rank,
+      const StepTimes& before);
+  ~RankJournal();
+  RankJournal(const RankJournal&) = delete;
+  RankJournal& operator=(const RankJournal&) = delete;
+
+  /// Whether a line is to be written: asked at every step.
+  bool is_due(Clock::time_point now) const { return now >= next_; }
+  /// Writes what has been added to the steps of the run since the last line.
+  void write(const StepTimes& times, Clock::time_point now);
+  /// Writes what is left, and that the rank has ended.
+  void finish(const StepTimes& times);
+
+ private:
+  void write_steps(const StepTimes& times);
+  void say_failure(const std::exception& error);
+
+  std::optional<AppendFile> file_;
+  Rank rank_;
+  Clock::time_point begin_;
+  Clock::time_point next_;
+  double cpu_ = 0;
+  /// As of the last line.
+  int64_t num_steps_ = 0;
+  StepTimes::Parts parts_ = {};
+  /// Before this one began.
+  int64_t num_before_ = 0;
+};
+
+} // namespace accelerate

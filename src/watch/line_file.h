@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file of lines that grows while it is read.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/unique_file.h"
+
+namespace accelerate {
+
+/// A plain file, opened for reading; none where it is anything else (a link, a
+/// pipe that would never answer), or cannot be opened.
+UniqueFile open_plain_file(const std::filesystem::path& path);
+
+/// The last `limit` bytes, from the beginning of a line; empty where it cannot
+/// be read.
+std::string read_tail(const std::filesystem::path& path, size_t limit);
+
+class LineFile {
+ public:
+  /// Lines that are longer are skipped.
+  static constexpr size_t kMaxLine = 1 << 20;
+
+  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+
+  /// Hands over the whole lines that have come since the last call; a last one
+  /// without its end waits for it. Returns false, without reading, where the
+  /// file is another one now or has become shorter: what was read of it no
+  /// longer counts. A file that is not there has no lines.
+  bool read(const std::function<void(std::string_view line)>& take);
+
+ private:
+  std::filesystem::path path_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  off_t offset_ = 0;
+  bool is_skipping_ = false;
+};
+
+} // namespace accelerate

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// In place of page_server_microhttpd.cpp, where libmicrohttpd's header was not
+// found.
+#include "accelerate/error.h"
+#include "watch/page_server.h"
+
+namespace accelerate {
+
+struct PageServer::Impl {};
+
+PageServer::PageServer(int, Answer) {
+  throw UsageError(
+      "[watch] this accelerate was built without libmicrohttpd; install "
+      "libmicrohttpd-dev and build it again");
+}
+PageServer::~PageServer() = default;
+int PageServer::port() const {
+  return 0;
+}
+void PageServer::close_slow_connections() {}
+
+} // namespace accelerate

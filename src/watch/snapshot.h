@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run as the page gets it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "watch/run_reader.h"
+
+namespace accelerate {
+
+/// A rank whose own work, which is everything but waiting for others, takes
+/// longer than that of the others: they wait for it.
+struct SlowRank {
+  int rank = 0;
+  /// Seconds of a step.
+  double own = 0;
+  double median = 0;
+  /// The part that it takes longest for, compared with the others.
+  std::string part = {};
+};
+ACCELERATE_API std::optional<SlowRank> find_slow_rank(
+    const RunContent& content);
+
+/// With more ranks than this, charts show how they spread.
+inline constexpr size_t kMaxRankLines = 8;
+
+/// All that is drawn of a run at `now`, in a bounded number of points; times
+/// are seconds since its beginning.
+ACCELERATE_API nlohmann::json snapshot(const RunReader& run, double now);
+
+} // namespace accelerate
