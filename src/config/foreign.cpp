@@ -136,6 +136,11 @@ std::span<const IgnoredFlag> ignored_flags() {
       {"rdzv_backend", true, "static", kRendezvous},
       {"rdzv_conf", true, "", kRendezvous},
       {"role", true, "default", "processes have no roles here"},
+      {"dynamo_backend",
+       true,
+       "no",
+       "models are compiled by Accelerator(dynamo_backend=...) or the variable "
+       "ACCELERATE_DYNAMO_BACKEND"},
       {"monitor_interval",
        true,
        "",

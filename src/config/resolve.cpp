@@ -2,7 +2,6 @@
 #include "config/resolve.h"
 
 #include "accelerate/error.h"
-#include "accelerate/precision_name.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "config/config_file.h"
@@ -114,10 +113,6 @@ void check_pairs(const ResolvedConfig& config) {
   }
   if (!values.hosts.empty() && !values.hostfile.empty()) {
     contradiction(config, "hosts", "hostfile", "give one of them");
-  }
-  if (values.cpu && !find_precision(values.mixed_precision)->runs_on_cpu) {
-    contradiction(
-        config, "cpu", "mixed_precision", "use bf16 or no on the CPU");
   }
   if (values.multi_gpu && values.num_processes == 1 &&
       config.kind_of("multi_gpu") == config.kind_of("num_processes")) {

@@ -90,6 +90,7 @@ TEST(LaunchFlags, AreExactlyThese) {
           "hidden --rdzv_backend",
           "hidden --rdzv_conf",
           "hidden --role",
+          "hidden --dynamo_backend",
           "hidden --monitor_interval",
       }));
 }
@@ -118,7 +119,7 @@ TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
       {"--megatron_lm_tp_degree", "Megatron"},
       {"--parallelism-config-tp-size", "tensor"},
       {"--tpu", "TPU"},
-      {"--dynamo_backend", "torch.compile"},
+      {"--dynamo_mode", "torch.compile"},
       {"--fp8_backend", "bf16"},
       {"--aws_access_key_id", "SageMaker"},
   };

@@ -206,6 +206,7 @@ TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
       with_file(
           "rdzv_backend: static\nsame_network: false\n",
           {{"rdzv_backend", {"static", "--rdzv_backend"}},
+           {"dynamo_backend", {"no", "--dynamo_backend"}},
            {"same_network", {"true", "--same_network"}}})
           .notes,
       IsEmpty());
@@ -220,6 +221,14 @@ TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
   ASSERT_THAT(as_flags.notes, SizeIs(2));
   EXPECT_THAT(as_flags.notes[0], HasSubstr("--rdzv_backend changes nothing"));
   EXPECT_THAT(as_flags.notes[1], HasSubstr("at once"));
+}
+
+// Whoever trains decides: a Python script goes on in fp32, as the original's.
+TEST_F(Resolve, LeavesFp16OnTheCpuToTheProgram) {
+  const auto config =
+      with_file("fp16: true\nuse_cpu: true\n", flag("num_processes", "2"));
+  EXPECT_EQ(config.values.mixed_precision, "fp16");
+  EXPECT_EQ(complaint(config), "");
 }
 
 // The original starts one process here.
@@ -270,7 +279,6 @@ TEST_F(Resolve, FindsValuesThatContradictEachOther) {
        "cpu (--cpu) and multi_gpu (--multi_gpu)"},
       {{{"module", {"1", "-m"}}, {"no_python", {"1", "-n"}}}, "no_python"},
       {{{"hosts", {"a,b", "x"}}, {"hostfile", {"f", "y"}}}, "hostfile"},
-      {{{"cpu", {"1", "x"}}, {"mixed_precision", {"fp16", "y"}}}, "bf16"},
       {{{"multi_gpu", {"1", "x"}}, {"num_processes", {"1", "y"}}},
        "at least 2 processes"},
       {{{"hosts", {"a,b", "x"}}, {"num_machines", {"3", "y"}}},
