@@ -26,6 +26,8 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 // How long a rank may take to look at its own stack.
 constexpr auto kAnswerPatience = 2000ms;
 constexpr auto kBetweenLooks = 50ms;
+// One store may answer a thousand ranks.
+constexpr auto kBetweenQuestions = 1000ms;
 constexpr const char* kPrefix = "hangs";
 
 bool is_between_processes(const StorePtr& store) {
@@ -177,7 +179,7 @@ void HangExchange::Talk::sign_in() {
 
 // Until this rank is due, where that is sooner than the next look.
 std::chrono::milliseconds HangExchange::Talk::until_next() const {
-  const auto interval = Watchdog::interval_for(*membership);
+  const auto interval = Watchdog::interval_for(*membership, kBetweenQuestions);
   const auto since = Watchdog::instance().waits_since(*membership);
   if (!since || membership->threshold.count() == 0) {
     return interval;
@@ -238,7 +240,8 @@ void HangExchange::Talk::print(c10d::Store& store) {
   }
   std::vector<RankReport> reports;
   const auto end = Watchdog::Clock::now() +
-                   Watchdog::interval_for(*membership) + kAnswerPatience;
+                   Watchdog::interval_for(*membership, kBetweenQuestions) +
+                   kAnswerPatience;
   do {
     std::erase_if(missing, [&](int rank) {
       const std::string answer = key("report", round, rank);

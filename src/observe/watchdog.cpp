@@ -30,7 +30,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultThreshold{10'000};
-constexpr milliseconds kLongestInterval{2'000};
 constexpr milliseconds kShortestInterval{50};
 /// From when on a store does not answer.
 constexpr milliseconds kStorePatience{3'000};
@@ -156,7 +155,7 @@ void Watchdog::run() {
     // Nobody can ask then; messages come all the same.
   }
   while (!runner->is_stopping) {
-    milliseconds interval = kLongestInterval;
+    milliseconds interval = interval_for({});
     for (const auto* membership : memberships()) {
       interval = std::min(interval, interval_for(*membership));
     }
@@ -176,14 +175,16 @@ void Watchdog::run() {
   }
 }
 
-milliseconds Watchdog::interval_for(const Membership& membership) {
-  constexpr int kLooksPerThreshold = 5;
+milliseconds Watchdog::interval_for(
+    const Membership& membership,
+    milliseconds longest) {
+  constexpr int kLooksPerThreshold = 10;
   return membership.threshold.count() == 0
-             ? kLongestInterval
+             ? longest
              : std::clamp(
                    membership.threshold / kLooksPerThreshold,
                    kShortestInterval,
-                   kLongestInterval);
+                   longest);
 }
 
 void Watchdog::watch() {
@@ -213,7 +214,8 @@ void Watchdog::watch_script() {
   std::optional<Script> seen;
   for (const auto* membership : memberships()) {
     const auto record = record_of(*membership);
-    if (!has_script_stack() || !record || record->part() != Part::kUser ||
+    if (membership->world_size == 1 || !has_script_stack() || !record ||
+        record->part() != Part::kUser ||
         now - record->since() < interval_for(*membership)) {
       continue;
     }

@@ -58,8 +58,11 @@ class ACCELERATE_API Watchdog {
   /// The object stays for ever, as records point to it.
   Membership& join(std::unique_ptr<Membership> membership);
 
-  /// How often one should look, for a message in good time.
-  static std::chrono::milliseconds interval_for(const Membership& membership);
+  /// How often one should look, for a message in good time; `longest` is for
+  /// looks that cost something.
+  static std::chrono::milliseconds interval_for(
+      const Membership& membership,
+      std::chrono::milliseconds longest = std::chrono::milliseconds(500));
   /// Since when this rank waits for others.
   std::optional<Clock::time_point> waits_since(const Membership& membership);
   /// Whether it has waited for longer than the threshold, and nothing was said
