@@ -14,6 +14,7 @@
 #include "accelerate/datasets.h"
 #include "accelerate/error.h"
 #include "support/cluster.h"
+#include "support/long_run.h"
 #include "support/program.h"
 #include "support/rank_bodies.h"
 
@@ -294,18 +295,34 @@ TEST_P(HangCases, IsExplainedByProcesses) {
   check(Place::kProcesses);
 }
 
-TEST_P(HangCases, IsExplainedByProcessesOnTwoHosts) {
+class HangCasesOnHosts : public HangCases {};
+
+TEST_P(HangCasesOnHosts, AreExplained) {
   if (const auto reason = Cluster::why_not(); !reason.empty()) {
     GTEST_SKIP() << reason;
   }
   check(Place::kHosts);
 }
 
+std::string name_of(const ::testing::TestParamInfo<size_t>& info) {
+  return cases()[info.param].name;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All,
     HangCases,
     ::testing::Range<size_t>(0, cases().size()),
-    [](const auto& info) { return std::string(cases()[info.param].name); });
+    name_of);
+
+// The first and the last: a rank that is missing, and one that is slow.
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    HangCasesOnHosts,
+    ::testing::Range<size_t>(
+        0,
+        cases().size(),
+        is_long_run() ? 1 : cases().size() - 1),
+    name_of);
 
 // It is named in the message of a comparison: nobody waits for anybody.
 TEST(Hang, DoesNotComeOfAWrongShapeThatIsCompared) {
