@@ -310,6 +310,7 @@ void RunReader::take_values(const Json& object, double time) {
     // A start without a resume: whatever it does again counts.
     drop_from(step);
   }
+  content_.step = step;
   for (const auto& [name, value] : values->items()) {
     const auto number = number_of(value);
     const auto text = value.is_string() ? value.get<std::string>() : "";
@@ -334,7 +335,7 @@ void RunReader::take_values(const Json& object, double time) {
            .low = *number,
            .high = *number,
            .sum = *number});
-    } else {
+    } else if (found->second.bad.empty()) {
       found->second.bad = text;
       found->second.bad_step = step;
     }

@@ -36,7 +36,7 @@ struct MetricPoint {
 struct Metric {
   static constexpr size_t kMaxPoints = 600;
   Thinned<MetricPoint> values{kMaxPoints};
-  /// The latest value that was no number that can be drawn: "NaN".
+  /// The first value that was no number that can be drawn: "NaN".
   std::string bad = {};
   int64_t bad_step = 0;
 };
@@ -89,6 +89,8 @@ struct RunContent {
   /// The latest, the oldest first.
   std::vector<RunMark> marks = {};
   std::vector<std::pair<std::string, std::string>> configuration = {};
+  /// The latest that something was logged for.
+  std::optional<int64_t> step = {};
   int64_t num_processes = 0;
   int64_t attempt = 0;
   std::string host = {};

@@ -388,6 +388,7 @@ WatchJson snapshot(const RunReader& run, double now) {
         {"part", found->part}};
   }
   return {
+      {"step", content.step ? WatchJson(*content.step) : WatchJson()},
       {"state", state_of(content, now)},
       {"begin", content.begin},
       {"length", std::max(content.end - content.begin, 0.0)},

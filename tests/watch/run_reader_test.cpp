@@ -125,6 +125,28 @@ TEST(RunReader, StepsThatComeAgainCountOnce) {
   EXPECT_EQ(run.content().metrics.at("loss").values.points()[0].sum, 5);
 }
 
+TEST(RunReader, TheFirstValueThatIsNoNumberIsNamed) {
+  const TempDir dir;
+  const auto line = [](int step, const char* value) {
+    return str_cat(
+        R"({"time":1001,"step":)",
+        step,
+        R"(,"values":{"loss":)",
+        value,
+        "}}\n");
+  };
+  append(
+      dir.path() / "metrics.jsonl",
+      kStart + line(0, "1") + line(1, R"("Infinity")") + line(2, R"("NaN")"));
+  RunReader run(dir.path());
+  run.refresh();
+  const auto shown = snapshot(run, 1002);
+  EXPECT_EQ(shown["metrics"][0]["bad"]["value"], "Infinity");
+  EXPECT_EQ(shown["metrics"][0]["bad"]["step"], 1);
+  EXPECT_EQ(shown["metrics"][0]["step"].size(), 1U);
+  EXPECT_EQ(shown["step"], 2);
+}
+
 TEST(RunReader, AFolderThatAnotherRunTakesIsReadAnew) {
   const TempDir dir;
   const auto file = dir.path() / "metrics.jsonl";

@@ -494,12 +494,11 @@ function showFigures(run) {
   const { data } = run;
   const saved = data.marks.filter((mark) => mark.event === "checkpoint").at(-1);
   const starts = data.marks.filter((mark) => mark.event === "start").length;
-  const steps = data.metrics.flatMap((metric) => metric.step.slice(-1));
   const loss = data.metrics.filter((metric) => metricOrder(metric.name) === 0)[0];
   const rates = data.table.map((row) => row.throughput);
   const rows = [
     [shownRuns().length > 1 ? run.name : "state", data.state, data.state],
-    ["step", steps.length ? number(Math.max(...steps)) : "–"],
+    ["step", number(data.step)],
     [loss ? loss.name : "loss", loss ? number(last(loss.mean)) : "–"],
     ["throughput", rates.length ? `${number(median(rates))} /s` : "–"],
     ["time", duration(data.length)],
