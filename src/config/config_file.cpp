@@ -250,10 +250,25 @@ class FileReader {
         read_field(*field, inner);
       } else if (inner.key == "mpirun_ccl") { // Gone with oneCCL's bindings.
         file_.document[entry.key].erase(inner.key);
+      } else if (entry.key == "fsdp_config") {
+        note_unknown(inner, prefix);
       } else {
         refuse_unknown(inner, prefix);
       }
     }
+  }
+
+  // The original takes any key there, as of a version to come.
+  void note_unknown(const YamlEntry& entry, const std::string& prefix) {
+    const std::string nearest = nearest_name(entry.key, known_keys(prefix));
+    file_.notes.push_back(str_cat(
+        prefix,
+        entry.key,
+        " (",
+        place(entry),
+        ") is not used: ",
+        nearest.empty() ? "nothing here has this name"
+                        : "did you mean '" + nearest + "'?"));
   }
 
   // Files of the first versions, and those written by hand.

@@ -96,9 +96,11 @@ TEST(ConfigFile, TakesTheSectionOnSharding) {
           {"fsdp_backward_prefetch", "BACKWARD_PRE"},
           {"fsdp_offload_params", "false"},
           {"fsdp_sharding_strategy", "1"}}));
+  const auto mistyped = parse("fsdp_config: {fsdp_versoin: 2}\n");
+  ASSERT_THAT(mistyped.notes, SizeIs(1));
+  EXPECT_THAT(mistyped.notes[0], HasSubstr("'fsdp_version'"));
   const std::pair<const char*, const char*> refused[] = {
       {"fsdp_config: 2\n", "is not a mapping"},
-      {"fsdp_config: {fsdp_versoin: 2}\n", "'fsdp_version'"},
       {"fsdp_config: {fsdp_version: 3}\n", "at most 2"},
       {"fsdp_config: {fsdp_sharding_strategy: ALL}\n", "FULL_SHARD"},
   };
