@@ -139,8 +139,7 @@ std::span<const IgnoredFlag> ignored_flags() {
       {"dynamo_backend",
        true,
        "no",
-       "models are compiled by Accelerator(dynamo_backend=...) or the variable "
-       "ACCELERATE_DYNAMO_BACKEND"},
+       "models are compiled by Accelerator(dynamo_backend=...)"},
       {"monitor_interval",
        true,
        "",
