@@ -475,8 +475,8 @@ def test_a_setting_that_cannot_be_followed_is_named(setting, value):
 
 def test_what_the_program_refuses_is_raised_in_its_words(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
-    with pytest.raises(LaunchError, match="use bf16 or no on the CPU"):
-        notebook_launcher(print, num_processes=2, mixed_precision="fp16")
+    with pytest.raises(LaunchError, match="main_process_port is '99999'"):
+        notebook_launcher(print, num_processes=2, use_port="99999")
 
 
 def test_a_missing_program_is_said_in_one_sentence(tmp_path, monkeypatch):
