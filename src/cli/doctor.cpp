@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <limits>
 #include <memory>
 
 #include "accelerate/error.h"
@@ -52,10 +53,9 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
           "--job",
           *job,
           "Ask the ranks of this process, a launcher or one of them, where "
-          "they "
-          "are: in which collective, data loader or line of yours")
+          "they are: in which collective, data loader or line of yours")
       ->type_name("PID")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   command->footer(
       "Takes the options of `launch`. Returns 1 where a launch would fail.\n"
       "With --job: the ranks on this machine; returns 1 where there are none.");

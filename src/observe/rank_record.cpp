@@ -124,8 +124,9 @@ RankRecord::RankRecord()
 Part RankRecord::enter(Part part) {
   const Part before = part_.load(kRelaxed);
   leave(part);
+  // A backward too: loaders and forwards of one process may be torch's own.
   if (part == Part::kData || part == Part::kForward ||
-      part == Part::kCaptured) {
+      part == Part::kBackward || part == Part::kCaptured) {
     if (has_updated_) {
       end_step();
     }

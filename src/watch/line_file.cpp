@@ -53,7 +53,9 @@ std::string read_tail(const std::filesystem::path& path, size_t limit) {
   return line == std::string::npos ? text : text.substr(line + 1);
 }
 
-bool LineFile::read(const std::function<void(std::string_view)>& take) {
+bool LineFile::read(
+    size_t& budget,
+    const std::function<void(std::string_view)>& take) {
   const UniqueFile file = open_plain_file(path_);
   struct stat about {};
   if (!file || fstat(file.get(), &about) != 0) {
@@ -68,10 +70,11 @@ bool LineFile::read(const std::function<void(std::string_view)>& take) {
     return false;
   }
   std::string block;
-  while (offset_ < about.st_size) {
+  while (offset_ < about.st_size && budget > 0) {
     block.resize(std::min<size_t>(
         kMaxLine, static_cast<size_t>(about.st_size - offset_)));
     block.resize(read_at(file.get(), block.data(), block.size(), offset_));
+    budget -= std::min(budget, block.size());
     const size_t end = block.rfind('\n');
     if (end == std::string::npos) {
       if (block.size() < kMaxLine) {

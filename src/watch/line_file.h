@@ -29,11 +29,14 @@ class LineFile {
 
   explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
 
-  /// Hands over the whole lines that have come since the last call; a last one
-  /// without its end waits for it. Returns false, without reading, where the
+  /// Hands over the whole lines that have come since the last call, of about
+  /// `budget` bytes at most, which it takes off; the next call goes on. A last
+  /// one without its end waits for it. Returns false, without reading, where the
   /// file is another one now or has become shorter: what was read of it no
   /// longer counts. A file that is not there has no lines.
-  bool read(const std::function<void(std::string_view line)>& take);
+  bool read(
+      size_t& budget,
+      const std::function<void(std::string_view line)>& take);
 
  private:
   std::filesystem::path path_;

@@ -182,13 +182,16 @@ void RunReader::refresh() {
 }
 
 bool RunReader::read_files() {
+  size_t budget = kBytesPerRefresh;
   bool is_same = metrics_.read(
-      [this](std::string_view line) { take_line(line, std::nullopt); });
+      budget, [this](std::string_view line) { take_line(line, std::nullopt); });
   for (auto& [rank, file] : rank_files_) {
-    is_same = is_same && file.read([this, rank = rank](std::string_view line) {
-      take_line(line, rank);
-    });
+    is_same = is_same &&
+              file.read(budget, [this, rank = rank](std::string_view line) {
+                take_line(line, rank);
+              });
   }
+  content_.is_behind = budget == 0;
   return is_same;
 }
 

@@ -98,6 +98,8 @@ struct RunContent {
   double begin = 0;
   double end = 0;
   bool is_finished = false;
+  /// More has been written than was taken in so far.
+  bool is_behind = false;
 };
 
 class ACCELERATE_API RunReader {
@@ -105,6 +107,8 @@ class ACCELERATE_API RunReader {
   static constexpr size_t kMaxMetrics = 100;
   static constexpr size_t kMaxMarks = 400;
   static constexpr size_t kMaxRanks = 4096;
+  /// A moment's work: who asks waits for it, and others behind.
+  static constexpr size_t kBytesPerRefresh = 16 << 20;
 
   explicit RunReader(std::filesystem::path folder);
 
@@ -112,7 +116,7 @@ class ACCELERATE_API RunReader {
   static bool is_run(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return folder_; }
-  /// Takes in what has been written since the last call.
+  /// Takes in what has been written since the last call, or a part of it.
   void refresh();
   const RunContent& content() const { return content_; }
   /// Of the latest start by the launcher.

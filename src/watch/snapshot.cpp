@@ -307,8 +307,14 @@ WatchJson table_of(const RunContent& content, double now) {
 }
 
 const char* state_of(const RunContent& content, double now) {
+  if (content.is_behind) {
+    return "reading";
+  }
   if (content.is_finished) {
     return "finished";
+  }
+  if (content.end == 0) {
+    return "empty";
   }
   const double limit =
       std::max(kSilenceSeconds, kSilenceShare * (content.end - content.begin));
@@ -392,7 +398,7 @@ WatchJson snapshot(const RunReader& run, double now) {
       {"state", state_of(content, now)},
       {"begin", content.begin},
       {"length", std::max(content.end - content.begin, 0.0)},
-      {"silent", std::max(now - content.end, 0.0)},
+      {"silent", content.end > 0 ? std::max(now - content.end, 0.0) : 0.0},
       {"num_processes", content.num_processes},
       {"attempt", content.attempt},
       {"host", content.host},

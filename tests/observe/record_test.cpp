@@ -150,6 +150,20 @@ TEST(StepClock, CountsUpdates) {
   EXPECT_EQ(times.last.size(), 3u);
 }
 
+// As in a loop of one process, whose batches and forwards are torch's own.
+TEST(StepClock, CountsUpdatesOfWhichOnlyTheBackwardIsSeen) {
+  const auto times = times_of([] {
+    for (int step = 0; step < 3; ++step) {
+      { const PartScope backward(Part::kBackward); }
+      { const PartScope backward(Part::kBackward); }
+      const PartScope optimizer(Part::kOptimizer);
+      RankRecord::of_this_thread().note_update();
+    }
+  });
+  EXPECT_EQ(times.num_steps, 3);
+  EXPECT_GT(times.sum.backward, 0);
+}
+
 TEST(StepClock, KeepsAThousandStepsAndCountsAll) {
   const auto times = times_of([] {
     for (int step = 0; step < 1003; ++step) {

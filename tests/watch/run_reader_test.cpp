@@ -193,6 +193,25 @@ TEST(RunReader, LongSeriesKeepTheirPeaksInAFewPoints) {
   EXPECT_EQ(points.back().last_step, kSteps - 1);
 }
 
+TEST(RunReader, LongFilesAreTakenInByParts) {
+  const TempDir folder;
+  const std::string line = value_line(1, 0.5);
+  std::string lines;
+  while (lines.size() < RunReader::kBytesPerRefresh * 5 / 2) {
+    lines += line;
+  }
+  append(folder.path() / kMetricsFile, lines + value_line(2, 0.5));
+  RunReader run(folder.path());
+  run.refresh();
+  EXPECT_EQ(snapshot(run, 2000).at("state"), "reading");
+  EXPECT_EQ(run.content().step, 1);
+  run.refresh();
+  EXPECT_TRUE(run.content().is_behind);
+  run.refresh();
+  EXPECT_EQ(run.content().step, 2);
+  EXPECT_NE(snapshot(run, 2000).at("state"), "reading");
+}
+
 TEST(RunReader, ReadsNeitherLinksNorPipes) {
   const TempDir dir;
   const TempDir other;

@@ -9,6 +9,8 @@ const PARTS = {
 };
 const NUM_COLORS = 8;
 const LIVE_MS = 2000;
+// A long run is taken in by parts.
+const READING_MS = 100;
 const QUIET_MS = 10000;
 
 // --- small things ------------------------------------------------------------
@@ -623,8 +625,9 @@ async function refresh() {
 
 async function keepFresh() {
   if (!document.hidden) await refresh();
-  const isLive = shownRuns().some((run) => run.data.state === "running");
-  setTimeout(keepFresh, isLive ? LIVE_MS : QUIET_MS);
+  const states = shownRuns().map((run) => run.data.state);
+  const pause = states.includes("reading") ? READING_MS : states.includes("running") ? LIVE_MS : QUIET_MS;
+  setTimeout(keepFresh, pause);
 }
 
 for (const button of byId("axis").children) {
