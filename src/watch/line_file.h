@@ -31,8 +31,8 @@ class LineFile {
 
   /// Hands over the whole lines that have come since the last call, of about
   /// `budget` bytes at most, which it takes off; the next call goes on. A last
-  /// one without its end waits for it. Returns false, without reading, where the
-  /// file is another one now or has become shorter: what was read of it no
+  /// one without its end waits for it. Returns false, without reading, where
+  /// the file is another one now or has become shorter: what was read of it no
   /// longer counts. A file that is not there has no lines.
   bool read(
       size_t& budget,
