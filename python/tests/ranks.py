@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 from original import originals_python
@@ -56,8 +61,60 @@ def _answers(folder: Path) -> list:
     return [json.loads((folder / f"answer{rank}").read_text()) for rank in range(2)]
 
 
+class _RankServer:
+    """An interpreter that forks ranks (`rank_server.py`), as long as the tests of a file run."""
+
+    def __init__(self, python: str, **variables: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if name not in PLACE}
+        self._process = subprocess.Popen(
+            [python, str(Path(__file__).with_name("rank_server.py")), "accelerate"],
+            env={**environment, "ACCELERATE_USE_CPU": "true", **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        atexit.register(self._end)
+
+    def run(self, script: str, folder: Path) -> list:
+        """What each rank passed to `answer`."""
+        folder.mkdir()
+        path = folder / "script.py"
+        path.write_text(_ANSWER + textwrap.dedent(script))
+        order = json.dumps({"script": str(path), "folder": str(folder)})
+        self._process.stdin.write(order + "\n")
+        self._process.stdin.flush()
+        is_there, _, _ = select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)
+        if not is_there:
+            self._end()
+            raise AssertionError(f"{path} did not end within {TIMEOUT_SECONDS} seconds")
+        done = json.loads(self._process.stdout.readline())
+        assert done["codes"] == [0, 0], done["output"]
+        return _answers(folder)
+
+    def _end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@functools.cache
+def _ours() -> _RankServer:
+    return _RankServer(sys.executable)
+
+
+@functools.cache
+def _originals() -> _RankServer:
+    return _RankServer(originals_python(), PYTHONPATH="")
+
+
 def run_ours(code: str, folder: Path) -> list:
     """What each of two processes passed to `answer`."""
+    return _ours().run(code, folder / "ours")
+
+
+def launch_ours(code: str, folder: Path) -> list:
+    """The same by the launcher, which starts them again where they ask for it."""
     (folder / "ours").mkdir()
     check(run(LAUNCH, folder / "ours", _ANSWER + textwrap.dedent(code)))
     return _answers(folder / "ours")
@@ -65,15 +122,5 @@ def run_ours(code: str, folder: Path) -> list:
 
 def run_original(code: str, folder: Path) -> list:
     """The same of the original; the test is skipped where it is not installed."""
-    (folder / "original").mkdir()
     is_original = "import accelerate\nassert '+' not in accelerate.__version__\n"
-    check(
-        run(
-            [originals_python(), *_TORCHRUN],
-            folder / "original",
-            _ANSWER + is_original + textwrap.dedent(code),
-            ACCELERATE_USE_CPU="true",
-            PYTHONPATH="",
-        )
-    )
-    return _answers(folder / "original")
+    return _originals().run(is_original + textwrap.dedent(code), folder / "original")

@@ -62,8 +62,8 @@ accelerator.end_training()
 def test_a_run_that_was_asked_to_stop_goes_on_bit_for_bit(tmp_path):
     (tmp_path / "whole").mkdir()
     (tmp_path / "again").mkdir()
-    whole = ranks.run_ours("asked_at = 0" + TRAIN, tmp_path / "whole")
-    again = ranks.run_ours("asked_at = 5" + TRAIN, tmp_path / "again")
+    whole = ranks.launch_ours("asked_at = 0" + TRAIN, tmp_path / "whole")
+    again = ranks.launch_ours("asked_at = 5" + TRAIN, tmp_path / "again")
     assert [answer[0] for answer in whole] == [False, False]
     assert [answer[0] for answer in again] == [True, True]
     assert [answer[1:] for answer in again] == [answer[1:] for answer in whole]

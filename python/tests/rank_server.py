@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forks ranks of scripts from an interpreter that has imported torch and a package already, which
+costs more than most scripts of tests:
+
+    python rank_server.py PACKAGE
+
+One line of JSON for each run comes in (`script`, `folder`), one with the exit codes
+and the output of its ranks goes out."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import traceback
+
+import numpy
+import torch._dynamo  # noqa: F401, what takes the time: the first step of an optimizer imports it
+
+NUM_RANKS = 2
+
+
+def free_port() -> int:
+    """Below those that the kernel gives to connections, so that none of them takes it before the
+    first rank does."""
+    while True:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+
+
+def be_rank(rank: int, port: int, order: dict, output: int) -> None:
+    """Runs the script as a process of its own would, and ends."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(order["folder"])
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(NUM_RANKS),
+        LOCAL_WORLD_SIZE=str(NUM_RANKS),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    # Those of a fresh interpreter differ from rank to rank.
+    random.seed()
+    numpy.random.seed()
+    sys.argv = [order["script"]]
+    sys.path.insert(0, order["folder"])
+    code = 0
+    try:
+        runpy.run_path(order["script"], run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run(order: dict) -> dict:
+    output = os.memfd_create("output")
+    port = free_port()
+    ranks: list[int] = []
+    for rank in range(NUM_RANKS):
+        child = os.fork()
+        if child == 0:
+            be_rank(rank, port, order, output)
+        ranks.append(child)
+    codes = {}
+    while len(codes) < NUM_RANKS:
+        child, status = os.wait()
+        codes[child] = os.waitstatus_to_exitcode(status)
+        if codes[child] != 0:  # The others would wait for it.
+            for other in set(ranks) - set(codes):
+                os.kill(other, signal.SIGTERM)
+    size = os.lseek(output, 0, os.SEEK_END)
+    text = os.pread(output, size, 0).decode(errors="replace")
+    os.close(output)
+    return {"codes": [codes[child] for child in ranks], "output": text}
+
+
+def main() -> None:
+    importlib.import_module(sys.argv[1])
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)
+
+
+main()
