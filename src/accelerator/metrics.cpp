@@ -48,6 +48,29 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
   return {classes.masked_select(counts), labels.masked_select(counts)};
 }
 
+/// On the CPU, where looking costs no wait.
+void check_classes(
+    const char* where,
+    const at::Tensor& classes,
+    int64_t num_classes) {
+  if (!classes.is_cpu() || classes.numel() == 0) {
+    return;
+  }
+  const auto least = classes.min().item<int64_t>();
+  const auto most = classes.max().item<int64_t>();
+  if (least < 0 || most >= num_classes) {
+    throw UsageError(str_cat(
+        "[",
+        where,
+        "] got classes from ",
+        least,
+        " to ",
+        most,
+        ", expected 0 to ",
+        num_classes - 1));
+  }
+}
+
 at::Tensor two_sums(const at::Tensor& sum, const at::Tensor& weight) {
   return at::stack({sum.to(at::kDouble), weight.to(at::kDouble)});
 }
@@ -155,17 +178,7 @@ void F1::update(const at::Tensor& predictions, const at::Tensor& labels) {
   const auto [found, wanted] = counted_classes(
       "F1", real_rows(predictions), real_rows(labels), options_.ignored_label);
   const auto counts_of = [&](const at::Tensor& classes) {
-    if (classes.is_cpu() && classes.numel() > 0 &&
-        (classes.min().item<int64_t>() < 0 ||
-         classes.max().item<int64_t>() >= options_.num_classes)) {
-      throw UsageError(str_cat(
-          "[F1] got classes from ",
-          classes.min().item<int64_t>(),
-          " to ",
-          classes.max().item<int64_t>(),
-          ", expected 0 to ",
-          options_.num_classes - 1));
-    }
+    check_classes("F1", classes, options_.num_classes);
     return at::bincount(classes.to(at::kLong), {}, options_.num_classes);
   };
   const auto num_found = counts_of(found);
@@ -213,20 +226,10 @@ void Perplexity::update(const at::Tensor& logits, const at::Tensor& labels) {
         labels.sizes(),
         ", expected the labels' shape and one dimension more"));
   }
-  const auto counted = wanted.masked_select(wanted.ne(ignored_label_));
-  if (wanted.is_cpu() && counted.numel() > 0 &&
-      (counted.min().item<int64_t>() < 0 ||
-       counted.max().item<int64_t>() >= scores.size(-1))) {
-    throw UsageError(str_cat(
-        "[Perplexity] got labels from ",
-        counted.min().item<int64_t>(),
-        " to ",
-        counted.max().item<int64_t>(),
-        ", expected 0 to ",
-        scores.size(-1) - 1,
-        " or ",
-        ignored_label_));
-  }
+  check_classes(
+      "Perplexity",
+      wanted.masked_select(wanted.ne(ignored_label_)),
+      scores.size(-1));
   const auto loss = at::cross_entropy_loss(
       scores.flatten(0, -2).to(at::kFloat),
       wanted.flatten(),

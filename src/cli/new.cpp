@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "cli/commands.h"
 #include "cli/new_project.h"
+#include "launch/plan/shell_quote.h"
 
 namespace accelerate {
 namespace {
@@ -25,21 +26,6 @@ fs::path installed_prefix() {
   std::error_code error;
   const auto program = fs::read_symlink("/proc/self/exe", error);
   return error ? fs::path("/usr/local") : program.parent_path().parent_path();
-}
-
-/// As one word of a shell's command line.
-std::string quoted(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-      "_-+=./,:@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
-    return word;
-  }
-  std::string result = "'";
-  for (const char c : word) {
-    result += c == '\'' ? "'\\''" : std::string(1, c);
-  }
-  return result + "'";
 }
 
 void write_new_file(const fs::path& path, std::string_view text) {
@@ -68,7 +54,7 @@ void make_project(const NewProject& project) {
   }
   if (project.language == "python") {
     write_new_file(folder / "train.py", kNewTrainPy);
-    const auto script = quoted((folder / "train.py").string());
+    const auto script = shell_quoted((folder / "train.py").string());
     std::cout << "python " << script << '\n'
               << "accelerate launch --num_processes 2 " << script << '\n';
     return;
@@ -76,12 +62,13 @@ void make_project(const NewProject& project) {
   write_new_file(folder / "CMakeLists.txt", kNewCMakeLists);
   write_new_file(folder / "train.cpp", kNewTrainCpp);
   const auto build = folder / "build";
-  std::cout << "cmake -S " << quoted(folder.string()) << " -B "
-            << quoted(build.string()) << ' '
-            << quoted("-DCMAKE_PREFIX_PATH=" + installed_prefix().string())
-            << " && cmake --build " << quoted(build.string()) << '\n'
+  std::cout << "cmake -S " << shell_quoted(folder.string()) << " -B "
+            << shell_quoted(build.string()) << ' '
+            << shell_quoted(
+                   "-DCMAKE_PREFIX_PATH=" + installed_prefix().string())
+            << " && cmake --build " << shell_quoted(build.string()) << '\n'
             << "accelerate launch --num_processes 2 "
-            << quoted((build / "train").string()) << '\n';
+            << shell_quoted((build / "train").string()) << '\n';
 }
 
 } // namespace

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// libcurl is opened when a run first asks for a server, so that no other
-// program loads it and what stands behind it: the program `accelerate` starts
-// in milliseconds.
+// By libcurl, opened when a run first asks for a server.
 #include <curl/curl.h>
-#include <dlfcn.h>
 
 #include "accelerate/error.h"
+#include "base/optional_library.h"
 #include "base/str.h"
 #include "tracking/http.h"
 
 namespace accelerate {
 namespace {
 
-constexpr const char* kLibcurl = "libcurl.so.4";
 constexpr long kConnectSeconds = 5;
 constexpr long kRequestSeconds = 10;
 /// No answer of a server of metrics is longer.
@@ -30,39 +27,20 @@ struct CurlFunctions {
   decltype(&curl_slist_free_all) slist_free_all;
 };
 
-[[noreturn]] void refuse_libcurl() {
-  throw UsageError(str_cat(
-      "[init_trackers] the tracker 'mlflow' needs ",
-      kLibcurl,
-      ", which this machine does not have (",
-      dlerror(),
-      "); install libcurl4"));
-}
-
-template <class Function>
-void find_symbol(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) {
-    refuse_libcurl();
-  }
-}
-
 const CurlFunctions& curl() {
   static const CurlFunctions functions = [] {
-    void* library = dlopen(kLibcurl, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      refuse_libcurl();
-    }
+    const OptionalLibrary library(
+        "libcurl.so.4", "[init_trackers] the tracker 'mlflow'", "libcurl4");
     CurlFunctions found{};
-    find_symbol(library, "curl_global_init", found.global_init);
-    find_symbol(library, "curl_easy_init", found.easy_init);
-    find_symbol(library, "curl_easy_setopt", found.easy_setopt);
-    find_symbol(library, "curl_easy_perform", found.easy_perform);
-    find_symbol(library, "curl_easy_getinfo", found.easy_getinfo);
-    find_symbol(library, "curl_easy_strerror", found.easy_strerror);
-    find_symbol(library, "curl_easy_cleanup", found.easy_cleanup);
-    find_symbol(library, "curl_slist_append", found.slist_append);
-    find_symbol(library, "curl_slist_free_all", found.slist_free_all);
+    library.find("curl_global_init", found.global_init);
+    library.find("curl_easy_init", found.easy_init);
+    library.find("curl_easy_setopt", found.easy_setopt);
+    library.find("curl_easy_perform", found.easy_perform);
+    library.find("curl_easy_getinfo", found.easy_getinfo);
+    library.find("curl_easy_strerror", found.easy_strerror);
+    library.find("curl_easy_cleanup", found.easy_cleanup);
+    library.find("curl_slist_append", found.slist_append);
+    library.find("curl_slist_free_all", found.slist_free_all);
     found.global_init(CURL_GLOBAL_DEFAULT);
     return found;
   }();

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libmicrohttpd is opened when a page is asked for, so that no other program
-// loads it: the program `accelerate` starts in milliseconds.
+// By libmicrohttpd, opened when a page is asked for.
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
@@ -16,14 +14,13 @@
 #include <mutex>
 
 #include "accelerate/error.h"
+#include "base/optional_library.h"
 #include "base/str.h"
 #include "base/unique_file.h"
 #include "watch/page_server.h"
 
 namespace accelerate {
 namespace {
-
-constexpr const char* kLibmicrohttpd = "libmicrohttpd.so.12";
 
 struct MicrohttpdFunctions {
   decltype(&MHD_start_daemon) start_daemon;
@@ -36,44 +33,20 @@ struct MicrohttpdFunctions {
   decltype(&MHD_get_connection_info) get_connection_info;
 };
 
-[[noreturn]] void refuse_microhttpd() {
-  throw UsageError(str_cat(
-      "[watch] a page needs ",
-      kLibmicrohttpd,
-      ", which this machine does not have (",
-      dlerror(),
-      "); install libmicrohttpd12"));
-}
-
-template <class Function>
-void find_function(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) {
-    refuse_microhttpd();
-  }
-}
-
 const MicrohttpdFunctions& microhttpd() {
   static const MicrohttpdFunctions functions = [] {
-    void* library = dlopen(kLibmicrohttpd, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      refuse_microhttpd();
-    }
+    const OptionalLibrary library(
+        "libmicrohttpd.so.12", "[watch] a page", "libmicrohttpd12");
     MicrohttpdFunctions found{};
-    find_function(library, "MHD_start_daemon", found.start_daemon);
-    find_function(library, "MHD_stop_daemon", found.stop_daemon);
-    find_function(
-        library,
-        "MHD_create_response_from_buffer",
-        found.create_response_from_buffer);
-    find_function(
-        library, "MHD_add_response_header", found.add_response_header);
-    find_function(library, "MHD_queue_response", found.queue_response);
-    find_function(library, "MHD_destroy_response", found.destroy_response);
-    find_function(
-        library, "MHD_lookup_connection_value", found.lookup_connection_value);
-    find_function(
-        library, "MHD_get_connection_info", found.get_connection_info);
+    library.find("MHD_start_daemon", found.start_daemon);
+    library.find("MHD_stop_daemon", found.stop_daemon);
+    library.find(
+        "MHD_create_response_from_buffer", found.create_response_from_buffer);
+    library.find("MHD_add_response_header", found.add_response_header);
+    library.find("MHD_queue_response", found.queue_response);
+    library.find("MHD_destroy_response", found.destroy_response);
+    library.find("MHD_lookup_connection_value", found.lookup_connection_value);
+    library.find("MHD_get_connection_info", found.get_connection_info);
     return found;
   }();
   return functions;
