@@ -365,5 +365,5 @@ TWO = """
 
 
 def test_two_processes_share_what_they_have(tmp_path):
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, TWO))
+    out = ranks.fork_ours(TWO, tmp_path)
     assert "right 0" in out and "right 1" in out
