@@ -61,8 +61,8 @@ __device__ Pack<T> load(const void* base, int64_t pack) {
   return static_cast<const Pack<T>*>(base)[pack];
 }
 
-/// The pack, or zeros. No branch: the thread does not wait for what it has asked
-/// for until it uses it.
+/// The pack, or zeros. No branch: the thread does not wait for what it has
+/// asked for until it uses it.
 template <class T>
 __device__ Pack<T> load_if(bool is_there, const void* base, int64_t pack) {
   union {
