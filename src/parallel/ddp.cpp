@@ -207,7 +207,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     await_gradients();
   }
 
-  void before_backward() override { num_before_ = arrivals_->num_arrived(); }
+  void before_backward() override { num_before_ = arrivals_->begin_backward(); }
 
   void after_backward() override {
     if (!arrivals_->is_known()) {

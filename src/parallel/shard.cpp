@@ -186,7 +186,7 @@ class ShardEngine final : public ParallelEngine {
     for (const auto& unit : units_) {
       unit->arrived.clear();
     }
-    num_before_ = arrivals_->num_arrived();
+    num_before_ = arrivals_->begin_backward();
     begin_pass(Pass::kBackward);
   }
 
