@@ -10,6 +10,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "observe/rank_record.h"
+#include "parallel/recorded_part.h"
 #include "parallel/seam_scope.h"
 
 namespace accelerate {
@@ -153,6 +154,7 @@ void OptimizerStep::step(StepScalars scalars) {
   }
   step_state_->end_step();
   const PartScope scope_of_time(accelerate::Part::kOptimizer);
+  const auto recorded = record_part(kRecordedOptimizer);
   RankRecord::of_this_thread().note_update();
   SeamScope scope(
       engines_,

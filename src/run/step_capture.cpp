@@ -112,6 +112,7 @@ struct StepCapture::State {
     }
     // Casts that an outer guard keeps would be those of today's weights.
     at::autocast::clear_cache();
+    const PartScope part(Part::kCaptured);
     entry.trace = run.trace([&] {
       entry.graph = record_graph(
           run.device(), memory, [&] { entry.outcome = body(entry.inputs); });

@@ -65,6 +65,29 @@ std::string train(AcceleratorOptions options, const Training& training) {
   return text;
 }
 
+TEST(PretendAccelerator, TimesItsStepsByEventsWithoutWaitingForThem) {
+  Accelerator accelerator;
+  torch::nn::Linear model(2, 1);
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  auto [net, optimizer] = accelerator.prepare(model, sgd);
+  const auto step = [&, &net = net, &optimizer = optimizer] {
+    accelerator.backward(net(torch::ones({2}, accelerator.device())).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  step();
+  pretend_is_behind() = true;
+  step();
+  step();
+  EXPECT_LE(accelerator.step_times().num_steps, 1);
+  pretend_is_behind() = false;
+  const auto times = accelerator.step_times();
+  EXPECT_EQ(times.num_steps, 3);
+  EXPECT_GT(times.sum.forward, 0);
+  EXPECT_GT(times.sum.backward, 0);
+  EXPECT_GT(times.sum.optimizer, 0);
+}
+
 /// How often hosts meet for each collective, and how many the devices do.
 std::string count_meetings(const AcceleratorOptions& options) {
   Accelerator accelerator(options);
