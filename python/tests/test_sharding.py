@@ -187,7 +187,7 @@ TRAIN = COMMON + """
 
 def test_training_equals_data_parallel_training(tmp_path):
     pytest.importorskip("transformers")
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, TRAIN))
+    out = ranks.fork_ours(TRAIN, tmp_path)
     assert "equal 0" in out and "equal 1" in out
 
 
@@ -334,7 +334,7 @@ def net_of(script: str):
 
 
 def test_what_is_saved_is_whole(tmp_path):
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, SAVE))
+    out = ranks.fork_ours(SAVE, tmp_path)
     assert "saved 0" in out and "saved 1" in out
     whole = torch.load(tmp_path / "whole.pt")
     # On one process, without a plugin.
@@ -410,7 +410,7 @@ def test_trainer_shards_and_goes_on(tmp_path):
     """The last line of its history has the mean of the losses since the start."""
     pytest.importorskip("transformers")
     versions = cases(["1", "2"], small=["2"])
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, TRAINER, *versions))
+    out = ranks.fork_ours(TRAINER, tmp_path, *versions)
     assert "trained 0" in out and "trained 1" in out
 
 
