@@ -304,6 +304,8 @@ class ModelContext:
     @property
     def is_for_evaluation(self) -> bool: ...
     @property
+    def weights(self) -> torch.dtype | None: ...
+    @property
     def is_spread(self) -> bool: ...
     def begin_forward(self) -> Forward: ...
     def whole_parameters(self, keep: bool) -> list[torch.Tensor]: ...
@@ -379,6 +381,7 @@ class ShardingOptions:
 class AcceleratorOptions:
     cpu: bool | None
     debug: bool | None
+    master_weights: bool
     accumulation: AccumulationOptions
     ddp: DdpOptions
     shard: ShardingOptions

@@ -262,8 +262,8 @@ def _place_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
 def whole_state(
     model: torch.nn.Module, context: _C.ModelContext, keep: bool
 ) -> dict[str, Any]:
-    """The module's `state_dict` with whole values in the place of parameters that are sharded, where
-    they are to be kept. A collective."""
+    """The module's `state_dict` with what is trained in the place of parameters that are sharded, or
+    of a reduced type, where it is to be kept. A collective where they are sharded."""
     parameters = dict(model.named_parameters()).values()
     values = context.whole_parameters(keep)
     if not keep:
@@ -278,8 +278,8 @@ def whole_state(
                 state[name] = wholes[place]
             elif place[0] in spread:
                 raise UsageError(
-                    f"[get_state_dict] '{name}' is a part of a parameter that is sharded, expected "
-                    "whole parameters; leave out the hook that cuts it"
+                    f"[get_state_dict] '{name}' is a part of a parameter that is sharded or has a "
+                    "master, expected whole parameters; leave out the hook that cuts it"
                 )
     return state
 

@@ -96,11 +96,11 @@ class Saving(Processes):
     def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
         """The module's own `state_dict`; its names have no prefix, also without `unwrap`. Of a
         model whose parameters are sharded, whole values on the main process and nothing on the
-        others: a collective then."""
+        others: a collective then. With `master_weights`, the masters."""
         context = self._context_of(model)
-        if context is not None and context.is_spread:
-            module = self.unwrap_model(model)
-            return _checkpoints.whole_state(module, context, self._is_writer)
+        if context is not None and (context.is_spread or context.weights is not None):
+            keep = self._is_writer or not context.is_spread
+            return _checkpoints.whole_state(self.unwrap_model(model), context, keep)
         return (self.unwrap_model(model) if unwrap else model).state_dict()
 
     def save_model(

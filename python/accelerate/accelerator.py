@@ -109,6 +109,8 @@ class Accelerator(Configuration, Observation, Saving):
         dynamo_plugin: TorchDynamoPlugin | None = None,
         deepspeed_plugins: DeepSpeedPlugin | dict[str, DeepSpeedPlugin] | None = None,
         parallelism_config: ParallelismConfig | None = None,
+        *,
+        master_weights: bool = False,
     ) -> None:
         _options.refuse_what_is_not_there({"megatron_lm_plugin": megatron_lm_plugin})
         if split_batches:
@@ -167,6 +169,7 @@ class Accelerator(Configuration, Observation, Saving):
         self.gradient_state = GradientState(plugin)
         options.set_mixed_precision(self._engine_precision())
         options.debug = self.state.debug
+        options.master_weights = self._has_masters = master_weights
         options.cpu = self.state.device.type == "cpu"
         options.environment = self.state.environment
         options.process_group = self.state.group
@@ -349,7 +352,7 @@ class Accelerator(Configuration, Observation, Saving):
         return None
 
     def _autocast(self) -> Autocast | None:
-        if not self.native_amp:
+        if not self.native_amp or self._has_masters:
             return None
         handler = self.autocast_handler or AutocastKwargs()
         dtype = _DTYPES[self.mixed_precision]

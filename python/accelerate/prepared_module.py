@@ -175,6 +175,8 @@ class _Engine:
         self.context = context
         # The context sees to the precision of the run; what is special goes inside of it.
         self._autocast = None if autocast is None or autocast.is_plain else autocast
+        # What the weights are themselves, where masters are trained in their place.
+        self._weights = context.weights
         self._buckets = _Buckets(bucket_bytes_cap)
         self._thread = threading.local()
         self._inlined: Callable | None = None
@@ -218,6 +220,10 @@ class _Engine:
             function = self._compilable(function)
         if self._autocast is not None:
             args, kwargs, function = (function, args, kwargs), {}, self._autocast.run
+        if (kind := self._weights) is not None:
+            args, kwargs = map_tensors(
+                (args, kwargs), lambda t: t.to(kind) if t.dtype == torch.float32 else t
+            )
         forward = self.context.begin_forward()
         self._thread.is_inside = True
         ddp: Any = torch.nn.parallel.DistributedDataParallel
@@ -305,9 +311,11 @@ class _Prepared(_Retyped):
         self._accelerate_engine.module.compile(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        if self._accelerate_engine.context.is_spread:
+        context = self._accelerate_engine.context
+        if context.is_spread or context.weights is not None:
+            how = "are sharded" if context.is_spread else "have masters"
             raise UsageError(
-                "[load_state_dict] got weights for a model whose parameters are sharded, expected "
+                f"[load_state_dict] got weights for a model whose parameters {how}, expected "
                 "them before prepare; accelerator.load_state loads a checkpoint after it"
             )
         return super().load_state_dict(*args, **kwargs)

@@ -114,6 +114,9 @@ void bind_model(py::module_& module) {
           },
           release)
       .def_property_readonly(
+          "weights",
+          [](const ModelContext& context) { return context.weights; })
+      .def_property_readonly(
           "is_spread",
           [](const ModelContext& context) { return context.is_spread(); })
       .def(

@@ -91,6 +91,7 @@ void bind_options(py::module_& module) {
       .def(py::init<>())
       .def_readwrite("cpu", &AcceleratorOptions::cpu)
       .def_readwrite("debug", &AcceleratorOptions::debug)
+      .def_readwrite("master_weights", &AcceleratorOptions::master_weights)
       .def_readwrite("accumulation", &AcceleratorOptions::accumulation)
       .def_readwrite("ddp", &AcceleratorOptions::ddp)
       .def_readwrite("shard", &AcceleratorOptions::shard)

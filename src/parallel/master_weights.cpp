@@ -25,7 +25,8 @@ bool is_castable(const at::Tensor& parameter) {
 class MasterEngine final : public ParallelEngine {
  public:
   MasterEngine(const EngineArguments& arguments, const MakeInner& make_inner)
-      : ParallelEngine(MemoryLayout(arguments.memory)) {
+      : ParallelEngine(MemoryLayout(arguments.memory)),
+        parameters_(arguments.model.parameters) {
     for (size_t i = 0; i < arguments.model.parameters.size(); ++i) {
       const auto& parameter = arguments.model.parameters[i];
       if (!is_castable(parameter)) {
@@ -128,6 +129,14 @@ class MasterEngine final : public ParallelEngine {
 
   StateValue saved(const at::Tensor& parameter) const override {
     return inner_->saved(trained(parameter));
+  }
+  std::vector<at::Tensor> whole_parameters(bool keep) override {
+    std::vector<at::Tensor> values;
+    for (size_t i = 0; keep && i < parameters_.size(); ++i) {
+      values.push_back(
+          trained(parameters_[i]).detach().to(at::kCPU, false, /*copy=*/true));
+    }
+    return values;
   }
   void load(const at::Tensor& parameter, const StateValue& value) override {
     inner_->load(parameter, value);
@@ -259,6 +268,8 @@ class MasterEngine final : public ParallelEngine {
   }
 
   std::shared_ptr<ParallelEngine> inner_;
+  /// Of the model, whatever their type.
+  std::vector<at::Tensor> parameters_;
   /// What the model computes with, what is trained in its place, and where its
   /// gradient lies.
   std::vector<at::Tensor> weights_;
