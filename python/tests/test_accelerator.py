@@ -269,6 +269,21 @@ def test_attributes_after_a_reset_hint_at_it():
         state.device
 
 
+def test_clipping_gives_the_bits_of_torchs():
+    accelerator = Accelerator(cpu=True)
+    net = accelerator.prepare(torch.nn.Linear(3, 2))
+    for seed in range(50):
+        torch.manual_seed(seed)
+        twins = [torch.nn.Parameter(parameter.detach()) for parameter in net.parameters()]
+        for parameter, twin in zip(net.parameters(), twins):
+            parameter.grad = torch.randn_like(parameter)
+            twin.grad = parameter.grad.clone()
+        norm = accelerator.clip_grad_norm_(net.parameters(), 0.01)
+        assert torch.equal(norm, torch.nn.utils.clip_grad_norm_(twins, 0.01))
+        for parameter, twin in zip(net.parameters(), twins):
+            assert torch.equal(parameter.grad, twin.grad), seed
+
+
 TWO = """
     import pathlib
     import torch

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import check, run
+from ranks import check, fork_ours, run
 from tiers import cases
 
 ALONE = [sys.executable]
@@ -60,16 +60,25 @@ SETTINGS = cases(
 )
 
 
-def trained(starter: list[str], folder: Path, where: str, *settings: str) -> list[dict]:
-    variables = {"PYTHONPATH": ":".join([*sys.path, str(Path(__file__).parent)])}
-    check(run(starter, folder, TRAIN, where, *settings, **variables))
+def answers(folder: Path, where: str) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"answer_{where}_*"))]
+
+
+def trained(starter: list[str], folder: Path, *settings: str) -> list[dict]:
+    variables = {"PYTHONPATH": ":".join([*sys.path, str(Path(__file__).parent)])}
+    check(run(starter, folder, TRAIN, "pretend", *settings, **variables))
+    return answers(folder, "pretend")
+
+
+def trained_on_cpu(num_processes: int, folder: Path, *settings: str) -> list[dict]:
+    fork_ours(TRAIN, folder, "cpu", *settings, num_ranks=num_processes)
+    return answers(folder, "cpu")
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_one_process_trains_as_on_the_cpu(settings: tuple[str, str], tmp_path: Path) -> None:
-    [expected] = trained(ALONE, tmp_path, "cpu", *settings)
-    [found] = trained(ALONE, tmp_path, "pretend", *settings)
+    [expected] = trained_on_cpu(1, tmp_path, *settings)
+    [found] = trained(ALONE, tmp_path, *settings)
     assert found["numbers"] == expected["numbers"]
     assert (expected["device"], expected["type"], expected["kernels"]) == ("cpu", "NO", 0)
     assert (found["device"], found["type"]) == ("pretend:0", "NO")
@@ -78,8 +87,8 @@ def test_one_process_trains_as_on_the_cpu(settings: tuple[str, str], tmp_path: P
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_two_processes_train_as_on_the_cpu(settings: tuple[str, str], tmp_path: Path) -> None:
-    expected = trained(LAUNCH, tmp_path, "cpu", *settings)
-    found = trained(LAUNCH, tmp_path, "pretend", *settings)
+    expected = trained_on_cpu(2, tmp_path, *settings)
+    found = trained(LAUNCH, tmp_path, *settings)
     assert [rank["numbers"] for rank in found] == [rank["numbers"] for rank in expected]
     assert [rank["device"] for rank in found] == ["pretend:0", "pretend:1"]
     assert {rank["type"] for rank in expected} == {"MULTI_CPU"}

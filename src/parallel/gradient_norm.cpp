@@ -87,7 +87,10 @@ at::Tensor clip_gradient_norm(
   const auto total = total_norm(held, norm_type, first);
   // The same small number as PyTorch's, against division by zero. The product
   // is made in any case: to look first would wait for the device.
-  const auto factor = at::clamp_max(max_norm / (total + 1e-6), 1.0);
+  // Python's `max_norm / total` is this product, whose last bit may differ from
+  // the quotient's.
+  const auto factor =
+      at::clamp_max((total + 1e-6).reciprocal() * max_norm, 1.0);
   for (const auto& [device, gradients] : devices) {
     at::_foreach_mul_(gradients, factor.to(gradients[0].device()));
   }
