@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug, _fully_sharded
+from accelerate import _C, _debug, _deepspeed, _fully_sharded
 from accelerate.errors import UsageError
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.state import AcceleratorState
@@ -19,6 +19,7 @@ from accelerate.utils.dataclasses import (
     AORecipeKwargs,
     AutocastKwargs,
     DataLoaderConfiguration,
+    DeepSpeedPlugin,
     DistributedDataParallelKwargs,
     DynamoBackend,
     FP8BackendType,
@@ -93,7 +94,6 @@ class Configuration:
     dataloader_config: DataLoaderConfiguration
     _run: _C.TrainingRun
 
-    # DeepSpeed and Megatron-LM are not part of this package.
     has_lomo_optimizer = delayed_fp8_autocast = fp8_enabled = False
 
     def _keep_handlers(self, handlers: dict[type, KwargsHandler]) -> None:
@@ -116,12 +116,20 @@ class Configuration:
     def _shard_options(self, options: _C.AcceleratorOptions) -> None:
         """What the run shards, and how."""
         self._shards = False
-        plugin = self.state.fsdp_plugin
-        if plugin is None:
+        self._deepspeed_plugin = self.state.deepspeed_plugin
+        if self._deepspeed_plugin is not None:
+            shard = _deepspeed.sharding_options(self._deepspeed_plugin, self.state.device)
+            if _deepspeed.reduces_each_batch(self._deepspeed_plugin):
+                options.accumulation.sync_each_batch = True
+        elif self.state.fsdp_plugin is not None:
+            shard = _fully_sharded.sharding_options(
+                self.state.fsdp_plugin,
+                self.state.environment,
+                self.state.device,
+                self.mixed_precision,
+            )
+        else:
             return
-        shard = _fully_sharded.sharding_options(
-            plugin, self.state.environment, self.state.device, self.mixed_precision
-        )
         self._shards = shard.stage > 0
         if self._shards and options.ddp.compression != _C.Compression.none:
             raise UsageError(
@@ -195,7 +203,7 @@ class Configuration:
         return self._run.scaler
 
     @property
-    def deepspeed_plugin(self) -> None:
+    def deepspeed_plugin(self) -> DeepSpeedPlugin | None:
         return self.state.deepspeed_plugin
 
     @property

@@ -39,7 +39,6 @@ _HANDLERS = (
 )
 # What a launcher asks for by a variable; None of it may be left out in silence.
 _SWITCHES = {
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
 }
 

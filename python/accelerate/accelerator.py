@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from accelerate import _C, _debug, _fully_sharded, _options, _trees
+from accelerate import _C, _debug, _deepspeed, _fully_sharded, _options, _trees
 from accelerate._captured_step import CapturedStep
 from accelerate._configuration import (
     Configuration,
@@ -48,6 +49,7 @@ from accelerate.utils import operations
 from accelerate.utils.dataclasses import (
     AutocastKwargs,
     DataLoaderConfiguration,
+    DeepSpeedPlugin,
     DynamoBackend,
     EngineKwargs,
     FullyShardedDataParallelPlugin,
@@ -58,6 +60,11 @@ from accelerate.utils.dataclasses import (
     RNGType,
     TorchDynamoPlugin,
     TorchTensorParallelPlugin,
+)
+from accelerate.utils.deepspeed import (
+    DeepSpeedOptimizerWrapper,
+    DeepSpeedSchedulerWrapper,
+    DummyScheduler,
 )
 
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -87,7 +94,7 @@ class Accelerator(Configuration, Observation, Saving):
         gradient_accumulation_steps: int = 1,
         cpu: bool = False,
         dataloader_config: DataLoaderConfiguration | None = None,
-        deepspeed_plugin: Any = None,
+        deepspeed_plugin: DeepSpeedPlugin | dict[str, DeepSpeedPlugin] | None = None,
         fsdp_plugin: FullyShardedDataParallelPlugin | None = None,
         torch_tp_plugin: TorchTensorParallelPlugin | None = None,
         megatron_lm_plugin: Any = None,
@@ -100,16 +107,10 @@ class Accelerator(Configuration, Observation, Saving):
         kwargs_handlers: list[KwargsHandler] | None = None,
         dynamo_backend: DynamoBackend | str | None = None,
         dynamo_plugin: TorchDynamoPlugin | None = None,
-        deepspeed_plugins: Any = None,
+        deepspeed_plugins: DeepSpeedPlugin | dict[str, DeepSpeedPlugin] | None = None,
         parallelism_config: ParallelismConfig | None = None,
     ) -> None:
-        _options.refuse_what_is_not_there(
-            {
-                "deepspeed_plugin": deepspeed_plugin,
-                "deepspeed_plugins": deepspeed_plugins,
-                "megatron_lm_plugin": megatron_lm_plugin,
-            }
-        )
+        _options.refuse_what_is_not_there({"megatron_lm_plugin": megatron_lm_plugin})
         if split_batches:
             _debug.warn(
                 "[Accelerator] got split_batches=True, which moved to "
@@ -144,11 +145,20 @@ class Accelerator(Configuration, Observation, Saving):
         options.save_on_each_node(self._saves_on_each_node)
 
         init = self.init_handler.to_kwargs() if self.init_handler else {}
+        sharding = {
+            "fsdp_plugin": _fully_sharded.plugin_of(fsdp_plugin),
+            "deepspeed_plugin": _deepspeed.plugins_of(deepspeed_plugin, deepspeed_plugins),
+        }
+        if None not in sharding.values():
+            raise UsageError(
+                "[Accelerator] got FSDP and DeepSpeed, expected one of them: leave a plugin out, "
+                "ACCELERATE_USE_FSDP or ACCELERATE_USE_DEEPSPEED"
+            )
         self.state = AcceleratorState(
             precision,
             cpu,
             dynamo_plugin=compiling,
-            fsdp_plugin=_fully_sharded.plugin_of(fsdp_plugin),
+            **sharding,
             parallelism_config=parallelism_config,
             _from_accelerator=True,
             **init,
@@ -208,6 +218,7 @@ class Accelerator(Configuration, Observation, Saving):
             "mixed_precision": self.mixed_precision,
             "cpu": self.state._cpu,
             "fsdp_plugin": self.state.fsdp_plugin,
+            "deepspeed_plugins": self.state.deepspeed_plugins,
         }
         return _load_accelerator, (arguments, of_state)
 
@@ -247,11 +258,26 @@ class Accelerator(Configuration, Observation, Saving):
                 f"[prepare] got {len(args)} objects and {len(device_placement)} entries of "
                 "device_placement, expected one for each object"
             )
-        first = [self._prepare_one(obj, placed) for obj, placed in zip(args, placements)]
+        objects = args if self.deepspeed_plugin is None else self._settle_deepspeed(args)
+        first = [self._prepare_one(obj, placed) for obj, placed in zip(objects, placements)]
         self._run.wire()
         # They look for the prepared optimizers.
-        result = [self.prepare_scheduler(obj) if _is_scheduler(obj) else obj for obj in first]
+        result = [
+            self._prepare_scheduler(obj, isinstance(given, DummyScheduler))
+            if _is_scheduler(obj)
+            else obj
+            for obj, given in zip(first, args)
+        ]
         return result[0] if len(result) == 1 else tuple(result)
+
+    def _settle_deepspeed(self, args: tuple) -> list[Any]:
+        if self.deepspeed_plugin is not self._deepspeed_plugin:
+            raise UsageError(
+                "[prepare] got another DeepSpeedPlugin selected than when this Accelerator was "
+                "made, whose options it has; make another Accelerator after "
+                "select_deepspeed_plugin"
+            )
+        return _deepspeed.settle(self, args)
 
     def _prepare_one(self, obj: Any, device_placement: bool | None) -> Any:
         if isinstance(obj, torch.utils.data.DataLoader):
@@ -352,12 +378,19 @@ class Accelerator(Configuration, Observation, Saving):
             if known.optimizer is optimizer:
                 return known
         placed = self.device_placement if device_placement is None else device_placement
-        prepared = AcceleratedOptimizer(optimizer, placed, self.scaler, _run=self._run)
+        kind = AcceleratedOptimizer if self.deepspeed_plugin is None else DeepSpeedOptimizerWrapper
+        prepared = kind(optimizer, placed, self.scaler, _run=self._run)
+        if isinstance(prepared, DeepSpeedOptimizerWrapper):
+            prepared._clip = self._clip_as_configured
         self._optimizers.append(prepared)
         return prepared
 
     def prepare_scheduler(self, scheduler: Any) -> AcceleratedScheduler:
         """The scheduler, in step with the prepared optimizer that it drives, or with all."""
+        return self._prepare_scheduler(scheduler, is_configured=False)
+
+    def _prepare_scheduler(self, scheduler: Any, is_configured: bool) -> AcceleratedScheduler:
+        """`is_configured`: DeepSpeed's configuration names it, whose engine moves it."""
         if isinstance(scheduler, AcceleratedScheduler):
             return scheduler
         for known in self._schedulers:
@@ -365,13 +398,17 @@ class Accelerator(Configuration, Observation, Saving):
                 return known
         driven = getattr(scheduler, "optimizer", None)
         own = [opt for opt in self._optimizers if driven in (opt, opt.optimizer)]
-        prepared = AcceleratedScheduler(
+        kind = DeepSpeedSchedulerWrapper if is_configured else AcceleratedScheduler
+        prepared = kind(
             scheduler,
             own or self._optimizers,
-            self.step_scheduler_with_optimizer,
-            self.split_batches,
+            self.step_scheduler_with_optimizer or is_configured,
+            self.split_batches or is_configured,
             _run=self._run,
         )
+        if isinstance(prepared, DeepSpeedSchedulerWrapper):
+            for opt in prepared.optimizers:
+                opt._scheduler = prepared
         self._schedulers.append(prepared)
         kept = SharedState(
             scheduler.state_dict,
@@ -558,8 +595,17 @@ class Accelerator(Configuration, Observation, Saving):
         self, parameters: Any, max_norm: float, norm_type: float = 2
     ) -> torch.Tensor:
         """Shrinks all gradients alike so that their norm is at most `max_norm`; returns the norm
-        before. While gradients are accumulated it leaves them alone and returns NaN."""
+        before. While gradients are accumulated it leaves them alone and returns NaN. With a
+        DeepSpeedPlugin the optimizer's step clips, by the configuration's limit: this only looks."""
+        if self.deepspeed_plugin is not None:
+            max_norm = math.inf
         return self._run.clip_grad_norm(_listed(parameters), max_norm, float(norm_type))
+
+    def _clip_as_configured(self) -> None:
+        limit = self._deepspeed_plugin.get_value("gradient_clipping")
+        if limit:
+            parameters = [p for model in self._models for p in model.parameters()]
+            self._run.clip_grad_norm(parameters, float(limit), 2.0)
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         """Cuts each number of the gradients to `[-clip_value, clip_value]`; nothing while gradients

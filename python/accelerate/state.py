@@ -360,10 +360,10 @@ _INITIALIZED = (
 
 class AcceleratorState:
     """`PartialState` and what an `Accelerator` has added to it: its precision, and how it compiles
-    models. Of what is not part of this package there is no plugin."""
+    models, and the plugins that say what is sharded."""
 
     _shared_state: dict[str, Any] = {}
-    deepspeed_plugin = deepspeed_plugins = fsdp_plugin = megatron_lm_plugin = None
+    deepspeed_plugins = fsdp_plugin = megatron_lm_plugin = None
     torch_tp_plugin = None
     # Of a run without a configuration.
     parallelism_config = device_mesh = dynamo_plugin = None
@@ -386,7 +386,7 @@ class AcceleratorState:
             # The first Accelerator after `end_training` connects anew.
             self._reset_state(True)
         if self.initialized:
-            self._check(mixed_precision, cpu, fsdp_plugin)
+            self._check(mixed_precision, cpu, fsdp_plugin, deepspeed_plugin)
             return
         if not _from_accelerator:
             raise UsageError(
@@ -400,14 +400,33 @@ class AcceleratorState:
         self._cpu = cpu
         self.dynamo_plugin = dynamo_plugin
         self.parallelism_config = parallelism_config
+        if deepspeed_plugin is not None:
+            self._keep_deepspeed(deepspeed_plugin, precision)
         # A process on its own has nobody to share with.
-        if fsdp_plugin is not None and self._partial.distributed_type != DistributedType.NO:
+        elif fsdp_plugin is not None and self._partial.distributed_type != DistributedType.NO:
             if precision != "no":
                 fsdp_plugin.set_mixed_precision(precision)
             self.fsdp_plugin = fsdp_plugin
             self.distributed_type = DistributedType.FSDP
 
-    def _check(self, mixed_precision: str | None, cpu: bool, fsdp_plugin: Any) -> None:
+    def _keep_deepspeed(self, plugins: Any, precision: str) -> None:
+        every = list(plugins.values()) if isinstance(plugins, dict) else [plugins]
+        for plugin in every:
+            plugin.set_mixed_precision(precision)
+        every[0].select(_from_accelerator_state=True)
+        self.deepspeed_plugins = plugins
+        # Of one process too: its configuration may name the optimizer.
+        self.distributed_type = DistributedType.DEEPSPEED
+
+    def _check(
+        self, mixed_precision: str | None, cpu: bool, fsdp_plugin: Any, deepspeed_plugin: Any
+    ) -> None:
+        if deepspeed_plugin is not None and self.deepspeed_plugins is None:
+            raise UsageError(
+                "[Accelerator] got a deepspeed_plugin, but an Accelerator of this process has none: "
+                f"{_INITIALIZED} `deepspeed_plugin` to `Accelerator()`; or call "
+                "AcceleratorState._reset_state() first"
+            )
         is_alone = self._partial.distributed_type == DistributedType.NO
         # Where one was given before, the variables ask for another.
         if fsdp_plugin is not None and self.fsdp_plugin is None and not is_alone:
@@ -422,7 +441,9 @@ class AcceleratorState:
                 f"{self.device}: {_INITIALIZED} `cpu=True` to `Accelerator()`; or call "
                 "AcceleratorState._reset_state(True) first"
             )
-        if mixed_precision is not None and mixed_precision != self._mixed_precision:
+        # DeepSpeed's configuration has one of its own.
+        is_other = mixed_precision not in (None, self._mixed_precision)
+        if is_other and self.deepspeed_plugins is None:
             raise UsageError(
                 f"[Accelerator] got mixed_precision='{mixed_precision}', but an Accelerator of this "
                 f"process has '{self._mixed_precision}': {_INITIALIZED} "
@@ -455,7 +476,15 @@ class AcceleratorState:
 
     @property
     def mixed_precision(self) -> str:
-        return self._mixed_precision
+        plugin = self.deepspeed_plugin
+        return self._mixed_precision if plugin is None else plugin._mixed_precision
+
+    @property
+    def deepspeed_plugin(self) -> Any:
+        """The selected one; None where the run does not use DeepSpeed's configuration."""
+        from accelerate.utils.deepspeed import get_active_deepspeed_plugin
+
+        return None if self.deepspeed_plugins is None else get_active_deepspeed_plugin(self)
 
     @property
     def is_fsdp2(self) -> bool:
@@ -473,14 +502,27 @@ class AcceleratorState:
         return accelerator._run
 
     def get_deepspeed_plugin(self, name: str) -> Any:
-        """Of plugins that were given by name, which this package takes none of."""
-        raise ValueError(f"[get_deepspeed_plugin] got {name!r}, but there is no DeepSpeed plugin")
+        """Of plugins that were given by name."""
+        plugins = self.deepspeed_plugins if isinstance(self.deepspeed_plugins, dict) else {}
+        if name not in plugins:
+            raise ValueError(
+                f"[get_deepspeed_plugin] got {name!r}, expected one of the names that plugins were "
+                f"given by: {', '.join(plugins) or 'there are none'}"
+            )
+        return plugins[name]
 
     def select_deepspeed_plugin(self, name: str | None = None) -> None:
-        self.get_deepspeed_plugin(str(name))
+        """Makes the plugin of this name the active one, for Accelerators made from now on."""
+        selected = self.get_deepspeed_plugin(str(name))
+        for plugin in self.deepspeed_plugins.values():
+            plugin._unselect()
+        selected.select(_from_accelerator_state=True)
 
     def __repr__(self) -> str:
-        return f"{self._partial!r}\nMixed precision type: {self.mixed_precision}\n"
+        text = f"{self._partial!r}\nMixed precision type: {self.mixed_precision}\n"
+        if self.deepspeed_plugin is not None:
+            text += f"ds_config: {self.deepspeed_plugin.deepspeed_config}\n"
+        return text
 
 
 def is_initialized() -> bool:

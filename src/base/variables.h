@@ -39,6 +39,15 @@ inline constexpr const char* kFsdpUseOrigParams = "FSDP_USE_ORIG_PARAMS";
 inline constexpr const char* kFsdpSyncModuleStates = "FSDP_SYNC_MODULE_STATES";
 inline constexpr const char* kFsdpIgnoredModules = "FSDP_IGNORED_MODULES";
 
+// How the Python package compiles models, as the original names it.
+inline constexpr const char* kDynamoBackend = "ACCELERATE_DYNAMO_BACKEND";
+inline constexpr const char* kDynamoMode = "ACCELERATE_DYNAMO_MODE";
+inline constexpr const char* kDynamoFullgraph =
+    "ACCELERATE_DYNAMO_USE_FULLGRAPH";
+inline constexpr const char* kDynamoDynamic = "ACCELERATE_DYNAMO_USE_DYNAMIC";
+inline constexpr const char* kDynamoRegional =
+    "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION";
+
 // For the launcher alone.
 inline constexpr const char* kConfigFile = "ACCELERATE_CONFIG_FILE";
 inline constexpr const char* kNumProcesses = "ACCELERATE_NUM_PROCESSES";

@@ -108,6 +108,13 @@ struct LaunchConfig {
   std::string fsdp_sync_module_states = {};
   std::string fsdp_ignored_modules = {};
 
+  // Compilation. Unset: the program decides.
+  std::string dynamo_backend = {};
+  std::string dynamo_mode = {};
+  bool dynamo_use_fullgraph = false;
+  bool dynamo_use_dynamic = false;
+  bool dynamo_use_regional_compilation = false;
+
   bool operator==(const LaunchConfig&) const = default;
 };
 

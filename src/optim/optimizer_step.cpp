@@ -185,6 +185,14 @@ void OptimizerStep::step(StepScalars scalars) {
   }
   const bool is_left_out = !takes_scalars && was_skipped();
   if (!is_left_out) {
+    const bool takes_copies = optimizer_->takes_copies();
+    for (const auto& known : engines_) {
+      const auto engine = known.lock();
+      const auto* copies = engine ? engine->lend_copies(takes_copies) : nullptr;
+      if (copies != nullptr) {
+        scalars.copies.push_back(copies);
+      }
+    }
     optimizer_->step(scalars);
   }
   is_done_ = true;

@@ -57,6 +57,15 @@ TEST(ToDocument, HasTheOriginalsSectionOnSharding) {
   EXPECT_FALSE(to_document({.num_processes = 2}).contains("fsdp_config"));
 }
 
+TEST(ToDocument, HasTheOriginalsSectionOnCompilation) {
+  const auto document =
+      to_document({.dynamo_backend = "INDUCTOR", .dynamo_use_dynamic = true});
+  EXPECT_EQ(
+      document["dynamo_config"].dump(),
+      R"({"dynamo_backend":"INDUCTOR","dynamo_use_dynamic":true})");
+  EXPECT_FALSE(to_document({.num_processes = 2}).contains("dynamo_config"));
+}
+
 TEST(ToDocument, ComesBackAsTheSameConfiguration) {
   const LaunchConfig config = {
       .cpu = true,

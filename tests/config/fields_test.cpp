@@ -85,12 +85,17 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--fsdp_use_orig_params,--fsdp-use-orig-params",
           "--fsdp_sync_module_states,--fsdp-sync-module-states",
           "--fsdp_ignored_modules,--fsdp-ignored-modules",
+          "--dynamo_backend,--dynamo-backend",
+          "--dynamo_mode,--dynamo-mode",
+          "--dynamo_use_fullgraph,--dynamo-use-fullgraph",
+          "--dynamo_use_dynamic,--dynamo-use-dynamic",
+          "--dynamo_use_regional_compilation,--dynamo-use-regional-"
+          "compilation",
           // These change nothing.
           "hidden --same_network",
           "hidden --rdzv_backend",
           "hidden --rdzv_conf",
           "hidden --role",
-          "hidden --dynamo_backend",
           "hidden --monitor_interval",
       }));
 }
@@ -119,7 +124,6 @@ TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
       {"--megatron_lm_tp_degree", "Megatron"},
       {"--parallelism-config-tp-size", "tensor"},
       {"--tpu", "TPU"},
-      {"--dynamo_mode", "torch.compile"},
       {"--fp8_backend", "bf16"},
       {"--aws_access_key_id", "SageMaker"},
   };

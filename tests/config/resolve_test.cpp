@@ -90,6 +90,11 @@ const Row kRows[] = {
     {"fsdp_use_orig_params", "true", "false", "true"},
     {"fsdp_sync_module_states", "true", "false", "true"},
     {"fsdp_ignored_modules", "a", "b", "c"},
+    {"dynamo_backend", "NO", "EAGER", "inductor"},
+    {"dynamo_mode", "default", "max-autotune", "reduce-overhead"},
+    {"dynamo_use_fullgraph", "true", "false", "true"},
+    {"dynamo_use_dynamic", "true", "false", "true"},
+    {"dynamo_use_regional_compilation", "true", "false", "true"},
 };
 
 class Precedence : public ::testing::TestWithParam<Row> {
@@ -206,7 +211,6 @@ TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
       with_file(
           "rdzv_backend: static\nsame_network: false\n",
           {{"rdzv_backend", {"static", "--rdzv_backend"}},
-           {"dynamo_backend", {"no", "--dynamo_backend"}},
            {"same_network", {"true", "--same_network"}}})
           .notes,
       IsEmpty());

@@ -8,7 +8,8 @@ import enum
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -718,6 +719,263 @@ def _fsdp_choice(kind: Any, value: Any, names: list[str]) -> Any:
         raise ValueError(
             f"[FSDP] got {value} as a {kind.__name__}, expected one of {names}"
         ) from None
+
+
+# Fields of the plugin that DeepSpeed's configuration has too, and their names there.
+_DEEPSPEED_KEYS = {
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "gradient_clipping",
+    "zero_stage": "zero_optimization.stage",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
+    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+}
+
+
+@dataclass
+class DeepSpeedPlugin:
+    """How `prepare` shards models, in DeepSpeed's words (docs/guide_sharding.md says what each does
+    here). `hf_ds_config` is a configuration of DeepSpeed, as a dictionary or the path of a JSON
+    file; its values win over the fields, its "auto" values are filled in. Names, defaults and the
+    variables ACCELERATE_DEEPSPEED_*, which are read for what is left out, are the original's."""
+
+    hf_ds_config: Any = None
+    gradient_accumulation_steps: int | str | None = None
+    gradient_clipping: float | str | None = None
+    zero_stage: int | None = None
+    is_train_batch_min: bool = True
+    offload_optimizer_device: str | None = None
+    offload_param_device: str | None = None
+    offload_optimizer_nvme_path: str | None = None
+    offload_param_nvme_path: str | None = None
+    zero3_init_flag: bool | None = None
+    zero3_save_16bit_model: bool | None = None
+    transformer_moe_cls_names: str | None = None
+    enable_msamp: bool | None = None
+    msamp_opt_level: Literal["O1", "O2"] | None = None
+
+    def __post_init__(self) -> None:
+        from accelerate.utils.deepspeed import HfDeepSpeedConfig
+
+        self._read_variables()
+        if self.hf_ds_config in (None, "none"):
+            self.hf_ds_config = HfDeepSpeedConfig(self._config_of_fields())
+        else:
+            if not isinstance(self.hf_ds_config, HfDeepSpeedConfig):
+                self.hf_ds_config = HfDeepSpeedConfig(self.hf_ds_config)
+            self._join_config()
+        self.deepspeed_config = self.hf_ds_config.config
+        if self.zero3_init_flag is None:
+            self.zero3_init_flag = parse_flag_from_env(
+                "ACCELERATE_DEEPSPEED_ZERO3_INIT", self.hf_ds_config.is_zero3()
+            )
+        if self.zero3_init_flag and not self.hf_ds_config.is_zero3():
+            warnings.warn(
+                "[DeepSpeed] got zero3_init_flag, which is only applicable for ZeRO Stage 3. "
+                "Setting it to False.",
+                stacklevel=3,
+            )
+            self.zero3_init_flag = False
+        self._selected = False
+
+    def _read_variables(self) -> None:
+        def read(name: str, variable: str, default: Any, convert: Callable = str) -> None:
+            if getattr(self, name) is None:
+                setattr(self, name, convert(os.environ.get(f"ACCELERATE_{variable}", default)))
+
+        def number(kind: type) -> Callable:
+            return lambda text: text if text == "auto" else kind(text)
+
+        read("gradient_accumulation_steps", "GRADIENT_ACCUMULATION_STEPS", "auto", number(int))
+        read("gradient_clipping", "GRADIENT_CLIPPING", "auto", number(float))
+        read("zero_stage", "DEEPSPEED_ZERO_STAGE", 2, int)
+        for what in ("optimizer", "param"):
+            for part in ("device", "nvme_path"):
+                name = f"offload_{what}_{part}"
+                read(name, f"DEEPSPEED_{name.upper()}", "none")
+        read(
+            "zero3_save_16bit_model",
+            "DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
+            "false",
+            lambda text: text.lower() == "true",
+        )
+        read("enable_msamp", "FP8_BACKEND", "", lambda text: text == "MSAMP")
+        read("msamp_opt_level", "FP8_OPT_LEVEL", "O1")
+        read("hf_ds_config", "DEEPSPEED_CONFIG_FILE", "none")
+        if self.transformer_moe_cls_names is None:
+            self.transformer_moe_cls_names = os.environ.get(
+                "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"
+            )
+
+    def _config_of_fields(self) -> dict[str, Any]:
+        zero: dict[str, Any] = {"stage": self.zero_stage}
+        for what in ("optimizer", "param"):
+            device = getattr(self, f"offload_{what}_device")
+            path = getattr(self, f"offload_{what}_nvme_path")
+            zero[f"offload_{what}"] = {
+                "device": device,
+                "nvme_path": path if device == "nvme" else None,
+            }
+        zero["stage3_gather_16bit_weights_on_model_save"] = self.zero3_save_16bit_model
+        config = {
+            "train_batch_size": "auto",
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "zero_optimization": zero,
+        }
+        if self.gradient_clipping:
+            config["gradient_clipping"] = self.gradient_clipping
+        return config
+
+    def _join_config(self) -> None:
+        """Fills the configuration from the fields where it says "auto", and the fields from it."""
+        config = self.hf_ds_config
+        config.config.setdefault("gradient_accumulation_steps", 1)
+        if "zero_optimization" not in config.config:
+            raise ValueError(
+                "[DeepSpeed] got a configuration without zero_optimization: Please specify the ZeRO "
+                "optimization config in the DeepSpeed config."
+            )
+        self._check_fields()
+        values = {key: getattr(self, name) for name, key in _DEEPSPEED_KEYS.items()}
+        for key in values:
+            self.fill_match(key, must_match=False, **values)
+        config.set_stage_and_offload()
+        for name, key in _DEEPSPEED_KEYS.items():
+            if config.get_value(key) not in (None, "auto"):
+                setattr(self, name, config.get_value(key))
+
+    @staticmethod
+    def _check_fields() -> None:
+        given = os.environ.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",")
+        ignored = [name for name in given if name in {*_DEEPSPEED_KEYS, "mixed_precision"}]
+        if ignored:
+            raise ValueError(
+                f"[DeepSpeed] got {', '.join(ignored)} beside deepspeed_config_file. When using "
+                "`deepspeed_config_file`, the following accelerate config variables will be "
+                f"ignored: {[*_DEEPSPEED_KEYS, 'mixed_precision']}; write them into the DeepSpeed "
+                "config file"
+            )
+
+    def fill_match(
+        self,
+        ds_key_long: str,
+        mismatches: list[str] | None = None,
+        must_match: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Puts `kwargs[ds_key_long]` in the place of an "auto"; where there is a value, and it
+        `must_match`, adds a line to `mismatches`."""
+        node, key = self.hf_ds_config.find_config_node(ds_key_long)
+        if node is None:
+            return
+        if node.get(key) == "auto":
+            if ds_key_long not in kwargs:
+                raise ValueError(
+                    f"[DeepSpeed] `{ds_key_long}` not found in kwargs. Please specify "
+                    f"`{ds_key_long}` without `auto` (set to correct value) in the DeepSpeed config "
+                    "file or pass it in kwargs."
+                )
+            node[key] = kwargs[ds_key_long]
+        elif must_match and node.get(key) is not None and mismatches is not None:
+            if ds_key_long in kwargs and node[key] != kwargs[ds_key_long]:
+                mismatches.append(
+                    f"- ds {ds_key_long}={node[key]} vs arg {ds_key_long}={kwargs[ds_key_long]}"
+                )
+
+    def is_auto(self, ds_key_long: str) -> bool:
+        return self.hf_ds_config.get_value(ds_key_long) == "auto"
+
+    def get_value(self, ds_key_long: str, default: Any = None) -> Any:
+        return self.hf_ds_config.get_value(ds_key_long, default)
+
+    def deepspeed_config_process(
+        self,
+        prefix: str = "",
+        mismatches: list[str] | None = None,
+        config: dict[str, Any] | None = None,
+        must_match: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """`fill_match` of all values of the configuration; raises where any do not match."""
+        mismatches = [] if mismatches is None else mismatches
+        for key, value in (self.deepspeed_config if config is None else config).items():
+            if isinstance(value, dict):
+                self.deepspeed_config_process(
+                    f"{prefix}{key}.", mismatches, value, must_match, **kwargs
+                )
+            else:
+                self.fill_match(prefix + key, mismatches, must_match, **kwargs)
+        if mismatches and not prefix:
+            lines = "\n".join(mismatches)
+            raise ValueError(
+                "Please correct the following DeepSpeed config values that mismatch kwargs values:"
+                f"\n{lines}\nThe easiest method is to set these DeepSpeed config values to 'auto'."
+            )
+
+    def set_mixed_precision(self, mixed_precision: str) -> None:
+        """Makes the configuration compute in this precision where it leaves that open."""
+        config = self.deepspeed_config
+        other = {"fp16": "bf16", "bf16": "fp16"}.get(mixed_precision)
+        if other is not None:
+            config.setdefault(mixed_precision, {"enabled": True})
+            if str(config.get(other, {}).get("enabled")).lower() == "true":
+                raise ValueError(
+                    f"[DeepSpeed] `--mixed_precision` arg cannot be set to `{mixed_precision}` when "
+                    f"`{other}` is set in the DeepSpeed config file."
+                )
+        for name in ("fp16", "bf16"):
+            config.setdefault(name, {"enabled": False})
+            key = f"{name}.enabled"
+            self.fill_match(key, must_match=False, **{key: mixed_precision == name})
+
+    @property
+    def _mixed_precision(self) -> str:
+        for name in ("fp16", "bf16"):
+            if self.deepspeed_config.get(name, {}).get("enabled"):
+                return name
+        return "no"
+
+    def set_deepspeed_weakref(self) -> None:
+        """Nothing: models are built whole, and `prepare` cuts them."""
+
+    def is_zero3_init_enabled(self) -> bool:
+        return bool(self.zero3_init_flag)
+
+    @contextmanager
+    def zero3_init_context_manager(self, enable: bool = False) -> Iterator[None]:
+        before, self.zero3_init_flag = self.zero3_init_flag, enable
+        try:
+            yield
+        finally:
+            self.zero3_init_flag = before
+
+    def set_moe_leaf_modules(self, model: torch.nn.Module) -> None:
+        """Nothing: parameters are gathered by the operators that read them, not by modules."""
+
+    def select(self, _from_accelerator_state: bool = False) -> None:
+        if not _from_accelerator_state:
+            raise ValueError(
+                "[DeepSpeed] A `DeepSpeedPlugin` object must be enabled manually by calling "
+                "`AcceleratorState().select_deepspeed_plugin(plugin_key)`."
+            )
+        self._selected = True
+
+    def _unselect(self) -> None:
+        self._selected = False
+
+    @property
+    def selected(self) -> bool:
+        return self._selected
+
+    @selected.setter
+    def selected(self, value: bool) -> None:
+        raise NotImplementedError(
+            "[DeepSpeed] 'selected' can only be set through calling "
+            "'AcceleratorState().select_deepspeed_plugin(key)'."
+        )
 
 
 # --- options of what is not part of this package ------------------------------------------------

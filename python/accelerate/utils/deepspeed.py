@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed is not part of this package; its configuration can be read, which transformers does
-where DeepSpeed is installed."""
+"""Its configuration and the classes of the original around it; what shards models is this package's
+own engine (docs/guide_sharding.md)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import base64
 import copy
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from accelerate._placeholders import placeholders_for
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+from accelerate.utils.dataclasses import DeepSpeedPlugin
 
 
 class HfDeepSpeedConfig:
@@ -118,12 +122,45 @@ class DummyScheduler:
         self.kwargs = kwargs
 
 
-def get_active_deepspeed_plugin(state: Any) -> None:
-    """There is none."""
-    raise ValueError(
-        "Couldn't retrieve the active `DeepSpeedPlugin` as none were enabled. If you want to use "
-        "DeepSpeed, use Hugging Face's own package."
-    )
+class DeepSpeedOptimizerWrapper(AcceleratedOptimizer):
+    """What `prepare` makes of an optimizer with a `DeepSpeedPlugin`: `step` clips gradients first and
+    moves the configuration's scheduler after an update."""
+
+    # Set by `prepare`.
+    _clip: Callable[[], Any] | None = None
+    _scheduler: DeepSpeedSchedulerWrapper | None = None
+
+    def step(self, closure: Callable | None = None) -> Any:
+        if self._clip is not None:
+            self._clip()
+        result = super().step(closure)
+        if self._scheduler is not None:
+            self._scheduler.move()
+        return result
+
+
+class DeepSpeedSchedulerWrapper(AcceleratedScheduler):
+    """What `prepare` makes of a `DummyScheduler`: the optimizer's `step` moves it, once in each
+    update."""
+
+    def step(self) -> None:
+        """Nothing: the optimizer has moved it."""
+
+    def move(self) -> None:
+        super().step()
+
+
+def get_active_deepspeed_plugin(state: Any) -> DeepSpeedPlugin:
+    """The selected one of those that the state has."""
+    plugins = state.deepspeed_plugins
+    if plugins is None:
+        raise ValueError(
+            "[DeepSpeed] Couldn't retrieve the active `DeepSpeedPlugin` as none were enabled. Give "
+            "one to `Accelerator(deepspeed_plugin=...)`, or launch with --use_deepspeed."
+        )
+    if not isinstance(plugins, dict):
+        return plugins
+    return next(plugin for plugin in plugins.values() if plugin.selected)
 
 
 __getattr__ = placeholders_for(__name__)

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a `DeepSpeedPlugin` to what the engine shards, and to the optimizer and the scheduler that its
+configuration names (docs/guide_sharding.md)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from accelerate import _C, _debug
+from accelerate.errors import UsageError
+from accelerate.state import AcceleratorState, is_initialized
+from accelerate.utils.dataclasses import DeepSpeedPlugin
+from accelerate.utils.deepspeed import DummyOptim, DummyScheduler
+from accelerate.utils.environment import parse_flag_from_env
+
+_SWITCH = "ACCELERATE_USE_DEEPSPEED"
+_STAGES = (0, 1, 2, 3)
+_GRADIENTS = 2
+_MIN_UNIT_NUMBERS = 65_536
+
+# What a configuration may say, with a trailing dot for everything below. Of what is not listed
+# nobody knows what it would change.
+_FOLLOWED = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "optimizer.",
+    "scheduler.",
+    "fp16.",
+    "bf16.",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "zero_optimization.stage",
+    "zero_optimization.offload_optimizer.",
+    "zero_optimization.offload_param.",
+    # Weights are given out whole, and in the model's own precision, with and without these.
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save",
+    # This is how it is always done.
+    "zero_optimization.overlap_comm",
+    "zero_optimization.contiguous_gradients",
+    "zero_optimization.reduce_scatter",
+    "zero_optimization.allgather_partitions",
+    "zero_optimization.ignore_unused_parameters",
+)
+_ONLY_SPEED = (
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "dump_state",
+    "memory_breakdown",
+    "disable_allgather",
+    "flops_profiler.",
+    "comms_logger.",
+    "tensorboard.",
+    "wandb.",
+    "comet.",
+    "csv_monitor.",
+    "aio.",
+    "activation_checkpointing.",
+    "checkpoint.",
+    "zero_optimization.reduce_bucket_size",
+    "zero_optimization.allgather_bucket_size",
+    "zero_optimization.round_robin_gradients",
+    "zero_optimization.use_multi_rank_bucket_allreduce",
+    "zero_optimization.sub_group_size",
+    "zero_optimization.load_from_fp32_weights",
+    "zero_optimization.elastic_checkpoint",
+    "zero_optimization.memory_efficient_linear",
+    "zero_optimization.pipeline_loading_checkpoint",
+    "zero_optimization.override_module_apply",
+    "zero_optimization.log_trace_cache_warnings",
+    "zero_optimization.stage3_prefetch_bucket_size",
+    "zero_optimization.stage3_max_live_parameters",
+    "zero_optimization.stage3_max_reuse_distance",
+    "zero_optimization.stage3_param_persistence_threshold",
+    "zero_optimization.stage3_model_persistence_threshold",
+    "zero_optimization.stage3_module_granularity_threshold",
+    "zero_optimization.stage3_use_all_reduce_for_fetch_params",
+)
+# Values that ask for nothing beside those that are false.
+_DEFAULTS = {
+    "communication_data_type": "fp32",
+    "data_types.grad_accum_dtype": "fp32",
+    "gradient_predivide_factor": 1.0,
+    "zero_optimization.zero_hpz_partition_size": 1,
+    "zero_optimization.mics_shard_size": -1,
+    "tensor_parallel.autotp_size": 1,
+}
+
+
+def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeedPlugin] | None:
+    """The plugin, or several by name, from either argument, an earlier Accelerator or the variables;
+    None where DeepSpeed was not asked for."""
+    if given is not None and others is not None:
+        raise UsageError(
+            "[Accelerator] You cannot pass in both `deepspeed_plugins` and `deepspeed_plugin`."
+        )
+    plugins = others if given is None else given
+    known = AcceleratorState().deepspeed_plugins if is_initialized() else None
+    if plugins is None:
+        return known or (DeepSpeedPlugin() if parse_flag_from_env(_SWITCH) else None)
+    if known is not None and plugins is not known:
+        raise NotImplementedError(
+            "[Accelerator] You cannot pass in a `deepspeed_plugin` when creating a second "
+            "`Accelerator`. Please make sure the first `Accelerator` is initialized with all the "
+            "plugins you want to use."
+        )
+    for plugin in plugins.values() if isinstance(plugins, dict) else [plugins]:
+        if not isinstance(plugin, DeepSpeedPlugin):
+            raise TypeError(
+                f"[Accelerator] got {type(plugin).__name__}: `deepspeed_plugin` must be a "
+                "DeepSpeedPlugin object."
+            )
+    # Libraries ask for it.
+    os.environ[_SWITCH] = "true"
+    return plugins
+
+
+def sharding_options(plugin: DeepSpeedPlugin, device: torch.device) -> _C.ShardingOptions:
+    """Raises in one line where something is asked for that would not come out as asked."""
+    _check_config(plugin)
+    _check_offload(plugin, device)
+    if plugin.zero_stage not in _STAGES:
+        raise UsageError(f"[DeepSpeed] got zero stage {plugin.zero_stage}, expected one of {_STAGES}")
+    if plugin.zero_stage > 0 and device.type != "cpu":
+        raise NotImplementedError(
+            f"[DeepSpeed] got zero stage {plugin.zero_stage} for processes on {device.type}, where "
+            "this version does not shard yet; use stage 0 or cpu=True"
+        )
+    return _C.ShardingOptions(
+        stage=plugin.zero_stage, min_unit_numbers=_MIN_UNIT_NUMBERS, prefetch=1
+    )
+
+
+def reduces_each_batch(plugin: DeepSpeedPlugin) -> bool:
+    """Whether only parts of gradients are kept while they are accumulated."""
+    return plugin.zero_stage >= _GRADIENTS
+
+
+def _leaves(node: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in node.items():
+        # A section with a switch that is off asks for nothing.
+        if isinstance(value, dict) and value.get("enabled", True) not in (False, "false"):
+            yield from _leaves(value, f"{prefix}{key}.")
+        elif not isinstance(value, dict):
+            yield prefix + key, value
+
+
+def _is_in(key: str, names: Iterable[str]) -> bool:
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
+
+
+def _check_config(plugin: DeepSpeedPlugin) -> None:
+    without_effect = []
+    for key, value in _leaves(plugin.deepspeed_config):
+        if _is_in(key, _FOLLOWED) or not value or value in ("none", _DEFAULTS.get(key)):
+            continue
+        if not _is_in(key, _ONLY_SPEED):
+            raise NotImplementedError(
+                f"[DeepSpeed] got {key}={value} in the configuration, which this version does not "
+                "have, and without which memory or numbers are others; leave it out"
+            )
+        without_effect.append(key)
+    if plugin.get_value("fp16.enabled") and plugin.get_value("fp16.loss_scale"):
+        raise NotImplementedError(
+            f"[DeepSpeed] got fp16.loss_scale={plugin.get_value('fp16.loss_scale')}, but losses are "
+            "scaled by a number that moves; use 0, or bf16"
+        )
+    if plugin.enable_msamp:
+        raise NotImplementedError("[DeepSpeed] got MS-AMP, which this version does not have; use bf16")
+    if without_effect:
+        _debug.warn(
+            f"[DeepSpeed] what the configuration says of {', '.join(without_effect)} changes nothing "
+            "here",
+            stacklevel=5,
+        )
+
+
+def _check_offload(plugin: DeepSpeedPlugin, device: torch.device) -> None:
+    for what in ("optimizer", "param"):
+        where = plugin.get_value(f"zero_optimization.offload_{what}.device")
+        # Parts are on the CPU where processes are.
+        if where not in (None, "none") and not (where == "cpu" and device.type == "cpu"):
+            raise NotImplementedError(
+                f"[DeepSpeed] got offload_{what}_device={where}, but parts stay on {device.type}; use "
+                "none, and more processes"
+            )
+
+
+# --- prepare ---------------------------------------------------------------------------------
+
+
+def settle(accelerator: Any, objects: tuple) -> list[Any]:
+    """Fills in what the configuration leaves to `prepare`; gives the objects with the optimizer and
+    the scheduler that it names in the place of their dummies."""
+    plugin = accelerator.deepspeed_plugin
+    _settle_batches(accelerator, plugin, objects)
+    optimizer = _one_of(objects, (torch.optim.Optimizer, DummyOptim))
+    scheduler = _one_of(objects, (torch.optim.lr_scheduler.LRScheduler, DummyScheduler))
+    _check_pair(plugin, optimizer, scheduler)
+    model = _one_of(objects, torch.nn.Module)
+    if model is not None:
+        _fill(accelerator, plugin, model, optimizer, scheduler)
+    made: dict[int, Any] = {}
+    if isinstance(optimizer, DummyOptim):
+        made[id(optimizer)] = _optimizer_of(plugin, optimizer)
+    if isinstance(scheduler, DummyScheduler):
+        driven = made.get(id(scheduler.optimizer), scheduler.optimizer)
+        made[id(scheduler)] = _scheduler_of(plugin, scheduler, driven)
+    return [made.get(id(obj), obj) for obj in objects]
+
+
+def _one_of(objects: tuple, kind: Any) -> Any:
+    found = [obj for obj in objects if isinstance(obj, kind)]
+    return found[-1] if found else None
+
+
+def _settle_batches(accelerator: Any, plugin: DeepSpeedPlugin, objects: tuple) -> None:
+    plugin.fill_match(
+        "gradient_accumulation_steps",
+        must_match=False,
+        gradient_accumulation_steps=accelerator.gradient_accumulation_steps,
+    )
+    num_steps = plugin.get_value("gradient_accumulation_steps")
+    if num_steps != accelerator.gradient_accumulation_steps:
+        _debug.warn(
+            "[prepare] Gradient accumulation steps mismatch: GradientAccumulationPlugin has "
+            f"{accelerator.gradient_accumulation_steps}, DeepSpeed config has {num_steps}. Using "
+            "DeepSpeed's value.",
+            stacklevel=4,
+        )
+        accelerator.gradient_accumulation_steps = num_steps
+    config = plugin.deepspeed_config
+    sizes = [
+        obj.batch_size for obj in objects if getattr(obj, "batch_size", None) is not None
+    ]
+    if plugin.is_auto("train_micro_batch_size_per_gpu") and sizes:
+        size = min(sizes) if plugin.is_train_batch_min else max(sizes)
+        num_parts = accelerator.num_processes if accelerator.split_batches else 1
+        config["train_micro_batch_size_per_gpu"] = size // num_parts
+    size = plugin.get_value("train_micro_batch_size_per_gpu")
+    if not isinstance(size, int):
+        return
+    together = size * num_steps * accelerator.num_processes
+    if plugin.is_auto("train_batch_size"):
+        config["train_batch_size"] = together
+    elif config.get("train_batch_size", together) != together:
+        raise UsageError(
+            f"[DeepSpeed] got train_batch_size={config['train_batch_size']}, expected {together}: "
+            f"{size} samples (train_micro_batch_size_per_gpu) x {num_steps} "
+            f"(gradient_accumulation_steps) x {accelerator.num_processes} processes; use auto"
+        )
+
+
+def _check_pair(plugin: DeepSpeedPlugin, optimizer: Any, scheduler: Any) -> None:
+    """The original's rules of what the code gives and what the configuration names."""
+    config = plugin.deepspeed_config
+    is_dummy = isinstance(optimizer, DummyOptim)
+    if optimizer is not None and is_dummy != ("optimizer" in config):
+        raise ValueError(
+            "[DeepSpeed] You cannot create a `DummyOptim` without specifying an optimizer in the "
+            "config file."
+            if is_dummy
+            else "[DeepSpeed] You cannot specify an optimizer in the config file and in the code at "
+            "the same time. Please remove the optimizer from the config file or create "
+            "`accelerate.utils.DummyOptim` in the code."
+        )
+    if scheduler is None:
+        return
+    if not isinstance(scheduler, DummyScheduler):
+        if "scheduler" in config:
+            raise ValueError(
+                "[DeepSpeed] You cannot specify a scheduler in the config file and in the code at "
+                "the same time. Please remove the scheduler from the config file or create "
+                "`accelerate.utils.DummyScheduler` in the code."
+            )
+        if is_dummy:
+            raise ValueError(
+                "[DeepSpeed] You can only specify `accelerate.utils.DummyScheduler` in the code "
+                "when using `accelerate.utils.DummyOptim`."
+            )
+    elif "scheduler" not in config and scheduler.lr_scheduler_callable is None:
+        raise ValueError(
+            "[DeepSpeed] Either specify a scheduler in the config file or pass in the "
+            "`lr_scheduler_callable` parameter when using `accelerate.utils.DummyScheduler`."
+        )
+
+
+def _fill(
+    accelerator: Any,
+    plugin: DeepSpeedPlugin,
+    model: torch.nn.Module,
+    optimizer: Any,
+    scheduler: Any,
+) -> None:
+    zero = "zero_optimization."
+    values: dict[str, Any] = {
+        "gradient_clipping": 1.0,
+        f"{zero}stage3_gather_16bit_weights_on_model_save": False,
+    }
+    # Without a loader they stay as they are.
+    for key in ("train_batch_size", "train_micro_batch_size_per_gpu"):
+        values[key] = plugin.get_value(key)
+    config = getattr(model, "config", None)
+    width = getattr(config, "hidden_size", None) or max(
+        getattr(config, "hidden_sizes", None) or [0]
+    )
+    # They change nothing, and are filled in for whoever reads them.
+    values[f"{zero}reduce_bucket_size"] = width * width
+    values[f"{zero}stage3_prefetch_bucket_size"] = int(0.9 * width * width)
+    values[f"{zero}stage3_param_persistence_threshold"] = 10 * width
+    if isinstance(optimizer, DummyOptim):
+        values["optimizer.params.lr"] = optimizer.lr
+        values["optimizer.params.weight_decay"] = optimizer.weight_decay
+    if isinstance(scheduler, DummyScheduler):
+        driven = scheduler.optimizer
+        defaults = getattr(driven, "defaults", None)
+        values["scheduler.params.warmup_min_lr"] = 0
+        values["scheduler.params.warmup_max_lr"] = (
+            getattr(driven, "lr", None) if defaults is None else defaults["lr"]
+        )
+        values["scheduler.params.warmup_num_steps"] = max(1, scheduler.warmup_num_steps)
+        if scheduler.total_num_steps is not None:
+            num_moves = 1 if accelerator.split_batches else accelerator.num_processes
+            values["scheduler.params.total_num_steps"] = math.ceil(
+                scheduler.total_num_steps / num_moves
+            )
+    plugin.deepspeed_config_process(must_match=False, **values)
+
+
+def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Optimizer:
+    """What the section `optimizer` names: DeepSpeed's own kinds of Adam, else a class of torch's."""
+    section = plugin.deepspeed_config["optimizer"]
+    name, options = section.get("type"), dict(section.get("params", {}))
+    if str(name).lower() in ("adam", "adamw"):
+        # DeepSpeed's Adam decays as AdamW does unless it is told not to; its default is no decay.
+        is_decoupled = options.pop("adam_w_mode", True) or str(name).lower() == "adamw"
+        if not options.pop("torch_adam", False):
+            options.setdefault("weight_decay", 0.0)
+        kind: Any = torch.optim.AdamW if is_decoupled else torch.optim.Adam
+    else:
+        kind = getattr(torch.optim, str(name), None)
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        raise NotImplementedError(
+            f"[DeepSpeed] got the optimizer {name}, expected Adam, AdamW or a class of torch.optim; "
+            "make it in the code, and leave the section optimizer out"
+        )
+    try:
+        return kind(dummy.params, **options)
+    except TypeError as error:
+        raise UsageError(f"[DeepSpeed] got the optimizer {name} with {options}: {error}") from error
+
+
+def _scheduler_of(plugin: DeepSpeedPlugin, dummy: DummyScheduler, driven: Any) -> Any:
+    driven = getattr(driven, "optimizer", driven)
+    if dummy.lr_scheduler_callable is not None:
+        return dummy.lr_scheduler_callable(driven)
+    section = plugin.deepspeed_config["scheduler"]
+    name, options = section.get("type"), dict(section.get("params", {}))
+    kinds = {"WarmupLR": WarmupLR, "WarmupDecayLR": WarmupDecayLR}
+    if name not in kinds:
+        raise NotImplementedError(
+            f"[DeepSpeed] got the scheduler {name}, expected one of {', '.join(kinds)}; give "
+            "DummyScheduler an lr_scheduler_callable, and leave the section scheduler out"
+        )
+    try:
+        return kinds[name](driven, **options)
+    except TypeError as error:
+        raise UsageError(f"[DeepSpeed] got the scheduler {name} with {options}: {error}") from error
+
+
+class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
+    """DeepSpeed's: from one rate to another in `warmup_num_steps` updates, along a logarithm or a
+    line, then constant. As there, the second update still has the first rate."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        warmup_min_lr: float = 0.0,
+        warmup_max_lr: float = 0.001,
+        warmup_num_steps: int = 1000,
+        warmup_type: str = "log",
+        last_batch_iteration: int = -1,
+    ) -> None:
+        if warmup_type not in ("log", "linear"):
+            raise UsageError(f"[DeepSpeed] got warmup_type={warmup_type}, expected log or linear")
+        self.warmup_min_lr = warmup_min_lr
+        self.warmup_max_lr = warmup_max_lr
+        # A logarithm of one would divide by zero.
+        self.warmup_num_steps = max(2, warmup_num_steps)
+        self.warmup_type = warmup_type
+        super().__init__(optimizer, last_batch_iteration)
+
+    def get_lr(self) -> list[float]:
+        # torch counts the start as a step.
+        part = self._part(max(0, self.last_epoch - 1))
+        rate = self.warmup_min_lr + (self.warmup_max_lr - self.warmup_min_lr) * part
+        return [rate for _ in self.optimizer.param_groups]
+
+    def _part(self, step: int) -> float:
+        if step >= self.warmup_num_steps:
+            return self._part_after(step)
+        if self.warmup_type == "linear":
+            return step / self.warmup_num_steps
+        return math.log(step + 1) / math.log(self.warmup_num_steps)
+
+    def _part_after(self, step: int) -> float:
+        return 1.0
+
+
+class WarmupDecayLR(WarmupLR):
+    """DeepSpeed's: `WarmupLR`, then along a line down to zero at `total_num_steps`."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, total_num_steps: int, **options: Any) -> None:
+        self.total_num_steps = total_num_steps
+        super().__init__(optimizer, **options)
+
+    def _part_after(self, step: int) -> float:
+        left = self.total_num_steps - step
+        return max(0.0, left / max(1.0, self.total_num_steps - self.warmup_num_steps))

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSpeed's plugin and configuration: what they shard, fill in, clip and schedule, and what is
+refused. Two processes add two gradients and halve the sum, so that weights are those of data
+parallel training bit for bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import ranks
+import torch
+from original import originals_python
+
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DeepSpeedPlugin, DistributedType, DummyOptim, DummyScheduler
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
+    # The Accelerator sets it for libraries.
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "false")
+    AcceleratorState._reset_state(True)
+    yield
+    AcceleratorState._reset_state(True)
+
+
+TRAIN = """
+    import json, os, sys
+    import torch
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DeepSpeedPlugin, DummyOptim, DummyScheduler, set_seed
+
+    def net():
+        torch.manual_seed(1)
+        return torch.nn.ModuleDict({
+            "words": torch.nn.Embedding(33, 16),
+            "layers": torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(3)),
+            "head": torch.nn.Linear(16, 33)})
+
+    def forward(model, ids):
+        x = model["words"](ids)
+        for layer in model["layers"]:
+            x = x + torch.tanh(layer(x))
+        return torch.nn.functional.cross_entropy(model["head"](x).flatten(0, 1), ids.flatten())
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, ids):
+            return forward(self.inner, ids)
+
+    def run(plugin=None, optimizer=None, scheduler=None, steps=1, max_norm=None):
+        AcceleratorState._reset_state()
+        os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"
+        accelerator = Accelerator(deepspeed_plugin=plugin, gradient_accumulation_steps=steps)
+        model = Net()
+        optimizer = (optimizer or torch.optim.AdamW)(model.parameters(), lr=0.01)
+        scheduler = scheduler(optimizer) if scheduler else torch.optim.lr_scheduler.StepLR(
+            optimizer, 2, 0.5)
+        generator = torch.Generator().manual_seed(5)
+        rows = torch.randint(0, 33, (48, 7), generator=generator)
+        loader = torch.utils.data.DataLoader(rows, batch_size=4)
+        model, optimizer, loader, scheduler = accelerator.prepare(
+            model, optimizer, loader, scheduler)
+        rates, norms = [], []
+        for batch in loader:
+            with accelerator.accumulate(model):
+                rates.append(optimizer.param_groups[0]["lr"])
+                accelerator.backward(model(batch))
+                if max_norm and accelerator.sync_gradients:
+                    norms.append(accelerator.clip_grad_norm_(model.parameters(), max_norm).item())
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+        held = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        whole = sum(p.numel() for p in model.parameters())
+        return accelerator, accelerator.get_state_dict(model), rates, norms, held / whole
+
+    def same(a, b, **tolerance):
+        for name, value in a.items():
+            torch.testing.assert_close(value, b[name], msg=name, **tolerance)
+
+    rank = int(os.environ["RANK"])
+    exact = dict(rtol=0, atol=0)
+    # Stages beside plain data parallel training; 0.0 is how DeepSpeed says that nothing is clipped.
+    _, expected, expected_rates, _, _ = run()
+    for stage in range(4):
+        accelerator, state, rates, _, held = run(
+            DeepSpeedPlugin(zero_stage=stage, gradient_clipping=0.0))
+        assert accelerator.distributed_type.value == "DEEPSPEED"
+        assert accelerator.deepspeed_plugin.zero_stage == stage
+        assert rates == expected_rates
+        assert (held < 0.6) == (stage > 0), (stage, held)
+        if rank == 0:
+            same(state, expected, **exact)
+        config = accelerator.deepspeed_plugin.deepspeed_config
+        assert config["train_micro_batch_size_per_gpu"] == 4 and config["train_batch_size"] == 8
+
+    # The optimizer's step clips, whatever the loop asks for; squares are added up in another order.
+    _, expected, _, expected_norms, _ = run(max_norm=0.5, steps=2)
+    _, loose, _, _, _ = run(max_norm=1e3, steps=2)
+    if rank == 0:
+        assert not torch.equal(loose["inner.head.bias"], expected["inner.head.bias"])
+    for stage in (0, 3):
+        json.dump({"zero_optimization": {"stage": stage, "overlap_comm": True},
+                   "gradient_clipping": 0.5, "gradient_accumulation_steps": 2,
+                   "train_micro_batch_size_per_gpu": "auto"}, open(f"config{rank}.json", "w"))
+        accelerator, state, _, norms, _ = run(
+            DeepSpeedPlugin(hf_ds_config=f"config{rank}.json"), max_norm=1e3)
+        assert accelerator.gradient_accumulation_steps == 2
+        torch.testing.assert_close(norms, expected_norms, rtol=1e-4, atol=1e-5)
+        if rank == 0:
+            same(state, expected, rtol=1e-3, atol=1e-4)
+
+    # The optimizer and the scheduler of the configuration, which moves once in each update.
+    config = {"zero_optimization": {"stage": 2}, "gradient_clipping": 0,
+              "optimizer": {"type": "AdamW",
+                            "params": {"lr": "auto", "weight_decay": "auto", "betas": [0.8, 0.9]}},
+              "scheduler": {"type": "WarmupDecayLR",
+                            "params": {"total_num_steps": "auto", "warmup_min_lr": "auto",
+                                       "warmup_max_lr": "auto", "warmup_num_steps": 2,
+                                       "warmup_type": "linear"}}}
+    def by_hand(parameters, lr):
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=0.1, betas=(0.8, 0.9))
+    def dummy(parameters, lr):
+        return DummyOptim(parameters, lr=lr, weight_decay=0.1)
+    accelerator, state, rates, _, _ = run(
+        DeepSpeedPlugin(hf_ds_config=config), dummy, lambda opt: DummyScheduler(opt, 12))
+    # Twelve batches of one process are six updates of two; the start counts twice.
+    assert rates == [0.0, 0.0, 0.005, 0.01, 0.0075, 0.005], rates
+    def lambda_of(opt):
+        # Prepared schedulers move once for each process.
+        return torch.optim.lr_scheduler.LambdaLR(opt, lambda step: rates[min(step // 2, 5)] / 0.01)
+    _, expected, expected_rates, _, _ = run(None, by_hand, lambda_of)
+    assert rates == expected_rates
+    if rank == 0:
+        same(state, expected, **exact)
+    if rank == 0:
+        print("equal")
+"""
+
+
+def test_training_equals_data_parallel_training(tmp_path):
+    assert "equal" in ranks.check(ranks.run(ranks.LAUNCH, tmp_path, TRAIN))
+
+
+def test_variables_ask_for_it(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "1")
+    monkeypatch.setenv("ACCELERATE_GRADIENT_CLIPPING", "2.5")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    accelerator = Accelerator()
+    assert accelerator.distributed_type == DistributedType.DEEPSPEED
+    assert accelerator.state.deepspeed_plugin is accelerator.deepspeed_plugin
+    assert accelerator.deepspeed_plugin.zero_stage == 1
+    assert accelerator.deepspeed_plugin.gradient_clipping == 2.5
+    assert accelerator.mixed_precision == "bf16"
+    assert accelerator.deepspeed_plugin.deepspeed_config["bf16"] == {"enabled": True}
+    # A second one has the same plugin; another cannot be given.
+    assert Accelerator().deepspeed_plugin is accelerator.deepspeed_plugin
+    with pytest.raises(NotImplementedError, match="second"):
+        Accelerator(deepspeed_plugin=DeepSpeedPlugin())
+
+
+def test_plugins_by_name():
+    one, two = DeepSpeedPlugin(zero_stage=1), DeepSpeedPlugin(zero_stage=3)
+    accelerator = Accelerator(deepspeed_plugins={"one": one, "two": two})
+    assert accelerator.deepspeed_plugin is one and one.selected and not two.selected
+    assert accelerator.state.get_deepspeed_plugin("two") is two
+    accelerator.state.select_deepspeed_plugin("two")
+    assert accelerator.deepspeed_plugin is two
+    with pytest.raises(ValueError, match="another Accelerator"):
+        accelerator.prepare(torch.nn.Linear(2, 2))
+    Accelerator().prepare(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="one, two"):
+        accelerator.state.select_deepspeed_plugin("three")
+
+
+ZERO = {"zero_optimization": {"stage": 0}}
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme"}}}, "nvme"),
+        ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, "zero_hpz_partition"),
+        ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "quantized_weights"),
+        ({"zero_optimization": {"stage": 4}}, "stage 4"),
+        ({**ZERO, "communication_data_type": "fp16"}, "communication_data_type"),
+        ({**ZERO, "tensor_parallel": {"autotp_size": 2}}, "autotp_size"),
+        ({**ZERO, "fp16": {"enabled": True, "loss_scale": 128}}, "loss_scale"),
+        ({**ZERO, "something_new": 1}, "something_new"),
+    ],
+)
+def test_what_would_be_another_run_is_refused(config, words):
+    with pytest.raises((NotImplementedError, ValueError), match=words) as caught:
+        Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_only_takes_time_is_named():
+    zero = {"stage": 3, "reduce_bucket_size": 5e8, "overlap_comm": True, "zero_hpz_partition_size": 1}
+    config = {"zero_optimization": zero, "flops_profiler": {"enabled": False, "detailed": True}}
+    with pytest.warns(UserWarning) as caught:
+        Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+    (message,) = (str(warning.message) for warning in caught)
+    assert "zero_optimization.reduce_bucket_size changes nothing" in message
+    assert "flops" not in message and "overlap" not in message
+
+
+def prepare(config, *objects):
+    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={**ZERO, **config}))
+    return accelerator, accelerator.prepare(torch.nn.Linear(2, 2), *objects)
+
+
+@pytest.mark.parametrize(
+    "config, objects, words",
+    [
+        ({}, lambda opt: [DummyOptim([])], "without specifying an optimizer"),
+        ({"optimizer": {"type": "Adam"}}, lambda opt: [opt], "DummyOptim"),
+        ({}, lambda opt: [opt, DummyScheduler(opt)], "lr_scheduler_callable"),
+        (
+            {"scheduler": {"type": "WarmupLR"}},
+            lambda opt: [opt, torch.optim.lr_scheduler.StepLR(opt, 1)],
+            "DummyScheduler",
+        ),
+        ({"scheduler": {"type": "OneCycle"}}, lambda opt: [opt, DummyScheduler(opt)], "OneCycle"),
+        ({"optimizer": {"type": "Lamb"}}, lambda opt: [DummyOptim([opt.p])], "Lamb"),
+        (
+            {"optimizer": {"type": "AdamW", "params": {"freeze_step": 2}}},
+            lambda opt: [DummyOptim([opt.p])],
+            "freeze_step",
+        ),
+        (
+            {"optimizer": {"type": "AdamW", "params": {"betas": "auto"}}},
+            lambda opt: [DummyOptim([opt.p])],
+            "optimizer.params.betas",
+        ),
+        (
+            {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2},
+            lambda opt: [opt],
+            "expected 2",
+        ),
+    ],
+)
+def test_contradictions(config, objects, words):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    optimizer.p = parameter
+    with pytest.raises((ValueError, NotImplementedError), match=words) as caught:
+        prepare(config, *objects(optimizer))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, params, kind, decay",
+    [
+        ("Adam", {}, torch.optim.AdamW, 0.0),
+        ("Adam", {"adam_w_mode": False, "weight_decay": 0.5}, torch.optim.Adam, 0.5),
+        ("AdamW", {"torch_adam": True}, torch.optim.AdamW, 0.01),
+        ("adamw", {"weight_decay": "auto"}, torch.optim.AdamW, 0.2),
+        ("SGD", {"momentum": 0.9}, torch.optim.SGD, 0),
+    ],
+)
+def test_optimizers_of_the_configuration(name, params, kind, decay):
+    model = torch.nn.Linear(2, 2)
+    section = {"optimizer": {"type": name, "params": {"lr": "auto", **params}}}
+    accelerator, (_, optimizer) = prepare(
+        section, DummyOptim(model.parameters(), lr=0.3, weight_decay=0.2)
+    )
+    assert type(optimizer.optimizer) is kind
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["weight_decay"]) == (0.3, decay)
+
+
+def test_warm_up_along_a_logarithm():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    params = {"warmup_max_lr": "auto", "warmup_min_lr": 0.1, "warmup_num_steps": 4}
+    accelerator = Accelerator(
+        deepspeed_plugin=DeepSpeedPlugin(
+            hf_ds_config={**ZERO, "scheduler": {"type": "WarmupLR", "params": params}}
+        )
+    )
+    model, optimizer, scheduler = accelerator.prepare(model, optimizer, DummyScheduler(optimizer))
+    rates = []
+    for _ in range(7):
+        rates.append(scheduler.get_last_lr()[0])
+        accelerator.backward(model(torch.ones(1, 2)).sum())
+        optimizer.step()  # It alone moves the scheduler.
+        optimizer.zero_grad()
+    part = [0, 0, math.log(2) / math.log(4), math.log(3) / math.log(4), 1, 1, 1]
+    assert rates == pytest.approx([0.1 + 0.4 * p for p in part])
+    # Where training goes on from a checkpoint, it goes on.
+    state = scheduler.state_dict()
+    scheduler.load_state_dict(state)
+    assert scheduler.get_last_lr() == pytest.approx([0.5])
+
+
+DESCRIBE = """
+import json, os, sys
+sys.modules.pop("deepspeed", None)
+from accelerate.utils import DeepSpeedPlugin
+found = []
+for fields in json.loads(sys.argv[1]):
+    plugin = DeepSpeedPlugin(**fields)
+    plugin.set_mixed_precision(fields.get("_", "bf16"))
+    plugin.deepspeed_config.pop("steps_per_print", None)
+    found.append([plugin.deepspeed_config, plugin.zero_stage, plugin.gradient_clipping,
+                  plugin.gradient_accumulation_steps, plugin.offload_optimizer_device,
+                  plugin.offload_param_device, plugin.zero3_save_16bit_model,
+                  plugin.zero3_init_flag, plugin.is_auto("train_batch_size"),
+                  plugin.get_value("zero_optimization.stage")])
+print(json.dumps(found))
+"""
+
+
+def test_plugin_is_filled_in_as_the_originals(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": "auto"}, "gradient_clipping": 0.3}))
+    fields = [
+        {},
+        {"zero_stage": 3, "offload_param_device": "cpu", "gradient_accumulation_steps": 4},
+        {"hf_ds_config": str(path), "zero_stage": 1},
+        {
+            "hf_ds_config": {
+                "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "auto"}},
+                "gradient_accumulation_steps": "auto",
+                "bf16": {"enabled": "auto"},
+            },
+            "offload_optimizer_device": "cpu",
+        },
+    ]
+
+    def describe(python, environment=None):
+        command = [python, "-c", DESCRIBE, json.dumps(fields)]
+        result = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "ACCELERATE_USE_DEEPSPEED")}
+    assert describe(sys.executable) == describe(originals_python(), own)
