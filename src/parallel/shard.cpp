@@ -3,6 +3,8 @@
 // parameters.
 #include <ATen/ATen.h>
 
+#include <unordered_map>
+
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/agreement.h"
@@ -14,6 +16,7 @@
 #include "parallel/unit_gathers.h"
 #include "parallel/unit_gradients.h"
 #include "parallel/unused_parameters.h"
+#include "parallel/whole_gradients.h"
 
 namespace accelerate {
 namespace {
@@ -22,7 +25,11 @@ class ShardEngine final : public ParallelEngine {
  public:
   ShardEngine(const EngineArguments& arguments, const ShardingOptions& options)
       : ParallelEngine(MemoryLayout(arguments.memory)),
+        all_(arguments.model),
         model_(arguments, options, layout_),
+        whole_(
+            arguments.group,
+            split_parameters(arguments.model, options).whole),
         gathers_(model_, [this] { gradients_->start_due_reduction(); }) {
     const at::NoGradGuard no_grad;
     while (model_.add_unit()) {
@@ -30,11 +37,11 @@ class ShardEngine final : public ParallelEngine {
         gathers_.add_unit();
       }
     }
-    const auto& model = model_.model();
-    broadcast_tensors(model_.group(), "broadcast of buffers", model.buffers, 0);
+    broadcast_tensors(
+        model_.everyone(), "broadcast of buffers", all_.buffers, 0);
     gradients_.emplace(model_);
-    for (size_t i = 0; i < model.parameters.size(); ++i) {
-      if (!model.parameters[i].requires_grad()) {
+    for (size_t i = 0; i < all_.parameters.size(); ++i) {
+      if (!all_.parameters[i].requires_grad()) {
         frozen_.push_back(i);
       }
     }
@@ -50,7 +57,7 @@ class ShardEngine final : public ParallelEngine {
     const bool records = at::GradMode::is_enabled();
     if (records) {
       check_frozen(
-          model_.model(),
+          all_,
           frozen_,
           "that no rank would take its gradient; unfreeze before prepare");
     }
@@ -72,7 +79,7 @@ class ShardEngine final : public ParallelEngine {
     }
   }
   void set_buffers(const std::vector<at::Tensor>& buffers) override {
-    model_.model().buffers = buffers;
+    all_.buffers = buffers;
   }
 
   // --- backward -------------------------------------------------------------
@@ -81,23 +88,31 @@ class ShardEngine final : public ParallelEngine {
   void sync_next_backward() override { gradients_->sync_next_backward(); }
   void before_backward() override {
     gradients_->before_backward();
+    whole_.before_backward();
     gathers_.begin_pass(ShardPass::kBackward);
   }
   void after_backward() override {
+    const bool syncs = gradients_->syncs();
     gradients_->after_backward();
+    whole_.after_backward(syncs);
     gathers_.end_pass();
   }
   void abandon_backward() override {
     if (gathers_.pass() == ShardPass::kBackward) {
       gradients_->abandon_backward();
+      whole_.abandon_backward();
       gathers_.abandon_pass();
     }
   }
-  GradientArrival arrival() const override { return gradients_->arrival(); }
+  GradientArrival arrival() const override {
+    return whole_.has_arrived() ? GradientArrival::kMet : gradients_->arrival();
+  }
 
   // --- gradients ------------------------------------------------------------
   at::Tensor gradient(const at::Tensor& parameter) const override {
-    return gradients_->gradient(model_.place_of(parameter));
+    return model_.holds(parameter)
+               ? gradients_->gradient(model_.place_of(parameter))
+               : ParallelEngine::gradient(parameter);
   }
   bool holds_slices() const override { return true; }
   void combine(at::Tensor& number, ReduceOp op) const override {
@@ -107,17 +122,21 @@ class ShardEngine final : public ParallelEngine {
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
       override {
     for (const auto& parameter : parameters) {
-      gradients_->zero(model_.place_of(parameter), how);
+      if (model_.holds(parameter)) {
+        gradients_->zero(model_.place_of(parameter), how);
+      }
     }
   }
 
   // --- step -----------------------------------------------------------------
   at::Tensor trained(const at::Tensor& parameter) const override {
-    return model_.slice_of(parameter).own;
+    return model_.holds(parameter) ? model_.slice_of(parameter).own : parameter;
   }
   std::optional<int64_t> slice_begin(
       const at::Tensor& parameter) const override {
-    return model_.slice_of(parameter).begin;
+    return model_.holds(parameter)
+               ? std::optional(model_.slice_of(parameter).begin)
+               : std::nullopt;
   }
   // What was gathered for a backward that never came is of the old weights.
   void before_step() override { gathers_.release_all(); }
@@ -129,6 +148,9 @@ class ShardEngine final : public ParallelEngine {
 
   // --- state ----------------------------------------------------------------
   StateValue saved(const at::Tensor& parameter) const override {
+    if (!model_.holds(parameter)) {
+      return ParallelEngine::saved(parameter);
+    }
     const auto& slice = model_.slice_of(parameter);
     const auto& whole = model_.whole_of(slice);
     if (model_.unit_of(slice).has_whole()) {
@@ -138,6 +160,10 @@ class ShardEngine final : public ParallelEngine {
   }
 
   void load(const at::Tensor& parameter, const StateValue& value) override {
+    if (!model_.holds(parameter)) {
+      ParallelEngine::load(parameter, value);
+      return;
+    }
     const auto& slice = model_.slice_of(parameter);
     const auto& mine = model_.whole_of(slice);
     const at::NoGradGuard no_grad;
@@ -175,31 +201,46 @@ class ShardEngine final : public ParallelEngine {
   }
 
   StateValue saved_gradient(const at::Tensor& parameter) const override {
-    return gradients_->saved(model_.place_of(parameter));
+    return model_.holds(parameter)
+               ? gradients_->saved(model_.place_of(parameter))
+               : ParallelEngine::saved_gradient(parameter);
   }
   void load_gradient(const at::Tensor& parameter, const StateValue& value)
       override {
-    gradients_->load(model_.place_of(parameter), value);
+    if (model_.holds(parameter)) {
+      gradients_->load(model_.place_of(parameter), value);
+    } else {
+      ParallelEngine::load_gradient(parameter, value);
+    }
   }
 
   std::vector<at::Tensor> whole_parameters(bool keep) override {
     const at::NoGradGuard no_grad;
-    const auto& parameters = model_.model().parameters;
-    std::vector<at::Tensor> values(parameters.size());
+    std::unordered_map<const c10::TensorImpl*, at::Tensor> values;
+    const auto copy = [&](const at::Tensor& parameter,
+                          const at::Tensor& value) {
+      values[parameter.unsafeGetTensorImpl()] =
+          value.view(parameter.sizes())
+              .to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    };
     for (const auto& unit : model_.units()) {
       announce(model_.group(), str_cat("gather of ", unit.name, " to save it"));
       auto flat = layout_.reserve(
           MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
-      model_.group().all_gather_into(flat, unit.part);
+      model_.group().all_gather_into(flat, unit.part.to(flat.device()));
       for (size_t i = 0; keep && i < unit.members.size(); ++i) {
-        const auto& parameter = parameters[unit.members[i]];
-        values[unit.members[i]] =
-            unit.member_of(flat, i, parameter.numel())
-                .view(parameter.sizes())
-                .to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+        const auto& parameter = model_.model().parameters[unit.members[i]];
+        copy(parameter, unit.member_of(flat, i, parameter.numel()));
       }
     }
-    return values;
+    std::vector<at::Tensor> ordered;
+    for (const auto& parameter : all_.parameters) {
+      if (keep && !model_.holds(parameter)) {
+        copy(parameter, parameter.detach());
+      }
+      ordered.push_back(values[parameter.unsafeGetTensorImpl()]);
+    }
+    return ordered;
   }
 
  private:
@@ -210,8 +251,8 @@ class ShardEngine final : public ParallelEngine {
 
   // As DDP: once after a forward that changed them.
   void share_buffers(bool trains) {
-    const auto& group = model_.group();
-    const auto& buffers = model_.model().buffers;
+    const auto& group = model_.everyone();
+    const auto& buffers = all_.buffers;
     if (buffers_may_differ_ && !buffers.empty() && !group.is_shut_down()) {
       announce(group, "forward of a prepared model");
       settle(group);
@@ -235,10 +276,13 @@ class ShardEngine final : public ParallelEngine {
         "other units?"));
   }
 
+  ParameterSet all_;
   ShardedModel model_;
+  WholeGradients whole_;
   UnitGathers gathers_;
   /// From when all units are there.
   std::optional<UnitGradients> gradients_;
+  /// Into `all_`.
   std::vector<size_t> frozen_;
   bool buffers_may_differ_ = true;
 };
@@ -248,28 +292,16 @@ class ShardEngine final : public ParallelEngine {
 std::unique_ptr<ParallelEngine> make_shard_engine(
     const EngineArguments& arguments,
     const ShardingOptions& options) {
-  if (options.prefetch < 1 || options.min_unit_numbers < 0) {
-    throw UsageError(str_cat(
-        "[prepare] got .shard with prefetch ",
-        options.prefetch,
-        " and min_unit_numbers ",
-        options.min_unit_numbers,
-        ", expected at least 1 and 0"));
-  }
-  for (const auto& name : arguments.model.sparse_gradients) {
-    throw UsageError(str_cat(
-        "[prepare] parameter '",
-        name,
-        "' has sparse gradients, expected dense ones with .shard; make its "
-        "Embedding with sparse(false)"));
-  }
+  check_sharding(arguments.model, options);
   check_lazy_storage();
   refuse_second_engine(arguments.model);
   std::string units;
-  for (const auto* list : {&options.units, &arguments.model.units}) {
+  for (const auto* list :
+       {&options.units, &arguments.model.units, &options.ignored}) {
     for (const auto& unit : *list) {
       units += unit + ' ';
     }
+    units += '|';
   }
   agree_on_text(
       arguments.group,
@@ -281,6 +313,11 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
           options.min_unit_numbers,
           ", prefetch ",
           options.prefetch,
+          ", replicas ",
+          options.num_replicas,
+          options.cpu_offload ? ", on the host" : "",
+          ", reductions in ",
+          find_precision(options.reduce_dtype).name,
           ", units ",
           units,
           ": ",

@@ -26,10 +26,12 @@ ShardedModel::ShardedModel(
     const EngineArguments& arguments,
     const ShardingOptions& options,
     MemoryLayout& layout)
-    : group_(arguments.group),
+    : everyone_(arguments.group),
+      group_(arguments.mesh.group(Mesh::kShard)),
+      replicas_(arguments.mesh.group(Mesh::kReplicate)),
       options_(options),
       layout_(layout),
-      model_(arguments.model),
+      model_(split_parameters(arguments.model, options).sharded),
       weights_(arguments.weights),
       plans_(plan_shard_units(model_, options)),
       slices_(model_.parameters.size()) {
@@ -66,6 +68,9 @@ bool ShardedModel::add_unit() {
     unit.used_options = unit.used_options.dtype(*weights_);
     unit.trained_options = unit.trained_options.dtype(at::kFloat);
   }
+  unit.own_options =
+      is_offloaded() ? unit.trained_options.device(at::kCPU).pinned_memory(true)
+                     : unit.trained_options;
 
   auto flat = layout_.allocate(
       MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
@@ -73,8 +78,8 @@ bool ShardedModel::add_unit() {
   for (size_t i = 0; i < views.size(); ++i) {
     views[i].copy_(model_.parameters[plan.members[i]].detach());
   }
-  announce(group_, str_cat("broadcast of ", unit.name));
-  group_.broadcast(flat, 0);
+  announce(everyone_, str_cat("broadcast of ", unit.name));
+  everyone_.broadcast(flat, 0);
   place_unit(unit, flat);
   add_slices(unit);
   units_.push_back(std::move(unit));
@@ -84,16 +89,13 @@ bool ShardedModel::add_unit() {
 /// `flat` are the whole values in the type that is trained.
 void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
   const auto own = flat.narrow(0, unit.num_own * group_.rank(), unit.num_own);
-  const bool shares =
-      !is_gathered() && unit.used_options.dtype() == flat.dtype();
+  const bool shares = !is_gathered() && !is_offloaded() &&
+                      unit.used_options.dtype() == flat.dtype();
   if (shares) {
     unit.whole = flat;
     unit.part = own;
   } else {
-    unit.part =
-        layout_
-            .reserve(MemoryUse::kParameters, unit.num_own, unit.trained_options)
-            .copy_(own);
+    unit.part = reserve_own(MemoryUse::kParameters, unit).copy_(own);
   }
   if (is_gathered()) {
     return;
@@ -115,6 +117,13 @@ void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
   }
 }
 
+at::Tensor ShardedModel::reserve_own(MemoryUse use, const ShardUnit& unit)
+    const {
+  // Allocators of the user's are those of the model's device.
+  return is_offloaded() ? at::empty({unit.num_own}, unit.own_options)
+                        : layout_.reserve(use, unit.num_own, unit.own_options);
+}
+
 void ShardedModel::add_slices(const ShardUnit& unit) {
   const int64_t own_begin = unit.num_own * group_.rank();
   const int64_t own_end = own_begin + unit.num_own;
@@ -133,6 +142,15 @@ void ShardedModel::add_slices(const ShardUnit& unit) {
     place_of_[own.unsafeGetTensorImpl()] = place;
     slices_[place] = {unit.index, i, std::move(own), begin - offset};
   }
+}
+
+c10::Device ShardedModel::device() const {
+  return model_.parameters.empty() ? c10::Device(c10::kCPU)
+                                   : model_.parameters.front().device();
+}
+
+bool ShardedModel::holds(const at::Tensor& tensor) const {
+  return place_of_.contains(tensor.unsafeGetTensorImpl());
 }
 
 size_t ShardedModel::place_of(const at::Tensor& tensor) const {

@@ -32,6 +32,8 @@ struct ShardUnit {
   int64_t num_own = 0;
   at::TensorOptions trained_options;
   at::TensorOptions used_options;
+  /// Of `part`.
+  at::TensorOptions own_options;
 
   /// What this rank trains and saves.
   at::Tensor part;
@@ -70,17 +72,30 @@ class ShardedModel {
   /// whoever gathers them takes it away.
   bool add_unit();
 
+  /// All ranks.
+  const ProcessGroup& everyone() const { return everyone_; }
+  /// Those that a copy of the model is cut over, and those that hold the same
+  /// parts.
   const ProcessGroup& group() const { return group_; }
+  const ProcessGroup& replicas() const { return replicas_; }
   const ShardingOptions& options() const { return options_; }
   const MemoryLayout& layout() const { return layout_; }
-  ParameterSet& model() { return model_; }
+  /// Without what stays whole.
   const ParameterSet& model() const { return model_; }
+  c10::Device device() const;
+  bool is_offloaded() const {
+    return options_.cpu_offload && !device().is_cpu();
+  }
   bool is_gathered() const { return options_.stage == ShardStage::kParameters; }
 
   std::vector<ShardUnit>& units() { return units_; }
   const std::vector<ShardUnit>& units() const { return units_; }
+  /// As large as a part, where parts lie.
+  at::Tensor reserve_own(MemoryUse use, const ShardUnit& unit) const;
   /// Of each parameter of the model.
   const std::vector<ShardSlice>& slices() const { return slices_; }
+  /// Whether it is cut: a tensor of `model()`, or trained in its place.
+  bool holds(const at::Tensor& tensor) const;
   /// Into the model's list; of the model's tensors and of what is trained in
   /// their place.
   size_t place_of(const at::Tensor& tensor) const;
@@ -93,7 +108,9 @@ class ShardedModel {
   void place_unit(ShardUnit& unit, const at::Tensor& flat);
   void add_slices(const ShardUnit& unit);
 
+  ProcessGroup everyone_;
   ProcessGroup group_;
+  ProcessGroup replicas_;
   ShardingOptions options_;
   MemoryLayout& layout_;
   ParameterSet model_;

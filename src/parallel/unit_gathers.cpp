@@ -28,11 +28,15 @@ struct UnitGathers::Gathered final : MemoryOwner {
   enum class Presence { kAway, kComing, kHere } presence = Presence::kAway;
   at::Tensor coming;
   ProcessGroup::Work gathering;
+  /// Streams that have waited for it, and may be reading it.
+  std::vector<c10::Stream> readers;
   int num_uses = 0;
 };
 
 UnitGathers::UnitGathers(ShardedModel& model, std::function<void()> before_use)
-    : model_(model), before_use_(std::move(before_use)) {}
+    : model_(model),
+      stream_(model.device()),
+      before_use_(std::move(before_use)) {}
 
 UnitGathers::~UnitGathers() = default;
 
@@ -89,6 +93,8 @@ size_t UnitGathers::num_kept() const {
 void UnitGathers::begin_pass(ShardPass pass) {
   pass_ = pass;
   plan().begin();
+  // Parts are as the last step left them.
+  stream_.follow(stream_.current());
   casts_are_cached_ = at::autocast::is_autocast_cache_enabled();
   at::autocast::set_autocast_cache_enabled(
       casts_are_cached_ && !model_.is_gathered());
@@ -116,12 +122,12 @@ void UnitGathers::abandon_pass() {
   plans_ = {};
   announced_.clear();
   for (const auto& unit : gathered_) {
-    unit->gathering = {}; // Waits, and is silent.
-    unit->coming.reset();
-    if (unit->presence == Gathered::Presence::kHere) {
-      unit->storage->empty();
+    {
+      const auto guard = stream_.enter();
+      unit->gathering = {}; // Waits, and is silent.
+      unit->coming.reset();
     }
-    unit->presence = Gathered::Presence::kAway;
+    let_go(*unit);
   }
   pass_ = ShardPass::kNone;
 }
@@ -156,6 +162,12 @@ void UnitGathers::begin_use(Gathered& unit) {
     start_gather(unit);
   }
   finish_gather(unit);
+  if (const auto reader = stream_.current();
+      reader && std::find(unit.readers.begin(), unit.readers.end(), *reader) ==
+                    unit.readers.end()) {
+    stream_.lead(reader);
+    unit.readers.push_back(*reader);
+  }
   ++unit.num_uses;
 }
 
@@ -184,18 +196,44 @@ void UnitGathers::start_gather(Gathered& gathered) {
     announce(model_.group(), gather_name(unit));
   }
   const at::NoGradGuard no_grad;
+  const auto guard = stream_.enter();
   gathered.coming = model_.layout().reserve(
       MemoryUse::kParameters, unit.num_numbers, unit.used_options);
   gathered.gathering = model_.group().start_all_gather_into(
-      gathered.coming, unit.part.to(unit.used_options.dtype()));
+      gathered.coming,
+      unit.part.to(
+          unit.used_options.device(),
+          c10::typeMetaToScalarType(unit.used_options.dtype()),
+          /*non_blocking=*/true));
   gathered.presence = Gathered::Presence::kComing;
 }
 
 void UnitGathers::finish_gather(Gathered& unit) {
   if (unit.presence == Gathered::Presence::kComing) {
-    unit.gathering.wait();
+    const auto guard = stream_.enter();
+    std::exchange(unit.gathering, {}).wait();
     unit.storage->fill(std::exchange(unit.coming, {}));
     unit.presence = Gathered::Presence::kHere;
+  }
+}
+
+// The memory goes back to the stream of collectives, whose next gather may be
+// written to it.
+void UnitGathers::let_go(Gathered& unit) {
+  for (const auto& reader : unit.readers) {
+    stream_.follow(reader);
+  }
+  unit.readers.clear();
+  if (unit.presence == Gathered::Presence::kHere) {
+    unit.storage->empty();
+  }
+  unit.presence = Gathered::Presence::kAway;
+}
+
+void UnitGathers::release_all() {
+  release_all_but({});
+  if (model_.is_offloaded()) {
+    stream_.synchronize(); // The host may write to parts now.
   }
 }
 
@@ -206,8 +244,7 @@ void UnitGathers::release_all_but(const std::vector<size_t>& kept) {
       continue;
     }
     finish_gather(*unit);
-    unit->storage->empty();
-    unit->presence = Gathered::Presence::kAway;
+    let_go(*unit);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "device/streams.h"
 #include "parallel/sharded_model.h"
 #include "parallel/use_plan.h"
 
@@ -36,7 +37,8 @@ class UnitGathers {
   void begin_pass(ShardPass pass);
   void end_pass();
   void abandon_pass();
-  void release_all() { release_all_but({}); }
+  /// Parts may change after it.
+  void release_all();
 
   // --- weights that stay ----------------------------------------------------
   /// Every rank's part to all. A collective.
@@ -56,9 +58,11 @@ class UnitGathers {
   void announce_ahead(const Gathered& unit);
   void start_gather(Gathered& unit);
   void finish_gather(Gathered& unit);
+  void let_go(Gathered& unit);
   void release_all_but(const std::vector<size_t>& kept);
 
   ShardedModel& model_;
+  CommStream stream_;
   std::function<void()> before_use_;
   std::vector<std::shared_ptr<Gathered>> gathered_;
   ShardPass pass_ = ShardPass::kNone;

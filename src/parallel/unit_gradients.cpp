@@ -31,6 +31,8 @@ struct UnitGradients::Reduction {
   at::Tensor whole;
   at::Tensor part;
   ProcessGroup::Work work;
+  /// Whose memory both are.
+  std::optional<c10::Stream> home;
 };
 
 struct UnitGradients::ReadRefusal final : MemoryOwner {
@@ -45,8 +47,9 @@ struct UnitGradients::ReadRefusal final : MemoryOwner {
 
 UnitGradients::UnitGradients(ShardedModel& model)
     : model_(model),
+      stream_(model.device()),
       refusal_(std::make_shared<ReadRefusal>()),
-      marks_(0, c10::Device(c10::kCPU), refusal_, "a gradient"),
+      marks_(0, model.device(), refusal_, "a gradient"),
       is_marked_(model.slices().size(), false) {
   for (const auto& unit : model.units()) {
     Gradient& gradient = gradients_.emplace_back();
@@ -70,7 +73,7 @@ UnitGradients::~UnitGradients() = default;
 // --- backward ---------------------------------------------------------------
 void UnitGradients::before_backward() {
   for (size_t i = 0; i < is_marked_.size(); ++i) {
-    at::Tensor& mark = model_.model().parameters[i].mutable_grad();
+    at::Tensor& mark = at::Tensor(model_.model().parameters[i]).mutable_grad();
     if (is_marked_[i] && !mark.defined()) {
       forget(i); // By the module's zero_grad().
     } else if (is_marked_[i]) {
@@ -106,7 +109,14 @@ void UnitGradients::after_backward() {
 
 void UnitGradients::abandon_backward() {
   due_ = nullptr;
-  reduction_.reset();
+  if (reduction_) {
+    {
+      const auto guard = stream_.enter();
+      reduction_->work = {}; // Waits, and is silent.
+    }
+    stream_.lead(reduction_->home);
+    reduction_.reset();
+  }
   for (const auto& unit : model_.units()) {
     drop(unit);
   }
@@ -119,7 +129,8 @@ void UnitGradients::abandon_backward() {
 
 /// By autograd, for each parameter.
 void UnitGradients::take(size_t place) {
-  at::Tensor& come = model_.model().parameters[place].mutable_grad();
+  at::Tensor& come =
+      at::Tensor(model_.model().parameters[place]).mutable_grad();
   if (!come.defined()) {
     return;
   }
@@ -167,8 +178,9 @@ void UnitGradients::announce_reduction(const ShardUnit& unit) {
   for (const bool has : gradient.has) {
     members += has ? '1' : '0';
   }
-  announce(
-      model_.group(), str_cat("reduction of ", unit.name, " with ", members));
+  const auto what = str_cat("reduction of ", unit.name, " with ", members);
+  announce(model_.group(), what);
+  announce(model_.replicas(), what);
   gradient.arrived.clear();
   due_ = &unit;
 }
@@ -182,13 +194,33 @@ void UnitGradients::start_due_reduction() {
   const at::NoGradGuard no_grad;
   zero_gaps(unit);
   auto& gradient = gradients_[unit.index];
-  reduction_ = std::make_unique<Reduction>(
-      Reduction{unit, gradient.has, std::exchange(gradient.whole, {}), {}, {}});
-  gradient.has.assign(unit.members.size(), false);
-  reduction_->part = model_.layout().reserve(
-      MemoryUse::kGradients, unit.num_own, unit.trained_options);
+  auto options = unit.trained_options;
+  auto whole = std::exchange(gradient.whole, {});
+  if (travels_as_bf16(unit)) {
+    options = options.dtype(at::kBFloat16);
+    const auto rounded =
+        model_.layout()
+            .reserve(MemoryUse::kGradients, unit.num_numbers, options)
+            .copy_(whole);
+    if (keeps_whole()) {
+      gradient.whole = whole;
+    }
+    whole = rounded;
+  }
+  const auto part =
+      model_.layout().reserve(MemoryUse::kGradients, unit.num_own, options);
+  reduction_ = std::make_unique<Reduction>(Reduction{
+      unit,
+      std::exchange(
+          gradient.has, std::vector<bool>(unit.members.size(), false)),
+      std::move(whole),
+      part,
+      {},
+      stream_.current()});
+  stream_.follow(reduction_->home);
+  const auto guard = stream_.enter();
   reduction_->work = model_.group().start_reduce_scatter(
-      reduction_->part, reduction_->whole, ReduceOp::kMean);
+      part, reduction_->whole, operation_of(unit));
 }
 
 void UnitGradients::finish_reduction() {
@@ -196,8 +228,22 @@ void UnitGradients::finish_reduction() {
     return;
   }
   const at::NoGradGuard no_grad;
-  reduction_->work.wait();
+  {
+    const auto guard = stream_.enter();
+    reduction_->work.wait();
+    model_.replicas().all_reduce(
+        reduction_->part, operation_of(reduction_->unit));
+  }
+  stream_.lead(reduction_->home);
+  stream_.lead(stream_.current());
   const auto& unit = reduction_->unit;
+  if (travels_as_bf16(unit) || model_.is_offloaded()) {
+    reduction_->part =
+        model_.reserve_own(MemoryUse::kGradients, unit).copy_(reduction_->part);
+  }
+  if (travels_as_bf16(unit)) {
+    reduction_->part.div_(model_.everyone().world_size());
+  }
   for (size_t i = 0; i < unit.members.size(); ++i) {
     if (!reduction_->members[i]) {
       continue;
@@ -214,9 +260,8 @@ void UnitGradients::finish_reduction() {
       own = come;
     }
   }
-  // The first stage keeps the memory of whole gradients.
   auto& whole = gradients_[unit.index].whole;
-  if (model_.options().stage == ShardStage::kOptimizer && !whole.defined()) {
+  if (keeps_whole() && !whole.defined()) {
     whole = std::move(reduction_->whole);
   }
   reduction_.reset();
@@ -237,6 +282,21 @@ void UnitGradients::zero_gaps(const ShardUnit& unit) const {
       written = begin + model_.model().parameters[unit.members[i]].numel();
     }
   }
+}
+
+bool UnitGradients::travels_as_bf16(const ShardUnit& unit) const {
+  return model_.options().reduce_dtype == Precision::kBf16 &&
+         unit.trained_options.dtype() == at::kFloat;
+}
+
+// A mean of bf16 would be widened before it travels.
+ReduceOp UnitGradients::operation_of(const ShardUnit& unit) const {
+  return travels_as_bf16(unit) ? ReduceOp::kSum : ReduceOp::kMean;
+}
+
+/// The first stage keeps the memory of whole gradients.
+bool UnitGradients::keeps_whole() const {
+  return model_.options().stage == ShardStage::kOptimizer;
 }
 
 // --- gradients that are there -----------------------------------------------
@@ -265,14 +325,14 @@ void UnitGradients::zero(size_t place, Zeroing how) {
   if (how == Zeroing::kDrop) {
     forget(place);
   }
-  model_.model().parameters[place].mutable_grad().reset();
+  at::Tensor(model_.model().parameters[place]).mutable_grad().reset();
   is_marked_[place] = false;
 }
 
 void UnitGradients::drop(const ShardUnit& unit) {
   auto& gradient = gradients_[unit.index];
   gradient.has.assign(unit.members.size(), false);
-  if (model_.options().stage != ShardStage::kOptimizer) {
+  if (!keeps_whole()) {
     gradient.whole.reset();
   }
 }

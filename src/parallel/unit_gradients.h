@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "accelerate/stateful.h"
+#include "device/streams.h"
 #include "parallel/arrivals.h"
 #include "parallel/engine.h"
 #include "parallel/lazy_storage.h"
@@ -29,6 +30,8 @@ class UnitGradients {
   void set_sync(bool sync) { sync_ = sync; }
   bool sync() const { return sync_; }
   void sync_next_backward() { syncs_next_ = true; }
+  /// Whether the backward under way reduces.
+  bool syncs() const { return sync_ || syncs_next_; }
 
   void before_backward();
   void after_backward();
@@ -48,19 +51,22 @@ class UnitGradients {
   struct Reduction;
   struct ReadRefusal;
 
-  bool syncs() const { return sync_ || syncs_next_; }
   Gradient& gradient_of(const ShardSlice& slice);
   const Gradient& gradient_of(const ShardSlice& slice) const;
   void add(size_t place, const at::Tensor& value);
   void take(size_t place);
   void announce_reduction(const ShardUnit& unit);
   void finish_reduction();
+  bool travels_as_bf16(const ShardUnit& unit) const;
+  ReduceOp operation_of(const ShardUnit& unit) const;
+  bool keeps_whole() const;
   void zero_gaps(const ShardUnit& unit) const;
   void drop(const ShardUnit& unit);
   void forget(size_t place);
   void mark();
 
   ShardedModel& model_;
+  CommStream stream_;
   std::vector<Gradient> gradients_;
   bool sync_ = true;
   bool syncs_next_ = false;

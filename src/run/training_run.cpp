@@ -285,7 +285,8 @@ void TrainingRun::put_engine(
     const Strategy& strategy,
     std::optional<at::ScalarType> weights) {
   model->engine = make_engine(
-      {assembly_.group, model->model, options_.memory, weights}, strategy);
+      {assembly_.group, model->model, options_.memory, weights, assembly_.mesh},
+      strategy);
   model->weights = weights;
   model->as_prepared = ParameterSnapshot(model->model);
   for (size_t i = 0; i < model->model.parameters.size(); ++i) {
@@ -494,7 +495,7 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
     const auto* engine = engine_of(parameter, models);
     auto gradient = engine ? engine->gradient(parameter) : parameter.grad();
     size_t place = 0;
-    if (engine != nullptr && engine->holds_slices()) {
+    if (engine != nullptr && engine->slice_begin(parameter)) {
       place = place_of.emplace(engine, held.size()).first->second;
       if (place == held.size()) {
         held.push_back({engine, {}});

@@ -191,7 +191,8 @@ TEST_F(CaptureOnGpu, RefusesAFunctionThatWaits) {
 }
 
 TEST_F(CaptureOnGpu, LetsAModelWaitWhereItBegins) {
-  int num_calls = 0;
+  // The captured run comes first.
+  int64_t num_calls = 0;
   const auto captured = expect_alike({.inside = [&] {
     if (num_calls++ == 0) {
       torch::ones({1}, torch::kCUDA).item<float>();
