@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import linecache
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -45,7 +46,7 @@ def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
     from another."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     frames: list[tuple[str, bool]] = []
-    operation, call = "", 0
+    operation, call = ("", 0) if frame is None else _awaited_handle(frame)
     while frame is not None:
         code = frame.f_code
         if code.co_filename.endswith(_COLLECTIVES) and not code.co_name.startswith("_"):
@@ -55,6 +56,17 @@ def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
         frames.append((_text(frame), not _is_library(code.co_filename)))
         frame = frame.f_back
     return frames, operation, call
+
+
+def _awaited_handle(frame: FrameType) -> tuple[str, int]:
+    """The `wait()` of a handle that `async_op=True` gave: it has no frame of its own, but the line
+    of the innermost one names the handle."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    for name in re.findall(r"(\w+)\.wait\(", line):
+        handle = frame.f_locals.get(name, frame.f_globals.get(name))
+        if isinstance(handle, dist.Work) and not handle.is_completed():
+            return f"wait() of '{name}'", hash((id(frame), frame.f_lasti, id(handle))) % 2**64
+    return "", 0
 
 
 def _text(frame: FrameType) -> str:

@@ -75,6 +75,15 @@ CASES = {
             r"script.py:\d+ in <module>: .*barrier",
         ],
     ),
+    "handle": (
+        "work = dist.all_reduce(torch.ones(4), async_op=True); work.wait()",
+        "spin_for_long()",
+        [
+            r"\[hang\] wait\(\) of 'work', collective \d+, waits for .*; not all ranks came",
+            r"rank 0: waiting in wait\(\) of 'work'",
+            r"script.py:\d+ in <module>: .*work.wait\(\)",
+        ],
+    ),
     "another": (
         USERS_COLLECTIVE,
         "accelerator.wait_for_everyone()",

@@ -183,14 +183,13 @@ void RankRecord::note_last_gradient() {
 }
 
 void RankRecord::follow(std::function<std::unique_ptr<DeviceMarks>()> make) {
-  if (!make && !make_marks_ && !marks_) {
-    return;
-  }
   make_marks_ = std::move(make);
   marks_.reset();
   marked_.clear();
   device_step_ = {};
+  step_ = {};
   is_in_step_ = false;
+  has_updated_ = false;
 }
 
 void RankRecord::begin_step() {

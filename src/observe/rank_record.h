@@ -99,8 +99,9 @@ class ACCELERATE_API RankRecord {
   /// would cost more than it tells.
   void note_gradient() { last_gradient_ = Clock::now(); }
   void note_last_gradient();
-  /// Steps that begin from here on are timed by the marks that `make` gives at
-  /// the first of them, and by the host's clock where it gives none.
+  /// A run begins: a step under way is none of its own. Its steps are timed by
+  /// the marks that `make` gives at the first of them, and by the host's clock
+  /// where it gives none.
   void follow(std::function<std::unique_ptr<DeviceMarks>()> make);
   /// Of this thread, whichever run they belonged to; without those that the
   /// device has not ended.

@@ -84,7 +84,7 @@ void UnitGradients::before_backward() {
   for (auto& gradient : gradients_) {
     gradient.arrived.clear();
   }
-  num_before_ = arrivals_->num_arrived();
+  num_before_ = arrivals_->begin_backward();
 }
 
 void UnitGradients::after_backward() {

@@ -3,9 +3,9 @@
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/Exception.h>
 
 #include <deque>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -62,7 +62,7 @@ class EventMarks final : public DeviceMarks {
   bool attempt(Work&& work) {
     try {
       return !is_broken_ && work();
-    } catch (const c10::Error&) {
+    } catch (const std::exception&) {
       is_broken_ = true;
       return false;
     }
@@ -97,7 +97,7 @@ std::unique_ptr<DeviceMarks> make_device_marks(c10::Device device) {
     end.record(guard.getStream(device));
     end.synchronize();
     begin.elapsedTime(end);
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {
     return nullptr;
   }
   return std::make_unique<EventMarks>(device);

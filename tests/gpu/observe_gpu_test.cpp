@@ -56,6 +56,7 @@ class ObservationOnGpu : public ::testing::Test {
 TEST_F(ObservationOnGpu, StepTimesAreTheDevices) {
   constexpr int64_t kSteps = 20;
   step(input);
+  torch::cuda::synchronize(); // Else this step may end, and count, later.
   const auto before = accelerator->step_times();
   const double wall = seconds_of([&] {
     for (int64_t i = 0; i < kSteps; ++i) {

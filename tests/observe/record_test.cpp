@@ -320,6 +320,17 @@ TEST(StepClock, OfADeviceCountsACapturedStepAsOnePart) {
   EXPECT_EQ(times.sum.total(), 30);
 }
 
+TEST(StepClock, OfANewRunBeginsWithItsFirstStep) {
+  const auto times = times_of([] {
+    one_step(0ms, true);
+    // Asked for a batch where there was none: the run has ended.
+    { const PartScope data(Part::kData); }
+    RankRecord::of_this_thread().follow({});
+    RankRecord::of_this_thread().note_update();
+  });
+  EXPECT_EQ(times.num_steps, 1);
+}
+
 TEST(StepClock, SaysInWordsWhatBoundsARun) {
   StepTimes times;
   EXPECT_EQ(times.summary(), "");

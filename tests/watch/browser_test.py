@@ -56,6 +56,7 @@ def check_many(page: str) -> None:
     assert "median of 64 ranks" in page
     assert num_paths(page, "band c0") >= 5 and num_paths(page, "line slow") >= 5
     assert num_paths(page, r"stack \w+") >= 5
+    assert "Device utilisation" in page and "<td>85 %</td>" in page
     assert '<b class="running">running</b>' in page
     # The name of the run is text.
     assert "&lt;script&gt;alert(1)&lt;" in page and "<script>alert" not in page

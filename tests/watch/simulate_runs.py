@@ -67,7 +67,7 @@ class Run:
             memory = 2.1e9 + 3e8 * math.tanh(second / 40) + 1e7 * rank
             lines.append({"time": self.begin + second, "step": int(second * 8), "values": {
                 "steps": steps, "cpu": every * self.random.uniform(0.8, 1.1), "memory": int(memory),
-                "device_memory": int(3 * memory),
+                "device_memory": int(3 * memory), "device_busy": 0.85 * every,
                 **{name: part * steps for name, part in parts.items()}}})
         write_lines(self.folder / "ranks" / f"rank_{rank}.jsonl", lines)
 
