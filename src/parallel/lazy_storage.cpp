@@ -53,6 +53,14 @@ struct ThrowFlag {
 bool& throw_flag(c10::StorageImpl& storage);
 template struct ThrowFlag<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
 
+// Where torch keeps a device beside the key, views ask for it.
+template <class Impl>
+void note_device(Impl& tensor, c10::Device device) {
+  if constexpr (requires { tensor.set_fake_device(device); }) {
+    tensor.set_fake_device(device);
+  }
+}
+
 /// The memory that one operator uses.
 class LazyUses {
  public:
@@ -258,6 +266,7 @@ at::Tensor LazyStorage::tensor(
       c10::Storage(storage_), keys, c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  note_device(*tensor.unsafeGetTensorImpl(), device);
   return tensor;
 }
 

@@ -208,6 +208,7 @@ std::string measure(const AcceleratorOptions& base) {
         GpuCase{.stage = kStage, .is_offloaded = true}}) {
     Accelerator accelerator(with(base, c));
     const auto device = accelerator.device();
+    const auto first = torch::zeros({1}, device); // The allocator is there.
     const double before = peak_and_now(device).second;
     Stack model(width);
     optim::AdamW adamw(model->parameters(), {.lr = 0.01});
