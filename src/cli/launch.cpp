@@ -78,9 +78,10 @@ std::string note_on_sharding(
                              .filename()
                              .string()
                              .starts_with("python");
-  return config.use_fsdp && !is_python
+  return (config.use_fsdp || config.use_deepspeed) && !is_python
              ? str_cat(
-                   "use_fsdp is read by Python programs, expected one; ",
+                   config.use_fsdp ? "use_fsdp" : "use_deepspeed",
+                   " is read by Python programs, expected one; ",
                    program[0],
                    " shards what its Accelerator is told to (.shard)")
              : std::string();

@@ -81,7 +81,9 @@ class FileReader {
       read_distributed_type(entry);
     } else if (entry.key == "fp16") {
       read_fp16(entry);
-    } else if (entry.key == "mpirun_config" || entry.key == "fsdp_config") {
+    } else if (
+        entry.key == "mpirun_config" || entry.key == "fsdp_config" ||
+        entry.key == "deepspeed_config") {
       read_section(entry);
     } else if (const ForeignKey* foreign = find_foreign_key(entry.key)) {
       read_foreign(*foreign, entry);
@@ -203,6 +205,8 @@ class FileReader {
       file_.values["cpu"] = yes;
     } else if (type == "FSDP") {
       file_.values["use_fsdp"] = yes;
+    } else if (type == "DEEPSPEED") {
+      file_.values["use_deepspeed"] = yes;
     } else if (const auto advice = foreign_distributed_type(type);
                !advice.empty()) {
       add_foreign(entry, advice);
@@ -214,8 +218,8 @@ class FileReader {
           str_cat(
               "distributed_type is ",
               entry.value.dump(),
-              " where NO, MULTI_GPU, MULTI_CPU or FSDP was expected; correct "
-              "it"));
+              " where NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED was "
+              "expected; correct it"));
     }
   }
 
@@ -246,11 +250,16 @@ class FileReader {
       if (field == nullptr && entry.key == "fsdp_config") {
         field = find_field_by_key(prefix + name_of_fsdp(inner.key));
       }
+      // Said there too, of the same thing.
+      if (entry.key == "deepspeed_config" &&
+          inner.key == "gradient_accumulation_steps") {
+        field = find_field_by_key(inner.key);
+      }
       if (field != nullptr) {
         read_field(*field, inner);
       } else if (inner.key == "mpirun_ccl") { // Gone with oneCCL's bindings.
         file_.document[entry.key].erase(inner.key);
-      } else if (entry.key == "fsdp_config") {
+      } else if (entry.key != "mpirun_config") {
         note_unknown(inner, prefix);
       } else {
         refuse_unknown(inner, prefix);
