@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our side of model_step_gpu.py: milliseconds of one training step in bf16 on a
-// GPU, of a BERT-base-sized classifier or of GPT-2 with 124 M parameters.
+// GPU, of a BERT-base-sized classifier, of GPT-2 with 124 M parameters or of a
+// Llama with 1.2 G.
 //
-//     model_step_gpu bert|gpt2 BATCH TOKENS DROPOUT STEPS [masters] [capture]
+//     model_step_gpu bert|gpt2|llama BATCH TOKENS DROPOUT STEPS [masters]
+//         [capture]
 #include <accelerate/accelerate.h>
 #include <accelerate/models.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -38,6 +41,16 @@ std::shared_ptr<accelerate::models::PretrainedModel> make_model(const Case& c) {
             R"(, "attention_probs_dropout_prob": )" + c.dropout + "}"),
         {.num_labels = 2});
   }
+  if (c.model == "llama") { // As Llama 3.2 1B.
+    return AutoModelForCausalLM::from_config(ModelConfig::parse(
+        R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048,
+            "intermediate_size": 8192, "num_hidden_layers": 16,
+            "num_attention_heads": 32, "num_key_value_heads": 8,
+            "head_dim": 64, "rope_theta": 500000.0,
+            "max_position_embeddings": 131072, "tie_word_embeddings": true,
+            "attention_dropout": )" +
+        c.dropout + "}"));
+  }
   return AutoModelForCausalLM::from_config(ModelConfig::parse(
       R"({"model_type": "gpt2", "resid_pdrop": )" + c.dropout +
       R"(, "embd_pdrop": )" + c.dropout + R"(, "attn_pdrop": )" + c.dropout +
@@ -47,7 +60,7 @@ std::shared_ptr<accelerate::models::PretrainedModel> make_model(const Case& c) {
 ModelInputs make_inputs(const Case& c, c10::Device device) {
   const auto ids =
       torch::randint(1000, 30000, {c.batch, c.tokens}, torch::kLong).to(device);
-  if (c.model == "gpt2") {
+  if (c.model != "bert") {
     return {.input_ids = ids, .labels = ids};
   }
   ModelInputs inputs{
@@ -65,7 +78,8 @@ ModelInputs make_inputs(const Case& c, c10::Device device) {
 int main(int argc, char** argv) {
   if (argc < 6 || !torch::cuda::is_available()) {
     std::fputs(
-        "usage: model_step_gpu bert|gpt2 BATCH TOKENS DROPOUT STEPS [masters] "
+        "usage: model_step_gpu bert|gpt2|llama BATCH TOKENS DROPOUT STEPS "
+        "[masters] "
         "[capture], on a GPU\n",
         stderr);
     return 2;
@@ -119,8 +133,13 @@ int main(int argc, char** argv) {
   std::printf("%f\n", times[kRounds / 2]);
   std::fprintf(
       stderr,
-      "first step after %.1f s, loss %.4f, %zu replays\n",
+      "first step after %.1f s, loss %.4f, %zu replays, at most %.1f GiB\n",
       first / 1e3,
       loss.item<double>(),
-      captured.num_replays());
+      captured.num_replays(),
+      static_cast<double>(c10::getDeviceAllocator(c10::DeviceType::CUDA)
+                              ->getDeviceStats(0)
+                              .allocated_bytes[0]
+                              .peak) /
+          (1 << 30));
 }

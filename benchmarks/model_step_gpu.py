@@ -13,7 +13,7 @@ STEPS = 20
 # Model, batch, tokens, dropout; with which mode of torch.compile beside "default".
 CASES = [("bert", 32, 128, 0.1, "reduce-overhead"), ("gpt2", 16, 1024, 0.1, None),
          ("gpt2", 32, 1024, 0.1, None), ("gpt2", 64, 1024, 0.1, None),
-         ("gpt2", 16, 1024, 0.0, None)]
+         ("gpt2", 16, 1024, 0.0, None), ("llama", 8, 2048, 0.0, None)]
 
 
 def main():

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peer's side of model_step_gpu.py: transformers with Hugging Face Accelerate.
+"""The peer's side of model_step_gpu.py: transformers with the `accelerate` that Python finds.
 
-  model_step_gpu_peer.py bert|gpt2 BATCH TOKENS DROPOUT STEPS eager|default|reduce-overhead
+  model_step_gpu_peer.py bert|gpt2|llama BATCH TOKENS DROPOUT STEPS MODE
 
-The last argument but `eager` is a mode of torch.compile.
+MODE is `eager`, a mode of torch.compile (`default`, `reduce-overhead`), or `captured`: the same loop
+through `accelerator.capture`, which our package alone has.
 """
 import statistics
 import sys
@@ -13,19 +14,24 @@ sys.path.pop(0)  # This folder has a safetensors.py, which is not the package.
 import torch
 from accelerate import Accelerator
 from transformers import (AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig,
-                          GPT2Config)
+                          GPT2Config, LlamaConfig)
 
 
 def make_model(name, p):
     if name == "bert":
         return AutoModelForSequenceClassification.from_config(BertConfig(
             num_labels=2, hidden_dropout_prob=p, attention_probs_dropout_prob=p))
+    if name == "llama":  # As Llama 3.2 1B.
+        return AutoModelForCausalLM.from_config(LlamaConfig(
+            vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
+            num_attention_heads=32, num_key_value_heads=8, head_dim=64, rope_theta=500000.0,
+            max_position_embeddings=131072, tie_word_embeddings=True, attention_dropout=p))
     return AutoModelForCausalLM.from_config(GPT2Config(resid_pdrop=p, embd_pdrop=p, attn_pdrop=p))
 
 
 def make_inputs(name, batch, tokens):
     ids = torch.randint(1000, 30000, (batch, tokens))
-    if name == "gpt2":
+    if name != "bert":
         return {"input_ids": ids, "labels": ids}
     mask = torch.ones(batch, tokens, dtype=torch.long)
     mask[:batch // 4, tokens // 2:] = 0
@@ -41,17 +47,23 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, fused=True)
     model, optimizer = accelerator.prepare(model, optimizer)
     model.train()
-    if mode != "eager":
+    if mode not in ("eager", "captured"):
         model = torch.compile(model, mode=mode)
     inputs = {key: value.to(accelerator.device)
               for key, value in make_inputs(name, int(batch), int(tokens)).items()}
 
+    def step(inputs):
+        accelerator.backward(model(**inputs).loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    if mode == "captured":
+        step = accelerator.capture(step)
+
     def run(count):
         begin = time.perf_counter()
         for _ in range(count):
-            accelerator.backward(model(**inputs).loss)
-            optimizer.step()
-            optimizer.zero_grad()
+            step(inputs)
         torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - begin)
 
@@ -59,7 +71,8 @@ def main():
     first = time.perf_counter() - start
     run(9)
     print(statistics.median(run(steps) / steps for _ in range(5)))
-    print(f"first step after {first:.1f} s", file=sys.stderr)
+    print(f"first step after {first:.1f} s, "
+          f"at most {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB", file=sys.stderr)
 
 
 main()

@@ -43,7 +43,7 @@ def module_of(path, root, allowed, owner):
 def sources(root):
     return [p for folder in ("include", "src", "cli", "python")
             for p in sorted((root / folder).rglob("*"))
-            if p.suffix in (".h", ".cpp", ".cu") and "gloo_headers" not in p.parts]
+            if p.suffix in (".h", ".cpp", ".cu", ".cuh") and "gloo_headers" not in p.parts]
 
 
 def violations(root):

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -117,6 +118,13 @@ using SampleOf = std::decay_t<decltype(get_sample(
 template <IterableSource S>
 using ElementOf = std::decay_t<decltype(*std::declval<S&>().next())>;
 
+/// One tensor of each column: `batch[0]`, `batch[1]`. How many there are is
+/// known when the program runs, so that structured bindings are refused.
+class ACCELERATE_API TensorRow : public std::vector<at::Tensor> {
+ public:
+  using std::vector<at::Tensor>::vector;
+};
+
 /// Columns of equal length in memory; a sample is one row of each, a batch one
 /// copy of rows per column.
 class ACCELERATE_API TensorDataset {
@@ -127,9 +135,9 @@ class ACCELERATE_API TensorDataset {
 
   size_t size() const;
   /// The rows, as views of the columns. Throws `UsageError` outside of `size`.
-  std::vector<at::Tensor> get(int64_t index) const;
+  TensorRow get(int64_t index) const;
   /// New tensors of `indices.size()` rows. Throws as `get`.
-  std::vector<at::Tensor> get_batch(std::span<const int64_t> indices) const;
+  TensorRow get_batch(std::span<const int64_t> indices) const;
 
  private:
   std::vector<at::Tensor> columns_;
@@ -292,3 +300,13 @@ class GeneratorSource {
 };
 
 } // namespace accelerate
+
+/// Only there to say why `auto [input, target] = row` does not compile.
+template <std::same_as<accelerate::TensorRow> Row>
+struct std::tuple_size<Row> {
+  static_assert(
+      !std::same_as<Row, accelerate::TensorRow>,
+      "the number of a TensorDataset's columns is not known to the compiler: "
+      "write batch[0] and batch[1], or take a PairDataset");
+  static constexpr size_t value = 0;
+};

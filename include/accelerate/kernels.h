@@ -97,4 +97,30 @@ ACCELERATE_API at::Tensor linear_gelu_linear(
     const at::Tensor& down,
     Gelu gelu);
 
+/// x / root of its mean square over the last dimension, times `weight`; both of
+/// one type, computed in float32 (float64 for such numbers).
+ACCELERATE_API at::Tensor
+rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+
+/// residual + branch, and the `rms_norm` of it.
+ACCELERATE_API SumAndNorm add_rms_norm(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& weight,
+    double epsilon);
+
+/// Rotary positions: turns channels d and d + D / 2 of each head of batch x
+/// tokens x heads x D by an angle, given by its cosine and sine in float32 as
+/// (batch or 1) x tokens x D / 2. The angles get no gradient.
+ACCELERATE_API at::Tensor rotate(
+    const at::Tensor& x_BTHD,
+    const at::Tensor& cos_BTD,
+    const at::Tensor& sin_BTD);
+
+/// silu(gate) x up, of one type and shape.
+///
+///     auto y = accelerate::kernels::swiglu(
+///         torch::linear(x, w), torch::linear(x, v));
+ACCELERATE_API at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
+
 } // namespace accelerate::kernels

@@ -163,6 +163,8 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   /// does.
   const at::Tensor& found_inf() const { return scalars_.found_inf; }
   at::Tensor learning_rate() const;
+  /// What else is to be written for a parameter; undefined where nothing is.
+  at::Tensor copy_of(const at::Tensor& parameter) const;
   /// Made empty at first.
   State& state_of(const at::Tensor& parameter);
 
@@ -183,22 +185,28 @@ extern template class ACCELERATE_API
 extern template class ACCELERATE_API OptimizerOf<LionOptions, LionState>;
 extern template class ACCELERATE_API OptimizerOf<MuonOptions, MomentumState>;
 
-class ACCELERATE_API AdamW : public OptimizerOf<AdamWOptions, AdamState> {
+/// What Adam and AdamW share: all but the way in which weights decay.
+template <class Options>
+class ACCELERATE_API AdamOf : public OptimizerOf<Options, AdamState> {
  public:
-  using OptimizerOf::OptimizerOf;
+  using OptimizerOf<Options, AdamState>::OptimizerOf;
   bool takes_scalars() const override { return true; }
+  bool takes_copies() const override { return true; }
 
  protected:
-  void update(const AdamWOptions&, const std::vector<at::Tensor>&) override;
+  void update(const Options&, const std::vector<at::Tensor>&) override;
+};
+extern template class ACCELERATE_API AdamOf<AdamWOptions>;
+extern template class ACCELERATE_API AdamOf<AdamOptions>;
+
+class ACCELERATE_API AdamW : public AdamOf<AdamWOptions> {
+ public:
+  using AdamOf::AdamOf;
 };
 
-class ACCELERATE_API Adam : public OptimizerOf<AdamOptions, AdamState> {
+class ACCELERATE_API Adam : public AdamOf<AdamOptions> {
  public:
-  using OptimizerOf::OptimizerOf;
-  bool takes_scalars() const override { return true; }
-
- protected:
-  void update(const AdamOptions&, const std::vector<at::Tensor>&) override;
+  using AdamOf::AdamOf;
 };
 
 class ACCELERATE_API SGD : public OptimizerOf<SGDOptions, MomentumState> {

@@ -35,7 +35,8 @@ struct ACCELERATE_API ProfileOptions {
   std::optional<bool> devices = {};
   /// Shapes of the operators' inputs.
   bool record_shapes = false;
-  /// Each allocation, as a line of memory over time in the trace.
+  /// Each allocation; the trace has a line of each device's memory over time,
+  /// divided by the part of the step that allocated it.
   bool profile_memory = false;
   bool with_flops = false;
   /// Where it is given, every rank leaves `profile_RANK.json` there for each

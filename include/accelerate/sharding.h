@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "accelerate/export.h"
+#include "accelerate/precision.h"
 
 namespace accelerate {
 
@@ -35,6 +36,20 @@ struct ACCELERATE_API ShardingOptions {
   int64_t min_unit_numbers = 65'536;
   /// With `kParameters`: how many units are gathered ahead of the one in use.
   int64_t prefetch = 1;
+  /// What gradients travel in: as they are trained, or bf16, which is half as
+  /// much and rounds each rank's gradients and their sum. Parameters travel as
+  /// the model reads them: as bf16 with `AcceleratorOptions::master_weights`.
+  Precision reduce_dtype = Precision::kNo;
+  /// Parameters whose names begin with one of these stay whole on every rank,
+  /// and their gradients are averaged as DDP's. Not with `master_weights`.
+  std::vector<std::string> ignored = {};
+  /// Copies of the model (HSDP): each is cut over as many ranks as there are
+  /// for one copy, neighbours in rank, and gathers stay among these. Gradients
+  /// are averaged over all.
+  int num_replicas = 1;
+  /// Parts lie in pinned memory of the host, and optimizers train them there:
+  /// an accelerator holds the units in use alone. Nothing on the CPU.
+  bool cpu_offload = false;
 };
 
 } // namespace accelerate

@@ -7,9 +7,9 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -42,10 +42,8 @@ class ACCELERATE_API StateDict {
   /// Throws `UsageError` where an unsigned one does not fit into int64.
   template <std::integral Number>
   void set(const std::string& name, Number value) {
-    if constexpr (std::unsigned_integral<Number>) {
-      if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-        throw_too_large(name);
-      }
+    if (!std::in_range<int64_t>(+value)) {
+      throw_too_large(name);
     }
     put(name, static_cast<int64_t>(value));
   }

@@ -10,14 +10,19 @@
 
 namespace accelerate {
 
-/// The steps of a run so far: see `Accelerator::step_times`. A step goes from
+/// The steps of a run so far: see `Accelerator::step_times`. Each thread that
+/// trains has its own: another thread finds no steps. A step goes from
 /// where the first batch is asked for, or from the end of the step before, to
 /// where the next begins after an optimizer's update; micro-batches that are
 /// added up belong to one. What lies between, such as an evaluation, counts for
 /// the step that it follows.
 struct ACCELERATE_API StepTimes {
-  /// Seconds of the host's clock. Each moment counts once: communication inside
-  /// of a backward is none of the backward's.
+  /// Seconds. Each moment counts once: communication inside of a backward is
+  /// none of the backward's. On a GPU they are the device's: what it spends
+  /// between marks that parts leave in its stream, so that work which was only
+  /// handed over counts where it runs, and data that came in time costs
+  /// nothing. Marks are read when the device has passed them and are never
+  /// waited for: the latest steps may still be missing.
   struct ACCELERATE_API Parts {
     /// Waited for batches, also while others make them.
     double data = 0;

@@ -29,7 +29,7 @@ class ACCELERATE_API TrackedValue {
   /// An unsigned number that does not fit into int64 is taken as a double.
   template <std::integral Number>
   TrackedValue(Number value) : value_(static_cast<int64_t>(value)) {
-    if (value > Number{} && std::get<int64_t>(value_) < 0) {
+    if (!std::in_range<int64_t>(+value)) {
       value_ = static_cast<double>(value);
     }
   }

@@ -81,10 +81,9 @@ concept Sequence = requires(T& s) {
 }
 &&!Map<T> && !std::is_convertible_v<T, std::string_view>;
 template <class T>
-concept TupleLike = requires {
+concept TupleLike = !Sequence<T> && requires {
   std::tuple_size<T>::value;
-}
-&&!Sequence<T>;
+};
 /// `torch::data::Example`: `data` and `target`, without its header.
 template <class T>
 concept ExampleLike = requires(T& e) {
@@ -140,13 +139,12 @@ to_numbers(const at::Tensor& values, at::ScalarType dtype, void* output);
 
 template <Number T>
 Carrier<T> to_carrier(T value) {
-  const auto carried = static_cast<Carrier<T>>(value);
-  if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8) {
-    if (carried < 0) {
-      throw_not_fitting(std::to_string(value), sizeof(carried));
+  if constexpr (std::is_integral_v<T>) {
+    if (!std::in_range<int64_t>(+value)) {
+      throw_not_fitting(std::to_string(value), sizeof(int64_t));
     }
   }
-  return carried;
+  return static_cast<Carrier<T>>(value);
 }
 template <Number T>
 T from_carrier(Carrier<T> carried) {

@@ -363,7 +363,16 @@ class AccumulationOptions:
     def __init__(self) -> None: ...
 
 class ShardingOptions:
-    def __init__(self, stage: int, min_unit_numbers: int, prefetch: int) -> None: ...
+    def __init__(
+        self,
+        stage: int,
+        min_unit_numbers: int,
+        prefetch: int,
+        reduce_dtype: str = "no",
+        ignored: list[str] = ...,
+        num_replicas: int = 1,
+        cpu_offload: bool = False,
+    ) -> None: ...
     @property
     def stage(self) -> int: ...
 

@@ -17,6 +17,7 @@ from accelerate._loop_places import PlacedLoader, ReadAhead
 from accelerate._sharding import BatchCounts, CountingCollate, IterableDatasetShard
 from accelerate.errors import UsageError
 from accelerate.state import GradientState, PartialState
+from accelerate.utils.imports import is_torchdata_stateful_dataloader_available
 
 
 def is_plain_cpu(batch: Any) -> bool:
@@ -71,6 +72,8 @@ class DataLoaderAdapter(PlacedLoader):
     # What tells the samples of each batch: where torch takes the indices, or where it collates.
     _recorded: RecordedIndices | None = None
     _is_counted = False
+    # torchdata's class, where that was asked for and is installed.
+    _stateful_kind: type[DataLoader] | None = None
 
     def __init__(
         self,
@@ -86,20 +89,33 @@ class DataLoaderAdapter(PlacedLoader):
     ):
         refuse_device_mesh(torch_device_mesh)
         super().__init__(dataset, batch_sampler=batch_sampler, **kwargs)
-        # Only remembered: all loaders here have `state_dict`.
+        # All loaders here have `state_dict`; programs look for the class before they use it.
         self.use_stateful_dataloader = use_stateful_dataloader
+        if use_stateful_dataloader and is_torchdata_stateful_dataloader_available():
+            from torchdata.stateful_dataloader import StatefulDataLoader
+
+            self._stateful_kind = StatefulDataLoader
         self.skip_batches = skip_batches
         self._drop_last = _drop_last
         self._non_blocking = _non_blocking
         self._keep_place(iteration, skip_batches)
 
     @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return self._stateful_kind or type(self)
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        # pickle refuses an object whose type is not its `__class__`, unless a call makes it.
+        made, arguments, *rest = super().__reduce_ex__(protocol)
+        return (_made_by, (made, arguments), *rest)
+
+    @property
     def base_dataloader(self) -> DataLoader:
-        """torch's loader of the same batches, which are those of this process where it reads for
-        itself."""
+        """torch's loader, or torchdata's, of the same batches, which are those of this process
+        where it reads for itself."""
         from accelerate.data_loader import kept_settings
 
-        return DataLoader(**kept_settings(self))
+        return (self._stateful_kind or DataLoader)(**kept_settings(self))
 
     def _count_batches(self) -> None:
         """What the constructor of a loader that uses `_counted` calls."""
@@ -280,6 +296,10 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
         if getattr(dealt, "split_batches", False):
             return dealt.batch_size
         return dealt.batch_size * getattr(dealt, "num_processes", 1)
+
+
+def _made_by(function: Callable[..., Any], arguments: tuple) -> Any:
+    return function(*arguments)
 
 
 def refuse_device_mesh(torch_device_mesh: Any) -> None:

@@ -239,7 +239,10 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
     for name, value in vars(dataloader).items():
         if name not in vars(prepared) and not hasattr(type(prepared), name):
             setattr(prepared, name, value)
-    if type(dataloader).__iter__ is not DataLoader.__iter__:
+    # Where nobody has imported the library, the loader is not one of its.
+    library = sys.modules.get("torchdata.stateful_dataloader")
+    kinds = (DataLoader,) if library is None else (DataLoader, library.StatefulDataLoader)
+    if all(type(dataloader).__iter__ is not kind.__iter__ for kind in kinds):
         _debug.warn(
             f"[prepare_data_loader] {type(dataloader).__name__} has a loop of its own (__iter__), "
             "which the prepared loader does not use; move what it does into the data set or the "
@@ -283,6 +286,7 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
         settings[name] = SkipBatchSampler(getattr(dataloader, name), num_skipped)
     if isinstance(dataloader, (DataLoaderShard, DataLoaderDispatcher)):
         settings |= {
+            "use_stateful_dataloader": dataloader.use_stateful_dataloader,
             "skip_batches": dataloader.skip_batches + num_read,
             "iteration": dataloader.iteration,
             "_drop_last": dataloader._drop_last,

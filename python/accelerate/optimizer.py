@@ -127,7 +127,7 @@ class _Adapter:
             return
         optimizer: Any = self._optimizer
         # What torch's own scaler does: the gradients are unscaled, the flag is the device's.
-        optimizer.grad_scale, optimizer.found_inf = None, found_inf
+        optimizer.grad_scale, optimizer.found_inf = None, found_inf.reshape(())
         try:
             self._step()
         finally:

@@ -47,15 +47,29 @@ void bind_options(py::module_& module) {
       .def_readwrite("power_sgd", &DdpOptions::power_sgd);
   py::class_<ShardingOptions>(module, "ShardingOptions")
       .def(
-          py::init([](int stage, int64_t min_unit_numbers, int64_t prefetch) {
+          py::init([](int stage,
+                      int64_t min_unit_numbers,
+                      int64_t prefetch,
+                      const std::string& reduce_dtype,
+                      std::vector<std::string> ignored,
+                      int num_replicas,
+                      bool cpu_offload) {
             return ShardingOptions{
                 .stage = static_cast<ShardStage>(stage),
                 .min_unit_numbers = min_unit_numbers,
-                .prefetch = prefetch};
+                .prefetch = prefetch,
+                .reduce_dtype = parse_precision(reduce_dtype),
+                .ignored = std::move(ignored),
+                .num_replicas = num_replicas,
+                .cpu_offload = cpu_offload};
           }),
           py::arg("stage"),
           py::arg("min_unit_numbers"),
-          py::arg("prefetch"))
+          py::arg("prefetch"),
+          py::arg("reduce_dtype") = "no",
+          py::arg("ignored") = std::vector<std::string>(),
+          py::arg("num_replicas") = 1,
+          py::arg("cpu_offload") = false)
       .def_property_readonly("stage", [](const ShardingOptions& options) {
         return static_cast<int>(options.stage);
       });

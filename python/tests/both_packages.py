@@ -109,7 +109,6 @@ class Runs:
         elif self.num_processes == 2:
             # `--standalone` chooses a free port.
             command += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-        if not is_ours:
             # Without it the original does not connect processes that have no GPU.
             variables["ACCELERATE_USE_CPU"] = "true"
         path = [str(package)] * is_ours + self.path

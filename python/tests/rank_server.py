@@ -4,12 +4,13 @@ costs more than most scripts of tests:
 
     python rank_server.py PACKAGE
 
-One line of JSON for each run comes in (`script`, `folder`), one with the exit codes
-and the output of its ranks goes out."""
+One line of JSON for each run comes in (`script`, `folder`, `arguments`, `num_ranks`; one rank is a
+process that nobody launched), one with the exit codes and the output of its ranks goes out."""
 
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import importlib
 import json
 import os
@@ -22,8 +23,6 @@ import traceback
 
 import numpy
 import torch._dynamo  # noqa: F401, what takes the time: the first step of an optimizer imports it
-
-NUM_RANKS = 2
 
 
 def free_port() -> int:
@@ -43,19 +42,22 @@ def be_rank(rank: int, port: int, order: dict, output: int) -> None:
     """Runs the script as a process of its own would, and ends."""
     os.dup2(output, 1)
     os.dup2(output, 2)
+    faulthandler.enable()
     os.chdir(order["folder"])
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(NUM_RANKS),
-        LOCAL_WORLD_SIZE=str(NUM_RANKS),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
+    num_ranks = order["num_ranks"]
+    if num_ranks > 1:
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(num_ranks),
+            LOCAL_WORLD_SIZE=str(num_ranks),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
     # Those of a fresh interpreter differ from rank to rank.
     random.seed()
     numpy.random.seed()
-    sys.argv = [order["script"]]
+    sys.argv = [order["script"], *order["arguments"]]
     sys.path.insert(0, order["folder"])
     code = 0
     try:
@@ -72,25 +74,31 @@ def be_rank(rank: int, port: int, order: dict, output: int) -> None:
 
 
 def run(order: dict) -> dict:
-    output = os.memfd_create("output")
     port = free_port()
     ranks: list[int] = []
-    for rank in range(NUM_RANKS):
+    outputs: list[int] = []
+    for rank in range(order["num_ranks"]):
+        outputs.append(os.memfd_create("output"))
         child = os.fork()
         if child == 0:
-            be_rank(rank, port, order, output)
+            be_rank(rank, port, order, outputs[-1])
         ranks.append(child)
     codes = {}
-    while len(codes) < NUM_RANKS:
+    while len(codes) < len(ranks):
         child, status = os.wait()
         codes[child] = os.waitstatus_to_exitcode(status)
         if codes[child] != 0:  # The others would wait for it.
             for other in set(ranks) - set(codes):
                 os.kill(other, signal.SIGTERM)
+    text = "".join(map(read_and_close, outputs))
+    return {"codes": [codes[child] for child in ranks], "output": text}
+
+
+def read_and_close(output: int) -> str:
     size = os.lseek(output, 0, os.SEEK_END)
     text = os.pread(output, size, 0).decode(errors="replace")
     os.close(output)
-    return {"codes": [codes[child] for child in ranks], "output": text}
+    return text
 
 
 def main() -> None:

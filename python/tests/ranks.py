@@ -29,7 +29,7 @@ PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 _ANSWER = """
 import json, os
 def answer(value):
-    with open("answer" + os.environ["RANK"], "w") as file:
+    with open("answer" + os.environ.get("RANK", "0"), "w") as file:
         json.dump(value, file)
 """
 
@@ -76,20 +76,26 @@ class _RankServer:
         )
         atexit.register(self._end)
 
-    def run(self, script: str, folder: Path) -> list:
-        """What each rank passed to `answer`."""
-        folder.mkdir()
+    def run(self, script: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
+        """What the ranks print, which must end well."""
         path = folder / "script.py"
-        path.write_text(_ANSWER + textwrap.dedent(script))
-        order = json.dumps({"script": str(path), "folder": str(folder)})
-        self._process.stdin.write(order + "\n")
+        path.write_text(textwrap.dedent(script))
+        order = {"script": str(path), "folder": str(folder)}
+        order |= {"arguments": arguments, "num_ranks": num_ranks}
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         is_there, _, _ = select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)
         if not is_there:
             self._end()
             raise AssertionError(f"{path} did not end within {TIMEOUT_SECONDS} seconds")
         done = json.loads(self._process.stdout.readline())
-        assert done["codes"] == [0, 0], done["output"]
+        assert not any(done["codes"]), f"{done['output']}\nexit codes {done['codes']}"
+        return done["output"]
+
+    def answers(self, script: str, folder: Path) -> list:
+        """What each of two ranks passed to `answer`."""
+        folder.mkdir()
+        self.run(_ANSWER + textwrap.dedent(script), folder)
         return _answers(folder)
 
     def _end(self) -> None:
@@ -110,7 +116,13 @@ def _originals() -> _RankServer:
 
 def run_ours(code: str, folder: Path) -> list:
     """What each of two processes passed to `answer`."""
-    return _ours().run(code, folder / "ours")
+    return _ours().answers(code, folder / "ours")
+
+
+def fork_ours(code: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
+    """What the processes print that run a script in `folder`; one is alone, as without a
+    launcher."""
+    return _ours().run(code, folder, *arguments, num_ranks=num_ranks)
 
 
 def launch_ours(code: str, folder: Path) -> list:
@@ -120,7 +132,15 @@ def launch_ours(code: str, folder: Path) -> list:
     return _answers(folder / "ours")
 
 
+_IS_ORIGINAL = "import accelerate\nassert '+' not in accelerate.__version__\n"
+
+
 def run_original(code: str, folder: Path) -> list:
-    """The same of the original; the test is skipped where it is not installed."""
-    is_original = "import accelerate\nassert '+' not in accelerate.__version__\n"
-    return _originals().run(is_original + textwrap.dedent(code), folder / "original")
+    """`run_ours` of the original; the test is skipped where it is not installed."""
+    return _originals().answers(_IS_ORIGINAL + textwrap.dedent(code), folder / "original")
+
+
+def fork_original(code: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
+    """`fork_ours` of the original."""
+    code = _IS_ORIGINAL + textwrap.dedent(code)
+    return _originals().run(code, folder, *arguments, num_ranks=num_ranks)

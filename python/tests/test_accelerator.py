@@ -361,5 +361,20 @@ TWO = """
 
 
 def test_two_processes_share_what_they_have(tmp_path):
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, TWO))
+    out = ranks.fork_ours(TWO, tmp_path)
     assert "right 0" in out and "right 1" in out
+
+
+def test_a_fused_optimizer_takes_the_flag_of_the_scaler():
+    """Of a model with several parameters; torch's scaler gives a number without dimensions."""
+    from accelerate.optimizer import _Adapter
+
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, fused=True)
+    before = net.weight.detach().clone()
+    for overflow, steps in ((1.0, 0), (0.0, 1)):
+        for parameter in net.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        _Adapter(optimizer).step(torch.full((1,), overflow))
+        assert optimizer.state[net.weight]["step"].item() == steps
+        assert torch.equal(net.weight, before) == bool(overflow)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 import threading
 from collections import OrderedDict
 
@@ -502,7 +501,7 @@ for number, batch in enumerate(loader):
         accelerator.save_state("together")
 print("done", accelerator.process_index)
 """
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, script))
+    out = ranks.fork_ours(script, tmp_path)
     assert "done 0" in out and "done 1" in out
     script = ALONE + """
 import warnings
@@ -525,11 +524,11 @@ weights = accelerator.gather(model.weight.detach().reshape(1, -1))
 assert torch.equal(weights[0], weights[1])
 print("equal", accelerator.process_index)
 """
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, script))
+    out = ranks.fork_ours(script, tmp_path)
     assert "equal 0" in out and "equal 1" in out
     # One process goes on from what two have saved: after 3 turns of 2 batches.
     script = ALONE + """
 accelerator.load_state("alone")
 print("left", len(list(loader)))
 """
-    assert "left 6" in ranks.check(ranks.run([sys.executable], tmp_path, script))
+    assert "left 6" in ranks.fork_ours(script, tmp_path, num_ranks=1)

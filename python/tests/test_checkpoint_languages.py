@@ -103,9 +103,8 @@ while num_batches < told["end"]:
 
 
 def _train(folder: Path, num_processes: int, optimizer: str, end: int, **told) -> str:
-    starter = ranks.LAUNCH if num_processes == 2 else [sys.executable]
     told |= {"optimizer": optimizer, "end": end, "options": told.get("options", {})}
-    return ranks.check(ranks.run(starter, folder, TRAIN, json.dumps(told)))
+    return ranks.fork_ours(TRAIN, folder, json.dumps(told), num_ranks=num_processes)
 
 
 def _go_on(

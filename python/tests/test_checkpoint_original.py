@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 import ranks
 import tiers
-from original import originals_python
 
 # `told`: how many steps, where to save and how, what to load.
 TRAIN = """
@@ -70,16 +68,9 @@ with open(f"answer{accelerator.process_index}", "w") as file:
 
 
 def train(is_ours, folder, num_processes, begin=0, at=0, load="", save="", **how):
-    if is_ours:
-        starter = ranks.LAUNCH if num_processes == 2 else [sys.executable]
-        variables = {}
-    else:
-        starter = [originals_python()]
-        if num_processes == 2:
-            starter += ranks._TORCHRUN
-        variables = {"PYTHONPATH": "", "ACCELERATE_USE_CPU": "true"}
     told = {"begin": begin, "at": at, "load": load, "save": save, "how": how}
-    ranks.check(ranks.run(starter, folder, TRAIN, json.dumps(told), **variables))
+    fork = ranks.fork_ours if is_ours else ranks.fork_original
+    fork(TRAIN, folder, json.dumps(told), num_ranks=num_processes)
     answers = [folder / f"answer{rank}" for rank in range(num_processes)]
     found = [json.loads(answer.read_text()) for answer in answers]
     for answer in answers:
@@ -149,4 +140,4 @@ print("equal")
 
 def test_a_model_of_transformers_with_tied_weights_goes_on_and_is_read_by_it(tmp_path):
     pytest.importorskip("transformers")
-    assert "equal" in ranks.check(ranks.run([sys.executable], tmp_path, TRANSFORMERS))
+    assert "equal" in ranks.fork_ours(TRANSFORMERS, tmp_path, num_ranks=1)

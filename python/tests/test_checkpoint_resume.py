@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -89,9 +88,8 @@ print("\\nANSWER", json.dumps({
 
 
 def _train(folder: Path, num_processes: int, **told) -> list[dict]:
-    starter = ranks.LAUNCH if num_processes == 2 else [sys.executable]
     told["folder"] = str(folder / "checkpoints")
-    out = ranks.check(ranks.run(starter, folder, TRAIN, json.dumps(told)))
+    out = ranks.fork_ours(TRAIN, folder, json.dumps(told), num_ranks=num_processes)
     answers = [json.loads(line.partition("ANSWER ")[2]) for line in out.splitlines() if "ANSWER" in line]
     assert len(answers) == num_processes
     return sorted(answers, key=lambda answer: answer["rank"])
@@ -164,8 +162,7 @@ def test_another_number_of_processes_sees_each_sample_once(tmp_path, seedable):
     # Three processes begin in the middle of a turn of theirs.
     for num_processes, resume in ((2, False), (3, True)):
         told = json.dumps({"seedable": seedable, "resume": resume})
-        starter = ["accelerate", "launch", "--cpu", "--num_processes", str(num_processes)]
-        out = ranks.check(ranks.run(starter, tmp_path, EPOCH, told))
+        out = ranks.fork_ours(EPOCH, tmp_path, told, num_ranks=num_processes)
         lines = [line for line in out.splitlines() if "SEEN" in line]
         assert len(lines) == num_processes
         seen += [sample for line in lines for sample in json.loads(line.partition("SEEN ")[2])]

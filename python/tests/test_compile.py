@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled modules in both orders: prepared and then compiled, compiled and then prepared."""
+"""Compiled modules in both orders: prepared and then compiled, compiled and then prepared; and by
+what the launcher was told."""
 
 from __future__ import annotations
 
 import copy
+import json
+import subprocess
 
 import pytest
-import torch
-
 import ranks
+import torch
+from original import originals_python, run_python
+from tiers import cases
+
 from accelerate import Accelerator
+from accelerate.utils import DynamoBackend
 
 
 def make_net() -> torch.nn.Module:
@@ -125,3 +131,75 @@ answer([check(first, torchs) > 1 for first in (True, False) for torchs in (True,
 
 def test_accumulation_and_buckets_reach_compiled_models_on_two_processes(tmp_path):
     assert ranks.run_ours(TWO, tmp_path) == [[True] * 4] * 2
+
+
+# --- by the launcher ----------------------------------------------------------------------------
+
+FLAGS = [
+    ["--dynamo_backend=eager"],
+    ["--dynamo_backend", "no", "--dynamo_mode", "max-autotune"],
+    ["--dynamo_backend=aot_eager", "--dynamo_use_dynamic", "--dynamo_use_regional_compilation"],
+    ["--config_file=named.yaml"],
+    ["--config_file=named.yaml", "--dynamo_backend=eager", "--dynamo_use_fullgraph"],
+]
+NAMED = """distributed_type: 'NO'
+dynamo_config:
+  dynamo_backend: AOT_EAGER
+  dynamo_mode: default
+  dynamo_use_dynamic: false
+  dynamo_use_fullgraph: true
+"""
+ORIGINAL = f"""
+import json, os
+from accelerate.commands import launch
+from accelerate.utils import TorchDynamoPlugin
+from accelerate.utils.launch import prepare_simple_launcher_cmd_env
+variables = dict(os.environ)
+found = []
+for flags in {FLAGS!r}:
+    args = launch.launch_command_parser().parse_args(["--cpu", *flags, "script.py"])
+    args, _, _ = launch._validate_launch_command(args)
+    os.environ.update(prepare_simple_launcher_cmd_env(args)[1])
+    found.append(TorchDynamoPlugin().to_dict())
+    os.environ.clear()
+    os.environ.update(variables)
+print(json.dumps(found))
+"""
+LAUNCHED = """
+import json, torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = accelerator.prepare(torch.nn.Linear(2, 1))
+plugin = accelerator.state.dynamo_plugin
+is_compiled = hasattr(model, "_orig_mod") or model._compiled_call_impl is not None
+assert is_compiled == (plugin.backend != "NO"), model
+print(json.dumps(plugin.to_dict()))
+"""
+
+
+def launch(folder, flags):
+    starter = ["accelerate", "launch", "--cpu", "--num_processes=1", *flags]
+    return json.loads(ranks.check(ranks.run(starter, folder, LAUNCHED)).splitlines()[-1])
+
+
+def test_the_launcher_compiles_as_the_originals(tmp_path, monkeypatch):
+    (tmp_path / "named.yaml").write_text(NAMED)
+    monkeypatch.chdir(tmp_path)
+    expected = json.loads(run_python(ORIGINAL, python=originals_python()).splitlines()[-1])
+    chosen = cases(list(range(len(FLAGS))), small=[2, 4])
+    for number in chosen:
+        assert launch(tmp_path, FLAGS[number]) == expected[number], FLAGS[number]
+
+
+def test_every_backend_is_launched_and_of_a_program_in_cpp_a_line_says_that_it_is_not():
+    def told(*words):
+        command = ["accelerate", "launch", "--cpu", "--num_processes=1", *words]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    for backend in DynamoBackend:
+        flag = f"--dynamo_backend={backend.value.lower()}"
+        result = told(flag, "--no_python", "true")
+        line = "dynamo_backend is read by Python programs, expected one; the models of true run"
+        assert result.returncode == 0 and (line in result.stderr) == (backend != "NO")
+    refused = told("--dynamo_backend=gcc", "true")
+    assert refused.returncode == 2 and "inductor" in refused.stderr

@@ -90,7 +90,7 @@ def test_another_strategy_trains_as_ddp(tmp_path):
     assert state["engine.num_steps"] == 3
     print("equal", accelerator.process_index)
     """
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, script))
+    out = ranks.fork_ours(script, tmp_path)
     assert "equal 0" in out and "equal 1" in out
 
 
@@ -106,7 +106,7 @@ def test_a_strategy_refuses_an_optimizer_with_state(tmp_path):
     except ValueError as error:
         print(error)
     """
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, script))
+    out = ranks.fork_ours(script, tmp_path)
     assert "[prepare] the optimizer has state for 'norm.weight' already" in out
 
 

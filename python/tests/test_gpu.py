@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import ranks
 import torch
+from both_packages import Runs, differences, python_with
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -69,6 +70,21 @@ def test_fp16_trains_as_pytorchs_own_scaler(tmp_path):
     import sys
 
     assert "equal" in ranks.check(ranks.run([sys.executable], tmp_path, FP16))
+
+
+def test_trainer_goes_on_in_fp16_as_if_it_had_not_ended(tmp_path):
+    runs = Runs("trainer.py", tmp_path, python_with("libraries"), 1, ["resumed_fp16"])
+    original, ours = (answers[0] for answers in runs.compared("resumed_fp16"))
+    assert ours["device"] == "cuda" and "scaler.pt" in ours["files"]
+    assert ours["files"] == original["files"]
+    whole, resumed = ours["whole"], ours["resumed"]
+    assert whole["scale"] == original["whole"]["scale"]
+    for theirs, mine in zip(original["whole"]["history"], whole["history"], strict=True):
+        # The norm that clips is summed in another order, and weights are rounded to fp16.
+        assert mine == pytest.approx(theirs, rel=2e-3)
+    # The last line has the mean of the losses since the start.
+    assert differences(whole.pop("history")[:-1], resumed.pop("history")[:-1]) == []
+    assert differences(whole, resumed) == []
 
 
 def test_processes_that_share_a_gpu_end_with_the_same_weights(tmp_path):

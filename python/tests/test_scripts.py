@@ -49,16 +49,15 @@ TRAIN = """
 """
 
 
-def check_both(result: subprocess.CompletedProcess, word: str) -> None:
-    out = ranks.check(result)
-    assert f"{word} 0 of 2" in out and f"{word} 1 of 2" in out, out + result.stderr
+def check_both(out: str, word: str) -> None:
+    assert f"{word} 0 of 2" in out and f"{word} 1 of 2" in out, out
 
 
 @pytest.mark.parametrize("starter", ["LAUNCH", "TORCHRUN", "MPIRUN"])
 def test_processes_are_connected_without_a_variable_set_by_hand(tmp_path, starter):
     if starter == "MPIRUN" and not shutil.which("mpirun"):
         pytest.skip("there is no mpirun on this machine")
-    check_both(ranks.run(getattr(ranks, starter), tmp_path, TRAIN), "trained")
+    check_both(ranks.check(ranks.run(getattr(ranks, starter), tmp_path, TRAIN)), "trained")
 
 
 def test_own_collectives_run_beside_those_of_the_package(tmp_path):
@@ -80,7 +79,7 @@ def test_own_collectives_run_beside_those_of_the_package(tmp_path):
     assert mine.item() == 12
     print(f"both {accelerator.process_index} of {dist.get_world_size()}", flush=True)
     """
-    check_both(ranks.run(ranks.LAUNCH, tmp_path, script), "both")
+    check_both(ranks.fork_ours(script, tmp_path), "both")
 
 
 def test_a_group_that_the_user_has_made_is_used(tmp_path):
@@ -94,7 +93,7 @@ def test_a_group_that_the_user_has_made_is_used(tmp_path):
     accelerator.end_training()
     assert not dist.is_initialized()
     """
-    check_both(ranks.run(ranks.TORCHRUN, tmp_path, script), "trained")
+    check_both(ranks.fork_ours(script, tmp_path), "trained")
 
 
 def test_a_group_made_from_a_file_needs_no_variables(tmp_path):
@@ -114,7 +113,7 @@ def test_a_group_made_from_a_file_needs_no_variables(tmp_path):
         mp.spawn(train, args=(sys.argv[1] + "/meeting",), nprocs=2)
     """
     result = ranks.run([sys.executable], tmp_path, script, str(tmp_path))
-    check_both(result, "met")
+    check_both(ranks.check(result), "met")
 
 
 def test_an_exception_in_one_process_ends_the_run_and_is_named(tmp_path):
@@ -192,4 +191,4 @@ def test_values_that_do_not_fit_together_are_an_error_on_all(tmp_path):
     assert ragged.tolist() == [0, 1, 1]
     print(f"refused {rank} of {accelerator.num_processes}", flush=True)
     """
-    check_both(ranks.run(ranks.LAUNCH, tmp_path, script), "refused")
+    check_both(ranks.fork_ours(script, tmp_path), "refused")

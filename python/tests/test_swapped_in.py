@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 
 import pytest
 import ranks
 import torch
+from both_packages import python_with
+from original import run_python
 
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
@@ -164,6 +167,39 @@ def test_the_loader_inside_is_torchs():
     inner = loader.base_dataloader
     assert type(inner) is torch.utils.data.DataLoader and inner.dataset is loader.dataset
     assert [batch.tolist() for batch in inner] == [batch.tolist() for batch in loader]
+
+
+STATEFUL = """
+import copy, warnings, torch
+from accelerate import Accelerator, skip_first_batches
+from accelerate.data_loader import DataLoaderShard
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+warnings.simplefilter("error")
+for is_stateful in (False, True):
+    config = DataLoaderConfiguration(use_stateful_dataloader=is_stateful)
+    accelerator = Accelerator(cpu=True, dataloader_config=config)
+    for kind in (DataLoader, StatefulDataLoader):
+        loader = accelerator.prepare(kind(torch.arange(12), batch_size=2))
+        for found in (loader, loader.base_dataloader, copy.copy(loader)):
+            kinds = (DataLoader, StatefulDataLoader, DataLoaderShard)
+            print([isinstance(found, kind) for kind in kinds], [b.tolist() for b in found])
+"""
+COPIED = """
+import pickle
+rest = skip_first_batches(loader, 2)
+again = pickle.loads(pickle.dumps(rest))
+print(isinstance(rest, StatefulDataLoader), isinstance(again, StatefulDataLoader), len(list(again)))
+"""
+
+
+def test_a_loader_with_a_state_is_torchdatas():
+    python = str(python_with("libraries"))
+    ours = run_python(STATEFUL + COPIED, python=python, path=os.environ["PYTHONPATH"])
+    original = run_python(STATEFUL, python=python)
+    # The original's cannot be pickled, and loses its class where batches are skipped.
+    assert ours == original + "True True 4\n"
 
 
 SHARDED = """

@@ -13,7 +13,9 @@
 #include <utility>
 
 #include "accelerate/error.h"
+#include "accelerator/memory_lines.h"
 #include "base/str.h"
+#include "parallel/recorded_part.h"
 
 namespace accelerate {
 namespace {
@@ -28,6 +30,12 @@ std::atomic<bool> is_profiling{false};
 
 double milliseconds(uint64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e6;
+}
+
+bool is_no_operator(const std::string& name) {
+  return name == "[memory]" ||
+         std::find(kRecordedParts.begin(), kRecordedParts.end(), name) !=
+             kRecordedParts.end();
 }
 
 /// The time of each event without those that it called: on one thread, events
@@ -58,6 +66,9 @@ std::vector<ProfiledOperator> summed_up(
   std::map<std::string, ProfiledOperator> by_name;
   std::vector<const kineto_api::KinetoEvent*> on_host;
   for (const auto& event : events) {
+    if (is_no_operator(event.name())) {
+      continue;
+    }
     if (event.deviceType() == c10::DeviceType::CPU) {
       if (!event.isAsync() && event.durationNs() > 0) {
         on_host.push_back(&event);
@@ -170,6 +181,9 @@ void Profile::State::finish_cycle() {
   part += ".part";
   std::filesystem::remove(part, error);
   result->save(part.string());
+  if (options.profile_memory && std::filesystem::exists(part, error)) {
+    add_memory_lines(part);
+  }
   std::filesystem::rename(part, path, error);
   if (error) {
     std::error_code ignored;

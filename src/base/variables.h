@@ -57,6 +57,15 @@ inline constexpr const char* kZero3Save16BitModel =
 inline constexpr const char* kMoeClasses =
     "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES";
 
+// How the Python package compiles models, as the original names it.
+inline constexpr const char* kDynamoBackend = "ACCELERATE_DYNAMO_BACKEND";
+inline constexpr const char* kDynamoMode = "ACCELERATE_DYNAMO_MODE";
+inline constexpr const char* kDynamoFullgraph =
+    "ACCELERATE_DYNAMO_USE_FULLGRAPH";
+inline constexpr const char* kDynamoDynamic = "ACCELERATE_DYNAMO_USE_DYNAMIC";
+inline constexpr const char* kDynamoRegional =
+    "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION";
+
 // For the launcher alone.
 inline constexpr const char* kConfigFile = "ACCELERATE_CONFIG_FILE";
 inline constexpr const char* kNumProcesses = "ACCELERATE_NUM_PROCESSES";

@@ -2,10 +2,12 @@
 // `accelerate estimate-memory`: what a model takes, without loading it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/error.h"
 #include "base/str.h"
 #include "cli/commands.h"
 #include "sizing/model_sizes.h"
@@ -208,6 +210,14 @@ std::string as_json(
 }
 
 void estimate(const EstimateOptions& options) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(options.path, ignored)) {
+    throw ConfigError(str_cat(
+        "[estimate-memory] there is no file or folder '",
+        options.path,
+        "'; names on the Hub are not looked up: give the folder of the "
+        "downloaded model, or its safetensors file"));
+  }
   const ModelSizes sizes = measure_model(options.path);
   std::vector<MemoryEstimate> estimates;
   for (const auto& dtype : options.dtypes) {

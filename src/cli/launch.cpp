@@ -16,6 +16,7 @@
 #include "cli/program_mark.h"
 #include "config/fields.h"
 #include "config/flags.h"
+#include "config/foreign.h"
 #include "config/resolve.h"
 #include "launch/machines/diagnosis.h"
 #include "launch/machines/job_token.h"
@@ -70,7 +71,7 @@ void check_script(
 }
 
 /// A program in C++ asks for it in its code, and would train as it always does.
-std::string note_on_sharding(
+std::string note_on_python(
     const LaunchConfig& config,
     const std::vector<std::string>& program) {
   const bool is_python = config.module || program[0].ends_with(".py") ||
@@ -78,13 +79,23 @@ std::string note_on_sharding(
                              .filename()
                              .string()
                              .starts_with("python");
-  return (config.use_fsdp || config.use_deepspeed) && !is_python
-             ? str_cat(
-                   config.use_fsdp ? "use_fsdp" : "use_deepspeed",
-                   " is read by Python programs, expected one; ",
+  if (is_python) {
+    return {};
+  }
+  if (config.use_fsdp || config.use_deepspeed) {
+    return str_cat(
+        config.use_fsdp ? "use_fsdp" : "use_deepspeed",
+        " is read by Python programs, expected one; ",
+        program[0],
+        " shards what its Accelerator is told to (.shard)");
+  }
+  return is_off(config.dynamo_backend)
+             ? std::string()
+             : str_cat(
+                   "dynamo_backend is read by Python programs, expected one; "
+                   "the models of ",
                    program[0],
-                   " shards what its Accelerator is told to (.shard)")
-             : std::string();
+                   " run as they are");
 }
 
 int run_plan(const LaunchPlan& plan, SessionOptions options) {
@@ -257,7 +268,7 @@ int launch(
   check_script(values, program);
   auto notes = config.notes;
   notes.push_back(note_on_hidden_output(plan));
-  notes.push_back(note_on_sharding(values, program));
+  notes.push_back(note_on_python(values, program));
   for (const auto& note : notes) {
     if (!note.empty()) {
       std::cerr << "[launch] " << printable(note) << '\n';

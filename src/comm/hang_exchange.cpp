@@ -224,6 +224,7 @@ void HangExchange::Talk::look(c10d::Store& store) {
   store.set(
       key("report", round, membership->rank),
       bytes_of(encode(watchdog.look(*membership))));
+  watchdog.note_asked(*membership);
   if (is_due && store.add(key("printer", round), 1) == 1) {
     print(store);
   } else {

@@ -83,8 +83,10 @@ class FileReader {
       read_fp16(entry);
     } else if (
         entry.key == "mpirun_config" || entry.key == "fsdp_config" ||
-        entry.key == "deepspeed_config") {
+        entry.key == "deepspeed_config" || entry.key == "dynamo_config") {
       read_section(entry);
+    } else if (entry.key == "dynamo_backend") {
+      read_dynamo_backend(entry);
     } else if (const ForeignKey* foreign = find_foreign_key(entry.key)) {
       read_foreign(*foreign, entry);
     } else {
@@ -235,6 +237,18 @@ class FileReader {
     }
   }
 
+  // Files of versions before dynamo_config.
+  void read_dynamo_backend(const YamlEntry& entry) {
+    file_.document.erase(entry.key);
+    if (entry.value.is_null()) {
+      return;
+    }
+    read_field(*find_field("dynamo_backend"), entry);
+    if (!is_off(entry.text)) {
+      file_.document["dynamo_config"] = {{"dynamo_backend", entry.value}};
+    }
+  }
+
   void read_section(const YamlEntry& entry) {
     if (entry.value.is_null()) {
       return;
@@ -247,8 +261,8 @@ class FileReader {
     const std::string prefix = entry.key + ".";
     for (const YamlEntry& inner : entry.entries) {
       const Field* field = find_field_by_key(prefix + inner.key);
-      if (field == nullptr && entry.key == "fsdp_config") {
-        field = find_field_by_key(prefix + name_of_fsdp(inner.key));
+      if (field == nullptr && entry.key != "mpirun_config") {
+        field = find_field_by_key(prefix + long_name(entry.key, inner.key));
       }
       // Said there too, of the same thing.
       if (entry.key == "deepspeed_config" &&
@@ -281,9 +295,12 @@ class FileReader {
   }
 
   // Files of the first versions, and those written by hand.
-  static std::string name_of_fsdp(const std::string& key) {
-    return key == "fsdp_backward_prefetch_policy" ? "fsdp_backward_prefetch"
-                                                  : "fsdp_" + key;
+  static std::string long_name(
+      const std::string& section,
+      const std::string& key) {
+    return key == "fsdp_backward_prefetch_policy"
+               ? "fsdp_backward_prefetch"
+               : section.substr(0, section.find('_') + 1) + key;
   }
 
   void read_foreign(const ForeignKey& foreign, const YamlEntry& entry) {
@@ -295,9 +312,6 @@ class FileReader {
     }
     if (entry.key == "parallelism_config") {
       find_replicas(entry);
-    }
-    if (entry.key == "dynamo_backend" && is_set) {
-      file_.document["dynamo_config"] = {{"dynamo_backend", value}};
     }
     if (!is_set) {
       return;

@@ -48,7 +48,10 @@ bool is_given(const LaunchConfig& config, const Field& field) {
   }
   const bool is_default = text == format_field(LaunchConfig{}, field);
   const bool may_be_unset = text.empty() || text == field.unset_word;
-  return field.is_shared_key ? !may_be_unset : !is_default;
+  // A section that only says what is off is left out.
+  const bool is_inner_switch =
+      field.is_flag() && field.yaml_key.find('.') != std::string_view::npos;
+  return field.is_shared_key && !is_inner_switch ? !may_be_unset : !is_default;
 }
 
 json::json_pointer pointer_of(const Field& field) {

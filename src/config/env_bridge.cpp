@@ -37,9 +37,32 @@ std::filesystem::path hugging_face_home(const EnvLookup& env) {
   return expand_home(cache.value_or("~/.cache"), env) / "huggingface";
 }
 
+bool is_decided(const LaunchConfig& config, const Field& field) {
+  return format_field(config, field) != format_field(LaunchConfig{}, field);
+}
+
+bool is_for_workers(const LaunchConfig& config, const Field& field) {
+  switch (field.workers) {
+    case WorkerRule::kNever:
+      return false;
+    case WorkerRule::kWhereDecided:
+      return is_decided(config, field);
+    case WorkerRule::kWhereGroupDecided: {
+      const auto fields = launch_fields();
+      return std::any_of(fields.begin(), fields.end(), [&](const Field& other) {
+        return other.group == field.group && is_decided(config, other);
+      });
+    }
+    case WorkerRule::kAlways:
+      return true;
+  }
+  return false;
+}
+
 // As the original writes them.
 std::string worker_switch(const Field& field, bool is_on) {
-  if (field.workers == WorkerRule::kAlways) {
+  if (field.workers == WorkerRule::kAlways ||
+      field.workers == WorkerRule::kWhereGroupDecided) {
     return is_on ? "True" : "False";
   }
   // Libraries compare these with a text.
@@ -81,12 +104,10 @@ std::map<std::string, std::string> worker_variables(
     const LaunchConfig& config) {
   std::map<std::string, std::string> result;
   for (const Field& field : launch_fields()) {
-    const std::string text = format_field(config, field);
-    const bool is_decided = text != format_field(LaunchConfig{}, field);
-    if (field.workers == WorkerRule::kAlways ||
-        (field.workers == WorkerRule::kWhereDecided && is_decided)) {
+    if (is_for_workers(config, field)) {
       result[std::string(field.variable)] =
-          field.is_flag() ? worker_switch(field, is_decided) : text;
+          field.is_flag() ? worker_switch(field, is_decided(config, field))
+                          : format_field(config, field);
     }
   }
   if (!config.gpu_ids.empty()) {

@@ -22,6 +22,7 @@ constexpr std::string_view kJob = "Life of the job";
 constexpr std::string_view kTraining = "Training";
 constexpr std::string_view kSharding = "Sharding (FSDP)";
 constexpr std::string_view kDeepSpeed = "Sharding (DeepSpeed)";
+constexpr std::string_view kCompilation = "Compilation (torch.compile)";
 
 constexpr int kMaxProcesses = 4096;
 constexpr int kMaxMachines = 4096;
@@ -138,6 +139,38 @@ std::string check_reshard(const std::string& text) {
   return check_switch(text).empty() || check_strategy(text).empty()
              ? ""
              : "true or false, or with version 1 FULL_SHARD or SHARD_GRAD_OP";
+}
+
+constexpr std::string_view kCompilers[] = {
+    "no",
+    "eager",
+    "aot_eager",
+    "inductor",
+    "aot_ts_nvfuser",
+    "nvprims_nvfuser",
+    "cudagraphs",
+    "ofi",
+    "fx2trt",
+    "onnxrt",
+    "tensorrt",
+    "aot_torchxla_trace_once",
+    "torchxla_trace_once",
+    "tvm",
+    "hpu_backend",
+    "neuron"};
+
+// The original writes them in lower case in flags, in upper case in files.
+std::string check_compiler(const std::string& text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  const bool is_known =
+      std::find(std::begin(kCompilers), std::end(kCompilers), lower) !=
+      std::end(kCompilers);
+  return is_known ? ""
+                  : "no, inductor, eager, aot_eager, cudagraphs or another "
+                    "backend of torch.compile";
 }
 
 std::string_view port_help() {
@@ -797,6 +830,58 @@ std::vector<Field> deepspeed_fields() {
   };
 }
 
+/// Read by the Python package, whose `TorchDynamoPlugin` has these fields.
+std::vector<Field> compilation_fields() {
+  return {
+      {.name = "dynamo_backend",
+       .member = &LaunchConfig::dynamo_backend,
+       .group = kCompilation,
+       .help = "Compile the models of a Python program by this backend "
+               "(inductor, eager, aot_eager, cudagraphs, ..., or no)",
+       .value_name = "NAME",
+       .check = check_compiler,
+       .unset_word = "auto",
+       .yaml_key = "dynamo_config.dynamo_backend",
+       .is_shared_key = true,
+       .variable = variables::kDynamoBackend,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "dynamo_mode",
+       .member = &LaunchConfig::dynamo_mode,
+       .group = kCompilation,
+       .help = "What the compiler spends its time on",
+       .choices = {"default", "reduce-overhead", "max-autotune"},
+       .unset_word = "auto",
+       .yaml_key = "dynamo_config.dynamo_mode",
+       .is_shared_key = true,
+       .variable = variables::kDynamoMode,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "dynamo_use_fullgraph",
+       .member = &LaunchConfig::dynamo_use_fullgraph,
+       .group = kCompilation,
+       .help = "Refuse models that are not one graph",
+       .yaml_key = "dynamo_config.dynamo_use_fullgraph",
+       .is_shared_key = true,
+       .variable = variables::kDynamoFullgraph,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "dynamo_use_dynamic",
+       .member = &LaunchConfig::dynamo_use_dynamic,
+       .group = kCompilation,
+       .help = "Compile for any shape at once; else once for each",
+       .yaml_key = "dynamo_config.dynamo_use_dynamic",
+       .is_shared_key = true,
+       .variable = variables::kDynamoDynamic,
+       .workers = WorkerRule::kWhereGroupDecided},
+      {.name = "dynamo_use_regional_compilation",
+       .member = &LaunchConfig::dynamo_use_regional_compilation,
+       .group = kCompilation,
+       .help = "Compile repeated blocks once, instead of the whole model",
+       .yaml_key = "dynamo_config.dynamo_use_regional_compilation",
+       .is_shared_key = true,
+       .variable = variables::kDynamoRegional,
+       .workers = WorkerRule::kWhereDecided},
+  };
+}
+
 std::vector<Field> all_fields() {
   std::vector<Field> all;
   for (const auto part :
@@ -806,7 +891,8 @@ std::vector<Field> all_fields() {
         job_fields,
         training_fields,
         sharding_fields,
-        deepspeed_fields}) {
+        deepspeed_fields,
+        compilation_fields}) {
     for (Field& field : part()) {
       all.push_back(std::move(field));
     }

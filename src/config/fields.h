@@ -33,6 +33,8 @@ enum class WorkerRule {
   kNever,
   /// Where the value is not the default, so that else an inherited one stays.
   kWhereDecided,
+  /// Where that is so of a field of its group: off is told from not asked.
+  kWhereGroupDecided,
   kAlways,
 };
 

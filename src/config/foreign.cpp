@@ -27,9 +27,6 @@ constexpr std::string_view kDevice =
 constexpr std::string_view kSageMaker =
     "jobs are not submitted to SageMaker; run `accelerate launch` on the "
     "instances themselves, with compute_environment LOCAL_MACHINE";
-constexpr std::string_view kDynamo =
-    "torch.compile (dynamo) is not part of this program; leave it out, models "
-    "run as they are";
 constexpr std::string_view kFp8 =
     "fp8 is not part of this program; mixed_precision bf16 is the nearest";
 constexpr std::string_view kIpex =
@@ -42,8 +39,6 @@ constexpr ForeignKey kKeys[] = {
     {"megatron_lm_config", ForeignKind::kNote, kMegatron},
     {"parallelism_config", ForeignKind::kAsks, kParallelism, false, "_size"},
     {"tp_config", ForeignKind::kNote, kParallelism, true},
-    {"dynamo_config", ForeignKind::kAsks, kDynamo, false, "dynamo_backend"},
-    {"dynamo_backend", ForeignKind::kAsks, kDynamo, true},
     {"fp8_config", ForeignKind::kSilent, kFp8},
     {"ipex_config", ForeignKind::kNote, kIpex, true},
     {"xpu_config", ForeignKind::kNote, kIpex, true},
@@ -114,7 +109,6 @@ constexpr NamedAdvice kFlags[] = {
     {"main_training_function", kTpu},
     {"downcast_bf16", kTpu},
     {"fp8_", kFp8},
-    {"dynamo_", kDynamo},
     {"aws_", kSageMaker},
     {"ipex", kIpex},
     {"use_xpu", kDevice},
@@ -131,10 +125,6 @@ std::span<const IgnoredFlag> ignored_flags() {
       {"rdzv_backend", true, "static", kRendezvous},
       {"rdzv_conf", true, "", kRendezvous},
       {"role", true, "default", "processes have no roles here"},
-      {"dynamo_backend",
-       true,
-       "no",
-       "models are compiled by Accelerator(dynamo_backend=...)"},
       {"deepspeed_multinode_launcher",
        true,
        "standard",

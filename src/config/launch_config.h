@@ -120,6 +120,13 @@ struct LaunchConfig {
   std::string zero3_save_16bit_model = {};
   std::string deepspeed_moe_layer_cls_names = {};
 
+  // Compilation. Unset: the program decides.
+  std::string dynamo_backend = {};
+  std::string dynamo_mode = {};
+  bool dynamo_use_fullgraph = false;
+  bool dynamo_use_dynamic = false;
+  bool dynamo_use_regional_compilation = false;
+
   bool operator==(const LaunchConfig&) const = default;
 };
 

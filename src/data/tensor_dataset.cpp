@@ -74,9 +74,9 @@ size_t TensorDataset::size() const {
   return static_cast<size_t>(columns_[0].size(0));
 }
 
-std::vector<at::Tensor> TensorDataset::get(int64_t index) const {
+TensorRow TensorDataset::get(int64_t index) const {
   check_row(index, columns_[0].size(0));
-  std::vector<at::Tensor> sample;
+  TensorRow sample;
   sample.reserve(columns_.size());
   for (const auto& column : columns_) {
     sample.push_back(column.select(0, index));
@@ -84,12 +84,11 @@ std::vector<at::Tensor> TensorDataset::get(int64_t index) const {
   return sample;
 }
 
-std::vector<at::Tensor> TensorDataset::get_batch(
-    std::span<const int64_t> indices) const {
+TensorRow TensorDataset::get_batch(std::span<const int64_t> indices) const {
   for (const int64_t index : indices) {
     check_row(index, columns_[0].size(0));
   }
-  std::vector<at::Tensor> batch;
+  TensorRow batch;
   batch.reserve(columns_.size());
   for (const auto& column : columns_) {
     if (column.is_cpu() && !column.requires_grad()) {

@@ -3,6 +3,7 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
@@ -124,6 +125,12 @@ std::unique_ptr<DeviceGraph> record_graph(
       static_cast<CudaMemory&>(*memory).pool(), device);
   graph->record(work);
   return graph;
+}
+
+bool is_recording_graph(c10::Device device) {
+  return device.is_cuda() &&
+         c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
+             c10::cuda::CaptureStatus::None;
 }
 
 // Torch warns of every wait where it is asked to.

@@ -37,6 +37,9 @@ std::unique_ptr<DeviceGraph> record_graph(
     const std::shared_ptr<GraphMemory>& memory,
     const std::function<void()>& work);
 
+/// Whether the calling thread's current stream records, whoever began it.
+bool is_recording_graph(c10::Device device);
+
 /// While it lives, looks whether this thread waits for the device.
 class WaitWatch {
  public:

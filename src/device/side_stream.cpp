@@ -6,42 +6,19 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <map>
-#include <mutex>
-
 #include "device/device.h"
+#include "device/streams.h"
 
 namespace accelerate {
-namespace {
-
-// One for each device: freed memory is kept for the stream it was made on, and
-// every loop would leave its share behind.
-c10::Stream copy_stream(c10::Device device) {
-  static std::mutex mutex;
-  static std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream>
-      streams;
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto found = streams.find({device.type(), device.index()});
-  if (found == streams.end()) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    found = streams
-                .emplace(
-                    std::pair(device.type(), device.index()),
-                    guard.getStreamFromGlobalPool(device))
-                .first;
-  }
-  return found->second;
-}
-
-} // namespace
-
 struct SideStream::State {
   c10::Device device;
   c10::impl::VirtualGuardImpl guard;
   c10::Stream stream;
 
   explicit State(c10::Device device)
-      : device(device), guard(device.type()), stream(copy_stream(device)) {}
+      : device(device),
+        guard(device.type()),
+        stream(stream_for(StreamRole::kCopies, device)) {}
 };
 
 class SideStream::Mark {

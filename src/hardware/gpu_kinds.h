@@ -2,6 +2,8 @@
 // The kinds of GPUs that are seen without torch: one file and one row each.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,11 @@ struct GpuKind {
       *choose)(const std::vector<Gpu>& gpus, const std::string& ids);
   /// What to do where GPUs do not reach each other's memory.
   std::string peer_access_help;
+  /// A function that says which share of the time the GPU was busy of late, for
+  /// the one that is number `place` to a process of `env`; it gives nothing
+  /// where the driver does not say, and there is none without a driver.
+  std::function<std::optional<double>()> (
+      *open_use)(const EnvLookup& env, int place) = nullptr;
 };
 
 /// All kinds, in order of preference.

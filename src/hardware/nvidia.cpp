@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 #include "base/str.h"
@@ -23,6 +24,9 @@ namespace {
 using NvmlDevice = void*;
 struct NvmlMemory {
   unsigned long long total, free, used;
+};
+struct NvmlUtilization {
+  unsigned gpu, memory;
 };
 struct NvmlPciInfo {
   char bus_id_legacy[16];
@@ -132,6 +136,24 @@ std::vector<int> from_list(const std::string& text) {
   return numbers;
 }
 
+std::vector<Gpu> list_devices(
+    const Nvml& nvml,
+    std::vector<NvmlDevice>* devices = nullptr) {
+  unsigned count = 0;
+  nvml.call("nvmlDeviceGetCount_v2", &count);
+  std::vector<Gpu> gpus;
+  for (unsigned index = 0; index < count; ++index) {
+    NvmlDevice device = nullptr;
+    if (nvml.call("nvmlDeviceGetHandleByIndex_v2", index, &device) == 0) {
+      gpus.push_back(read_gpu(nvml, index, device));
+      if (devices != nullptr) {
+        devices->push_back(device);
+      }
+    }
+  }
+  return gpus;
+}
+
 GpuInventory ask_nvml() {
   GpuInventory found;
   const Nvml nvml;
@@ -143,16 +165,8 @@ GpuInventory ask_nvml() {
   if (nvml.call("nvmlSystemGetDriverVersion", driver, 96U) == 0) {
     found.driver = driver;
   }
-  unsigned count = 0;
-  nvml.call("nvmlDeviceGetCount_v2", &count);
   std::vector<NvmlDevice> devices;
-  for (unsigned index = 0; index < count; ++index) {
-    NvmlDevice device = nullptr;
-    if (nvml.call("nvmlDeviceGetHandleByIndex_v2", index, &device) == 0) {
-      found.gpus.push_back(read_gpu(nvml, index, device));
-      devices.push_back(device);
-    }
-  }
+  found.gpus = list_devices(nvml, &devices);
   for (size_t i = 0; i < devices.size(); ++i) {
     for (size_t j = 0; j < devices.size(); ++j) {
       if (i != j && can_read(nvml, devices[i], devices[j])) {
@@ -273,6 +287,33 @@ std::vector<Gpu> choose(const std::vector<Gpu>& gpus, const std::string& ids) {
   return chosen;
 }
 
+std::function<std::optional<double>()> open_nvml_use(
+    const EnvLookup& env,
+    int place) {
+  const auto nvml = std::make_shared<const Nvml>();
+  if (!nvml->is_ready()) {
+    return {};
+  }
+  auto gpus = list_devices(*nvml);
+  if (const auto ids = env(variables::kVisibleDevices)) {
+    gpus = choose(gpus, *ids);
+  }
+  NvmlDevice device = nullptr;
+  if (place < 0 || static_cast<size_t>(place) >= gpus.size() ||
+      nvml->call(
+          "nvmlDeviceGetHandleByUUID",
+          gpus[static_cast<size_t>(place)].uuid.c_str(),
+          &device) != 0) {
+    return {};
+  }
+  return [nvml, device]() -> std::optional<double> {
+    NvmlUtilization use{};
+    return nvml->call("nvmlDeviceGetUtilizationRates", device, &use) == 0
+               ? std::optional(use.gpu / 100.0)
+               : std::nullopt;
+  };
+}
+
 } // namespace
 
 GpuKind nvidia_gpus() {
@@ -283,7 +324,8 @@ GpuKind nvidia_gpus() {
       .choose = choose,
       .peer_access_help =
           "see `nvidia-smi topo -p2p r`; where a driver claims access that "
-          "hangs, set NCCL_P2P_DISABLE=1"};
+          "hangs, set NCCL_P2P_DISABLE=1",
+      .open_use = open_nvml_use};
 }
 
 } // namespace accelerate

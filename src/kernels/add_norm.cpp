@@ -8,6 +8,7 @@
 #include "accelerate/error.h"
 #include "accelerate/kernels.h"
 #include "base/str.h"
+#include "kernels/operator.h"
 
 namespace accelerate::kernels {
 namespace {
@@ -25,17 +26,13 @@ Given given(const at::Tensor& tensor) {
 }
 
 const auto& forward_operator() {
-  static const auto handle =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("accelerate::_add_norm_forward", "")
-          .typed<decltype(plain_add_norm_forward)>();
+  static const auto handle = typed_operator<decltype(plain_add_norm_forward)>(
+      "accelerate::_add_norm_forward");
   return handle;
 }
 const auto& backward_operator() {
-  static const auto handle =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("accelerate::_add_norm_backward", "")
-          .typed<decltype(plain_add_norm_backward)>();
+  static const auto handle = typed_operator<decltype(plain_add_norm_backward)>(
+      "accelerate::_add_norm_backward");
   return handle;
 }
 

@@ -8,6 +8,7 @@
 #include "accelerate/error.h"
 #include "accelerate/kernels.h"
 #include "base/str.h"
+#include "kernels/operator.h"
 
 namespace accelerate::kernels {
 namespace {
@@ -20,13 +21,25 @@ at::Tensor exact_logits(const at::Tensor& logits, int64_t num_classes) {
 
 constexpr const char* kForward = "accelerate::_cross_entropy_forward";
 constexpr const char* kBackward = "accelerate::_cross_entropy_backward";
+constexpr const char* kBoth = "accelerate::_cross_entropy_with_gradient";
+constexpr const char* kScale = "accelerate::_scale_unless_one_";
 
-template <class Function>
-const c10::TypedOperatorHandle<Function>& find_operator(const char* name) {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow(name, "")
-                                 .typed<Function>();
-  return handle;
+using Both = std::tuple<at::Tensor, at::Tensor, at::Tensor>(
+    const at::Tensor&,
+    const at::Tensor&,
+    const at::Tensor&,
+    int64_t,
+    int64_t);
+using Scale = void(const at::Tensor&, const at::Tensor&);
+
+/// Whether the gradient is made while the logits are read for the loss: not in
+/// float16, where it fits only when it is multiplied by the scale of the loss.
+bool makes_gradient_at_once(const at::Tensor& logits) {
+  static const auto both = typed_operator<Both>(kBoth);
+  return at::GradMode::is_enabled() && logits.requires_grad() &&
+         logits.scalar_type() != at::kHalf &&
+         both.hasKernelForDispatchKey(c10::computeDispatchKey(
+             at::kFloat, at::kStrided, logits.device()));
 }
 
 class CrossEntropy final : public torch::autograd::Function<CrossEntropy> {
@@ -36,11 +49,25 @@ class CrossEntropy final : public torch::autograd::Function<CrossEntropy> {
       const at::Tensor& logits,
       const at::Tensor& labels,
       int64_t num_classes,
-      int64_t ignored) {
-    const auto [losses, log_sums] =
-        find_operator<decltype(plain_cross_entropy_forward)>(kForward).call(
-            logits, labels, num_classes, ignored);
-    const auto count = labels.ne(ignored).sum().to(losses.scalar_type());
+      int64_t ignored,
+      bool makes_gradient) {
+    const auto exact =
+        logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto count = labels.ne(ignored).sum().to(exact);
+    at::Tensor losses;
+    at::Tensor log_sums;
+    if (makes_gradient) {
+      static const auto both = typed_operator<Both>(kBoth);
+      at::Tensor gradient;
+      std::tie(losses, log_sums, gradient) =
+          both.call(logits, labels, count.reciprocal(), num_classes, ignored);
+      context->saved_data["gradient"] = std::move(gradient);
+    } else {
+      static const auto forward =
+          typed_operator<decltype(plain_cross_entropy_forward)>(kForward);
+      std::tie(losses, log_sums) =
+          forward.call(logits, labels, num_classes, ignored);
+    }
     context->save_for_backward({logits, labels, log_sums, count});
     context->saved_data["num_classes"] = num_classes;
     context->saved_data["ignored"] = ignored;
@@ -50,16 +77,27 @@ class CrossEntropy final : public torch::autograd::Function<CrossEntropy> {
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context,
       const torch::autograd::variable_list& gradients) {
+    static const auto backward =
+        typed_operator<decltype(plain_cross_entropy_backward)>(kBackward);
+    static const auto scale = typed_operator<Scale>(kScale);
     const auto saved = context->get_saved_variables();
-    auto gradient =
-        find_operator<decltype(plain_cross_entropy_backward)>(kBackward).call(
-            saved[0],
-            saved[1],
-            saved[2],
-            gradients[0] / saved[3],
-            context->saved_data["num_classes"].toInt(),
-            context->saved_data["ignored"].toInt());
-    return {std::move(gradient), {}, {}, {}};
+    // What was made serves once: a second backward through a graph that was
+    // kept computes anew, as the first one's may still be in use.
+    if (const auto made = context->saved_data.find("gradient");
+        made != context->saved_data.end()) {
+      auto gradient = made->second.toTensor();
+      context->saved_data.erase(made);
+      scale.call(gradient, gradients[0]);
+      return {std::move(gradient), {}, {}, {}, {}};
+    }
+    auto gradient = backward.call(
+        saved[0],
+        saved[1],
+        saved[2],
+        gradients[0] / saved[3],
+        context->saved_data["num_classes"].toInt(),
+        context->saved_data["ignored"].toInt());
+    return {std::move(gradient), {}, {}, {}, {}};
   }
 };
 
@@ -68,7 +106,8 @@ at::Tensor mean_cross_entropy(
     const at::Tensor& labels,
     int64_t num_classes,
     int64_t ignored) {
-  return CrossEntropy::apply(logits, labels, num_classes, ignored);
+  return CrossEntropy::apply(
+      logits, labels, num_classes, ignored, makes_gradient_at_once(logits));
 }
 
 } // namespace
@@ -140,6 +179,11 @@ TORCH_LIBRARY(accelerate, library) {
   library.def(
       "_cross_entropy_backward(Tensor logits, Tensor labels, Tensor log_sums, "
       "Tensor factor, int num_classes, int ignored) -> Tensor");
+  library.def(
+      "_cross_entropy_with_gradient(Tensor logits, Tensor labels, "
+      "Tensor factor, int num_classes, int ignored) -> "
+      "(Tensor, Tensor, Tensor)");
+  library.def("_scale_unless_one_(Tensor(a!) values, Tensor number) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(accelerate, CompositeExplicitAutograd, library) {

@@ -38,6 +38,24 @@ const char* cross_entropy_backward(
     void* gradient,
     void* stream);
 
+/// Both in one pass over the logits. `gradient` is that of the losses times
+/// `factor`, laid out as above.
+const char* cross_entropy_with_gradient(
+    const LogitRows& rows,
+    const float* factor,
+    float* losses,
+    float* log_sums,
+    void* gradient,
+    void* stream);
+
+/// `values`, whole packs of 16 bytes, times a number; not read where it is 1.
+const char* scale_unless_one(
+    Number type,
+    void* values,
+    int64_t num_values,
+    const float* number,
+    void* stream);
+
 /// Where random numbers come from, as torch's generators say it.
 struct RandomState {
   /// Values, or where a recorded kernel finds them.
@@ -51,8 +69,8 @@ struct RandomState {
 
 /// sum = residual + dropout(branch + branch_bias); normed = layer norm of sum.
 /// Pointers may be null: without `branch` the sum is the residual, without
-/// `weight` nothing is normed. Rows are dense and begin at multiples of 16
-/// bytes.
+/// `weight` nothing is normed, without `bias` it is 0. Rows are dense and begin
+/// at multiples of 16 bytes.
 struct AddNormRows {
   Number type;
   int64_t num_rows;
@@ -127,6 +145,110 @@ const char* sum_columns(
     void* result,
     float* partial,
     void* sums,
+    void* stream);
+
+/// sum = residual + branch; normed = sum / root of its mean square x weight.
+/// `branch` may be null, where the sum is the residual. Dense rows from a
+/// multiple of 16 bytes on.
+struct RmsNormRows {
+  Number type;
+  int64_t num_rows;
+  int64_t num_channels;
+  const void* residual;
+  const void* branch;
+  const void* weight;
+  float epsilon;
+};
+
+/// Whether a block has a thread for every 16 bytes of a row.
+bool fits_rms_norm(Number type, int64_t num_channels);
+const char* rms_norm_forward(
+    const RmsNormRows& rows,
+    void* sum,
+    void* normed,
+    float* reciprocal_roots,
+    void* stream);
+/// Blocks that `rms_norm_backward` uses: `partial` has blocks x channels.
+int64_t rms_norm_blocks(int64_t num_rows);
+/// `rows.residual` is the sum; `of_sum` may be null.
+const char* rms_norm_backward(
+    const RmsNormRows& rows,
+    const float* reciprocal_roots,
+    const void* of_sum,
+    const void* of_normed,
+    void* of_residual,
+    float* partial,
+    void* of_weight,
+    void* stream);
+
+/// tokens x heads x channels, dense; half of the channels are whole packs.
+struct RotatedHeads {
+  Number type;
+  int64_t num_tokens;
+  int64_t num_heads;
+  int64_t head_channels;
+  const void* values;
+  /// Angles x half of the channels; token t has those of t % num_angles.
+  int64_t num_angles;
+  const float* cos;
+  const float* sin;
+  bool is_inverse;
+};
+const char* rotate(const RotatedHeads& heads, void* result, void* stream);
+
+/// Whole packs of 16 bytes: silu(gate) x up.
+const char* swiglu(
+    Number type,
+    const void* gate,
+    const void* up,
+    void* result,
+    int64_t num_values,
+    void* stream);
+const char* swiglu_backward(
+    Number type,
+    const void* of_result,
+    const void* gate,
+    const void* up,
+    void* of_gate,
+    void* of_up,
+    int64_t num_values,
+    void* stream);
+
+/// A tensor that Adam trains, in float32.
+struct AdamTensor {
+  float* parameter;
+  const void* gradient;
+  float* exp_avg;
+  float* exp_avg_sq;
+  /// How many steps there were with this one.
+  const float* step;
+  /// The parameter in a reduced type, written after it; null where none is.
+  void* copy;
+  int64_t size;
+};
+
+struct AdamNumbers {
+  Number gradient_type;
+  Number copy_type;
+  /// The host's, unless `rate_at` is set.
+  double rate;
+  const float* rate_at;
+  double beta1;
+  double beta2;
+  float weight_decay;
+  float epsilon;
+  bool is_maximized;
+  /// Whether the decay is the parameter's own (AdamW) or the gradient's (Adam).
+  bool is_decoupled;
+  /// With 1 there, nothing is written; may be null.
+  const float* found_inf;
+};
+
+/// One pass over all tensors.
+const char* adam_step(
+    const AdamNumbers& numbers,
+    const AdamTensor* tensors,
+    int64_t num_tensors,
     void* stream);
 
 } // namespace accelerate::cuda_kernels

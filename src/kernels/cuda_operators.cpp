@@ -11,9 +11,11 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "kernels/adam.h"
 #include "kernels/add_norm.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda_kernels.h"
+#include "kernels/gated.h"
 #include "kernels/linear.h"
 
 namespace accelerate::kernels {
@@ -113,6 +115,151 @@ at::Tensor cuda_backward(
       gradient.mutable_data_ptr(),
       current_stream(logits)));
   return gradient;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_with_gradient(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    const at::Tensor& factor,
+    int64_t num_classes,
+    int64_t ignored) {
+  const auto rows = rows_of(logits, labels, num_classes, ignored);
+  if (!rows) {
+    const auto [losses, log_sums] =
+        plain_cross_entropy_forward(logits, labels, num_classes, ignored);
+    return {
+        losses,
+        log_sums,
+        plain_cross_entropy_backward(
+            logits, labels, log_sums, factor, num_classes, ignored)};
+  }
+  const c10::cuda::CUDAGuard guard(logits.device());
+  auto losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
+  auto log_sums = at::empty_like(losses);
+  auto gradient = at::empty_like(logits);
+  check_launch(cuda_kernels::cross_entropy_with_gradient(
+      *rows,
+      factor.const_data_ptr<float>(),
+      losses.mutable_data_ptr<float>(),
+      log_sums.mutable_data_ptr<float>(),
+      gradient.mutable_data_ptr(),
+      current_stream(logits)));
+  return {losses, log_sums, gradient};
+}
+
+void cuda_scale_unless_one(const at::Tensor& values, const at::Tensor& number) {
+  const auto type = number_of(values.scalar_type());
+  constexpr int64_t kBytes = 16;
+  if (!type || !values.is_contiguous() ||
+      values.numel() * static_cast<int64_t>(values.element_size()) % kBytes !=
+          0) {
+    values.mul_(number);
+    return;
+  }
+  const c10::cuda::CUDAGuard guard(values.device());
+  const auto factor = number.to(at::kFloat);
+  check_launch(cuda_kernels::scale_unless_one(
+      *type,
+      values.mutable_data_ptr(),
+      values.numel(),
+      factor.const_data_ptr<float>(),
+      current_stream(values)));
+}
+
+void cuda_adam_step(
+    at::TensorList parameters,
+    at::TensorList gradients,
+    at::TensorList exp_avgs,
+    at::TensorList exp_avg_sqs,
+    at::TensorList max_exp_avg_sqs,
+    at::TensorList steps,
+    at::TensorList copies,
+    const std::optional<at::Tensor>& learning_rate,
+    double lr,
+    double beta1,
+    double beta2,
+    double weight_decay,
+    double eps,
+    bool maximize,
+    bool is_decoupled,
+    const std::optional<at::Tensor>& found_inf) {
+  const auto plain = [&] {
+    plain_adam_step(
+        parameters,
+        gradients,
+        exp_avgs,
+        exp_avg_sqs,
+        max_exp_avg_sqs,
+        steps,
+        copies,
+        learning_rate,
+        lr,
+        beta1,
+        beta2,
+        weight_decay,
+        eps,
+        maximize,
+        is_decoupled,
+        found_inf);
+  };
+  if (parameters.empty()) {
+    return;
+  }
+  const auto of_gradient = number_of(gradients[0].scalar_type());
+  const auto of_copy =
+      copies.empty()
+          ? Number::kFloat
+          : number_of(copies[0].scalar_type()).value_or(Number::kFloat);
+  if (!max_exp_avg_sqs.empty() || !of_gradient) {
+    return plain();
+  }
+  std::vector<cuda_kernels::AdamTensor> tensors(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto& parameter = parameters[i];
+    const auto walks_alike = [&](const at::Tensor& other) {
+      return other.device() == parameter.device() &&
+             other.strides() == parameter.strides();
+    };
+    const bool fits =
+        parameter.scalar_type() == at::kFloat &&
+        exp_avgs[i].scalar_type() == at::kFloat &&
+        exp_avg_sqs[i].scalar_type() == at::kFloat &&
+        gradients[i].scalar_type() == gradients[0].scalar_type() &&
+        parameter.is_non_overlapping_and_dense() && walks_alike(exp_avgs[i]) &&
+        walks_alike(exp_avg_sqs[i]) && walks_alike(gradients[i]) &&
+        steps[i].device() == parameter.device() &&
+        (copies.empty() ||
+         (walks_alike(copies[i]) &&
+          copies[i].scalar_type() == copies[0].scalar_type()));
+    if (!fits) {
+      return plain();
+    }
+    tensors[i] = {
+        .parameter = parameter.mutable_data_ptr<float>(),
+        .gradient = gradients[i].const_data_ptr(),
+        .exp_avg = exp_avgs[i].mutable_data_ptr<float>(),
+        .exp_avg_sq = exp_avg_sqs[i].mutable_data_ptr<float>(),
+        .step = steps[i].const_data_ptr<float>(),
+        .copy = copies.empty() ? nullptr : copies[i].mutable_data_ptr(),
+        .size = parameter.numel()};
+  }
+  const c10::cuda::CUDAGuard guard(parameters[0].device());
+  check_launch(cuda_kernels::adam_step(
+      {.gradient_type = *of_gradient,
+       .copy_type = of_copy,
+       .rate = lr,
+       .rate_at =
+           learning_rate ? learning_rate->const_data_ptr<float>() : nullptr,
+       .beta1 = beta1,
+       .beta2 = beta2,
+       .weight_decay = static_cast<float>(weight_decay),
+       .epsilon = static_cast<float>(eps),
+       .is_maximized = maximize,
+       .is_decoupled = is_decoupled,
+       .found_inf = found_inf ? found_inf->const_data_ptr<float>() : nullptr},
+      tensors.data(),
+      static_cast<int64_t>(tensors.size()),
+      current_stream(parameters[0])));
 }
 
 /// The next numbers of the generator of a device: one draw for each thread.
@@ -329,15 +476,179 @@ std::tuple<at::Tensor, at::Tensor> cuda_gelu_gradient(
   return {of_inner, sums};
 }
 
+/// Whether kernels can walk over whole packs of it.
+bool is_packed(const at::Tensor& tensor, int64_t row) {
+  constexpr int64_t kBytes = 16;
+  return number_of(tensor.scalar_type()) && tensor.numel() > 0 &&
+         row * static_cast<int64_t>(tensor.element_size()) % kBytes == 0 &&
+         is_dense(tensor);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_rms_norm_forward(
+    const at::Tensor& residual,
+    const std::optional<at::Tensor>& branch,
+    const at::Tensor& weight,
+    double epsilon) {
+  const auto own = residual.contiguous();
+  const auto other =
+      branch ? std::optional(branch->contiguous()) : std::nullopt;
+  const int64_t num_channels = own.size(-1);
+  if (!is_packed(own, num_channels) || !is_dense(other) || !is_dense(weight) ||
+      !cuda_kernels::fits_rms_norm(
+          *number_of(own.scalar_type()), num_channels)) {
+    return plain_rms_norm_forward(residual, branch, weight, epsilon);
+  }
+  const c10::cuda::CUDAGuard guard(own.device());
+  const int64_t num_rows = own.numel() / num_channels;
+  auto sum = other ? at::empty_like(own) : at::empty({0}, own.options());
+  auto normed = at::empty_like(own);
+  auto roots = at::empty({num_rows}, own.options().dtype(at::kFloat));
+  check_launch(cuda_kernels::rms_norm_forward(
+      {.type = *number_of(own.scalar_type()),
+       .num_rows = num_rows,
+       .num_channels = num_channels,
+       .residual = own.const_data_ptr(),
+       .branch = data_of(other),
+       .weight = weight.const_data_ptr(),
+       .epsilon = static_cast<float>(epsilon)},
+      sum.mutable_data_ptr(),
+      normed.mutable_data_ptr(),
+      roots.mutable_data_ptr<float>(),
+      current_stream(own)));
+  return {sum, normed, roots};
+}
+
+std::tuple<at::Tensor, at::Tensor> cuda_rms_norm_backward(
+    const std::optional<at::Tensor>& of_sum,
+    const at::Tensor& of_normed,
+    const at::Tensor& sum,
+    const at::Tensor& weight,
+    const at::Tensor& reciprocal_root) {
+  const auto own = sum.contiguous();
+  const auto given = of_normed.contiguous();
+  const auto beside =
+      of_sum ? std::optional(of_sum->contiguous()) : std::nullopt;
+  const int64_t num_channels = own.size(-1);
+  if (!is_packed(own, num_channels) || !is_dense(given) || !is_dense(beside) ||
+      !is_dense(weight) ||
+      !cuda_kernels::fits_rms_norm(
+          *number_of(own.scalar_type()), num_channels)) {
+    return plain_rms_norm_backward(
+        of_sum, of_normed, sum, weight, reciprocal_root);
+  }
+  const c10::cuda::CUDAGuard guard(own.device());
+  const int64_t num_rows = own.numel() / num_channels;
+  auto of_residual = at::empty_like(own);
+  auto of_weight = at::empty_like(weight);
+  const auto partial = at::empty(
+      {cuda_kernels::rms_norm_blocks(num_rows), num_channels},
+      own.options().dtype(at::kFloat));
+  check_launch(cuda_kernels::rms_norm_backward(
+      {.type = *number_of(own.scalar_type()),
+       .num_rows = num_rows,
+       .num_channels = num_channels,
+       .residual = own.const_data_ptr(),
+       .branch = nullptr,
+       .weight = weight.const_data_ptr(),
+       .epsilon = 0.0f},
+      reciprocal_root.const_data_ptr<float>(),
+      data_of(beside),
+      given.const_data_ptr(),
+      of_residual.mutable_data_ptr(),
+      partial.mutable_data_ptr<float>(),
+      of_weight.mutable_data_ptr(),
+      current_stream(own)));
+  return {of_residual, of_weight};
+}
+
+at::Tensor cuda_rotate(
+    const at::Tensor& x_BTHD,
+    const at::Tensor& cos_BTD,
+    const at::Tensor& sin_BTD,
+    bool is_inverse) {
+  const auto own = x_BTHD.contiguous();
+  const auto cos = cos_BTD.contiguous();
+  const auto sin = sin_BTD.contiguous();
+  if (!is_packed(own, own.size(3) / 2)) {
+    return plain_rotate(x_BTHD, cos_BTD, sin_BTD, is_inverse);
+  }
+  const c10::cuda::CUDAGuard guard(own.device());
+  auto result = at::empty_like(own);
+  check_launch(cuda_kernels::rotate(
+      {.type = *number_of(own.scalar_type()),
+       .num_tokens = own.size(0) * own.size(1),
+       .num_heads = own.size(2),
+       .head_channels = own.size(3),
+       .values = own.const_data_ptr(),
+       .num_angles = cos.size(0) * cos.size(1),
+       .cos = cos.const_data_ptr<float>(),
+       .sin = sin.const_data_ptr<float>(),
+       .is_inverse = is_inverse},
+      result.mutable_data_ptr(),
+      current_stream(own)));
+  return result;
+}
+
+at::Tensor cuda_swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  const auto own = gate.contiguous();
+  const auto other = up.contiguous();
+  if (!is_packed(own, own.numel()) || !is_dense(other)) {
+    return plain_swiglu(gate, up);
+  }
+  const c10::cuda::CUDAGuard guard(own.device());
+  auto result = at::empty_like(own);
+  check_launch(cuda_kernels::swiglu(
+      *number_of(own.scalar_type()),
+      own.const_data_ptr(),
+      other.const_data_ptr(),
+      result.mutable_data_ptr(),
+      own.numel(),
+      current_stream(own)));
+  return result;
+}
+
+std::tuple<at::Tensor, at::Tensor> cuda_swiglu_backward(
+    const at::Tensor& of_result,
+    const at::Tensor& gate,
+    const at::Tensor& up) {
+  const auto given = of_result.contiguous();
+  const auto own = gate.contiguous();
+  const auto other = up.contiguous();
+  if (!is_packed(own, own.numel()) || !is_dense(other) || !is_dense(given)) {
+    return plain_swiglu_backward(of_result, gate, up);
+  }
+  const c10::cuda::CUDAGuard guard(own.device());
+  auto of_gate = at::empty_like(own);
+  auto of_up = at::empty_like(own);
+  check_launch(cuda_kernels::swiglu_backward(
+      *number_of(own.scalar_type()),
+      given.const_data_ptr(),
+      own.const_data_ptr(),
+      other.const_data_ptr(),
+      of_gate.mutable_data_ptr(),
+      of_up.mutable_data_ptr(),
+      own.numel(),
+      current_stream(own)));
+  return {of_gate, of_up};
+}
+
 } // namespace
 
 TORCH_LIBRARY_IMPL(accelerate, CUDA, library) {
   library.impl("_cross_entropy_forward", cuda_forward);
   library.impl("_cross_entropy_backward", cuda_backward);
+  library.impl("_cross_entropy_with_gradient", cuda_with_gradient);
+  library.impl("_scale_unless_one_", cuda_scale_unless_one);
+  library.impl("_adam_step", cuda_adam_step);
   library.impl("_add_norm_forward", cuda_add_norm_forward);
   library.impl("_add_norm_backward", cuda_add_norm_backward);
   library.impl("_column_sums", cuda_column_sums);
   library.impl("_gelu_gradient", cuda_gelu_gradient);
+  library.impl("_rms_norm_forward", cuda_rms_norm_forward);
+  library.impl("_rms_norm_backward", cuda_rms_norm_backward);
+  library.impl("_rotate", cuda_rotate);
+  library.impl("_swiglu", cuda_swiglu);
+  library.impl("_swiglu_backward", cuda_swiglu_backward);
 }
 
 } // namespace accelerate::kernels

@@ -8,19 +8,13 @@
 #include "accelerate/error.h"
 #include "accelerate/kernels.h"
 #include "base/str.h"
+#include "kernels/operator.h"
 
 namespace accelerate::kernels {
 namespace {
 
 const char* gelu_name(bool is_tanh) {
   return is_tanh ? "tanh" : "none";
-}
-
-template <class Function>
-c10::TypedOperatorHandle<Function> typed_operator(const char* name) {
-  return c10::Dispatcher::singleton()
-      .findSchemaOrThrow(name, "")
-      .typed<Function>();
 }
 
 const auto& linear_gelu_operator() {

@@ -134,7 +134,11 @@ at::Tensor attend(
     const AttentionMask& mask,
     const AttentionOptions& options) {
   const int64_t group = queries_BHTD.size(1) / keys_BHSD.size(1);
-  if (group > 1) {
+  // Kernels for GPUs read a head of keys as often as it is asked, but not
+  // beside a bias.
+  const bool is_grouped = group > 1 && !queries_BHTD.is_cpu() &&
+                          !mask.bias.defined() && options.weights == nullptr;
+  if (group > 1 && !is_grouped) {
     keys_BHSD = repeat_heads(keys_BHSD, group);
     values_BHSD = repeat_heads(values_BHSD, group);
   }
@@ -151,7 +155,8 @@ at::Tensor attend(
         mask.bias.defined() ? std::optional(mask.bias) : std::nullopt,
         options.dropout,
         mask.is_causal,
-        options.scale);
+        options.scale,
+        is_grouped);
   } else {
     auto scores =
         at::matmul(queries_BHTD, keys_BHSD.transpose(2, 3)) * options.scale;

@@ -23,9 +23,11 @@ struct Pass {
   KeyValueCache* cache = nullptr;
   /// Tokens before the first one of this pass.
   int64_t num_past = 0;
-  /// Rotary tables (B or 1) x 1 x T x D, where the architecture has them.
+  /// Rotary tables, where the architecture has them: (B or 1) x 1 x T x D, or
+  /// (B or 1) x T x D / 2 in float32 where kernels of our own rotate.
   at::Tensor cos;
   at::Tensor sin;
+  bool is_fused = false;
 };
 
 /// One of the equal layers that a model is a stack of.

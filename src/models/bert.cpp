@@ -35,10 +35,12 @@ class BertBlock final : public Block {
       const at::Tensor& x_BTC,
       const Pass& pass,
       at::Tensor* weights) override {
+    const auto [queries_BTC, keys_BTC, values_BTC] =
+        apply_together(x_BTC, *query_, *key_, *value_);
     const auto context_BTC = attend(
-        split_heads((*query_)(x_BTC), head_channels_),
-        split_heads((*key_)(x_BTC), head_channels_),
-        split_heads((*value_)(x_BTC), head_channels_),
+        split_heads(queries_BTC, head_channels_),
+        split_heads(keys_BTC, head_channels_),
+        split_heads(values_BTC, head_channels_),
         pass.mask,
         {.scale = std::pow(static_cast<double>(head_channels_), -0.5),
          .dropout = is_training() ? config_.attention_probs_dropout_prob : 0.0,

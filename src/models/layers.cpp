@@ -135,6 +135,9 @@ RmsNorm::RmsNorm(int64_t num_channels, double epsilon)
     : weight(register_parameter("weight", at::empty({num_channels}))),
       epsilon_(epsilon) {}
 at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
+  if (is_fused(x, weight)) {
+    return kernels::rms_norm(x, weight, epsilon_);
+  }
   const auto exact = x.to(at::kFloat);
   const auto variance = exact.pow(2).mean(-1, /*keepdim=*/true);
   return weight * (exact * at::rsqrt(variance + epsilon_)).to(x.scalar_type());
@@ -251,6 +254,42 @@ bool is_fused(const at::Tensor& x, const at::Tensor& weight) {
   return kernels::has_kernels(x.device()) &&
          x.scalar_type() == weight.scalar_type() &&
          !at::autocast::is_autocast_enabled(x.device().type());
+}
+
+std::array<at::Tensor, 3> apply_together(
+    const at::Tensor& x,
+    const Linear& first,
+    const Linear& second,
+    const Linear& third) {
+  if (!is_fused(x, first.weight)) {
+    return {first(x), second(x), third(x)};
+  }
+  const auto weight = at::cat({first.weight, second.weight, third.weight});
+  const auto together =
+      first.bias.defined()
+          ? kernels::linear(
+                x, weight, at::cat({first.bias, second.bias, third.bias}))
+          : at::linear(x, weight);
+  const auto parts = together.split_with_sizes(
+      {first.weight.size(0), second.weight.size(0), third.weight.size(0)}, -1);
+  return {parts[0], parts[1], parts[2]};
+}
+
+kernels::SumAndNorm add_and_norm(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const RmsNorm& norm) {
+  if (is_fused(residual, norm.weight)) {
+    return kernels::add_rms_norm(residual, branch, norm.weight, norm.epsilon());
+  }
+  const auto sum = residual + branch;
+  return {sum, norm(sum)};
+}
+
+at::Tensor
+gated(Activation activation, const at::Tensor& gate, const at::Tensor& up) {
+  return activation == silu && is_fused(gate, up) ? kernels::swiglu(gate, up)
+                                                  : activation(gate) * up;
 }
 
 } // namespace accelerate::models

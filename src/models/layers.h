@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -104,6 +105,7 @@ class RmsNorm final : public Layer {
   RmsNorm(int64_t num_channels, double epsilon);
   at::Tensor operator()(const at::Tensor& x) const;
   void draw(double stddev, const FreshTensors& fresh) override;
+  double epsilon() const { return epsilon_; }
 
   at::Tensor weight;
 
@@ -166,6 +168,24 @@ apply_dropout(const at::Tensor& x, double probability, bool is_training);
 /// Whether what stands between products is computed by kernels of our own: on a
 /// GPU, where nothing casts between `x` and the weights.
 bool is_fused(const at::Tensor& x, const at::Tensor& weight);
+
+/// Three layers on one input, with biases or without: one product where
+/// kernels are ours, as a GPU computes a wide one in less time than three.
+std::array<at::Tensor, 3> apply_together(
+    const at::Tensor& x,
+    const Linear& first,
+    const Linear& second,
+    const Linear& third);
+
+/// residual + branch, and its norm.
+kernels::SumAndNorm add_and_norm(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const RmsNorm& norm);
+
+/// activation(gate) x up.
+at::Tensor
+gated(Activation activation, const at::Tensor& gate, const at::Tensor& up);
 
 /// residual + dropout(dense(x)).
 template <class Dense>

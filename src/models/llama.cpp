@@ -105,7 +105,17 @@ at::Tensor rotary_frequencies(const ModelConfig& config, int64_t head_dim) {
       "', which is not known; known are default, linear, llama3"));
 }
 
-at::Tensor rotate(const at::Tensor& x_BHTD, const Pass& pass) {
+/// B x T x C as heads B x H x T x D, turned to their places.
+at::Tensor rotated_heads(
+    const at::Tensor& x_BTC,
+    int64_t head_channels,
+    const Pass& pass) {
+  if (pass.is_fused) {
+    const auto x_BTHD =
+        x_BTC.view({x_BTC.size(0), x_BTC.size(1), -1, head_channels});
+    return kernels::rotate(x_BTHD, pass.cos, pass.sin).transpose(1, 2);
+  }
+  const auto x_BHTD = split_heads(x_BTC, head_channels);
   const auto halves = x_BHTD.chunk(2, -1);
   return x_BHTD * pass.cos + at::cat({-halves[1], halves[0]}, -1) * pass.sin;
 }
@@ -137,24 +147,24 @@ class LlamaBlock final : public Block {
       at::Tensor* weights) override {
     const int64_t D = config_.head_dim;
     const auto normed_BTC = (*norm1_)(x_BTC);
-    auto keys_BHSD = rotate(split_heads((*key_)(normed_BTC), D), pass);
+    auto keys_BHSD = rotated_heads((*key_)(normed_BTC), D, pass);
     auto values_BHSD = split_heads((*value_)(normed_BTC), D);
     if (pass.cache != nullptr) {
       std::tie(keys_BHSD, values_BHSD) =
           pass.cache->append(layer_, keys_BHSD, values_BHSD);
     }
     const auto context_BTQ = attend(
-        rotate(split_heads((*query_)(normed_BTC), D), pass),
+        rotated_heads((*query_)(normed_BTC), D, pass),
         keys_BHSD,
         values_BHSD,
         pass.mask,
         {.scale = std::pow(static_cast<double>(D), -0.5),
          .dropout = is_training() ? config_.attention_dropout : 0.0,
          .weights = weights});
-    const auto a_BTC = x_BTC + (*out_)(context_BTQ);
-    const auto b_BTC = (*norm2_)(a_BTC);
+    const auto [a_BTC, b_BTC] =
+        add_and_norm(x_BTC, (*out_)(context_BTQ), *norm2_);
     return a_BTC +
-           (*down_)(config_.hidden_act((*gate_)(b_BTC)) * (*up_)(b_BTC));
+           (*down_)(gated(config_.hidden_act, (*gate_)(b_BTC), (*up_)(b_BTC)));
   }
 
  private:
@@ -189,6 +199,12 @@ class LlamaModel final : public Backbone {
     frequencies_ = frequencies_.to(x_BTC.device());
     const auto places_BT = positions(inputs, pass).to(at::kFloat);
     const auto half = places_BT.unsqueeze(-1) * frequencies_;
+    pass.is_fused = is_fused(x_BTC, words_->weight);
+    if (pass.is_fused) {
+      pass.cos = half.cos();
+      pass.sin = half.sin();
+      return x_BTC;
+    }
     const auto angles_B1TD = at::cat({half, half}, -1).unsqueeze(1);
     pass.cos = angles_B1TD.cos().to(x_BTC.scalar_type());
     pass.sin = angles_B1TD.sin().to(x_BTC.scalar_type());

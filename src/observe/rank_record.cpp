@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/str.h"
 
@@ -60,18 +61,21 @@ auto& time_of(Times& times, Part part) {
 
 template <class Times>
 StepTimes::Parts parts_of(const Times& times) {
-  const auto seconds = [&](Part part) {
-    return std::chrono::duration<double>(time_of(times, part)).count();
-  };
   return {
-      seconds(Part::kData),
-      seconds(Part::kForward),
-      seconds(Part::kBackward),
-      seconds(Part::kCommunication),
-      seconds(Part::kOptimizer),
-      seconds(Part::kCheckpoint),
-      seconds(Part::kCaptured),
-      seconds(Part::kUser)};
+      time_of(times, Part::kData),
+      time_of(times, Part::kForward),
+      time_of(times, Part::kBackward),
+      time_of(times, Part::kCommunication),
+      time_of(times, Part::kOptimizer),
+      time_of(times, Part::kCheckpoint),
+      time_of(times, Part::kCaptured),
+      time_of(times, Part::kUser)};
+}
+
+double seconds_between(
+    RankRecord::Clock::time_point begin,
+    RankRecord::Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
 }
 
 } // namespace
@@ -123,54 +127,141 @@ RankRecord::RankRecord()
 
 Part RankRecord::enter(Part part) {
   const Part before = part_.load(kRelaxed);
-  leave(part);
+  change(part);
+  if (is_captured_) {
+    return before;
+  }
   // A backward too: loaders and forwards of one process may be torch's own.
   if (part == Part::kData || part == Part::kForward ||
       part == Part::kBackward || part == Part::kCaptured) {
     if (has_updated_) {
       end_step();
     }
-    is_in_step_ = true;
+    begin_step();
   }
+  is_captured_ = part == Part::kCaptured;
   return before;
 }
 
 void RankRecord::leave(Part before) {
+  const bool ends_capture = part_.load(kRelaxed) == Part::kCaptured;
+  change(before);
+  if (is_captured_ && ends_capture && before != Part::kCaptured) {
+    mark(Part::kCaptured);
+    is_captured_ = false;
+  }
+}
+
+void RankRecord::change(Part next) {
   const auto now = Clock::now();
   const auto begin = since();
   if (is_in_step_) {
-    const Part part = part_.load(kRelaxed);
-    auto elapsed = now - begin;
+    const Part part = is_captured_ ? Part::kCaptured : part_.load(kRelaxed);
+    if (!is_captured_) {
+      mark(
+          part == Part::kBackward && has_last_gradient_ ? Part::kCommunication
+                                                        : part);
+    }
+    auto elapsed = seconds_between(begin, now);
     if (part == Part::kBackward && last_gradient_ > begin) {
-      time_of(step_, Part::kCommunication) += now - last_gradient_;
-      elapsed = last_gradient_ - begin;
+      time_of(step_, Part::kCommunication) +=
+          seconds_between(last_gradient_, now);
+      elapsed = seconds_between(begin, last_gradient_);
     }
     time_of(step_, part) += elapsed;
   }
+  has_last_gradient_ = false;
   since_.store(now.time_since_epoch().count(), kRelaxed);
-  part_.store(before, kRelaxed);
+  part_.store(next, kRelaxed);
+}
+
+void RankRecord::note_last_gradient() {
+  if (marks_ && !is_captured_ && part() == Part::kBackward) {
+    mark(Part::kBackward);
+    has_last_gradient_ = true;
+  }
+}
+
+void RankRecord::follow(std::function<std::unique_ptr<DeviceMarks>()> make) {
+  if (!make && !make_marks_ && !marks_) {
+    return;
+  }
+  make_marks_ = std::move(make);
+  marks_.reset();
+  marked_.clear();
+  device_step_ = {};
+  is_in_step_ = false;
+}
+
+void RankRecord::begin_step() {
+  if (std::exchange(is_in_step_, true)) {
+    return;
+  }
+  if (make_marks_) {
+    marks_ = std::exchange(make_marks_, nullptr)();
+  }
+  if (marks_ && marks_->leave()) {
+    marked_.push_back({.begins_step = true});
+  }
+}
+
+void RankRecord::mark(Part part) {
+  if (marks_ && is_in_step_ && marks_->leave()) {
+    marked_.push_back({.part = part});
+  }
+}
+
+void RankRecord::take_marks() {
+  while (!marked_.empty()) {
+    const auto seconds = marks_->take();
+    if (!seconds) {
+      return;
+    }
+    const auto marked = marked_.front();
+    marked_.pop_front();
+    if (marked.begins_step) {
+      continue;
+    }
+    time_of(device_step_, marked.part) += *seconds;
+    if (marked.ends_step) {
+      add_step(std::exchange(device_step_, {}));
+    }
+  }
 }
 
 void RankRecord::end_step() {
+  const auto step = std::exchange(step_, {});
+  has_updated_ = false;
+  if (!marks_) {
+    add_step(step);
+    return;
+  }
+  if (!marked_.empty()) {
+    marked_.back().ends_step = true;
+  }
+  take_marks();
+}
+
+void RankRecord::add_step(const Times& step) {
   for (size_t i = 0; i < kNumParts; ++i) {
-    all_steps_[i] += step_[i];
+    all_steps_[i] += step[i];
   }
   if (last_steps_.size() < kMostSteps) {
-    last_steps_.push_back(step_);
+    last_steps_.push_back(step);
   } else {
-    last_steps_[static_cast<size_t>(num_steps_) % kMostSteps] = step_;
+    last_steps_[static_cast<size_t>(num_steps_) % kMostSteps] = step;
   }
   ++num_steps_;
-  step_ = {};
-  has_updated_ = false;
 }
 
 StepTimes RankRecord::step_times() {
   // What has passed since the last change belongs to the step under way.
-  leave(part_.load(kRelaxed));
+  change(part_.load(kRelaxed));
   if (is_in_step_ && has_updated_) {
     end_step();
     is_in_step_ = false;
+  } else if (!is_captured_) {
+    take_marks();
   }
   StepTimes times;
   times.num_steps = num_steps_;

@@ -9,8 +9,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +53,19 @@ struct ObservedOperation {
   int group_size = 0;
 };
 
+/// Marks in the work of a device that runs behind the host. One thread at a
+/// time. Nothing here waits for the device.
+class ACCELERATE_API DeviceMarks {
+ public:
+  virtual ~DeviceMarks() = default;
+  /// Behind what the calling thread has handed over so far; false where the
+  /// device takes none now.
+  virtual bool leave() = 0;
+  /// Takes the oldest mark: seconds since the one taken before, 0 for the
+  /// first. Nothing where the device has not passed it.
+  virtual std::optional<double> take() = 0;
+};
+
 /// One for each thread that meets this library.
 class ACCELERATE_API RankRecord {
  public:
@@ -79,9 +95,15 @@ class ACCELERATE_API RankRecord {
   /// An optimizer has stepped: the step ends where the next begins.
   void note_update() { has_updated_ = true; }
   /// A gradient is there. What a backward takes behind the last one is
-  /// communication.
+  /// communication. On a device only the last of all counts: a mark for each
+  /// would cost more than it tells.
   void note_gradient() { last_gradient_ = Clock::now(); }
-  /// Of this thread, whichever run they belonged to.
+  void note_last_gradient();
+  /// Steps that begin from here on are timed by the marks that `make` gives at
+  /// the first of them, and by the host's clock where it gives none.
+  void follow(std::function<std::unique_ptr<DeviceMarks>()> make);
+  /// Of this thread, whichever run they belonged to; without those that the
+  /// device has not ended.
   StepTimes step_times();
 
   // For other threads; each value by itself is true.
@@ -111,12 +133,34 @@ class ACCELERATE_API RankRecord {
   std::array<std::atomic<int64_t>, ObservedOperation::kMaxDims> sizes_ = {};
   pid_t thread_;
 
-  using Times = std::array<Clock::duration, kNumParts>;
+  using Times = std::array<double, kNumParts>;
+  /// From here on this thread is in `next`.
+  void change(Part next);
+  void begin_step();
   void end_step();
+  void add_step(const Times& step);
+  /// What has passed counts for `part`.
+  void mark(Part part);
+  void take_marks();
   Times step_ = {};
   bool is_in_step_ = false;
   bool has_updated_ = false;
+  /// What lies in a captured step is no part of its own.
+  bool is_captured_ = false;
   Clock::time_point last_gradient_ = {};
+
+  /// What each mark under way ends.
+  struct MarkedPart {
+    Part part = Part::kUser;
+    bool begins_step = false;
+    bool ends_step = false;
+  };
+  std::function<std::unique_ptr<DeviceMarks>()> make_marks_;
+  std::unique_ptr<DeviceMarks> marks_;
+  std::deque<MarkedPart> marked_;
+  Times device_step_ = {};
+  bool has_last_gradient_ = false;
+
   int64_t num_steps_ = 0;
   Times all_steps_ = {};
   /// A ring.

@@ -264,6 +264,13 @@ void Watchdog::note_told(Membership& membership, bool by_this_rank) {
   }
 }
 
+void Watchdog::note_asked(Membership& membership) {
+  const auto record = record_of(membership);
+  if (record && record->part() == Part::kData) {
+    membership.has_told_of_data = true;
+  }
+}
+
 void Watchdog::set_store_holder(
     const Membership& membership,
     SilentRank holder) {
@@ -334,13 +341,18 @@ void Watchdog::watch_threads(const std::string& threads_of) {
   }
   for (auto* rank : ranks) {
     note_told(*rank, says && rank == *due);
+    note_asked(*rank);
   }
 }
 
 void Watchdog::watch_data(Membership& membership) {
+  // Ranks that wait for this one in a collective speak first, and name it.
+  const auto patience = membership.world_size == 1
+                            ? membership.threshold
+                            : membership.threshold * 13 / 10;
   const auto record = record_of(membership);
   if (!record || record->part() != Part::kData || membership.has_told_of_data ||
-      Clock::now() - record->since() < membership.threshold) {
+      Clock::now() - record->since() < patience) {
     return;
   }
   // Once: a loader that is slow at times is the step clock's business.

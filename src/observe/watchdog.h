@@ -70,6 +70,9 @@ class ACCELERATE_API Watchdog {
   bool is_due(const Membership& membership);
   /// Something was said of what it waits in now, by this rank or another.
   void note_told(Membership& membership, bool by_this_rank);
+  /// Another rank will name this one in its message: a loader that it waits
+  /// for needs none of its own.
+  void note_asked(Membership& membership);
   /// Who holds the store of the membership's run.
   void set_store_holder(const Membership& membership, SilentRank holder);
   RankReport look(const Membership& membership);

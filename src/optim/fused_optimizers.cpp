@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW, Adam and SGD: one fused operator per group.
+#include "kernels/adam.h"
 #include "optim/optimizer_of.h"
 
 namespace accelerate::optim {
@@ -69,13 +70,11 @@ void check_adam(const Options& options) {
 
 /// The parallel lists that the Adam operators take.
 struct AdamLists {
-  explicit AdamLists(size_t size) {
-    for (auto* list :
-         {&gradients, &exp_avgs, &exp_avg_sqs, &max_exp_avg_sqs, &steps}) {
-      list->reserve(size);
-    }
-  }
-  void add(const at::Tensor& parameter, AdamState& state, bool amsgrad) {
+  void add(
+      const at::Tensor& parameter,
+      AdamState& state,
+      bool amsgrad,
+      const at::Tensor& copy) {
     if (!state.step.defined()) {
       state.exp_avg = zeros_for(parameter);
       state.exp_avg_sq = zeros_for(parameter);
@@ -85,12 +84,16 @@ struct AdamLists {
     if (amsgrad && !state.max_exp_avg_sq.defined()) {
       state.max_exp_avg_sq = zeros_for(parameter);
     }
+    parameters.push_back(parameter);
     gradients.push_back(aligned_gradient(parameter));
     exp_avgs.push_back(state.exp_avg);
     exp_avg_sqs.push_back(state.exp_avg_sq);
     steps.push_back(state.step);
     if (amsgrad) {
       max_exp_avg_sqs.push_back(state.max_exp_avg_sq);
+    }
+    if (copy.defined()) {
+      copies.push_back(copy);
     }
   }
   void count_step() {
@@ -107,8 +110,10 @@ struct AdamLists {
     at::_foreach_sub_(
         steps, std::vector<at::Tensor>(steps.size(), found_inf.reshape({})));
   }
+  std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs;
   std::vector<at::Tensor> steps;
+  std::vector<at::Tensor> copies;
 };
 
 /// What the device says of a step, where these parameters are.
@@ -137,33 +142,32 @@ struct DeviceScalars {
   std::optional<at::Tensor> rate;
 };
 
-/// `function` is one of the two Adam operators, which share a signature.
-template <class Function, class Options>
+template <class Options>
 void call_adam(
-    Function function,
     const Options& options,
-    const std::vector<at::Tensor>& parameters,
     AdamLists& lists,
     const DeviceScalars& scalars) {
+  if (lists.parameters.empty()) {
+    return;
+  }
   lists.count_step();
-  scalars.with_rate(options.lr, [&](const auto& rate) {
-    function(
-        parameters,
-        lists.gradients,
-        lists.exp_avgs,
-        lists.exp_avg_sqs,
-        lists.max_exp_avg_sqs,
-        lists.steps,
-        rate,
-        options.betas.first,
-        options.betas.second,
-        options.weight_decay,
-        options.eps,
-        options.amsgrad,
-        options.maximize,
-        std::nullopt,
-        scalars.overflow);
-  });
+  kernels::adam_step(
+      {.parameters = lists.parameters,
+       .gradients = lists.gradients,
+       .exp_avgs = lists.exp_avgs,
+       .exp_avg_sqs = lists.exp_avg_sqs,
+       .max_exp_avg_sqs = lists.max_exp_avg_sqs,
+       .steps = lists.steps,
+       .copies = lists.copies},
+      {.lr = options.lr,
+       .beta1 = options.betas.first,
+       .beta2 = options.betas.second,
+       .weight_decay = options.weight_decay,
+       .eps = options.eps,
+       .maximize = options.maximize,
+       .is_decoupled = std::is_same_v<Options, AdamWOptions>},
+      scalars.rate,
+      scalars.overflow);
   if (scalars.overflow) {
     lists.uncount_step(*scalars.overflow);
   }
@@ -229,35 +233,25 @@ template class OptimizerOf<AdamWOptions, AdamState>;
 template class OptimizerOf<AdamOptions, AdamState>;
 template class OptimizerOf<SGDOptions, MomentumState>;
 
-void AdamW::update(
-    const AdamWOptions& options,
+template <class Options>
+void AdamOf<Options>::update(
+    const Options& options,
     const std::vector<at::Tensor>& parameters) {
-  AdamLists lists(parameters.size());
+  // [0]: parameters alone; [1]: those that have a copy in a reduced type.
+  AdamLists lists[2];
   for (const auto& parameter : parameters) {
-    lists.add(parameter, state_of(parameter), options.amsgrad);
+    const auto copy = this->copy_of(parameter);
+    lists[copy.defined()].add(
+        parameter, this->state_of(parameter), options.amsgrad, copy);
   }
-  call_adam(
-      [](const auto&... arguments) { at::_fused_adamw_(arguments...); },
-      options,
-      parameters,
-      lists,
-      {found_inf(), learning_rate(), parameters[0].device()});
-}
-
-void Adam::update(
-    const AdamOptions& options,
-    const std::vector<at::Tensor>& parameters) {
-  AdamLists lists(parameters.size());
-  for (const auto& parameter : parameters) {
-    lists.add(parameter, state_of(parameter), options.amsgrad);
+  const DeviceScalars scalars(
+      this->found_inf(), this->learning_rate(), parameters[0].device());
+  for (auto& list : lists) {
+    call_adam(options, list, scalars);
   }
-  call_adam(
-      [](const auto&... arguments) { at::_fused_adam_(arguments...); },
-      options,
-      parameters,
-      lists,
-      {found_inf(), learning_rate(), parameters[0].device()});
 }
+template class AdamOf<AdamWOptions>;
+template class AdamOf<AdamOptions>;
 
 void SGD::update(
     const SGDOptions& options,

@@ -10,6 +10,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "observe/rank_record.h"
+#include "parallel/recorded_part.h"
 #include "parallel/seam_scope.h"
 
 namespace accelerate {
@@ -153,6 +154,7 @@ void OptimizerStep::step(StepScalars scalars) {
   }
   step_state_->end_step();
   const PartScope scope_of_time(accelerate::Part::kOptimizer);
+  const auto recorded = record_part(kRecordedOptimizer);
   RankRecord::of_this_thread().note_update();
   SeamScope scope(
       engines_,
@@ -183,6 +185,14 @@ void OptimizerStep::step(StepScalars scalars) {
   }
   const bool is_left_out = !takes_scalars && was_skipped();
   if (!is_left_out) {
+    const bool takes_copies = optimizer_->takes_copies();
+    for (const auto& known : engines_) {
+      const auto engine = known.lock();
+      const auto* copies = engine ? engine->lend_copies(takes_copies) : nullptr;
+      if (copies != nullptr) {
+        scalars.copies.push_back(copies);
+      }
+    }
     optimizer_->step(scalars);
   }
   is_done_ = true;

@@ -42,6 +42,8 @@ class ACCELERATE_API OptimizerAdapter {
   /// Whether `step` may be given tensors on the device in the place of numbers
   /// of the host.
   virtual bool takes_scalars() const { return false; }
+  /// Whether `step` writes `StepScalars::copies`.
+  virtual bool takes_copies() const { return false; }
   /// What keeps its step from being recorded and replayed; empty where nothing
   /// does. From then on, what changes between steps must be on the device.
   virtual std::string prepare_capture() {
@@ -52,7 +54,7 @@ class ACCELERATE_API OptimizerAdapter {
   virtual std::vector<double> learning_rates() { return {}; }
   /// Whether a step now makes no state that it did not have.
   virtual bool has_all_state() { return true; }
-  /// `scalars` is empty where `takes_scalars` is false.
+  /// `scalars` holds only what it takes.
   virtual void step(const StepScalars& scalars) = 0;
   /// Forgets the gradients of `parameters()`. Those that live in a bucket can
   /// be dropped or filled, but not detached in place.

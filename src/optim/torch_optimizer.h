@@ -44,6 +44,9 @@ class TorchOptimizer final : public OptimizerAdapter {
   bool takes_scalars() const override {
     return taker_ != nullptr && taker_->takes_scalars();
   }
+  bool takes_copies() const override {
+    return taker_ != nullptr && taker_->takes_copies();
+  }
   std::string prepare_capture() override {
     return takes_scalars() ? std::string()
                            : OptimizerAdapter::prepare_capture();

@@ -13,6 +13,9 @@ struct Arrivals::Counts {
   std::function<void(size_t)> on_arrival;
   std::atomic<int64_t> num_arrived = 0;
   std::atomic<bool> is_known = true;
+  std::atomic<int64_t> num_at_end = 0;
+  /// Valid while its thread waits in the backward.
+  std::atomic<RankRecord*> trains = nullptr;
 
   struct Hook final : torch::autograd::FunctionPostHook {
     Hook(std::shared_ptr<Counts> counts, size_t place)
@@ -22,7 +25,11 @@ struct Arrivals::Counts {
         const torch::autograd::variable_list& /*inputs*/) override {
       counts->on_arrival(place);
       RankRecord::of_this_thread().note_gradient();
-      counts->num_arrived.fetch_add(1, std::memory_order_relaxed);
+      const auto num_before =
+          counts->num_arrived.fetch_add(1, std::memory_order_relaxed);
+      if (num_before + 1 == counts->num_at_end) {
+        counts->trains.load()->note_last_gradient();
+      }
       return outputs;
     }
     void compiled_args(
@@ -55,6 +62,13 @@ Arrivals::~Arrivals() {
 
 int64_t Arrivals::num_arrived() const {
   return counts_->num_arrived.load(std::memory_order_relaxed);
+}
+
+int64_t Arrivals::begin_backward() {
+  const auto num_before = num_arrived();
+  counts_->trains = &RankRecord::of_this_thread();
+  counts_->num_at_end = num_before + static_cast<int64_t>(hooked_.size());
+  return num_before;
 }
 
 bool Arrivals::is_known() const {

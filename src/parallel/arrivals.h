@@ -32,6 +32,9 @@ class Arrivals {
   Arrivals& operator=(const Arrivals&) = delete;
 
   int64_t num_arrived() const;
+  /// The thread that trains begins a backward: the last of one gradient for
+  /// each parameter is told to the clock of its steps. Returns `num_arrived()`.
+  int64_t begin_backward();
   /// False where a compiled backward runs without hooks.
   bool is_known() const;
 

@@ -54,6 +54,10 @@ struct NotifyingIdentity : torch::autograd::Function<NotifyingIdentity> {
   }
 };
 
+/// Makes the gradients' views of buckets plain tensors to autograd: torch's own
+/// `Optimizer::zero_grad` detaches gradients in place, which views refuse.
+using UnmarkedViews = at::AutoDispatchBelowADInplaceOrView;
+
 /// A finished piece of work whose result is a number: by how many ranks the
 /// reducer divides.
 class KnownCount final : public c10d::Work {
@@ -203,7 +207,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     await_gradients();
   }
 
-  void before_backward() override { num_before_ = arrivals_->num_arrived(); }
+  void before_backward() override { num_before_ = arrivals_->begin_backward(); }
 
   void after_backward() override {
     if (!arrivals_->is_known()) {
@@ -504,6 +508,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     // Before the reducer's own hooks, which may send.
     arrivals_ = std::make_unique<Arrivals>(
         parameters, [group = group_](size_t) { settle(group); });
+    const UnmarkedViews unmarked;
     reducer_ = std::make_shared<c10d::Reducer>(
         parameters,
         buckets,
@@ -538,8 +543,11 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   }
 
   void rebuild_buckets() {
-    if (!reducer_->rebuild_buckets()) {
-      return;
+    {
+      const UnmarkedViews unmarked;
+      if (!reducer_->rebuild_buckets()) {
+        return;
+      }
     }
     std::vector<std::vector<size_t>> units;
     order_.clear();

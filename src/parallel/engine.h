@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "accelerate/detail/step_scalars.h"
 #include "accelerate/export.h"
 #include "accelerate/process_group.h"
 #include "accelerate/stateful.h"
@@ -123,6 +124,12 @@ class ACCELERATE_API ParallelEngine
   }
   /// Around the step of each optimizer that trains parameters of the model.
   virtual void before_step() {}
+  /// Before an update that is not left out: what `trained` gives, and the
+  /// weights of a reduced type that the model computes with in its place. Where
+  /// the optimizer `takes` them it writes both, and may find gradients of the
+  /// weights' type; else it finds those of what it trains. Null where there are
+  /// none.
+  virtual const ReducedCopies* lend_copies(bool /*takes*/) { return nullptr; }
   /// `did_step` is false where the update was left out because of an overflow.
   virtual void after_step(bool /*did_step*/) {}
   virtual void abandon_step() {}

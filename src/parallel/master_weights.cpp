@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <unordered_map>
+#include <utility>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -18,7 +19,9 @@ bool is_castable(const at::Tensor& parameter) {
 
 /// Stands around the engine in which gradients meet. Gradients come in the type
 /// of the weights, and leave for the masters' memory as soon as all ranks have
-/// seen them: windows add up in float32.
+/// seen them: windows add up in float32. Those of the only backward of a window
+/// on one rank stay as they came until somebody wants them in float32: an
+/// optimizer that takes copies does not.
 class MasterEngine final : public ParallelEngine {
  public:
   MasterEngine(const EngineArguments& arguments, const MakeInner& make_inner)
@@ -46,8 +49,9 @@ class MasterEngine final : public ParallelEngine {
         parameter.set_data(parameter.detach().to(*arguments.weights));
       }
     }
-    for (const auto& weight : weights_) {
-      weight_values_.push_back(weight.detach());
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      weight_values_.push_back(weights_[i].detach());
+      copies_[masters_[i].unsafeGetTensorImpl()] = weight_values_[i];
     }
     inner_ = make_inner(arguments);
   }
@@ -74,7 +78,10 @@ class MasterEngine final : public ParallelEngine {
   void abandon_backward() override { inner_->abandon_backward(); }
   void await_another_backward() override { inner_->await_another_backward(); }
   GradientArrival arrival() const override { return inner_->arrival(); }
-  void set_sync(bool sync) override { inner_->set_sync(sync); }
+  void set_sync(bool sync) override {
+    is_window_open_ = !sync;
+    inner_->set_sync(sync);
+  }
   bool sync() const override { return inner_->sync(); }
   void sync_next_backward() override { inner_->sync_next_backward(); }
 
@@ -83,6 +90,7 @@ class MasterEngine final : public ParallelEngine {
     if (!place) {
       return inner_->gradient(parameter);
     }
+    bring_to_masters_type();
     const auto& taken = masters_[*place].grad();
     return taken.defined() ? taken : inner_->gradient(weights_[*place]);
   }
@@ -98,9 +106,19 @@ class MasterEngine final : public ParallelEngine {
     const auto place = place_of(parameter);
     return place ? masters_[*place] : parameter;
   }
-  void before_step() override { inner_->before_step(); }
+  void before_step() override {
+    inner_->before_step();
+    are_written_ = false;
+  }
+  const ReducedCopies* lend_copies(bool takes) override {
+    are_written_ = takes;
+    if (!takes) {
+      bring_to_masters_type();
+    }
+    return takes ? &copies_ : nullptr;
+  }
   void after_step(bool did_step) override {
-    if (!weights_.empty()) {
+    if (!weights_.empty() && !are_written_) {
       const at::NoGradGuard no_grad;
       at::_foreach_copy_(weight_values_, master_values_);
     }
@@ -188,6 +206,8 @@ class MasterEngine final : public ParallelEngine {
 
   void take_gradients() {
     const at::NoGradGuard no_grad;
+    // A bucket's memory is written again; that of one rank alone is not.
+    const bool may_stay = inner_->is_local() && !is_window_open_;
     // [0]: those that come to an empty place; [1]: those that are added.
     std::vector<at::Tensor> come[2], places[2];
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -197,7 +217,13 @@ class MasterEngine final : public ParallelEngine {
       }
       at::Tensor& own = masters_[i].mutable_grad();
       const bool adds = own.defined();
-      if (!adds) {
+      if (adds) {
+        bring_to_masters_type();
+      } else if (may_stay) {
+        own = std::move(gradient);
+        stays_ = true;
+        continue;
+      } else {
         own = gradients_[i];
       }
       come[adds].push_back(gradient);
@@ -212,6 +238,26 @@ class MasterEngine final : public ParallelEngine {
     }
   }
 
+  /// Gradients that stayed as they came, in float32 from now on.
+  void bring_to_masters_type() const {
+    if (!std::exchange(stays_, false)) {
+      return;
+    }
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> come, places;
+    for (size_t i = 0; i < masters_.size(); ++i) {
+      at::Tensor& own = masters_[i].mutable_grad();
+      if (own.defined() && own.scalar_type() != masters_[i].scalar_type()) {
+        come.push_back(own);
+        places.push_back(gradients_[i]);
+        own = gradients_[i];
+      }
+    }
+    if (!come.empty()) {
+      at::_foreach_copy_(places, come);
+    }
+  }
+
   std::shared_ptr<ParallelEngine> inner_;
   /// What the model computes with, what is trained in its place, and where its
   /// gradient lies.
@@ -220,6 +266,13 @@ class MasterEngine final : public ParallelEngine {
   std::vector<at::Tensor> gradients_;
   std::vector<at::Tensor> master_values_;
   std::vector<at::Tensor> weight_values_;
+  /// From masters to weights.
+  ReducedCopies copies_;
+  /// Whether some gradient of a master is of the weights' type.
+  mutable bool stays_ = false;
+  bool is_window_open_ = false;
+  /// Whether the step under way writes the weights itself.
+  bool are_written_ = false;
   std::unordered_map<const c10::TensorImpl*, size_t> place_of_;
 };
 

@@ -50,6 +50,7 @@ std::string longest_of(
 
 void check_prefixes(
     const ParameterSet& model,
+    const char* what,
     const std::vector<std::string>& prefixes) {
   for (const auto& prefix : prefixes) {
     if (std::none_of(
@@ -57,7 +58,9 @@ void check_prefixes(
               return is_in(name, prefix);
             })) {
       throw UsageError(str_cat(
-          "[prepare] got the unit '",
+          "[prepare] got ",
+          what,
+          " '",
           prefix,
           "' in .shard, which is not the beginning of a parameter's name up to "
           "a dot, expected one such as '",
@@ -69,10 +72,50 @@ void check_prefixes(
 
 } // namespace
 
+void check_sharding(const ParameterSet& model, const ShardingOptions& options) {
+  if (options.prefetch < 1 || options.min_unit_numbers < 0) {
+    throw UsageError(str_cat(
+        "[prepare] got .shard with prefetch ",
+        options.prefetch,
+        " and min_unit_numbers ",
+        options.min_unit_numbers,
+        ", expected at least 1 and 0"));
+  }
+  if (options.reduce_dtype == Precision::kFp16) {
+    throw UsageError(
+        "[prepare] got .shard with reduce_dtype fp16, in which sums of "
+        "gradients overflow, expected no or bf16");
+  }
+  check_prefixes(model, "the unit", options.units);
+  check_prefixes(model, "the ignored", options.ignored);
+  for (const auto& name : model.sparse_gradients) {
+    throw UsageError(str_cat(
+        "[prepare] parameter '",
+        name,
+        "' has sparse gradients, expected dense ones with .shard; make its "
+        "Embedding with sparse(false)"));
+  }
+}
+
+ShardedParameters split_parameters(
+    const ParameterSet& model,
+    const ShardingOptions& options) {
+  ShardedParameters split{.sharded = model, .whole = {}};
+  split.sharded.names.clear();
+  split.sharded.parameters.clear();
+  for (size_t i = 0; i < model.names.size(); ++i) {
+    auto& part = longest_of(model.names[i], options.ignored).empty()
+                     ? split.sharded
+                     : split.whole;
+    part.names.push_back(model.names[i]);
+    part.parameters.push_back(model.parameters[i]);
+  }
+  return split;
+}
+
 std::vector<ShardUnitPlan> plan_shard_units(
     const ParameterSet& model,
     const ShardingOptions& options) {
-  check_prefixes(model, options.units);
   const auto& given = options.units.empty() ? model.units : options.units;
   std::vector<std::string> prefixes;
   std::map<std::string, int64_t> sizes;

@@ -19,8 +19,20 @@ struct ShardUnitPlan {
   std::vector<size_t> members;
 };
 
-/// In the order of their first parameters. Throws `UsageError` where a prefix
-/// of the options fits no parameter.
+/// Throws `UsageError` where the options are not for this model, or for none.
+void check_sharding(const ParameterSet& model, const ShardingOptions& options);
+
+/// A model in two: what is cut, and what the options leave whole, with all
+/// buffers.
+struct ShardedParameters {
+  ParameterSet sharded;
+  ParameterSet whole;
+};
+ShardedParameters split_parameters(
+    const ParameterSet& model,
+    const ShardingOptions& options);
+
+/// In the order of their first parameters.
 std::vector<ShardUnitPlan> plan_shard_units(
     const ParameterSet& model,
     const ShardingOptions& options);

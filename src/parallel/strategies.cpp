@@ -3,6 +3,7 @@
 
 #include "accelerate/error.h"
 #include "parallel/master_weights.h"
+#include "parallel/shard_units.h"
 
 namespace accelerate {
 namespace {
@@ -11,7 +12,10 @@ namespace {
 struct MakeEngine {
   const EngineArguments& arguments;
 
-  std::unique_ptr<ParallelEngine> operator()(const SingleDevice&) const {
+  std::unique_ptr<ParallelEngine> operator()(const SingleDevice& alone) const {
+    if (alone.shard.stage != ShardStage::kNone) {
+      check_sharding(arguments.model, alone.shard);
+    }
     return std::make_unique<ParallelEngine>();
   }
   std::unique_ptr<ParallelEngine> operator()(const DdpOptions& options) const {

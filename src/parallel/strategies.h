@@ -8,6 +8,7 @@
 
 #include "accelerate/ddp.h"
 #include "accelerate/memory_options.h"
+#include "accelerate/mesh.h"
 #include "accelerate/own_engine.h"
 #include "accelerate/sharding.h"
 #include "parallel/engine.h"
@@ -22,10 +23,16 @@ struct EngineArguments {
   /// Where given, parameters become of this type and optimizers train masters
   /// of them in float32.
   std::optional<at::ScalarType> weights = {};
+  /// How its ranks lie; for strategies that tell them apart.
+  Mesh mesh = {};
 };
 
 /// On this rank alone.
-struct SingleDevice {};
+struct SingleDevice {
+  /// What there would be cut with other ranks: a program that is wrong there is
+  /// wrong here.
+  ShardingOptions shard = {};
+};
 
 /// One alternative per strategy.
 using Strategy =

@@ -127,6 +127,12 @@ std::optional<at::ScalarType> type_of_weights(
         "[Accelerator] got master_weights and an engine of your own, which "
         "decides itself what is trained; leave one of them out");
   }
+  if (!options.shard.ignored.empty()) {
+    throw ConfigError(
+        "[Accelerator] got master_weights and .shard with ignored parameters, "
+        "which would be of another type than the rest, expected one of them; "
+        "leave the other out");
+  }
   return at::kBFloat16;
 }
 
@@ -144,6 +150,27 @@ void watch_this_thread(const ProcessGroup& group) {
   RankRecord::of_this_thread().join(alone);
 }
 
+Mesh mesh_of(const ProcessGroup& group, const ShardingOptions& shard) {
+  const int size = group.world_size();
+  if (shard.stage == ShardStage::kNone) {
+    return Mesh(group, {{Mesh::kReplicate, size}});
+  }
+  const int replicas = shard.num_replicas;
+  if (replicas < 1 || (size > 1 && size % replicas != 0)) {
+    throw ConfigError(str_cat(
+        "[Accelerator] got .shard with num_replicas ",
+        replicas,
+        " on ",
+        size,
+        " process(es), expected a number of at least 1 that divides them"));
+  }
+  if (replicas == 1 || size == 1) {
+    return Mesh(group, {{Mesh::kShard, size}});
+  }
+  return Mesh(
+      group, {{Mesh::kReplicate, replicas}, {Mesh::kShard, size / replicas}});
+}
+
 Strategy choose_strategy(
     const AcceleratorOptions& options,
     const ProcessGroup& group) {
@@ -157,7 +184,7 @@ Strategy choose_strategy(
     return options.engine;
   }
   if (group.is_solo()) {
-    return SingleDevice{};
+    return SingleDevice{options.shard};
   }
   if (shards) {
     return options.shard;
@@ -205,11 +232,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     select_device(assembly.topology.local_rank, cpu);
     assembly.group = shared_connection(environment, options.connection, cpu);
   }
-  const bool shards = options.shard.stage != ShardStage::kNone;
-  assembly.mesh = Mesh(
-      assembly.group,
-      {{shards ? Mesh::kShard : Mesh::kReplicate,
-        assembly.group.world_size()}});
+  assembly.mesh = mesh_of(assembly.group, options.shard);
   assembly.device = select_device(assembly.topology.local_rank, cpu);
   refuse_threads_on_one_device(assembly);
   assembly.precision = settings.mixed_precision(options.mixed_precision);

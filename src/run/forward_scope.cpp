@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "observe/rank_record.h"
+#include "parallel/recorded_part.h"
 #include "run/model_context.h"
 
 namespace accelerate {
@@ -12,7 +13,8 @@ namespace detail {
 ForwardScope::ForwardScope(ModelContext& context)
     : context_(context),
       part_before_(static_cast<uint8_t>(
-          RankRecord::of_this_thread().enter(Part::kForward))) {
+          RankRecord::of_this_thread().enter(Part::kForward))),
+      recorded_(record_part(kRecordedForward)) {
   try {
     context_.engine->before_forward();
   } catch (...) {

@@ -84,9 +84,13 @@ struct StepCapture::State {
     return graphs.front();
   }
 
-  /// Runs `body` as it is, and looks whether it could be recorded.
-  Outcome warm_up(const std::vector<at::Tensor>& inputs, const Body& body) {
-    if (!looks_first) {
+  /// Runs `body` as it is. The last time it looks whether it could be recorded:
+  /// what a model does once, as bringing a table to its device, may wait.
+  Outcome warm_up(
+      const std::vector<at::Tensor>& inputs,
+      const Body& body,
+      bool is_last) {
+    if (!looks_first || !is_last) {
       return body(inputs);
     }
     const WaitWatch watch(run.device());
@@ -108,6 +112,7 @@ struct StepCapture::State {
     }
     // Casts that an outer guard keeps would be those of today's weights.
     at::autocast::clear_cache();
+    const PartScope part(Part::kCaptured);
     entry.trace = run.trace([&] {
       entry.graph = record_graph(
           run.device(), memory, [&] { entry.outcome = body(entry.inputs); });
@@ -177,7 +182,8 @@ StepCapture::Outcome StepCapture::call(
       describe_inputs(inputs, structure),
       state.run.step_state()->sync_gradients() ? " updates" : " adds"));
   if (!entry.graph && entry.num_calls++ < state.options.num_warmup) {
-    return state.warm_up(inputs, body);
+    return state.warm_up(
+        inputs, body, entry.num_calls == state.options.num_warmup);
   }
   if (entry.graph) {
     State::fill(entry, inputs);

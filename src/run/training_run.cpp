@@ -16,11 +16,14 @@
 #include "comm/process_group_impl.h"
 #include "device/device_graph.h"
 #include "device/host_copies.h"
+#include "hardware/gpu_use.h"
 #include "observe/rank_record.h"
 #include "observe/watchdog.h"
+#include "parallel/recorded_part.h"
 #include "parallel/seam_scope.h"
 #include "random/generators.h"
 #include "run/background_save.h"
+#include "run/device_marks.h"
 #include "run/ranks_equal.h"
 #include "tracking/rank_journal.h"
 
@@ -167,6 +170,10 @@ TrainingRun::TrainingRun(
           share_scale(*scaler, group, device, root);
         });
   }
+  RankRecord::of_this_thread().follow(
+      device().is_cpu()
+          ? std::function<std::unique_ptr<DeviceMarks>()>()
+          : [device = device()] { return make_device_marks(device); });
   const auto add_generator = [&](const char* name, c10::Device device) {
     generators_.push_back(std::make_shared<GeneratorState>(device));
     state_->add(name, generators_.back(), StateScope::kPerRank);
@@ -220,6 +227,9 @@ void TrainingRun::keep_journal(const std::filesystem::path& folder) {
     rank.device_memory = [device = device()] {
       return allocated_bytes(device);
     };
+    const auto use = std::make_shared<const GpuUse>(
+        gpu_kinds(), system_env, device().index());
+    rank.device_busy = [use] { return use->busy_seconds(); };
   }
   end_journal();
   journal_ =
@@ -275,7 +285,8 @@ void TrainingRun::put_engine(
     const Strategy& strategy,
     std::optional<at::ScalarType> weights) {
   model->engine = make_engine(
-      {assembly_.group, model->model, options_.memory, weights}, strategy);
+      {assembly_.group, model->model, options_.memory, weights, assembly_.mesh},
+      strategy);
   model->weights = weights;
   model->as_prepared = ParameterSnapshot(model->model);
   for (size_t i = 0; i < model->model.parameters.size(); ++i) {
@@ -366,7 +377,12 @@ void TrainingRun::backward(
     announce(group(), "backward of a prepared model");
   }
   group().impl()->guard(
-      "backward", [&] { run(weighted); }, Part::kBackward);
+      "backward",
+      [&] {
+        const auto recorded = record_part(kRecordedBackward);
+        run(weighted);
+      },
+      Part::kBackward);
   settle(group());
   scope.finish([](ParallelEngine& engine) { engine.after_backward(); });
   step_state_->note_backward();
@@ -479,7 +495,7 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
     const auto* engine = engine_of(parameter, models);
     auto gradient = engine ? engine->gradient(parameter) : parameter.grad();
     size_t place = 0;
-    if (engine != nullptr && engine->holds_slices()) {
+    if (engine != nullptr && engine->slice_begin(parameter)) {
       place = place_of.emplace(engine, held.size()).first->second;
       if (place == held.size()) {
         held.push_back({engine, {}});

@@ -263,6 +263,8 @@ void join_slices(const std::vector<StatesByName>& parts, StatesByName& states) {
   struct Whole {
     at::Tensor tensor;
     int64_t num_missing = 0;
+    /// Where slices begin that are there; replicas have the same ones.
+    std::map<int64_t, int64_t> sizes = {};
   };
   std::map<std::pair<std::string, std::string>, Whole> wholes;
   const auto add = [&](const std::string& object,
@@ -283,6 +285,10 @@ void join_slices(const std::vector<StatesByName>& parts, StatesByName& states) {
           "checkpoint"));
     }
     const auto values = slice.values.flatten();
+    if (whole.sizes[slice.begin] >= values.numel()) {
+      return;
+    }
+    whole.sizes[slice.begin] = values.numel();
     whole.tensor.flatten().narrow(0, slice.begin, values.numel()).copy_(values);
     whole.num_missing -= values.numel();
   };

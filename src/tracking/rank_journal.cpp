@@ -133,6 +133,12 @@ void RankJournal::write_steps(const StepTimes& times) {
   if (rank_.device_memory) {
     values[kDeviceMemoryValue] = rank_.device_memory();
   }
+  if (const auto busy =
+          rank_.device_busy ? rank_.device_busy() : std::optional<double>()) {
+    values[kDeviceBusyValue] =
+        in_microseconds(*busy - device_busy_.value_or(0));
+    device_busy_ = busy;
+  }
   for (size_t i = 0; i < kParts.size(); ++i) {
     const double time =
         in_microseconds(times.sum.*kParts[i] - parts_.*kParts[i]);

@@ -30,6 +30,8 @@ class ACCELERATE_API RankJournal {
     int attempt = 0;
     /// Bytes of the device's that are in use; none on a CPU.
     std::function<int64_t()> device_memory = {};
+    /// For how many seconds the device has been busy so far.
+    std::function<std::optional<double>()> device_busy = {};
   };
 
   /// `folder` is that of the run, whose steps so far are not written.
@@ -57,6 +59,7 @@ class ACCELERATE_API RankJournal {
   Clock::time_point begin_;
   Clock::time_point next_;
   double cpu_ = 0;
+  std::optional<double> device_busy_;
   /// As of the last line.
   int64_t num_steps_ = 0;
   StepTimes::Parts parts_ = {};

@@ -31,6 +31,7 @@ inline constexpr size_t kCommunicationPart = 3;
 inline constexpr const char* kStepsValue = "steps";
 inline constexpr const char* kMemoryValue = "memory";
 inline constexpr const char* kDeviceMemoryValue = "device_memory";
+inline constexpr const char* kDeviceBusyValue = "device_busy";
 inline constexpr const char* kCpuValue = "cpu";
 
 /// The tracker by whose files a run can be watched.

@@ -131,6 +131,7 @@ void RankPoint::merge(const RankPoint& next) {
   memory = std::max(memory, next.memory);
   device_memory = std::max(device_memory, next.device_memory);
   cpu += next.cpu;
+  device_busy += next.device_busy;
   count += next.count;
 }
 
@@ -244,7 +245,8 @@ void RunReader::take_rank_line(
         .steps = amount(*values, kStepsValue),
         .memory = amount(*values, kMemoryValue),
         .device_memory = amount(*values, kDeviceMemoryValue),
-        .cpu = amount(*values, kCpuValue)};
+        .cpu = amount(*values, kCpuValue),
+        .device_busy = amount(*values, kDeviceBusyValue)};
     for (size_t i = 0; i < kPartNames.size(); ++i) {
       point.parts[i] = amount(*values, kPartNames[i]);
     }
@@ -348,8 +350,10 @@ void RunReader::take_values(const Json& object, double time) {
 void RunReader::drop_from(int64_t step) {
   is_starting_ = false;
   for (auto& [name, metric] : content_.metrics) {
+    // A point of several steps goes whole: none of it that no longer counts is
+    // to be seen.
     metric.values.drop_last_while(
-        [&](const MetricPoint& point) { return point.first_step >= step; });
+        [&](const MetricPoint& point) { return point.last_step >= step; });
     if (metric.bad_step >= step) {
       metric.bad.clear();
     }

@@ -51,8 +51,9 @@ struct RankPoint {
   /// The most bytes; 0 where nothing is known.
   double memory = 0;
   double device_memory = 0;
-  /// Seconds of processors.
+  /// Seconds of processors, and in which the device was busy.
   double cpu = 0;
+  double device_busy = 0;
   int64_t count = 1;
 
   void merge(const RankPoint& next);

@@ -28,6 +28,7 @@ struct Cell {
   double memory = 0;
   double device_memory = 0;
   double cpu = 0;
+  double device_busy = 0;
 
   void add(const RankPoint& point, double share) {
     steps += share * point.steps;
@@ -38,6 +39,7 @@ struct Cell {
     memory = std::max(memory, point.memory);
     device_memory = std::max(device_memory, point.device_memory);
     cpu += share * point.cpu;
+    device_busy += share * point.device_busy;
   }
   double total() const {
     return std::accumulate(parts.begin(), parts.end(), 0.0);
@@ -56,7 +58,7 @@ std::optional<double> if_positive(double value) {
   return value > 0 ? std::optional(value) : std::nullopt;
 }
 
-constexpr std::array<Quantity, 8> kQuantities = {{
+constexpr std::array<Quantity, 9> kQuantities = {{
     {"step_time",
      [](const Cell& cell) -> std::optional<double> {
        return cell.has_steps() ? std::optional(cell.total() / cell.steps)
@@ -93,6 +95,12 @@ constexpr std::array<Quantity, 8> kQuantities = {{
     {"memory", [](const Cell& cell) { return if_positive(cell.memory); }},
     {"device_memory",
      [](const Cell& cell) { return if_positive(cell.device_memory); }},
+    {"device_busy",
+     [](const Cell& cell) {
+       return if_positive(
+           cell.seconds > 0 ? std::min(1.0, cell.device_busy / cell.seconds)
+                            : 0);
+     }},
 }};
 
 /// The lower one of two in the middle: of two ranks, the faster.

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
 #include "support/temp_dir.h"
@@ -190,6 +191,54 @@ TEST(Profile, RecordsTheStepsOfItsScheduleAndLeavesTraces) {
   // What autograd calls, too.
   EXPECT_THAT(trace, HasSubstr("AddmmBackward0"));
   EXPECT_THAT(trace, HasSubstr("[memory]"));
+}
+
+// Each moment of the memory, by the part of the step that allocated it.
+std::vector<nlohmann::json> memory_of(const std::filesystem::path& trace) {
+  std::vector<nlohmann::json> moments;
+  const auto content = nlohmann::json::parse(read_file(trace));
+  for (const auto& event : content.at("traceEvents")) {
+    if (event.at("ph") == "C" && event.at("name") == "memory of cpu") {
+      moments.push_back(event.at("args"));
+    }
+  }
+  return moments;
+}
+
+TEST(Profile, ShowsMemoryOverTimeByPartOfTheStep) {
+  const TempDir folder;
+  Accelerator accelerator({.cpu = true});
+  // Weights of 1 MiB, an input of 2 MiB.
+  torch::nn::Linear model(torch::nn::LinearOptions(512, 512).bias(false));
+  optim::AdamW adamw(model->parameters());
+  auto [net, opt] = accelerator.prepare(model, adamw);
+  auto profile = accelerator.profile(
+      {.profile_memory = true, .output_trace_dir = folder.path()});
+  const auto input = torch::ones({1024, 512});
+  accelerator.backward(net(input).sum());
+  opt.step();
+  profile.stop();
+  ASSERT_EQ(profile.traces().size(), 1U);
+  const auto moments = memory_of(profile.traces()[0]);
+  ASSERT_FALSE(moments.empty());
+  const auto most = [&](const char* part) {
+    int64_t bytes = 0;
+    for (const auto& moment : moments) {
+      bytes = std::max(bytes, moment.at(part).get<int64_t>());
+    }
+    return bytes;
+  };
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const auto& end = moments.back();
+  EXPECT_GE(end.at("elsewhere"), 2 * kMiB); // The input.
+  EXPECT_GE(most("forward"), 2 * kMiB);     // The output,
+  EXPECT_LT(end.at("forward"), kMiB);       // which the graph let go.
+  EXPECT_GE(end.at("backward"), kMiB);      // The gradient.
+  EXPECT_GE(end.at("optimizer"), 2 * kMiB); // Two moments.
+  for (const auto& row : profile.operators()) {
+    EXPECT_THAT(row.name, Not(HasSubstr("accelerate::forward")));
+    EXPECT_THAT(row.name, Not(HasSubstr("[memory]")));
+  }
 }
 
 TEST(Profile, WithoutAScheduleRecordsAllOfIt) {

@@ -11,7 +11,7 @@ import sys
 COLUMNS = 80
 
 files = subprocess.run(
-    ["git", "ls-files", "*.h", "*.cpp", "*.cu"],
+    ["git", "ls-files", "*.h", "*.cpp", "*.cu", "*.cuh"],
     check=True, capture_output=True, text=True).stdout.split()
 assert files, "git lists no source files"
 answer = subprocess.run(

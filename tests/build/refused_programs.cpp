@@ -29,5 +29,10 @@ void refused(accelerate::Accelerator& accelerator) {
   torch::save(opt, file);
 #elif CASE == 4
   accelerator.prepare(std::make_unique<Net>());
+#elif CASE == 5
+  const accelerate::TensorDataset data({torch::ones({2}), torch::ones({2})});
+  for (auto& batch : accelerate::DataLoader(data)) {
+    const auto& [input, target] = batch;
+  }
 #endif
 }

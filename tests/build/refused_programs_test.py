@@ -21,6 +21,7 @@ SENTENCES = [
     "DataLoader: this type is no data set: it needs `size_t size() const` and `get(int64_t index)`",
     "torch::save cannot take a prepared optimizer: use accelerator.save_state(folder)",
     "prepare shares the module: give it a std::shared_ptr or a TORCH_MODULE holder",
+    "the number of a TensorDataset's columns is not known to the compiler: write batch[0] and",
 ]
 here = pathlib.Path(__file__).resolve().parent
 commands = json.loads(pathlib.Path(sys.argv[1], "compile_commands.json").read_text())

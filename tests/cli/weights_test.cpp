@@ -123,6 +123,7 @@ TEST(EstimateMemory, RefusesWhatItCannotRead) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{}, "path"},
       {{"/no/such/folder"}, "'/no/such/folder'"},
+      {{"bert-base-cased"}, "names on the Hub are not looked up"},
       {{folder.path()}, "claims"},
       {{reference_file("sharded"), "--dtypes", "float8"}, "float8"},
   };

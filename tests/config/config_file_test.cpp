@@ -55,9 +55,9 @@ TEST(ConfigFile, MigratesOldKeys) {
   EXPECT_EQ(
       texts(parse("fp16: true\nmixed_precision: bf16\n")),
       (Texts{{"mixed_precision", "bf16"}}));
-  EXPECT_THAT(parse("dynamo_backend: 'NO'\n").foreign, IsEmpty());
+  EXPECT_TRUE(parse("dynamo_backend: 'NO'\n").document.empty());
   const auto dynamo = parse("dynamo_backend: INDUCTOR\n");
-  EXPECT_THAT(dynamo.foreign, SizeIs(1));
+  EXPECT_EQ(texts(dynamo), (Texts{{"dynamo_backend", "INDUCTOR"}}));
   EXPECT_EQ(
       dynamo.document.dump(),
       R"({"dynamo_config":{"dynamo_backend":"INDUCTOR"}})");
@@ -150,6 +150,27 @@ TEST(ConfigFile, TakesJson) {
           {"cpu", "true"}, {"mixed_precision", "no"}, {"num_processes", "1"}}));
 }
 
+TEST(ConfigFile, TakesTheSectionOnCompilation) {
+  EXPECT_EQ(
+      texts(parse("dynamo_config:\n  dynamo_backend: AOT_EAGER\n"
+                  "  dynamo_mode: max-autotune\n  use_dynamic: true\n"
+                  "  dynamo_use_fullgraph: false\n")),
+      (Texts{
+          {"dynamo_backend", "AOT_EAGER"},
+          {"dynamo_mode", "max-autotune"},
+          {"dynamo_use_dynamic", "true"},
+          {"dynamo_use_fullgraph", "false"}}));
+  EXPECT_THAT(
+      parse("dynamo_config: {dynamo_bakend: EAGER}\n").notes[0],
+      HasSubstr("'dynamo_backend'"));
+  for (const char* text :
+       {"dynamo_config: {dynamo_backend: GCC}\n", "dynamo_backend: GCC\n"}) {
+    EXPECT_THAT(
+        [&] { parse(text); },
+        ::testing::ThrowsMessage<ConfigError>(HasSubstr("inductor")));
+  }
+}
+
 TEST(ConfigFile, NamesTheEngineThatIsMissing) {
   const std::pair<const char*, const char*> cases[] = {
       {"distributed_type: MEGATRON_LM\n", "Megatron"},
@@ -159,7 +180,6 @@ TEST(ConfigFile, NamesTheEngineThatIsMissing) {
       {"distributed_type: MPS\n", "NVIDIA"},
       {"compute_environment: AMAZON_SAGEMAKER\n", "SageMaker"},
       {"mixed_precision: fp8\n", "bf16"},
-      {"dynamo_config: {dynamo_backend: EAGER}\n", "torch.compile"},
       {"parallelism_config: {parallelism_config_tp_size: 2}\n", "tensor"},
   };
   for (const auto& [text, part] : cases) {
@@ -184,6 +204,7 @@ TEST(ConfigFile, TakesSectionsThatListAnEngineWhichIsOff) {
   for (const char* text :
        {"dynamo_config:\n  dynamo_backend: 'NO'\n  dynamo_mode: default\n"
         "  dynamo_use_dynamic: true\n  dynamo_use_fullgraph: false\n",
+        "dynamo_config: {}\n",
         "parallelism_config:\n  parallelism_config_cp_backend: torch\n"
         "  parallelism_config_cp_comm_strategy: allgather\n"
         "  parallelism_config_cp_size: 1\n"

@@ -61,6 +61,15 @@ TEST(ToDocument, HasTheOriginalsSectionOnSharding) {
   EXPECT_EQ(other["deepspeed_config"].dump(), R"({"zero_stage":1})");
 }
 
+TEST(ToDocument, HasTheOriginalsSectionOnCompilation) {
+  const auto document =
+      to_document({.dynamo_backend = "INDUCTOR", .dynamo_use_dynamic = true});
+  EXPECT_EQ(
+      document["dynamo_config"].dump(),
+      R"({"dynamo_backend":"INDUCTOR","dynamo_use_dynamic":true})");
+  EXPECT_FALSE(to_document({.num_processes = 2}).contains("dynamo_config"));
+}
+
 TEST(ToDocument, ComesBackAsTheSameConfiguration) {
   const LaunchConfig config = {
       .cpu = true,

@@ -10,9 +10,11 @@ namespace accelerate {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::Key;
 using testing::lookup;
 using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 TEST(ReadEnvironment, TakesTheNamesOfTheOriginal) {
   const auto layer = read_environment(lookup({
@@ -60,6 +62,29 @@ TEST(WorkerVariables, HaveTheOriginalsNamesAndValues) {
           Pair("ACCELERATE_USE_CPU", "True"),
           Pair("CUDA_VISIBLE_DEVICES", "0,GPU-1"),
           Pair("OMP_NUM_THREADS", "3")));
+}
+
+// "False" is not the same as nothing: torch then guesses which sizes vary.
+TEST(WorkerVariables, SayOfCompilationWhatTheOriginalsDo) {
+  const auto compiling = [](const LaunchConfig& config) {
+    auto found = worker_variables(config);
+    std::erase_if(found, [](const auto& variable) {
+      return !variable.first.starts_with("ACCELERATE_DYNAMO_");
+    });
+    return found;
+  };
+  EXPECT_THAT(compiling({}), IsEmpty());
+  EXPECT_THAT(
+      compiling({.dynamo_backend = "inductor", .dynamo_use_fullgraph = true}),
+      UnorderedElementsAre(
+          Pair("ACCELERATE_DYNAMO_BACKEND", "inductor"),
+          Pair("ACCELERATE_DYNAMO_USE_DYNAMIC", "False"),
+          Pair("ACCELERATE_DYNAMO_USE_FULLGRAPH", "1")));
+  EXPECT_THAT(
+      compiling({.dynamo_mode = "max-autotune", .dynamo_use_dynamic = true}),
+      UnorderedElementsAre(
+          Pair("ACCELERATE_DYNAMO_MODE", "max-autotune"),
+          Pair("ACCELERATE_DYNAMO_USE_DYNAMIC", "True")));
 }
 
 TEST(DefaultConfigPath, FollowsTheOriginalsFolders) {

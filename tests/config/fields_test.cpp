@@ -96,12 +96,17 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--zero3_init_flag,--zero3-init-flag",
           "--zero3_save_16bit_model,--zero3-save-16bit-model",
           "--deepspeed_moe_layer_cls_names,--deepspeed-moe-layer-cls-names",
+          "--dynamo_backend,--dynamo-backend",
+          "--dynamo_mode,--dynamo-mode",
+          "--dynamo_use_fullgraph,--dynamo-use-fullgraph",
+          "--dynamo_use_dynamic,--dynamo-use-dynamic",
+          "--dynamo_use_regional_compilation,--dynamo-use-regional-"
+          "compilation",
           // These change nothing.
           "hidden --same_network",
           "hidden --rdzv_backend",
           "hidden --rdzv_conf",
           "hidden --role",
-          "hidden --dynamo_backend",
           "hidden --deepspeed_multinode_launcher",
           "hidden --monitor_interval",
       }));
@@ -130,7 +135,6 @@ TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
       {"--megatron_lm_tp_degree", "Megatron"},
       {"--parallelism-config-tp-size", "tensor"},
       {"--tpu", "TPU"},
-      {"--dynamo_mode", "torch.compile"},
       {"--fp8_backend", "bf16"},
       {"--aws_access_key_id", "SageMaker"},
   };

@@ -101,6 +101,11 @@ const Row kRows[] = {
     {"zero3_init_flag", "true", "false", "true"},
     {"zero3_save_16bit_model", "true", "false", "true"},
     {"deepspeed_moe_layer_cls_names", "A", "B", "C"},
+    {"dynamo_backend", "NO", "EAGER", "inductor"},
+    {"dynamo_mode", "default", "max-autotune", "reduce-overhead"},
+    {"dynamo_use_fullgraph", "true", "false", "true"},
+    {"dynamo_use_dynamic", "true", "false", "true"},
+    {"dynamo_use_regional_compilation", "true", "false", "true"},
 };
 
 class Precedence : public ::testing::TestWithParam<Row> {
@@ -217,7 +222,6 @@ TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
       with_file(
           "rdzv_backend: static\nsame_network: false\n",
           {{"rdzv_backend", {"static", "--rdzv_backend"}},
-           {"dynamo_backend", {"no", "--dynamo_backend"}},
            {"same_network", {"true", "--same_network"}}})
           .notes,
       IsEmpty());

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -109,6 +110,8 @@ DeviceMemory& device_memory() {
 // --- devices, streams and events: everything is done when a call returns
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
+  using Clock = std::chrono::steady_clock;
+
   c10::DeviceType type() const override { return kType; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const auto before = getDevice();
@@ -144,10 +147,22 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       const c10::Stream&,
       c10::DeviceIndex,
       c10::EventFlag) const override {
-    *event = &current_device; // Any address: it is recorded.
+    if (*event == nullptr) {
+      *event = new Clock::time_point;
+    }
+    *static_cast<Clock::time_point*>(*event) = Clock::now();
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    delete static_cast<Clock::time_point*>(event);
+  }
+  double elapsedTime(void* begin, void* end, c10::DeviceIndex) const override {
+    const std::chrono::duration<double, std::milli> elapsed =
+        *static_cast<Clock::time_point*>(end) -
+        *static_cast<Clock::time_point*>(begin);
+    return elapsed.count();
   }
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
+  bool queryEvent(void*) const override { return !pretend_is_behind(); }
   c10::DeviceIndex deviceCount() const noexcept override {
     return kNumPretendDevices;
   }
@@ -356,6 +371,11 @@ void register_pretend_accelerator() {
 PretendCounts& pretend_counts() {
   static PretendCounts counts;
   return counts;
+}
+
+std::atomic<bool>& pretend_is_behind() {
+  static std::atomic<bool> is_behind{false};
+  return is_behind;
 }
 
 } // namespace accelerate::testing

@@ -35,6 +35,9 @@ struct PretendCounts {
 };
 ACCELERATE_API PretendCounts& pretend_counts();
 
+/// While it is set, events say that the devices have not passed them.
+ACCELERATE_API std::atomic<bool>& pretend_is_behind();
+
 /// The backend: Gloo on the memory of the devices. Refuses CPU tensors.
 ACCELERATE_API c10::intrusive_ptr<c10d::Backend> make_pretend_backend(
     const c10::intrusive_ptr<c10d::Store>& store,

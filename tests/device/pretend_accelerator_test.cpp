@@ -10,6 +10,7 @@
 #include "accelerate/accelerator_kind.h"
 #include "accelerate/c10d.h"
 #include "accelerate/error.h"
+#include "parallel/engine.h"
 #include "support/rank_bodies.h"
 
 namespace accelerate::testing {
@@ -26,6 +27,8 @@ struct Training {
   std::string name;
   Precision precision;
   int64_t num_accumulation_steps;
+  ShardStage stage = ShardStage::kNone;
+  bool is_offloaded = false;
 };
 
 const std::vector<Training> kTrainings = {
@@ -33,12 +36,19 @@ const std::vector<Training> kTrainings = {
     {"bf16", Precision::kBf16, 1},
     {"accumulation", Precision::kNo, 3},
     {"bf16_accumulation", Precision::kBf16, 3},
+    {"sharded", Precision::kNo, 1, ShardStage::kParameters},
+    {"offloaded", Precision::kBf16, 3, ShardStage::kParameters, true},
+    {"offloaded_gradients", Precision::kNo, 3, ShardStage::kGradients, true},
 };
 
 /// Losses and weights of some steps, after a line on where they were made.
 std::string train(AcceleratorOptions options, const Training& training) {
   options.mixed_precision = training.precision;
   options.accumulation.num_steps = training.num_accumulation_steps;
+  options.shard = {
+      .stage = training.stage,
+      .min_unit_numbers = 1,
+      .cpu_offload = training.is_offloaded};
   Accelerator accelerator(options);
   set_seed(11);
   DataLoader dataloader(
@@ -60,9 +70,40 @@ std::string train(AcceleratorOptions options, const Training& training) {
   }
   for (const auto& parameter : net->parameters()) {
     TORCH_CHECK(parameter.device() == accelerator.device());
-    text += to_text(parameter);
+    if (training.is_offloaded && accelerator.num_processes() > 1) {
+      const auto trained = net.engine().trained(parameter);
+      TORCH_CHECK(trained.is_cpu());
+      TORCH_CHECK(accelerator.device().is_cpu() || trained.is_pinned());
+    }
+  }
+  auto weights = net.engine().whole_parameters(true);
+  for (const auto& weight : weights.empty() ? net->parameters() : weights) {
+    text += to_text(weight);
   }
   return text;
+}
+
+TEST(PretendAccelerator, TimesItsStepsByEventsWithoutWaitingForThem) {
+  Accelerator accelerator;
+  torch::nn::Linear model(2, 1);
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  auto [net, optimizer] = accelerator.prepare(model, sgd);
+  const auto step = [&, &net = net, &optimizer = optimizer] {
+    accelerator.backward(net(torch::ones({2}, accelerator.device())).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  step();
+  pretend_is_behind() = true;
+  step();
+  step();
+  EXPECT_LE(accelerator.step_times().num_steps, 1);
+  pretend_is_behind() = false;
+  const auto times = accelerator.step_times();
+  EXPECT_EQ(times.num_steps, 3);
+  EXPECT_GT(times.sum.forward, 0);
+  EXPECT_GT(times.sum.backward, 0);
+  EXPECT_GT(times.sum.optimizer, 0);
 }
 
 /// How often hosts meet for each collective, and how many the devices do.

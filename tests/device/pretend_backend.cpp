@@ -108,6 +108,16 @@ class Backend final : public c10d::Backend {
     return done(
         gloo_->_allgather_base(host_output, host_input, options), {output});
   }
+  WorkPtr _reduce_scatter_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::ReduceScatterOptions& options) override {
+    auto host_output = on_host(output);
+    auto host_input = on_host(input);
+    return done(
+        gloo_->_reduce_scatter_base(host_output, host_input, options),
+        {output});
+  }
   WorkPtr gather(
       std::vector<Tensors>& outputs,
       Tensors& inputs,

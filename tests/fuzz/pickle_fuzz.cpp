@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a pickle and as an archive of torch.save: refused, or values that
-// can be walked through.
+// Any bytes as a pickle and as an archive of torch.save: refused, or values
+// that can be walked through.
 #include <cstdint>
 #include <set>
 

@@ -190,6 +190,18 @@ TEST_F(CaptureOnGpu, RefusesAFunctionThatWaits) {
   EXPECT_EQ(captured.num_replays, 0u);
 }
 
+TEST_F(CaptureOnGpu, LetsAModelWaitWhereItBegins) {
+  // The captured run comes first.
+  int64_t num_calls = 0;
+  const auto captured = expect_alike({.inside = [&] {
+    if (num_calls++ == 0) {
+      torch::ones({1}, torch::kCUDA).item<float>();
+    }
+  }});
+  EXPECT_EQ(captured.refusal, "");
+  EXPECT_GT(captured.num_replays, 0u);
+}
+
 TEST_F(CaptureOnGpu, RefusesWhatCudaDoesNotRecord) {
   ::testing::internal::CaptureStderr();
   const auto captured =

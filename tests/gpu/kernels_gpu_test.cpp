@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels beside a plain expression in double precision.
 #include <accelerate/kernels.h>
+#include <accelerate/optimizers.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kernels/gated_cases.h"
 #include "kernels/linear_cases.h"
 
 namespace accelerate {
@@ -59,6 +61,78 @@ TEST_P(KernelsOnGpu, ComputeCrossEntropy) {
   }
 }
 
+TEST_P(KernelsOnGpu, ComputeCrossEntropyOnceMoreOnAKeptGraph) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  torch::manual_seed(3);
+  const auto logits =
+      torch::randn({6, 64}, torch::kCUDA).to(GetParam()).requires_grad_(true);
+  const auto labels = torch::randint(
+      64, {6}, torch::TensorOptions(torch::kCUDA).dtype(torch::kLong));
+  const auto loss = kernels::cross_entropy(logits, labels, 64);
+  (loss * 4).backward({}, /*keep_graph=*/true);
+  const auto first = logits.grad().clone();
+  logits.mutable_grad().reset();
+  loss.backward();
+  EXPECT_TRUE(torch::allclose(
+      logits.grad().to(torch::kFloat) * 4,
+      first.to(torch::kFloat),
+      /*rtol=*/1e-2,
+      /*atol=*/1e-6));
+}
+
+TEST(AdamOnGpu, StepsAsInDoublePrecision) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  torch::manual_seed(11);
+  // More than one launch takes, of sizes that no pack divides, some of them
+  // behind an odd number, one larger than a block's part, one empty.
+  std::vector<Tensor> parameters;
+  std::vector<Tensor> exact;
+  std::vector<Tensor> weights;
+  ReducedCopies copies;
+  const auto memory = torch::randn({200000}, torch::kCUDA);
+  int64_t place = 0;
+  for (int i = 0; i < 70; ++i) {
+    const int64_t size = i == 5 ? 0 : i == 9 ? 70001 : 1 + 37 * i;
+    const auto value = memory.narrow(0, place, size);
+    place += size + i % 3;
+    parameters.push_back(value.detach().requires_grad_(true));
+    exact.push_back(value.to(torch::kCPU, torch::kDouble).requires_grad_(true));
+    weights.push_back(value.to(torch::kBFloat16));
+    copies[parameters.back().unsafeGetTensorImpl()] = weights.back();
+  }
+  for (const double decay : {0.0, 0.1}) {
+    optim::AdamW ours(parameters, {.lr = 0.01, .weight_decay = decay});
+    optim::AdamW plain(exact, {.lr = 0.01, .weight_decay = decay});
+    for (int step = 0; step < 3; ++step) {
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const auto gradient = torch::randn_like(exact[i]).to(torch::kBFloat16);
+        parameters[i].mutable_grad() = gradient.to(torch::kCUDA);
+        exact[i].mutable_grad() = gradient.to(torch::kDouble);
+      }
+      // A step that overflowed changes nothing and does not count.
+      ours.give_scalars(
+          {.found_inf = torch::ones({1}, torch::kCUDA), .copies = {&copies}});
+      ours.step();
+      ours.give_scalars({.copies = {&copies}});
+      ours.step();
+      plain.step();
+    }
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto got = parameters[i].detach().cpu();
+      // Float32 rounds each of a step's ten operations.
+      EXPECT_TRUE(torch::allclose(
+          got.to(torch::kDouble), exact[i].detach(), 2e-5, 2e-6))
+          << i;
+      EXPECT_TRUE(torch::equal(weights[i].cpu(), got.to(torch::kBFloat16)))
+          << i;
+    }
+  }
+}
+
 TEST_P(KernelsOnGpu, ComputeSumsAndNorms) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no GPU";
@@ -77,6 +151,28 @@ TEST_P(KernelsOnGpu, ComputeSumsAndNorms) {
   }
   testing::expect_dropout({200, 104}, GetParam(), torch::kCUDA);
   testing::expect_dropout({200, 101}, GetParam(), torch::kCUDA);
+}
+
+TEST_P(KernelsOnGpu, ComputeWhatGatedModelsHave) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  torch::manual_seed(13);
+  const double unit = GetParam() == torch::kFloat  ? 1e-4
+                      : GetParam() == torch::kHalf ? 1e-2
+                                                   : 6e-2;
+  // One pack, several warps, more rows than blocks, rows that no kernel takes.
+  for (const auto& shape : std::vector<std::vector<int64_t>>{
+           {2, 5, 8}, {3, 264}, {1100, 64}, {5, 4096}, {3, 13}, {2, 16384}}) {
+    testing::expect_rms_norm(shape, GetParam(), torch::kCUDA, unit);
+    testing::expect_swiglu(shape, GetParam(), torch::kCUDA, unit);
+  }
+  for (const int64_t tables : {1, 3}) {
+    testing::expect_rotation(
+        {3, 7, 5, 64}, tables, GetParam(), torch::kCUDA, unit);
+    testing::expect_rotation(
+        {3, 7, 5, 6}, tables, GetParam(), torch::kCUDA, unit);
+  }
 }
 
 TEST_P(KernelsOnGpu, ComputeProductsWithTheirEnds) {

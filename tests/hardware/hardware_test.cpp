@@ -13,6 +13,7 @@
 #include "accelerate/error.h"
 #include "hardware/cores.h"
 #include "hardware/gpu_kinds.h"
+#include "hardware/gpu_use.h"
 #include "hardware/memory.h"
 #include "hardware/network.h"
 #include "hardware/ports.h"
@@ -136,6 +137,32 @@ TEST(Gpus, OfTheFirstKindThatIsThereAreUsed) {
   EXPECT_EQ(
       usable_gpus({kinds[0], kinds[0]}, env).problem,
       "no driver of another maker; no driver of another maker");
+}
+
+TEST(GpuUse, AddsUpWhatTheDriverSays) {
+  GpuKind silent = nvidia_gpus();
+  silent.open_use = [](const EnvLookup&, int) {
+    return std::function<std::optional<double>()>();
+  };
+  GpuKind busy = silent;
+  busy.open_use = [](const EnvLookup& env, int place) {
+    EXPECT_EQ(env("A"), "b");
+    EXPECT_EQ(place, 1);
+    return std::function<std::optional<double>()>([] { return 0.5; });
+  };
+  const EnvLookup env = [](const std::string&) { return "b"; };
+  const GpuUse use({silent, busy}, env, 1);
+  ASSERT_TRUE(testing::eventually(
+      [&] { return use.busy_seconds().has_value(); }, std::chrono::minutes(1)));
+  EXPECT_GE(*use.busy_seconds(), 0.5); // Half of the time, each second.
+  const GpuUse none({silent}, env, 1);
+  EXPECT_FALSE(none.busy_seconds());
+}
+
+// On any machine, with a driver or without one.
+TEST(GpuUse, OfAGpuThatIsNotThereIsUnknown) {
+  const EnvLookup env = [](const std::string&) { return std::nullopt; };
+  EXPECT_FALSE(nvidia_gpus().open_use(env, 4096));
 }
 
 TEST(Gpus, AreListedOrTheReasonIsGiven) {

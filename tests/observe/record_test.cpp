@@ -208,6 +208,118 @@ TEST(StepClock, WhatABackwardTakesBehindItsLastGradientIsCommunication) {
   EXPECT_GE(times.sum.communication, 0.02);
 }
 
+/// A device whose clock stands where the test puts it.
+class PretendMarks final : public DeviceMarks {
+ public:
+  struct Device {
+    double now = 0;
+    /// Marks up to here were passed.
+    double passed = 1e9;
+    bool takes_marks = true;
+    int num_marks = 0;
+  };
+  explicit PretendMarks(Device& device) : device_(device) {}
+  bool leave() override {
+    EXPECT_TRUE(device_.takes_marks);
+    ++device_.num_marks;
+    marks_.push_back(device_.now);
+    return true;
+  }
+  std::optional<double> take() override {
+    if (marks_.empty() || marks_.front() > device_.passed) {
+      return std::nullopt;
+    }
+    const double before = std::exchange(taken_, marks_.front());
+    marks_.pop_front();
+    return before < 0 ? 0 : taken_ - before;
+  }
+
+ private:
+  Device& device_;
+  std::deque<double> marks_;
+  double taken_ = -1;
+};
+
+/// 1 s of data, 2 of a forward, 3 of a backward and 4 that it waits in, 5 of an
+/// optimizer.
+void one_step_on(PretendMarks::Device& device) {
+  auto& record = RankRecord::of_this_thread();
+  {
+    const PartScope data(Part::kData);
+    device.now += 1;
+  }
+  {
+    const PartScope forward(Part::kForward);
+    device.now += 2;
+  }
+  {
+    const PartScope backward(Part::kBackward);
+    device.now += 3;
+    record.note_last_gradient();
+    device.now += 4;
+  }
+  const PartScope optimizer(Part::kOptimizer);
+  record.note_update();
+  device.now += 5;
+}
+
+TEST(StepClock, OfADeviceCountsWhatItSpendsBetweenMarks) {
+  PretendMarks::Device device;
+  const auto times = times_of([&] {
+    RankRecord::of_this_thread().follow(
+        [&] { return std::make_unique<PretendMarks>(device); });
+    for (int step = 0; step < 3; ++step) {
+      one_step_on(device);
+    }
+  });
+  ASSERT_EQ(times.num_steps, 3);
+  for (const auto& step : times.last) {
+    EXPECT_EQ(step.data, 1);
+    EXPECT_EQ(step.forward, 2);
+    EXPECT_EQ(step.backward, 3);
+    EXPECT_EQ(step.communication, 4);
+    EXPECT_EQ(step.optimizer, 5);
+    EXPECT_EQ(step.other, 0);
+  }
+}
+
+TEST(StepClock, OfADeviceLeavesOutStepsThatItHasNotEnded) {
+  PretendMarks::Device device;
+  std::thread([&] {
+    auto& record = RankRecord::of_this_thread();
+    record.follow([&] { return std::make_unique<PretendMarks>(device); });
+    device.passed = 16; // One step takes 15.
+    one_step_on(device);
+    one_step_on(device);
+    EXPECT_EQ(record.step_times().num_steps, 1);
+    device.passed = 30;
+    EXPECT_EQ(record.step_times().num_steps, 2);
+    EXPECT_EQ(record.step_times().sum.forward, 4);
+    // A run on the host comes next.
+    record.follow({});
+    one_step(0ms, true);
+    EXPECT_EQ(record.step_times().num_steps, 3);
+  }).join();
+}
+
+TEST(StepClock, OfADeviceCountsACapturedStepAsOnePart) {
+  PretendMarks::Device device;
+  const auto times = times_of([&] {
+    auto& record = RankRecord::of_this_thread();
+    record.follow([&] { return std::make_unique<PretendMarks>(device); });
+    for (int step = 0; step < 2; ++step) {
+      const PartScope captured(Part::kCaptured);
+      // As while a graph is recorded.
+      device.takes_marks = false;
+      one_step_on(device);
+      device.takes_marks = true;
+    }
+  });
+  ASSERT_EQ(times.num_steps, 2);
+  EXPECT_EQ(times.sum.captured, 30);
+  EXPECT_EQ(times.sum.total(), 30);
+}
+
 TEST(StepClock, SaysInWordsWhatBoundsARun) {
   StepTimes times;
   EXPECT_EQ(times.summary(), "");

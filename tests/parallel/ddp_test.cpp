@@ -74,6 +74,22 @@ TEST_P(DdpEngine, AveragesGradientsOverRanks) {
   }
 }
 
+TEST_P(DdpEngine, TakesTheZeroGradOfTorchsOwnOptimizer) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.ddp = GetParam(), .process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto optimizer = accelerator.prepare(sgd);
+    for (const bool set_to_none : {true, false, true, false}) {
+      step(accelerator, net);
+      EXPECT_TRUE(net->a.grad().equal(torch::full({3}, mean_of_ranks(group))));
+      optimizer.step();
+      sgd.zero_grad(set_to_none);
+      EXPECT_EQ(net->a.grad().defined(), !set_to_none);
+    }
+  });
+}
+
 TEST(Ddp, StartsAllRanksFromRank0sValues) {
   run_ranks(3, [](ProcessGroup group) {
     Accelerator accelerator({.process_group = group});

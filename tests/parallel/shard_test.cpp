@@ -98,12 +98,22 @@ struct Case {
   int64_t window = 1;
   bool syncs_each = false;
   bool clips = false;
+  bool reduces_bf16 = false;
+  bool ignores = false;
+  int replicas = 1;
 };
 
 AcceleratorOptions with(AcceleratorOptions options, const Case& c) {
   options.cpu = true;
   options.ddp.find_unused_parameters = c.has_unused;
   options.shard = {.stage = c.stage, .min_unit_numbers = 1};
+  options.shard.num_replicas = c.replicas;
+  if (c.reduces_bf16) {
+    options.shard.reduce_dtype = Precision::kBf16;
+  }
+  if (c.ignores) {
+    options.shard.ignored = {"norm", "layers.1", "layers.3.up"};
+  }
   options.accumulation.num_steps = c.window;
   options.accumulation.sync_each_batch = c.syncs_each;
   options.master_weights = c.has_masters;
@@ -195,6 +205,7 @@ std::vector<Case> cases() {
       {.is_bf16 = true},
       {.is_bf16 = true, .again = true},
       {.window = 2},
+      {.window = 2, .ignores = true},
   };
 }
 
@@ -225,7 +236,8 @@ const RankBodyRegistration kEqual(
                         " bf16 " + std::to_string(c.is_bf16) + " again " +
                         std::to_string(c.again) + " unused " +
                         std::to_string(c.has_unused) + " window " +
-                        std::to_string(c.window) + ": " + text + "\n";
+                        std::to_string(c.window) + " ignored " +
+                        std::to_string(c.ignores) + ": " + text + "\n";
           }
         }
       }
@@ -247,11 +259,18 @@ const Case kNear[] = {
     {.window = 2},
     {.window = 2, .syncs_each = true},
     {.clips = true},
+    {.clips = true, .ignores = true},
+    {.reduces_bf16 = true},
+    {.clips = true, .replicas = 2},
+    {.reduces_bf16 = true, .ignores = true, .replicas = 2},
     {.is_bf16 = true, .has_masters = true}};
 
 TEST(Sharded, IsNearDdpOnMoreRanksAndWithOtherOrdersOfSums) {
   for (const int n : {3, 4}) {
     for (auto c : kNear) {
+      if (n % c.replicas != 0) {
+        continue;
+      }
       run_ranks(n, [&](ProcessGroup group) {
         Case own = c;
         const auto expected = train({.process_group = group}, own);
@@ -259,9 +278,11 @@ TEST(Sharded, IsNearDdpOnMoreRanksAndWithOtherOrdersOfSums) {
              {ShardStage::kGradients, ShardStage::kParameters}) {
           own.stage = stage;
           const auto weights = train({.process_group = group}, own);
-          // In bf16 outputs, which come last, are too coarse to compare.
-          const double bound = c.has_masters ? 0.05 : 2e-4;
-          const auto size = weights.numel() - (c.has_masters ? 5 * kWords : 0);
+          // AdamW turns a gradient that is rounded to nothing into a step. In
+          // bf16 outputs, which come last, are too coarse to compare.
+          const bool is_coarse = c.has_masters || c.reduces_bf16;
+          const double bound = is_coarse ? 0.05 : 2e-4;
+          const auto size = weights.numel() - (is_coarse ? 5 * kWords : 0);
           const auto off = (weights - expected).slice(0, 0, size);
           EXPECT_LT(off.abs().max().item<double>(), bound)
               << n << " ranks, stage " << static_cast<int>(stage);
@@ -269,6 +290,146 @@ TEST(Sharded, IsNearDdpOnMoreRanksAndWithOtherOrdersOfSums) {
       });
     }
   }
+}
+
+std::vector<Tensor> parameters_of(Net& net) {
+  std::vector<Tensor> parameters;
+  std::set<const void*> seen;
+  for (const auto& p : net->parameters()) {
+    if (seen.insert(p.unsafeGetTensorImpl()).second) {
+      parameters.push_back(p);
+    }
+  }
+  return parameters;
+}
+
+/// Steps of SGD by hand on fp32 masters: what the model reads is of type
+/// `used`, and ranks add up gradients of type `reduced`.
+Tensor train_by_hand(
+    const ProcessGroup& group,
+    at::ScalarType used,
+    at::ScalarType reduced,
+    int num_steps,
+    double rate) {
+  Net net;
+  auto parameters = parameters_of(net);
+  std::vector<Tensor> masters;
+  for (const auto& p : parameters) {
+    masters.push_back(p.detach().clone());
+  }
+  for (int step = 0; step < num_steps; ++step) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].mutable_grad().reset();
+      parameters[i].set_data(masters[i].to(used, false, /*copy=*/true));
+    }
+    const auto tokens = tokens_of(group.rank(), step);
+    torch::nn::functional::cross_entropy(
+        net(tokens, false).to(torch::kFloat), tokens.roll(1))
+        .backward();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i].requires_grad()) {
+        continue;
+      }
+      const auto rows = group.all_gather(parameters[i].grad().to(reduced));
+      const auto sum = rows.to(torch::kFloat).sum(0).to(reduced);
+      masters[i].add_(sum.to(torch::kFloat) / group.world_size(), -rate);
+    }
+  }
+  for (auto& master : masters) {
+    master = master.flatten();
+  }
+  return torch::cat(masters);
+}
+
+TEST(Sharded, TravelsAsBf16AndTrainsInFp32) {
+  run_ranks(2, [](ProcessGroup group) {
+    for (const bool gathers_bf16 : {false, true}) {
+      for (const auto stage :
+           {ShardStage::kOptimizer,
+            ShardStage::kGradients,
+            ShardStage::kParameters}) {
+        Accelerator accelerator(with(
+            {.process_group = group},
+            {.stage = stage,
+             .is_bf16 = gathers_bf16,
+             .has_masters = gathers_bf16,
+             .reduces_bf16 = !gathers_bf16}));
+        Net model;
+        const double rate = 0.05;
+        std::vector<Tensor> trained;
+        for (const auto& p : parameters_of(model)) {
+          if (p.requires_grad()) {
+            trained.push_back(p);
+          }
+        }
+        torch::optim::SGD sgd(trained, rate);
+        auto [net, opt] = accelerator.prepare(model, sgd);
+        for (int step = 0; step < 3; ++step) {
+          accelerator.backward(loss_of(net, group.rank(), step));
+          opt.step();
+          opt.zero_grad();
+        }
+        const auto expected = train_by_hand(
+            group,
+            gathers_bf16 ? torch::kBFloat16 : torch::kFloat,
+            gathers_bf16 ? torch::kFloat : torch::kBFloat16,
+            3,
+            rate);
+        EXPECT_EQ(differences(weights_of(net, true), expected), "")
+            << "stage " << static_cast<int>(stage) << ", bf16 gathers "
+            << gathers_bf16;
+      }
+    }
+  });
+}
+
+TEST(Sharded, CutsEachReplicaOverItsOwnRanks) {
+  run_ranks(4, [](ProcessGroup group) {
+    for (const int replicas : {1, 2, 4}) {
+      Accelerator accelerator(with(
+          {.process_group = group},
+          {.stage = ShardStage::kParameters, .replicas = replicas}));
+      Net model;
+      auto net = accelerator.prepare(model);
+      auto num_own = torch::zeros({1}, torch::kLong);
+      int64_t num_all = 0;
+      for (const auto& p : parameters_of(model)) {
+        num_own += net.engine().trained(p).numel();
+        num_all += p.numel();
+      }
+      group.all_reduce(num_own, ReduceOp::kSum);
+      EXPECT_EQ(num_own.item<int64_t>(), replicas * num_all);
+    }
+    auto options = with(
+        {.process_group = group},
+        {.stage = ShardStage::kParameters, .replicas = 3});
+    EXPECT_THAT(
+        [&] { Accelerator{options}; },
+        ThrowsMessage<ConfigError>(HasSubstr("num_replicas 3 on 4")));
+  });
+}
+
+TEST(Sharded, LeavesIgnoredParametersWhole) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(with(
+        {.process_group = group},
+        {.stage = ShardStage::kParameters, .ignores = true}));
+    Net model;
+    auto net = accelerator.prepare(model);
+    for (const auto& item : model->named_parameters()) {
+      const bool is_whole = item.key().starts_with("norm") ||
+                            item.key().starts_with("layers.1") ||
+                            item.key().starts_with("layers.3.up");
+      const auto& engine = net.engine();
+      EXPECT_EQ(engine.slice_begin(item.value()).has_value(), !is_whole)
+          << item.key();
+      EXPECT_EQ(engine.trained(item.value()).is_same(item.value()), is_whole)
+          << item.key();
+    }
+    accelerator.backward(loss_of(net, group.rank(), 0));
+    EXPECT_TRUE(
+        torch::isfinite(model->norm->weight.grad().norm()).item<bool>());
+  });
 }
 
 /// Counts the bytes that are in use and how many there were at most.
@@ -307,45 +468,52 @@ struct CountingAllocator final : c10::Allocator {
 };
 
 TEST(Sharded, HoldsPartsAtRestAndTwoUnitsInAStep) {
-  run_ranks(2, [](ProcessGroup group) {
-    CountingAllocator parameters;
-    CountingAllocator gradients;
-    AcceleratorOptions options =
-        with({.process_group = group}, {.stage = ShardStage::kParameters});
-    options.memory = {.parameters = &parameters, .gradients = &gradients};
-    Accelerator accelerator(options);
-    Net model;
-    auto adamw = optimizer_of(model, true);
-    auto [net, opt] = accelerator.prepare(model, *adamw);
-    size_t all = 0;
-    size_t largest = 0;
-    const auto& units = net.engine().layout().units();
-    ASSERT_EQ(units.size(), 6u); // Four blocks, one in two; the rest.
-    for (const auto& unit : units) {
-      const auto granule = 64 * 2;
-      const auto size = static_cast<size_t>(
-          (unit.num_numbers + granule - 1) / granule * granule * 4);
-      all += size;
-      largest = std::max(largest, size);
-    }
-    parameters.wait_for(all / 2); // What was broadcast.
-    EXPECT_EQ(parameters.now, all / 2);
-    for (int step = 0; step < 3; ++step) {
-      parameters.peak = parameters.now;
-      gradients.peak = gradients.now;
-      accelerator.backward(loss_of(net, group.rank(), step));
+  for (const bool is_bf16 : {false, true}) {
+    run_ranks(2, [is_bf16](ProcessGroup group) {
+      CountingAllocator parameters;
+      CountingAllocator gradients;
+      AcceleratorOptions options = with(
+          {.process_group = group},
+          {.stage = ShardStage::kParameters,
+           .is_bf16 = is_bf16,
+           .has_masters = is_bf16});
+      options.memory = {.parameters = &parameters, .gradients = &gradients};
+      Accelerator accelerator(options);
+      Net model;
+      auto adamw = optimizer_of(model, true);
+      auto [net, opt] = accelerator.prepare(model, *adamw);
+      size_t all = 0;
+      size_t largest = 0;
+      const auto& units = net.engine().layout().units();
+      ASSERT_EQ(units.size(), 6u); // Four blocks, one in two; the rest.
+      for (const auto& unit : units) {
+        const auto granule = 64 * 2;
+        const auto size = static_cast<size_t>(
+            (unit.num_numbers + granule - 1) / granule * granule * 4);
+        all += size;
+        largest = std::max(largest, size);
+      }
+      // What is gathered; parts are fp32.
+      const size_t unit = is_bf16 ? largest / 2 : largest;
+      parameters.wait_for(all / 2); // What was broadcast.
       EXPECT_EQ(parameters.now, all / 2);
-      EXPECT_GT(parameters.peak, all / 2);
-      EXPECT_LE(parameters.peak, all / 2 + 2 * largest);
-      // Parts of gradients, and units on their way.
-      gradients.wait_for(all / 2);
-      EXPECT_LE(gradients.peak, all / 2 + 3 * largest);
-      opt.step();
-      opt.zero_grad();
-      gradients.wait_for(0);
-      EXPECT_EQ(parameters.now, all / 2);
-    }
-  });
+      for (int step = 0; step < 3; ++step) {
+        parameters.peak = parameters.now;
+        gradients.peak = gradients.now;
+        accelerator.backward(loss_of(net, group.rank(), step));
+        EXPECT_EQ(parameters.now, all / 2);
+        EXPECT_GT(parameters.peak, all / 2);
+        EXPECT_LE(parameters.peak, all / 2 + 2 * unit);
+        // Parts of gradients, and units on their way.
+        gradients.wait_for(all / 2);
+        EXPECT_LE(gradients.peak, all / 2 + 3 * largest);
+        opt.step();
+        opt.zero_grad();
+        gradients.wait_for(0);
+        EXPECT_EQ(parameters.now, all / 2);
+      }
+    });
+  }
 }
 
 TEST(Sharded, RefusesWhatCannotBeRight) {
@@ -407,6 +575,15 @@ TEST(Sharded, RefusesOptionsAndModelsThatDoNotFit) {
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
         ThrowsMessage<UsageError>(HasSubstr("got the unit 'lairs.1'")));
+    options.shard = {.stage = ShardStage::kGradients, .ignored = {"lairs"}};
+    EXPECT_THAT(
+        [&] { Accelerator(options).prepare(Net()); },
+        ThrowsMessage<UsageError>(HasSubstr("got the ignored 'lairs'")));
+    options.shard = {
+        .stage = ShardStage::kGradients, .reduce_dtype = Precision::kFp16};
+    EXPECT_THAT(
+        [&] { Accelerator(options).prepare(Net()); },
+        ThrowsMessage<UsageError>(HasSubstr("reduce_dtype fp16")));
     options.shard = {.stage = ShardStage::kParameters, .prefetch = 0};
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
@@ -419,6 +596,26 @@ TEST(Sharded, RefusesOptionsAndModelsThatDoNotFit) {
         },
         ThrowsMessage<UsageError>(HasSubstr("sparse gradients")));
   });
+}
+
+TEST(Sharded, ChecksOptionsOfOneProcessToo) {
+  AcceleratorOptions options;
+  options.cpu = true;
+  const auto refusal = [&](const char* text) {
+    EXPECT_THAT(
+        [&] { Accelerator(options).prepare(Net()); },
+        ThrowsMessage<UsageError>(HasSubstr(text)));
+  };
+  options.shard = {.stage = ShardStage::kParameters, .units = {"lairs.1"}};
+  refusal("got the unit 'lairs.1'");
+  options.shard = {.stage = ShardStage::kOptimizer, .min_unit_numbers = -1};
+  refusal("min_unit_numbers -1");
+  options.shard = {.stage = ShardStage::kParameters, .ignored = {"layers.1"}};
+  options.mixed_precision = Precision::kBf16;
+  options.master_weights = true;
+  EXPECT_THAT(
+      [&] { Accelerator{options}; },
+      ThrowsMessage<ConfigError>(HasSubstr("ignored parameters")));
 }
 
 TEST(Sharded, ForgetsGradientsWithTheModulesOwnZeroGrad) {
@@ -533,6 +730,8 @@ TEST(Sharded, ResumesOnAnyNumberOfRanksAndInAnyStage) {
     int from, to;
     ShardStage saved, loaded;
     bool syncs_each = false;
+    bool ignored = false;
+    int replicas = 1;
   };
   const auto kFull = ShardStage::kParameters;
   for (const auto& r :
@@ -543,14 +742,19 @@ TEST(Sharded, ResumesOnAnyNumberOfRanksAndInAnyStage) {
         Resume{1, 2, kFull, kFull},
         Resume{2, 2, kFull, ShardStage::kNone},
         Resume{2, 2, ShardStage::kGradients, kFull},
-        Resume{2, 4, kFull, kFull, true}}) {
+        Resume{2, 4, kFull, kFull, true},
+        Resume{2, 2, kFull, kFull, false, true},
+        Resume{4, 2, kFull, kFull, false, false, 2}}) {
     TempDir folder;
     Tensor expected, resumed;
     const auto body = [&](bool resumes, Tensor& result) {
       return [&, resumes](ProcessGroup group) {
         const auto weights = train_over_a_stop(
             group,
-            {.stage = resumes ? r.loaded : r.saved, .syncs_each = r.syncs_each},
+            {.stage = resumes ? r.loaded : r.saved,
+             .syncs_each = r.syncs_each,
+             .ignores = r.ignored && !resumes,
+             .replicas = resumes ? 1 : r.replicas},
             folder.path() / "state",
             resumes,
             folder.path() / (resumes ? "resumed" : "straight"));

@@ -75,6 +75,34 @@ TEST(MasterWeights, TrainAsTheSameArithmeticByHand) {
   EXPECT_EQ(state.get<Tensor>("model.weight").scalar_type(), torch::kFloat);
 }
 
+TEST(MasterWeights, GiveAdamGradientsAsTheyCame) {
+  torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+  model->weight.detach().fill_(1);
+  const auto by_hand = torch::ones({1, 1}).requires_grad_(true);
+  optim::AdamW alone({by_hand}, {.lr = 0.01});
+  optim::AdamW adamw(model->parameters(), {.lr = 0.01});
+  Accelerator accelerator(with_masters());
+  auto [net, opt] = accelerator.prepare(model, adamw);
+  const auto master = adamw.param_groups()[0].params()[0];
+  for (int step = 0; step < 3; ++step) {
+    accelerator.backward(net(torch::full({1, 1}, 0.7f)).sum());
+    EXPECT_EQ(master.grad().scalar_type(), torch::kBFloat16);
+    by_hand.mutable_grad() = master.grad().to(torch::kFloat);
+    opt.step();
+    alone.step();
+    EXPECT_TRUE(torch::equal(master, by_hand));
+    EXPECT_TRUE(torch::equal(model->weight, by_hand.to(torch::kBFloat16)));
+    opt.zero_grad();
+    EXPECT_FALSE(master.grad().defined());
+  }
+  // What is added up is added up in float32: 256 + 1 is 256 in bf16.
+  for (const float x : {256.0f, 1.0f}) {
+    accelerator.backward(net(torch::full({1, 1}, x)).sum());
+  }
+  EXPECT_EQ(master.grad().scalar_type(), torch::kFloat);
+  EXPECT_EQ(master.grad().item<float>(), 257.0f);
+}
+
 TEST(MasterWeights, KeepStepsThatAreTooSmallForBf16) {
   torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
   model->weight.detach().fill_(1);

@@ -37,7 +37,8 @@ TEST(RankJournal, WritesALineASecond) {
       {.rank = 3,
        .num_processes = 4,
        .attempt = 1,
-       .device_memory = [] { return 77; }},
+       .device_memory = [] { return 77; },
+       .device_busy = [busy = 0.0]() mutable { return busy += 0.25; }},
       steps(5));
   auto now = RankJournal::Clock::now();
   for (int step = 6; step <= 15; ++step) {
@@ -60,13 +61,16 @@ TEST(RankJournal, WritesALineASecond) {
   double num_steps = 0;
   double forward = 0;
   double data = 0;
+  double busy = 0;
   for (const auto& point : rank.points.points()) {
     num_steps += point.steps;
     data += point.parts[0];
     forward += point.parts[1];
     EXPECT_GT(point.memory, 1e6);
     EXPECT_EQ(point.device_memory, 77);
+    busy += point.device_busy;
   }
+  EXPECT_NEAR(busy, 3 * 0.25, 1e-9); // Asked once for each line.
   EXPECT_EQ(num_steps, 10);
   EXPECT_NEAR(data, 1, 1e-9);
   EXPECT_NEAR(forward, 2, 1e-9);

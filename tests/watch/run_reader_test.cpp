@@ -125,6 +125,27 @@ TEST(RunReader, StepsThatComeAgainCountOnce) {
   EXPECT_EQ(run.content().metrics.at("loss").values.points()[0].sum, 5);
 }
 
+TEST(RunReader, ThinnedPointsHaveNothingThatComesAgain) {
+  const TempDir dir;
+  const auto file = dir.path() / "metrics.jsonl";
+  constexpr int kSteps = 4 * static_cast<int>(Metric::kMaxPoints);
+  std::string lines = kStart;
+  for (int step = 0; step < kSteps; ++step) {
+    lines += value_line(step, 1);
+  }
+  constexpr int kResumed = kSteps / 2 + 1; // Inside of a point.
+  lines += kStart +
+           str_cat(R"({"time":1010,"event":"resume","step":)", kResumed, "}\n");
+  lines += value_line(kResumed, 7);
+  append(file, lines);
+  RunReader run(dir.path());
+  run.refresh();
+  const auto& points = run.content().metrics.at("loss").values.points();
+  EXPECT_EQ(points.back().first_step, kResumed);
+  EXPECT_EQ(points.back().low, 7);
+  EXPECT_LT(points[points.size() - 2].last_step, kResumed);
+}
+
 TEST(RunReader, TheFirstValueThatIsNoNumberIsNamed) {
   const TempDir dir;
   const auto line = [](int step, const char* value) {

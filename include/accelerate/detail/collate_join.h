@@ -5,8 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -105,9 +105,9 @@ using Kept = std::conditional_t<
 [[noreturn]] ACCELERATE_API void throw_too_large(uint64_t value);
 template <Number T>
 Kept<T> keep(T value) {
-  if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8) {
-    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      throw_too_large(value);
+  if constexpr (std::is_integral_v<T>) {
+    if (!std::in_range<int64_t>(+value)) {
+      throw_too_large(static_cast<uint64_t>(value));
     }
   }
   return static_cast<Kept<T>>(value);
@@ -179,7 +179,10 @@ constexpr auto collated_type() {
     return std::type_identity<
         std::map<typename T::key_type, Collated<typename T::mapped_type>>>{};
   } else if constexpr (kinds::Sequence<T>) {
-    return std::type_identity<std::vector<Collated<typename T::value_type>>>{};
+    using Joined = std::vector<Collated<typename T::value_type>>;
+    // A class that is such a vector, as `TensorRow`, stays itself.
+    return std::type_identity<
+        std::conditional_t<std::derived_from<T, Joined>, T, Joined>>{};
   } else if constexpr (kinds::ExampleLike<T>) {
     return std::type_identity<typename CollatedExample<T>::type>{};
   } else if constexpr (kinds::TupleLike<T>) {

@@ -6,12 +6,17 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <type_traits>
 
 #include "accelerate/export.h"
 #include "accelerate/precision.h"
+
+namespace at {
+struct RecordFunction;
+}
 
 namespace accelerate {
 
@@ -55,6 +60,8 @@ class ACCELERATE_API ForwardScope {
   bool is_finished_ = false;
   /// What the forward interrupts; see `RankRecord`.
   uint8_t part_before_;
+  /// For profilers.
+  std::unique_ptr<at::RecordFunction> recorded_;
 };
 
 ACCELERATE_API ParallelEngine& engine_of(ModelContext& context);

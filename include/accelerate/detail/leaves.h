@@ -117,7 +117,7 @@ auto make_room(const T& value) {
       room.push_back(make_room(part));
     }
     return room;
-  } else if constexpr (requires { std::tuple_size<T>::value; }) {
+  } else if constexpr (tree::detail::TupleLike<T>) {
     return std::apply(
         [](const auto&... parts) {
           if constexpr (sizeof...(parts) == 2) {

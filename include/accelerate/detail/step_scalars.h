@@ -4,11 +4,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <unordered_map>
 #include <vector>
 
 #include "accelerate/export.h"
 
 namespace accelerate {
+
+/// From what is trained to the weights of a reduced type that a model computes
+/// with in its place.
+using ReducedCopies = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
 
 /// What an update is told by tensors, so that the host waits for nothing and a
 /// captured step reads new values at every replay. Undefined or empty where the
@@ -18,6 +23,9 @@ struct StepScalars {
   at::Tensor found_inf = {};
   /// One float for each group, in the place of the group's own rate.
   std::vector<at::Tensor> learning_rates = {};
+  /// Given to optimizers that take them: each writes the copies of what it has
+  /// changed. Gradients of such tensors may be of the copy's type.
+  std::vector<const ReducedCopies*> copies = {};
 
   bool empty() const { return !found_inf.defined() && learning_rates.empty(); }
 };
@@ -27,6 +35,8 @@ class ACCELERATE_API TakesStepScalars {
  public:
   /// With the options that it has now.
   virtual bool takes_scalars() const = 0;
+  /// Whether it writes `StepScalars::copies`, with the options that it has now.
+  virtual bool takes_copies() const { return false; }
   /// For the next step alone.
   virtual void give_scalars(StepScalars scalars) = 0;
 

@@ -101,9 +101,7 @@ constexpr bool is_bytes() {
   } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
     return false;
   } else if constexpr (Sequence<T>) {
-    return (
-        Growing<T> ||
-        TupleLike<T>)&&is_bytes<typename T::value_type, kTensors>();
+    return Growing<T> && is_bytes<typename T::value_type, kTensors>();
   } else if constexpr (TupleLike<T>) {
     return tuple_is_bytes<T, kTensors>();
   } else {

@@ -180,6 +180,21 @@ def resumed_bf16(folder: Path) -> dict:
 
 
 @scenario
+def resumed_fp16(folder: Path) -> dict:
+    """On a GPU. What it computes must not depend on the order in which its threads end."""
+    settings = {"fp16": True, "use_cpu": False, "full_determinism": True, "max_steps": 10,
+                "save_strategy": "steps", "save_steps": 5}
+    first = trainer(folder, **settings)
+    first.train()
+    whole = report(first, scale=first.accelerator.scaler.get_scale())
+    second = trainer(folder, **settings)
+    second.train(resume_from_checkpoint=str(folder / "checkpoint-5"))
+    resumed = report(second, scale=second.accelerator.scaler.get_scale())
+    files = sorted(path.name for path in (folder / "checkpoint-5").iterdir())
+    return {"whole": whole, "resumed": resumed, "files": files, "device": second.args.device.type}
+
+
+@scenario
 def twice(folder: Path) -> dict:
     made = trainer(folder, eval_strategy="epoch")
     made.train()

@@ -441,6 +441,7 @@ const QUANTITIES = [
   ["cpu", "Processors", "cores in use", number],
   ["memory", "Memory", "resident", bytes],
   ["device_memory", "Device memory", "allocated", bytes],
+  ["device_busy", "Device utilisation", "share of the time that it computes", percent],
 ];
 
 function showSteps(runs) {
@@ -521,6 +522,7 @@ function showRanks(run) {
     ["own work", (row) => seconds(row.own)], ["data waits", (row) => seconds(row.data_wait)],
     ["utilisation", (row) => percent(row.busy)], ["cores", (row) => number(row.cpu)],
     ["memory", (row) => bytes(row.memory)], ["device", (row) => bytes(row.device_memory)],
+    ["device busy", (row) => percent(row.device_busy)],
     ["last heard", (row) => `${duration(row.silent)} ago`],
   ];
   const rows = [...table].sort((a, b) => (b.rank === slow?.rank) - (a.rank === slow?.rank) || a.rank - b.rank);

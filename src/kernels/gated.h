@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Llama and its kin have between products, made of torch's operators: what
+// runs where there is no kernel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+
+namespace accelerate::kernels {
+
+/// sum = residual + branch, normed = sum / root of its mean square x weight,
+/// and the reciprocal of the root for each row. Without a branch the sum is
+/// empty: it is the residual.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> plain_rms_norm_forward(
+    const at::Tensor& residual,
+    const std::optional<at::Tensor>& branch,
+    const at::Tensor& weight,
+    double epsilon);
+
+/// The gradients of the sum and of the weight.
+std::tuple<at::Tensor, at::Tensor> plain_rms_norm_backward(
+    const std::optional<at::Tensor>& of_sum,
+    const at::Tensor& of_normed,
+    const at::Tensor& sum,
+    const at::Tensor& weight,
+    const at::Tensor& reciprocal_root);
+
+/// Turns the pair of channels (d, d + D / 2) of every head of B x T x H x D by
+/// the angle whose cosine and sine are given (B or 1, T, D / 2); backwards
+/// where `is_inverse`.
+at::Tensor plain_rotate(
+    const at::Tensor& x_BTHD,
+    const at::Tensor& cos_BTD,
+    const at::Tensor& sin_BTD,
+    bool is_inverse);
+
+at::Tensor plain_swiglu(const at::Tensor& gate, const at::Tensor& up);
+/// The gradients of gate and up.
+std::tuple<at::Tensor, at::Tensor> plain_swiglu_backward(
+    const at::Tensor& of_result,
+    const at::Tensor& gate,
+    const at::Tensor& up);
+
+} // namespace accelerate::kernels

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of a step as profilers show them.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <array>
+#include <memory>
+
+namespace accelerate {
+
+inline constexpr const char* kRecordedForward = "accelerate::forward";
+inline constexpr const char* kRecordedBackward = "accelerate::backward";
+inline constexpr const char* kRecordedOptimizer = "accelerate::optimizer_step";
+inline constexpr std::array<const char*, 3> kRecordedParts = {
+    kRecordedForward,
+    kRecordedBackward,
+    kRecordedOptimizer};
+
+/// A range of that name, a literal, until it goes; null where no profiler
+/// listens.
+inline std::unique_ptr<at::RecordFunction> record_part(const char* name) {
+  auto listeners = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+  if (!listeners) {
+    return nullptr;
+  }
+  auto range = std::make_unique<at::RecordFunction>(std::move(*listeners));
+  range->before(name);
+  return range;
+}
+
+} // namespace accelerate

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/sharded_model.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/str.h"
+#include "comm/agreement.h"
+
+namespace accelerate {
+namespace {
+
+/// Parameters and parts begin at multiples of so many numbers: kernels take the
+/// same path through a part as through the whole, so that bits are the same.
+constexpr int64_t kShardAlignment = 64;
+
+bool is_cast(const at::Tensor& parameter) {
+  const auto type = parameter.scalar_type();
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+} // namespace
+
+ShardedModel::ShardedModel(
+    const EngineArguments& arguments,
+    const ShardingOptions& options,
+    MemoryLayout& layout)
+    : everyone_(arguments.group),
+      group_(arguments.mesh.group(Mesh::kShard)),
+      replicas_(arguments.mesh.group(Mesh::kReplicate)),
+      options_(options),
+      layout_(layout),
+      model_(split_parameters(arguments.model, options).sharded),
+      weights_(arguments.weights),
+      plans_(plan_shard_units(model_, options)),
+      slices_(model_.parameters.size()) {
+  std::vector<std::vector<size_t>> members;
+  for (const auto& plan : plans_) {
+    members.push_back(plan.members);
+  }
+  layout_.set_units(model_.parameters, std::move(members), kShardAlignment);
+}
+
+bool ShardedModel::add_unit() {
+  const size_t index = units_.size();
+  if (index == plans_.size()) {
+    return false;
+  }
+  const auto& plan = plans_[index];
+  const auto& laid = layout_.units()[index];
+  const auto& first = model_.parameters[plan.members.front()];
+  ShardUnit unit;
+  unit.index = index;
+  unit.name = plan.prefix.empty() ? str_cat("unit ", index)
+                                  : str_cat("unit '", plan.prefix, "'");
+  unit.members = plan.members;
+  unit.offsets = laid.offsets;
+  unit.is_trained = first.requires_grad();
+  const int64_t granule = kShardAlignment * group_.world_size();
+  unit.num_numbers =
+      std::max<int64_t>(1, (laid.num_numbers + granule - 1) / granule) *
+      granule;
+  unit.num_own = unit.num_numbers / group_.world_size();
+  unit.used_options = first.options().requires_grad(false);
+  unit.trained_options = unit.used_options;
+  if (weights_ && is_cast(first)) {
+    unit.used_options = unit.used_options.dtype(*weights_);
+    unit.trained_options = unit.trained_options.dtype(at::kFloat);
+  }
+  unit.own_options =
+      is_offloaded() ? unit.trained_options.device(at::kCPU).pinned_memory(true)
+                     : unit.trained_options;
+
+  auto flat = layout_.allocate(
+      MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
+  const auto views = layout_.views(laid, flat, model_.parameters);
+  for (size_t i = 0; i < views.size(); ++i) {
+    views[i].copy_(model_.parameters[plan.members[i]].detach());
+  }
+  announce(everyone_, str_cat("broadcast of ", unit.name));
+  everyone_.broadcast(flat, 0);
+  place_unit(unit, flat);
+  add_slices(unit);
+  units_.push_back(std::move(unit));
+  return true;
+}
+
+/// `flat` are the whole values in the type that is trained.
+void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
+  const auto own = flat.narrow(0, unit.num_own * group_.rank(), unit.num_own);
+  const bool shares = !is_gathered() && !is_offloaded() &&
+                      unit.used_options.dtype() == flat.dtype();
+  if (shares) {
+    unit.whole = flat;
+    unit.part = own;
+  } else {
+    unit.part = reserve_own(MemoryUse::kParameters, unit).copy_(own);
+  }
+  if (is_gathered()) {
+    return;
+  }
+  if (!shares) {
+    unit.whole =
+        layout_
+            .reserve(
+                MemoryUse::kParameters, unit.num_numbers, unit.used_options)
+            .copy_(flat);
+  }
+  for (size_t i = 0; i < unit.members.size(); ++i) {
+    at::Tensor parameter = model_.parameters[unit.members[i]];
+    if (parameter.dtype() != unit.used_options.dtype()) {
+      parameter.mutable_grad().reset();
+    }
+    parameter.set_data(unit.member_of(unit.whole, i, parameter.numel())
+                           .view(parameter.sizes()));
+  }
+}
+
+at::Tensor ShardedModel::reserve_own(MemoryUse use, const ShardUnit& unit)
+    const {
+  // Allocators of the user's are those of the model's device.
+  return is_offloaded() ? at::empty({unit.num_own}, unit.own_options)
+                        : layout_.reserve(use, unit.num_own, unit.own_options);
+}
+
+void ShardedModel::add_slices(const ShardUnit& unit) {
+  const int64_t own_begin = unit.num_own * group_.rank();
+  const int64_t own_end = own_begin + unit.num_own;
+  for (size_t i = 0; i < unit.members.size(); ++i) {
+    const size_t place = unit.members[i];
+    const auto& parameter = model_.parameters[place];
+    const int64_t offset = unit.offsets[i];
+    const int64_t end = offset + parameter.numel();
+    const int64_t begin = std::clamp(own_begin, offset, end);
+    const int64_t size = std::clamp(own_end, begin, end) - begin;
+    // An empty one lies nowhere in the part.
+    auto own =
+        unit.part.narrow(0, size == 0 ? 0 : begin - own_begin, size).detach();
+    own.set_requires_grad(parameter.requires_grad());
+    place_of_[parameter.unsafeGetTensorImpl()] = place;
+    place_of_[own.unsafeGetTensorImpl()] = place;
+    slices_[place] = {unit.index, i, std::move(own), begin - offset};
+  }
+}
+
+c10::Device ShardedModel::device() const {
+  return model_.parameters.empty() ? c10::Device(c10::kCPU)
+                                   : model_.parameters.front().device();
+}
+
+bool ShardedModel::holds(const at::Tensor& tensor) const {
+  return place_of_.contains(tensor.unsafeGetTensorImpl());
+}
+
+size_t ShardedModel::place_of(const at::Tensor& tensor) const {
+  return place_of_.at(tensor.unsafeGetTensorImpl());
+}
+
+const ShardSlice& ShardedModel::slice_of(const at::Tensor& tensor) const {
+  return slices_[place_of(tensor)];
+}
+
+const ShardUnit& ShardedModel::unit_of(const ShardSlice& slice) const {
+  return units_[slice.unit];
+}
+
+const at::Tensor& ShardedModel::whole_of(const ShardSlice& slice) const {
+  return model_.parameters[unit_of(slice).members[slice.member]];
+}
+
+} // namespace accelerate

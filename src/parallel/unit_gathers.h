@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// When the units of a sharded model are whole.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "device/streams.h"
+#include "parallel/sharded_model.h"
+#include "parallel/use_plan.h"
+
+namespace accelerate {
+
+/// What runs that may read parameters.
+enum class ShardPass { kNone, kTraining, kEvaluation, kBackward };
+
+/// Gathers units when operators read them, ahead of it where a pass is like the
+/// one before, and lets them go; or, where the model always has whole weights,
+/// makes them those of all ranks' parts.
+class UnitGathers {
+ public:
+  /// `before_use` is called at every use of a unit, before it is gathered.
+  UnitGathers(ShardedModel& model, std::function<void()> before_use);
+  ~UnitGathers();
+
+  /// Takes away the memory of the parameters of the model's last unit.
+  void add_unit();
+
+  // --- weights that come and go ---------------------------------------------
+  ShardPass pass() const { return pass_; }
+  void begin_pass(ShardPass pass);
+  void end_pass();
+  void abandon_pass();
+  /// Parts may change after it.
+  void release_all();
+
+  // --- weights that stay ----------------------------------------------------
+  /// Every rank's part to all. A collective.
+  void gather_weights();
+  /// The whole weights are older than the parts.
+  void set_stale() { is_stale_ = true; }
+  bool is_stale() const { return is_stale_; }
+
+ private:
+  struct Gathered;
+
+  size_t num_kept() const;
+  UsePlan& plan(ShardPass pass) { return plans_[static_cast<size_t>(pass)]; }
+  UsePlan& plan() { return plan(pass_); }
+  std::string gather_name(const ShardUnit& unit) const;
+  void begin_use(Gathered& unit);
+  void announce_ahead(const Gathered& unit);
+  void start_gather(Gathered& unit);
+  void finish_gather(Gathered& unit);
+  void let_go(Gathered& unit);
+  void release_all_but(const std::vector<size_t>& kept);
+
+  ShardedModel& model_;
+  CommStream stream_;
+  std::function<void()> before_use_;
+  std::vector<std::shared_ptr<Gathered>> gathered_;
+  ShardPass pass_ = ShardPass::kNone;
+  bool casts_are_cached_ = true;
+  std::array<UsePlan, 4> plans_;
+  /// Units whose coming gather ranks have compared.
+  std::set<size_t> announced_;
+  bool is_stale_ = false;
+};
+
+} // namespace accelerate

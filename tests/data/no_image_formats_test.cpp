@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a build without libjpeg and libpng says: its files in the place of
+// theirs.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "accelerate/error.h"
+#include "data/image_formats.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(NoImageFormats, NamesTheFileAndWhatToInstall) {
+  EXPECT_THAT(
+      [] { decode_jpeg({}, "cats/a.jpg"); },
+      ThrowsMessage<UsageError>(
+          HasSubstr("[read_image] 'cats/a.jpg' is a JPEG file and this build "
+                    "has no reader for it; install libjpeg-dev")));
+  EXPECT_THAT(
+      [] { decode_png({}, "cats/a.png"); },
+      ThrowsMessage<UsageError>(
+          HasSubstr("[read_image] 'cats/a.png' is a PNG file and this build "
+                    "has no reader for it; install libpng-dev")));
+  EXPECT_THAT(
+      [] {
+        encode_png(torch::zeros({1, 1, 3}, torch::kByte));
+      },
+      ThrowsMessage<UsageError>(HasSubstr("[log_images] this build has no "
+                                          "writer of PNG files; install")));
+}
+
+} // namespace
+} // namespace accelerate

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sharded training on a GPU: one process that speaks through NCCL, and two that
+// share the GPU and speak through Gloo.
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/StreamGuard.h>
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <sstream>
+
+#include "accelerate/accelerate.h"
+#include "device/streams.h"
+#include "parallel/engine.h"
+#include "support/rank_bodies.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::IsEmpty;
+using torch::Tensor;
+
+constexpr int64_t kBlocks = 5;
+
+/// Keeps the current stream busy for some milliseconds with what nobody uses.
+void delay(c10::Device device) {
+  const torch::NoGradGuard no_grad;
+  auto big = torch::ones({2048, 2048}, device);
+  for (int i = 0; i < 8; ++i) {
+    big = torch::matmul(big, big).clamp(0, 1);
+  }
+}
+
+void delay_collectives(c10::Device device) {
+  const c10::StreamGuard guard(stream_for(StreamRole::kCollectives, device));
+  delay(device);
+}
+
+struct StackImpl : torch::nn::Module {
+  explicit StackImpl(int64_t width)
+      : layers(register_module("layers", torch::nn::ModuleList())) {
+    torch::manual_seed(3);
+    for (int64_t i = 0; i < kBlocks; ++i) {
+      layers->push_back(torch::nn::Sequential(
+          torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})),
+          torch::nn::Linear(width, width),
+          torch::nn::GELU(),
+          torch::nn::Linear(width, width)));
+    }
+  }
+  Tensor forward(Tensor h, bool recomputes) {
+    for (const auto& layer : *layers) {
+      const auto block =
+          std::dynamic_pointer_cast<torch::nn::SequentialImpl>(layer);
+      if (has_delays) {
+        delay(h.device());
+        delay_collectives(h.device());
+      }
+      const auto run = [block](const Tensor& x) { return block->forward(x); };
+      h = h + (recomputes ? recompute(run, h) : run(h));
+      if (has_delays && h.requires_grad()) {
+        h.register_hook([](const Tensor& gradient) {
+          delay(gradient.device());
+          delay_collectives(gradient.device());
+        });
+      }
+    }
+    return h;
+  }
+  torch::nn::ModuleList layers;
+  bool has_delays = false;
+};
+TORCH_MODULE(Stack);
+
+struct GpuCase {
+  ShardStage stage = ShardStage::kNone;
+  bool is_bf16 = false;
+  bool recomputes = false;
+  int64_t window = 1;
+  bool has_delays = false;
+  int64_t prefetch = 1;
+  bool has_masters = false;
+  bool is_offloaded = false;
+};
+
+AcceleratorOptions with(AcceleratorOptions options, const GpuCase& c) {
+  options.shard = {
+      .stage = c.stage,
+      .min_unit_numbers = 1,
+      .prefetch = c.prefetch,
+      .cpu_offload = c.is_offloaded};
+  options.accumulation.num_steps = c.window;
+  options.master_weights = c.has_masters;
+  if (c.is_bf16) {
+    options.mixed_precision = Precision::kBf16;
+  }
+  return options;
+}
+
+Tensor input_of(c10::Device device, int rank, int step, int64_t width) {
+  auto generator =
+      at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * rank + step));
+  return torch::randn({4, width}, generator).to(device);
+}
+
+Tensor train(const AcceleratorOptions& base, const GpuCase& c) {
+  const int64_t width = 192;
+  Accelerator accelerator(with(base, c));
+  Stack model(width);
+  model->has_delays = c.has_delays;
+  optim::AdamW adamw(model->parameters(), {.lr = 0.01});
+  auto [net, opt] = accelerator.prepare(model, adamw);
+  for (int step = 0; step < 4; ++step) {
+    const auto window = accelerator.accumulate(net);
+    const auto input = input_of(
+        accelerator.device(), accelerator.process_index(), step, width);
+    accelerator.backward(net(input, c.recomputes).square().mean());
+    opt.step();
+    opt.zero_grad();
+  }
+  auto weights = net.engine().whole_parameters(true);
+  if (weights.empty()) {
+    for (const auto& parameter : net->parameters()) {
+      weights.push_back(net.engine().trained(parameter).detach().cpu());
+    }
+  }
+  for (auto& weight : weights) {
+    weight = weight.flatten();
+  }
+  return torch::cat(weights);
+}
+
+std::string compare(const AcceleratorOptions& options) {
+  std::ostringstream problems;
+  const auto expect_equal = [&](const GpuCase& c, const Tensor& expected) {
+    const auto weights = train(options, c);
+    const auto num = (weights != expected).sum().item<int64_t>();
+    if (num != 0) {
+      problems << "stage " << static_cast<int>(c.stage) << " bf16 " << c.is_bf16
+               << " again " << c.recomputes << " window " << c.window
+               << " delays " << c.has_delays << " prefetch " << c.prefetch
+               << " masters " << c.has_masters << ": " << num << " of "
+               << weights.numel() << " differ by up to "
+               << (weights - expected).abs().max().item<double>() << '\n';
+    }
+  };
+  for (const GpuCase& plain :
+       {GpuCase{},
+        GpuCase{.recomputes = true},
+        GpuCase{.window = 2},
+        GpuCase{.is_bf16 = true}}) {
+    const auto expected = train(options, plain);
+    GpuCase c = plain;
+    for (const auto stage :
+         {ShardStage::kOptimizer,
+          ShardStage::kGradients,
+          ShardStage::kParameters}) {
+      c.stage = stage;
+      expect_equal(c, expected);
+    }
+    // Where streams are late, memory that is used too early shows.
+    c.has_delays = true;
+    expect_equal(c, expected);
+    c.prefetch = 2;
+    expect_equal(c, expected);
+  }
+  GpuCase masters{
+      .stage = ShardStage::kParameters, .is_bf16 = true, .has_masters = true};
+  const auto expected = train(options, masters);
+  masters.has_delays = true;
+  expect_equal(masters, expected);
+  // AdamW rounds differently on the host.
+  const GpuCase offloaded{
+      .stage = ShardStage::kParameters,
+      .has_delays = true,
+      .is_offloaded = true};
+  const auto off = (train(options, offloaded) - train(options, {})).abs().max();
+  if (!(off.item<double>() < 1e-3)) {
+    problems << "offloaded: off by " << off.item<double>() << '\n';
+  }
+  return problems.str();
+}
+
+/// The most that was in use since the call before, and what is.
+std::pair<double, double> peak_and_now(c10::Device device) {
+  auto* allocator = c10::getDeviceAllocator(device.type());
+  constexpr auto kAll =
+      static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto bytes =
+      allocator->getDeviceStats(device.index()).allocated_bytes[kAll];
+  allocator->resetPeakStats(device.index());
+  return {static_cast<double>(bytes.peak), static_cast<double>(bytes.current)};
+}
+
+std::string measure(const AcceleratorOptions& base) {
+  std::ostringstream problems;
+  const auto expect_most = [&](const char* what, double got, double most) {
+    if (got > most) {
+      problems << what << ": " << got << " bytes, expected at most " << most
+               << '\n';
+    }
+  };
+  const int64_t width = 1024;
+  const auto kStage = ShardStage::kParameters;
+  for (const GpuCase& c :
+       {GpuCase{.stage = kStage},
+        GpuCase{.stage = kStage, .is_bf16 = true, .has_masters = true},
+        GpuCase{.stage = kStage, .is_offloaded = true}}) {
+    Accelerator accelerator(with(base, c));
+    const auto device = accelerator.device();
+    const double before = peak_and_now(device).second;
+    Stack model(width);
+    optim::AdamW adamw(model->parameters(), {.lr = 0.01});
+    auto [net, opt] = accelerator.prepare(model, adamw);
+    const double unit = 4.0 * (2 * width * width + 4 * width);
+    const double parts =
+        c.is_offloaded ? 0 : kBlocks * unit / accelerator.num_processes();
+    // Activations, and the gradient of one matrix as autograd makes it.
+    const double slack = unit;
+    const auto step = [&](int number) {
+      const auto input =
+          input_of(device, accelerator.process_index(), number, width);
+      accelerator.backward(net(input, false).square().mean());
+    };
+    expect_most("at rest", peak_and_now(device).second, before + parts + slack);
+    // Libraries take their own at the first step.
+    step(0);
+    opt.step();
+    opt.zero_grad();
+    const double rest = peak_and_now(device).second;
+    for (int number = 1; number < 4; ++number) {
+      step(number);
+      const auto [peak, now] = peak_and_now(device);
+      // Two units; a part is cast, or comes from the host, before it travels.
+      const double sent = 2 * unit / accelerator.num_processes();
+      const double gathered = c.has_masters    ? unit + sent / 2
+                              : c.is_offloaded ? 2 * unit + sent
+                                               : 2 * unit;
+      // Parts of gradients; a unit that comes, one that leaves, and what comes
+      // from the others.
+      expect_most(
+          "in a step", peak, rest + gathered + parts + 3 * unit + slack);
+      expect_most("after backward", now, rest + parts + slack);
+      opt.step();
+      opt.zero_grad();
+      expect_most("after a step", peak_and_now(device).second, rest + slack);
+    }
+  }
+  return problems.str();
+}
+
+AcceleratorOptions by_nccl(AcceleratorOptions options) {
+  options.connection.backend = Backend::kNccl;
+  return options;
+}
+
+const RankBodyRegistration kCompare("sharded as ddp on a GPU", compare);
+const RankBodyRegistration kCompareByNccl(
+    "sharded as ddp by NCCL",
+    [](const AcceleratorOptions& options) {
+      return compare(by_nccl(options));
+    });
+const RankBodyRegistration kMeasure("memory of shards on a GPU", measure);
+const RankBodyRegistration kMeasureByNccl(
+    "memory of shards by NCCL",
+    [](const AcceleratorOptions& options) {
+      return measure(by_nccl(options));
+    });
+
+class ShardedGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) {
+      GTEST_SKIP() << "no GPU";
+    }
+  }
+};
+
+TEST_F(ShardedGpu, EqualsDdpWhereTwoProcessesShareIt) {
+  EXPECT_THAT(
+      run_body(RankKind::kProcesses, 2, "sharded as ddp on a GPU"),
+      Each(IsEmpty()));
+}
+
+TEST_F(ShardedGpu, EqualsDdpOfOneProcessByNccl) {
+  EXPECT_THAT(
+      run_body(RankKind::kProcesses, 1, "sharded as ddp by NCCL"),
+      Each(IsEmpty()));
+}
+
+TEST_F(ShardedGpu, HoldsPartsAtRestAndTwoUnitsInAStep) {
+  EXPECT_THAT(
+      run_body(RankKind::kProcesses, 2, "memory of shards on a GPU"),
+      Each(IsEmpty()));
+  EXPECT_THAT(
+      run_body(RankKind::kProcesses, 1, "memory of shards by NCCL"),
+      Each(IsEmpty()));
+}
+
+} // namespace
+} // namespace accelerate::testing
