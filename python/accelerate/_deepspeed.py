@@ -217,7 +217,12 @@ def settle(accelerator: Any, objects: tuple) -> list[Any]:
 
 
 def _one_of(objects: tuple, kind: Any) -> Any:
-    found = [obj for obj in objects if isinstance(obj, kind)]
+    # What was prepared already has been looked at.
+    found = [
+        obj
+        for obj in objects
+        if isinstance(obj, kind) and not getattr(obj, "_is_accelerate_prepared", False)
+    ]
     return found[-1] if found else None
 
 
@@ -233,7 +238,7 @@ def _settle_batches(accelerator: Any, plugin: DeepSpeedPlugin, objects: tuple) -
             "[prepare] Gradient accumulation steps mismatch: GradientAccumulationPlugin has "
             f"{accelerator.gradient_accumulation_steps}, DeepSpeed config has {num_steps}. Using "
             "DeepSpeed's value.",
-            stacklevel=4,
+            stacklevel=5,
         )
         accelerator.gradient_accumulation_steps = num_steps
     config = plugin.deepspeed_config

@@ -100,7 +100,7 @@ def test_a_namespace_becomes_the_command_line_that_it_came_from() -> None:
 
 
 def test_a_flag_of_another_engine_is_explained_by_the_program(capsys) -> None:
-    for flag, part in (("--use_deepspeed", "DeepSpeed is not part"), ("--num_proceses", "mean")):
+    for flag, part in (("--use_megatron_lm", "Megatron-LM is not part"), ("--num_proceses", "mean")):
         with pytest.raises(SystemExit) as error:
             launch_command_parser().parse_args([flag, "train.py"])
         assert error.value.code == 2
@@ -182,9 +182,9 @@ def test_a_failed_launch_raises_and_a_quiet_one_exits(tmp_path: Path, capfd) -> 
 
 def test_an_attribute_that_asks_for_another_engine_is_refused() -> None:
     args = launch_command_parser().parse_args(["train.py"])
-    args.use_deepspeed = True
+    args.use_megatron_lm = True
     args.my_own = True
-    with pytest.raises(NotImplementedError, match="DeepSpeed"):
+    with pytest.raises(NotImplementedError, match="Megatron-LM"):
         launch_command(args)
 
 
@@ -204,8 +204,8 @@ def test_python_dash_m_is_the_program(script: Path) -> None:
         ("accelerate.commands.test", "accelerate test"),
     ):
         assert f"Usage: {usage} " in python_m(module, "--help").stdout
-    refused = python_m("accelerate.commands.launch", "--use_deepspeed", "train.py")
-    assert refused.returncode == 2 and "DeepSpeed" in refused.stderr
+    refused = python_m("accelerate.commands.launch", "--use_megatron_lm", "train.py")
+    assert refused.returncode == 2 and "Megatron-LM" in refused.stderr
 
 
 def is_alive(pid: int) -> bool:
@@ -298,7 +298,6 @@ def test_what_is_missing_for_tpus_and_sagemaker_is_one_line() -> None:
     for call, words in (
         (lambda: launch.tpu_pod_launcher(nothing), "no TPU engine"),
         (lambda: launch.sagemaker_launcher(nothing, nothing), "not submitted to SageMaker"),
-        (lambda: launch.deepspeed_launcher(nothing), "DeepSpeed is not part"),
         (get_sagemaker_input, "not submitted to SageMaker"),
     ):
         with pytest.raises(NotImplementedError, match=f"^[^\n]*{words}[^\n]*$"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 
@@ -186,6 +187,40 @@ def test_plugins_by_name():
         accelerator.state.select_deepspeed_plugin("three")
 
 
+SHOW = """
+    from accelerate import Accelerator
+    a = Accelerator()
+    plugin = a.deepspeed_plugin
+    if a.is_main_process:
+        print(a.distributed_type.value, plugin.zero_stage, plugin.gradient_clipping, a.mixed_precision)
+"""
+FILE = """
+distributed_type: DEEPSPEED
+deepspeed_config:
+  {}
+num_processes: 2
+use_cpu: true
+"""
+
+
+def test_the_launcher_asks_for_it(tmp_path):
+    (tmp_path / "ds.json").write_text(
+        json.dumps({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}})
+    )
+    (tmp_path / "fields.yaml").write_text(FILE.format("zero_stage: 3\n  zero3_init_flag: true"))
+    (tmp_path / "json.yaml").write_text(FILE.format("deepspeed_config_file: ds.json"))
+    flags = ["--use_deepspeed", "--zero_stage", "0", "--gradient_clipping", "0.5"]
+    launch = ["accelerate", "launch"]
+    for starter, words in (
+        ([*ranks.LAUNCH, *flags], "DEEPSPEED 0 0.5 no"),
+        ([*launch, "--config_file", "fields.yaml"], "DEEPSPEED 3 auto no"),
+        ([*launch, "--config_file", "json.yaml"], "DEEPSPEED 1 auto bf16"),
+    ):
+        assert words in ranks.check(
+            ranks.run(starter, tmp_path, SHOW, ACCELERATE_USE_DEEPSPEED="")
+        )
+
+
 ZERO = {"zero_optimization": {"stage": 0}}
 
 
@@ -301,10 +336,33 @@ def test_warm_up_along_a_logarithm():
         optimizer.zero_grad()
     part = [0, 0, math.log(2) / math.log(4), math.log(3) / math.log(4), 1, 1, 1]
     assert rates == pytest.approx([0.1 + 0.4 * p for p in part])
-    # Where training goes on from a checkpoint, it goes on.
-    state = scheduler.state_dict()
-    scheduler.load_state_dict(state)
-    assert scheduler.get_last_lr() == pytest.approx([0.5])
+    # Preparing again is harmless, and whoever gets the Accelerator has the same plugin.
+    assert accelerator.prepare(scheduler, optimizer, model) == (scheduler, optimizer, model)
+    assert pickle.loads(pickle.dumps(accelerator)).deepspeed_plugin is accelerator.deepspeed_plugin
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+    section = {"type": "WarmupLR", "params": {"warmup_max_lr": "auto", "warmup_num_steps": 4}}
+    config = {**ZERO, "scheduler": section, "optimizer": {"type": "AdamW", "params": {}}}
+    model = torch.nn.Linear(2, 2)
+    dummy = DummyOptim(model.parameters())
+    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+    model, optimizer, scheduler = accelerator.prepare(model, dummy, DummyScheduler(dummy))
+
+    def train():
+        for _ in range(3):
+            accelerator.backward(model(torch.ones(1, 2)).square().sum())
+            optimizer.step()
+            optimizer.zero_grad()
+        return scheduler.get_last_lr(), {k: v.clone() for k, v in model.state_dict().items()}
+
+    train()
+    accelerator.save_state(tmp_path / "run")
+    rates, weights = train()
+    accelerator.load_state(tmp_path / "run")
+    again, same = train()
+    assert rates == again and rates[0] > 0
+    assert all(torch.equal(value, same[name]) for name, value in weights.items())
 
 
 DESCRIBE = """

@@ -38,6 +38,24 @@ inline constexpr const char* kFsdpForwardPrefetch = "FSDP_FORWARD_PREFETCH";
 inline constexpr const char* kFsdpUseOrigParams = "FSDP_USE_ORIG_PARAMS";
 inline constexpr const char* kFsdpSyncModuleStates = "FSDP_SYNC_MODULE_STATES";
 inline constexpr const char* kFsdpIgnoredModules = "FSDP_IGNORED_MODULES";
+inline constexpr const char* kUseDeepSpeed = "ACCELERATE_USE_DEEPSPEED";
+inline constexpr const char* kDeepSpeedConfigFile =
+    "ACCELERATE_DEEPSPEED_CONFIG_FILE";
+inline constexpr const char* kZeroStage = "ACCELERATE_DEEPSPEED_ZERO_STAGE";
+inline constexpr const char* kGradientClipping = "ACCELERATE_GRADIENT_CLIPPING";
+inline constexpr const char* kOffloadOptimizerDevice =
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE";
+inline constexpr const char* kOffloadParamDevice =
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE";
+inline constexpr const char* kOffloadOptimizerNvmePath =
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH";
+inline constexpr const char* kOffloadParamNvmePath =
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH";
+inline constexpr const char* kZero3Init = "ACCELERATE_DEEPSPEED_ZERO3_INIT";
+inline constexpr const char* kZero3Save16BitModel =
+    "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL";
+inline constexpr const char* kMoeClasses =
+    "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES";
 
 // How the Python package compiles models, as the original names it.
 inline constexpr const char* kDynamoBackend = "ACCELERATE_DYNAMO_BACKEND";

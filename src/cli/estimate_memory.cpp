@@ -19,6 +19,8 @@ struct EstimateOptions {
   std::string path = {};
   std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
   bool as_json = false;
+  /// Of a sharded run; 0: none.
+  int num_processes = 0;
 };
 
 // "417.65 MB": powers of 1024, two digits, no useless zeros, as the original.
@@ -134,6 +136,28 @@ std::string as_table(
       .str();
 }
 
+std::string as_table(
+    int num_processes,
+    const std::vector<ShardedEstimate>& estimates) {
+  std::vector<Row> rows = {
+      {"stage", "Parameters", "Gradients", "AdamW", "Together"}};
+  for (const auto& estimate : estimates) {
+    rows.push_back(
+        {estimate.stage,
+         format_bytes(estimate.parameter_bytes),
+         format_bytes(estimate.gradient_bytes),
+         format_bytes(estimate.optimizer_bytes),
+         format_bytes(estimate.total_bytes())});
+  }
+  return Table(
+             str_cat(
+                 "Training in float32 on each of ",
+                 num_processes,
+                 " processes, without activations"),
+             std::move(rows))
+      .str();
+}
+
 // Whole bytes as whole numbers: only int4 can have parts of one.
 nlohmann::ordered_json json_bytes(double bytes) {
   const auto whole = static_cast<std::int64_t>(bytes);
@@ -143,9 +167,24 @@ nlohmann::ordered_json json_bytes(double bytes) {
   return bytes;
 }
 
+nlohmann::ordered_json as_json(const std::vector<ShardedEstimate>& estimates) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const auto& estimate : estimates) {
+    rows.push_back(
+        {{"stage", estimate.stage},
+         {"parameter_bytes", json_bytes(estimate.parameter_bytes)},
+         {"gradient_bytes", json_bytes(estimate.gradient_bytes)},
+         {"optimizer_bytes", json_bytes(estimate.optimizer_bytes)},
+         {"total_bytes", json_bytes(estimate.total_bytes())}});
+  }
+  return rows;
+}
+
 std::string as_json(
     const ModelSizes& sizes,
-    const std::vector<MemoryEstimate>& estimates) {
+    const std::vector<MemoryEstimate>& estimates,
+    int num_processes,
+    const std::vector<ShardedEstimate>& sharding) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const auto& estimate : estimates) {
     nlohmann::ordered_json row = {
@@ -158,11 +197,15 @@ std::string as_json(
     }
     rows.push_back(std::move(row));
   }
-  const nlohmann::ordered_json out = {
+  nlohmann::ordered_json out = {
       {"model_type", sizes.model_type},
       {"is_known", sizes.is_known},
       {"largest_layers", sizes.largest_layers},
       {"estimates", std::move(rows)}};
+  if (!sharding.empty()) {
+    out["num_processes"] = num_processes;
+    out["sharding"] = as_json(sharding);
+  }
   return out.dump(2) + '\n';
 }
 
@@ -189,9 +232,18 @@ void estimate(const EstimateOptions& options) {
               << "; numbered modules are taken for the layers, and buffers "
                  "that are not in the files are not counted\n";
   }
-  std::cout
-      << (options.as_json ? as_json(sizes, estimates)
-                          : as_table(options.path, estimates));
+  std::vector<ShardedEstimate> sharding;
+  if (options.num_processes > 0) {
+    sharding = estimate_sharding(sizes, options.num_processes);
+  }
+  if (options.as_json) {
+    std::cout << as_json(sizes, estimates, options.num_processes, sharding);
+    return;
+  }
+  std::cout << as_table(options.path, estimates);
+  if (!sharding.empty()) {
+    std::cout << as_table(options.num_processes, sharding);
+  }
 }
 
 } // namespace
@@ -209,6 +261,12 @@ void add_estimate_memory_command(CLI::App& app, int& /*exit_code*/) {
   command->add_option("--dtypes", options->dtypes, "The dtypes to show")
       ->check(CLI::IsMember({"float32", "float16", "int8", "int4"}))
       ->capture_default_str();
+  command
+      ->add_option(
+          "--num_processes,--num-processes",
+          options->num_processes,
+          "Also what each stage of sharding takes on each of so many")
+      ->check(CLI::Range(2, 1'000'000));
   command->add_flag("--json", options->as_json, "Print JSON, in bytes");
   command->callback([options] { estimate(*options); });
 }

@@ -82,9 +82,10 @@ std::string note_on_python(
   if (is_python) {
     return {};
   }
-  if (config.use_fsdp) {
+  if (config.use_fsdp || config.use_deepspeed) {
     return str_cat(
-        "use_fsdp is read by Python programs, expected one; ",
+        config.use_fsdp ? "use_fsdp" : "use_deepspeed",
+        " is read by Python programs, expected one; ",
         program[0],
         " shards what its Accelerator is told to (.shard)");
   }

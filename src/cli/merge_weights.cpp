@@ -5,8 +5,10 @@
 #include <memory>
 
 #include "accelerate/safetensors_index.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "cli/commands.h"
+#include "safetensors/distributed_checkpoint.h"
 
 namespace accelerate {
 namespace {
@@ -18,20 +20,7 @@ struct MergeOptions {
   std::string target = {};
 };
 
-void check_format(const fs::path& source) {
-  std::error_code ignored;
-  if (fs::exists(source / ".metadata", ignored)) {
-    throw ConfigError(str_cat(
-        "[merge-weights] '",
-        source.string(),
-        "' is a checkpoint of torch.distributed, which is not read without "
-        "torch; give a folder with safetensors files"));
-  }
-}
-
-void merge(const MergeOptions& options) {
-  check_format(options.source);
-  const safetensors::Checkpoint checkpoint(options.source);
+fs::path prepared_target(const MergeOptions& options) {
   fs::path target = options.target;
   if (target.extension() != ".safetensors") {
     std::error_code error;
@@ -46,24 +35,51 @@ void merge(const MergeOptions& options) {
     }
     target /= safetensors::kWeightsName;
   }
+  return target;
+}
+
+void say(std::size_t num_files, std::size_t num_tensors, const fs::path& to) {
+  std::cerr << "accelerate: " << num_files
+            << (num_files == 1 ? " file" : " files") << " with " << num_tensors
+            << " tensors merged into '" << to.string() << "'\n";
+}
+
+void merge_distributed(const MergeOptions& options) {
+  const safetensors::DistributedCheckpoint checkpoint(options.source);
+  const fs::path target = prepared_target(options);
+  safetensors::write_file(
+      target, checkpoint.tensors(), {.metadata = {{"format", "pt"}}});
+  for (const std::string& name : checkpoint.left_out()) {
+    std::cerr << "accelerate: '" << printable(name)
+              << "' is no tensor and was left out\n";
+  }
+  say(checkpoint.num_files(), checkpoint.tensors().size(), target);
+}
+
+void merge(const MergeOptions& options) {
+  if (safetensors::is_distributed_checkpoint(options.source)) {
+    merge_distributed(options);
+    return;
+  }
+  const safetensors::Checkpoint checkpoint(options.source);
+  const fs::path target = prepared_target(options);
   safetensors::merge(checkpoint, target);
-  std::cerr << "accelerate: " << checkpoint.files().size()
-            << (checkpoint.files().size() == 1 ? " file" : " files") << " with "
-            << checkpoint.tensors().size() << " tensors merged into '"
-            << target.string() << "'\n";
+  say(checkpoint.files().size(), checkpoint.tensors().size(), target);
 }
 
 } // namespace
 
 void add_merge_weights_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
-      "merge-weights", "Joins sharded safetensors files into one");
+      "merge-weights",
+      "Joins sharded files, or those of torch.distributed, into one");
   auto options = std::make_shared<MergeOptions>();
   command
       ->add_option(
           "checkpoint_dir",
           options->source,
-          "Folder with model.safetensors.index.json, or the index itself")
+          "Folder with model.safetensors.index.json, or the index itself, or "
+          "with .metadata and .distcp files")
       ->required();
   command
       ->add_option(

@@ -83,7 +83,7 @@ class FileReader {
       read_fp16(entry);
     } else if (
         entry.key == "mpirun_config" || entry.key == "fsdp_config" ||
-        entry.key == "dynamo_config") {
+        entry.key == "deepspeed_config" || entry.key == "dynamo_config") {
       read_section(entry);
     } else if (entry.key == "dynamo_backend") {
       read_dynamo_backend(entry);
@@ -207,6 +207,8 @@ class FileReader {
       file_.values["cpu"] = yes;
     } else if (type == "FSDP") {
       file_.values["use_fsdp"] = yes;
+    } else if (type == "DEEPSPEED") {
+      file_.values["use_deepspeed"] = yes;
     } else if (const auto advice = foreign_distributed_type(type);
                !advice.empty()) {
       add_foreign(entry, advice);
@@ -218,8 +220,8 @@ class FileReader {
           str_cat(
               "distributed_type is ",
               entry.value.dump(),
-              " where NO, MULTI_GPU, MULTI_CPU or FSDP was expected; correct "
-              "it"));
+              " where NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED was "
+              "expected; correct it"));
     }
   }
 
@@ -261,6 +263,11 @@ class FileReader {
       const Field* field = find_field_by_key(prefix + inner.key);
       if (field == nullptr && entry.key != "mpirun_config") {
         field = find_field_by_key(prefix + long_name(entry.key, inner.key));
+      }
+      // Said there too, of the same thing.
+      if (entry.key == "deepspeed_config" &&
+          inner.key == "gradient_accumulation_steps") {
+        field = find_field_by_key(inner.key);
       }
       if (field != nullptr) {
         read_field(*field, inner);

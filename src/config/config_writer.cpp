@@ -20,6 +20,9 @@ std::string distributed_type(const LaunchConfig& config) {
   if (config.use_fsdp) {
     return "FSDP";
   }
+  if (config.use_deepspeed) {
+    return "DEEPSPEED";
+  }
   if (config.multi_gpu || (is_several(config) && !config.cpu)) {
     return "MULTI_GPU";
   }

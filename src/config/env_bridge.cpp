@@ -65,8 +65,11 @@ std::string worker_switch(const Field& field, bool is_on) {
       field.workers == WorkerRule::kWhereGroupDecided) {
     return is_on ? "True" : "False";
   }
-  // Libraries compare this one with a text.
-  return field.variable == variables::kUseFsdp ? "true" : "1";
+  // Libraries compare these with a text.
+  return field.variable == variables::kUseFsdp ||
+                 field.variable == variables::kUseDeepSpeed
+             ? "true"
+             : "1";
 }
 
 } // namespace

@@ -21,6 +21,7 @@ constexpr std::string_view kMachines = "Several machines";
 constexpr std::string_view kJob = "Life of the job";
 constexpr std::string_view kTraining = "Training";
 constexpr std::string_view kSharding = "Sharding (FSDP)";
+constexpr std::string_view kDeepSpeed = "Sharding (DeepSpeed)";
 constexpr std::string_view kCompilation = "Compilation (torch.compile)";
 
 constexpr int kMaxProcesses = 4096;
@@ -110,6 +111,11 @@ std::string check_ranks(const std::string& text) {
 
 std::string check_switch(const std::string& text) {
   return parse_bool(text) ? "" : "true or false";
+}
+
+std::string check_clipping(const std::string& text) {
+  const auto limit = parse_number<double>(text);
+  return limit && *limit >= 0 ? "" : "a number of at least 0";
 }
 
 constexpr std::string_view kStrategies[] = {
@@ -494,7 +500,8 @@ std::vector<Field> training_fields() {
        .unset_word = "auto",
        .yaml_key = "gradient_accumulation_steps",
        .variable = variables::kGradientAccumulationSteps,
-       .workers = WorkerRule::kWhereDecided},
+       .workers = WorkerRule::kWhereDecided,
+       .question = "How many batches are accumulated for each update?"},
   };
 }
 
@@ -695,6 +702,134 @@ std::vector<Field> sharding_fields() {
   };
 }
 
+/// Those of the package's `DeepSpeedPlugin`.
+std::vector<Field> deepspeed_fields() {
+  return {
+      {.name = "use_deepspeed",
+       .member = &LaunchConfig::use_deepspeed,
+       .group = kDeepSpeed,
+       .help = "Shard the models of a Python program as DeepSpeed's "
+               "configuration says (docs/guide_sharding.md; "
+               "`distributed_type: DEEPSPEED` in the file)",
+       .variable = variables::kUseDeepSpeed,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "Shard models as DeepSpeed's configuration says?"},
+      {.name = "deepspeed_config_file",
+       .member = &LaunchConfig::deepspeed_config_file,
+       .group = kDeepSpeed,
+       .help = "DeepSpeed's configuration, a JSON file; the fields below "
+               "stand in it then",
+       .value_name = "FILE",
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.deepspeed_config_file",
+       .is_shared_key = true,
+       .variable = variables::kDeepSpeedConfigFile,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "Which JSON file of DeepSpeed, or auto for none?"},
+      {.name = "zero_stage",
+       .member = &LaunchConfig::zero_stage,
+       .group = kDeepSpeed,
+       .help = "What is cut into parts: 0 nothing, 1 the state of "
+               "optimizers, 2 gradients too, 3 parameters too; by default 2",
+       .value_name = "N",
+       .most = 3,
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.zero_stage",
+       .is_shared_key = true,
+       .variable = variables::kZeroStage,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "Which stage of ZeRO (0 to 3)?"},
+      {.name = "gradient_clipping",
+       .member = &LaunchConfig::gradient_clipping,
+       .group = kDeepSpeed,
+       .help = "Norm that gradients are clipped to in each step; by default "
+               "1, and 0 clips nothing",
+       .value_name = "X",
+       .check = check_clipping,
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.gradient_clipping",
+       .is_shared_key = true,
+       .variable = variables::kGradientClipping,
+       .workers = WorkerRule::kWhereDecided,
+       .question = "Clip gradients to which norm (0: not at all)?"},
+      {.name = "offload_optimizer_device",
+       .member = &LaunchConfig::offload_optimizer_device,
+       .group = kDeepSpeed,
+       .help = "Where the state of optimizers is kept: on CPUs, cpu is where "
+               "it is; nvme is refused by the package",
+       .choices = {"none", "cpu", "nvme"},
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.offload_optimizer_device",
+       .is_shared_key = true,
+       .variable = variables::kOffloadOptimizerDevice,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "offload_param_device",
+       .member = &LaunchConfig::offload_param_device,
+       .group = kDeepSpeed,
+       .help = "Where parameters are kept: on CPUs, cpu is where they are; "
+               "nvme is refused by the package",
+       .choices = {"none", "cpu", "nvme"},
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.offload_param_device",
+       .is_shared_key = true,
+       .variable = variables::kOffloadParamDevice,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "offload_optimizer_nvme_path",
+       .member = &LaunchConfig::offload_optimizer_nvme_path,
+       .group = kDeepSpeed,
+       .help = "Refused by the package with its device",
+       .value_name = "FOLDER",
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.offload_optimizer_nvme_path",
+       .is_shared_key = true,
+       .variable = variables::kOffloadOptimizerNvmePath,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "offload_param_nvme_path",
+       .member = &LaunchConfig::offload_param_nvme_path,
+       .group = kDeepSpeed,
+       .help = "Refused by the package with its device",
+       .value_name = "FOLDER",
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.offload_param_nvme_path",
+       .is_shared_key = true,
+       .variable = variables::kOffloadParamNvmePath,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "zero3_init_flag",
+       .member = &LaunchConfig::zero3_init_flag,
+       .group = kDeepSpeed,
+       .help = "Changes nothing: models are built whole",
+       .value_name = "BOOL",
+       .check = check_switch,
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.zero3_init_flag",
+       .is_shared_key = true,
+       .variable = variables::kZero3Init,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "zero3_save_16bit_model",
+       .member = &LaunchConfig::zero3_save_16bit_model,
+       .group = kDeepSpeed,
+       .help = "Changes nothing: weights are given out whole, in their own "
+               "precision",
+       .value_name = "BOOL",
+       .check = check_switch,
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.zero3_save_16bit_model",
+       .is_shared_key = true,
+       .variable = variables::kZero3Save16BitModel,
+       .workers = WorkerRule::kWhereDecided},
+      {.name = "deepspeed_moe_layer_cls_names",
+       .member = &LaunchConfig::deepspeed_moe_layer_cls_names,
+       .group = kDeepSpeed,
+       .help = "Changes nothing: operators gather what they read",
+       .value_name = "A,B",
+       .unset_word = "auto",
+       .yaml_key = "deepspeed_config.deepspeed_moe_layer_cls_names",
+       .is_shared_key = true,
+       .variable = variables::kMoeClasses,
+       .workers = WorkerRule::kWhereDecided},
+  };
+}
+
 /// Read by the Python package, whose `TorchDynamoPlugin` has these fields.
 std::vector<Field> compilation_fields() {
   return {
@@ -756,6 +891,7 @@ std::vector<Field> all_fields() {
         job_fields,
         training_fields,
         sharding_fields,
+        deepspeed_fields,
         compilation_fields}) {
     for (Field& field : part()) {
       all.push_back(std::move(field));

@@ -8,9 +8,9 @@
 namespace accelerate {
 namespace {
 
-constexpr std::string_view kDeepSpeed =
-    "DeepSpeed is not part of this program; data parallel training "
-    "(distributed_type MULTI_GPU, flag --multi_gpu) is the nearest";
+constexpr std::string_view kDeepSpeedLauncher =
+    "DeepSpeed's launcher is not part of this program; machines are started "
+    "by --hosts or --hostfile";
 constexpr std::string_view kMegatron =
     "Megatron-LM is not part of this program; data parallel training "
     "(distributed_type MULTI_GPU, flag --multi_gpu) is the nearest";
@@ -36,7 +36,6 @@ constexpr std::string_view kRendezvous =
     "machine_rank";
 
 constexpr ForeignKey kKeys[] = {
-    {"deepspeed_config", ForeignKind::kNote, kDeepSpeed},
     {"megatron_lm_config", ForeignKind::kNote, kMegatron},
     {"parallelism_config", ForeignKind::kAsks, kParallelism, false, "_size"},
     {"tp_config", ForeignKind::kNote, kParallelism, true},
@@ -77,7 +76,6 @@ struct NamedAdvice {
 };
 
 constexpr NamedAdvice kDistributedTypes[] = {
-    {"DEEPSPEED", kDeepSpeed},
     {"MEGATRON_LM", kMegatron},
     {"TP", kParallelism},
     {"XLA", kTpu},
@@ -96,12 +94,9 @@ constexpr NamedAdvice kDistributedTypes[] = {
 
 // A name that ends in `_` stands for every flag that starts with it.
 constexpr NamedAdvice kFlags[] = {
-    {"use_deepspeed", kDeepSpeed},
-    {"deepspeed_", kDeepSpeed},
-    {"zero_stage", kDeepSpeed},
-    {"zero3_", kDeepSpeed},
-    {"offload_", kDeepSpeed},
-    {"gradient_clipping", kDeepSpeed},
+    {"deepspeed_hostfile", kDeepSpeedLauncher},
+    {"deepspeed_exclusion_filter", kDeepSpeedLauncher},
+    {"deepspeed_inclusion_filter", kDeepSpeedLauncher},
     {"use_megatron_lm", kMegatron},
     {"megatron_lm_", kMegatron},
     {"use_parallelism_config", kParallelism},
@@ -130,6 +125,10 @@ std::span<const IgnoredFlag> ignored_flags() {
       {"rdzv_backend", true, "static", kRendezvous},
       {"rdzv_conf", true, "", kRendezvous},
       {"role", true, "default", "processes have no roles here"},
+      {"deepspeed_multinode_launcher",
+       true,
+       "standard",
+       "machines are started by --hosts or --hostfile"},
       {"monitor_interval",
        true,
        "",

@@ -107,6 +107,18 @@ struct LaunchConfig {
   std::string fsdp_use_orig_params = {};
   std::string fsdp_sync_module_states = {};
   std::string fsdp_ignored_modules = {};
+  bool use_deepspeed = false;
+  std::string deepspeed_config_file = {};
+  std::optional<int> zero_stage = {};
+  /// A number, or empty.
+  std::string gradient_clipping = {};
+  std::string offload_optimizer_device = {};
+  std::string offload_param_device = {};
+  std::string offload_optimizer_nvme_path = {};
+  std::string offload_param_nvme_path = {};
+  std::string zero3_init_flag = {};
+  std::string zero3_save_16bit_model = {};
+  std::string deepspeed_moe_layer_cls_names = {};
 
   // Compilation. Unset: the program decides.
   std::string dynamo_backend = {};

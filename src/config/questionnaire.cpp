@@ -111,6 +111,7 @@ class Questionnaire {
   void ask_sharding() {
     ask_yes_no("use_fsdp");
     if (!config_.use_fsdp) {
+      ask_deepspeed();
       return;
     }
     config_.fsdp_version = 2;
@@ -128,7 +129,24 @@ class Questionnaire {
     ask_yes_no("fsdp_activation_checkpointing");
   }
 
+  void ask_deepspeed() {
+    ask_yes_no("use_deepspeed");
+    if (!config_.use_deepspeed) {
+      return;
+    }
+    ask_text("deepspeed_config_file", "auto");
+    if (config_.deepspeed_config_file.empty()) {
+      ask_text("zero_stage", "2");
+      ask_text("gradient_accumulation_steps", "1");
+      ask_text("gradient_clipping", "1.0");
+    }
+  }
+
   void ask_precision() {
+    // The file says it.
+    if (!config_.deepspeed_config_file.empty()) {
+      return;
+    }
     std::vector<std::string> choices;
     for (const PrecisionName& row : precision_names()) {
       if (row.runs_on_cpu || !config_.cpu) {

@@ -62,21 +62,29 @@ void drop_overridden(ResolvedConfig& config) {
   });
 }
 
-// What is said of sharding in files and flags, where nothing is sharded.
-void note_unused_sharding(ResolvedConfig& config) {
-  const std::string_view group = find_field("use_fsdp")->group;
+// What is said of sharding in files and flags, where nothing is sharded so.
+void note_unused_sharding(
+    ResolvedConfig& config,
+    std::string_view use,
+    std::string_view type) {
+  const Field& asking = *find_field(use);
+  if (format_field(config.values, asking) == "true") {
+    return;
+  }
   for (const Field& field : launch_fields()) {
     const auto& source = config.sources.at(std::string(field.name));
-    if (!config.values.use_fsdp && field.group == group &&
+    if (field.group == asking.group && field.name != use &&
         (source.kind == SourceKind::kFile ||
-         source.kind == SourceKind::kFlag) &&
-        field.name != "use_fsdp") {
+         source.kind == SourceKind::kFlag)) {
       config.notes.push_back(str_cat(
           field.name,
           " (",
           source.place,
-          ") is not used: models are sharded with --use_fsdp, or "
-          "distributed_type FSDP in the file"));
+          ") is not used: models are sharded so with --",
+          use,
+          ", or distributed_type ",
+          type,
+          " in the file"));
       return;
     }
   }
@@ -121,6 +129,30 @@ void check_pairs(const ResolvedConfig& config) {
         "multi_gpu",
         "num_processes",
         "use at least 2 processes, or leave multi_gpu out");
+  }
+}
+
+void check_sharding(const ResolvedConfig& config) {
+  const LaunchConfig& values = config.values;
+  if (values.use_fsdp && values.use_deepspeed) {
+    contradiction(config, "use_fsdp", "use_deepspeed", "give one of them");
+  }
+  if (!values.use_deepspeed || values.deepspeed_config_file.empty()) {
+    return;
+  }
+  for (const char* field :
+       {"zero_stage",
+        "gradient_clipping",
+        "offload_optimizer_device",
+        "offload_param_device",
+        "zero3_save_16bit_model"}) {
+    if (config.kind_of(field) != SourceKind::kDefault) {
+      contradiction(
+          config,
+          "deepspeed_config_file",
+          field,
+          "write it into the JSON file");
+    }
   }
 }
 
@@ -190,7 +222,8 @@ ResolvedConfig resolve_launch_config(
   }
   settle_device(config);
   drop_overridden(config);
-  note_unused_sharding(config);
+  note_unused_sharding(config, "use_fsdp", "FSDP");
+  note_unused_sharding(config, "use_deepspeed", "DEEPSPEED");
   for (const IgnoredFlag& flag : ignored_flags()) {
     const auto found = flags.find(std::string(flag.name));
     if (found != flags.end() && found->second.text != flag.usual) {
@@ -214,6 +247,7 @@ void check_launchable(const ResolvedConfig& config) {
         first.advice));
   }
   check_pairs(config);
+  check_sharding(config);
   check_machines(config);
 }
 

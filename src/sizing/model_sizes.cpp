@@ -101,6 +101,22 @@ bool ends_like(
       });
 }
 
+// As `ShardOptions::min_unit_numbers`.
+constexpr double kMinUnitBytes = 65'536 * 4;
+
+// Up to the first part of the name that is a number: "layers.0".
+std::string unit_of(const std::string& name) {
+  std::size_t end = 0;
+  for (const std::string_view part : split(name)) {
+    end += part.size();
+    if (is_number(part) && end < name.size()) {
+      return name.substr(0, end);
+    }
+    ++end; // The dot.
+  }
+  return {};
+}
+
 // Sums the tensors by layer.
 class Layers {
  public:
@@ -108,6 +124,7 @@ class Layers {
 
   void add(const std::string& name, double bytes) {
     total_ += bytes;
+    units_[unit_of(name)] += bytes;
     if (const auto block = block_of(name); !block.empty()) {
       layers_[block] += bytes;
       return;
@@ -125,6 +142,15 @@ class Layers {
       }
     }
     sizes.total_bytes = total_;
+    double rest = 0;
+    for (const auto& [unit, bytes] : units_) {
+      if (unit.empty() || bytes < kMinUnitBytes) {
+        rest += bytes;
+      } else {
+        sizes.largest_unit_bytes = std::max(sizes.largest_unit_bytes, bytes);
+      }
+    }
+    sizes.largest_unit_bytes = std::max(sizes.largest_unit_bytes, rest);
     for (const auto& [layer, bytes] : layers_) {
       if (bytes > sizes.largest_layer_bytes) {
         sizes.largest_layer_bytes = bytes;
@@ -174,6 +200,7 @@ class Layers {
   const ModelFamily* family_;
   std::map<std::string, double> modules_;
   std::map<std::string, double> layers_;
+  std::map<std::string, double> units_;
   double total_ = 0;
 };
 
@@ -234,6 +261,24 @@ MemoryEstimate estimate_memory(
   estimate.largest_layer_bytes = sizes.largest_layer_bytes / shrink;
   estimate.total_bytes = sizes.total_bytes / shrink;
   return estimate;
+}
+
+std::vector<ShardedEstimate> estimate_sharding(
+    const ModelSizes& sizes,
+    int num_processes) {
+  const double whole = sizes.total_bytes;
+  const double part = whole / num_processes;
+  const double unit = sizes.largest_unit_bytes;
+  // A unit whose gradients come, one on its way, and what comes from others.
+  const double gradients = part + 3 * unit;
+  return {
+      {"DDP", whole, whole, 2 * whole},
+      {"1", whole, whole + part, 2 * part},
+      {"2", whole, gradients, 2 * part},
+      // The unit in use and the next one, which with masters are in bf16.
+      {"3", part + 2 * unit, gradients, 2 * part},
+      {"3, master_weights", part + unit, gradients, 2 * part},
+  };
 }
 
 } // namespace accelerate

@@ -19,6 +19,9 @@ struct ModelSizes {
   /// module without children outside the blocks.
   double largest_layer_bytes = 0;
   std::vector<std::string> largest_layers = {};
+  /// Of a sharded model without units of its own (sharding.h): a block of the
+  /// outermost lists, or all that is in none or in a small one.
+  double largest_unit_bytes = 0;
   /// From config.json; empty without one.
   std::string model_type = {};
   /// Whether the model type is known. Where it is not, numbered modules are
@@ -44,5 +47,23 @@ struct MemoryEstimate {
 /// `dtype`: "float32", "float16", "int8" or "int4".
 ACCELERATE_API MemoryEstimate
 estimate_memory(const ModelSizes& sizes, const std::string& dtype);
+
+/// What one process of a run holds for training with AdamW in float32, without
+/// activations (docs/guide_sharding.md).
+struct ShardedEstimate {
+  double total_bytes() const {
+    return parameter_bytes + gradient_bytes + optimizer_bytes;
+  }
+
+  /// "DDP", "1", "2", "3", "3, master_weights".
+  std::string stage = {};
+  double parameter_bytes = 0;
+  double gradient_bytes = 0;
+  double optimizer_bytes = 0;
+};
+
+ACCELERATE_API std::vector<ShardedEstimate> estimate_sharding(
+    const ModelSizes& sizes,
+    int num_processes);
 
 } // namespace accelerate

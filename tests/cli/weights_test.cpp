@@ -61,6 +61,37 @@ TEST(EstimateMemory, DrawsATableOfTheDtypesAskedFor) {
       "└─────────┴───────────────┴─────────────┴─────────────────────┘\n");
 }
 
+TEST(EstimateMemory, SaysWhatEachStageTakes) {
+  TempDir folder;
+  const auto result = estimate(
+      {write_llama(folder, Dtype::kF32, 4), "--num_processes", "4", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json.at("num_processes"), 4);
+  // So small that all of it is one unit: 312 bytes, 78 on each process.
+  const std::tuple<const char*, int, int, int> expected[] = {
+      {"DDP", 312, 312, 624},
+      {"1", 312, 312 + 78, 156},
+      {"2", 312, 78 + 3 * 312, 156},
+      {"3", 78 + 2 * 312, 78 + 3 * 312, 156},
+      {"3, master_weights", 78 + 312, 78 + 3 * 312, 156},
+  };
+  const auto& rows = json.at("sharding");
+  ASSERT_EQ(rows.size(), std::size(expected));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto& [stage, parameters, gradients, state] = expected[i];
+    EXPECT_EQ(rows[i].at("stage"), stage);
+    EXPECT_EQ(rows[i].at("parameter_bytes"), parameters) << stage;
+    EXPECT_EQ(rows[i].at("gradient_bytes"), gradients) << stage;
+    EXPECT_EQ(rows[i].at("optimizer_bytes"), state) << stage;
+    EXPECT_EQ(rows[i].at("total_bytes"), parameters + gradients + state);
+  }
+  const auto table = estimate({folder.path(), "--num_processes", "2"}).out;
+  EXPECT_THAT(table, HasSubstr("each of 2 processes"));
+  EXPECT_THAT(table, HasSubstr("│ 3, master_weights │"));
+  EXPECT_EQ(estimate({folder.path(), "--num_processes", "1"}).exit_code, 2);
+}
+
 TEST(EstimateMemory, SaysWhenItGuesses) {
   TempDir folder;
   write_llama(folder, Dtype::kF32, 4);
@@ -130,11 +161,59 @@ TEST(MergeWeights, RefusesWhatItCannotMerge) {
   auto result = run_process({kProgram, "merge-weights", folder.path(), target});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("has neither model.safetensors nor"));
-  folder.write(".metadata", "");
-  result = run_process({kProgram, "merge-weights", folder.path(), target});
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("torch.distributed"));
   EXPECT_FALSE(fs::exists(target));
+}
+
+TEST(MergeWeights, RunsNothingOfAPickle) {
+  TempDir folder;
+  const auto target = folder.path() / "merged";
+  const auto made = folder.path() / "made";
+  const std::string command = "touch " + made.string();
+  const std::string size(1, static_cast<char>(command.size()));
+  const std::pair<std::string, const char*> cases[] = {
+      {"", "ends too early"},
+      {"no pickle", "has the instruction 110"},
+      {"\x80\x02.", "takes more values than there are"},
+      {"\x80\x02h\x07.", "asks for what it has not kept"},
+      {"\x80\x02X\xff\xff\xff\xff.", "ends too early"},
+      {"\x80\x02N.", "has something else in the place of"},
+      // os.system(command)
+      {"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c" + size + command + "\x85R.",
+       "has something else in the place of"},
+  };
+  for (const auto& [bytes, part] : cases) {
+    folder.write(".metadata", bytes);
+    const auto result =
+        run_process({kProgram, "merge-weights", folder.path(), target});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_FALSE(fs::exists(target));
+  }
+  EXPECT_FALSE(fs::exists(made));
+}
+
+TEST(WeightsOracle, MergesWhatTorchDistributedWrites) {
+  NEEDS_ORACLE();
+  TempDir folder;
+  ask_oracle({"distribute", folder.path()});
+  const auto source = folder.path() / "dcp";
+  const auto target = folder.path() / "merged.safetensors";
+  auto result = run_process({kProgram, "merge-weights", source, target});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("2 files with 7 tensors merged into"));
+  EXPECT_THAT(result.err, HasSubstr("'model.note' is no tensor"));
+  EXPECT_EQ(
+      read_file(target), read_file(folder.path() / "expected.safetensors"));
+  // A part that is cut off, and one that is gone.
+  const auto part = source / "__1_0.distcp";
+  fs::resize_file(part, fs::file_size(part) - 100);
+  result = run_process({kProgram, "merge-weights", source, target});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("'__1_0.distcp' that ends before"));
+  fs::remove(part);
+  result = run_process({kProgram, "merge-weights", source, target});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("__1_0.distcp"));
 }
 
 void expect_originals_figures(

@@ -102,10 +102,10 @@ TEST_F(ConfigCommand, ShowSaysWhereNoFileIs) {
 }
 
 TEST_F(ConfigCommand, ShowNamesWhatCannotBeLaunched) {
-  const auto path = folder_.write("c.yaml", "distributed_type: DEEPSPEED\n");
+  const auto path = folder_.write("c.yaml", "distributed_type: XLA\n");
   const auto result = run({"show", "--config_file", path});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("DEEPSPEED"));
+  EXPECT_THAT(result.err, HasSubstr("XLA"));
   EXPECT_THAT(result.err, HasSubstr("cannot be launched"));
 }
 
@@ -114,7 +114,7 @@ TEST_F(ConfigCommand, AsksThroughAPipeToo) {
   const auto result = run_process(
       {"/bin/sh",
        "-c",
-       "printf '1\\n\\n\\n\\n4\\n\\n1\\n' | " + kProgram +
+       "printf '1\\n\\n\\n\\n4\\n\\n\\n1\\n' | " + kProgram +
            " config --config_file " + path.string()},
       {{"CUDA_VISIBLE_DEVICES", ""}});
   EXPECT_EQ(result.exit_code, 0) << result.err;

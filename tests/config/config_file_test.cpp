@@ -111,6 +111,36 @@ TEST(ConfigFile, TakesTheSectionOnSharding) {
   }
 }
 
+TEST(ConfigFile, TakesTheSectionOfDeepSpeed) {
+  EXPECT_EQ(
+      texts(parse("distributed_type: DEEPSPEED\ndeepspeed_config:\n"
+                  "  gradient_accumulation_steps: 4\n"
+                  "  gradient_clipping: 1.0\n"
+                  "  offload_optimizer_device: none\n"
+                  "  zero3_init_flag: true\n  zero_stage: 3\n")),
+      (Texts{
+          {"gradient_accumulation_steps", "4"},
+          {"gradient_clipping", "1.0"},
+          {"offload_optimizer_device", "none"},
+          {"use_deepspeed", "true"},
+          {"zero3_init_flag", "true"},
+          {"zero_stage", "3"}}));
+  const auto launcher =
+      parse("deepspeed_config: {deepspeed_multinode_launcher: pdsh}\n");
+  ASSERT_THAT(launcher.notes, SizeIs(1));
+  EXPECT_THAT(launcher.notes[0], HasSubstr("deepspeed_multinode_launcher"));
+  const std::pair<const char*, const char*> refused[] = {
+      {"deepspeed_config: {zero_stage: 4}\n", "at most 3"},
+      {"deepspeed_config: {gradient_clipping: -1}\n", "at least 0"},
+      {"deepspeed_config: {offload_param_device: disk}\n", "nvme"},
+  };
+  for (const auto& row : refused) {
+    EXPECT_THAT(
+        [&] { parse(row.first); },
+        ::testing::ThrowsMessage<ConfigError>(HasSubstr(row.second)));
+  }
+}
+
 TEST(ConfigFile, TakesJson) {
   EXPECT_EQ(
       texts(
@@ -143,7 +173,6 @@ TEST(ConfigFile, TakesTheSectionOnCompilation) {
 
 TEST(ConfigFile, NamesTheEngineThatIsMissing) {
   const std::pair<const char*, const char*> cases[] = {
-      {"distributed_type: DEEPSPEED\n", "DeepSpeed"},
       {"distributed_type: MEGATRON_LM\n", "Megatron"},
       {"distributed_type: TPU\n", "TPU"},
       {"distributed_type: XLA\n", "TPU"},
@@ -163,11 +192,11 @@ TEST(ConfigFile, NamesTheEngineThatIsMissing) {
 
 TEST(ConfigFile, TakesSectionsOfEnginesThatAreNotAskedFor) {
   const auto file = parse(
-      "distributed_type: MULTI_GPU\ndeepspeed_config:\n  zero_stage: 2\n"
+      "distributed_type: MULTI_GPU\nmegatron_lm_config:\n  a: 2\n"
       "tpu_name: t\ndowncast_bf16: 'no'\n");
   EXPECT_THAT(file.foreign, IsEmpty());
   ASSERT_THAT(file.notes, SizeIs(1));
-  EXPECT_THAT(file.notes[0], HasSubstr("deepspeed_config (f:2) is not used"));
+  EXPECT_THAT(file.notes[0], HasSubstr("megatron_lm_config (f:2) is not used"));
 }
 
 // As the original's questionnaire writes them where nothing was chosen.
@@ -240,7 +269,8 @@ TEST(ConfigFile, RefusesWhatItDoesNotUnderstandInOneLine) {
       {"main_process_ip: [a]\n", "a text"},
       {"main_process_port: 70000\n", "at most 65535"},
       {"hosts: [[a]]\n", "hosts"},
-      {"distributed_type: MULTI\n", "NO, MULTI_GPU, MULTI_CPU or FSDP"},
+      {"distributed_type: MULTI\n",
+       "NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED"},
       {"compute_environment: CLOUD\n", "LOCAL_MACHINE"},
       {"fp16: maybe\n", "mixed_precision"},
       {"parallelism_config: {dp_replicate_size: two}\n", "a whole number"},

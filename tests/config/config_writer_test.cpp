@@ -55,6 +55,10 @@ TEST(ToDocument, HasTheOriginalsSectionOnSharding) {
       R"({"fsdp_auto_wrap_policy":"NO_WRAP",)"
       R"("fsdp_reshard_after_forward":true,"fsdp_version":2})");
   EXPECT_FALSE(to_document({.num_processes = 2}).contains("fsdp_config"));
+  const auto other =
+      to_document({.num_processes = 2, .use_deepspeed = true, .zero_stage = 1});
+  EXPECT_EQ(other["distributed_type"], "DEEPSPEED");
+  EXPECT_EQ(other["deepspeed_config"].dump(), R"({"zero_stage":1})");
 }
 
 TEST(ToDocument, HasTheOriginalsSectionOnCompilation) {

@@ -85,6 +85,17 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--fsdp_use_orig_params,--fsdp-use-orig-params",
           "--fsdp_sync_module_states,--fsdp-sync-module-states",
           "--fsdp_ignored_modules,--fsdp-ignored-modules",
+          "--use_deepspeed,--use-deepspeed",
+          "--deepspeed_config_file,--deepspeed-config-file",
+          "--zero_stage,--zero-stage",
+          "--gradient_clipping,--gradient-clipping",
+          "--offload_optimizer_device,--offload-optimizer-device",
+          "--offload_param_device,--offload-param-device",
+          "--offload_optimizer_nvme_path,--offload-optimizer-nvme-path",
+          "--offload_param_nvme_path,--offload-param-nvme-path",
+          "--zero3_init_flag,--zero3-init-flag",
+          "--zero3_save_16bit_model,--zero3-save-16bit-model",
+          "--deepspeed_moe_layer_cls_names,--deepspeed-moe-layer-cls-names",
           "--dynamo_backend,--dynamo-backend",
           "--dynamo_mode,--dynamo-mode",
           "--dynamo_use_fullgraph,--dynamo-use-fullgraph",
@@ -96,6 +107,7 @@ TEST(LaunchFlags, AreExactlyThese) {
           "hidden --rdzv_backend",
           "hidden --rdzv_conf",
           "hidden --role",
+          "hidden --deepspeed_multinode_launcher",
           "hidden --monitor_interval",
       }));
 }
@@ -118,8 +130,7 @@ TEST(LaunchFlags, FillTheLayerInBothSpellings) {
 
 TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
   const std::pair<const char*, const char*> cases[] = {
-      {"--use_deepspeed", "DeepSpeed"},
-      {"--zero-stage", "DeepSpeed"},
+      {"--deepspeed-hostfile", "--hostfile"},
       {"--use_megatron_lm", "Megatron"},
       {"--megatron_lm_tp_degree", "Megatron"},
       {"--parallelism-config-tp-size", "tensor"},

@@ -58,6 +58,7 @@ CASES = {
     "deepspeed": dict(
         distributed_type="DEEPSPEED",
         num_processes=4,
+        gpu_ids="all",
         deepspeed_config={
             "zero_stage": 3,
             "offload_optimizer_device": "none",

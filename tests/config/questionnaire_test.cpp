@@ -45,7 +45,7 @@ TEST(Questionnaire, OneProcessOnTheCpuIsNotAskedForGpus) {
 }
 
 TEST(Questionnaire, SeveralProcessesOnTheCpu) {
-  const auto session = answer("1\n\nyes\nno\n4\nno\n0\n");
+  const auto session = answer("1\n\nyes\nno\n4\nno\nno\n0\n");
   EXPECT_EQ(
       session.config,
       (LaunchConfig{.cpu = true, .num_processes = 4, .debug = true}));
@@ -53,9 +53,9 @@ TEST(Questionnaire, SeveralProcessesOnTheCpu) {
 
 TEST(Questionnaire, MpirunWithItsHostFile) {
   EXPECT_EQ(
-      answer("1\n\n\nyes\n\n2\n\n0\n").config.mpirun_hostfile,
+      answer("1\n\n\nyes\n\n2\n\n\n0\n").config.mpirun_hostfile,
       "/home/x/hostfile");
-  EXPECT_EQ(answer("1\n\n\nyes\n/h\n2\n\n0\n").config.mpirun_hostfile, "/h");
+  EXPECT_EQ(answer("1\n\n\nyes\n/h\n2\n\n\n0\n").config.mpirun_hostfile, "/h");
 }
 
 TEST(Questionnaire, AsksHowToShardWhereThatIsWanted) {
@@ -74,6 +74,26 @@ TEST(Questionnaire, AsksHowToShardWhereThatIsWanted) {
       answer("1\n\n\nno\n2\nyes\nno\n1\n1000\nyes\n0\n").config;
   EXPECT_EQ(by_size.fsdp_min_num_params, 1000);
   EXPECT_EQ(by_size.fsdp_reshard_after_forward, "false");
+}
+
+TEST(Questionnaire, AsksForDeepSpeedsConfigurationOrItsFile) {
+  EXPECT_EQ(
+      answer("1\n\n\nno\n2\nno\nyes\n\n4\n3\n2\nmuch\n0.5\n0\n").config,
+      (LaunchConfig{
+          .cpu = true,
+          .num_processes = 2,
+          .gradient_accumulation_steps = 2,
+          .use_deepspeed = true,
+          .zero_stage = 3,
+          .gradient_clipping = "0.5"}));
+  // The file says in which precision.
+  EXPECT_EQ(
+      answer("1\n\n\nno\n2\nno\nyes\nds.json\n").config,
+      (LaunchConfig{
+          .cpu = true,
+          .num_processes = 2,
+          .use_deepspeed = true,
+          .deepspeed_config_file = "ds.json"}));
 }
 
 TEST(Questionnaire, SeveralGpusOfOneMachine) {
@@ -103,7 +123,7 @@ TEST(Questionnaire, SeveralMachines) {
 }
 
 TEST(Questionnaire, AsksForTheRankAsANumberWhereAMenuWouldBeLong) {
-  const auto session = answer("1\n64\n64\n63\nnode0\n\n\n\n\n\n0\n").config;
+  const auto session = answer("1\n64\n64\n63\nnode0\n\n\n\n\n\n\n0\n").config;
   EXPECT_EQ(session.machine_rank, 63);
   EXPECT_EQ(session.num_processes, 64);
 }

@@ -90,6 +90,17 @@ const Row kRows[] = {
     {"fsdp_use_orig_params", "true", "false", "true"},
     {"fsdp_sync_module_states", "true", "false", "true"},
     {"fsdp_ignored_modules", "a", "b", "c"},
+    {"use_deepspeed", nullptr, "true", "false"},
+    {"deepspeed_config_file", "/a", "/b", "/c"},
+    {"zero_stage", "1", "2", "3"},
+    {"gradient_clipping", "0.5", "2", "0"},
+    {"offload_optimizer_device", "none", "cpu", "nvme"},
+    {"offload_param_device", "none", "cpu", "nvme"},
+    {"offload_optimizer_nvme_path", "/a", "/b", "/c"},
+    {"offload_param_nvme_path", "/a", "/b", "/c"},
+    {"zero3_init_flag", "true", "false", "true"},
+    {"zero3_save_16bit_model", "true", "false", "true"},
+    {"deepspeed_moe_layer_cls_names", "A", "B", "C"},
     {"dynamo_backend", "NO", "EAGER", "inductor"},
     {"dynamo_mode", "default", "max-autotune", "reduce-overhead"},
     {"dynamo_use_fullgraph", "true", "false", "true"},
@@ -337,18 +348,38 @@ TEST_F(Resolve, ShardsWhereItIsAskedTo) {
   EXPECT_THAT(other.notes[0], HasSubstr("c.yaml:2) is not used"));
 }
 
+TEST_F(Resolve, SaysWhereTheSectionOfDeepSpeedIsNotUsed) {
+  const std::string section = "deepspeed_config: {zero_stage: 1}\n";
+  const auto sharded = with_file("distributed_type: DEEPSPEED\n" + section);
+  EXPECT_TRUE(sharded.values.use_deepspeed);
+  EXPECT_EQ(sharded.notes.size(), 0U);
+  EXPECT_EQ(complaint(sharded), "");
+  const auto other = with_file("distributed_type: FSDP\n" + section);
+  ASSERT_EQ(other.notes.size(), 1U);
+  EXPECT_THAT(other.notes[0], HasSubstr("c.yaml:2) is not used"));
+  EXPECT_THAT(
+      complaint(with_file(
+          "distributed_type: FSDP\n" + section, flag("use_deepspeed", "true"))),
+      HasSubstr("contradict"));
+  EXPECT_THAT(
+      complaint(with_file(
+          "distributed_type: DEEPSPEED\n" + section,
+          flag("deepspeed_config_file", "ds.json"))),
+      HasSubstr("c.yaml:2) contradict"));
+}
+
 TEST_F(Resolve, ShowsForeignEnginesButDoesNotLaunchThem) {
   const auto config =
-      with_file("\ndistributed_type: DEEPSPEED\ndeepspeed_config: {a: 1}\n");
-  EXPECT_THAT(complaint(config), HasSubstr("distributed_type DEEPSPEED"));
+      with_file("\ndistributed_type: XLA\nmegatron_lm_config: {a: 1}\n");
+  EXPECT_THAT(complaint(config), HasSubstr("distributed_type XLA"));
   EXPECT_THAT(complaint(config), HasSubstr("c.yaml:2"));
   EXPECT_THAT(complaint(config), HasSubstr("MULTI_GPU"));
 }
 
 TEST_F(Resolve, LetsAFlagReplaceAForeignEngine) {
   const std::string file =
-      "distributed_type: DEEPSPEED\nmixed_precision: fp8\n";
-  EXPECT_THAT(complaint(with_file(file)), HasSubstr("DeepSpeed"));
+      "distributed_type: MEGATRON_LM\nmixed_precision: fp8\n";
+  EXPECT_THAT(complaint(with_file(file)), HasSubstr("Megatron"));
   EXPECT_THAT(
       complaint(with_file(file, flag("multi_gpu", "true"))), HasSubstr("fp8"));
   EXPECT_EQ(

@@ -69,6 +69,7 @@ TEST_F(Questions, ArrowsMoveAndWrapAround) {
   ASSERT_TRUE(answer("with mpirun", "no\r"));
   ASSERT_TRUE(answer("How many processes", "3\r"));
   ASSERT_TRUE(answer("(FSDP)?", "no\r"));
+  ASSERT_TRUE(answer("DeepSpeed", "no\r"));
   // Up from the first option is the last one.
   ASSERT_TRUE(choose("mixed precision", "1) bf16", std::string(kUp) + "\r"));
   EXPECT_EQ(terminal_.wait(), 0) << terminal_.shown();
@@ -113,6 +114,7 @@ TEST_F(Questions, MpirunAndAnAnswerThatDoesNotDo) {
   ASSERT_TRUE(answer("Host file", "\r"));
   ASSERT_TRUE(answer("How many processes", "2\r"));
   ASSERT_TRUE(answer("(FSDP)?", "\r"));
+  ASSERT_TRUE(answer("DeepSpeed", "\r"));
   ASSERT_TRUE(choose("mixed precision", "1) bf16", "\r"));
   EXPECT_EQ(terminal_.wait(), 0) << terminal_.shown();
   EXPECT_EQ(saved("mpirun_hostfile"), "/home/x/hostfile");

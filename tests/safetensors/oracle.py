@@ -5,6 +5,8 @@ oracle.py verdicts FILE      one letter for each file in FILE (4 bytes of length
 oracle.py dump FILE          the tensors and the metadata, as JSON
 oracle.py rewrite FILE OUT   reads FILE with Python and writes it again
 oracle.py models FOLDER      folders of random models, and what the original says of each
+oracle.py distribute FOLDER  FOLDER/dcp by torch.distributed.checkpoint of two processes, and
+                             FOLDER/expected.safetensors
 oracle.py compare A B        "equal" where two sets of weights hold the same tensors
 """
 
@@ -209,7 +211,47 @@ def loads_alike(folder, merged):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
+def save_distributed(rank, folder, size):
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    store = dist.FileStore(f"{folder}/store", size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    mesh = init_device_mesh("cpu", (size,))
+    torch.manual_seed(3)
+    whole = {
+        "layers.0.weight": torch.randn(5, 3, 2),
+        "layers.0.bias": torch.randn(7).to(torch.bfloat16),
+        "layers.1.weight": torch.randn(4, 6).to(torch.float16),
+        "counts": torch.randint(0, 99, (3, 2)),
+        "scale": torch.tensor(2.5, dtype=torch.float64),
+        "mask": torch.tensor([True, False, True]),
+    }
+    cut = {"layers.0.weight": 0, "layers.0.bias": 0, "layers.1.weight": 1}
+    state = {k: distribute_tensor(v, mesh, [Shard(cut[k])]) if k in cut else v
+             for k, v in whole.items()}
+    # Neither row by row nor alone in its memory.
+    state["turned"] = torch.arange(24.0).reshape(4, 6)[1:, 2:].t()
+    dcp.save({"model": {**state, "note": "no tensor"}}, checkpoint_id=f"{folder}/dcp")
+    if rank == 0:
+        from safetensors.torch import save_file
+
+        whole["turned"] = state["turned"].contiguous()
+        save_file(whole, f"{folder}/expected.safetensors", {"format": "pt"})
+    dist.destroy_process_group()
+
+
+def distribute(folder):
+    import torch.multiprocessing as processes
+
+    processes.spawn(save_distributed, (folder, 2), nprocs=2)
+    return "done"
+
+
 COMMANDS = {
+    "distribute": distribute,
     "verdicts": verdicts,
     "dump": dump,
     "rewrite": rewrite,

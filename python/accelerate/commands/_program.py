@@ -163,7 +163,7 @@ def command_line(args: argparse.Namespace, *command: str) -> list[str]:
 
 def refuse_foreign(args: argparse.Namespace) -> None:
     """Raises where a program asked for another engine by an attribute of its own, as
-    `args.use_deepspeed = True`; attributes that never were options are not looked at."""
+    `args.use_megatron_lm = True`; attributes that never were options are not looked at."""
     known = {_attribute(option) for option in describe("launch")["options"]}
     known |= {"training_script", "training_script_args", "nondefault", "func"}
     for name, value in vars(args).items():

@@ -45,9 +45,8 @@ def multi_gpu_launcher(args: argparse.Namespace) -> None:
 
 
 def deepspeed_launcher(args: argparse.Namespace) -> None:
-    raise NotImplementedError(
-        "[launch] DeepSpeed is not part of this package; launch_command() trains data parallel"
-    )
+    """As `launch_command`: DeepSpeed's own launcher is not needed."""
+    launch_command(args)
 
 
 def tpu_launcher(args: argparse.Namespace) -> None:

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Archives of torch.save: zip files whose entries are not compressed.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+
+namespace accelerate::safetensors {
+
+class StoredZip {
+ public:
+  /// Throws `DataError` that begins with `where`.
+  StoredZip(std::span<const std::byte> bytes, std::string where);
+
+  /// By its name below the folder that all entries share ("archive/").
+  std::span<const std::byte> entry(const std::string& name) const;
+
+ private:
+  std::string where_;
+  std::map<std::string, std::span<const std::byte>> entries_;
+};
+
+} // namespace accelerate::safetensors
