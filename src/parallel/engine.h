@@ -141,8 +141,8 @@ class ACCELERATE_API ParallelEngine
   /// slices of it. Throws `UsageError` where its shape is another.
   virtual void load(const at::Tensor& parameter, const StateValue& value);
   /// Where `saved` gives slices or other tensors than the model's: the whole
-  /// values in the order of the model, on the host, on ranks that `keep` them. A
-  /// collective where there are slices.
+  /// values in the order of the model, on the host, on ranks that `keep` them.
+  /// A collective where there are slices.
   virtual std::vector<at::Tensor> whole_parameters(bool /*keep*/) { return {}; }
   /// What this rank saves of a gradient in the middle of a window: what
   /// `gradient` gives, or a `TensorSlice` of what all ranks have seen.
