@@ -45,21 +45,32 @@ def sharding_options(
     _check_precision(plugin, mixed_precision)
     has_policy = plugin.auto_wrap_policy is not None
     return _C.ShardingOptions(
-        stage=_stage_of(plugin, environment.local_world_size < environment.world_size),
+        stage=_stage_of(plugin),
         min_unit_numbers=0 if has_policy else _MIN_UNIT_NUMBERS,
         prefetch=1,
+        num_replicas=_num_replicas(plugin, environment),
     )
 
 
-def _stage_of(plugin: FullyShardedDataParallelPlugin, has_machines: bool) -> int:
+def _num_replicas(
+    plugin: FullyShardedDataParallelPlugin, environment: _C.ProcessEnvironment
+) -> int:
+    """One for each machine, where the strategy shards inside of machines alone."""
+    if plugin.fsdp_version == 2 or "HYBRID" not in plugin.sharding_strategy.name:
+        return 1
+    num_all, num_here = environment.world_size, environment.local_world_size
+    if num_all % num_here != 0:
+        raise UsageError(
+            f"[FSDP] got sharding_strategy={plugin.sharding_strategy.name} for {num_all} processes, "
+            f"{num_here} of them on this machine, expected as many on each; use FULL_SHARD"
+        )
+    return num_all // num_here
+
+
+def _stage_of(plugin: FullyShardedDataParallelPlugin) -> int:
     if plugin.fsdp_version == 2:
         return _PARAMETERS if plugin.reshard_after_forward else _GRADIENTS
     name = plugin.sharding_strategy.name
-    if "HYBRID" in name and has_machines:
-        raise NotImplementedError(
-            f"[FSDP] got sharding_strategy={name} on several machines, which this version cannot "
-            "do: it shards over all processes; use FULL_SHARD or SHARD_GRAD_OP"
-        )
     stages = {
         "NO_SHARD": 0,
         "SHARD_GRAD_OP": _GRADIENTS,

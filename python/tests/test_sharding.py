@@ -556,3 +556,48 @@ def test_what_cannot_be_right_is_refused_in_one_line(tmp_path):
     launch += ["--fsdp_activation_checkpointing", "true"]
     out = ranks.check(ranks.run(launch, tmp_path, REFUSED))
     assert "refused 0" in out and "refused 1" in out
+
+
+def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):
+    """Four processes that are told that they are two on each of two machines."""
+    script = """
+    import os
+    rank = int(os.environ["RANK"])
+    os.environ.update(LOCAL_WORLD_SIZE="2", LOCAL_RANK=str(rank % 2))
+    import torch
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    def train(strategy):
+        AcceleratorState._reset_state(True)
+        plugin = strategy and FullyShardedDataParallelPlugin(sharding_strategy=strategy)
+        accelerator = Accelerator(fsdp_plugin=plugin)
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 16))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        net, optimizer = accelerator.prepare(net, optimizer)
+        torch.manual_seed(rank)
+        for _ in range(4):
+            x = torch.randn(8, 16)
+            accelerator.backward((net(x) - x).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+        own = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        return own, accelerator.get_state_dict(net)
+
+    whole, plain = train(None)
+    for strategy, parts in (("HYBRID_SHARD", 2), ("HYBRID_SHARD_ZERO2", 2), ("FULL_SHARD", 4)):
+        own, sharded = train(strategy)
+        # Parts begin at multiples of 64 numbers.
+        assert abs(own - whole / parts) <= 64 * 4, (strategy, own, whole)
+        if rank == 0:
+            # Sums over four ranks are added up in another order.
+            worst = max((plain[k] - sharded[k]).abs().max().item() for k in plain)
+            assert worst <= 1e-6, (strategy, worst)
+    print("alike", rank)
+    """
+    out = ranks.fork_ours(script, tmp_path, num_ranks=4)
+    assert sorted(line for line in out.splitlines() if line.startswith("alike")) == [
+        f"alike {rank}" for rank in range(4)
+    ]
