@@ -120,7 +120,7 @@ ACCELERATE_API at::Tensor rotate(
 /// silu(gate) x up, of one type and shape.
 ///
 ///     auto y = accelerate::kernels::swiglu(
-///         torch::linear(x, w), torch::linear(x, v));
+///         torch::linear(x, w), torch::linear(x, w));
 ACCELERATE_API at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
 } // namespace accelerate::kernels
