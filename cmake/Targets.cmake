@@ -123,6 +123,13 @@ function(accelerate_test name)
                        ${ACCELERATE_TEST_LOAD})
 endfunction()
 
+# Where tests run programs, these are compiled as tests are; the libraries, in
+# which the time of a training goes, are not.
+set(ACCELERATE_PROGRAM_OPTIONS)
+if(ACCELERATE_TESTS AND NOT ACCELERATE_BENCHMARKS)
+  set(ACCELERATE_PROGRAM_OPTIONS ${ACCELERATE_TEST_OPTIONS})
+endif()
+
 # accelerate_program(NAME sources... [NEEDS libs...] [ALONE]): an example or a
 # benchmark on the training library. ALONE: some builds have no other program,
 # where a precompiled header for programs costs more than it saves, so this one
@@ -132,9 +139,10 @@ function(accelerate_program name)
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   accelerate_warnings(${name})
   target_link_libraries(${name} PRIVATE accelerate ${ARG_NEEDS})
-  if(ARG_ALONE)
+  if(ARG_ALONE AND NOT ACCELERATE_TESTS)
     target_precompile_headers(${name} REUSE_FROM accelerate_library_pch)
   else()
+    target_compile_options(${name} PRIVATE ${ACCELERATE_PROGRAM_OPTIONS})
     target_precompile_headers(${name} REUSE_FROM accelerate_program_pch)
   endif()
 endfunction()
