@@ -68,7 +68,16 @@ class MasterEngine final : public ParallelEngine {
     inner_->set_buffers(buffers);
   }
 
-  void before_backward() override { inner_->before_backward(); }
+  void before_backward() override {
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      if (is_shown_[i] && !weights_[i].grad().defined()) {
+        masters_[i].mutable_grad().reset(); // By the module's zero_grad().
+      }
+      weights_[i].mutable_grad().reset();
+      is_shown_[i] = false;
+    }
+    inner_->before_backward();
+  }
   void after_backward() override {
     inner_->after_backward();
     // Others still have to see what a rank adds up by itself.
@@ -99,6 +108,9 @@ class MasterEngine final : public ParallelEngine {
       override {
     for (at::Tensor parameter : parameters) {
       parameter.mutable_grad().reset();
+      if (const auto place = place_of(parameter)) {
+        is_shown_[*place] = false;
+      }
     }
     inner_->zero_gradients(parameters, how);
   }
@@ -187,7 +199,12 @@ class MasterEngine final : public ParallelEngine {
       const auto flat_gradient =
           layout_.allocate(MemoryUse::kGradients, unit.num_numbers, options);
       const auto values = layout_.views(unit, flat, weights_);
-      const auto gradients = layout_.views(unit, flat_gradient, weights_);
+      // Not views to autograd, which optimizers of torch's may detach in place.
+      std::vector<at::Tensor> gradients;
+      {
+        const at::AutoDispatchBelowADInplaceOrView below;
+        gradients = layout_.views(unit, flat_gradient, weights_);
+      }
       for (size_t i = 0; i < members.size(); ++i) {
         values[i].copy_(weights_[members[i]].detach());
         masters_[members[i]] = values[i].detach().requires_grad_(true);
@@ -201,6 +218,7 @@ class MasterEngine final : public ParallelEngine {
       }
     }
     layout_.set_units({}, {});
+    is_shown_.assign(weights_.size(), false);
     for (size_t i = 0; i < weights_.size(); ++i) {
       place_of_[masters_[i].unsafeGetTensorImpl()] = i;
       master_values_.push_back(masters_[i].detach());
@@ -229,15 +247,16 @@ class MasterEngine final : public ParallelEngine {
       if (adds) {
         bring_to_masters_type();
       } else if (may_stay) {
-        own = std::move(gradient);
+        own = gradient;
         stays_ = true;
+        is_shown_[i] = true;
         continue;
       } else {
         own = gradients_[i];
       }
       come[adds].push_back(gradient);
       places[adds].push_back(own);
-      gradient.reset();
+      is_shown_[i] = true;
     }
     if (!come[0].empty()) {
       at::_foreach_copy_(places[0], come[0]);
@@ -277,6 +296,8 @@ class MasterEngine final : public ParallelEngine {
   std::vector<at::Tensor> gradients_;
   std::vector<at::Tensor> master_values_;
   std::vector<at::Tensor> weight_values_;
+  /// Whether a weight shows the gradient that its master has taken.
+  std::vector<bool> is_shown_;
   /// From masters to weights.
   ReducedCopies copies_;
   /// Whether some gradient of a master is of the weights' type.

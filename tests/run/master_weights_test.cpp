@@ -103,6 +103,31 @@ TEST(MasterWeights, GiveAdamGradientsAsTheyCame) {
   EXPECT_EQ(master.grad().item<float>(), 257.0f);
 }
 
+TEST(MasterWeights, ForgetGradientsAsTheModelDoes) {
+  // Gradients are forgotten by the prepared optimizer, the model, and the
+  // optimizer that was prepared.
+  for (const int way : {0, 1, 2}) {
+    torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+    model->weight.detach().fill_(1);
+    torch::optim::SGD sgd(model->parameters(), 0.125);
+    Accelerator accelerator(with_masters());
+    auto [net, opt] = accelerator.prepare(model, sgd);
+    for (int step = 0; step < 3; ++step) {
+      accelerator.backward(net(torch::ones({1, 1})).sum());
+      EXPECT_EQ(model->weight.grad().item<float>(), 1.0f) << way;
+      opt.step();
+      if (way == 1) {
+        net.zero_grad();
+      } else if (way == 2) {
+        sgd.zero_grad();
+      } else {
+        opt.zero_grad();
+      }
+    }
+    EXPECT_EQ(model->weight.item<float>(), 1.0f - 3 * 0.125f) << way;
+  }
+}
+
 TEST(MasterWeights, KeepStepsThatAreTooSmallForBf16) {
   torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
   model->weight.detach().fill_(1);
