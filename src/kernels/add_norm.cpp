@@ -15,10 +15,6 @@ namespace {
 
 using torch::autograd::variable_list;
 
-at::ScalarType exact_type(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 using Given = std::optional<at::Tensor>;
 
 Given given(const at::Tensor& tensor) {

@@ -15,8 +15,7 @@ namespace {
 
 /// The columns that count, in the type that is computed in.
 at::Tensor exact_logits(const at::Tensor& logits, int64_t num_classes) {
-  return logits.narrow(1, 0, num_classes)
-      .to(logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  return logits.narrow(1, 0, num_classes).to(exact_type(logits));
 }
 
 constexpr const char* kForward = "accelerate::_cross_entropy_forward";
@@ -32,13 +31,17 @@ using Both = std::tuple<at::Tensor, at::Tensor, at::Tensor>(
     int64_t);
 using Scale = void(const at::Tensor&, const at::Tensor&);
 
+const auto& both_operator() {
+  static const auto handle = typed_operator<Both>(kBoth);
+  return handle;
+}
+
 /// Whether the gradient is made while the logits are read for the loss: not in
 /// float16, where it fits only when it is multiplied by the scale of the loss.
 bool makes_gradient_at_once(const at::Tensor& logits) {
-  static const auto both = typed_operator<Both>(kBoth);
   return at::GradMode::is_enabled() && logits.requires_grad() &&
          logits.scalar_type() != at::kHalf &&
-         both.hasKernelForDispatchKey(c10::computeDispatchKey(
+         both_operator().hasKernelForDispatchKey(c10::computeDispatchKey(
              at::kFloat, at::kStrided, logits.device()));
 }
 
@@ -51,16 +54,13 @@ class CrossEntropy final : public torch::autograd::Function<CrossEntropy> {
       int64_t num_classes,
       int64_t ignored,
       bool makes_gradient) {
-    const auto exact =
-        logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const auto count = labels.ne(ignored).sum().to(exact);
+    const auto count = labels.ne(ignored).sum().to(exact_type(logits));
     at::Tensor losses;
     at::Tensor log_sums;
     if (makes_gradient) {
-      static const auto both = typed_operator<Both>(kBoth);
       at::Tensor gradient;
-      std::tie(losses, log_sums, gradient) =
-          both.call(logits, labels, count.reciprocal(), num_classes, ignored);
+      std::tie(losses, log_sums, gradient) = both_operator().call(
+          logits, labels, count.reciprocal(), num_classes, ignored);
       context->saved_data["gradient"] = std::move(gradient);
     } else {
       static const auto forward =

@@ -117,6 +117,22 @@ at::Tensor cuda_backward(
   return gradient;
 }
 
+bool is_dense(const std::optional<at::Tensor>& tensor) {
+  constexpr size_t kBytes = 16;
+  return !tensor ||
+         (tensor->is_contiguous() &&
+          reinterpret_cast<size_t>(tensor->const_data_ptr()) % kBytes == 0);
+}
+
+/// Whether kernels can walk over whole packs of it, where rows have so many
+/// numbers.
+bool is_packed(const at::Tensor& tensor, int64_t row) {
+  constexpr int64_t kBytes = 16;
+  return number_of(tensor.scalar_type()) && tensor.numel() > 0 &&
+         row * static_cast<int64_t>(tensor.element_size()) % kBytes == 0 &&
+         is_dense(tensor);
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_with_gradient(
     const at::Tensor& logits,
     const at::Tensor& labels,
@@ -148,18 +164,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_with_gradient(
 }
 
 void cuda_scale_unless_one(const at::Tensor& values, const at::Tensor& number) {
-  const auto type = number_of(values.scalar_type());
-  constexpr int64_t kBytes = 16;
-  if (!type || !values.is_contiguous() ||
-      values.numel() * static_cast<int64_t>(values.element_size()) % kBytes !=
-          0) {
+  if (!is_packed(values, values.numel())) {
     values.mul_(number);
     return;
   }
   const c10::cuda::CUDAGuard guard(values.device());
   const auto factor = number.to(at::kFloat);
   check_launch(cuda_kernels::scale_unless_one(
-      *type,
+      *number_of(values.scalar_type()),
       values.mutable_data_ptr(),
       values.numel(),
       factor.const_data_ptr<float>(),
@@ -277,13 +289,6 @@ cuda_kernels::RandomState next_random(const at::Tensor& tensor) {
         .offset_in_graph = state.offset_intragraph_};
   }
   return {.seed = state.seed_.val, .offset = state.offset_.val};
-}
-
-bool is_dense(const std::optional<at::Tensor>& tensor) {
-  constexpr size_t kBytes = 16;
-  return !tensor ||
-         (tensor->is_contiguous() &&
-          reinterpret_cast<size_t>(tensor->const_data_ptr()) % kBytes == 0);
 }
 
 const void* data_of(const std::optional<at::Tensor>& tensor) {
@@ -421,15 +426,6 @@ AddNormGradient cuda_add_norm_backward(
   return {of_residual, of_branch, vectors};
 }
 
-/// Whether `sum_columns` can read these rows.
-bool has_packs(const at::Tensor& rows) {
-  constexpr size_t kBytes = 16;
-  return number_of(rows.scalar_type()) && rows.numel() > 0 &&
-         static_cast<size_t>(rows.size(1)) * rows.element_size() % kBytes ==
-             0 &&
-         is_dense(rows);
-}
-
 /// The sums of `values`, or of what goes to `result` where there is an `inner`.
 at::Tensor launch_sums(
     const at::Tensor& values,
@@ -460,28 +456,21 @@ at::Tensor launch_sums(
 }
 
 at::Tensor cuda_column_sums(const at::Tensor& rows) {
-  return has_packs(rows) ? launch_sums(rows, {}, false, {})
-                         : plain_column_sums(rows);
+  return is_packed(rows, rows.size(1)) ? launch_sums(rows, {}, false, {})
+                                       : plain_column_sums(rows);
 }
 
 std::tuple<at::Tensor, at::Tensor> cuda_gelu_gradient(
     const at::Tensor& of_outer,
     const at::Tensor& inner,
     bool is_tanh) {
-  if (!has_packs(of_outer) || !has_packs(inner)) {
+  if (!is_packed(of_outer, of_outer.size(1)) ||
+      !is_packed(inner, inner.size(1))) {
     return plain_gelu_gradient(of_outer, inner, is_tanh);
   }
   auto of_inner = at::empty_like(of_outer);
   auto sums = launch_sums(of_outer, inner, is_tanh, of_inner);
   return {of_inner, sums};
-}
-
-/// Whether kernels can walk over whole packs of it.
-bool is_packed(const at::Tensor& tensor, int64_t row) {
-  constexpr int64_t kBytes = 16;
-  return number_of(tensor.scalar_type()) && tensor.numel() > 0 &&
-         row * static_cast<int64_t>(tensor.element_size()) % kBytes == 0 &&
-         is_dense(tensor);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cuda_rms_norm_forward(

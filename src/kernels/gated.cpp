@@ -18,8 +18,7 @@ using torch::autograd::variable_list;
 using MaybeTensor = std::optional<at::Tensor>;
 
 at::Tensor in_exact(const at::Tensor& tensor) {
-  return tensor.to(
-      tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  return tensor.to(exact_type(tensor));
 }
 
 /// Its results are the sum, where there is a branch, and what was normed.

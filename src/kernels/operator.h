@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators of this module, as the dispatcher knows them.
+// What the operators of this module share: how the dispatcher knows them, and
+// what they compute in.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 namespace accelerate::kernels {
@@ -12,6 +14,11 @@ c10::TypedOperatorHandle<Function> typed_operator(const char* name) {
   return c10::Dispatcher::singleton()
       .findSchemaOrThrow(name, "")
       .template typed<Function>();
+}
+
+/// Sums and statistics are computed in it, whatever type the numbers have.
+inline at::ScalarType exact_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 } // namespace accelerate::kernels

@@ -70,6 +70,12 @@ void check_adam(const Options& options) {
 
 /// The parallel lists that the Adam operators take.
 struct AdamLists {
+  void reserve(size_t size) {
+    for (auto* list :
+         {&parameters, &gradients, &exp_avgs, &exp_avg_sqs, &steps}) {
+      list->reserve(size);
+    }
+  }
   void add(
       const at::Tensor& parameter,
       AdamState& state,
@@ -241,8 +247,11 @@ void AdamOf<Options>::update(
   AdamLists lists[2];
   for (const auto& parameter : parameters) {
     const auto copy = this->copy_of(parameter);
-    lists[copy.defined()].add(
-        parameter, this->state_of(parameter), options.amsgrad, copy);
+    auto& list = lists[copy.defined()];
+    if (list.parameters.empty()) {
+      list.reserve(parameters.size());
+    }
+    list.add(parameter, this->state_of(parameter), options.amsgrad, copy);
   }
   const DeviceScalars scalars(
       this->found_inf(), this->learning_rate(), parameters[0].device());
