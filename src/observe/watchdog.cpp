@@ -293,9 +293,12 @@ RankReport Watchdog::look(const Membership& membership) {
   report.waits = waits.has_value();
   report.seconds = seconds_from(Clock::now() - waits.value_or(record->since()));
   report.operation = record->operation();
-  report.number = record->number();
-  if (membership.num_collectives) {
-    report.number = membership.num_collectives().value_or(report.number);
+  report.number = record->own_number();
+  if (report.number == 0) {
+    const auto counted = membership.num_collectives
+                             ? membership.num_collectives()
+                             : std::nullopt;
+    report.number = counted.value_or(record->number());
   }
   if (auto script = script_stack()) {
     report.stack = std::move(script->stack);

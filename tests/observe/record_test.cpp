@@ -83,11 +83,16 @@ TEST(Record, SaysWhatAThreadIsIn) {
         Part::kCommunication, nullptr, {"gather", 7, "Float", 2, {3, 4}});
     EXPECT_EQ(record.part(), Part::kCommunication);
     EXPECT_EQ(record.operation(), "gather Float[3,4]");
+    EXPECT_EQ(record.own_number(), 7u);
     const TopicScope topic("gather of a dict");
     EXPECT_EQ(record.operation(), "gather of a dict");
   }
   EXPECT_EQ(record.part(), Part::kUser);
   EXPECT_EQ(record.operation(), "");
+  EXPECT_EQ(record.number(), 7u);
+  EXPECT_EQ(record.own_number(), 0u);
+  const OperationScope made_of_others(Part::kBackward, nullptr, {"backward"});
+  EXPECT_EQ(record.own_number(), 0u);
   EXPECT_EQ(record.number(), 7u);
 }
 
