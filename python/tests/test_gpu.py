@@ -209,7 +209,8 @@ SHARDED = """
         gc.collect()
         before = torch.cuda.memory_allocated()
         model = Net()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        # A gradient of nearly zero moves nothing.
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)
         model, optimizer = accelerator.prepare(model, optimizer)
         generator = torch.Generator().manual_seed(7 + accelerator.process_index)
         for _ in range(6):
@@ -250,7 +251,7 @@ SHARDED_BY_TWO = SHARDED + """
             if is_cut(accelerator):
                 # A half of weights and moments, and what fills parts up.
                 assert at_rest < 0.6 * whole, (settings, at_rest, whole)
-        # Clipping adds squares up in another order, which AdamW makes the most of.
+        # Clipping adds squares up in another order.
         expected, _, _ = train(**run, max_norm=0.1)
         state, _, _ = train(**run, max_norm=0.1, **fsdp(**FULL))
         assert worst(state, expected) < 1e-3, worst(state, expected)
@@ -316,11 +317,20 @@ def test_sharded_training_of_processes_that_share_a_gpu_equals_ddp(tmp_path):
 SHARDED_BY_NCCL = SHARDED + """
     import torch.distributed as dist
     dist.init_process_group("nccl", init_method="file://" + __file__ + ".meet", rank=0, world_size=1)
+    HALF = dict(sharding_strategy="SHARD_GRAD_OP")
+    # The sanitizer looks for the memory of arguments before their operators run, where parameters
+    # that are gathered have none.
+    is_watched = "TORCH_CUDA_SANITIZER" in os.environ
+    every = [fsdp(**HALF), deepspeed(1), deepspeed(2)]
+    if not is_watched:
+        every += [fsdp(fsdp_version=2), deepspeed(3)]
     expected, _, _ = train()
-    for settings in (fsdp(fsdp_version=2), fsdp(sharding_strategy="SHARD_GRAD_OP"), deepspeed(3)):
-        state, _, (accelerator, model, _) = train(**settings)
+    for settings in every:
+        state, _, _ = train(**settings)
         assert worst(state, expected) == 0, (settings, worst(state, expected))
-    state, _, _ = train(**fsdp(fsdp_version=2, cpu_offload=True), max_norm=0.1)
+    # Parts on the host, whose AdamW rounds differently.
+    fields = HALF if is_watched else dict(fsdp_version=2)
+    state, _, _ = train(**fsdp(**fields, cpu_offload=True), max_norm=0.1)
     expected, _, _ = train(max_norm=0.1)
     assert worst(state, expected) < 1e-3, worst(state, expected)
     print("sharded")
