@@ -13,15 +13,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "base/str.h"
@@ -120,11 +123,22 @@ struct Symbol {
   bool is_users() const { return !frames.empty() && frames[0].is_users; }
 };
 
+/// Strings by the name that people know.
+std::string readable(std::string function) {
+  constexpr std::string_view kString =
+      "std::__cxx11::basic_string<char, std::char_traits<char>, "
+      "std::allocator<char> >";
+  for (size_t at = 0; (at = function.find(kString, at)) != std::string::npos;) {
+    function.replace(at, kString.size(), "std::string");
+  }
+  return function;
+}
+
 std::string demangled(const char* name) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(
       abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
-  return status == 0 ? text.get() : name;
+  return status == 0 ? readable(text.get()) : name;
 }
 
 bool is_library(const std::string& module) {
@@ -248,14 +262,16 @@ std::optional<Stack::Frame> frame_of(
     const std::string& function,
     const std::string& place) {
   const auto name = function.substr(0, function.find_first_of("(<"));
-  if (function.starts_with("??") || name.find("std::") != std::string::npos) {
-    return std::nullopt; // Those of the standard library are long.
+  // Those of the standard library are long; inlined, they lack its name.
+  if (function.starts_with("??") || name.find("std::") != std::string::npos ||
+      place.find("/include/c++/") != std::string::npos) {
+    return std::nullopt;
   }
   std::string line = place.substr(place.rfind('/') + 1);
   line = line.substr(0, line.find(" (discriminator"));
   const bool has_line = !line.starts_with("??") && !line.ends_with(":?");
   return Stack::Frame{
-      has_line ? str_cat(line, " in ", function) : function,
+      has_line ? str_cat(line, " in ", readable(function)) : readable(function),
       name != "_start" && !is_of_header(name)};
 }
 
@@ -316,6 +332,16 @@ Stack native_stack(pid_t thread) {
       stack.frames.push_back(std::move(frame));
     }
   }
+  // How a library comes from one function of the user's to the next.
+  const auto is_users = [](const Stack::Frame& frame) {
+    return frame.is_users;
+  };
+  stack.frames.erase(
+      std::remove_if(
+          std::find_if(stack.frames.begin(), stack.frames.end(), is_users),
+          stack.frames.end(),
+          std::not_fn(is_users)),
+      stack.frames.end());
   return stack;
 }
 

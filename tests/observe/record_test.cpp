@@ -16,11 +16,14 @@
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
 /// Found by name in a stack.
-[[gnu::noinline]] void spin_in_a_test(std::atomic<bool>& is_over) {
+[[gnu::noinline]] void spin_in_a_test(
+    std::atomic<bool>& is_over,
+    const std::string& /*name*/) {
   while (!is_over) {
   }
 }
@@ -38,13 +41,15 @@ TEST(NativeStack, IsTakenOfAThreadThatSpins) {
   std::atomic<bool> is_over = false;
   std::thread spinning([&] {
     thread = RankRecord::of_this_thread().thread();
-    spin_in_a_test(is_over);
+    spin_in_a_test(is_over, "name");
   });
   ASSERT_TRUE(testing::eventually([&] { return thread != 0; }));
   const auto stack = native_stack(thread);
   is_over = true;
   spinning.join();
-  EXPECT_THAT(text_of(stack), HasSubstr("spin_in_a_test"));
+  EXPECT_THAT(
+      text_of(stack),
+      AllOf(HasSubstr("spin_in_a_test("), HasSubstr("std::string const&")));
 }
 
 TEST(NativeStack, LeavesAHandlerOfTheProgramsAlone) {
