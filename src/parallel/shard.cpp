@@ -45,6 +45,9 @@ class ShardEngine final : public ParallelEngine {
         frozen_.push_back(i);
       }
     }
+    for (const auto& parameter : model_.model().parameters) {
+      memories_.push_back(memory_of(parameter));
+    }
   }
 
   bool is_local() const override { return false; }
@@ -60,6 +63,7 @@ class ShardEngine final : public ParallelEngine {
           all_,
           frozen_,
           "that no rank would take its gradient; unfreeze before prepare");
+      check_memories();
     }
     if (gathers_.is_stale()) {
       gathers_.gather_weights();
@@ -249,6 +253,27 @@ class ShardEngine final : public ParallelEngine {
            gathers_.pass() == ShardPass::kEvaluation;
   }
 
+  static const void* memory_of(const at::Tensor& parameter) {
+    return parameter.unsafeGetTensorImpl()
+        ->unsafe_storage()
+        .unsafeGetStorageImpl();
+  }
+
+  // Other memory than the engine's would be computed with, and never trained.
+  void check_memories() const {
+    const auto& model = model_.model();
+    for (size_t i = 0; i < memories_.size(); ++i) {
+      if (memory_of(model.parameters[i]) != memories_[i]) {
+        throw UsageError(str_cat(
+            "[forward] parameter '",
+            model.names[i],
+            "' got other memory after prepare, by .data = or a conversion of "
+            "the module, expected the memory of its unit; convert before "
+            "prepare, load values with load_state()"));
+      }
+    }
+  }
+
   // As DDP: once after a forward that changed them.
   void share_buffers(bool trains) {
     const auto& group = model_.everyone();
@@ -284,6 +309,8 @@ class ShardEngine final : public ParallelEngine {
   std::optional<UnitGradients> gradients_;
   /// Into `all_`.
   std::vector<size_t> frozen_;
+  /// Of the sharded parameters, as they were placed.
+  std::vector<const void*> memories_;
   bool buffers_may_differ_ = true;
 };
 

@@ -332,7 +332,15 @@ void TrainingRun::wire() {
           model->model.parameters[i]);
     }
     for (const auto& optimizer : living_optimizers()) {
-      optimizer->wire(model->engine, parameters);
+      try {
+        optimizer->wire(model->engine, parameters);
+      } catch (...) {
+        // Models that are prepared later have nothing to do with it.
+        std::erase_if(optimizers_, [&](const auto& entry) {
+          return entry.lock() == optimizer;
+        });
+        throw;
+      }
     }
   }
 }
