@@ -33,6 +33,8 @@ constexpr milliseconds kDefaultThreshold{10'000};
 constexpr milliseconds kShortestInterval{50};
 /// From when on a store does not answer.
 constexpr milliseconds kStorePatience{3'000};
+/// How long ranks may take to ask each other, on a machine that is busy.
+constexpr milliseconds kPeersPatience{3'000};
 
 double seconds_from(Watchdog::Clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -350,9 +352,9 @@ void Watchdog::watch_threads(const std::string& threads_of) {
 
 void Watchdog::watch_data(Membership& membership) {
   // Ranks that wait for this one in a collective speak first, and name it.
-  const auto patience = membership.world_size == 1
-                            ? membership.threshold
-                            : membership.threshold * 13 / 10;
+  const auto patience =
+      membership.threshold +
+      (membership.world_size == 1 ? milliseconds(0) : kPeersPatience);
   const auto record = record_of(membership);
   if (!record || record->part() != Part::kData || membership.has_told_of_data ||
       Clock::now() - record->since() < patience) {

@@ -121,7 +121,8 @@ const std::vector<std::string> kWaiting = {
     "all ranks came:",
     // The first place is the user's, whatever libraries do to wait.
     "rank 0: waiting in all_reduce Float[[]4[]], collective [0-9]+, for "
-    "[0-9.]+ s\n      ([a-z_.]+:[0-9]+ in )?program::add_up"};
+    // Where rank 1 prints, the launcher says so in front of each line.
+    "[0-9.]+ s\n([[]rank 1[]] )?      ([a-z_.]+:[0-9]+ in )?program::add_up"};
 
 void play(const Case& one, const ProcessGroup& group) {
   group.barrier();
@@ -296,7 +297,7 @@ class HangCases : public ::testing::TestWithParam<size_t> {
     job.expect(one().said);
     if (one().name == std::string("StuckLoader")) {
       // Time for a second message of the same, which is not to come.
-      std::this_thread::sleep_for(2s);
+      std::this_thread::sleep_for(4s);
       EXPECT_THAT(job.err(), Not(HasSubstr("has given no batch")));
     }
     if (one().name == std::string("Slow")) {
