@@ -17,6 +17,7 @@
 #include "parallel/unit_gradients.h"
 #include "parallel/unused_parameters.h"
 #include "parallel/whole_gradients.h"
+#include "state/deferred_tensors.h"
 
 namespace accelerate {
 namespace {
@@ -295,6 +296,10 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
     const ShardingOptions& options) {
   check_sharding(arguments.model, options);
   check_lazy_storage();
+  // What stays whole has nobody to read it later.
+  fill_deferred(
+      split_parameters(arguments.model, options).whole.parameters,
+      arguments.device);
   refuse_second_engine(arguments.model);
   std::string units;
   for (const auto* list :
