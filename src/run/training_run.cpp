@@ -285,7 +285,12 @@ void TrainingRun::put_engine(
     const Strategy& strategy,
     std::optional<at::ScalarType> weights) {
   model->engine = make_engine(
-      {assembly_.group, model->model, options_.memory, weights, assembly_.mesh},
+      {assembly_.group,
+       model->model,
+       options_.memory,
+       weights,
+       assembly_.mesh,
+       device()},
       strategy);
   model->weights = weights;
   model->as_prepared = ParameterSnapshot(model->model);
