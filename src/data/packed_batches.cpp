@@ -63,10 +63,9 @@ std::vector<std::vector<int64_t>> PackedBatchSampler::batches(
           " samples whose length is known"));
     }
     const int64_t length = lengths_[static_cast<size_t>(index)];
-    if (batches.empty() ||
-        !has_room(
-            static_cast<int64_t>(batches.back().size()) + 1,
-            num_tokens + length)) {
+    if (batches.empty() || !has_room(
+                               static_cast<int64_t>(batches.back().size()) + 1,
+                               num_tokens + length)) {
       batches.emplace_back();
       num_tokens = 0;
     }

@@ -109,13 +109,12 @@ ModelInputs pack(const ModelInputs& padded, const PackOptions& options) {
           .clamp(0, max_length);
 
   const auto pack_tokens = [&](const at::Tensor& values_BT, int64_t filling) {
-    return values_BT.defined()
-               ? at::constant_pad_nd(
-                     values_BT.masked_select(is_token_BT),
-                     {0, num_missing},
-                     filling)
-                     .unsqueeze(0)
-               : values_BT;
+    return values_BT.defined() ? at::constant_pad_nd(
+                                     values_BT.masked_select(is_token_BT),
+                                     {0, num_missing},
+                                     filling)
+                                     .unsqueeze(0)
+                               : values_BT;
   };
   ModelInputs packed{
       .input_ids = pack_tokens(ids_BT, 0),

@@ -12,8 +12,8 @@ PackedRows::PackedRows(at::Tensor mask_SL, int64_t num_tokens)
   const auto ends_S = mask_SL_.ne(0).sum(1).cumsum(0);
   starts_ = at::constant_pad_nd(ends_S, {1, 0}).to(at::kInt);
   const auto tokens_T = at::arange(num_tokens_, ends_S.options());
-  sequences_T_ = at::searchsorted(
-      ends_S, tokens_T, /*out_int32=*/false, /*right=*/true);
+  sequences_T_ =
+      at::searchsorted(ends_S, tokens_T, /*out_int32=*/false, /*right=*/true);
   positions_1T_ =
       (tokens_T - starts_.index_select(0, sequences_T_)).unsqueeze(0);
 }

@@ -200,6 +200,16 @@ void OptimizerStep::step(StepScalars scalars) {
       [&](ParallelEngine& engine) { engine.after_step(!is_left_out); });
 }
 
+void OptimizerStep::set_done(bool is_done, at::Tensor overflow) {
+  is_done_ = is_done;
+  overflow_ = std::move(overflow);
+  was_skipped_ = false;
+}
+
+bool OptimizerStep::holds_scaled_gradients() {
+  return scaler_ && !scaler_->is_unscaled(this) && !gradients().empty();
+}
+
 bool OptimizerStep::did_step() const {
   if (step_state_->is_captured()) {
     throw UsageError(

@@ -364,8 +364,8 @@ void TrainingRun::backward(
   }
   at::Tensor weighted =
       accumulation_->weigh(loss, options.weight, *step_state_, *reductions_);
+  settle_scale();
   if (scaler_) {
-    move_scale(*scaler_, living_optimizers());
     weighted = scaler_->scale(weighted);
   }
   SeamScope scope(
@@ -569,9 +569,6 @@ std::string TrainingRun::why_not_to_capture(
     return str_cat(
         "the run has ", group().world_size(), " processes, expected one");
   }
-  if (scaler_) {
-    return "fp16 scales losses by what the host has seen, expected bf16";
-  }
   if (std::holds_alternative<OwnEngine>(assembly_.strategy)) {
     return "the run has an engine of its own, expected one of this library";
   }
@@ -594,6 +591,11 @@ std::string TrainingRun::why_not_to_capture(
     if (auto why = optimizer->optimizer().prepare_capture(); !why.empty()) {
       return why;
     }
+    if (scaler_ && !optimizer->optimizer().takes_scalars()) {
+      return "fp16 has the host leave out steps of an optimizer, expected one "
+             "that the device tells so: accelerate::optim's AdamW, Adam or "
+             "SGD, in Python one with `fused`";
+    }
   }
   // Replays of one window add to the same memory.
   step_state_->set_keeps_gradients(num_accumulation_steps() > 1);
@@ -602,6 +604,7 @@ std::string TrainingRun::why_not_to_capture(
 
 RunTrace TrainingRun::trace(const std::function<void()>& work) {
   write_learning_rates();
+  settle_scale();
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
   for (const auto& model : living_models()) {
     for (const auto& parameter : model->model.parameters) {
@@ -629,6 +632,12 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
     for (auto& [tensor, gradient] : gradients) {
       tensor.mutable_grad() = gradient;
     }
+    for (const auto& optimizer : optimizers) {
+      optimizer->set_done(false);
+      if (scaler_) {
+        scaler_->forget(optimizer.get());
+      }
+    }
     throw;
   }
   step_state_->set_captured(false);
@@ -639,14 +648,36 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
       progress_->num_backwards - num_backwards};
   for (const auto& optimizer : optimizers) {
     if (optimizer->is_done()) {
-      trace.optimizers.push_back(optimizer);
+      trace.optimizers.push_back({optimizer, optimizer->overflow()});
     }
   }
   return trace;
 }
 
+void TrainingRun::settle_scale() {
+  if (scaler_) {
+    move_scale(*scaler_, living_optimizers());
+  }
+}
+
+void TrainingRun::end_recorded_step() {
+  const auto optimizers = living_optimizers();
+  const auto steps = [](const auto& optimizer) { return optimizer->is_done(); };
+  const auto waits = [](const auto& optimizer) {
+    return !optimizer->is_done() && optimizer->holds_scaled_gradients();
+  };
+  if (std::any_of(optimizers.begin(), optimizers.end(), steps) &&
+      std::any_of(optimizers.begin(), optimizers.end(), waits)) {
+    throw UsageError(
+        "[capture] an optimizer holds fp16 gradients whose scale moves with "
+        "the step of another, expected steps of all in the function");
+  }
+  settle_scale();
+}
+
 void TrainingRun::repeat(const RunTrace& trace) {
   note_step();
+  settle_scale();
   const auto counts = step_state_->counts();
   step_state_->set_counts(
       {counts.num_forwards + trace.counts.num_forwards,
@@ -654,9 +685,13 @@ void TrainingRun::repeat(const RunTrace& trace) {
   accumulation_->note_backwards(
       trace.num_backwards, step_state_->sync_gradients());
   progress_->num_backwards += trace.num_backwards;
-  for (const auto& optimizer : trace.optimizers) {
+}
+
+void TrainingRun::end_replay(const RunTrace& trace) {
+  for (const auto& [optimizer, overflow] : trace.optimizers) {
     if (const auto alive = optimizer.lock()) {
-      alive->set_done(true);
+      // Other graphs may write where the flag lies.
+      alive->set_done(true, overflow.defined() ? overflow.clone() : overflow);
     }
   }
 }

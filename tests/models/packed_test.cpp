@@ -40,8 +40,7 @@ TEST(Pack, LeavesPaddingOut) {
 
 TEST(Pack, FillsUpWithSequencesThatDoNotCount) {
   const auto packed = pack(
-      padded_batch(),
-      {.num_tokens = 11, .num_sequences = 6, .max_length = 4});
+      padded_batch(), {.num_tokens = 11, .num_sequences = 6, .max_length = 4});
   expect_equal(
       packed.input_ids, torch::tensor({{5, 6, 7, 8, 9, 4, 0, 0, 0, 0, 0}}));
   expect_equal(
