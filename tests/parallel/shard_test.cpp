@@ -598,7 +598,7 @@ TEST(Sharded, RefusesRawBackwardAndMemoryOfTheUsersInEveryStage) {
       EXPECT_THAT(
           [&] { loss_of(net, group.rank(), 1); },
           ThrowsMessage<UsageError>(
-              AllOf(HasSubstr("words.weight"), HasSubstr("other memory"))));
+              AllOf(HasSubstr("'head'"), HasSubstr("other memory"))));
     }
   });
 }
