@@ -64,8 +64,23 @@ bool is_for_cudnn(const at::Tensor& queries_BHTD, const AttentionMask& mask) {
          !mask.bias.defined() && queries_BHTD.size(2) >= kMinTokens;
 }
 
-// Whether torch computes such attention by its flash kernels, which know packed
-// sequences: 16-bit numbers on a GPU that is new enough.
+// While it lives, cuDNN is not asked for attention.
+class WithoutCudnn {
+ public:
+  WithoutCudnn() : was_enabled_(at::globalContext().userEnabledCuDNNSDP()) {
+    at::globalContext().setSDPUseCuDNN(false);
+  }
+  ~WithoutCudnn() { at::globalContext().setSDPUseCuDNN(was_enabled_); }
+  WithoutCudnn(const WithoutCudnn&) = delete;
+  WithoutCudnn& operator=(const WithoutCudnn&) = delete;
+
+ private:
+  bool was_enabled_;
+};
+
+// Whether torch has flash kernels for such attention, which know packed
+// sequences: 16-bit numbers on a GPU that is new enough. On the newest torch
+// would rather take cuDNN.
 bool is_for_flash(
     const at::Tensor& queries,
     const at::Tensor& keys,
@@ -73,6 +88,7 @@ bool is_for_flash(
     const AttentionMask& mask,
     const AttentionOptions& options) {
   constexpr int64_t kMultiple = 8; // Other heads are padded by torch's caller.
+  const WithoutCudnn without_cudnn;
   return !queries.is_cpu() && queries.size(3) % kMultiple == 0 &&
          at::_fused_sdp_choice(
              queries,

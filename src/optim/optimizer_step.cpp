@@ -146,6 +146,7 @@ void move_scale(
 }
 
 void OptimizerStep::step(StepScalars scalars) {
+  ++num_calls_;
   is_done_ = false;
   was_skipped_ = false;
   overflow_ = at::Tensor();

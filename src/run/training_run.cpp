@@ -569,6 +569,11 @@ std::string TrainingRun::why_not_to_capture(
     return str_cat(
         "the run has ", group().world_size(), " processes, expected one");
   }
+  if (std::holds_alternative<DdpOptions>(assembly_.strategy)) {
+    // They were made outside of any recording, and would wait inside of it.
+    return "gradients meet in a process group by hooks of the default stream, "
+           "expected a process that was started by itself";
+  }
   if (std::holds_alternative<OwnEngine>(assembly_.strategy)) {
     return "the run has an engine of its own, expected one of this library";
   }
@@ -616,8 +621,10 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
   const auto counts = step_state_->counts();
   const int64_t num_backwards = progress_->num_backwards;
   const auto optimizers = living_optimizers();
+  std::vector<int64_t> num_calls;
   for (const auto& optimizer : optimizers) {
     optimizer->set_done(false);
+    num_calls.push_back(optimizer->num_calls());
   }
   step_state_->set_captured(true);
   try {
@@ -646,9 +653,11 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
       {now.num_forwards - counts.num_forwards,
        now.num_backwards - counts.num_backwards},
       progress_->num_backwards - num_backwards};
-  for (const auto& optimizer : optimizers) {
-    if (optimizer->is_done()) {
-      trace.optimizers.push_back({optimizer, optimizer->overflow()});
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    const auto& optimizer = optimizers[i];
+    if (optimizer->num_calls() != num_calls[i]) {
+      trace.optimizers.push_back(
+          {optimizer, optimizer->is_done(), optimizer->overflow()});
     }
   }
   return trace;
@@ -688,10 +697,11 @@ void TrainingRun::repeat(const RunTrace& trace) {
 }
 
 void TrainingRun::end_replay(const RunTrace& trace) {
-  for (const auto& [optimizer, overflow] : trace.optimizers) {
+  for (const auto& [optimizer, is_done, overflow] : trace.optimizers) {
     if (const auto alive = optimizer.lock()) {
       // Other graphs may write where the flag lies.
-      alive->set_done(true, overflow.defined() ? overflow.clone() : overflow);
+      alive->set_done(
+          is_done, overflow.defined() ? overflow.clone() : overflow);
     }
   }
 }

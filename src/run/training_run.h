@@ -42,12 +42,15 @@ inline constexpr const char* kLatestCheckpoint = "latest";
 struct RunTrace {
   StepState::Counts counts = {};
   int64_t num_backwards = 0;
-  struct Stepped {
+  /// An optimizer whose `step` was called.
+  struct Called {
     std::weak_ptr<OptimizerStep> optimizer;
+    /// Not in the middle of a window.
+    bool is_done;
     /// Where the recorded step writes whether it was left out.
     at::Tensor overflow;
   };
-  std::vector<Stepped> optimizers = {};
+  std::vector<Called> optimizers = {};
 };
 
 class ACCELERATE_API TrainingRun {
