@@ -249,6 +249,7 @@ class ParameterSet:
         tied: dict[str, str] = ...,
         transient_buffers: set[str] = ...,
         units: list[str] = ...,
+        whole: list[str] = ...,
     ) -> None: ...
     @property
     def names(self) -> list[str]: ...
@@ -264,6 +265,8 @@ class ParameterSet:
     def transient_buffers(self) -> set[str]: ...
     @property
     def units(self) -> list[str]: ...
+    @property
+    def whole(self) -> list[str]: ...
 
 class Forward:
     @property

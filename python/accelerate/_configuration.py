@@ -115,7 +115,7 @@ class Configuration:
 
     def _shard_options(self, options: _C.AcceleratorOptions) -> None:
         """What the run shards, and how."""
-        self._shards = False
+        self._shards = self._spreads = self._gathers_bf16 = False
         self._deepspeed_plugin = self.state.deepspeed_plugin
         if self._deepspeed_plugin is not None:
             shard = _deepspeed.sharding_options(self._deepspeed_plugin, self.state.device)
@@ -128,9 +128,13 @@ class Configuration:
                 self.state.device,
                 self.mixed_precision,
             )
+            self._gathers_bf16 = _fully_sharded.gathers_bf16(self.state.fsdp_plugin)
+            options.master_weights = self._has_masters = self._has_masters or self._gathers_bf16
         else:
             return
         self._shards = shard.stage > 0
+        # Parameters too; a process alone has them whole.
+        self._spreads = shard.stage == _fully_sharded.PARAMETERS and not self.state.group.is_solo
         if self._shards and options.ddp.compression != _C.Compression.none:
             raise UsageError(
                 "[Accelerator] got a comm_hook and sharded models, whose gradients travel as they "

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from accelerate import _C, _debug
+from accelerate._fully_sharded import GRADIENTS, OPTIMIZER, PARAMETERS
 from accelerate.errors import UsageError
 from accelerate.state import AcceleratorState, is_initialized
 from accelerate.utils.dataclasses import DeepSpeedPlugin
@@ -20,7 +21,6 @@ from accelerate.utils.environment import parse_flag_from_env
 
 _SWITCH = "ACCELERATE_USE_DEEPSPEED"
 _STAGES = (0, 1, 2, 3)
-_OPTIMIZER, _GRADIENTS, _PARAMETERS = 1, 2, 3
 _MIN_UNIT_NUMBERS = 65_536
 
 # What a configuration may say, with a trailing dot for everything below. Of what is not listed
@@ -137,7 +137,7 @@ def sharding_options(plugin: DeepSpeedPlugin, device: torch.device) -> _C.Shardi
 
 def reduces_each_batch(plugin: DeepSpeedPlugin) -> bool:
     """Whether only parts of gradients are kept while they are accumulated."""
-    return plugin.zero_stage >= _GRADIENTS
+    return plugin.zero_stage >= GRADIENTS
 
 
 def _leaves(node: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -184,7 +184,7 @@ def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
     a part with its state, so that either section asks for both."""
     is_wanted = False
     # The lowest stages that have such a part, as DeepSpeed's.
-    for what, lowest in (("optimizer", _OPTIMIZER), ("param", _PARAMETERS)):
+    for what, lowest in (("optimizer", OPTIMIZER), ("param", PARAMETERS)):
         where = plugin.get_value(f"zero_optimization.offload_{what}.device")
         if where in (None, "none"):
             continue

@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from accelerate import _C
+from accelerate import _C, _debug
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
 from accelerate.utils.environment import parse_flag_from_env
 
 _SWITCH = "ACCELERATE_USE_FSDP"
-_GRADIENTS, _PARAMETERS = 2, 3
+# Stages, as the engine and DeepSpeed count them.
+OPTIMIZER, GRADIENTS, PARAMETERS = 1, 2, 3
 # Blocks that nobody has named may be small; those of a policy are taken as they are.
 _MIN_UNIT_NUMBERS = 65_536
 
@@ -48,6 +50,7 @@ def sharding_options(
         stage=_stage_of(plugin),
         min_unit_numbers=0 if has_policy else _MIN_UNIT_NUMBERS,
         prefetch=1,
+        reduce_dtype=_reduce_dtype(plugin),
         num_replicas=_num_replicas(plugin, environment),
         cpu_offload=_is_offloaded(plugin, device),
     )
@@ -84,23 +87,20 @@ def _num_replicas(
 
 def _stage_of(plugin: FullyShardedDataParallelPlugin) -> int:
     if plugin.fsdp_version == 2:
-        return _PARAMETERS if plugin.reshard_after_forward else _GRADIENTS
+        return PARAMETERS if plugin.reshard_after_forward else GRADIENTS
     name = plugin.sharding_strategy.name
     stages = {
         "NO_SHARD": 0,
-        "SHARD_GRAD_OP": _GRADIENTS,
-        "_HYBRID_SHARD_ZERO2": _GRADIENTS,
-        "HYBRID_SHARD": _PARAMETERS,
-        "FULL_SHARD": _PARAMETERS,
+        "SHARD_GRAD_OP": GRADIENTS,
+        "_HYBRID_SHARD_ZERO2": GRADIENTS,
+        "HYBRID_SHARD": PARAMETERS,
+        "FULL_SHARD": PARAMETERS,
     }
     return stages[name]
 
 
 def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin) -> None:
     given = {
-        "ignored_modules, whose parameters would be sharded too; freeze them": (
-            plugin.ignored_modules is not None
-        ),
         "param_init_fn, which nothing calls: parameters on the meta device get memory and process "
         "0's values; leave it out": plugin.param_init_fn is not None,
         "activation_checkpointing_offload, which this version does not have; leave it out": (
@@ -114,14 +114,62 @@ def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin) -> None:
             raise NotImplementedError(f"[FSDP] got {what}")
 
 
+def gathers_bf16(plugin: FullyShardedDataParallelPlugin) -> bool:
+    """Whether the model reads bf16, which is what is gathered, while parts in fp32 are trained."""
+    return getattr(_given_policy(plugin), "param_dtype", None) == torch.bfloat16
+
+
+def fill_policy(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
+    """As the original, gives a plugin without a policy that of the run's precision. It is there to
+    be read: operators cast."""
+    plugin._is_policy_filled_in = _given_policy(plugin) is None  # type: ignore[attr-defined]
+    plugin.set_mixed_precision(precision)
+
+
+def _given_policy(plugin: FullyShardedDataParallelPlugin) -> Any:
+    """The user's own, which is followed."""
+    is_filled_in = getattr(plugin, "_is_policy_filled_in", False)
+    return None if is_filled_in else plugin.mixed_precision_policy
+
+
+def _reduce_dtype(plugin: FullyShardedDataParallelPlugin) -> str:
+    policy = _given_policy(plugin)
+    # As in torch, what is left out is what the model reads.
+    wanted = policy and (policy.reduce_dtype or policy.param_dtype)
+    if wanted != torch.bfloat16:
+        return "no"
+    if _stage_of(plugin) == 0:
+        raise UsageError(
+            "[FSDP] got a mixed_precision_policy that reduces in bf16 with NO_SHARD, which is data "
+            "parallel training, expected a strategy that cuts; use SHARD_GRAD_OP, or leave the "
+            "policy out"
+        )
+    return "bf16"
+
+
 def _check_precision(plugin: FullyShardedDataParallelPlugin, mixed_precision: str) -> None:
-    wanted = getattr(plugin.mixed_precision_policy, "param_dtype", None)
+    policy = plugin.mixed_precision_policy
+    wanted = getattr(policy, "param_dtype", None)
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(mixed_precision, torch.float32)
     if wanted not in (None, dtype):
         raise UsageError(
             f"[FSDP] got a mixed_precision_policy that computes in {wanted} in a run that computes "
             f"in {dtype}, expected the same; give mixed_precision to the Accelerator, and leave "
             "the policy out"
+        )
+    if not gathers_bf16(plugin):
+        return
+    casts_inputs = "cast_forward_inputs" if plugin.fsdp_version == 2 else "cast_root_forward_inputs"
+    for field, expected in ((casts_inputs, True), ("keep_low_precision_grads", False)):
+        if getattr(policy, field, expected) != expected:
+            raise NotImplementedError(
+                f"[FSDP] got a mixed_precision_policy with {field}={not expected}, which this "
+                f"version does not have; leave it {expected}"
+            )
+    if plugin.ignored_modules is not None:
+        raise NotImplementedError(
+            "[FSDP] got ignored_modules and a mixed_precision_policy with param_dtype bf16, of "
+            "which those would be left out; leave param_dtype out"
         )
 
 
@@ -164,6 +212,29 @@ def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> 
     # A module may have none, or none of its own: the first name of a parameter counts.
     names = [name for name, _ in model.named_parameters()]
     return [unit for unit in units if any(name.startswith(f"{unit}.") for name in names)]
+
+
+def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Module) -> list[str]:
+    """The names of the parameters of `ignored_modules`: modules, or a pattern of their names."""
+    ignored = None if plugin is None else plugin.ignored_modules
+    if ignored is None:
+        return []
+    if isinstance(ignored, str):
+        pattern = re.compile(ignored)
+        found = [part for name, part in model.named_modules() if pattern.fullmatch(name)]
+    else:
+        # Some may be another model's.
+        parts = set(model.modules())
+        found = [part for part in ignored if part in parts]
+    chosen = {id(parameter) for part in found for parameter in part.parameters()}
+    names = [name for name, parameter in model.named_parameters() if id(parameter) in chosen]
+    if not names:
+        _debug.warn(
+            f"[prepare] ignored_modules has no parameter of this {type(model).__name__}, which is "
+            "sharded whole",
+            stacklevel=4,
+        )
+    return names
 
 
 def _wrapped(model: torch.nn.Module, policy: Any) -> dict[str, torch.nn.Module]:

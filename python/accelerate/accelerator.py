@@ -35,6 +35,7 @@ from accelerate.prepared_module import (
     attach,
     compiled,
     context_of,
+    has_compiled_parts,
     parameter_set,
     refuse_compiled,
 )
@@ -313,6 +314,10 @@ class Accelerator(Configuration, Observation, Saving):
     def _prepare_model(
         self, model: torch.nn.Module, device_placement: bool | None, evaluation_mode: bool
     ) -> torch.nn.Module:
+        if self._spreads and not evaluation_mode:
+            # Before anything is cut.
+            if self.state.dynamo_plugin.backend != DynamoBackend.NO or has_compiled_parts(model):
+                refuse_compiled()
         known = self._find_prepared(model)
         if known is not None:
             context = context_of(known)
@@ -332,7 +337,9 @@ class Accelerator(Configuration, Observation, Saving):
         if not self._stays_where_it_is(model) and is_placed:
             _move(model, self.device)
         units = [] if plugin is None else _fully_sharded.units_of(plugin, model)
-        context = self._run.prepare_model(parameter_set(model, units), evaluation_mode)
+        # One that is to be evaluated may be trained later.
+        whole = _fully_sharded.whole_of(self.state.fsdp_plugin, model)
+        context = self._run.prepare_model(parameter_set(model, units, whole), evaluation_mode)
         self._models.append(model)
         self._prepared_models.append(model)
         return self._keep_prepared(model, context, evaluation_mode)
@@ -340,8 +347,6 @@ class Accelerator(Configuration, Observation, Saving):
     def _keep_prepared(
         self, model: torch.nn.Module, context: _C.ModelContext, evaluation_mode: bool
     ) -> torch.nn.Module:
-        if context.is_spread and self.state.dynamo_plugin.backend != DynamoBackend.NO:
-            refuse_compiled()
         prepared = attach(model, context, self._autocast(), self._bucket_bytes_cap)
         if self.state.dynamo_plugin.backend != DynamoBackend.NO:
             prepared = compiled(prepared, self.state.dynamo_plugin, evaluation_mode)
@@ -358,7 +363,8 @@ class Accelerator(Configuration, Observation, Saving):
         return None
 
     def _autocast(self) -> Autocast | None:
-        if not self.native_amp or self._has_masters:
+        # FSDP casts beside weights in bf16, as the original does.
+        if not self.native_amp or (self._has_masters and not self._gathers_bf16):
             return None
         handler = self.autocast_handler or AutocastKwargs()
         dtype = _DTYPES[self.mixed_precision]
@@ -367,7 +373,7 @@ class Accelerator(Configuration, Observation, Saving):
             dtype,
             handler.enabled,
             handler.cache_enabled,
-            is_of_engine=self._run.mixed_precision != "no",
+            is_of_engine=self._run.mixed_precision != "no" and not self._has_masters,
         )
 
     def prepare_optimizer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import typing
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +87,9 @@ class _Adapter:
         self.result: Any = None
         # Groups whose rate was made a tensor for steps that are recorded.
         self._is_captured = False
+        # Trains parts or masters of parameters, of which models must hear.
+        self._trains_others = False
+        self._is_stepping = False
 
     def parameters(self) -> list[torch.Tensor]:
         return [p for group in self._optimizer.param_groups for p in group["params"]]
@@ -110,6 +114,10 @@ class _Adapter:
         after = {id(before): new for _, before, new in replacements}
         for group in self._optimizer.param_groups:
             group["params"] = [after.get(id(p), p) for p in group["params"]]
+        if not self._trains_others:
+            self._trains_others = True
+            # Not a method of this object: the optimizer would keep it alive.
+            self._optimizer.register_step_pre_hook(_refuse_own_steps(weakref.ref(self)))
 
     def why_no_slices(self) -> str:
         """Why it cannot train a part of a parameter as it trains the whole."""
@@ -158,10 +166,30 @@ class _Adapter:
             del optimizer.grad_scale, optimizer.found_inf
 
     def _step(self) -> None:
-        if self.closure is None:
-            self.result = self._optimizer.step()
-        else:
-            self.result = self._optimizer.step(self.closure)
+        self._is_stepping = True
+        try:
+            if self.closure is None:
+                self.result = self._optimizer.step()
+            else:
+                self.result = self._optimizer.step(self.closure)
+        finally:
+            self._is_stepping = False
+
+    def check_shapes(self, state_dict: dict[str, Any]) -> None:
+        """Raises where a state is not of what is trained; torch would say so in the next step."""
+        parameters = self.parameters() if self._trains_others else []
+        for index, entries in state_dict.get("state", {}).items():
+            if not (isinstance(index, int) and index < len(parameters)):
+                continue
+            shape = parameters[index].shape
+            for key, value in entries.items() if isinstance(entries, dict) else ():
+                if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape != shape:
+                    raise UsageError(
+                        f"[load_state_dict] got '{key}' of shape {tuple(value.shape)} for parameter "
+                        f"{index}, of which this process trains {tuple(shape)}, expected its own "
+                        "state_dict(); accelerator.load_state loads a checkpoint of any number of "
+                        "processes"
+                    )
 
     def zero_grad(self, set_to_none: bool) -> None:
         if self.set_to_none is None and set_to_none:
@@ -244,7 +272,7 @@ class _Adapter:
         for number, (group, rest) in enumerate(zip(present, own["groups"])):
             loaded = _parts_of(flat, f"groups.{number}")
             groups.append({**rest, **loaded, "params": group["params"]})
-            del groups[-1]["parameters"]
+            groups[-1].pop("parameters", None)  # A group may be empty.
         state: dict[Any, Any] = dict(own["state"])
         for index, name in enumerate(names):
             prefix = f"state.{name}."
@@ -254,6 +282,21 @@ class _Adapter:
                     held = value.clone() if isinstance(value, torch.Tensor) else value
                     state.setdefault(index, {})[key[len(prefix) :]] = held
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _refuse_own_steps(adapter: weakref.ref[_Adapter]) -> Callable:
+    """A hook of an optimizer whose steps models hear of by the prepared one alone."""
+
+    def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        owner = adapter()
+        if owner is not None and not owner._is_stepping:
+            raise UsageError(
+                f"[step] got a step of the {type(optimizer).__name__} that was handed to prepare, "
+                "which trains parts or masters of the weights: the model would not hear of it, "
+                "expected one of the optimizer that prepare gave back"
+            )
+
+    return check
 
 
 class AcceleratedOptimizer(torch.optim.Optimizer):
@@ -318,6 +361,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._adapter.check_shapes(state_dict)
         self.optimizer.load_state_dict(state_dict)
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import sys
 import threading
 import typing
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from typing import Any, NoReturn
 
@@ -50,9 +50,11 @@ class Scope(AbstractContextManager, ContextDecorator):
                 inner.exit()
 
 
-def parameter_set(module: torch.nn.Module, units: list[str] | None = None) -> _C.ParameterSet:
+def parameter_set(
+    module: torch.nn.Module, units: Sequence[str] = (), whole: Sequence[str] = ()
+) -> _C.ParameterSet:
     """The named tensors of a module, each once. `units`: the names of modules whose parameters are
-    read together."""
+    read together; `whole`: those of parameters that are never cut."""
     parameters = dict(module.named_parameters())
     buffers = dict(module.named_buffers())
     tied = {
@@ -72,7 +74,8 @@ def parameter_set(module: torch.nn.Module, units: list[str] | None = None) -> _C
         sparse_gradients={name for name, p in parameters.items() if id(p) in sparse},
         tied=tied,
         transient_buffers=_transient_buffers(module) & buffers.keys(),
-        units=units or [],
+        units=list(units),
+        whole=list(whole),
     )
 
 
@@ -142,6 +145,14 @@ def _bare_autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> Itera
         torch.set_autocast_dtype(device_type, before[1])
 
 
+def has_compiled_parts(module: torch.nn.Module) -> bool:
+    """Whether `torch.compile` made it or a module inside of it, or was told to."""
+    return any(
+        part._compiled_call_impl is not None or is_compiled_module(part)
+        for part in module.modules()
+    )
+
+
 def refuse_compiled() -> NoReturn:
     raise UsageError(
         "[prepare] got a compiled model whose parameters are sharded, which compiled code would "
@@ -151,6 +162,7 @@ def refuse_compiled() -> NoReturn:
 
 
 _REDUCED = (torch.float16, torch.bfloat16)
+_READ_OF_MEMORY = "[shard] got a read of the memory"
 
 
 class _Buckets:
@@ -230,8 +242,12 @@ class _Engine:
         before, ddp._active_ddp_module = ddp._active_ddp_module, self._buckets
         try:
             output = function(*args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             forward.abandon()
+            # Of a part that was compiled since, by way of its memory.
+            if _READ_OF_MEMORY in str(error) and self.context.is_spread:
+                if has_compiled_parts(self.module) or "forward" in self.module.__dict__:
+                    refuse_compiled()
             raise
         finally:
             ddp._active_ddp_module = before
@@ -307,6 +323,8 @@ class _Prepared(_Retyped):
         _set_type(self, _type_of(_Prepared, kind))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
+        if self._accelerate_engine.context.is_spread:
+            refuse_compiled()
         # What is compiled stays in the attributes, and must not know the engine.
         self._accelerate_engine.module.compile(*args, **kwargs)
 
@@ -393,6 +411,22 @@ def _engine_forward(kind: type) -> Callable:
     return _keep_out_of_graphs(forward)
 
 
+def _inner_generate(kind: type) -> Callable:
+    """Of PEFT's models, which call the module inside of them: one pass of the engine around all of
+    it. All processes make equally many tokens, as none may gather alone."""
+
+    @functools.wraps(kind.generate)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = self._accelerate_engine
+        run = functools.partial(kind.generate, self)
+        if engine.is_inside or not engine.context.is_spread:
+            return run(*args, **kwargs)
+        with torch.no_grad():
+            return engine.run(run, args, {"synced_gpus": True, **kwargs})
+
+    return generate
+
+
 def _precise_forward(kind: type) -> Callable:
     @functools.wraps(kind.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -426,6 +460,8 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     # Scripted modules have no forward in Python.
     if getattr(kind, "forward", None) is not None:
         members["forward"] = _FORWARDS[base](kind)
+    if base is _Prepared and hasattr(kind, "generate") and hasattr(kind, "get_base_model"):
+        members["generate"] = _inner_generate(kind)
     if base is _Prepared:
         for name, member in _as_of_ddp().items():
             if not hasattr(kind, name):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from accelerate import _C
+from accelerate import _C, _fully_sharded
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPlugin
@@ -405,7 +405,7 @@ class AcceleratorState:
         # A process on its own has nobody to share with.
         elif fsdp_plugin is not None and self._partial.distributed_type != DistributedType.NO:
             if precision != "no":
-                fsdp_plugin.set_mixed_precision(precision)
+                _fully_sharded.fill_policy(fsdp_plugin, precision)
             self.fsdp_plugin = fsdp_plugin
             self.distributed_type = DistributedType.FSDP
 

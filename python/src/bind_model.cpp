@@ -60,7 +60,8 @@ void bind_model(py::module_& module) {
                       std::set<std::string> sparse_gradients,
                       std::map<std::string, std::string> tied,
                       std::set<std::string> transient_buffers,
-                      std::vector<std::string> units) {
+                      std::vector<std::string> units,
+                      std::vector<std::string> whole) {
             return ParameterSet{
                 std::move(names),
                 std::move(parameters),
@@ -69,7 +70,8 @@ void bind_model(py::module_& module) {
                 std::move(sparse_gradients),
                 std::move(tied),
                 std::move(transient_buffers),
-                std::move(units)};
+                std::move(units),
+                std::move(whole)};
           }),
           py::arg("names"),
           py::arg("parameters"),
@@ -78,14 +80,16 @@ void bind_model(py::module_& module) {
           py::arg("sparse_gradients"),
           py::arg("tied") = std::map<std::string, std::string>(),
           py::arg("transient_buffers") = std::set<std::string>(),
-          py::arg("units") = std::vector<std::string>())
+          py::arg("units") = std::vector<std::string>(),
+          py::arg("whole") = std::vector<std::string>())
       .def_readonly("names", &ParameterSet::names)
       .def_readonly("parameters", &ParameterSet::parameters)
       .def_readonly("buffer_names", &ParameterSet::buffer_names)
       .def_readonly("buffers", &ParameterSet::buffers)
       .def_readonly("tied", &ParameterSet::tied)
       .def_readonly("transient_buffers", &ParameterSet::transient_buffers)
-      .def_readonly("units", &ParameterSet::units);
+      .def_readonly("units", &ParameterSet::units)
+      .def_readonly("whole", &ParameterSet::whole);
   py::class_<Forward>(module, "Forward")
       .def_property_readonly("wants_outputs", &Forward::wants_outputs)
       .def("finish", &Forward::finish, py::arg("outputs"), release)

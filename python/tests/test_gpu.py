@@ -293,6 +293,15 @@ SHARDED_BY_TWO = SHARDED + """
     for fields, bound in ((FULL, 0), ({**FULL, "cpu_offload": True}, 1e-3)):
         state, _, _ = train(mixed_precision="fp16", **fsdp(**fields))
         assert worst(state, expected) <= bound, (fields, worst(state, expected))
+    # A policy that gathers bf16: the same numbers, whatever is cut.
+    from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
+    bf16 = torch.bfloat16
+    expected, _, _ = train(mixed_precision="bf16", **fsdp(
+        **HALF, mixed_precision_policy=MixedPrecision(param_dtype=bf16, reduce_dtype=bf16)))
+    state, _, _ = train(mixed_precision="bf16", **fsdp(
+        **FULL, mixed_precision_policy=MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=bf16)))
+    assert worst(state, expected) == 0, worst(state, expected)
+    assert all(value.dtype == torch.float32 for name, value in state.items() if "norm" in name)
     # Without a stage that cuts it, nothing could move to the host.
     for settings in (fsdp(sharding_strategy="NO_SHARD", cpu_offload=True),
                      deepspeed(0, offload_optimizer_device="cpu"),

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import textwrap
 import warnings
 from pathlib import Path
 
+import accelerate
 import pytest
 import ranks
 import torch
+from both_packages import python_with
 from original import originals_python
 from tiers import cases
 
@@ -193,7 +196,7 @@ def test_training_equals_data_parallel_training(tmp_path):
 
 PYTORCH = COMMON + """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     class Plain(torch.nn.Module):
         def __init__(self):
@@ -208,32 +211,73 @@ PYTORCH = COMMON + """
                 x = block(x)
             return torch.nn.functional.cross_entropy(self.head(x.mean(1)), input_ids[:, 0])
 
-    def steps(model, optimizer, backward):
+    def steps(model, optimizer, backward, before_step=lambda: None):
         for batch in batches(accelerator):
             backward(model(**batch))
+            before_step()
             optimizer.step()
             optimizer.zero_grad()
 
-    accelerator = begin(steps=1, fsdp_version=2, reshard_after_forward=True)
-    torch.manual_seed(1)
-    model = Plain()
-    begun = copy.deepcopy(model)
-    theirs = copy.deepcopy(model)
-    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
-    steps(model, optimizer, accelerator.backward)
-    state = accelerator.get_state_dict(model)
+    def compare(make_optimizer, bound, policy=None, ignored=None):
+        "The most that weights differ by from those of torch, which must have moved."
+        global accelerator
+        AcceleratorState._reset_state()
+        plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2, reshard_after_forward=True, ignored_modules=ignored,
+            mixed_precision_policy=policy, auto_wrap_policy="TRANSFORMER_BASED_WRAP",
+            transformer_cls_names_to_wrap=["Block"])
+        is_bf16 = policy is not None and policy.param_dtype == torch.bfloat16
+        accelerator = Accelerator(fsdp_plugin=plugin, mixed_precision="bf16" if is_bf16 else "no")
+        torch.manual_seed(1)
+        model = Plain()
+        begun = copy.deepcopy(model)
+        theirs = copy.deepcopy(model)
+        model, optimizer = accelerator.prepare(model, make_optimizer(model.parameters()))
+        steps(model, optimizer, accelerator.backward)
+        state = accelerator.get_state_dict(model)
 
-    mesh = init_device_mesh("cpu", (2,))
-    for block in theirs.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(theirs, mesh=mesh)
-    steps(theirs, torch.optim.AdamW(theirs.parameters(), lr=0.01), torch.Tensor.backward)
-    for name, part in theirs.named_parameters():
-        value = part.full_tensor()
-        if accelerator.is_main_process:
-            # AdamW makes much of the last bit of a gradient that is nearly zero.
-            assert (state[name] - value).abs().max() < 1e-4, name
-            assert (begun.get_parameter(name) - value).abs().max() > 0.01, name
+        kept = list(theirs.head.parameters()) if ignored else []
+        settings = dict(mesh=init_device_mesh("cpu", (2,)), ignored_params=set(kept))
+        if policy is not None:
+            settings["mp_policy"] = policy
+        for block in theirs.blocks:
+            fully_shard(block, **settings)
+        fully_shard(theirs, **settings)
+
+        def average():
+            # torch leaves those of ignored parameters as they are on each process.
+            for parameter in kept:
+                torch.distributed.all_reduce(parameter.grad)
+                parameter.grad /= 2
+        def call(**batch):
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+                return theirs(**batch)
+        steps(call, make_optimizer(theirs.parameters()), torch.Tensor.backward, average)
+        worst = 0
+        for name, part in theirs.named_parameters():
+            value = part.full_tensor() if hasattr(part, "full_tensor") else part
+            if accelerator.is_main_process:
+                assert state[name].dtype == torch.float32
+                assert (begun.get_parameter(name) - value).abs().max() > 20 * bound, name
+                worst = max(worst, (state[name] - value).abs().max().item())
+        assert worst <= bound, (policy, ignored, worst)
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        is_held = [id(p) in held for p in model.head.parameters()]
+        assert all(is_held) if ignored else not any(is_held)
+
+    def adamw(parameters):
+        return torch.optim.AdamW(parameters, lr=0.01)
+    def sgd(parameters):
+        return torch.optim.SGD(parameters, lr=0.5)
+    Policy = MixedPrecisionPolicy
+    bf16, fp32 = torch.bfloat16, torch.float32
+    # AdamW makes much of the last bit of a gradient that is nearly zero.
+    compare(adamw, 1e-4)
+    compare(adamw, 1e-4, ignored="head")
+    # Two numbers have one sum, however they are added: the same roundings at the same places.
+    compare(sgd, 1e-6, Policy(param_dtype=bf16, reduce_dtype=fp32))
+    compare(sgd, 1e-6, Policy(param_dtype=bf16))
+    compare(sgd, 1e-6, Policy(reduce_dtype=bf16))
     print("near", accelerator.process_index)
 """
 
@@ -244,6 +288,9 @@ def test_training_is_near_pytorchs_fsdp2(tmp_path):
 
 
 SAVE = COMMON + """
+    import pickle
+    import torch.optim.swa_utils
+    from torch.distributed.fsdp import FullyShardedDataParallel
     accelerator = begin(auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=1000)
     model, optimizer, _ = train(accelerator, Net)
     rank = accelerator.process_index
@@ -258,14 +305,49 @@ SAVE = COMMON + """
     refused(lambda: model.words.weight.detach().numpy(), "save_model")
     refused(lambda: model.words.weight.data_ptr(), "save_model")
     refused(lambda: model.load_state_dict(state), "load_state")
+    refused(lambda: torch.save(model, io.BytesIO()), "save_model")
+    refused(lambda: pickle.dumps(model), "save_model")
+    refused(lambda: copy.deepcopy(state), "save_model")
+    refused(lambda: model.words.weight.tolist(), "save_model")
+    refused(lambda: bytes(model.words.weight.untyped_storage()), "save_model")
+    refused(lambda: torch.utils.dlpack.to_dlpack(model.words.weight.detach()), "save_model")
+    refused(lambda: torch.nn.utils.parameters_to_vector(model.parameters()), "save_model")
+    refused(lambda: torch.optim.swa_utils.AveragedModel(model), "save_model")
+    refused(lambda: model.half(), "save_model")
+    with FullyShardedDataParallel.summon_full_params(model):
+        refused(lambda: model.words.weight.sum(), "save_model")
     refused(lambda: accelerator.unwrap_model(model)(torch.zeros(2, 3, dtype=torch.long)),
             "outside of a forward")
     accelerator.backward(model(**next(batches(accelerator))))
     refused(lambda: model.blocks[0].inner.weight.grad.sum(), "clip_grad_norm_")
+    refused(lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1), "clip_grad_norm_")
+    refused(lambda: optimizer.optimizer.step(), "prepare gave back")
+    optimizer.zero_grad()
+    # The optimizer's own state is this process's part.
+    mine = io.BytesIO()
+    torch.save(optimizer.state_dict(), mine)
+    mine.seek(0)
+    optimizer.load_state_dict(torch.load(mine))
+    plain = Net()
+    other = torch.optim.AdamW([p for p in plain.parameters() if p.requires_grad])
+    plain(**next(batches(accelerator))).backward()
+    other.step()
+    foreign = {**optimizer.state_dict(), "state": other.state_dict()["state"]}
+    refused(lambda: optimizer.load_state_dict(foreign), "accelerator.load_state")
     refused(lambda: accelerator.save_state("other", layout="accelerate"), "layout")
     refused(lambda: accelerator.save_state("other", safe_serialization=False), "layout")
-    refused(lambda: torch.compile(model, backend="eager")(torch.zeros(2, 3, dtype=torch.long)),
-            "torch.compile")
+    # Memory that no step would reach.
+    def read(model):
+        return model(**next(batches(accelerator)))
+    model.batch_norm.weight.data = torch.ones(16)
+    refused(lambda: read(model), "'batch_norm.weight' was given other memory")
+    accelerator = begin(sharding_strategy="SHARD_GRAD_OP")
+    model, optimizer, _ = train(accelerator, Net)
+    refused(lambda: optimizer.optimizer.step(), "prepare gave back")
+    model.head.weight.data.mul_(0.5)
+    read(model)
+    model.half()
+    refused(lambda: read(model), "given other memory")
     for kind in (torch.optim.LBFGS, torch.optim.Adafactor, torch.optim.Muon):
         chosen = [p for p in Net().parameters() if p.dim() == 2 and p.requires_grad]
         other = torch.nn.ParameterList(chosen)
@@ -357,6 +439,158 @@ def test_what_is_saved_is_whole(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+COMPILED = COMMON + """
+    def compile_blocks(model):
+        for block in model.blocks:
+            block.compile(backend="eager")
+        return model
+
+    def replace_blocks(model):
+        for number, block in enumerate(model.blocks):
+            model.blocks[number] = torch.compile(block, backend="eager")
+        return model
+
+    def compile_all(model):
+        return torch.compile(model, backend="eager")
+
+    def compile_in_place(model):
+        model.compile(backend="eager")
+        return model
+
+    # Before anything is cut, so that the model is as it was.
+    for way in (compile_blocks, replace_blocks, compile_all, compile_in_place):
+        accelerator = begin(fsdp_version=2)
+        model = way(Net())
+        refused(lambda: accelerator.prepare(model), "torch.compile")
+        assert all(p.sum().isfinite() for p in model.parameters())
+    model, _, _ = train(begin(fsdp_version=2), Net)
+    refused(lambda: compile_in_place(model), "torch.compile")
+    refused(lambda: compile_all(model)(torch.zeros(2, 3, dtype=torch.long)), "torch.compile")
+    print("compiled", os.environ["RANK"])
+"""
+
+
+def test_compiled_models_are_refused_where_parameters_are_cut(tmp_path):
+    out = ranks.fork_ours(COMPILED, tmp_path)
+    assert "compiled 0" in out and "compiled 1" in out
+
+
+# A process alone has everything whole.
+RESUME = COMMON + """
+    import torch.distributed as dist
+    stage, order, froms = sys.argv[1], sys.argv[2], sys.argv[3:]
+    FIELDS = {"3": dict(fsdp_version=2), "2": dict(sharding_strategy="SHARD_GRAD_OP")}[stage]
+    here = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+
+    def make(fields, values=None):
+        accelerator = begin(steps=1, **fields)
+        torch.manual_seed(rank)
+        model = Net()
+        if values:
+            model.load_state_dict(values)
+        optimizer = torch.optim.AdamW(
+            [{"params": [p for p in model.parameters() if p.dim() > 1], "lr": 0.02},
+             {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0}],
+            lr=0.01, eps=1e-3)  # A gradient of nearly zero moves nothing.
+        names = {id(p): name for name, p in model.named_parameters()}
+        order = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
+        return accelerator, order, *accelerator.prepare(model, optimizer)
+
+    def steps(accelerator, model, optimizer, first, last):
+        for step in range(first, last):
+            generator = torch.Generator().manual_seed(10 * step + rank)
+            ids = torch.randint(3, 33, (4, 7), generator=generator)
+            accelerator.backward(model(ids))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def whole(accelerator, order, model, optimizer):
+        "Weights and moments on process 0: parts lie one after the other, in the order of ranks."
+        weights = {k: v.clone() for k, v in accelerator.get_state_dict(model).items()}
+        moments = {}
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        for name, part in zip(order, params, strict=True):
+            entry = {k: v.flatten().clone() for k, v in optimizer.state.get(part, {}).items()}
+            parts = [entry]
+            if here > 1 and FIELDS:
+                parts = [None] * here
+                dist.all_gather_object(parts, entry)
+            moments[name] = {
+                # Steps are counted for each parameter, where a process has a part of it.
+                key: torch.cat([part[key] for part in parts if key in part]) if key != "step" else
+                max(part[key] for part in parts if key in part)
+                for key in {key for part in parts for key in part}}
+        return {"weights": weights, "moments": moments}
+
+    def check(found, expected, what):
+        if rank != 0:
+            return
+        for kind, values in expected.items():
+            for name, value in values.items():
+                for key, each in (value.items() if isinstance(value, dict) else [("", value)]):
+                    got = found[kind][name][key] if key else found[kind][name]
+                    assert torch.equal(got, each), (what, here, kind, name, key, got, each)
+
+    if order == "save":
+        run = make(FIELDS)
+        accelerator, order, model, optimizer = run
+        steps(accelerator, model, optimizer, 0, 3)
+        saved = whole(*run)
+        accelerator.save_state(f"run_{here}")
+        steps(accelerator, model, optimizer, 3, 5)
+        after = whole(*run)
+        if rank == 0:
+            torch.save([saved, after], f"whole_{here}.pt")
+    for num in froms:
+        run = make(FIELDS)
+        accelerator, order, model, optimizer = run
+        accelerator.load_state(f"run_{num}")
+        saved, after = torch.load(f"whole_{num}.pt")
+        check(whole(*run), saved, f"loaded from {num}")
+        steps(accelerator, model, optimizer, 3, 5)
+        went_on = whole(*run)
+        if int(num) == here:
+            check(went_on, after, "as if it had not ended")
+            continue
+        # By hand into a model that is not sharded.
+        FIELDS, kept = {}, FIELDS
+        run = make({}, saved["weights"])
+        accelerator, order, model, optimizer = run
+        for name, parameter in model.named_parameters():
+            moments = saved["moments"].get(name)
+            if moments:
+                optimizer.state[parameter] = {
+                    key: value.clone() if key == "step" else value.clone().view_as(parameter)
+                    for key, value in moments.items()}
+                optimizer.state[parameter]["step"] = moments["step"].view(()).clone()
+        steps(accelerator, model, optimizer, 3, 5)
+        expected = whole(*run)
+        FIELDS = kept
+        if here <= 2:
+            check(went_on, expected, f"by hand from {num}")
+        elif rank == 0:
+            # Sums over more than two ranks are added up in another order.
+            for name, value in expected["weights"].items():
+                off = (went_on["weights"][name] - value).abs().max().item()
+                assert off <= 1e-5, (num, here, name, off)
+    if rank == 0:
+        print("done", here)
+"""
+
+
+@pytest.mark.parametrize("stage", cases(["3", "2"], small=["3"]))
+def test_a_run_goes_on_at_another_number_of_processes(tmp_path, stage):
+    every = [(saved, loaded) for saved in range(1, 5) for loaded in range(1, 5)]
+    pairs = cases(every, small=[(2, 1), (1, 2), (3, 2), (2, 3), (2, 2)])
+    for num in sorted({saved for saved, _ in pairs}):
+        ranks.fork_ours(RESUME, tmp_path, stage, "save", num_ranks=num)
+    for num in sorted({loaded for _, loaded in pairs}):
+        froms = [str(saved) for saved, loaded in pairs if loaded == num]
+        out = ranks.fork_ours(RESUME, tmp_path, stage, "load", *froms, num_ranks=num)
+        assert f"done {num}" in out
+
+
 TRAINER = """
     import os, sys
     os.environ.update(HF_HUB_OFFLINE="1")
@@ -412,6 +646,142 @@ def test_trainer_shards_and_goes_on(tmp_path):
     versions = cases(["1", "2"], small=["2"])
     out = ranks.fork_ours(TRAINER, tmp_path, *versions)
     assert "trained 0" in out and "trained 1" in out
+
+
+LORA = """
+    import os, sys
+    os.environ.update(HF_HUB_OFFLINE="1")
+    import torch, transformers
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft.utils.other import fsdp_auto_wrap_policy
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    transformers.logging.set_verbosity_error()
+    rank = int(os.environ["RANK"])
+
+    def llama():
+        torch.manual_seed(1)
+        return LlamaForCausalLM(LlamaConfig(
+            vocab_size=33, hidden_size=16, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=2, max_position_embeddings=32, pad_token_id=0, bos_token_id=2,
+            eos_token_id=None))
+
+    def adapted():
+        base = llama()
+        torch.manual_seed(2)
+        return get_peft_model(base, LoraConfig(
+            r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM",
+            init_lora_weights=False))
+"""
+
+LORA_LOOP = LORA + """
+    def train(has_policy=False, **fields):
+        AcceleratorState._reset_state()
+        os.environ.pop("ACCELERATE_USE_FSDP", None)
+        plugin = FullyShardedDataParallelPlugin(**fields) if fields else None
+        accelerator = Accelerator(fsdp_plugin=plugin)
+        model = adapted()
+        if has_policy:
+            plugin.auto_wrap_policy = fsdp_auto_wrap_policy(model)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        # Trainer makes such groups, of which one has nothing to train.
+        optimizer = torch.optim.AdamW([{"params": []}, {"params": trained}], lr=0.01)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        for step in range(4):
+            generator = torch.Generator().manual_seed(10 * step + rank)
+            ids = torch.randint(3, 33, (4, 7), generator=generator)
+            accelerator.backward(model(input_ids=ids, labels=ids).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        return accelerator, model
+
+    _, model = train()
+    whole = {name: value.clone() for name, value in model.state_dict().items()}
+    tokens = torch.tensor([[3, 4, 5], [6, 7, 8]]) + rank
+    expected = model.generate(input_ids=tokens, max_new_tokens=4, do_sample=False)
+    for number, fields in enumerate((
+        dict(fsdp_version=2, auto_wrap_policy="TRANSFORMER_BASED_WRAP"),
+        dict(has_policy=True, sharding_strategy="FULL_SHARD"),
+        dict(has_policy=True, sharding_strategy="SHARD_GRAD_OP"),
+    )):
+        accelerator, model = train(**fields)
+        state = accelerator.get_state_dict(model)
+        if rank == 0:
+            assert state.keys() == whole.keys()
+            assert [k for k, v in state.items() if not torch.equal(v, whole[k])] == []
+        found = model.generate(input_ids=tokens, max_new_tokens=4, do_sample=False)
+        assert torch.equal(found, expected)
+        num = 2 + 3 * rank
+        assert model.generate(input_ids=tokens, max_new_tokens=num).shape == (2, 3 + num)
+        own = accelerator.unwrap_model(model)
+        assert isinstance(model, PeftModel) and isinstance(own, PeftModel)
+        if rank == 0:
+            own.save_pretrained(f"adapter_{number}", state_dict=state)
+            again = PeftModel.from_pretrained(llama(), f"adapter_{number}").state_dict()
+            assert [k for k, v in again.items() if not torch.equal(v, whole[k])] == []
+        # With a group that has nothing to train.
+        accelerator.save_state(f"state_{number}")
+        accelerator.load_state(f"state_{number}")
+    print("adapted", rank)
+"""
+
+LORA_TRAINER = LORA + """
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, index):
+            generator = torch.Generator().manual_seed(index)
+            ids = torch.randint(3, 33, (7,), generator=generator)
+            return {"input_ids": ids, "labels": ids}
+
+    def run(folder, resume=None, **fields):
+        AcceleratorState._reset_state(True)
+        for name in [name for name in os.environ if "FSDP" in name]:
+            del os.environ[name]
+        args = TrainingArguments(
+            output_dir=folder, per_device_train_batch_size=2, max_steps=4, save_steps=2, seed=3,
+            logging_steps=1, use_cpu=True, report_to=[], learning_rate=0.01, disable_tqdm=True,
+            **fields)
+        trainer = Trainer(model=adapted(), args=args, train_dataset=Rows())
+        trainer.train(resume_from_checkpoint=resume)
+        trainer.save_model(folder)
+        if rank == 0:
+            return PeftModel.from_pretrained(llama(), folder).state_dict()
+
+    plain = run("plain")
+    fields = dict(fsdp="full_shard auto_wrap", fsdp_config={
+        "version": int(sys.argv[1]), "state_dict_type": "FULL_STATE_DICT"})
+    first = run("first", **fields)
+    again = run("again", resume="first/checkpoint-2", **fields)
+    if rank == 0:
+        # The adapter alone.
+        assert len(torch.load("first/checkpoint-2/pytorch_model_fsdp.bin")) == 8
+        for name, value in plain.items():
+            assert torch.equal(first[name], value), name
+            assert torch.equal(again[name], value), ("resumed", name)
+    print("adapted", rank)
+"""
+
+
+def check_lora(folder: Path, script: str, *arguments: str) -> None:
+    python = python_with("libraries")
+    program = shutil.which(ranks.LAUNCH[0])  # The libraries' environment has one too.
+    package = Path(accelerate.__file__).parents[1]
+    launch = [program, *ranks.LAUNCH[1:], str(python)]
+    out = ranks.check(ranks.run(launch, folder, script, *arguments, PYTHONPATH=str(package)))
+    assert "adapted 0" in out and "adapted 1" in out
+
+
+def test_lora_trains_generates_and_is_saved(tmp_path):
+    check_lora(tmp_path, LORA_LOOP)
+
+
+@pytest.mark.parametrize("version", cases(["1", "2"], small=["2"]))
+def test_lora_in_a_trainer_goes_on(tmp_path, version):
+    check_lora(tmp_path, LORA_TRAINER, version)
 
 
 # --- the plugin -------------------------------------------------------------------------------
@@ -491,7 +861,11 @@ REFUSED = COMMON + """
     for name in launched:
         del os.environ[name]
     Plugin = FullyShardedDataParallelPlugin
-    refused(lambda: begin(ignored_modules=[torch.nn.Linear(1, 1)]), "ignored_modules")
+    accelerator = begin(ignored_modules=[torch.nn.Linear(1, 1)])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        accelerator.prepare(Net())
+    assert "ignored_modules has no parameter of this Net" in str(caught[-1].message)
     refused(lambda: begin(param_init_fn=lambda module: None), "param_init_fn")
     refused(lambda: begin(state_dict_type="LOCAL_STATE_DICT"), "LOCAL_STATE_DICT")
     refused(lambda: begin(fsdp_version=2, activation_checkpointing=True,

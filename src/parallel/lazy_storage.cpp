@@ -278,6 +278,10 @@ void LazyStorage::move_in(
   replace_memory(tensor, this->tensor(offset, tensor.sizes(), dtype));
 }
 
+bool is_lazy(const at::Tensor& tensor) {
+  return lazy_context(tensor) != nullptr;
+}
+
 void check_lazy_storage() {
   static const std::string problem = [] {
     try {

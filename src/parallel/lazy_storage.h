@@ -52,6 +52,9 @@ class LazyStorage {
   std::string name_;
 };
 
+/// Whether it lies in a lazy storage, with or without memory.
+bool is_lazy(const at::Tensor& tensor);
+
 /// Registers the key at the first call and tries it out. Throws `ConfigError`
 /// where this torch does not treat it as above.
 void check_lazy_storage();

@@ -46,9 +46,6 @@ class ShardEngine final : public ParallelEngine {
         frozen_.push_back(i);
       }
     }
-    for (const auto& parameter : model_.model().parameters) {
-      memories_.push_back(memory_of(parameter));
-    }
   }
 
   bool is_local() const override { return false; }
@@ -58,13 +55,13 @@ class ShardEngine final : public ParallelEngine {
     if (gathers_.pass() == ShardPass::kBackward) {
       return; // The whole model is computed again.
     }
+    model_.check_places();
     const bool records = at::GradMode::is_enabled();
     if (records) {
       check_frozen(
           all_,
           frozen_,
           "that no rank would take its gradient; unfreeze before prepare");
-      check_memories();
     }
     if (gathers_.is_stale()) {
       gathers_.gather_weights();
@@ -255,27 +252,6 @@ class ShardEngine final : public ParallelEngine {
            gathers_.pass() == ShardPass::kEvaluation;
   }
 
-  static const void* memory_of(const at::Tensor& parameter) {
-    return parameter.unsafeGetTensorImpl()
-        ->unsafe_storage()
-        .unsafeGetStorageImpl();
-  }
-
-  // Other memory than the engine's would be computed with, and never trained.
-  void check_memories() const {
-    const auto& model = model_.model();
-    for (size_t i = 0; i < memories_.size(); ++i) {
-      if (memory_of(model.parameters[i]) != memories_[i]) {
-        throw UsageError(str_cat(
-            "[forward] parameter '",
-            model.names[i],
-            "' got other memory after prepare, by .data = or a conversion of "
-            "the module, expected the memory of its unit; convert before "
-            "prepare, load values with load_state()"));
-      }
-    }
-  }
-
   // As DDP: once after a forward that changed them.
   void share_buffers(bool trains) {
     const auto& group = model_.everyone();
@@ -311,8 +287,6 @@ class ShardEngine final : public ParallelEngine {
   std::optional<UnitGradients> gradients_;
   /// Into `all_`.
   std::vector<size_t> frozen_;
-  /// Of the sharded parameters, as they were placed.
-  std::vector<const void*> memories_;
   bool buffers_may_differ_ = true;
 };
 
@@ -330,7 +304,10 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
   refuse_second_engine(arguments.model);
   std::string units;
   for (const auto* list :
-       {&options.units, &arguments.model.units, &options.ignored}) {
+       {&options.units,
+        &arguments.model.units,
+        &options.ignored,
+        &arguments.model.whole}) {
     for (const auto& unit : *list) {
       units += unit + ' ';
     }

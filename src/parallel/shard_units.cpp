@@ -104,9 +104,10 @@ ShardedParameters split_parameters(
   split.sharded.names.clear();
   split.sharded.parameters.clear();
   for (size_t i = 0; i < model.names.size(); ++i) {
-    auto& part = longest_of(model.names[i], options.ignored).empty()
-                     ? split.sharded
-                     : split.whole;
+    const bool is_whole =
+        !longest_of(model.names[i], options.ignored).empty() ||
+        !longest_of(model.names[i], model.whole).empty();
+    auto& part = is_whole ? split.whole : split.sharded;
     part.names.push_back(model.names[i]);
     part.parameters.push_back(model.parameters[i]);
   }

@@ -22,8 +22,8 @@ struct ShardUnitPlan {
 /// Throws `UsageError` where the options are not for this model, or for none.
 void check_sharding(const ParameterSet& model, const ShardingOptions& options);
 
-/// A model in two: what is cut, and what the options leave whole, with all
-/// buffers.
+/// A model in two: what is cut, with all buffers, and what the options or the
+/// model itself leave whole.
 struct ShardedParameters {
   ParameterSet sharded;
   ParameterSet whole;

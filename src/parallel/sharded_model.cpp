@@ -5,8 +5,10 @@
 
 #include <algorithm>
 
+#include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/agreement.h"
+#include "parallel/lazy_storage.h"
 #include "state/deferred_tensors.h"
 
 namespace accelerate {
@@ -204,6 +206,23 @@ void ShardedModel::add_slices(const ShardUnit& unit) {
     place_of_[parameter.unsafeGetTensorImpl()] = place;
     place_of_[own.unsafeGetTensorImpl()] = place;
     slices_[place] = {unit.index, i, std::move(own), range.begin};
+  }
+}
+
+void ShardedModel::check_places() const {
+  for (size_t i = 0; i < model_.parameters.size(); ++i) {
+    const auto& parameter = model_.parameters[i];
+    const bool is_there =
+        is_gathered() ? is_lazy(parameter)
+                      : parameter.is_alias_of(unit_of(slices_[i]).whole);
+    if (!is_there) {
+      throw UsageError(str_cat(
+          "[forward] parameter '",
+          model_.names[i],
+          "' was given other memory since prepare (by .data, half() or to()), "
+          "which no step would change, expected the same; change weights "
+          "before prepare"));
+    }
   }
 }
 

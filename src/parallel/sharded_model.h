@@ -84,6 +84,9 @@ class ShardedModel {
   /// Without what stays whole.
   const ParameterSet& model() const { return model_; }
   c10::Device device() const { return device_; }
+  /// Throws `UsageError` naming a parameter that no longer lies where
+  /// `add_unit`, or whoever gathers it, has put it: no step would reach it.
+  void check_places() const;
   bool is_offloaded() const {
     return options_.cpu_offload && !device().is_cpu();
   }

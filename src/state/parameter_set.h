@@ -27,6 +27,9 @@ struct ParameterSet {
   /// Names of modules whose parameters are read together, as an adapter knows
   /// that sees modules: what a sharded model's units are where none are given.
   std::vector<std::string> units = {};
+  /// Names of parameters that stay whole on every rank where the rest is
+  /// sharded, as an adapter knows that was told modules.
+  std::vector<std::string> whole = {};
 };
 
 } // namespace accelerate

@@ -48,12 +48,18 @@ def _file(
     return Path(folder) / (f"{name}.bin" if index == 0 else f"{name}_{index}.bin")
 
 
-def _refuse_adapters(accelerator: Accelerator, model: Any, adapter_only: bool) -> None:
-    if adapter_only and is_peft_model(accelerator.unwrap_model(model)):
-        raise NotImplementedError(
-            "[FSDP] got adapter_only=True with a model of PEFT's, expected False: whole models are "
-            "saved; save_state and load_state hold everything"
-        )
+def _adapter_names(model: Any) -> dict[str, str]:
+    """What PEFT calls the tensors of the active adapter in its files, and their names in the
+    model."""
+    from peft import get_peft_model_state_dict
+
+    names = list(model.state_dict())
+    # Which is kept under which name is PEFT's matter: numbers stand for the tensors.
+    numbers = {name: torch.tensor(number) for number, name in enumerate(names)}
+    kept = get_peft_model_state_dict(
+        model, state_dict=numbers, adapter_name=model.active_adapter, save_embedding_layers=False
+    )
+    return {name: names[int(number)] for name, number in kept.items()}
 
 
 def save_fsdp_model(
@@ -65,11 +71,18 @@ def save_fsdp_model(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """The main process writes `pytorch_model_fsdp.bin`."""
-    _refuse_adapters(accelerator, model, adapter_only)
+    """The main process writes `pytorch_model_fsdp.bin`. `adapter_only`: of a model of PEFT's, what
+    its active adapter trains."""
     path = _file(fsdp_plugin, output_dir, FSDP_MODEL_NAME, model_index)
     state = accelerator.get_state_dict(model)
     if accelerator.is_main_process:
+        own = accelerator.unwrap_model(model)
+        if adapter_only and is_peft_model(own):
+            # As the original's: version 2 has the model's names.
+            state = {
+                kept if fsdp_plugin.fsdp_version == 1 else name: state[name]
+                for kept, name in _adapter_names(own).items()
+            }
         path.parent.mkdir(parents=True, exist_ok=True)
         _files.save_pickle(state, path)
 
@@ -83,14 +96,20 @@ def load_fsdp_model(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """Each process reads its part of `pytorch_model_fsdp.bin`."""
-    _refuse_adapters(accelerator, model, adapter_only)
+    """Each process reads its part of `pytorch_model_fsdp.bin`. `adapter_only`: the rest of a model
+    of PEFT's stays as it is."""
     path = _file(fsdp_plugin, input_dir, FSDP_MODEL_NAME, model_index)
     context = accelerator._context_of(model)
     if context is None:
         raise UsageError("[FSDP] got a model that was not prepared, expected a prepared one")
     registry = accelerator._run.state
-    registry.load_part(registry.name_of(context), load(path, map_location="cpu", mmap=True))
+    part = registry.name_of(context)
+    state = load(path, map_location="cpu", mmap=True)
+    own = accelerator.unwrap_model(model)
+    if adapter_only and is_peft_model(own):
+        names = _adapter_names(own)
+        state = {**registry.part(part), **{names.get(name, name): v for name, v in state.items()}}
+    registry.load_part(part, state)
     accelerator.wait_for_everyone()
 
 
@@ -162,9 +181,9 @@ def _name_of(accelerator: Accelerator, optimizer: Any) -> str:
 
 
 def _names_in(part: dict[str, Any]) -> list[list[str]]:
-    """Of the parameters of each group."""
+    """Of the parameters of each group, which may have none."""
     names: list[list[str]] = []
-    while f"groups.{len(names)}.parameters.0" in part:
+    while any(key.startswith(f"groups.{len(names)}.") for key in part):
         prefix = f"groups.{len(names)}.parameters."
         numbers = sorted(int(key[len(prefix) :]) for key in part if key.startswith(prefix))
         names.append([part[f"{prefix}{number}"] for number in numbers])
