@@ -4,7 +4,7 @@
 // Llama with 1.2 G.
 //
 //     model_step_gpu bert|gpt2|llama BATCH TOKENS DROPOUT STEPS [masters]
-//         [capture] [profile]
+//         [capture] [clip] [profile]
 //
 // `profile` also says where the time of five more steps goes.
 #include <accelerate/accelerate.h>
@@ -32,6 +32,7 @@ struct Case {
   int steps;
   bool masters = false;
   bool capture = false;
+  bool clip = false;
   bool profile = false;
 };
 
@@ -82,7 +83,7 @@ int main(int argc, char** argv) {
   if (argc < 6 || !torch::cuda::is_available()) {
     std::fputs(
         "usage: model_step_gpu bert|gpt2|llama BATCH TOKENS DROPOUT STEPS "
-        "[masters] [capture] [profile], on a GPU\n",
+        "[masters] [capture] [clip] [profile], on a GPU\n",
         stderr);
     return 2;
   }
@@ -95,6 +96,7 @@ int main(int argc, char** argv) {
   for (int i = 6; i < argc; ++i) {
     c.masters = c.masters || std::string_view(argv[i]) == "masters";
     c.capture = c.capture || std::string_view(argv[i]) == "capture";
+    c.clip = c.clip || std::string_view(argv[i]) == "clip";
     c.profile = c.profile || std::string_view(argv[i]) == "profile";
   }
   const auto start = Clock::now();
@@ -110,6 +112,9 @@ int main(int argc, char** argv) {
       [&, &net = net, &optimizer = optimizer](const ModelInputs& batch) {
         const auto loss = net(batch).loss;
         accelerator.backward(loss);
+        if (c.clip) {
+          accelerator.clip_grad_norm_(model->parameters(), 1.0);
+        }
         optimizer.step();
         optimizer.zero_grad();
         return loss;

@@ -26,6 +26,14 @@ struct ACCELERATE_API ModelInputs {
   at::Tensor token_type_ids = {};
   /// B x T; counted from the first token where left out.
   at::Tensor position_ids = {};
+  /// Given where sequences are packed, see `pack` (`packing.h`): `input_ids` is
+  /// one row (1 x T) of the tokens of S sequences, one behind the other, and
+  /// this is S x L of ones and then zeros, T ones in all: the `attention_mask`
+  /// that they would have if they were padded on the right to L tokens. Tokens
+  /// look at those of their own sequence only, positions are counted from its
+  /// first, and a classifier answers for each of the S. There is no
+  /// `attention_mask` then.
+  at::Tensor packed_mask = {};
   /// Makes the model compute `loss`. A classifier: B class numbers, or B (x L)
   /// numbers of a regression, or B x L of zeros and ones for several labels at
   /// once. A language model: B x T token ids, -100 where none counts; a causal
@@ -38,6 +46,7 @@ inline auto tensor_fields(ModelInputs& inputs) {
       inputs.attention_mask,
       inputs.token_type_ids,
       inputs.position_ids,
+      inputs.packed_mask,
       inputs.labels);
 }
 inline auto field_names(const ModelInputs&) {
@@ -46,11 +55,14 @@ inline auto field_names(const ModelInputs&) {
       "attention_mask",
       "token_type_ids",
       "position_ids",
+      "packed_mask",
       "labels"};
 }
 
 /// What a model answers. Members that the model or the call does not have are
-/// undefined tensors or empty.
+/// undefined tensors or empty. Of S packed sequences, what is B x T here is
+/// 1 x T; logits of a classifier, `pooler_output` and `attentions` (S x H x L x
+/// L) are of each sequence.
 struct ACCELERATE_API ModelOutput {
   /// A number, where labels were given.
   at::Tensor loss = {};

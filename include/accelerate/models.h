@@ -109,6 +109,9 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
     if constexpr (requires { batch.position_ids; }) {
       inputs.position_ids = batch.position_ids;
     }
+    if constexpr (requires { batch.packed_mask; }) {
+      inputs.packed_mask = batch.packed_mask;
+    }
     if constexpr (requires { batch.labels; }) {
       inputs.labels = batch.labels;
     }

@@ -76,6 +76,7 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
       return context;
     }
   }
+  check_values(parameters_of(*module));
   if (state_->run.options().device_placement) {
     move_module(*module, device());
   }

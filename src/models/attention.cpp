@@ -64,6 +64,85 @@ bool is_for_cudnn(const at::Tensor& queries_BHTD, const AttentionMask& mask) {
          !mask.bias.defined() && queries_BHTD.size(2) >= kMinTokens;
 }
 
+// While it lives, cuDNN is not asked for attention.
+class WithoutCudnn {
+ public:
+  WithoutCudnn() : was_enabled_(at::globalContext().userEnabledCuDNNSDP()) {
+    at::globalContext().setSDPUseCuDNN(false);
+  }
+  ~WithoutCudnn() { at::globalContext().setSDPUseCuDNN(was_enabled_); }
+  WithoutCudnn(const WithoutCudnn&) = delete;
+  WithoutCudnn& operator=(const WithoutCudnn&) = delete;
+
+ private:
+  bool was_enabled_;
+};
+
+// Whether torch has flash kernels for such attention, which know packed
+// sequences: 16-bit numbers on a GPU that is new enough. On the newest torch
+// would rather take cuDNN.
+bool is_for_flash(
+    const at::Tensor& queries,
+    const at::Tensor& keys,
+    const at::Tensor& values,
+    const AttentionMask& mask,
+    const AttentionOptions& options) {
+  constexpr int64_t kMultiple = 8; // Other heads are padded by torch's caller.
+  const WithoutCudnn without_cudnn;
+  return !queries.is_cpu() && queries.size(3) % kMultiple == 0 &&
+         at::_fused_sdp_choice(
+             queries,
+             keys,
+             values,
+             std::nullopt,
+             options.dropout,
+             mask.is_causal,
+             options.scale,
+             /*enable_gqa=*/true) ==
+             static_cast<int64_t>(at::SDPBackend::flash_attention);
+}
+
+at::Tensor attend_packed(
+    const at::Tensor& queries_1HTD,
+    const at::Tensor& keys_1HTD,
+    const at::Tensor& values_1HTD,
+    const AttentionMask& mask,
+    const AttentionOptions& options) {
+  const PackedRows& packed = *mask.packed;
+  const int64_t L = packed.max_length();
+  if (options.weights == nullptr &&
+      is_for_flash(queries_1HTD, keys_1HTD, values_1HTD, mask, options)) {
+    const auto rows = [](const at::Tensor& x_1HTD) {
+      return x_1HTD.select(0, 0).transpose(0, 1);
+    };
+    const auto context_THD = std::get<0>(at::_flash_attention_forward(
+        rows(queries_1HTD),
+        rows(keys_1HTD),
+        rows(values_1HTD),
+        packed.starts(),
+        packed.starts(),
+        L,
+        L,
+        options.dropout,
+        mask.is_causal,
+        /*return_debug_mask=*/false,
+        options.scale));
+    return context_THD.flatten(1).unsqueeze(0);
+  }
+  // Padding is on the right, where a causal token does not look.
+  const bool as_bias = options.weights != nullptr;
+  const auto padded_mask = make_mask(
+      mask.is_causal && !as_bias ? at::Tensor() : packed.mask_SL(),
+      {.num_queries = L, .is_causal = mask.is_causal, .as_bias = as_bias},
+      queries_1HTD.options());
+  return packed.unpad(attend(
+      packed.pad(queries_1HTD),
+      packed.pad(keys_1HTD),
+      packed.pad(values_1HTD),
+      padded_mask,
+      options));
+}
+
 } // namespace
 
 AttentionMask make_mask(
@@ -79,7 +158,7 @@ AttentionMask make_mask(
     return {};
   }
   if (is_full && shape.num_past == 0 && !shape.as_bias) {
-    return {.bias = {}, .is_causal = true};
+    return {.is_causal = true};
   }
   at::Tensor hidden; // Where a token may not look.
   if (!is_full) {
@@ -96,8 +175,7 @@ AttentionMask make_mask(
   const double closed =
       shape.as_bias ? -65504.0 : -std::numeric_limits<double>::infinity();
   return {
-      .bias = at::zeros(hidden.sizes(), options).masked_fill_(hidden, closed),
-      .is_causal = false};
+      .bias = at::zeros(hidden.sizes(), options).masked_fill_(hidden, closed)};
 }
 
 KeyValueCache::KeyValueCache(int64_t num_layers, int64_t capacity)
@@ -133,6 +211,9 @@ at::Tensor attend(
     at::Tensor values_BHSD,
     const AttentionMask& mask,
     const AttentionOptions& options) {
+  if (mask.packed) {
+    return attend_packed(queries_BHTD, keys_BHSD, values_BHSD, mask, options);
+  }
   const int64_t group = queries_BHTD.size(1) / keys_BHSD.size(1);
   // Kernels for GPUs read a head of keys as often as it is asked, but not
   // beside a bias.

@@ -8,8 +8,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
+
+#include "models/packed_rows.h"
 
 namespace accelerate::models {
 
@@ -17,9 +20,12 @@ namespace accelerate::models {
 struct AttentionMask {
   /// B x 1 x (1 or T) x S: 0, or minus infinity where a token may not look.
   /// Undefined where all may.
-  at::Tensor bias;
+  at::Tensor bias = {};
   /// Token t looks at tokens 0 to t; `bias` is undefined then.
   bool is_causal = false;
+  /// Where set, B is 1 and tokens look at those of their own sequence only;
+  /// `bias` is undefined then.
+  std::shared_ptr<const PackedRows> packed = {};
 };
 
 struct MaskShape {
@@ -60,7 +66,7 @@ struct AttentionOptions {
   double scale = 1.0;
   double dropout = 0.0;
   /// Where set, receives the weights (B x H x T x S) after softmax, and
-  /// attention is computed step by step.
+  /// attention is computed step by step. Packed sequences are padded there.
   at::Tensor* weights = nullptr;
 };
 

@@ -19,6 +19,40 @@ ModelOutput answer(BackboneOutput&& output) {
   return result;
 }
 
+void check_packed(const ModelInputs& inputs) {
+  const auto& ids = inputs.input_ids;
+  const auto& mask = inputs.packed_mask;
+  if (mask.dim() != 2 || ids.size(0) != 1 || ids.numel() == 0) {
+    throw UsageError(str_cat(
+        "[forward] packed_mask is of shape ",
+        mask.sizes(),
+        " and input_ids of ",
+        ids.sizes(),
+        ", expected [sequences, longest] and [1, tokens of all sequences]; let "
+        "pack() make them"));
+  }
+  if (inputs.attention_mask.defined()) {
+    throw UsageError(
+        "[forward] there are an attention_mask and a packed_mask, expected one "
+        "of them; packed sequences have no padding to mask");
+  }
+  if (!mask.is_cpu()) {
+    return;
+  }
+  const auto is_token = mask.ne(0);
+  const int64_t num_tokens = is_token.sum().item<int64_t>();
+  const auto lengths = is_token.sum(1, /*keepdim=*/true);
+  if (num_tokens != ids.size(1) ||
+      !is_token.equal(at::arange(mask.size(1)).lt(lengths))) {
+    throw UsageError(str_cat(
+        "[forward] packed_mask has ",
+        num_tokens,
+        " ones, expected rows of ones and then zeros, a one for each of the ",
+        ids.size(1),
+        " input_ids; let pack() make them"));
+  }
+}
+
 } // namespace
 
 PretrainedModel::PretrainedModel(ModelConfig config)
@@ -39,6 +73,7 @@ ModelOutput PretrainedModel::forward(
       {"attention_mask", &inputs.attention_mask},
       {"token_type_ids", &inputs.token_type_ids},
       {"position_ids", &inputs.position_ids},
+      {"packed_mask", &inputs.packed_mask},
       {"labels", &inputs.labels}};
   for (const auto& [name, tensor] : batch) {
     const auto field = fields.find(name);
@@ -47,7 +82,7 @@ ModelOutput PretrainedModel::forward(
           "[forward] the batch has '",
           name,
           "', expected input_ids, attention_mask, token_type_ids, "
-          "position_ids or labels; take it out or rename it"));
+          "position_ids, packed_mask or labels; take it out or rename it"));
     }
     *field->second = tensor;
   }
@@ -74,12 +109,26 @@ at::Tensor Backbone::positions(const ModelInputs& inputs, const Pass& pass) {
   if (inputs.position_ids.defined()) {
     return inputs.position_ids;
   }
+  if (pass.mask.packed) {
+    return pass.mask.packed->positions_1T();
+  }
   const int64_t begin = pass.num_past;
   return at::arange(
              begin,
              begin + inputs.input_ids.size(1),
              inputs.input_ids.options())
       .unsqueeze(0);
+}
+
+void Backbone::check_length(int64_t num_tokens) const {
+  if (limits_.max_tokens && num_tokens > *limits_.max_tokens) {
+    throw UsageError(str_cat(
+        "[forward] ",
+        num_tokens,
+        " tokens, but the model has ",
+        *limits_.max_tokens,
+        " positions; truncate the texts"));
+  }
 }
 
 void Backbone::check(const ModelInputs& inputs, int64_t num_past) const {
@@ -93,13 +142,11 @@ void Backbone::check(const ModelInputs& inputs, int64_t num_past) const {
         ", expected whole numbers of shape [batch, tokens]"));
   }
   const int64_t num_tokens = num_past + ids.size(1);
-  if (limits_.max_tokens && num_tokens > *limits_.max_tokens) {
-    throw UsageError(str_cat(
-        "[forward] ",
-        num_tokens,
-        " tokens, but the model has ",
-        *limits_.max_tokens,
-        " positions; truncate the texts"));
+  if (inputs.packed_mask.defined()) {
+    check_packed(inputs);
+    check_length(inputs.packed_mask.size(1));
+  } else {
+    check_length(num_tokens);
   }
   const auto& mask = inputs.attention_mask;
   if (mask.defined() && (mask.dim() != 2 || mask.size(0) != ids.size(0) ||
@@ -137,14 +184,21 @@ BackboneOutput Backbone::encode(
   pass.num_past = cache != nullptr ? cache->length() : 0;
   check(inputs, pass.num_past);
   BackboneOutput output;
+  if (inputs.packed_mask.defined()) {
+    output.packed = std::make_shared<const PackedRows>(
+        inputs.packed_mask, inputs.input_ids.size(1));
+    pass.mask = {.is_causal = limits_.is_causal, .packed = output.packed};
+  }
   auto x_BTC = embed(inputs, pass);
-  pass.mask = make_mask(
-      inputs.attention_mask,
-      {.num_queries = x_BTC.size(1),
-       .num_past = pass.num_past,
-       .is_causal = limits_.is_causal,
-       .as_bias = options.output_attentions},
-      x_BTC.options());
+  if (!output.packed) {
+    pass.mask = make_mask(
+        inputs.attention_mask,
+        {.num_queries = x_BTC.size(1),
+         .num_past = pass.num_past,
+         .is_causal = limits_.is_causal,
+         .as_bias = options.output_attentions},
+        x_BTC.options());
+  }
   // Attention weights and the cache leave a block by the side.
   const bool recomputes = recomputes_activations() && is_training() &&
                           cache == nullptr && !options.output_attentions;
@@ -171,7 +225,7 @@ BackboneOutput Backbone::encode(
   if (options.output_hidden_states) {
     output.hidden_states.push_back(output.hidden_BTC);
   }
-  output.pooled_BC = pool(output.hidden_BTC);
+  output.pooled_BC = pool(output);
   return output;
 }
 
@@ -225,6 +279,9 @@ LastTokenClassifier::LastTokenClassifier(
 at::Tensor LastTokenClassifier::classify(
     const BackboneOutput& output,
     const ModelInputs& inputs) {
+  if (output.packed) {
+    return (*score_)(output.packed->last(output.hidden_BTC));
+  }
   const auto logits_BTL = (*score_)(output.hidden_BTC);
   const int64_t B = logits_BTL.size(0);
   if (!padding_id_) {
@@ -312,12 +369,18 @@ ModelOutput CausalModel::run(
     const ModelInputs& inputs,
     const ForwardOptions& options) {
   auto output = backbone_->encode(inputs, options);
+  const auto packed = output.packed;
   const auto logits_BTP = predict(output.hidden_BTC);
   const int64_t vocab_size = backbone_->limits().vocab_size;
   ModelOutput result = answer(std::move(output));
   result.logits = logits_BTP.narrow(-1, 0, vocab_size);
   if (inputs.labels.defined()) {
-    result.loss = next_token_loss(logits_BTP, inputs.labels, vocab_size);
+    // The last token of a sequence does not guess the first of the next.
+    result.loss = next_token_loss(
+        logits_BTP,
+        packed ? without_first_tokens(inputs.labels, packed->positions_1T())
+               : inputs.labels,
+        vocab_size);
   }
   return result;
 }

@@ -40,10 +40,17 @@ class Block : public torch::nn::Module {
 
 struct BackboneOutput {
   at::Tensor hidden_BTC;
+  /// Set where the sequences are packed; B is then 1 but for what is pooled.
+  std::shared_ptr<const PackedRows> packed;
   /// Undefined where the architecture does not pool.
   at::Tensor pooled_BC;
   std::vector<at::Tensor> hidden_states;
   std::vector<at::Tensor> attentions;
+
+  /// B x C: the first token of each sequence.
+  at::Tensor first() const {
+    return packed ? packed->first(hidden_BTC) : hidden_BTC.select(1, 0);
+  }
 };
 
 /// Limits that a backbone checks before it runs.
@@ -72,17 +79,19 @@ class Backbone : public PretrainedModel {
 
  protected:
   void add_block(const std::string& path, std::shared_ptr<Block> block);
-  /// 1 x T: the places of the tokens of this pass, counted from 0.
+  /// B x T or 1 x T: the places of the tokens of this pass in their sequences,
+  /// counted from 0.
   static at::Tensor positions(const ModelInputs& inputs, const Pass& pass);
 
  private:
   virtual at::Tensor embed(const ModelInputs& inputs, Pass& pass) = 0;
   /// After the last block.
   virtual at::Tensor finish(const at::Tensor& x_BTC) { return x_BTC; }
-  virtual at::Tensor pool(const at::Tensor& /*hidden_BTC*/) { return {}; }
+  virtual at::Tensor pool(const BackboneOutput& /*output*/) { return {}; }
   ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
       override;
   void check(const ModelInputs& inputs, int64_t num_past) const;
+  void check_length(int64_t num_tokens) const;
 
   BackboneLimits limits_;
   std::vector<std::shared_ptr<Block>> blocks_;

@@ -193,6 +193,9 @@ at::Tensor BertModel::places(const ModelInputs& inputs, const Pass& pass)
   if (!position_padding_ || inputs.position_ids.defined()) {
     return positions(inputs, pass);
   }
+  if (pass.mask.packed) {
+    return positions(inputs, pass) + (*position_padding_ + 1);
+  }
   // Padding stays at its own place; tokens are counted behind it.
   const auto is_token = inputs.input_ids.ne(*position_padding_).to(at::kLong);
   return at::cumsum(is_token, 1) * is_token + *position_padding_;
@@ -207,8 +210,8 @@ at::Tensor BertModel::embed(const ModelInputs& inputs, Pass& pass) {
   return apply_dropout((*norm_)(sum_BTC), dropout_, is_training());
 }
 
-at::Tensor BertModel::pool(const at::Tensor& hidden_BTC) {
-  return pooler_ ? at::tanh((*pooler_)(hidden_BTC.select(1, 0))) : at::Tensor();
+at::Tensor BertModel::pool(const BackboneOutput& output) {
+  return pooler_ ? at::tanh((*pooler_)(output.first())) : at::Tensor();
 }
 
 const Architecture& bert_architecture() {

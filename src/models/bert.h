@@ -46,7 +46,7 @@ class BertModel : public Backbone {
 
  private:
   at::Tensor embed(const ModelInputs& inputs, Pass& pass) override;
-  at::Tensor pool(const at::Tensor& hidden_BTC) override;
+  at::Tensor pool(const BackboneOutput& output) override;
   at::Tensor places(const ModelInputs& inputs, const Pass& pass) const;
 
   std::optional<int64_t> position_padding_;

@@ -151,8 +151,7 @@ class DistilBertForSequenceClassification final : public SequenceClassifier {
  private:
   at::Tensor classify(const BackboneOutput& output, const ModelInputs&)
       override {
-    const auto first_BC = output.hidden_BTC.select(1, 0);
-    const auto x_BC = at::relu((*pre_classifier_)(first_BC));
+    const auto x_BC = at::relu((*pre_classifier_)(output.first()));
     return (*classifier_)(apply_dropout(x_BC, dropout_, is_training()));
   }
 

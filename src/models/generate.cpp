@@ -80,6 +80,11 @@ class Generation {
           "[generate] input_ids is missing or empty, expected "
           "token ids of shape [batch, tokens]");
     }
+    if (prompt.packed_mask.defined()) {
+      throw UsageError(
+          "[generate] the prompts are packed, expected one below the other, "
+          "padded on the left; leave pack() out");
+    }
     choose_special_tokens();
     choose_mask(prompt.attention_mask);
     const int64_t total = ids_BT_.size(1) + options.max_new_tokens;

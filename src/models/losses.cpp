@@ -105,4 +105,10 @@ at::Tensor next_token_loss(
   return token_loss(logits_BTP, shifted_BT, vocab_size);
 }
 
+at::Tensor without_first_tokens(
+    const at::Tensor& labels_BT,
+    const at::Tensor& positions_BT) {
+  return labels_BT.masked_fill(positions_BT.eq(0), kIgnored);
+}
+
 } // namespace accelerate::models

@@ -30,4 +30,9 @@ at::Tensor next_token_loss(
     const at::Tensor& labels_BT,
     int64_t vocab_size);
 
+/// The labels, of which those at place 0 do not count.
+at::Tensor without_first_tokens(
+    const at::Tensor& labels_BT,
+    const at::Tensor& positions_BT);
+
 } // namespace accelerate::models

@@ -43,7 +43,7 @@ class RobertaForSequenceClassification final : public SequenceClassifier {
  private:
   at::Tensor classify(const BackboneOutput& output, const ModelInputs&)
       override {
-    const auto first_BC = drop(output.hidden_BTC.select(1, 0));
+    const auto first_BC = drop(output.first());
     return (*out_)(drop(at::tanh((*dense_)(first_BC))));
   }
   at::Tensor drop(const at::Tensor& x) const {

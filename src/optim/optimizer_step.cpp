@@ -146,6 +146,7 @@ void move_scale(
 }
 
 void OptimizerStep::step(StepScalars scalars) {
+  ++num_calls_;
   is_done_ = false;
   was_skipped_ = false;
   overflow_ = at::Tensor();
@@ -198,6 +199,16 @@ void OptimizerStep::step(StepScalars scalars) {
   is_done_ = true;
   scope.finish(
       [&](ParallelEngine& engine) { engine.after_step(!is_left_out); });
+}
+
+void OptimizerStep::set_done(bool is_done, at::Tensor overflow) {
+  is_done_ = is_done;
+  overflow_ = std::move(overflow);
+  was_skipped_ = false;
+}
+
+bool OptimizerStep::holds_scaled_gradients() {
+  return scaler_ && !scaler_->is_unscaled(this) && !gradients().empty();
 }
 
 bool OptimizerStep::did_step() const {

@@ -114,9 +114,15 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   /// For steps that are recorded: brings the rates of the groups to where these
   /// read them.
   void write_learning_rates(c10::Device device);
-  /// Whether the step under way has come to its end; replays say so.
+  /// Whether the step under way has come to its end, and the flag by which the
+  /// device has left it out; undefined where nobody asks. Replays say so.
   bool is_done() const { return is_done_; }
-  void set_done(bool is_done) { is_done_ = is_done; }
+  /// Calls of `step`, those in the middle of a window too.
+  int64_t num_calls() const { return num_calls_; }
+  const at::Tensor& overflow() const { return overflow_; }
+  void set_done(bool is_done, at::Tensor overflow = {});
+  /// Whether it has gradients of a scaled loss.
+  bool holds_scaled_gradients();
   /// How often state was loaded, which then lies elsewhere.
   int64_t num_loads() const { return num_loads_; }
 
@@ -159,6 +165,7 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   /// From what is trained to its part.
   std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
   bool is_done_ = false;
+  int64_t num_calls_ = 0;
   int64_t num_loads_ = 0;
   /// As written last, on the host and on the device.
   std::vector<double> rates_;

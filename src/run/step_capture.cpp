@@ -114,8 +114,10 @@ struct StepCapture::State {
     at::autocast::clear_cache();
     const PartScope part(Part::kCaptured);
     entry.trace = run.trace([&] {
-      entry.graph = record_graph(
-          run.device(), memory, [&] { entry.outcome = body(entry.inputs); });
+      entry.graph = record_graph(run.device(), memory, [&] {
+        entry.outcome = body(entry.inputs);
+        run.end_recorded_step();
+      });
     });
     at::autocast::clear_cache();
   }
@@ -134,6 +136,7 @@ struct StepCapture::State {
     RankRecord::of_this_thread().note_update();
     run.write_learning_rates();
     entry.graph->replay();
+    run.end_replay(entry.trace);
     ++num_replays;
     Outcome outcome{{}, entry.outcome.value};
     for (const auto& tensor : entry.outcome.tensors) {

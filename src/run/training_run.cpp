@@ -285,7 +285,12 @@ void TrainingRun::put_engine(
     const Strategy& strategy,
     std::optional<at::ScalarType> weights) {
   model->engine = make_engine(
-      {assembly_.group, model->model, options_.memory, weights, assembly_.mesh},
+      {assembly_.group,
+       model->model,
+       options_.memory,
+       weights,
+       assembly_.mesh,
+       device()},
       strategy);
   model->weights = weights;
   model->as_prepared = ParameterSnapshot(model->model);
@@ -332,7 +337,15 @@ void TrainingRun::wire() {
           model->model.parameters[i]);
     }
     for (const auto& optimizer : living_optimizers()) {
-      optimizer->wire(model->engine, parameters);
+      try {
+        optimizer->wire(model->engine, parameters);
+      } catch (...) {
+        // Models that are prepared later have nothing to do with it.
+        std::erase_if(optimizers_, [&](const auto& entry) {
+          return entry.lock() == optimizer;
+        });
+        throw;
+      }
     }
   }
 }
@@ -351,8 +364,8 @@ void TrainingRun::backward(
   }
   at::Tensor weighted =
       accumulation_->weigh(loss, options.weight, *step_state_, *reductions_);
+  settle_scale();
   if (scaler_) {
-    move_scale(*scaler_, living_optimizers());
     weighted = scaler_->scale(weighted);
   }
   SeamScope scope(
@@ -556,8 +569,10 @@ std::string TrainingRun::why_not_to_capture(
     return str_cat(
         "the run has ", group().world_size(), " processes, expected one");
   }
-  if (scaler_) {
-    return "fp16 scales losses by what the host has seen, expected bf16";
+  if (std::holds_alternative<DdpOptions>(assembly_.strategy)) {
+    // They were made outside of any recording, and would wait inside of it.
+    return "gradients meet in a process group by hooks of the default stream, "
+           "expected a process that was started by itself";
   }
   if (std::holds_alternative<OwnEngine>(assembly_.strategy)) {
     return "the run has an engine of its own, expected one of this library";
@@ -581,6 +596,11 @@ std::string TrainingRun::why_not_to_capture(
     if (auto why = optimizer->optimizer().prepare_capture(); !why.empty()) {
       return why;
     }
+    if (scaler_ && !optimizer->optimizer().takes_scalars()) {
+      return "fp16 has the host leave out steps of an optimizer, expected one "
+             "that the device tells so: accelerate::optim's AdamW, Adam or "
+             "SGD, in Python one with `fused`";
+    }
   }
   // Replays of one window add to the same memory.
   step_state_->set_keeps_gradients(num_accumulation_steps() > 1);
@@ -589,6 +609,7 @@ std::string TrainingRun::why_not_to_capture(
 
 RunTrace TrainingRun::trace(const std::function<void()>& work) {
   write_learning_rates();
+  settle_scale();
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
   for (const auto& model : living_models()) {
     for (const auto& parameter : model->model.parameters) {
@@ -600,8 +621,10 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
   const auto counts = step_state_->counts();
   const int64_t num_backwards = progress_->num_backwards;
   const auto optimizers = living_optimizers();
+  std::vector<int64_t> num_calls;
   for (const auto& optimizer : optimizers) {
     optimizer->set_done(false);
+    num_calls.push_back(optimizer->num_calls());
   }
   step_state_->set_captured(true);
   try {
@@ -616,6 +639,12 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
     for (auto& [tensor, gradient] : gradients) {
       tensor.mutable_grad() = gradient;
     }
+    for (const auto& optimizer : optimizers) {
+      optimizer->set_done(false);
+      if (scaler_) {
+        scaler_->forget(optimizer.get());
+      }
+    }
     throw;
   }
   step_state_->set_captured(false);
@@ -624,16 +653,40 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
       {now.num_forwards - counts.num_forwards,
        now.num_backwards - counts.num_backwards},
       progress_->num_backwards - num_backwards};
-  for (const auto& optimizer : optimizers) {
-    if (optimizer->is_done()) {
-      trace.optimizers.push_back(optimizer);
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    const auto& optimizer = optimizers[i];
+    if (optimizer->num_calls() != num_calls[i]) {
+      trace.optimizers.push_back(
+          {optimizer, optimizer->is_done(), optimizer->overflow()});
     }
   }
   return trace;
 }
 
+void TrainingRun::settle_scale() {
+  if (scaler_) {
+    move_scale(*scaler_, living_optimizers());
+  }
+}
+
+void TrainingRun::end_recorded_step() {
+  const auto optimizers = living_optimizers();
+  const auto steps = [](const auto& optimizer) { return optimizer->is_done(); };
+  const auto waits = [](const auto& optimizer) {
+    return !optimizer->is_done() && optimizer->holds_scaled_gradients();
+  };
+  if (std::any_of(optimizers.begin(), optimizers.end(), steps) &&
+      std::any_of(optimizers.begin(), optimizers.end(), waits)) {
+    throw UsageError(
+        "[capture] an optimizer holds fp16 gradients whose scale moves with "
+        "the step of another, expected steps of all in the function");
+  }
+  settle_scale();
+}
+
 void TrainingRun::repeat(const RunTrace& trace) {
   note_step();
+  settle_scale();
   const auto counts = step_state_->counts();
   step_state_->set_counts(
       {counts.num_forwards + trace.counts.num_forwards,
@@ -641,9 +694,14 @@ void TrainingRun::repeat(const RunTrace& trace) {
   accumulation_->note_backwards(
       trace.num_backwards, step_state_->sync_gradients());
   progress_->num_backwards += trace.num_backwards;
-  for (const auto& optimizer : trace.optimizers) {
+}
+
+void TrainingRun::end_replay(const RunTrace& trace) {
+  for (const auto& [optimizer, is_done, overflow] : trace.optimizers) {
     if (const auto alive = optimizer.lock()) {
-      alive->set_done(true);
+      // Other graphs may write where the flag lies.
+      alive->set_done(
+          is_done, overflow.defined() ? overflow.clone() : overflow);
     }
   }
 }

@@ -42,8 +42,15 @@ inline constexpr const char* kLatestCheckpoint = "latest";
 struct RunTrace {
   StepState::Counts counts = {};
   int64_t num_backwards = 0;
-  /// Those that stepped.
-  std::vector<std::weak_ptr<OptimizerStep>> optimizers = {};
+  /// An optimizer whose `step` was called.
+  struct Called {
+    std::weak_ptr<OptimizerStep> optimizer;
+    /// Not in the middle of a window.
+    bool is_done;
+    /// Where the recorded step writes whether it was left out.
+    at::Tensor overflow;
+  };
+  std::vector<Called> optimizers = {};
 };
 
 class ACCELERATE_API TrainingRun {
@@ -188,8 +195,12 @@ class ACCELERATE_API TrainingRun {
   /// Runs `work`, which records a step. Where it throws, gradients and counts
   /// are as before.
   RunTrace trace(const std::function<void()>& work);
-  /// What such a step does on the host.
+  /// The last that is recorded of a step: the scale of losses moves, so that a
+  /// replay leaves nothing for the next one to do.
+  void end_recorded_step();
+  /// What such a step does on the host, before a replay and after it.
   void repeat(const RunTrace& trace);
+  void end_replay(const RunTrace& trace);
   /// Brings the rates of optimizers to where recorded steps read them.
   void write_learning_rates();
   /// Another number when tensors of models or optimizers lie elsewhere.
@@ -246,6 +257,8 @@ class ACCELERATE_API TrainingRun {
   void check_arrivals() const;
   /// Whether all ranks have the same weights.
   void check_weights() const;
+  /// The scale moves as the last steps ask; gradients that are left follow it.
+  void settle_scale();
   /// A step is under way: the journal may want a line.
   void note_step();
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "accelerate/error.h"
+#include "accelerate/packed_batches.h"
 #include "accelerate/samplers.h"
 #include "base/stable_hash.h"
 #include "support/subprocess.h"
@@ -312,6 +313,25 @@ TEST(TokenBudgetBatchSampler, FillsPaddedBatchesUpToTheBudget) {
   EXPECT_EQ(sampler.batches(0, 0), (Batches{{0, 1, 2}, {3, 4}, {5}}));
 }
 
+TEST(PackedBatchSampler, FillsRowsUpToTheirTokensAndSequences) {
+  const auto batches = [](std::vector<int64_t> lengths, int64_t num_sequences) {
+    const auto size = static_cast<int64_t>(lengths.size());
+    return PackedBatchSampler(
+               std::make_shared<SequentialSampler>(size),
+               std::move(lengths),
+               {.num_tokens = 12,
+                .num_sequences = num_sequences,
+                .max_length = 6})
+        .batches(0, 0);
+  };
+  EXPECT_EQ(batches({5, 6, 1, 2, 6, 6}, 6), (Batches{{0, 1, 2}, {3, 4}, {5}}));
+  // Four samples of one token leave eight, which two more sequences fill.
+  EXPECT_EQ(
+      batches({1, 1, 1, 1, 1, 1, 1}, 6), (Batches{{0, 1, 2, 3}, {4, 5, 6}}));
+  // With a sixth token, one sequence is enough to fill up.
+  EXPECT_EQ(batches({1, 1, 1, 3, 1, 1}, 6), (Batches{{0, 1, 2, 3, 4}, {5}}));
+}
+
 TEST(Sampler, RefusesWhatItCannotDraw) {
   using Weighted = WeightedRandomSampler;
   EXPECT_THAT(
@@ -351,6 +371,37 @@ TEST(Sampler, RefusesWhatItCannotDraw) {
         TokenBudgetBatchSampler(sequence, {1, 1}, 8).batches(0, 0);
       },
       ThrowsMessage<UsageError>(HasSubstr("gave index 2")));
+}
+
+TEST(PackedBatchSampler, RefusesWhatDoesNotFit) {
+  const auto sequence = std::make_shared<SequentialSampler>(2);
+  const auto make = [&](std::vector<int64_t> lengths,
+                        const PackedBatchOptions& options) {
+    return PackedBatchSampler(sequence, std::move(lengths), options);
+  };
+  const PackedBatchOptions options{
+      .num_tokens = 12, .num_sequences = 3, .max_length = 6};
+  EXPECT_THAT(
+      [&] {
+        make({1, 7}, options);
+      },
+      ThrowsMessage<UsageError>(HasSubstr("sample 1 has length 7")));
+  EXPECT_THAT(
+      [&] { make({0}, options); },
+      ThrowsMessage<UsageError>(HasSubstr("sample 0 has length 0")));
+  EXPECT_THAT(
+      [&] {
+        make({1}, {.num_tokens = 12, .num_sequences = 2, .max_length = 6});
+      },
+      ThrowsMessage<UsageError>(HasSubstr("num_sequences 2")));
+  EXPECT_THAT(
+      [&] {
+        make({1}, {.num_tokens = 12, .num_sequences = 9, .max_length = 13});
+      },
+      ThrowsMessage<UsageError>(HasSubstr("max_length 13")));
+  EXPECT_THAT(
+      [&] { make({1}, options).batches(0, 0); },
+      ThrowsMessage<UsageError>(HasSubstr("gave index 1")));
 }
 
 TEST(BatchShard, RefusesSettingsThatDoNotFitTogether) {

@@ -6,13 +6,18 @@
 #include <torch/torch.h>
 
 #include <optional>
+#include <sstream>
 
+#include "support/rank_bodies.h"
 #include "support/state.h"
+#include "support/temp_dir.h"
 
 namespace accelerate {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using torch::Tensor;
 
 struct NetImpl : torch::nn::Module {
@@ -44,16 +49,28 @@ struct Setting {
   std::function<void()> inside = [] {};
   /// After these many steps: put the state back that was taken two before.
   std::optional<int64_t> load_at = {};
+  /// After these many steps: save a checkpoint, and go on from it with another
+  /// Accelerator, model and function.
+  std::optional<int64_t> resume_at = {};
 };
 
 struct Record {
   std::vector<double> losses;
   std::vector<Tensor> parameters;
+  /// After each step, with fp16.
+  std::vector<double> scales;
+  size_t num_skipped = 0;
   size_t num_graphs = 0, num_replays = 0;
   std::string refusal;
 };
 
-Record train(const Setting& setting) {
+/// Steps `begin` to `end`, from `folder` where it is one, into `record`.
+void train_part(
+    const Setting& setting,
+    int64_t begin,
+    int64_t end,
+    const std::filesystem::path& folder,
+    Record& record) {
   torch::manual_seed(11);
   Net model;
   optim::AdamW adamw(model->parameters(), {.lr = 0.01});
@@ -72,9 +89,11 @@ Record train(const Setting& setting) {
     return loss;
   };
   auto step = accelerator.capture(function, setting.capture);
-  Record record;
+  if (begin > 0) {
+    accelerator.load_state(folder);
+  }
   StateDict saved;
-  for (int64_t i = 0; i < setting.num_steps; ++i) {
+  for (int64_t i = begin; i < end; ++i) {
     auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(i));
     const auto x =
         torch::randn({setting.num_rows(i), 16}, generator).to(torch::kCUDA);
@@ -83,6 +102,11 @@ Record train(const Setting& setting) {
     const auto loss = setting.is_captured ? step(x, y) : function(x, y);
     scheduler.step();
     record.losses.push_back(loss.item<double>());
+    record.num_skipped += accelerator.optimizer_step_was_skipped();
+    if (setting.options.mixed_precision == Precision::kFp16) {
+      record.scales.push_back(
+          accelerator.state().state_dict().get<double>("scaler.scale"));
+    }
     if (setting.load_at && i + 2 == *setting.load_at) {
       saved = testing::copy_of(accelerator.state().state_dict());
     }
@@ -90,15 +114,56 @@ Record train(const Setting& setting) {
       accelerator.state().load_state_dict(saved);
     }
   }
+  record.num_replays += step.num_replays();
+  record.refusal += step.refusal();
+  record.num_graphs = step.num_graphs();
+  if (end < setting.num_steps) {
+    accelerator.save_state(folder);
+    return;
+  }
   const auto state = accelerator.state().state_dict();
   for (const auto& item : model->named_parameters()) {
     record.parameters.push_back(
         state.get<Tensor>("model." + item.key()).clone());
   }
-  record.num_graphs = step.num_graphs();
-  record.num_replays = step.num_replays();
-  record.refusal = step.refusal();
+}
+
+Record train(const Setting& setting) {
+  const testing::TempDir folder;
+  const auto checkpoint = folder.path() / "checkpoint";
+  Record record;
+  const int64_t middle = setting.resume_at.value_or(setting.num_steps);
+  train_part(setting, 0, middle, checkpoint, record);
+  if (middle < setting.num_steps) {
+    train_part(setting, middle, setting.num_steps, checkpoint, record);
+  }
   return record;
+}
+
+/// How far a captured run is from one that is not, step by step and in the end.
+struct Differences {
+  Record captured, plain;
+  double of_losses = 0, of_parameters = 0;
+};
+
+Differences train_both(Setting setting) {
+  Differences differences;
+  differences.captured = train(setting);
+  setting.is_captured = false;
+  differences.plain = train(setting);
+  const auto& [captured, plain] =
+      std::tie(differences.captured, differences.plain);
+  for (size_t i = 0; i < plain.losses.size(); ++i) {
+    differences.of_losses = std::max(
+        differences.of_losses, std::abs(captured.losses[i] - plain.losses[i]));
+  }
+  for (size_t i = 0; i < plain.parameters.size(); ++i) {
+    const auto off = (captured.parameters[i] - plain.parameters[i]).abs();
+    differences.of_parameters = std::max(
+        differences.of_parameters,
+        (off / (1 + plain.parameters[i].abs())).max().item<double>());
+  }
+  return differences;
 }
 
 class CaptureOnGpu : public ::testing::Test {
@@ -111,18 +176,12 @@ class CaptureOnGpu : public ::testing::Test {
   /// Trains twice. A rate is a float in a captured step and a double in
   /// another one, and matrix products may split their sums differently.
   static Record expect_alike(Setting setting, double tolerance = 1e-4) {
-    const auto captured = train(setting);
-    setting.is_captured = false;
-    const auto plain = train(setting);
-    for (size_t i = 0; i < plain.losses.size(); ++i) {
-      EXPECT_NEAR(captured.losses[i], plain.losses[i], tolerance) << i;
-    }
-    for (size_t i = 0; i < plain.parameters.size(); ++i) {
-      EXPECT_TRUE(torch::allclose(
-          captured.parameters[i], plain.parameters[i], tolerance, tolerance))
-          << i;
-    }
-    return captured;
+    const auto differences = train_both(setting);
+    EXPECT_LE(differences.of_losses, tolerance);
+    EXPECT_LE(differences.of_parameters, tolerance);
+    EXPECT_EQ(differences.captured.scales, differences.plain.scales);
+    EXPECT_EQ(differences.captured.num_skipped, differences.plain.num_skipped);
+    return differences.captured;
   }
 };
 
@@ -178,6 +237,74 @@ TEST_F(CaptureOnGpu, GoesOnFromLoadedState) {
   const auto captured = expect_alike({.load_at = 7});
   EXPECT_EQ(captured.refusal, "");
   EXPECT_EQ(captured.num_graphs, 1u);
+}
+
+TEST_F(CaptureOnGpu, GoesOnFromACheckpointInAnotherRun) {
+  const auto whole = train({});
+  const auto captured = expect_alike({.resume_at = 6});
+  // Four replays of each of the two runs.
+  EXPECT_EQ(captured.num_replays, 8u);
+  for (size_t i = 0; i < whole.losses.size(); ++i) {
+    EXPECT_NEAR(captured.losses[i], whole.losses[i], 1e-4) << i;
+  }
+}
+
+/// A scale that overflows at first and grows again after two steps: some steps
+/// of warm-up and some replays are left out.
+AcceleratorOptions fp16_options() {
+  AcceleratorOptions options;
+  options.mixed_precision = Precision::kFp16;
+  options.scaler = {.init_scale = 1 << 21, .growth_interval = 2};
+  return options;
+}
+
+TEST_F(CaptureOnGpu, ScalesLossesOfFp16WithoutTheHost) {
+  // Sums of 32 products of size 1 in fp16; losses of about 16.
+  const auto captured =
+      expect_alike({.options = fp16_options(), .num_steps = 20}, 0.05);
+  EXPECT_EQ(captured.refusal, "");
+  EXPECT_EQ(captured.num_replays, 18u);
+  EXPECT_GT(captured.num_skipped, 2u);
+  EXPECT_LT(captured.num_skipped, 20u);
+  EXPECT_NE(captured.scales.front(), captured.scales.back());
+}
+
+TEST_F(CaptureOnGpu, ScalesLossesOfFp16InWindowsAndAfterACheckpoint) {
+  auto options = fp16_options();
+  options.accumulation.num_steps = 2;
+  const auto captured = expect_alike(
+      {.options = options, .num_steps = 32, .resume_at = 16}, 0.05);
+  EXPECT_EQ(captured.refusal, "");
+  EXPECT_EQ(captured.num_graphs, 2u);
+  EXPECT_GT(captured.num_replays, 20u);
+  EXPECT_GT(captured.num_skipped, 2u);
+}
+
+const testing::RankBodyRegistration kRefusedByNccl(
+    "not captured by NCCL",
+    [](AcceleratorOptions options) {
+      options.connection.backend = Backend::kNccl;
+      const auto differences = train_both({.options = options});
+      std::ostringstream problems;
+      const auto& refusal = differences.captured.refusal;
+      if (refusal.find("gradients meet in a process group") != 0 ||
+          differences.captured.num_replays != 0) {
+        problems << differences.captured.num_replays << " replays, " << refusal
+                 << '\n';
+      }
+      if (!(differences.of_losses <= 1e-4 &&
+            differences.of_parameters <= 1e-4)) {
+        problems << "off by " << differences.of_losses << " and "
+                 << differences.of_parameters << '\n';
+      }
+      return problems.str();
+    });
+
+TEST_F(CaptureOnGpu, RefusesGradientsThatMeetByNcclAndTrainsTheSame) {
+  EXPECT_THAT(
+      testing::run_body(
+          testing::RankKind::kProcesses, 1, "not captured by NCCL"),
+      Each(IsEmpty()));
 }
 
 TEST_F(CaptureOnGpu, RefusesAFunctionThatWaits) {

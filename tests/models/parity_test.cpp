@@ -3,6 +3,7 @@
 // them).
 #include <ATen/CPUGeneratorImpl.h>
 #include <accelerate/models.h>
+#include <accelerate/packing.h>
 #include <accelerate/safetensors.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -164,6 +165,83 @@ void expect_training(const fs::path& folder) {
   }
 }
 
+ModelInputs inputs_of(const Tensors& tensors) {
+  const auto get = [&](const char* name) {
+    const auto found = tensors.find(name);
+    return found != tensors.end() ? found->second : at::Tensor();
+  };
+  return {
+      .input_ids = get("input_ids"),
+      .attention_mask = get("attention_mask"),
+      .token_type_ids = get("token_type_ids"),
+      .labels = get("labels")};
+}
+
+/// Transformers' answers to the padded batch, from the packed one. What is of
+/// tokens is compared where there are tokens.
+void expect_packed(const fs::path& folder, const models::PackOptions& options) {
+  const auto file = folder / "expected.safetensors";
+  const auto model = load(folder);
+  const auto padded = inputs_of(read_tensors(file, "inputs."));
+  const auto is_token = padded.attention_mask.ne(0);
+  const auto num_sequences = is_token.size(0);
+  const auto num_tokens = is_token.sum().item<int64_t>();
+  const auto inputs = models::pack(padded, options);
+  const auto output = model->forward(inputs, {.output_hidden_states = true});
+  const auto expected = read_tensors(file);
+  const auto expect_tokens = [&](const at::Tensor& ours,
+                                 const at::Tensor& theirs,
+                                 const std::string& what) {
+    ASSERT_EQ(ours.size(0), 1) << what;
+    expect_close(
+        ours.select(0, 0).narrow(0, 0, num_tokens),
+        theirs.index({is_token}),
+        what);
+  };
+  const auto hidden = read_tensors(file, "hidden.");
+  ASSERT_EQ(output.hidden_states.size(), hidden.size());
+  for (const auto& [index, states] : hidden) {
+    expect_tokens(
+        output.hidden_states[std::stoul(index)], states, "hidden." + index);
+  }
+  if (output.pooler_output.defined()) {
+    expect_close(
+        output.pooler_output.narrow(0, 0, num_sequences),
+        expected.at("pooled"),
+        "pooled");
+  }
+  const auto weights =
+      model->forward(inputs, {.output_attentions = true}).attentions;
+  for (const auto& [index, theirs] : read_tensors(file, "attention.")) {
+    const auto lengths = is_token.sum(1);
+    for (int64_t i = 0; i < num_sequences; ++i) {
+      const auto length = lengths[i].item<int64_t>();
+      const auto part = [&](const at::Tensor& x) {
+        return x[i].narrow(1, 0, length).narrow(2, 0, length);
+      };
+      expect_close(
+          part(weights.at(std::stoul(index))), part(theirs), "attention");
+    }
+  }
+  if (!output.loss.defined()) {
+    return;
+  }
+  expect_close(output.loss, expected.at("loss"), "loss");
+  if (output.logits.dim() == 3) {
+    expect_tokens(output.logits, expected.at("output"), "logits");
+  } else {
+    expect_close(
+        output.logits.narrow(0, 0, num_sequences),
+        expected.at("output"),
+        "logits");
+  }
+  output.loss.backward();
+  for (const auto& [name, theirs] : read_tensors(file, "grad.")) {
+    expect_close(
+        model->named_parameters()[name].grad(), theirs, "grad." + name);
+  }
+}
+
 TEST(ModelReference, TinyBertAnswersAndLearnsAsTransformersDid) {
   const auto folder = fs::path(TEST_REFERENCE_DIR) / "models/bert_tiny";
   expect_forward(folder);
@@ -188,6 +266,17 @@ TEST_P(ModelParity, AnswersAsTransformersDoes) {
 
 TEST_P(ModelParity, HasTheSameGradientsAndThreeStepsOfAdamW) {
   expect_training(folder_);
+}
+
+TEST_P(ModelParity, AnswersAndLearnsTheSameWithoutPadding) {
+  expect_packed(folder_, {});
+  const std::string name = GetParam();
+  // Their labels are no classes.
+  if (name != "bert_regression" && name != "bert_multi_label") {
+    // 19 tokens of 3 sequences; what fills up is two sequences, one is empty.
+    expect_packed(
+        folder_, {.num_tokens = 40, .num_sequences = 6, .max_length = 12});
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

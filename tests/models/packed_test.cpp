@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches without padding: what `pack` makes, and what it refuses. That models
+// answer alike is in parity_test.cpp.
+#include <accelerate/accelerate.h>
+#include <accelerate/models.h>
+#include <accelerate/packed_batches.h>
+#include <accelerate/packing.h>
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+namespace accelerate::testing {
+namespace {
+
+using models::ModelInputs;
+using models::pack;
+using models::PackOptions;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+ModelInputs padded_batch() {
+  return {
+      .input_ids = torch::tensor({{5, 6, 7}, {8, 9, 0}, {0, 4, 0}}),
+      .attention_mask = torch::tensor({{1, 1, 1}, {1, 1, 0}, {0, 1, 0}}),
+      .labels = torch::tensor({1, 0, 1})};
+}
+
+void expect_equal(const at::Tensor& ours, const at::Tensor& expected) {
+  EXPECT_TRUE(torch::equal(ours, expected)) << ours << expected;
+}
+
+TEST(Pack, LeavesPaddingOut) {
+  const auto packed = pack(padded_batch());
+  expect_equal(packed.input_ids, torch::tensor({{5, 6, 7, 8, 9, 4}}));
+  expect_equal(
+      packed.packed_mask, torch::tensor({{1, 1, 1}, {1, 1, 0}, {1, 0, 0}}));
+  expect_equal(packed.labels, torch::tensor({1, 0, 1}));
+  EXPECT_FALSE(packed.attention_mask.defined());
+  EXPECT_FALSE(packed.token_type_ids.defined());
+}
+
+TEST(Pack, FillsUpWithSequencesThatDoNotCount) {
+  const auto packed = pack(
+      padded_batch(), {.num_tokens = 11, .num_sequences = 6, .max_length = 4});
+  expect_equal(
+      packed.input_ids, torch::tensor({{5, 6, 7, 8, 9, 4, 0, 0, 0, 0, 0}}));
+  expect_equal(
+      packed.packed_mask,
+      torch::tensor(
+          {{1, 1, 1, 0},
+           {1, 1, 0, 0},
+           {1, 0, 0, 0},
+           {1, 1, 1, 1},
+           {1, 0, 0, 0},
+           {0, 0, 0, 0}}));
+  expect_equal(packed.labels, torch::tensor({1, 0, 1, -100, -100, -100}));
+}
+
+TEST(Pack, PacksLabelsAndPlacesOfTokens) {
+  auto batch = padded_batch();
+  batch.labels = torch::tensor({{5, -100, 7}, {8, 9, -100}, {1, 2, 3}});
+  batch.position_ids = torch::tensor({{2, 1, 0}, {0, 1, 2}, {5, 6, 7}});
+  batch.token_type_ids = torch::tensor({{0, 1, 1}, {0, 1, 0}, {0, 1, 0}});
+  const auto packed = pack(batch, {.num_tokens = 7});
+  expect_equal(packed.labels, torch::tensor({{5, -100, 7, 8, 9, 2, -100}}));
+  expect_equal(packed.position_ids, torch::tensor({{2, 1, 0, 0, 1, 6, 0}}));
+  expect_equal(packed.token_type_ids, torch::tensor({{0, 1, 1, 0, 1, 1, 0}}));
+  EXPECT_EQ(packed.packed_mask.size(0), 4);
+}
+
+TEST(Pack, TakesABatchWithoutAMask) {
+  const auto packed = pack({.input_ids = torch::tensor({{1, 2}, {3, 4}})});
+  expect_equal(packed.input_ids, torch::tensor({{1, 2, 3, 4}}));
+  expect_equal(packed.packed_mask, torch::tensor({{1, 1}, {1, 1}}));
+}
+
+TEST(Pack, RefusesWhatDoesNotFit) {
+  const auto expect_refused =
+      [](const ModelInputs& batch, const PackOptions& options, auto message) {
+        EXPECT_THAT(
+            [&] { pack(batch, options); },
+            ThrowsMessage<UsageError>(HasSubstr(message)));
+      };
+  const auto batch = padded_batch();
+  expect_refused(batch, {.num_tokens = 5}, "num_tokens of 6");
+  expect_refused(batch, {.max_length = 2}, "max_length of 3");
+  expect_refused(
+      batch, {.num_tokens = 7, .num_sequences = 3}, "num_sequences of 4");
+  expect_refused(pack(batch), {}, "call pack() once");
+  expect_refused({}, {}, "input_ids is missing");
+  auto wrong = batch;
+  wrong.attention_mask = torch::ones({3, 2});
+  expect_refused(wrong, {}, "attention_mask is of shape [3, 2]");
+  wrong = batch;
+  wrong.labels = torch::ones({2});
+  expect_refused(wrong, {}, "labels is of shape [2]");
+  wrong.labels = torch::ones({3});
+  expect_refused(wrong, {.num_sequences = 4}, "labels are Float");
+}
+
+std::shared_ptr<models::PretrainedModel> small_bert() {
+  torch::manual_seed(2);
+  return models::AutoModelForSequenceClassification::from_config(
+      models::ModelConfig::parse(R"({"model_type": "bert", "vocab_size": 11,
+          "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+          "intermediate_size": 12, "max_position_embeddings": 4,
+          "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0})"));
+}
+
+TEST(PackedForward, RefusesWhatPackWouldNotMake) {
+  const auto model = small_bert();
+  const auto expect_refused = [&](const ModelInputs& batch, auto message) {
+    EXPECT_THAT(
+        [&] { model->forward(batch); },
+        ThrowsMessage<UsageError>(HasSubstr(message)));
+  };
+  auto batch = pack(padded_batch());
+  batch.attention_mask = torch::ones({1, 6});
+  expect_refused(batch, "an attention_mask and a packed_mask");
+  batch = pack(padded_batch());
+  batch.packed_mask = torch::tensor({{1, 1, 1}, {1, 1, 0}, {0, 1, 0}});
+  expect_refused(batch, "ones and then zeros");
+  batch.packed_mask = torch::tensor({{1, 1, 1}, {1, 1, 0}});
+  expect_refused(batch, "has 5 ones");
+  batch.input_ids = batch.input_ids.view({2, 3});
+  expect_refused(batch, "input_ids of [2, 3]");
+  // A row may be longer than the positions; a sequence may not.
+  EXPECT_NO_THROW(model->forward(pack(padded_batch())));
+  expect_refused(pack(padded_batch(), {.max_length = 5}), "has 4 positions");
+  const auto causal = models::AutoModelForCausalLM::from_config(
+      models::ModelConfig::parse(R"({"model_type": "gpt2", "vocab_size": 11,
+          "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 9})"));
+  EXPECT_THAT(
+      [&] { causal->generate(pack(padded_batch())); },
+      ThrowsMessage<UsageError>(HasSubstr("the prompts are packed")));
+}
+
+TEST(PackedForward, LearnsTheSameWhereActivationsAreComputedAgain) {
+  const auto model = small_bert();
+  const auto gradients = [&](bool recomputes) {
+    model->zero_grad();
+    model->gradient_checkpointing_enable(recomputes);
+    model->forward(pack(padded_batch())).loss.backward();
+    std::vector<at::Tensor> copies;
+    for (const auto& parameter : model->parameters()) {
+      copies.push_back(parameter.grad().clone());
+    }
+    return copies;
+  };
+  const auto kept = gradients(false);
+  const auto again = gradients(true);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    expect_equal(again[i], kept[i]);
+  }
+}
+
+// Every step of an epoch has the same shapes, and all samples come once.
+TEST(PackedForward, TrainsFromALoaderOfPackedBatches) {
+  std::vector<ModelInputs> texts;
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 30; ++i) {
+    lengths.push_back(1 + i % 4);
+    texts.push_back(
+        {.input_ids = torch::full({lengths.back()}, 1 + i % 10),
+         .labels = torch::tensor(i % 2)});
+  }
+  const PackOptions options{
+      .num_tokens = 16, .num_sequences = 10, .max_length = 4};
+  DataLoader loader(
+      texts,
+      {.batch_sampler = std::make_shared<PackedBatchSampler>(
+           std::make_shared<RandomSampler>(30),
+           lengths,
+           PackedBatchOptions{
+               .num_tokens = 16, .num_sequences = 10, .max_length = 4})},
+      [&](const std::vector<ModelInputs>& samples) {
+        return pack(PaddingCollator()(samples), options);
+      });
+  auto model = small_bert();
+  Accelerator accelerator(AcceleratorOptions{.cpu = true});
+  optim::AdamW adamw(model->parameters(), {.lr = 0.01});
+  auto [net, opt, batches] = accelerator.prepare(model, adamw, loader);
+  int64_t num_samples = 0;
+  for (auto& batch : batches) {
+    EXPECT_EQ(batch.input_ids.sizes(), (std::vector<int64_t>{1, 16}));
+    EXPECT_EQ(batch.packed_mask.sizes(), (std::vector<int64_t>{10, 4}));
+    num_samples += batch.labels.ne(-100).sum().template item<int64_t>();
+    const auto output = net(batch);
+    EXPECT_EQ(output.logits.sizes(), (std::vector<int64_t>{10, 2}));
+    accelerator.backward(output.loss);
+    opt.step();
+    opt.zero_grad();
+  }
+  EXPECT_EQ(num_samples, 30);
+}
+
+} // namespace
+} // namespace accelerate::testing
