@@ -36,9 +36,10 @@ namespace accelerate {
 namespace {
 
 constexpr int kMostAddresses = 64;
-constexpr std::chrono::milliseconds kStackPatience{300};
-// With both, ranks still answer in time: see HangExchange.
-constexpr std::chrono::milliseconds kSymbolPatience{1500};
+// A starved thread may take long to be run. With both, ranks still answer in
+// time: see HangExchange.
+constexpr std::chrono::milliseconds kStackPatience{800};
+constexpr std::chrono::milliseconds kSymbolPatience{1100};
 
 // What the handler leaves. It may come late, so it is never on a stack.
 std::array<void*, kMostAddresses> addresses;
