@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our side of sharding.py: milliseconds per training step in a stage, 0 for
-// DDP. The same network as in sharding_peer.py.
+// DDP. The same network as in sharding_peer.py. Usage: sharding STAGE [gpu]
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   const int stage = argc > 1 ? std::atoi(argv[1]) : 0;
   accelerate::Accelerator accelerator(
-      {.cpu = true,
+      {.cpu = argc < 3,
        .shard = {.stage = static_cast<accelerate::ShardStage>(stage)}});
   torch::nn::TransformerEncoder model(torch::nn::TransformerEncoderOptions(
       torch::nn::TransformerEncoderLayer(
@@ -32,13 +32,16 @@ int main(int argc, char** argv) {
       kLayers));
   accelerate::optim::AdamW adamw(model->parameters(), {.lr = 1e-4});
   auto [net, optimizer] = accelerator.prepare(model, adamw);
-  const auto input = torch::randn({32, 4, kWidth}); // time, batch, channels
+  // Time, batch, channels.
+  const auto input = torch::randn({32, 4, kWidth}, accelerator.device());
   std::vector<double> times;
   for (int step = -kWarmUp; step < kSteps; ++step) {
     const auto start = std::chrono::steady_clock::now();
-    accelerator.backward(net(input).square().mean());
+    const auto loss = net(input).square().mean();
+    accelerator.backward(loss);
     optimizer.step();
     optimizer.zero_grad();
+    loss.item(); // The device is through.
     const auto end = std::chrono::steady_clock::now();
     if (step >= 0) {
       times.push_back(

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sharded training step of 2 and 4 CPU processes: each stage beside our DDP, stage 3 beside PyTorch's FSDP2."""
+"""A sharded training step of 2 and 4 CPU processes, and of one on a GPU: each stage beside our DDP, stage 3 beside PyTorch's FSDP2."""
 import pathlib
 import statistics
 import sys
+
+import torch
 
 import harness
 
@@ -12,30 +14,28 @@ PEER = pathlib.Path(__file__).with_name("sharding_peer.py")
 def main():
     options = harness.arguments(__doc__)
 
-    def ours(stage, processes):
+    def ours(stage, processes, device):
         return float(harness.run(
-            options.bin / "accelerate", "launch", "--num_processes", processes,
-            options.bin / "sharding", stage))
+            options.bin / "accelerate", "launch", *([] if device else ["--cpu"]), "--num_processes", processes,
+            options.bin / "sharding", stage, *device))
 
-    def fsdp2(processes):
+    def fsdp2(processes, device):
         return float(harness.run(
             sys.executable, "-m", "torch.distributed.run", "--standalone",
-            "--nproc_per_node", processes, PEER, GLOO_SOCKET_IFNAME="lo"))
+            "--nproc_per_node", processes, PEER, *device, GLOO_SOCKET_IFNAME="lo"))
 
-    for processes in (2, 4):
+    cases = [(2, []), (4, [])] + ([(1, ["gpu"])] if torch.cuda.is_available() else [])
+    for processes, device in cases:
         # All in turn, so that noise hits them alike.
         rounds = [
-            [ours(stage, processes) for stage in range(4)] + [fsdp2(processes)]
+            [ours(stage, processes, device) for stage in range(4)] + [fsdp2(processes, device)]
             for _ in range(options.rounds)
         ]
         ddp, *stages, peer = map(statistics.median, zip(*rounds))
+        name = " ".join([f"{processes} processes", *device])
         for stage, time in enumerate(stages, start=1):
-            harness.report(
-                "sharding", f"{processes} processes, stage {stage}, DDP", time,
-                ddp, "ms/step")
-        harness.report(
-            "sharding", f"{processes} processes, stage 3, FSDP2", stages[-1],
-            peer, "ms/step")
+            harness.report("sharding", f"{name}, stage {stage}, DDP", time, ddp, "ms/step")
+        harness.report("sharding", f"{name}, stage 3, FSDP2", stages[-1], peer, "ms/step")
 
 
 main()

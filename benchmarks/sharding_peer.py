@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer's side of sharding.py: PyTorch's FSDP2, which gathers parameters in each step."""
 import statistics
+import sys
 import time
 
 import torch
@@ -14,21 +15,24 @@ WARM_UP, STEPS, WIDTH, LAYERS = 3, 10, 256, 4
 
 def main():
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    device = "cuda" if sys.argv[1:] == ["gpu"] else "cpu"
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     layer = nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, dropout=0.0)
-    model = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+    model = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).to(device)
     for block in model.layers:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    data = torch.randn(32, 4, WIDTH)
+    data = torch.randn(32, 4, WIDTH, device=device)
     times = []
     for step in range(-WARM_UP, STEPS):
         start = time.perf_counter()
-        model(data).square().mean().backward()
+        loss = model(data).square().mean()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        loss.item()  # The device is through.
         if step >= 0:
             times.append((time.perf_counter() - start) * 1e3)
     if dist.get_rank() == 0:

@@ -16,7 +16,7 @@ function(accelerate_fuzz_test name)
   set(folder ${PROJECT_BINARY_DIR}/fuzz)
   file(MAKE_DIRECTORY ${folder}/objects ${folder}/${name}.corpus)
   set(sanitize -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
-  set(flags -std=c++20 -g -O1 -fno-omit-frame-pointer ${sanitize}
+  set(flags -std=c++20 -g1 -O1 -fno-omit-frame-pointer ${sanitize}
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_BINARY_DIR}/include
       -I${PROJECT_SOURCE_DIR}/src ${ARG_FLAGS})
   set(libraries -lpthread)

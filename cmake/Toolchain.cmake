@@ -42,7 +42,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 if(ACCELERATE_SANITIZE)
+  # -g1: a report shows lines, which is all that is asked of it.
   add_compile_options(-fsanitize=${ACCELERATE_SANITIZE} -fno-omit-frame-pointer
-                      -fno-sanitize-recover=all)
+                      -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${ACCELERATE_SANITIZE})
 endif()

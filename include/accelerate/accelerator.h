@@ -291,7 +291,8 @@ class ACCELERATE_API Accelerator {
   /// Starts the trackers of `options` on the main process; on the others what
   /// is logged goes nowhere. To be called on all ranks, before `load_state`:
   /// the step that comes next, and where each tracker keeps the run, are part
-  /// of `state()`. docs/guide_observe.md.
+  /// of `state()`. A second call finishes the trackers of the first and begins
+  /// with step 0. docs/guide_observe.md.
   ///
   ///     accelerator.init_trackers(
   ///         "sky",
@@ -310,6 +311,8 @@ class ACCELERATE_API Accelerator {
       const std::string& name,
       const at::Tensor& images,
       std::optional<int64_t> step = {});
+  /// How the numbers of a tensor are spread. Throws `UsageError` where they are
+  /// not real.
   void log_histogram(
       const std::string& name,
       const at::Tensor& values,

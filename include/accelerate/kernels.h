@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that LibTorch has only in several passes over memory.
 //
-// They are registered with torch's dispatcher (`torch.ops.accelerate` in
+// They are registered with torch's dispatcher (`accelerate.kernels` in
 // Python) and differentiable. Where the library was built with nvcc, GPUs run
 // them as kernels of their own, and a product with its gelu through cuBLASLt
 // where that has a kernel for it; everywhere else they are made of torch's

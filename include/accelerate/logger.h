@@ -27,8 +27,9 @@ struct ACCELERATE_API LoggerOptions {
 };
 
 /// Writes `[RANK 0] INFO name: text`, by default on the main process alone.
-/// Each line is written whole, and progress bars stay below it. Thread safe;
-/// copies are cheap.
+/// Each line is written whole, and progress bars stay below it. Further lines
+/// of a text are indented, and control characters are shown as `\x1b`, so that
+/// no value can forge a line or move the cursor. Thread safe; copies are cheap.
 ///
 ///     const accelerate::Logger logger("train");
 ///     logger.info("loss ", loss, " after ", step, " steps");

@@ -38,7 +38,8 @@ struct ACCELERATE_API ProgressBarOptions {
 /// the time left. Redrawn at most ten times a second and once at the end. A bar
 /// that is made while another lives is drawn below it and goes with its object;
 /// the last one to go stays on the screen. Lines of `Logger` and
-/// `Accelerator::print` appear above the bars. Each bar is used by one thread.
+/// `Accelerator::print` appear above the bars. Control characters in texts are
+/// shown as `\x1b`. Each bar is used by one thread.
 ///
 ///     accelerate::ProgressBar progress_bar(num_training_steps);
 ///     ...
@@ -50,6 +51,7 @@ class ACCELERATE_API ProgressBar {
   explicit ProgressBar(int64_t total, ProgressBarOptions options = {});
   /// Ends the line, so that later output starts on a fresh one.
   ~ProgressBar();
+  /// What is left behind draws nothing and counts nothing.
   ProgressBar(ProgressBar&&) noexcept;
   ProgressBar& operator=(ProgressBar&&) noexcept;
 
@@ -61,15 +63,16 @@ class ACCELERATE_API ProgressBar {
     set_postfix_text(std::forward<Text>(text));
   }
   /// The same for values by name, numbers with three digits:
-  /// `loss=0.123, lr=0.001`.
+  /// `loss=0.123, lr=0.001`. Throws `UsageError` on a tensor that is no one
+  /// number.
   void set_postfix(const TrackedValues& values);
-  void set_description(std::string text);
+  void set_description(const std::string& text);
 
   int64_t done() const;
   int64_t total() const;
 
  private:
-  void set_postfix_text(std::string text);
+  void set_postfix_text(const std::string& text);
 
   struct State;
   std::unique_ptr<State> state_;

@@ -20,7 +20,8 @@
 namespace accelerate {
 
 /// A number, a text or a switch that is tracked under a name. Tensors of one
-/// element are read, for which the host waits.
+/// element are read, for which the host waits; those that are no one real
+/// number are refused by the call that gets them together with their name.
 class ACCELERATE_API TrackedValue {
  public:
   using Value = std::variant<double, int64_t, bool, std::string>;
@@ -38,9 +39,25 @@ class ACCELERATE_API TrackedValue {
   TrackedValue(const char* value) : value_(std::string(value)) {}
   TrackedValue(std::string value) : value_(std::move(value)) {}
   template <class Tensor>
-  requires requires(const Tensor& tensor) { tensor.template item<double>(); }
-  TrackedValue(const Tensor& tensor) : value_(tensor.template item<double>()) {}
+  requires requires(const Tensor& tensor) {
+    tensor.template item<double>();
+    tensor.sizes();
+  }
+  TrackedValue(const Tensor& tensor) {
+    if (!tensor.defined()) {
+      problem_ = "an undefined tensor";
+    } else if (tensor.numel() != 1 || tensor.is_complex()) {
+      const auto sizes = tensor.sizes();
+      refuse_tensor({sizes.begin(), sizes.end()}, tensor.is_complex());
+    } else {
+      value_ = tensor.template item<double>();
+    }
+  }
 
+  /// Throws `UsageError` where it was made of a tensor that is no one number:
+  /// "[where] 'name' is a tensor of shape [2], expected ...". `Trackers` and
+  /// `ProgressBar` ask.
+  void check(const char* where, const std::string& name) const;
   const Value& get() const { return value_; }
   /// Switches are 1 and 0; nothing for a text.
   std::optional<double> number() const;
@@ -48,10 +65,15 @@ class ACCELERATE_API TrackedValue {
   std::string text() const;
 
  private:
+  void refuse_tensor(const std::vector<int64_t>& sizes, bool is_complex);
+
   Value value_;
+  /// What it is instead of a value; empty where it is one.
+  std::string problem_;
 };
 
-/// In the order in which they were given.
+/// In the order in which they were given. Of a name that is given twice the
+/// last value counts, which is said once.
 using TrackedValues = std::vector<std::pair<std::string, TrackedValue>>;
 
 /// A picture as the bytes of a PNG file.
@@ -171,7 +193,9 @@ class ACCELERATE_API Trackers {
   /// Nobody: what is logged goes nowhere.
   Trackers();
   /// Starts them. Throws `UsageError` on a name that there is not, on two
-  /// trackers of one name, or a project that is no plain name of a folder.
+  /// trackers of one name, on a project that is no plain name of a folder, and
+  /// where other trackers of this process write such files into the same folder
+  /// and are not finished: lines of two runs would mix.
   Trackers(
       const std::string& project,
       TrackingOptions options,
@@ -179,12 +203,16 @@ class ACCELERATE_API Trackers {
       int attempt = 0);
   /// Finishes.
   ~Trackers();
+  /// What is left behind is nobody.
   Trackers(Trackers&&) noexcept;
   Trackers& operator=(Trackers&&) noexcept;
 
+  // What comes after `finish` goes nowhere, which is said once on stderr.
+
   /// Without a step, values are of the one after the latest, from 0 (a resumed
   /// run goes on where its checkpoint was); pictures and histograms of the
-  /// latest.
+  /// latest. Throws `UsageError` on a tensor that is no one number, also where
+  /// nobody keeps it.
   void log(const TrackedValues& values, std::optional<int64_t> step = {});
   void log_images(
       const std::string& name,

@@ -20,7 +20,7 @@ from accelerate.utils.environment import parse_flag_from_env
 
 _SWITCH = "ACCELERATE_USE_DEEPSPEED"
 _STAGES = (0, 1, 2, 3)
-_GRADIENTS = 2
+_OPTIMIZER, _GRADIENTS, _PARAMETERS = 1, 2, 3
 _MIN_UNIT_NUMBERS = 65_536
 
 # What a configuration may say, with a trailing dot for everything below. Of what is not listed
@@ -125,16 +125,13 @@ def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeed
 def sharding_options(plugin: DeepSpeedPlugin, device: torch.device) -> _C.ShardingOptions:
     """Raises in one line where something is asked for that would not come out as asked."""
     _check_config(plugin)
-    _check_offload(plugin, device)
     if plugin.zero_stage not in _STAGES:
         raise UsageError(f"[DeepSpeed] got zero stage {plugin.zero_stage}, expected one of {_STAGES}")
-    if plugin.zero_stage > 0 and device.type != "cpu":
-        raise NotImplementedError(
-            f"[DeepSpeed] got zero stage {plugin.zero_stage} for processes on {device.type}, where "
-            "this version does not shard yet; use stage 0 or cpu=True"
-        )
     return _C.ShardingOptions(
-        stage=plugin.zero_stage, min_unit_numbers=_MIN_UNIT_NUMBERS, prefetch=1
+        stage=plugin.zero_stage,
+        min_unit_numbers=_MIN_UNIT_NUMBERS,
+        prefetch=1,
+        cpu_offload=_is_offloaded(plugin, device),
     )
 
 
@@ -182,15 +179,28 @@ def _check_config(plugin: DeepSpeedPlugin) -> None:
         )
 
 
-def _check_offload(plugin: DeepSpeedPlugin, device: torch.device) -> None:
-    for what in ("optimizer", "param"):
+def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
+    """Whether parts are to lie on the host; they do where processes are on the CPU. One switch moves
+    a part with its state, so that either section asks for both."""
+    is_wanted = False
+    # The lowest stages that have such a part, as DeepSpeed's.
+    for what, lowest in (("optimizer", _OPTIMIZER), ("param", _PARAMETERS)):
         where = plugin.get_value(f"zero_optimization.offload_{what}.device")
-        # Parts are on the CPU where processes are.
-        if where not in (None, "none") and not (where == "cpu" and device.type == "cpu"):
+        if where in (None, "none"):
+            continue
+        if where != "cpu":
             raise NotImplementedError(
-                f"[DeepSpeed] got offload_{what}_device={where}, but parts stay on {device.type}; use "
-                "none, and more processes"
+                f"[DeepSpeed] got offload_{what}_device={where}, expected cpu or none: parts lie in "
+                "memory"
             )
+        if plugin.zero_stage < lowest and device.type != "cpu":
+            raise UsageError(
+                f"[DeepSpeed] got offload_{what}_device=cpu with zero stage {plugin.zero_stage}, "
+                f"which leaves that whole on {device.type}, expected at least stage {lowest}; raise "
+                "the stage, or use none"
+            )
+        is_wanted = True
+    return is_wanted
 
 
 # --- prepare ---------------------------------------------------------------------------------

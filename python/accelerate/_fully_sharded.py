@@ -41,7 +41,7 @@ def sharding_options(
     mixed_precision: str,
 ) -> _C.ShardingOptions:
     """Raises in one line where something is asked for that would not come out as asked."""
-    _refuse_what_is_not_there(plugin, device)
+    _refuse_what_is_not_there(plugin)
     _check_precision(plugin, mixed_precision)
     has_policy = plugin.auto_wrap_policy is not None
     return _C.ShardingOptions(
@@ -49,7 +49,22 @@ def sharding_options(
         min_unit_numbers=0 if has_policy else _MIN_UNIT_NUMBERS,
         prefetch=1,
         num_replicas=_num_replicas(plugin, environment),
+        cpu_offload=_is_offloaded(plugin, device),
     )
+
+
+def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) -> bool:
+    """Whether parts are to lie on the host; they do where processes are on the CPU."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    policy = plugin.cpu_offload
+    is_wanted = isinstance(policy, CPUOffloadPolicy) or getattr(policy, "offload_params", False)
+    if is_wanted and device.type != "cpu" and _stage_of(plugin) == 0:
+        raise UsageError(
+            "[FSDP] got cpu_offload with NO_SHARD, which leaves everything whole on "
+            f"{device.type}, expected a strategy that cuts; use SHARD_GRAD_OP or FULL_SHARD"
+        )
+    return is_wanted
 
 
 def _num_replicas(
@@ -81,7 +96,7 @@ def _stage_of(plugin: FullyShardedDataParallelPlugin) -> int:
     return stages[name]
 
 
-def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin, device: torch.device) -> None:
+def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin) -> None:
     given = {
         "ignored_modules, whose parameters would be sharded too; freeze them": (
             plugin.ignored_modules is not None
@@ -93,8 +108,6 @@ def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin, device: to
         ),
         "state_dict_type=LOCAL_STATE_DICT, which no other number of processes could load; use "
         "FULL_STATE_DICT or SHARDED_STATE_DICT": plugin.state_dict_type.name == "LOCAL_STATE_DICT",
-        f"processes on {device.type}, where this version does not shard yet; use cpu=True, or "
-        "leave the plugin and ACCELERATE_USE_FSDP out": device.type != "cpu",
     }
     for what, is_given in given.items():
         if is_given:

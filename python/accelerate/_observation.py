@@ -63,7 +63,7 @@ class Observation:
     ) -> None:
         """Starts the trackers of `log_with` under this name, on the main process, and hands them
         `config`, the hyper-parameters. `init_kwargs` holds, by name of a tracker, more arguments
-        for its class."""
+        for its class. Trackers that an earlier call made are finished first."""
         for kind in self.log_with:
             # Every rank leaves where the time of its steps goes.
             if isinstance(kind, JsonLinesTracker):
@@ -73,6 +73,10 @@ class Observation:
                 self._run.keep_journal(folder)
         if not self.state.is_main_process:
             return
+        for tracker in self.trackers:
+            if not any(kind is tracker for kind in self.log_with):  # Those are the user's.
+                tracker.finish()
+        self.trackers = []
         for kind in self.log_with:
             if isinstance(kind, GeneralTracker):
                 self.trackers.append(kind)

@@ -262,8 +262,14 @@ class Accelerator(Configuration, Observation, Saving):
                 "device_placement, expected one for each object"
             )
         objects = args if self.deepspeed_plugin is None else self._settle_deepspeed(args)
+        num_optimizers = len(self._optimizers)
         first = [self._prepare_one(obj, placed) for obj, placed in zip(objects, placements)]
-        self._run.wire()
+        try:
+            self._run.wire()
+        except BaseException:
+            # What cannot be prepared is nobody's in checkpoints and later calls.
+            del self._optimizers[num_optimizers:]
+            raise
         # They look for the prepared optimizers.
         result = [
             self._prepare_scheduler(obj, isinstance(given, DummyScheduler))

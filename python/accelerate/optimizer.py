@@ -60,6 +60,21 @@ def move_to_device(state: Any, device: Any) -> Any:
     return send_to_device(state, device)
 
 
+def _is_like(value: Any, parameter: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape
+
+
+def _is_new(state: dict, parameter: torch.Tensor) -> bool:
+    """Whether state is as an optimizer may make it before its first step, as Adagrad does: no
+    steps, and one number all over."""
+    return not state.get("step", 0) and all(
+        not isinstance(value, torch.Tensor)
+        or value.dim() == 0
+        or (_is_like(value, parameter) and bool((value == value.flatten()[:1]).all()))
+        for value in state.values()
+    )
+
+
 class _Adapter:
     """The optimizer as the engine sees it."""
 
@@ -76,13 +91,22 @@ class _Adapter:
         return [p for group in self._optimizer.param_groups for p in group["params"]]
 
     def replace(self, replacements: list[tuple[str, torch.Tensor, torch.Tensor]]) -> None:
-        for name, before, _ in replacements:
-            if before in self._optimizer.state:
+        state = self._optimizer.state
+        made = [(name, b, new) for name, b, new in replacements if b in state]
+        for name, before, _ in made:
+            if not _is_new(state[before], before):
                 raise UsageError(
                     f"[prepare] the optimizer has state for '{name}' already, and this strategy "
                     "trains another tensor in its place; prepare model and optimizer before the "
                     "first step, and load state after prepare"
                 )
+        for _, before, new in made:
+            state[new] = {
+                key: torch.full_like(new, value.flatten()[0].item())
+                if _is_like(value, before) and before.numel() > 0
+                else value
+                for key, value in state.pop(before).items()
+            }
         after = {id(before): new for _, before, new in replacements}
         for group in self._optimizer.param_groups:
             group["params"] = [after.get(id(p), p) for p in group["params"]]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import json
@@ -12,8 +13,9 @@ import os
 import socket
 import time
 import warnings
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from packaging.version import parse
 
@@ -621,10 +623,15 @@ class SwanLabTracker(_PictureTracker):
 
 class JsonLinesTracker(GeneralTracker):
     """`metrics.jsonl` in `logging_dir/run_name`, which runs in C++ write too: docs/guide_observe.md
-    has its schema. Marks checkpoints and the places where a run goes on from one."""
+    has its schema. Marks checkpoints and the places where a run goes on from one. The file belongs
+    to the tracker of this process that was started last, as a cell of a notebook may run again;
+    what an earlier one gets then, or one that is finished, goes nowhere, with a warning."""
 
     name = "jsonl"
     requires_logging_directory = True
+    _writers: ClassVar[weakref.WeakValueDictionary[str, JsonLinesTracker]] = (
+        weakref.WeakValueDictionary()
+    )
 
     def __init__(self, run_name: str, logging_dir: str | os.PathLike) -> None:
         super().__init__()
@@ -635,6 +642,13 @@ class JsonLinesTracker(GeneralTracker):
     @on_main_process
     def start(self) -> None:
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        earlier = self._writers.pop(os.path.realpath(self.path), None)
+        if earlier is self:
+            self.finish()
+        elif earlier is not None:
+            earlier.file.close()
+        self._writers[os.path.realpath(self.path)] = self
+        self._warned: set[str] = set()
         # Without a buffer: each line is one call to the operating system.
         self.file = open(self.path, "ab+", buffering=0)  # noqa: SIM115
         self._cut_unfinished_line()
@@ -660,6 +674,13 @@ class JsonLinesTracker(GeneralTracker):
     def log(self, values: dict, step: int | None = None) -> None:
         """Numbers, texts, switches and dicts of them, as `name/inner`. Without a step it is the one
         after the latest."""
+        if self.file.closed:
+            self._warn_once(
+                f"[log] {', '.join(values)} came after the tracker 'jsonl' of {self.path} was "
+                "finished, or another Accelerator took its file, and goes nowhere, as all that "
+                "follows; log before end_training, and give each run a project of its own"
+            )
+            return
         step = self.next_step if step is None else step
         self.next_step = max(self.next_step, step + 1)
         self._write(step=step, values=_plain(values))
@@ -667,7 +688,8 @@ class JsonLinesTracker(GeneralTracker):
     @on_main_process
     def mark(self, event: str) -> None:
         """Something that happened at the latest step."""
-        self._write(step=max(self.next_step - 1, 0), event=event)
+        if not self.file.closed:
+            self._write(step=max(self.next_step - 1, 0), event=event)
 
     @on_main_process
     def resume(self, step: int) -> None:
@@ -677,11 +699,29 @@ class JsonLinesTracker(GeneralTracker):
 
     @on_main_process
     def finish(self) -> None:
-        self._write(event="finish")
-        self.file.close()
+        if not self.file.closed:
+            self._write(event="finish")
+            self.file.close()
 
     def _write(self, **fields: Any) -> None:
-        self.file.write(json.dumps({"time": time.time(), **fields}).encode() + b"\n")
+        """A line whole, or nothing of it on a full disk, which is said once and ends nothing."""
+        line = json.dumps({"time": time.time(), **fields}).encode() + b"\n"
+        try:
+            written = self.file.write(line)
+            if written < len(line):
+                self.file.truncate(os.fstat(self.file.fileno()).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._warn_once(
+                f"[tracker jsonl] {self.path} cannot be written: {error.strerror}. The run goes "
+                "on without what it was to keep; further failures are not shown"
+            )
+
+    def _warn_once(self, message: str) -> None:
+        kind = message.partition("]")[0]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(message, stacklevel=4)
 
     def _cut_unfinished_line(self) -> None:
         """What a killed process leaves."""

@@ -158,3 +158,190 @@ def test_a_notebook_with_cuda_in_use_launches_fresh_processes(tmp_path):
     """
     out = ranks.check(ranks.run([sys.executable], tmp_path, script))
     assert "('cuda', 1.0)" in out and "processes 2" in out
+
+
+SHARDED = """
+    import gc, os
+    import torch
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
+
+    WIDTH = 256
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(WIDTH)
+            self.inner = torch.nn.Linear(WIDTH, 2 * WIDTH)
+            self.outer = torch.nn.Linear(2 * WIDTH, WIDTH)
+
+        def forward(self, x):
+            return x + self.outer(torch.nn.functional.gelu(self.inner(self.norm(x))))
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(Block() for _ in range(6))
+            self.blocks[2].inner.weight.requires_grad_(False)
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    def fsdp(**fields):
+        return dict(fsdp_plugin=FullyShardedDataParallelPlugin(
+            auto_wrap_policy="TRANSFORMER_BASED_WRAP", transformer_cls_names_to_wrap=["Block"],
+            **fields))
+
+    def deepspeed(stage, **fields):
+        return dict(deepspeed_plugin=DeepSpeedPlugin(
+            zero_stage=stage, gradient_clipping=0.0, **fields))
+
+    def train(steps=1, max_norm=None, **settings):
+        # The group stays; of the last run nothing does.
+        AcceleratorState._reset_state()
+        os.environ.update(ACCELERATE_USE_FSDP="false", ACCELERATE_USE_DEEPSPEED="false")
+        accelerator = Accelerator(gradient_accumulation_steps=steps, **settings)
+        assert accelerator.device.type == "cuda"
+        torch.manual_seed(3)
+        gc.collect()
+        before = torch.cuda.memory_allocated()
+        model = Net()
+        # A gradient of nearly zero moves nothing.
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        generator = torch.Generator().manual_seed(7 + accelerator.process_index)
+        for _ in range(6):
+            x = torch.randn(4, WIDTH, generator=generator).cuda()
+            with accelerator.accumulate(model):
+                accelerator.backward(model(x).square().mean())
+                if max_norm and accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), max_norm)
+                optimizer.step()
+                optimizer.zero_grad()
+        gc.collect()
+        at_rest = torch.cuda.memory_allocated() - before
+        state = {name: value.cpu() for name, value in accelerator.get_state_dict(model).items()}
+        return state, at_rest, (accelerator, model, optimizer)
+
+    def is_cut(accelerator):
+        "Whether parameters are, too."
+        plugin = accelerator.deepspeed_plugin
+        return accelerator.is_fsdp2 if plugin is None else plugin.zero_stage == 3
+
+    def worst(state, expected):
+        return max(((state[name] - expected[name]).abs().max().item() for name in state), default=0.)
+"""
+
+SHARDED_BY_TWO = SHARDED + """
+    FULL, HALF = dict(fsdp_version=2), dict(sharding_strategy="SHARD_GRAD_OP")
+    train()  # Libraries take their own memory at the first step.
+    for run in (dict(), dict(steps=2), dict(mixed_precision="bf16")):
+        expected, whole, _ = train(**run)
+        for settings in (fsdp(**FULL), fsdp(**HALF), deepspeed(1), deepspeed(2), deepspeed(3)):
+            if "steps" in run and "deepspeed_plugin" in settings:
+                continue  # Reduces each batch, so that sums are of another order.
+            state, at_rest, (accelerator, model, optimizer) = train(**run, **settings)
+            # The same kernels on the same numbers; two gradients are added, and halved.
+            assert worst(state, expected) == 0, (run, settings, worst(state, expected))
+            held = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+            assert held < 0.6 * sum(p.numel() for p in model.parameters())
+            if is_cut(accelerator):
+                # A half of weights and moments, and what fills parts up.
+                assert at_rest < 0.6 * whole, (settings, at_rest, whole)
+        # Clipping adds squares up in another order.
+        expected, _, _ = train(**run, max_norm=0.1)
+        state, _, _ = train(**run, max_norm=0.1, **fsdp(**FULL))
+        assert worst(state, expected) < 1e-3, worst(state, expected)
+
+    # Parts on the host, whose AdamW rounds differently.
+    expected, whole, _ = train()
+    num_saved = 0
+    for settings in (
+        fsdp(**FULL, cpu_offload=True),
+        fsdp(**HALF, cpu_offload=True),
+        deepspeed(1, offload_optimizer_device="cpu"),
+        deepspeed(2, offload_optimizer_device="cpu"),
+        deepspeed(3, offload_optimizer_device="cpu", offload_param_device="cpu"),
+        deepspeed(3, offload_param_device="cpu"),
+    ):
+        state, at_rest, (accelerator, model, optimizer) = train(**settings)
+        assert worst(state, expected) < 1e-3, (settings, worst(state, expected))
+        parts = [p for group in optimizer.param_groups for p in group["params"]]
+        assert all(p.device.type == "cpu" for p in parts)
+        assert all(v.device.type == "cpu" for entry in optimizer.state.values()
+                   for v in entry.values() if isinstance(v, torch.Tensor))
+        if is_cut(accelerator):
+            # Nothing but the last input and what libraries keep.
+            assert at_rest < 0.1 * whole, (settings, at_rest, whole)
+        folder = f"offloaded_{num_saved}"
+        num_saved += 1
+        accelerator.save_state(folder)
+        with torch.no_grad():
+            for part in parts:
+                part.zero_()
+        accelerator.load_state(folder)
+        again = {name: value.cpu() for name, value in accelerator.get_state_dict(model).items()}
+        assert worst(again, state) == 0
+    # The norm of parts of the host; and fp16, whose flag of overflow is the device's.
+    expected, _, _ = train(max_norm=0.1)
+    state, _, _ = train(max_norm=0.1, **fsdp(**FULL, cpu_offload=True))
+    assert worst(state, expected) < 1e-3, worst(state, expected)
+    expected, _, _ = train(mixed_precision="fp16")
+    for fields, bound in ((FULL, 0), ({**FULL, "cpu_offload": True}, 1e-3)):
+        state, _, _ = train(mixed_precision="fp16", **fsdp(**fields))
+        assert worst(state, expected) <= bound, (fields, worst(state, expected))
+    # Without a stage that cuts it, nothing could move to the host.
+    for settings in (fsdp(sharding_strategy="NO_SHARD", cpu_offload=True),
+                     deepspeed(0, offload_optimizer_device="cpu"),
+                     deepspeed(2, offload_param_device="cpu")):
+        try:
+            train(**settings)
+        except ValueError as error:
+            assert "\\n" not in str(error).strip() and "expected" in str(error), error
+        else:
+            raise AssertionError(f"nothing was refused: {settings}")
+    print("sharded", accelerator.process_index)
+"""
+
+
+def test_sharded_training_of_processes_that_share_a_gpu_equals_ddp(tmp_path):
+    out = ranks.check(
+        ranks.run(["accelerate", "launch", "--num_processes", "2"], tmp_path, SHARDED_BY_TWO)
+    )
+    assert "sharded 0" in out and "sharded 1" in out
+
+
+SHARDED_BY_NCCL = SHARDED + """
+    import torch.distributed as dist
+    dist.init_process_group("nccl", init_method="file://" + __file__ + ".meet", rank=0, world_size=1)
+    HALF = dict(sharding_strategy="SHARD_GRAD_OP")
+    # The sanitizer looks for the memory of arguments before their operators run, where parameters
+    # that are gathered have none.
+    is_watched = "TORCH_CUDA_SANITIZER" in os.environ
+    every = [fsdp(**HALF), deepspeed(1), deepspeed(2)]
+    if not is_watched:
+        every += [fsdp(fsdp_version=2), deepspeed(3)]
+    expected, _, _ = train()
+    for settings in every:
+        state, _, _ = train(**settings)
+        assert worst(state, expected) == 0, (settings, worst(state, expected))
+    # Parts on the host, whose AdamW rounds differently.
+    fields = HALF if is_watched else dict(fsdp_version=2)
+    state, _, _ = train(**fsdp(**fields, cpu_offload=True), max_norm=0.1)
+    expected, _, _ = train(max_norm=0.1)
+    assert worst(state, expected) < 1e-3, worst(state, expected)
+    print("sharded")
+"""
+
+
+@pytest.mark.parametrize("variables", [{}, {"TORCH_CUDA_SANITIZER": "1"}], ids=["", "sanitizer"])
+def test_sharded_training_by_nccl_equals_ddp(tmp_path, variables):
+    """Also while torch's CUDA sanitizer looks for streams that use memory too early."""
+    import sys
+
+    result = ranks.run([sys.executable], tmp_path, SHARDED_BY_NCCL, **variables)
+    assert "sharded" in ranks.check(result)
+    assert "CUDASanitizerErrors" not in result.stderr

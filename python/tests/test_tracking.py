@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import json
 import math
+import resource
+import warnings
 
 import pytest
 import tiers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.tracking import GeneralTracker
 from both_packages import Runs, differences, python_with
 
 # Services that take long to start are asked in a long run.
@@ -74,6 +77,7 @@ def test_json_lines_go_on_where_the_checkpoint_was(tmp_path):
     path = tmp_path / "sky" / "metrics.jsonl"
     with open(path, "a") as file:
         file.write('{"time": 1, "st')  # As a killed process leaves it.
+    earlier = accelerator
     accelerator = start()
     accelerator.load_state(tmp_path / "saved")
     accelerator.log({"loss": 3.0})
@@ -87,6 +91,71 @@ def test_json_lines_go_on_where_the_checkpoint_was(tmp_path):
     ]
     assert lines[3]["values"] == {"loss": "Infinity", "two/a": 1}
     assert lines[1]["values"] == {"lr": 0.5} and lines[0]["schema"] == 1
+    # The file is the later one's; what the earlier one gets is not mixed into it.
+    with pytest.warns(UserWarning, match=r"\[log\] loss came after .* took its file"):
+        earlier.log({"loss": 0.0})
+    assert len(path.read_text().splitlines()) == len(lines)
     # A run that is not tracked loads it too.
     AcceleratorState._reset_state(True)
     Accelerator(cpu=True).load_state(tmp_path / "saved")
+
+
+def test_a_disk_that_is_full_for_a_while_costs_whole_lines(tmp_path):
+    accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
+    accelerator.init_trackers("sky")
+    path = tmp_path / "sky" / "metrics.jsonl"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # In the middle of a line.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 13, before[1]))
+    try:
+        with pytest.warns(UserWarning, match="cannot be written") as said:
+            for _ in range(3):
+                accelerator.log({"lost": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(said) == 1
+    accelerator.log({"kept": 1})
+    accelerator.end_training()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line.get("event") or list(line["values"]) for line in lines] == [
+        "start", ["kept"], "finish",
+    ]
+
+
+def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
+    class Own(GeneralTracker):
+        name = "own"
+        requires_logging_directory = False
+        tracker = None
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list = []
+
+        def log(self, values: dict, step: int | None = None) -> None:
+            self.seen.append(values)
+
+        def finish(self) -> None:
+            self.seen.append("finish")
+
+    own = Own()
+    accelerator = Accelerator(cpu=True, log_with=["jsonl", own], project_dir=str(tmp_path))
+    accelerator.init_trackers("sky")
+    accelerator.log({"loss": 2.0})
+    accelerator.init_trackers("sky")
+    accelerator.log({"loss": 1.0})
+    accelerator.end_training()
+    path = tmp_path / "sky" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line.get("event", line.get("step")) for line in lines] == [
+        "start", 0, "finish", "start", 0, "finish",
+    ]
+    # An object of the user's stays, and gets each value once.
+    assert own.seen == [{"loss": 2.0}, {"loss": 1.0}, "finish"]
+    with pytest.warns(UserWarning, match=r"\[log\] loss came after .* was finished"):
+        accelerator.log({"loss": 0.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accelerator.log({"loss": 0.0})
+        accelerator.save_state(tmp_path / "late")
+    assert len(path.read_text().splitlines()) == len(lines)

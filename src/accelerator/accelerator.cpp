@@ -76,6 +76,7 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
       return context;
     }
   }
+  check_values(parameters_of(*module));
   if (state_->run.options().device_placement) {
     move_module(*module, device());
   }
@@ -142,6 +143,8 @@ void Accelerator::init_trackers(
   const auto environment =
       state_->run.options().environment.value_or(detect_environment());
   check_project(project);
+  trackers().finish();
+  state_->run.end_journal();
   const auto folder = options.logging_dir / project;
   const bool is_watchable = std::any_of(
       options.log_with.begin(), options.log_with.end(), [](auto& choice) {
@@ -168,23 +171,26 @@ void Accelerator::log_images(
     const std::string& name,
     const at::Tensor& images,
     std::optional<int64_t> step) {
-  if (!trackers().empty()) {
-    trackers().log_images(name, images_of(images), step);
-  }
+  check_images(name, images);
+  trackers().log_images(
+      name,
+      trackers().empty() ? std::vector<TrackedImage>() : images_of(images),
+      step);
 }
 
 void Accelerator::log_histogram(
     const std::string& name,
     const at::Tensor& values,
     std::optional<int64_t> step) {
-  if (!trackers().empty()) {
-    const auto numbers = values.detach().to(at::kCPU, at::kDouble).contiguous();
-    trackers().log_histogram(
-        name,
-        {numbers.const_data_ptr<double>(),
-         static_cast<size_t>(numbers.numel())},
-        step);
-  }
+  check_histogram(name, values);
+  const auto numbers =
+      trackers().empty()
+          ? at::empty({0}, at::kDouble)
+          : values.detach().to(at::kCPU, at::kDouble).contiguous();
+  trackers().log_histogram(
+      name,
+      {numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel())},
+      step);
 }
 
 void Accelerator::wait_for_save() const {

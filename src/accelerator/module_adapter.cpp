@@ -2,10 +2,14 @@
 #include "accelerator/module_adapter.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
 #include <unordered_map>
+
+#include "accelerate/error.h"
+#include "base/str.h"
+#include "state/deferred_tensors.h"
 
 namespace accelerate {
 namespace {
@@ -53,24 +57,45 @@ ParameterSet parameters_of(const torch::nn::Module& module) {
 }
 
 void move_module(torch::nn::Module& module, c10::Device device) {
-  const auto there = at::empty({0}, at::TensorOptions(device));
-  if (at::_has_compatible_shallow_copy_type(at::empty({0}), there)) {
-    module.to(device);
-    return;
-  }
   auto tensors = module.parameters();
   const auto buffers = module.buffers();
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  const bool has_deferred =
+      std::any_of(tensors.begin(), tensors.end(), is_deferred);
+  const auto there = at::empty({0}, at::TensorOptions(device));
+  if (!has_deferred &&
+      at::_has_compatible_shallow_copy_type(at::empty({0}), there)) {
+    module.to(device);
+    return;
+  }
   for (const auto& tensor : tensors) {
-    if (!tensor.defined() || tensor.device() == device) {
-      continue;
+    if (tensor.defined() && tensor.device() != device && !is_deferred(tensor)) {
+      replace_memory(tensor, tensor.detach().to(device));
     }
-    const auto moved = tensor.detach().to(device);
-    if (auto* meta = torch::autograd::impl::get_autograd_meta(tensor)) {
-      // A graph that was recorded before would add up on the old device.
-      meta->grad_accumulator_.reset();
+  }
+}
+
+void check_values(const ParameterSet& model) {
+  if (DeferredScope::is_open()) {
+    throw UsageError(
+        "[prepare] got a module while an EmptyWeights lives, expected its end "
+        "first: prepare gives weights memory");
+  }
+  const auto check = [](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.is_meta() && !is_deferred(tensor)) {
+      throw UsageError(str_cat(
+          "[prepare] '",
+          name,
+          "' is on the meta device and nothing says what its values are, "
+          "expected memory, or a module that was made while an EmptyWeights "
+          "lived"));
     }
-    tensor.unsafeGetTensorImpl()->shallow_copy_from(moved.getIntrusivePtr());
+  };
+  for (size_t i = 0; i < model.names.size(); ++i) {
+    check(model.names[i], model.parameters[i]);
+  }
+  for (size_t i = 0; i < model.buffer_names.size(); ++i) {
+    check(model.buffer_names[i], model.buffers[i]);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "data/image_formats.h"
 
@@ -12,6 +13,12 @@ namespace {
 
 constexpr const char* kNextStep = "next_step";
 constexpr const char* kPlaces = "places";
+
+std::string named(const at::Tensor& tensor) {
+  return tensor.defined()
+             ? str_cat(tensor.toString(), " of shape ", tensor.sizes())
+             : "an undefined tensor";
+}
 
 } // namespace
 
@@ -39,22 +46,39 @@ void RunTrackers::load_state_dict(const StateDict& saved) {
   trackers_.load_state(state);
 }
 
-std::vector<TrackedImage> images_of(const at::Tensor& images) {
-  const auto batch = images.dim() == 3 ? images.unsqueeze(0) : images;
-  const bool is_floating = images.is_floating_point();
-  if (batch.dim() != 4 || (batch.size(1) != 1 && batch.size(1) != 3) ||
-      (!is_floating && images.scalar_type() != at::kByte)) {
+void check_images(const std::string& name, const at::Tensor& images) {
+  const int64_t dim = images.defined() ? images.dim() : 0;
+  const int64_t num_channels = dim == 3 || dim == 4 ? images.size(-3) : 0;
+  if ((num_channels != 1 && num_channels != 3) ||
+      (!images.is_floating_point() && images.scalar_type() != at::kByte)) {
     throw UsageError(str_cat(
-        "[log_images] got ",
-        images.toString(),
-        " of shape ",
-        images.sizes(),
+        "[log_images] '",
+        printable(name),
+        "' is ",
+        named(images),
         ", expected uint8, or floating from 0 to 1, of shape N x C x H x W "
         "with one or three channels"));
   }
+}
+
+void check_histogram(const std::string& name, const at::Tensor& values) {
+  if (!values.defined() || values.is_complex() ||
+      values.layout() != at::kStrided) {
+    throw UsageError(str_cat(
+        "[log_histogram] '",
+        printable(name),
+        "' is ",
+        named(values),
+        ", expected a dense tensor of real numbers; give its abs() or "
+        "to_dense()"));
+  }
+}
+
+std::vector<TrackedImage> images_of(const at::Tensor& images) {
+  const auto batch = images.dim() == 3 ? images.unsqueeze(0) : images;
   const at::NoGradGuard no_grad;
   auto pixels = batch.to(at::kCPU);
-  if (is_floating) {
+  if (images.is_floating_point()) {
     pixels = pixels.to(at::kFloat).clamp(0, 1).mul(255).round().to(at::kByte);
   }
   pixels = pixels.expand({-1, 3, -1, -1}).permute({0, 2, 3, 1}).contiguous();

@@ -25,8 +25,13 @@ class RunTrackers : public Stateful {
   Trackers trackers_;
 };
 
-/// Pictures of a batch, or one: uint8, or floating from 0 to 1, of shape
-/// [N x] C x H x W with one or three channels. Throws `UsageError` on others.
+/// Throws `UsageError` unless it is a batch of pictures, or one: uint8, or
+/// floating from 0 to 1, of shape [N x] C x H x W with one or three channels.
+void check_images(const std::string& name, const at::Tensor& images);
+/// Throws `UsageError` unless these are real numbers.
+void check_histogram(const std::string& name, const at::Tensor& values);
+
+/// Pictures that were checked.
 std::vector<TrackedImage> images_of(const at::Tensor& images);
 
 } // namespace accelerate

@@ -140,7 +140,20 @@ void AtomicFile::reserve(std::uint64_t num_bytes) {
   }
 }
 
+void AtomicFile::seek(std::uint64_t offset) {
+  if (offset == position_) {
+    return;
+  }
+  write_through(pending_);
+  pending_.clear();
+  if (lseek(file_, static_cast<off_t>(offset), SEEK_SET) < 0) {
+    fail("be written");
+  }
+  position_ = offset;
+}
+
 void AtomicFile::write(std::span<const std::byte> bytes) {
+  position_ += bytes.size();
   if (pending_.size() + bytes.size() > kPendingBytes) {
     write_through(pending_);
     pending_.clear();

@@ -29,6 +29,8 @@ class ACCELERATE_API AtomicFile {
   void reserve(std::uint64_t num_bytes);
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  /// Goes on from here, for what does not come in the order of the file.
+  void seek(std::uint64_t offset);
   /// Makes the file visible. `sync`: and waits until it is on the disk.
   void commit(bool sync = true);
 
@@ -39,6 +41,8 @@ class ACCELERATE_API AtomicFile {
   std::filesystem::path target_;
   std::filesystem::path temporary_;
   std::vector<std::byte> pending_;
+  /// Of what comes next.
+  std::uint64_t position_ = 0;
   int file_ = -1;
   bool is_committed_ = false;
 };

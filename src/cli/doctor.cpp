@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `accelerate doctor`: one line per thing that could go wrong.
+#include <signal.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -61,7 +64,11 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
       "With --job: the ranks on this machine; returns 1 where there are none.");
   command->callback([flags, job, &exit_code] {
     if (*job > 0) {
-      if (!print_places(*job)) {
+      if (kill(*job, 0) != 0 && errno == ESRCH) {
+        std::cerr << "[doctor] there is no process " << *job
+                  << " on this machine: it has ended, or runs elsewhere\n";
+        exit_code = kExitFailure;
+      } else if (!print_places(*job)) {
         std::cerr << "[doctor] process " << *job
                   << " and its children run no rank that can be asked; give "
                      "the launcher's process or a rank's, of this user and "

@@ -7,6 +7,7 @@
 #include "accelerate/safetensors_index.h"
 #include "base/printable.h"
 #include "base/str.h"
+#include "checkpoint/saved_model.h"
 #include "cli/commands.h"
 #include "safetensors/distributed_checkpoint.h"
 
@@ -20,9 +21,15 @@ struct MergeOptions {
   std::string target = {};
 };
 
+constexpr const char* kFileEnd = ".safetensors";
+
+fs::path folder_of(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : ".";
+}
+
 fs::path prepared_target(const MergeOptions& options) {
   fs::path target = options.target;
-  if (target.extension() != ".safetensors") {
+  if (target.extension() != kFileEnd) {
     std::error_code error;
     fs::create_directories(target, error);
     if (error) {
@@ -56,7 +63,54 @@ void merge_distributed(const MergeOptions& options) {
   say(checkpoint.num_files(), checkpoint.tensors().size(), target);
 }
 
+void merge_saved_state(const MergeOptions& options) {
+  const auto merge_all = [&](const CheckpointReader& checkpoint) {
+    const auto names = SavedModel::names_in(checkpoint);
+    if (names.empty()) {
+      throw DataError(str_cat(
+          "[merge-weights] the checkpoint '",
+          options.source,
+          "' has no model; give one that save_state has written of a model"));
+    }
+    const bool is_file = fs::path(options.target).extension() == kFileEnd;
+    if (is_file && names.size() > 1) {
+      throw UsageError(str_cat(
+          "[merge-weights] the checkpoint '",
+          options.source,
+          "' has ",
+          names.size(),
+          " models, expected one for the file '",
+          options.target,
+          "'; give a folder"));
+    }
+    std::vector<SavedModel> models; // All are read before a file is begun.
+    for (const auto& name : names) {
+      models.emplace_back(checkpoint, name);
+    }
+    const fs::path target = prepared_target(options);
+    std::error_code ignored; // Where there is no such folder.
+    if (fs::equivalent(folder_of(target), checkpoint.folder(), ignored)) {
+      throw UsageError(str_cat(
+          "[merge-weights] '",
+          target.string(),
+          "' would lie in the checkpoint itself, expected another folder"));
+    }
+    for (const auto& model : models) {
+      const auto file =
+          is_file ? target
+                  : folder_of(target) / str_cat(model.name(), kFileEnd);
+      model.write(file);
+      say(model.num_files(), model.num_tensors(), file);
+    }
+  };
+  read_checkpoint(options.source, merge_all);
+}
+
 void merge(const MergeOptions& options) {
+  if (is_checkpoint(options.source)) {
+    merge_saved_state(options);
+    return;
+  }
   if (safetensors::is_distributed_checkpoint(options.source)) {
     merge_distributed(options);
     return;
@@ -72,14 +126,14 @@ void merge(const MergeOptions& options) {
 void add_merge_weights_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "merge-weights",
-      "Joins sharded files, or those of torch.distributed, into one");
+      "Joins the files of a sharded model or checkpoint into one");
   auto options = std::make_shared<MergeOptions>();
   command
       ->add_option(
           "checkpoint_dir",
           options->source,
-          "Folder with model.safetensors.index.json, or the index itself, or "
-          "with .metadata and .distcp files")
+          "Folder with model.safetensors.index.json, or the index itself; or a "
+          "checkpoint: of save_state, or with .metadata and .distcp files")
       ->required();
   command
       ->add_option(

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -51,19 +52,32 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 
 } // namespace
 
+// A group counts by its default backend alone, and devices may have one each.
 std::function<std::optional<uint64_t>()> collective_counter(
     const GroupPtr& group) {
-  return [weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>(
-              group)]() -> std::optional<uint64_t> {
-    const auto locked = weak.lock();
-    if (!locked) {
-      return std::nullopt;
+  std::set<c10d::Backend*> known;
+  std::vector<c10::weak_intrusive_ptr<c10d::Backend>> backends;
+  for (const auto& device : group->getDeviceTypes()) {
+    const auto backend = group->getBackend(device.type());
+    if (known.insert(backend.get()).second) {
+      backends.emplace_back(backend);
     }
+  }
+  const auto counts = std::make_shared<std::atomic<bool>>(!backends.empty());
+  return [backends, counts]() -> std::optional<uint64_t> {
+    uint64_t sum = 0;
     try {
-      return locked->getSequenceNumberForGroup();
+      for (const auto& weak : backends) {
+        const auto backend = *counts ? weak.lock() : nullptr;
+        if (!backend) {
+          return std::nullopt;
+        }
+        sum += backend->getSequenceNumberForGroup();
+      }
     } catch (const std::exception&) {
-      return std::nullopt; // A backend that does not count.
+      *counts = false; // Asked once: its refusal costs more than a collective.
     }
+    return *counts ? std::optional(sum) : std::nullopt;
   };
 }
 

@@ -38,7 +38,8 @@ class HangExchange {
   Membership* membership_;
 };
 
-/// What c10d has counted for the group; the count outlives it.
+/// How many collectives c10d has begun for the group; nothing where one of its
+/// backends does not count, or it has gone. For any thread.
 std::function<std::optional<uint64_t>()> collective_counter(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

@@ -126,7 +126,8 @@ ProcessGroup::Impl::Impl(
       world_size_(group_->getSize()),
       solo_(false),
       owns_(owns),
-      ranks_are_threads_(ranks_are_threads) {
+      ranks_are_threads_(ranks_are_threads),
+      counted_(collective_counter(group_)) {
   const auto devices = group_->getDeviceTypes();
   const bool speaks_cpu = std::any_of(
       devices.begin(), devices.end(), [](const c10::Device& device) {
@@ -214,12 +215,16 @@ ProcessGroup::Work ProcessGroup::Impl::start(
         "end_training()"));
   }
   settle(impl);
-  const Operation numbered = impl->number(operation, tensor);
+  Operation numbered = impl->describe(operation, tensor);
+  numbered.number = impl->last_number() + 1;
+  ++impl->num_operations_;
   const auto begin = Clock::now();
   // Backends that connect at the first call wait here.
   const OperationScope scope(Part::kCommunication, impl->membership_, numbered);
   try {
     auto work = start(*impl->group_);
+    // Some are not counted, such as sends.
+    numbered.number = impl->last_number();
     return Work(std::make_unique<Work::State>(
         Work::State{impl, numbered, std::move(work), std::move(complete)}));
   } catch (const std::exception& error) {
@@ -227,20 +232,19 @@ ProcessGroup::Work ProcessGroup::Impl::start(
   }
 }
 
-ObservedOperation ProcessGroup::Impl::number(
+ObservedOperation ProcessGroup::Impl::describe(
     const char* operation,
-    const at::Tensor& tensor) {
-  Operation numbered;
-  numbered.name = operation;
-  numbered.number = ++num_operations_;
-  numbered.group_size = is_part_ ? world_size_ : 0;
+    const at::Tensor& tensor) const {
+  Operation described;
+  described.name = operation;
+  described.group_size = is_part_ ? world_size_ : 0;
   if (tensor.defined()) {
-    numbered.dtype = c10::toString(tensor.scalar_type());
+    described.dtype = c10::toString(tensor.scalar_type());
     const auto sizes = tensor.sizes();
-    numbered.num_dims = std::min(sizes.size(), numbered.sizes.size());
-    std::copy_n(sizes.begin(), numbered.num_dims, numbered.sizes.begin());
+    described.num_dims = std::min(sizes.size(), described.sizes.size());
+    std::copy_n(sizes.begin(), described.num_dims, described.sizes.begin());
   }
-  return numbered;
+  return described;
 }
 
 void ProcessGroup::Impl::watch(std::chrono::milliseconds threshold) {
@@ -282,9 +286,8 @@ void ProcessGroup::Impl::guard(
     const std::function<void()>& work,
     Part part) {
   const auto begin = Clock::now();
-  Operation whole;
+  Operation whole; // Without a number: it is made of others.
   whole.name = operation;
-  whole.number = num_operations_;
   const OperationScope scope(part, membership_, whole);
   try {
     work();
@@ -307,8 +310,8 @@ void ProcessGroup::Impl::fail(
   const std::string message = str_cat(
       "[",
       operation.name,
-      "] operation ",
-      operation.number,
+      "] collective ",
+      operation.number > 0 ? operation.number : last_number(),
       " of rank ",
       rank_,
       " of ",

@@ -90,7 +90,9 @@ class ProcessGroup::Impl {
   int world_size() const { return world_size_; }
 
  private:
-  Operation number(const char* operation, const at::Tensor& tensor);
+  Operation describe(const char* operation, const at::Tensor& tensor) const;
+  /// Of the collective that was begun last, whoever called it.
+  uint64_t last_number() const { return counted_().value_or(num_operations_); }
   [[noreturn]] void fail(
       const Operation& operation,
       const std::exception& error,
@@ -105,6 +107,8 @@ class ProcessGroup::Impl {
   /// Where CPU tensors travel, in a group that has no backend for them.
   std::optional<c10::DeviceType> substitute_;
   bool ranks_are_threads_ = false;
+  /// What c10d counts, the user's own among them; ours where it does not.
+  std::function<std::optional<uint64_t>()> counted_;
   uint64_t num_operations_ = 0;
   int num_channels_ = 0;
   bool checks_collectives_ = false;

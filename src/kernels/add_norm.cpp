@@ -260,6 +260,41 @@ SumAndNorm add_dropout_layer_norm(
 
 TORCH_LIBRARY_FRAGMENT(accelerate, library) {
   library.def(
+      "layer_norm(Tensor x, Tensor weight, Tensor bias, float epsilon) -> "
+      "Tensor",
+      layer_norm);
+  library.def(
+      "add_dropout(Tensor residual, Tensor branch, Tensor? branch_bias, "
+      "float dropout) -> Tensor",
+      [](const at::Tensor& residual,
+         const at::Tensor& branch,
+         const std::optional<at::Tensor>& branch_bias,
+         double dropout) {
+        return add_dropout(
+            residual, branch, branch_bias.value_or(at::Tensor()), dropout);
+      });
+  library.def(
+      "add_dropout_layer_norm(Tensor residual, Tensor branch, "
+      "Tensor? branch_bias, Tensor weight, Tensor bias, float dropout, "
+      "float epsilon) -> (Tensor sum, Tensor normed)",
+      [](const at::Tensor& residual,
+         const at::Tensor& branch,
+         const std::optional<at::Tensor>& branch_bias,
+         const at::Tensor& weight,
+         const at::Tensor& bias,
+         double dropout,
+         double epsilon) {
+        const auto [sum, normed] = add_dropout_layer_norm(
+            residual,
+            branch,
+            branch_bias.value_or(at::Tensor()),
+            weight,
+            bias,
+            dropout,
+            epsilon);
+        return std::tuple(sum, normed);
+      });
+  library.def(
       "_add_norm_forward(Tensor residual, Tensor? branch, Tensor? branch_bias, "
       "Tensor? weight, Tensor? bias, float dropout, float epsilon) -> "
       "(Tensor, Tensor, Tensor, Tensor, Tensor)");

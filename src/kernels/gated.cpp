@@ -272,6 +272,21 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
 
 TORCH_LIBRARY_FRAGMENT(accelerate, library) {
   library.def(
+      "rms_norm(Tensor x, Tensor weight, float epsilon) -> Tensor", rms_norm);
+  library.def(
+      "add_rms_norm(Tensor residual, Tensor branch, Tensor weight, "
+      "float epsilon) -> (Tensor sum, Tensor normed)",
+      [](const at::Tensor& residual,
+         const at::Tensor& branch,
+         const at::Tensor& weight,
+         double epsilon) {
+        const auto [sum, normed] =
+            add_rms_norm(residual, branch, weight, epsilon);
+        return std::tuple(sum, normed);
+      });
+  library.def("rotate(Tensor x, Tensor cos, Tensor sin) -> Tensor", rotate);
+  library.def("swiglu(Tensor gate, Tensor up) -> Tensor", swiglu);
+  library.def(
       "_rms_norm_forward(Tensor residual, Tensor? branch, Tensor weight, "
       "float epsilon) -> (Tensor, Tensor, Tensor)");
   library.def(

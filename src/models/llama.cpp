@@ -85,8 +85,10 @@ at::Tensor rotary_frequencies(const ModelConfig& config, int64_t head_dim) {
       config.has("rope_scaling") ? "rope_scaling" : "rope_parameters");
   const double theta =
       rope.number("rope_theta", config.number("rope_theta", 10000.0));
+  // On a device by name: there even where parameters have no memory.
   const auto exponents =
-      at::arange(0, head_dim, 2, at::kFloat) / static_cast<double>(head_dim);
+      at::arange(0, head_dim, 2, at::device(at::kCPU).dtype(at::kFloat)) /
+      static_cast<double>(head_dim);
   const auto frequencies = 1.0 / at::pow(at::Scalar(theta), exponents);
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   if (type == "default") {

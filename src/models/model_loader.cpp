@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -49,15 +50,14 @@ const DtypeRow* try_row_of(safetensors::Dtype dtype) {
   return nullptr;
 }
 
-std::string file_of(
+/// The file that has it.
+const safetensors::File& file_of(
     const safetensors::Checkpoint& files,
     const std::string& name) {
-  for (const auto& file : files.files()) {
-    if (file.contains(name)) {
-      return file.path().string();
-    }
-  }
-  return "the files";
+  const auto& all = files.files();
+  return *std::find_if(all.begin(), all.end(), [&](const auto& file) {
+    return file.contains(name) && &file.tensor(name) == &files.tensor(name);
+  });
 }
 
 safetensors::Checkpoint open_files(const std::filesystem::path& folder) {
@@ -256,7 +256,7 @@ FreshTensors ModelLoader::copy(
       if (!options.ignore_mismatched_sizes) {
         throw ConfigError(str_cat(
             "[from_pretrained] ",
-            file_of(files, match->second),
+            file_of(files, match->second).path().string(),
             ": ",
             shown(model.report_.mismatched.back()),
             "; set ignore_mismatched_sizes to draw it anew (a head for other "
@@ -268,17 +268,21 @@ FreshTensors ModelLoader::copy(
     if (row == nullptr) {
       throw ConfigError(str_cat(
           "[from_pretrained] ",
-          file_of(files, match->second),
+          file_of(files, match->second).path().string(),
           ": ",
           match->second,
           " is ",
           safetensors::dtype_name(tensor.dtype),
           ", expected floating-point numbers; quantised weights are not read"));
     }
-    // The file is mapped to be read only, which from_blob cannot say.
+    // The file is mapped to be read only, which from_blob cannot say. It stays
+    // for parameters that have no memory yet (`EmptyWeights`).
     auto* bytes = const_cast<std::byte*>(tensor.data.data());
-    parameter.detach().copy_(
-        at::from_blob(bytes, parameter.sizes(), at::TensorOptions(row->torch)));
+    parameter.detach().copy_(at::from_blob(
+        bytes,
+        parameter.sizes(),
+        [file = file_of(files, match->second)](void*) {},
+        at::TensorOptions(row->torch)));
   }
   return fresh;
 }

@@ -13,15 +13,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "base/str.h"
@@ -34,7 +37,8 @@ namespace {
 
 constexpr int kMostAddresses = 64;
 constexpr std::chrono::milliseconds kStackPatience{300};
-constexpr std::chrono::milliseconds kSymbolPatience{1000};
+// With both, ranks still answer in time: see HangExchange.
+constexpr std::chrono::milliseconds kSymbolPatience{1500};
 
 // What the handler leaves. It may come late, so it is never on a stack.
 std::array<void*, kMostAddresses> addresses;
@@ -115,15 +119,27 @@ std::vector<void*> addresses_of(pid_t thread) {
 struct Symbol {
   std::string module;
   uintptr_t offset = 0;
-  std::string text;
-  bool is_users = false;
+  /// One, or several where functions were inlined.
+  std::vector<Stack::Frame> frames;
+  bool is_users() const { return !frames.empty() && frames[0].is_users; }
 };
+
+/// Strings by the name that people know.
+std::string readable(std::string function) {
+  constexpr std::string_view kString =
+      "std::__cxx11::basic_string<char, std::char_traits<char>, "
+      "std::allocator<char> >";
+  for (size_t at = 0; (at = function.find(kString, at)) != std::string::npos;) {
+    function.replace(at, kString.size(), "std::string");
+  }
+  return function;
+}
 
 std::string demangled(const char* name) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(
       abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
-  return status == 0 ? text.get() : name;
+  return status == 0 ? readable(text.get()) : name;
 }
 
 bool is_library(const std::string& module) {
@@ -155,7 +171,7 @@ bool is_library(const std::string& module) {
 Symbol symbol_of(void* address) {
   Dl_info info{};
   if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
-    return {"", 0, str_cat(address), false};
+    return {"", 0, {{str_cat(address), false}}};
   }
   const auto base = reinterpret_cast<uintptr_t>(info.dli_fbase);
   const auto at = reinterpret_cast<uintptr_t>(address);
@@ -169,11 +185,12 @@ Symbol symbol_of(void* address) {
   symbol.module = info.dli_fname;
   // Inside of the call, not behind it.
   symbol.offset = (kind == ET_DYN ? at - base : at) - 1;
-  symbol.is_users = !is_library(symbol.module);
   const std::string file = symbol.module.substr(symbol.module.rfind('/') + 1);
-  symbol.text = info.dli_sname != nullptr
-                    ? str_cat(demangled(info.dli_sname), " in ", file)
-                    : str_cat(file, " +0x", std::hex, symbol.offset);
+  symbol.frames.push_back(
+      {info.dli_sname != nullptr
+           ? str_cat(demangled(info.dli_sname), " in ", file)
+           : str_cat(file, " +0x", std::hex, symbol.offset),
+       !is_library(symbol.module)});
   return symbol;
 }
 
@@ -228,28 +245,63 @@ std::optional<std::string> output_of(std::vector<std::string> command) {
                                                  : std::nullopt;
 }
 
+/// Whether a function of the user's program comes from a header of a library;
+/// `name` may have the type that it returns in front.
+bool is_of_header(const std::string& name) {
+  const auto qualified = name.substr(name.rfind(' ') + 1);
+  for (const char* space :
+       {"accelerate::", "torch::", "at::", "c10::", "c10d::"}) {
+    if (qualified.starts_with(space)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// What addr2line says of one function; nothing where that is of no use.
+std::optional<Stack::Frame> frame_of(
+    const std::string& function,
+    const std::string& place) {
+  const auto name = function.substr(0, function.find_first_of("(<"));
+  // Those of the standard library are long; inlined, they lack its name.
+  if (function.starts_with("??") || name.find("std::") != std::string::npos ||
+      place.find("/include/c++/") != std::string::npos) {
+    return std::nullopt;
+  }
+  std::string line = place.substr(place.rfind('/') + 1);
+  line = line.substr(0, line.find(" (discriminator"));
+  const bool has_line = !line.starts_with("??") && !line.ends_with(":?");
+  return Stack::Frame{
+      has_line ? str_cat(line, " in ", readable(function)) : readable(function),
+      name != "_start" && !is_of_header(name)};
+}
+
 /// Files and lines for the frames of one module that is the user's.
 void name_lines(const std::string& module, std::vector<Symbol*>& symbols) {
-  std::vector<std::string> command = {"addr2line", "-Cfe", module};
+  // Inlined functions as well: the user's may have a library's inside of it.
+  std::vector<std::string> command = {"addr2line", "-aiCfe", module};
   for (const auto* symbol : symbols) {
     command.push_back(str_cat("0x", std::hex, symbol->offset));
   }
   std::istringstream lines(output_of(std::move(command)).value_or(""));
-  std::string function;
-  std::string place;
+  std::string line;
+  std::getline(lines, line);
   for (auto* symbol : symbols) {
-    if (!std::getline(lines, function) || !std::getline(lines, place)) {
+    if (!line.starts_with("0x")) {
       return;
     }
-    std::string line = place.substr(place.rfind('/') + 1);
-    line = line.substr(0, line.find(" (discriminator"));
-    const auto name = function.substr(0, function.find_first_of("(<"));
-    symbol->is_users = name != "_start";
-    if (name.find("std::") != std::string::npos) {
-      symbol->text.clear(); // Long, and it says nothing.
-    } else if (!function.starts_with("??")) {
-      const bool has_line = !line.starts_with("??") && !line.ends_with(":?");
-      symbol->text = has_line ? str_cat(line, " in ", function) : function;
+    std::vector<Stack::Frame> frames;
+    bool is_known = false;
+    std::string place;
+    while (std::getline(lines, line) && !line.starts_with("0x") &&
+           std::getline(lines, place)) {
+      is_known |= !line.starts_with("??");
+      if (auto frame = frame_of(line, place)) {
+        frames.push_back(std::move(*frame));
+      }
+    }
+    if (is_known) {
+      symbol->frames = std::move(frames);
     }
   }
 }
@@ -268,7 +320,7 @@ Stack native_stack(pid_t thread) {
   }
   std::map<std::string, std::vector<Symbol*>> by_module;
   for (auto& symbol : symbols) {
-    if (symbol.is_users) {
+    if (symbol.is_users()) {
       by_module[symbol.module].push_back(&symbol);
     }
   }
@@ -277,10 +329,20 @@ Stack native_stack(pid_t thread) {
   }
   Stack stack;
   for (auto& symbol : symbols) {
-    if (!symbol.text.empty()) {
-      stack.frames.push_back({std::move(symbol.text), symbol.is_users});
+    for (auto& frame : symbol.frames) {
+      stack.frames.push_back(std::move(frame));
     }
   }
+  // How a library comes from one function of the user's to the next.
+  const auto is_users = [](const Stack::Frame& frame) {
+    return frame.is_users;
+  };
+  stack.frames.erase(
+      std::remove_if(
+          std::find_if(stack.frames.begin(), stack.frames.end(), is_users),
+          stack.frames.end(),
+          std::not_fn(is_users)),
+      stack.frames.end());
   return stack;
 }
 

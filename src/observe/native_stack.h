@@ -16,7 +16,8 @@ void prepare_native_stacks();
 /// means nothing to programs that have no handler for it. Empty where the
 /// program has one, or the thread does not answer. Files and lines come from
 /// addr2line where it is installed and the program has them, else there are
-/// names of functions. Not for the calling thread.
+/// names of functions. What lies between and outside of the user's frames is
+/// left out. Not for the calling thread.
 ACCELERATE_API Stack native_stack(pid_t thread);
 
 } // namespace accelerate

@@ -283,12 +283,16 @@ void RankRecord::set_operation(const ObservedOperation& operation) {
   num_dims_.store(num_dims, kRelaxed);
   dtype_.store(operation.dtype, kRelaxed);
   group_size_.store(operation.group_size, kRelaxed);
-  number_.store(operation.number, kRelaxed);
+  own_number_.store(operation.number, kRelaxed);
+  if (operation.number > 0) {
+    number_.store(operation.number, kRelaxed);
+  }
   name_.store(operation.name, kRelaxed);
 }
 
 void RankRecord::clear_operation() {
   name_.store(nullptr, kRelaxed);
+  own_number_.store(0, kRelaxed);
 }
 
 void RankRecord::set_topic(std::string topic) {

@@ -45,6 +45,7 @@ ACCELERATE_API const char* words_for(Part part);
 struct ObservedOperation {
   static constexpr size_t kMaxDims = 6;
   const char* name = nullptr;
+  /// 0 where it is made of others, which have theirs.
   uint64_t number = 0;
   const char* dtype = nullptr;
   size_t num_dims = 0;
@@ -119,6 +120,10 @@ class ACCELERATE_API RankRecord {
   }
   /// Of the last one, whether it is over or not.
   uint64_t number() const { return number_.load(std::memory_order_relaxed); }
+  /// Of the one that it is in; 0 outside, and where that has no number.
+  uint64_t own_number() const {
+    return own_number_.load(std::memory_order_relaxed);
+  }
   /// "all_reduce Float[4, 2]"; empty outside of operations.
   std::string operation() const;
 
@@ -129,6 +134,7 @@ class ACCELERATE_API RankRecord {
   std::atomic<const char*> name_ = nullptr;
   std::atomic<const char*> dtype_ = nullptr;
   std::atomic<uint64_t> number_ = 0;
+  std::atomic<uint64_t> own_number_ = 0;
   std::atomic<size_t> num_dims_ = 0;
   std::atomic<int> group_size_ = 0;
   std::array<std::atomic<int64_t>, ObservedOperation::kMaxDims> sizes_ = {};

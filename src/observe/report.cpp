@@ -53,17 +53,28 @@ std::string place_of(const Stack& stack) {
   return stack.frames.empty() ? std::string() : stack.frames[0].text;
 }
 
-std::string indented(const Stack& stack) {
-  // What lies outside of the user's outermost frame says nothing.
-  constexpr size_t kMostFrames = 16;
-  size_t end = stack.frames.size();
-  while (end > 0 && !stack.frames[end - 1].is_users) {
-    --end;
+/// From the user's innermost frame to the outermost: who called `main` says
+/// nothing, nor how a library waits for other ranks; what else it is in stands
+/// behind the line that called it. All frames where none is the user's.
+std::string places_of(const RankReport& report) {
+  constexpr std::ptrdiff_t kMostFrames = 16;
+  const auto is_users = [](const Stack::Frame& frame) {
+    return frame.is_users;
+  };
+  const auto& frames = report.stack.frames;
+  auto first = std::find_if(frames.begin(), frames.end(), is_users);
+  auto end = std::find_if(frames.rbegin(), frames.rend(), is_users).base();
+  if (first == frames.end()) {
+    first = frames.begin();
+    end = frames.end();
   }
-  end = std::min(end == 0 ? stack.frames.size() : end, kMostFrames);
+  end = first + std::min(end - first, kMostFrames);
   std::string text;
-  for (size_t i = 0; i < end; ++i) {
-    text += str_cat("\n      ", stack.frames[i].text);
+  for (auto frame = first; frame != end; ++frame) {
+    text += str_cat("\n      ", printable(frame->text));
+    if (frame == first && first != frames.begin() && !report.waits) {
+      text += str_cat(" (inside: ", printable(frames[0].text), ")");
+    }
   }
   return text;
 }
@@ -254,13 +265,11 @@ std::string describe_hang(
     }
     const RankReport& first = *group[0];
     text += str_cat(
-        "\n  ", name_ranks(ranks), ": ", describe(first, expected, threshold));
-    const bool is_elsewhere = std::get<0>(key);
-    if (is_elsewhere) {
-      text += indented(first.stack);
-    } else if (const auto place = place_of(first.stack); !place.empty()) {
-      text += str_cat("\n      ", place);
-    }
+        "\n  ",
+        name_ranks(ranks),
+        ": ",
+        describe(first, expected, threshold),
+        places_of(first));
   }
   for (const auto& rank : silent) {
     text += str_cat("\n  rank ", rank.rank, ": ", describe(rank));
@@ -289,7 +298,7 @@ std::string describe_ranks(const std::vector<RankReport>& reports) {
         doing,
         " for ",
         seconds_text(report.seconds),
-        indented(report.stack),
+        places_of(report),
         '\n');
   }
   return text;

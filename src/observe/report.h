@@ -35,7 +35,8 @@ struct RankReport {
   double seconds = 0;
   /// What it is in the middle of; empty outside of collectives.
   std::string operation = {};
-  /// Of the group's collectives, whoever called them: the last that was begun.
+  /// Of the collective that it is in, else of the last that the group began,
+  /// whoever called it.
   uint64_t number = 0;
   Stack stack = {};
 };

@@ -33,6 +33,8 @@ constexpr milliseconds kDefaultThreshold{10'000};
 constexpr milliseconds kShortestInterval{50};
 /// From when on a store does not answer.
 constexpr milliseconds kStorePatience{3'000};
+/// How long ranks may take to ask each other, on a machine that is busy.
+constexpr milliseconds kPeersPatience{3'000};
 
 double seconds_from(Watchdog::Clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -293,9 +295,12 @@ RankReport Watchdog::look(const Membership& membership) {
   report.waits = waits.has_value();
   report.seconds = seconds_from(Clock::now() - waits.value_or(record->since()));
   report.operation = record->operation();
-  report.number = record->number();
-  if (membership.num_collectives) {
-    report.number = membership.num_collectives().value_or(report.number);
+  report.number = record->own_number();
+  if (report.number == 0) {
+    const auto counted = membership.num_collectives
+                             ? membership.num_collectives()
+                             : std::nullopt;
+    report.number = counted.value_or(record->number());
   }
   if (auto script = script_stack()) {
     report.stack = std::move(script->stack);
@@ -347,9 +352,9 @@ void Watchdog::watch_threads(const std::string& threads_of) {
 
 void Watchdog::watch_data(Membership& membership) {
   // Ranks that wait for this one in a collective speak first, and name it.
-  const auto patience = membership.world_size == 1
-                            ? membership.threshold
-                            : membership.threshold * 13 / 10;
+  const auto patience =
+      membership.threshold +
+      (membership.world_size == 1 ? milliseconds(0) : kPeersPatience);
   const auto record = record_of(membership);
   if (!record || record->part() != Part::kData || membership.has_told_of_data ||
       Clock::now() - record->since() < patience) {

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "accelerate/error.h"
 #include "base/str.h"
 
@@ -49,6 +51,17 @@ void ParallelEngine::load(
   }
   const at::NoGradGuard no_grad;
   parameter.detach().copy_(*whole);
+}
+
+std::vector<at::Tensor> ParallelEngine::whole_parameters(bool keep) {
+  std::vector<at::Tensor> values;
+  visit_whole_parameters(keep, [&](size_t place, const at::Tensor& value) {
+    values.resize(std::max(values.size(), place + 1));
+    // Not with all of a unit behind it.
+    values[place] =
+        value.nbytes() == value.storage().nbytes() ? value : value.clone();
+  });
+  return values;
 }
 
 StateValue ParallelEngine::saved_gradient(const at::Tensor& parameter) const {

@@ -2,6 +2,7 @@
 // How one model trains together with the other ranks: the seams of a step.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -140,10 +141,16 @@ class ACCELERATE_API ParallelEngine
   /// Puts such a value back; the whole tensor where another number of ranks had
   /// slices of it. Throws `UsageError` where its shape is another.
   virtual void load(const at::Tensor& parameter, const StateValue& value);
-  /// Where `saved` gives slices or other tensors than the model's: the whole
-  /// values in the order of the model, on the host, on ranks that `keep` them.
-  /// A collective where there are slices.
-  virtual std::vector<at::Tensor> whole_parameters(bool /*keep*/) { return {}; }
+  /// Where `saved` gives slices or other tensors than the model's: hands the
+  /// whole value of each parameter, on the host, with its place in the model,
+  /// to `take` on ranks that `keep` them, some at a time. A collective where
+  /// there are slices.
+  using TakeWhole = std::function<void(size_t place, const at::Tensor& value)>;
+  virtual void visit_whole_parameters(
+      bool /*keep*/,
+      const TakeWhole& /*take*/) {}
+  /// All of them in the order of the model; empty where nothing is handed out.
+  std::vector<at::Tensor> whole_parameters(bool keep);
   /// What this rank saves of a gradient in the middle of a window: what
   /// `gradient` gives, or a `TensorSlice` of what all ranks have seen.
   virtual StateValue saved_gradient(const at::Tensor& parameter) const;

@@ -12,6 +12,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "state/deferred_tensors.h"
 
 namespace accelerate {
 namespace {
@@ -180,7 +181,7 @@ std::string try_lazy_storage() {
       4 * sizeof(float), c10::Device(c10::kCPU), probe, "a test");
   probe->storage = &storage;
   const auto weight = at::zeros({4}).requires_grad_(true);
-  storage.move_in(weight, 0);
+  storage.move_in(weight, 0, at::kFloat);
   const auto view = weight.view({2, 2}).t();
   if (probe->num_uses != 0) {
     return "a view was taken for a read";
@@ -270,9 +271,11 @@ at::Tensor LazyStorage::tensor(
   return tensor;
 }
 
-void LazyStorage::move_in(const at::Tensor& tensor, int64_t offset) const {
-  const auto here = this->tensor(offset, tensor.sizes(), tensor.scalar_type());
-  tensor.unsafeGetTensorImpl()->shallow_copy_from(here.getIntrusivePtr());
+void LazyStorage::move_in(
+    const at::Tensor& tensor,
+    int64_t offset,
+    at::ScalarType dtype) const {
+  replace_memory(tensor, this->tensor(offset, tensor.sizes(), dtype));
 }
 
 void check_lazy_storage() {

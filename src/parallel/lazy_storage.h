@@ -42,8 +42,9 @@ class LazyStorage {
   /// A tensor in it, contiguous, from the number `offset` on.
   at::Tensor tensor(int64_t offset, at::IntArrayRef sizes, at::ScalarType dtype)
       const;
-  /// Makes `tensor`, with its graph and its identity, such a one.
-  void move_in(const at::Tensor& tensor, int64_t offset) const;
+  /// Makes `tensor`, with its identity, such a one of this dtype.
+  void move_in(const at::Tensor& tensor, int64_t offset, at::ScalarType dtype)
+      const;
 
  private:
   c10::Storage storage_;

@@ -142,13 +142,12 @@ class MasterEngine final : public ParallelEngine {
   StateValue saved(const at::Tensor& parameter) const override {
     return inner_->saved(trained(parameter));
   }
-  std::vector<at::Tensor> whole_parameters(bool keep) override {
-    std::vector<at::Tensor> values;
+  void visit_whole_parameters(bool keep, const TakeWhole& take) override {
     for (size_t i = 0; keep && i < parameters_.size(); ++i) {
-      values.push_back(
+      take(
+          i,
           trained(parameters_[i]).detach().to(at::kCPU, false, /*copy=*/true));
     }
-    return values;
   }
   void load(const at::Tensor& parameter, const StateValue& value) override {
     inner_->load(parameter, value);

@@ -17,6 +17,7 @@
 #include "parallel/unit_gradients.h"
 #include "parallel/unused_parameters.h"
 #include "parallel/whole_gradients.h"
+#include "state/deferred_tensors.h"
 
 namespace accelerate {
 namespace {
@@ -45,6 +46,9 @@ class ShardEngine final : public ParallelEngine {
         frozen_.push_back(i);
       }
     }
+    for (const auto& parameter : model_.model().parameters) {
+      memories_.push_back(memory_of(parameter));
+    }
   }
 
   bool is_local() const override { return false; }
@@ -60,6 +64,7 @@ class ShardEngine final : public ParallelEngine {
           all_,
           frozen_,
           "that no rank would take its gradient; unfreeze before prepare");
+      check_memories();
     }
     if (gathers_.is_stale()) {
       gathers_.gather_weights();
@@ -214,15 +219,12 @@ class ShardEngine final : public ParallelEngine {
     }
   }
 
-  std::vector<at::Tensor> whole_parameters(bool keep) override {
+  void visit_whole_parameters(bool keep, const TakeWhole& take) override {
     const at::NoGradGuard no_grad;
-    std::unordered_map<const c10::TensorImpl*, at::Tensor> values;
-    const auto copy = [&](const at::Tensor& parameter,
-                          const at::Tensor& value) {
-      values[parameter.unsafeGetTensorImpl()] =
-          value.view(parameter.sizes())
-              .to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-    };
+    std::unordered_map<const c10::TensorImpl*, size_t> place_of;
+    for (size_t i = 0; i < all_.parameters.size(); ++i) {
+      place_of[all_.parameters[i].unsafeGetTensorImpl()] = i;
+    }
     for (const auto& unit : model_.units()) {
       announce(model_.group(), str_cat("gather of ", unit.name, " to save it"));
       auto flat = layout_.reserve(
@@ -230,23 +232,48 @@ class ShardEngine final : public ParallelEngine {
       model_.group().all_gather_into(flat, unit.part.to(flat.device()));
       for (size_t i = 0; keep && i < unit.members.size(); ++i) {
         const auto& parameter = model_.model().parameters[unit.members[i]];
-        copy(parameter, unit.member_of(flat, i, parameter.numel()));
+        take(
+            place_of.at(parameter.unsafeGetTensorImpl()),
+            unit.member_of(flat, i, parameter.numel())
+                .view(parameter.sizes())
+                .to(at::kCPU));
       }
     }
-    std::vector<at::Tensor> ordered;
-    for (const auto& parameter : all_.parameters) {
-      if (keep && !model_.holds(parameter)) {
-        copy(parameter, parameter.detach());
+    for (size_t i = 0; keep && i < all_.parameters.size(); ++i) {
+      if (!model_.holds(all_.parameters[i])) {
+        take(
+            i,
+            all_.parameters[i].detach().to(
+                at::kCPU, /*non_blocking=*/false, /*copy=*/true));
       }
-      ordered.push_back(values[parameter.unsafeGetTensorImpl()]);
     }
-    return ordered;
   }
 
  private:
   bool is_in_forward() const {
     return gathers_.pass() == ShardPass::kTraining ||
            gathers_.pass() == ShardPass::kEvaluation;
+  }
+
+  static const void* memory_of(const at::Tensor& parameter) {
+    return parameter.unsafeGetTensorImpl()
+        ->unsafe_storage()
+        .unsafeGetStorageImpl();
+  }
+
+  // Other memory than the engine's would be computed with, and never trained.
+  void check_memories() const {
+    const auto& model = model_.model();
+    for (size_t i = 0; i < memories_.size(); ++i) {
+      if (memory_of(model.parameters[i]) != memories_[i]) {
+        throw UsageError(str_cat(
+            "[forward] parameter '",
+            model.names[i],
+            "' got other memory after prepare, by .data = or a conversion of "
+            "the module, expected the memory of its unit; convert before "
+            "prepare, load values with load_state()"));
+      }
+    }
   }
 
   // As DDP: once after a forward that changed them.
@@ -284,6 +311,8 @@ class ShardEngine final : public ParallelEngine {
   std::optional<UnitGradients> gradients_;
   /// Into `all_`.
   std::vector<size_t> frozen_;
+  /// Of the sharded parameters, as they were placed.
+  std::vector<const void*> memories_;
   bool buffers_may_differ_ = true;
 };
 
@@ -294,6 +323,10 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
     const ShardingOptions& options) {
   check_sharding(arguments.model, options);
   check_lazy_storage();
+  // What stays whole has nobody to read it later.
+  fill_deferred(
+      split_parameters(arguments.model, options).whole.parameters,
+      arguments.device);
   refuse_second_engine(arguments.model);
   std::string units;
   for (const auto* list :

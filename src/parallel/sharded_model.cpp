@@ -7,6 +7,7 @@
 
 #include "base/str.h"
 #include "comm/agreement.h"
+#include "state/deferred_tensors.h"
 
 namespace accelerate {
 namespace {
@@ -18,6 +19,15 @@ constexpr int64_t kShardAlignment = 64;
 bool is_cast(const at::Tensor& parameter) {
   const auto type = parameter.scalar_type();
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+c10::Device device_of(const ParameterSet& model, c10::Device fallback) {
+  for (const auto& parameter : model.parameters) {
+    if (!is_deferred(parameter)) {
+      return parameter.device();
+    }
+  }
+  return fallback;
 }
 
 } // namespace
@@ -33,6 +43,7 @@ ShardedModel::ShardedModel(
       layout_(layout),
       model_(split_parameters(arguments.model, options).sharded),
       weights_(arguments.weights),
+      device_(device_of(model_, arguments.device)),
       plans_(plan_shard_units(model_, options)),
       slices_(model_.parameters.size()) {
   std::vector<std::vector<size_t>> members;
@@ -40,6 +51,25 @@ ShardedModel::ShardedModel(
     members.push_back(plan.members);
   }
   layout_.set_units(model_.parameters, std::move(members), kShardAlignment);
+  are_parts_read_ = agree_on_parts();
+}
+
+std::vector<bool> ShardedModel::agree_on_parts() const {
+  std::string own;
+  for (const auto& plan : plans_) {
+    const bool are_read = std::all_of(
+        plan.members.begin(), plan.members.end(), [&](size_t member) {
+          return is_read_in_parts(model_.parameters[member]);
+        });
+    own += are_read ? '1' : '0';
+  }
+  std::vector<bool> agreed(plans_.size(), true);
+  for (const auto& flags : everyone_.all_gather_bytes(own)) {
+    for (size_t i = 0; i < agreed.size(); ++i) {
+      agreed[i] = agreed[i] && flags.at(i) == '1';
+    }
+  }
+  return agreed;
 }
 
 bool ShardedModel::add_unit() {
@@ -62,7 +92,7 @@ bool ShardedModel::add_unit() {
       std::max<int64_t>(1, (laid.num_numbers + granule - 1) / granule) *
       granule;
   unit.num_own = unit.num_numbers / group_.world_size();
-  unit.used_options = first.options().requires_grad(false);
+  unit.used_options = first.options().requires_grad(false).device(device_);
   unit.trained_options = unit.used_options;
   if (weights_ && is_cast(first)) {
     unit.used_options = unit.used_options.dtype(*weights_);
@@ -72,18 +102,58 @@ bool ShardedModel::add_unit() {
       is_offloaded() ? unit.trained_options.device(at::kCPU).pinned_memory(true)
                      : unit.trained_options;
 
-  auto flat = layout_.allocate(
-      MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
-  const auto views = layout_.views(laid, flat, model_.parameters);
-  for (size_t i = 0; i < views.size(); ++i) {
-    views[i].copy_(model_.parameters[plan.members[i]].detach());
+  if (are_parts_read_[index]) {
+    read_part(unit);
+  } else {
+    place_unit(unit, share_values(unit));
   }
-  announce(everyone_, str_cat("broadcast of ", unit.name));
-  everyone_.broadcast(flat, 0);
-  place_unit(unit, flat);
   add_slices(unit);
   units_.push_back(std::move(unit));
   return true;
+}
+
+/// Rank 0's, whole, in the type that is trained.
+at::Tensor ShardedModel::share_values(const ShardUnit& unit) const {
+  auto flat = layout_.allocate(
+      MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
+  for (size_t i = 0; i < unit.members.size(); ++i) {
+    const auto& parameter = model_.parameters[unit.members[i]];
+    const auto values = unit.member_of(flat, i, parameter.numel());
+    if (!is_deferred(parameter)) {
+      values.view(parameter.sizes()).copy_(parameter.detach());
+    } else if (everyone_.rank() == 0) {
+      values.view(parameter.sizes()).copy_(deferred_values(parameter));
+    }
+  }
+  announce(everyone_, str_cat("broadcast of ", unit.name));
+  everyone_.broadcast(flat, 0);
+  return flat;
+}
+
+void ShardedModel::read_part(ShardUnit& unit) const {
+  unit.part = reserve_own(MemoryUse::kParameters, unit).zero_();
+  for (size_t i = 0; i < unit.members.size(); ++i) {
+    const auto& parameter = model_.parameters[unit.members[i]];
+    const auto own = own_range(unit, i, parameter.numel());
+    if (own.size > 0) {
+      read_deferred_part(
+          parameter, own.begin, unit.part.narrow(0, own.place, own.size));
+    }
+  }
+}
+
+/// Which numbers of a member are this rank's.
+ShardedModel::OwnRange ShardedModel::own_range(
+    const ShardUnit& unit,
+    size_t member,
+    int64_t num_numbers) const {
+  const int64_t own_begin = unit.num_own * group_.rank();
+  const int64_t offset = unit.offsets[member];
+  const int64_t end = offset + num_numbers;
+  const int64_t begin = std::clamp(own_begin, offset, end);
+  const int64_t size = std::clamp(own_begin + unit.num_own, begin, end) - begin;
+  // An empty one lies nowhere in the part.
+  return {begin - offset, size, size == 0 ? 0 : begin - own_begin};
 }
 
 /// `flat` are the whole values in the type that is trained.
@@ -125,28 +195,16 @@ at::Tensor ShardedModel::reserve_own(MemoryUse use, const ShardUnit& unit)
 }
 
 void ShardedModel::add_slices(const ShardUnit& unit) {
-  const int64_t own_begin = unit.num_own * group_.rank();
-  const int64_t own_end = own_begin + unit.num_own;
   for (size_t i = 0; i < unit.members.size(); ++i) {
     const size_t place = unit.members[i];
     const auto& parameter = model_.parameters[place];
-    const int64_t offset = unit.offsets[i];
-    const int64_t end = offset + parameter.numel();
-    const int64_t begin = std::clamp(own_begin, offset, end);
-    const int64_t size = std::clamp(own_end, begin, end) - begin;
-    // An empty one lies nowhere in the part.
-    auto own =
-        unit.part.narrow(0, size == 0 ? 0 : begin - own_begin, size).detach();
+    const auto range = own_range(unit, i, parameter.numel());
+    auto own = unit.part.narrow(0, range.place, range.size).detach();
     own.set_requires_grad(parameter.requires_grad());
     place_of_[parameter.unsafeGetTensorImpl()] = place;
     place_of_[own.unsafeGetTensorImpl()] = place;
-    slices_[place] = {unit.index, i, std::move(own), begin - offset};
+    slices_[place] = {unit.index, i, std::move(own), range.begin};
   }
-}
-
-c10::Device ShardedModel::device() const {
-  return model_.parameters.empty() ? c10::Device(c10::kCPU)
-                                   : model_.parameters.front().device();
 }
 
 bool ShardedModel::holds(const at::Tensor& tensor) const {

@@ -67,7 +67,8 @@ class ShardedModel {
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
-  /// The next unit with rank 0's values, `false` after the last one. A
+  /// The next unit with rank 0's values, or, where all ranks can read their
+  /// part of it by itself, with these; `false` after the last one. A
   /// collective. Where parameters are gathered, they keep their own memory:
   /// whoever gathers them takes it away.
   bool add_unit();
@@ -82,7 +83,7 @@ class ShardedModel {
   const MemoryLayout& layout() const { return layout_; }
   /// Without what stays whole.
   const ParameterSet& model() const { return model_; }
-  c10::Device device() const;
+  c10::Device device() const { return device_; }
   bool is_offloaded() const {
     return options_.cpu_offload && !device().is_cpu();
   }
@@ -105,6 +106,19 @@ class ShardedModel {
   const at::Tensor& whole_of(const ShardSlice& slice) const;
 
  private:
+  struct OwnRange {
+    /// In the parameter.
+    int64_t begin = 0;
+    int64_t size = 0;
+    /// In the rank's part.
+    int64_t place = 0;
+  };
+
+  std::vector<bool> agree_on_parts() const;
+  OwnRange own_range(const ShardUnit& unit, size_t member, int64_t num_numbers)
+      const;
+  at::Tensor share_values(const ShardUnit& unit) const;
+  void read_part(ShardUnit& unit) const;
   void place_unit(ShardUnit& unit, const at::Tensor& flat);
   void add_slices(const ShardUnit& unit);
 
@@ -115,7 +129,10 @@ class ShardedModel {
   MemoryLayout& layout_;
   ParameterSet model_;
   std::optional<at::ScalarType> weights_;
+  c10::Device device_;
   std::vector<ShardUnitPlan> plans_;
+  /// Of each unit: whether every rank reads its part by itself.
+  std::vector<bool> are_parts_read_;
   std::vector<ShardUnit> units_;
   std::vector<ShardSlice> slices_;
   std::unordered_map<const c10::TensorImpl*, size_t> place_of_;

@@ -4,6 +4,7 @@
 #include "accelerate/error.h"
 #include "parallel/master_weights.h"
 #include "parallel/shard_units.h"
+#include "state/deferred_tensors.h"
 
 namespace accelerate {
 namespace {
@@ -44,6 +45,11 @@ std::shared_ptr<ParallelEngine> make_engine(
   const auto make = [&](const EngineArguments& from) {
     return std::visit(MakeEngine{from}, strategy);
   };
+  fill_deferred(arguments.model.buffers, arguments.device);
+  const auto* shard = std::get_if<ShardingOptions>(&strategy);
+  if (shard == nullptr || shard->stage != ShardStage::kParameters) {
+    fill_deferred(arguments.model.parameters, arguments.device);
+  }
   // Parts are masters already.
   const bool has_masters = std::holds_alternative<ShardingOptions>(strategy);
   return arguments.weights && !has_masters ? make_master_engine(arguments, make)

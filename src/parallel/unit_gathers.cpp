@@ -52,9 +52,11 @@ void UnitGathers::add_unit() {
     at::Tensor parameter = model_.model().parameters[unit.members[i]];
     if (parameter.dtype() != unit.used_options.dtype()) {
       parameter.mutable_grad().reset();
-      parameter.set_data(at::empty(parameter.sizes(), unit.used_options));
     }
-    gathered->storage->move_in(parameter, unit.offsets[i]);
+    gathered->storage->move_in(
+        parameter,
+        unit.offsets[i],
+        c10::typeMetaToScalarType(unit.used_options.dtype()));
   }
   gathered_.push_back(gathered);
 }

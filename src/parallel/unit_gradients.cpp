@@ -85,9 +85,11 @@ void UnitGradients::before_backward() {
     gradient.arrived.clear();
   }
   num_before_ = arrivals_->begin_backward();
+  is_in_backward_ = true;
 }
 
 void UnitGradients::after_backward() {
+  is_in_backward_ = false;
   if (!arrivals_->is_known()) {
     throw UsageError(
         "[backward] got a compiled backward, which brings a sharded model no "
@@ -108,6 +110,7 @@ void UnitGradients::after_backward() {
 }
 
 void UnitGradients::abandon_backward() {
+  is_in_backward_ = false;
   due_ = nullptr;
   if (reduction_) {
     {
@@ -133,6 +136,12 @@ void UnitGradients::take(size_t place) {
       at::Tensor(model_.model().parameters[place]).mutable_grad();
   if (!come.defined()) {
     return;
+  }
+  if (!is_in_backward_) {
+    come.reset();
+    throw UsageError(
+        "[backward] got loss.backward(), which reduces no gradients of a "
+        "sharded model, expected accelerator.backward(loss)");
   }
   if (come.layout() != at::kStrided) {
     throw UsageError(str_cat(

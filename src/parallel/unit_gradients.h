@@ -70,6 +70,7 @@ class UnitGradients {
   std::vector<Gradient> gradients_;
   bool sync_ = true;
   bool syncs_next_ = false;
+  bool is_in_backward_ = false;
   const ShardUnit* due_ = nullptr;
   std::unique_ptr<Reduction> reduction_;
   std::shared_ptr<ReadRefusal> refusal_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <optional>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -427,21 +429,42 @@ void TrainingRun::save_model(
     const ModelContext& model,
     const fs::path& folder,
     const safetensors::SaveOptions& options) const {
-  auto state = model.state_dict();
-  const auto& names = model.model.names;
-  if (model.is_spread()) {
-    const auto values = model.engine->whole_parameters(is_saving_main());
-    for (size_t i = 0; is_saving_main() && i < values.size(); ++i) {
-      state.set(names[i], values[i]);
+  const bool is_main = is_saving_main();
+  std::optional<ModelFiles> files;
+  // Whatever goes wrong with files, other ranks are not left in a gather.
+  std::exception_ptr problem;
+  const auto attempt = [&](auto&& work) {
+    try {
+      if (is_main && !problem) {
+        work();
+      }
+    } catch (...) {
+      problem = std::current_exception();
     }
-  }
-  if (is_saving_main()) {
-    write_model_files(
+  };
+  attempt([&] {
+    files.emplace(
         folder,
-        {.name = state_->name_of(model),
-         .state = std::move(state),
-         .tied = model.model.tied},
+        SavedObject{
+            .name = state_->name_of(model),
+            .state = model.state_dict(),
+            .tied = model.model.tied},
         options);
+  });
+  if (model.is_spread()) {
+    model.engine->visit_whole_parameters(
+        is_main, [&](size_t place, const at::Tensor& value) {
+          const auto& name = model.model.names[place];
+          attempt([&] {
+            if (files->lacks(name)) {
+              files->write(name, value);
+            }
+          });
+        });
+  }
+  attempt([&] { files->commit(); });
+  if (problem) {
+    std::rethrow_exception(problem);
   }
 }
 

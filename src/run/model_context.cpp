@@ -9,40 +9,10 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "run/misfits.h"
 
 namespace accelerate {
 namespace {
-
-/// Collects what does not fit, so that all of it is said at once.
-class Misfits {
- public:
-  void
-  add(const char* what, const std::string& name, const std::string& more = {}) {
-    auto& list = lists_[what];
-    constexpr int kMostNamed = 8;
-    if (++list.num <= kMostNamed) {
-      list.names += str_cat(list.num == 1 ? "'" : ", '", name, "'", more);
-    } else if (list.num == kMostNamed + 1) {
-      list.names += " and more";
-    }
-  }
-  bool empty() const { return lists_.empty(); }
-  std::string text() const {
-    std::string text;
-    for (const auto& [what, list] : lists_) {
-      text += str_cat(
-          text.empty() ? "" : "; ", what, ' ', list.num, ": ", list.names);
-    }
-    return text;
-  }
-
- private:
-  struct List {
-    int num = 0;
-    std::string names;
-  };
-  std::map<std::string, List> lists_;
-};
 
 std::vector<int64_t> shape_of(const StateValue& value) {
   if (const auto* slice = std::get_if<TensorSlice>(&value)) {

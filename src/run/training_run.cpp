@@ -285,7 +285,12 @@ void TrainingRun::put_engine(
     const Strategy& strategy,
     std::optional<at::ScalarType> weights) {
   model->engine = make_engine(
-      {assembly_.group, model->model, options_.memory, weights, assembly_.mesh},
+      {assembly_.group,
+       model->model,
+       options_.memory,
+       weights,
+       assembly_.mesh,
+       device()},
       strategy);
   model->weights = weights;
   model->as_prepared = ParameterSnapshot(model->model);
@@ -332,7 +337,15 @@ void TrainingRun::wire() {
           model->model.parameters[i]);
     }
     for (const auto& optimizer : living_optimizers()) {
-      optimizer->wire(model->engine, parameters);
+      try {
+        optimizer->wire(model->engine, parameters);
+      } catch (...) {
+        // Models that are prepared later have nothing to do with it.
+        std::erase_if(optimizers_, [&](const auto& entry) {
+          return entry.lock() == optimizer;
+        });
+        throw;
+      }
     }
   }
 }

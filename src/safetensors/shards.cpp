@@ -3,6 +3,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstdio>
+#include <numeric>
 #include <set>
 
 #include "accelerate/safetensors_index.h"
@@ -10,6 +11,8 @@
 #include "base/str.h"
 #include "base/words.h"
 #include "safetensors/folder.h"
+#include "safetensors/header.h"
+#include "safetensors/streamed_file.h"
 
 namespace accelerate::safetensors {
 namespace {
@@ -50,6 +53,49 @@ bool is_shard_name(const std::string& name) {
   return pattern == "model-00000-of-00000.safetensors";
 }
 
+std::string file_name(std::size_t place, std::size_t count) {
+  return count == 1 ? kWeightsName : shard_name(place + 1, count);
+}
+
+/// Which tensors of these sizes are in which file, by their places.
+std::vector<std::vector<std::size_t>> split_places(
+    const std::vector<std::uint64_t>& sizes,
+    std::uint64_t max_shard_bytes) {
+  std::vector<std::vector<std::size_t>> files;
+  std::vector<std::size_t> current;
+  std::uint64_t current_bytes = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] > max_shard_bytes) {
+      files.push_back({i});
+      continue;
+    }
+    if (current_bytes + sizes[i] > max_shard_bytes) {
+      files.push_back(std::move(current));
+      current = {};
+      current_bytes = 0;
+    }
+    current.push_back(i);
+    current_bytes += sizes[i];
+  }
+  if (!current.empty() || files.empty()) {
+    files.push_back(std::move(current));
+  }
+  return files;
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw SystemError(str_cat(
+        "[safetensors] the folder '",
+        folder.string(),
+        "' cannot be made: ",
+        error.message(),
+        "; give a folder that can be written to"));
+  }
+}
+
 void remove_old_weights(
     const std::filesystem::path& folder,
     const std::vector<std::string>& written) {
@@ -70,6 +116,21 @@ void remove_old_weights(
           "; remove it, or it may be loaded instead of the new files"));
     }
   }
+}
+
+/// Once the files are there: the index, and nothing of an earlier save.
+void finish_save(
+    const std::filesystem::path& folder,
+    const ShardIndex& index,
+    bool sync,
+    std::vector<std::string>& written) {
+  if (written.size() > 1) {
+    AtomicFile file(folder / kIndexName);
+    file.write(format_index(index));
+    file.commit(sync);
+    written.push_back(kIndexName);
+  }
+  remove_old_weights(folder, written);
 }
 
 } // namespace
@@ -105,36 +166,21 @@ std::uint64_t parse_size(std::string_view text) {
 ShardPlan split_into_shards(
     std::span<const TensorView> tensors,
     std::uint64_t max_shard_bytes) {
-  ShardPlan plan;
-  Shard current;
-  std::uint64_t current_bytes = 0;
-  std::uint64_t total_bytes = 0;
+  std::vector<std::uint64_t> sizes;
   for (const auto& tensor : tensors) {
-    const std::uint64_t bytes = tensor.data.size();
-    total_bytes += bytes;
-    if (bytes > max_shard_bytes) {
-      plan.shards.push_back({.tensors = {tensor}});
-      continue;
-    }
-    if (current_bytes + bytes > max_shard_bytes) {
-      plan.shards.push_back(std::move(current));
-      current = {};
-      current_bytes = 0;
-    }
-    current.tensors.push_back(tensor);
-    current_bytes += bytes;
+    sizes.push_back(tensor.data.size());
   }
-  if (!current.tensors.empty() || plan.shards.empty()) {
-    plan.shards.push_back(std::move(current));
-  }
-  const std::size_t count = plan.shards.size();
-  plan.index.total_size = total_bytes;
-  for (std::size_t i = 0; i < count; ++i) {
-    Shard& shard = plan.shards[i];
-    shard.file_name = count == 1 ? kWeightsName : shard_name(i + 1, count);
-    for (const auto& tensor : shard.tensors) {
-      plan.index.weight_map.emplace(tensor.name, shard.file_name);
+  ShardPlan plan;
+  const auto files = split_places(sizes, max_shard_bytes);
+  plan.index.total_size =
+      std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    Shard shard{.file_name = file_name(i, files.size())};
+    for (const auto place : files[i]) {
+      shard.tensors.push_back(tensors[place]);
+      plan.index.weight_map.emplace(tensors[place].name, shard.file_name);
     }
+    plan.shards.push_back(std::move(shard));
   }
   return plan;
 }
@@ -144,16 +190,7 @@ std::vector<std::string> save_sharded(
     std::span<const TensorView> tensors,
     const SaveOptions& options) {
   const ShardPlan plan = split_into_shards(tensors, options.max_shard_bytes);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    throw SystemError(str_cat(
-        "[safetensors] the folder '",
-        folder.string(),
-        "' cannot be made: ",
-        error.message(),
-        "; give a folder that can be written to"));
-  }
+  make_folder(folder);
   std::vector<std::string> written;
   for (const auto& shard : plan.shards) {
     write_file(
@@ -162,13 +199,58 @@ std::vector<std::string> save_sharded(
         {.metadata = options.metadata, .sync = options.sync});
     written.push_back(shard.file_name);
   }
-  if (plan.is_sharded()) {
-    AtomicFile index(folder / kIndexName);
-    index.write(format_index(plan.index));
-    index.commit(options.sync);
-    written.push_back(kIndexName);
+  finish_save(folder, plan.index, options.sync, written);
+  return written;
+}
+
+StreamedModel::StreamedModel(
+    const std::filesystem::path& folder,
+    std::span<const TensorSpec> tensors,
+    const SaveOptions& options)
+    : folder_(folder), sync_(options.sync) {
+  const auto layout = lay_out(tensors, {}, folder.string());
+  std::vector<std::uint64_t> sizes;
+  index_.total_size = 0;
+  for (const auto& extent : layout.extents) {
+    sizes.push_back(extent.num_bytes);
+    *index_.total_size += extent.num_bytes;
   }
-  remove_old_weights(folder, written);
+  make_folder(folder_);
+  const auto files = split_places(sizes, options.max_shard_bytes);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const auto name = file_name(i, files.size());
+    std::vector<TensorSpec> specs;
+    for (const auto place : files[i]) {
+      specs.push_back(tensors[place]);
+      index_.weight_map.emplace(tensors[place].name, name);
+    }
+    files_.emplace(
+        name,
+        std::make_unique<StreamedFile>(
+            folder_ / name, specs, options.metadata));
+  }
+}
+
+void StreamedModel::write(
+    const std::string& name,
+    std::uint64_t offset,
+    std::span<const std::byte> bytes) {
+  const auto file = index_.weight_map.find(name);
+  if (file == index_.weight_map.end()) {
+    throw TensorNotFoundError(str_cat(
+        where_tensor(folder_.string(), name),
+        " was not announced; say what the model has when it is begun"));
+  }
+  files_.at(file->second)->write(name, offset, bytes);
+}
+
+std::vector<std::string> StreamedModel::commit() {
+  std::vector<std::string> written;
+  for (const auto& [name, file] : files_) {
+    file->commit(sync_);
+    written.push_back(name);
+  }
+  finish_save(folder_, index_, sync_, written);
   return written;
 }
 

@@ -119,7 +119,7 @@ at::Tensor tensor_in(
         ", which torch does not have; write it with another"));
   }
   auto* data = const_cast<std::byte*>(view.data.data());
-  const auto options = at::TensorOptions().dtype(*dtype);
+  const auto options = at::TensorOptions(at::kCPU).dtype(*dtype);
   if (reinterpret_cast<std::uintptr_t>(data) % c10::elementSize(*dtype) != 0) {
     auto copy = at::empty(view.shape, options);
     std::memcpy(copy.mutable_data_ptr(), data, view.data.size());

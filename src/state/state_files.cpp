@@ -10,6 +10,7 @@
 #include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/str.h"
+#include "safetensors/streamed_file.h"
 #include "state/file_tensors.h"
 
 namespace accelerate {
@@ -36,6 +37,8 @@ double odd_number(const std::string& name) {
 
 constexpr const char* kInstead =
     "keep it in another form (in Python also: safe_serialization=False)";
+
+constexpr const char* kSaveModel = "[save_model]";
 
 FileTensors tensors_of(const std::string& owner) {
   return {str_cat("[save_state] of '", owner, "':"), kInstead};
@@ -165,7 +168,8 @@ void write_common(
     auto tensors = tensors_of(object.name);
     put(object.state, false, true, values, tensors, "");
     manifest.state[object.name] = std::move(values);
-    if (!tensors.views().empty()) {
+    // The names of tensors that ranks hold slices of are common to them.
+    if (!tensors.views().empty() || !object.tied.empty()) {
       safetensors::Metadata metadata = object.tied;
       metadata["format"] = "pt";
       const auto name = object.name + kTensorsEnd;
@@ -199,24 +203,50 @@ void write_rank_part(
   file.commit();
 }
 
-void write_model_files(
+ModelFiles::ModelFiles(
     const std::filesystem::path& folder,
     const SavedObject& model,
     safetensors::SaveOptions options) {
-  FileTensors tensors("[save_model]", kInstead);
+  FileTensors wholes(kSaveModel, kInstead);
+  FileTensors slices(kSaveModel, kInstead);
+  std::vector<safetensors::TensorSpec> specs;
   for (const auto& [name, value] : model.state) {
-    const auto* tensor = std::get_if<at::Tensor>(&value);
-    if (tensor == nullptr) {
-      throw UsageError(str_cat(
-          "[save_model] '",
-          name,
-          "' is spread over ranks, expected whole tensors; gather the model "
-          "first, or use save_state"));
+    if (const auto* slice = std::get_if<TensorSlice>(&value)) {
+      slices.add(name, slice->values.flatten().narrow(0, 0, 0));
+      specs.push_back({name, slices.views().back().dtype, slice->whole});
+      lacking_.insert(name);
+    } else {
+      wholes.add(name, std::get<at::Tensor>(value));
+      const auto& view = wholes.views().back();
+      specs.push_back({name, view.dtype, view.shape});
     }
-    tensors.add(name, *tensor);
   }
   options.metadata.insert(model.tied.begin(), model.tied.end());
-  safetensors::save_sharded(folder, tensors.views(), options);
+  files_ = std::make_unique<safetensors::StreamedModel>(folder, specs, options);
+  for (const auto& view : wholes.views()) {
+    files_->write(view.name, 0, view.data);
+  }
+}
+
+ModelFiles::~ModelFiles() = default;
+
+void ModelFiles::write(const std::string& name, const at::Tensor& whole) {
+  FileTensors tensors(kSaveModel, kInstead);
+  tensors.add(name, whole);
+  files_->write(name, 0, tensors.views().front().data);
+  lacking_.erase(name);
+}
+
+void ModelFiles::commit() {
+  if (!lacking_.empty()) {
+    throw UsageError(str_cat(
+        kSaveModel,
+        " '",
+        *lacking_.begin(),
+        "' is spread over ranks, expected whole tensors; gather the model "
+        "first, or use save_state"));
+  }
+  files_->commit();
 }
 
 StatesByName read_states(

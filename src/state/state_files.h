@@ -7,6 +7,8 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,10 @@
 #include "checkpoint/checkpoint_folder.h"
 
 namespace accelerate {
+
+namespace safetensors {
+class StreamedModel;
+}
 
 /// One object that is saved.
 struct SavedObject {
@@ -43,13 +49,28 @@ ACCELERATE_API void write_rank_part(
     int rank,
     Manifest manifest);
 
-/// Writes the tensors of a model, in one file or several, as
-/// `safetensors::save_sharded` does. Throws `UsageError` where ranks hold
-/// slices of them.
-ACCELERATE_API void write_model_files(
-    const std::filesystem::path& folder,
-    const SavedObject& model,
-    safetensors::SaveOptions options);
+/// The tensors of a model, in one file or several, as
+/// `safetensors::save_sharded` writes them, all or nothing.
+class ACCELERATE_API ModelFiles {
+ public:
+  /// Begins them, with those of the state that are whole. Throws `SystemError`,
+  /// and `UsageError` on a dtype that files have no name for.
+  ModelFiles(
+      const std::filesystem::path& folder,
+      const SavedObject& model,
+      safetensors::SaveOptions options);
+  ~ModelFiles();
+
+  /// Whether the state has a slice of it alone, which has not come whole yet.
+  bool lacks(const std::string& name) const { return lacking_.contains(name); }
+  void write(const std::string& name, const at::Tensor& whole);
+  /// Gives the files their names. Throws `UsageError` where one is lacking.
+  void commit();
+
+ private:
+  std::unique_ptr<safetensors::StreamedModel> files_;
+  std::set<std::string> lacking_;
+};
 
 /// The states of one part by the names of their objects. Tensors lie in the
 /// mapped files: copy them. Throws `DataError`.

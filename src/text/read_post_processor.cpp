@@ -50,9 +50,10 @@ TemplateSlot read_slot(const JsonPart& part, const JsonPart& special_tokens) {
   if (is_special) {
     return special(ids_of_special(piece, special_tokens), type_id);
   }
-  const std::string& name = piece.at("id").text();
+  const JsonPart id = piece.at("id");
+  const std::string& name = id.text();
   if (name != "A" && name != "B") {
-    piece.at("id").refuse(str_cat("is '", name, "', expected A or B"));
+    id.refuse(str_cat("is '", name, "', expected A or B"));
   }
   return name == "A" ? TemplateSlot{Kind::kFirst, {}, type_id, 0}
                      : TemplateSlot{Kind::kSecond, {}, type_id, 1};

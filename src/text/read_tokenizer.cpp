@@ -32,13 +32,14 @@ Truncation read_truncation(const JsonPart& part) {
   if (part.has("direction")) {
     result.direction = read_side(part.at("direction"));
   }
-  const std::string& strategy = part.at("strategy").text();
+  const JsonPart strategy_part = part.at("strategy");
+  const std::string& strategy = strategy_part.text();
   if (strategy == "OnlyFirst") {
     result.strategy = Truncation::Strategy::kOnlyFirst;
   } else if (strategy == "OnlySecond") {
     result.strategy = Truncation::Strategy::kOnlySecond;
   } else if (strategy != "LongestFirst") {
-    part.at("strategy").refuse(str_cat("is '", strategy, "', not read"));
+    strategy_part.refuse(str_cat("is '", strategy, "', not read"));
   }
   return result;
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -37,12 +38,28 @@ AppendFile::~AppendFile() {
 }
 
 void AppendFile::write(std::string_view piece) {
+  off_t num_written = 0;
   while (!piece.empty()) {
     const ssize_t written = ::write(file_, piece.data(), piece.size());
     if (written < 0 && errno != EINTR) {
+      const int why = errno;
+      take_back(num_written);
+      errno = why;
       fail("written");
     }
-    piece.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
+    const auto size = std::max<ssize_t>(written, 0);
+    num_written += size;
+    piece.remove_prefix(static_cast<size_t>(size));
+  }
+}
+
+// A disk that became full takes a part of a piece. What comes when it has room
+// again would stand behind that part, and readers would understand neither.
+void AppendFile::take_back(off_t size) {
+  struct stat about {};
+  if (size > 0 && fstat(file_, &about) == 0 && about.st_size >= size &&
+      ftruncate(file_, about.st_size - size) != 0) {
+    return; // What is wrong with the disk is about to be said.
   }
 }
 
@@ -77,7 +94,7 @@ void AppendFile::cut_unfinished_line() {
 void AppendFile::fail(const char* what) const {
   throw SystemError(str_cat(
       "[tracking] '",
-      path_.string(),
+      printable(path_.string()),
       "' cannot be ",
       what,
       ": ",

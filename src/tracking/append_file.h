@@ -2,6 +2,8 @@
 // A file that only grows, by whole pieces.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -10,7 +12,8 @@ namespace accelerate {
 
 /// Every `write` is one call to the operating system: who reads along, or reads
 /// what a killed process has left, finds whole pieces, and at most the last one
-/// cut. Throws `SystemError`.
+/// cut. A piece that does not fit on the disk is not there at all. Throws
+/// `SystemError`.
 class AppendFile {
  public:
   /// Makes the file where there is none. `cut_line`: an end of the file that is
@@ -25,6 +28,7 @@ class AppendFile {
 
  private:
   void cut_unfinished_line();
+  void take_back(off_t size);
   [[noreturn]] void fail(const char* what) const;
 
   std::filesystem::path path_;

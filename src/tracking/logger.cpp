@@ -8,6 +8,7 @@
 #include <set>
 
 #include "accelerate/error.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/variables.h"
 
@@ -29,10 +30,20 @@ LogLevel level_of(const std::string& given) {
         "[Logger] ",
         variables::kLogLevel,
         " is '",
-        given,
+        printable(given),
         "', expected DEBUG, INFO, WARNING, ERROR or CRITICAL"));
   }
   return static_cast<LogLevel>(found - std::begin(kLevelNames));
+}
+
+/// No value in it can take itself for another line, or move the cursor.
+std::string with_indented_lines(const std::string& text) {
+  std::string lines = printable(text, LineEnds::kKept);
+  for (size_t end = lines.find('\n'); end < lines.size() - 1;
+       end = lines.find('\n', end + 1)) {
+    lines.insert(end + 1, "    ");
+  }
+  return lines;
 }
 
 } // namespace
@@ -67,9 +78,9 @@ void Logger::write(LogLevel level, const std::string& text) const {
           "] ",
           kLevelNames[static_cast<int>(level)],
           ' ',
-          name_,
+          printable(name_),
           ": ",
-          text));
+          with_indented_lines(text)));
 }
 
 void Logger::write_once(LogLevel level, const std::string& text) const {

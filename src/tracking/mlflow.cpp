@@ -15,6 +15,7 @@
 #include "accelerate/error.h"
 #include "accelerate/logger.h"
 #include "accelerate/process.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "tracking/append_file.h"
@@ -87,7 +88,7 @@ class MlflowTracker : public Tracker {
     if (!too_long.empty()) {
       say_once(str_cat(
           "the parameter '",
-          too_long,
+          printable(too_long),
           "' has more than ",
           kLongestParameter,
           " characters, which MLflow does not take"));
@@ -111,7 +112,9 @@ class MlflowTracker : public Tracker {
     wake_.notify_all();
     if (!no_number.empty()) {
       say_once(str_cat(
-          "'", no_number, "' is a text, and MLflow's metrics are numbers"));
+          "'",
+          printable(no_number),
+          "' is a text, and MLflow's metrics are numbers"));
     }
     say_what_went_wrong();
   }
@@ -149,7 +152,7 @@ class MlflowTracker : public Tracker {
     if (!uri.starts_with("http://") && !uri.starts_with("https://")) {
       throw UsageError(str_cat(
           "[init_trackers] the tracker 'mlflow' got the server '",
-          uri,
+          printable(uri),
           "', expected http://HOST:PORT in MlflowOptions::tracking_uri or ",
           variables::kMlflowUri));
     }

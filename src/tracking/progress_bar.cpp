@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "accelerate/process.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/utf8.h"
 #include "tracking/screen.h"
@@ -67,12 +68,11 @@ std::string first_columns(const std::string& text, size_t columns) {
   return text.substr(0, end);
 }
 
-size_t num_columns(const std::string& text) {
-  size_t count = 0;
-  for (size_t at = 0; at < text.size(); ++count) {
-    at += utf8_sequence_at(text, at).length;
-  }
-  return count;
+/// A tab would be wider than the column that it is counted for.
+std::string in_one_line(const std::string& text) {
+  std::string line = printable(text);
+  std::replace(line.begin(), line.end(), '\t', ' ');
+  return line;
 }
 
 } // namespace
@@ -154,8 +154,8 @@ ProgressBar::ProgressBar(int64_t total, ProgressBarOptions options)
     : state_(std::make_unique<State>()) {
   state_->total = total;
   state_->initial = state_->done = options.initial;
-  state_->description = std::move(options.description);
-  state_->unit = std::move(options.unit);
+  state_->description = in_one_line(options.description);
+  state_->unit = in_one_line(options.unit);
   state_->stream = options.output != nullptr ? options.output : &std::cerr;
   state_->enabled = options.enabled ? *options.enabled
                                     : isatty(STDERR_FILENO) == 1 &&
@@ -180,6 +180,9 @@ ProgressBar& ProgressBar::operator=(ProgressBar&& other) noexcept {
 }
 
 void ProgressBar::update(int64_t steps) {
+  if (!state_) {
+    return;
+  }
   if (!state_->enabled) {
     state_->done += steps;
     return;
@@ -195,14 +198,17 @@ void ProgressBar::update(int64_t steps) {
   }
 }
 
-void ProgressBar::set_postfix_text(std::string text) {
+void ProgressBar::set_postfix_text(const std::string& text) {
   const std::lock_guard lock(Screen::get().mutex());
-  state_->postfix = std::move(text);
+  if (state_) {
+    state_->postfix = in_one_line(text);
+  }
 }
 
 void ProgressBar::set_postfix(const TrackedValues& values) {
   std::string text;
   for (const auto& [name, value] : values) {
+    value.check("set_postfix", name);
     char number[32] = "";
     if (std::holds_alternative<double>(value.get())) {
       std::snprintf(number, sizeof(number), "%.3g", *value.number());
@@ -213,19 +219,21 @@ void ProgressBar::set_postfix(const TrackedValues& values) {
         '=',
         number[0] != '\0' ? number : value.text());
   }
-  set_postfix_text(std::move(text));
+  set_postfix_text(text);
 }
 
-void ProgressBar::set_description(std::string text) {
+void ProgressBar::set_description(const std::string& text) {
   const std::lock_guard lock(Screen::get().mutex());
-  state_->description = std::move(text);
+  if (state_) {
+    state_->description = in_one_line(text);
+  }
 }
 
 int64_t ProgressBar::done() const {
-  return state_->done;
+  return state_ ? state_->done : 0;
 }
 int64_t ProgressBar::total() const {
-  return state_->total;
+  return state_ ? state_->total : 0;
 }
 
 } // namespace accelerate

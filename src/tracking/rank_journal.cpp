@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/logger.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "tracking/run_folder.h"
 
@@ -161,7 +162,7 @@ void RankJournal::say_failure(const std::exception& error) {
           "[RANK ",
           rank_.rank,
           "] ",
-          error.what(),
+          printable(error.what()),
           "; the page will not show this rank's steps from here on"));
 }
 

@@ -5,6 +5,7 @@
 
 #include "accelerate/logger.h"
 #include "base/str.h"
+#include "base/utf8.h"
 
 namespace accelerate {
 namespace {
@@ -13,6 +14,14 @@ namespace {
 constexpr const char* kErase = "\033[J";
 
 } // namespace
+
+size_t num_columns(const std::string& text) {
+  size_t count = 0;
+  for (size_t at = 0; at < text.size(); ++count) {
+    at += utf8_sequence_at(text, at).length;
+  }
+  return count;
+}
 
 Screen& Screen::get() {
   static auto* screen = new Screen; // Bars may outlive statics.
@@ -78,7 +87,7 @@ void Screen::draw() {
   for (const BottomLine* line : lines_) {
     const auto drawn = line->line(line->columns());
     text += (text.empty() ? "" : "\n") + drawn + "\033[K";
-    widths_.push_back(drawn.size());
+    widths_.push_back(num_columns(drawn));
   }
   if (!text.empty()) {
     lines_.front()->output() << '\r' << text << kErase << std::flush;

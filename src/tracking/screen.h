@@ -2,6 +2,7 @@
 // What bars and log lines share: the terminal.
 #pragma once
 
+#include <cstddef>
 #include <mutex>
 #include <ostream>
 #include <string>
@@ -18,6 +19,9 @@ class BottomLine {
   virtual int columns() const = 0;
   virtual std::ostream& output() const = 0;
 };
+
+/// How wide the text is; each character is taken for one column.
+size_t num_columns(const std::string& text);
 
 /// One for the process: standard output and standard error are most often one
 /// terminal. Every call holds its lock; `mutex` is for what lines read.

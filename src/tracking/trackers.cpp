@@ -6,10 +6,13 @@
 #include <charconv>
 #include <exception>
 #include <iostream>
+#include <mutex>
 #include <set>
+#include <string_view>
 
 #include "accelerate/error.h"
 #include "accelerate/logger.h"
+#include "base/printable.h"
 #include "base/str.h"
 #include "tracking/builtin.h"
 #include "tracking/run_folder.h"
@@ -20,14 +23,62 @@ namespace {
 struct BuiltinTracker {
   const char* name;
   std::shared_ptr<Tracker> (*make)(const TrackingOptions&);
+  /// Whether the run's folder is where it writes.
+  bool fills_folder;
 };
 
 constexpr BuiltinTracker kBuiltinTrackers[] = {
-    {kJsonLinesTracker, make_json_lines_tracker},
-    {"csv", make_csv_tracker},
-    {"tensorboard", make_tensorboard_tracker},
-    {"mlflow", make_mlflow_tracker},
+    {kJsonLinesTracker, make_json_lines_tracker, true},
+    {"csv", make_csv_tracker, true},
+    {"tensorboard", make_tensorboard_tracker, true},
+    {"mlflow", make_mlflow_tracker, false},
 };
+
+} // namespace
+
+/// The right of one tracker of this process to write into a folder.
+class FolderClaim {
+ public:
+  FolderClaim(const std::filesystem::path& folder, const std::string& tracker) {
+    std::error_code ignored;
+    path_ = std::filesystem::weakly_canonical(
+                std::filesystem::absolute(folder, ignored), ignored) /
+            tracker;
+    auto& claims = Claims::instance();
+    const std::lock_guard lock(claims.mutex);
+    if (!claims.paths.insert(path_).second) {
+      throw UsageError(str_cat(
+          "[init_trackers] the folder '",
+          printable(folder.string()),
+          "' got a second tracker '",
+          tracker,
+          "' of this process, expected one run to a folder; call "
+          "end_training() of the other Accelerator first, or give this one a "
+          "project of its own"));
+    }
+  }
+  ~FolderClaim() {
+    auto& claims = Claims::instance();
+    const std::lock_guard lock(claims.mutex);
+    claims.paths.erase(path_);
+  }
+  FolderClaim(const FolderClaim&) = delete;
+  FolderClaim& operator=(const FolderClaim&) = delete;
+
+ private:
+  // Never destroyed: trackers may be static objects.
+  struct Claims {
+    static Claims& instance() {
+      static auto* claims = new Claims;
+      return *claims;
+    }
+    std::mutex mutex;
+    std::set<std::filesystem::path> paths;
+  };
+  std::filesystem::path path_;
+};
+
+namespace {
 
 /// On ranks that log nothing.
 class NoTracker : public Tracker {
@@ -44,35 +95,72 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-std::shared_ptr<Tracker> make_tracker(
-    const TrackerChoice& choice,
-    const TrackingOptions& options) {
-  if (choice.tracker()) {
-    return choice.tracker();
-  }
+const BuiltinTracker& find_builtin(const std::string& name) {
   for (const auto& row : kBuiltinTrackers) {
-    if (choice.name() == row.name) {
-      return row.make(options);
+    if (name == row.name) {
+      return row;
     }
   }
   throw UsageError(str_cat(
       "[init_trackers] there is no tracker '",
-      choice.name(),
+      printable(name),
       "'; there are ",
       joined(tracker_names()),
       " and objects of your own"));
 }
 
+bool has_repeats(const TrackedValues& values) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, value] : values) {
+    names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return std::adjacent_find(names.begin(), names.end()) != names.end();
+}
+
+void check_values(const char* where, const TrackedValues& values) {
+  for (const auto& [name, value] : values) {
+    value.check(where, name);
+  }
+}
+
 } // namespace
 
 void check_project(const std::string& project) {
-  if (project.empty() || project == "." || project == ".." ||
-      project.find('/') != std::string::npos ||
-      project.find('\0') != std::string::npos) {
+  const bool is_blank = project.find_first_not_of(" \t") == std::string::npos;
+  if (is_blank || project == "." || project == ".." ||
+      project.find('/') != std::string::npos || printable(project) != project) {
     throw UsageError(str_cat(
         "[init_trackers] got the project '",
-        project,
+        printable(project),
         "', expected the plain name of a folder"));
+  }
+}
+
+void TrackedValue::refuse_tensor(
+    const std::vector<int64_t>& sizes,
+    bool is_complex) {
+  std::string shape;
+  for (const auto size : sizes) {
+    shape += str_cat(shape.empty() ? "" : ", ", size);
+  }
+  problem_ = str_cat(
+      is_complex ? "a complex tensor of shape [" : "a tensor of shape [",
+      shape,
+      ']');
+}
+
+void TrackedValue::check(const char* where, const std::string& name) const {
+  if (!problem_.empty()) {
+    throw UsageError(str_cat(
+        '[',
+        where,
+        "] '",
+        printable(name),
+        "' is ",
+        problem_,
+        ", expected one real number; give a mean(), a norm() or one element of "
+        "it"));
   }
 }
 
@@ -137,7 +225,11 @@ struct Trackers::Impl {
     bool has_failed = false;
   };
   std::vector<Entry> entries;
+  std::vector<std::unique_ptr<FolderClaim>> claims;
   int64_t next_step = 0;
+  bool is_finished = false;
+  bool has_said_late = false;
+  bool has_said_twice = false;
 
   /// Whatever a tracker throws, the run goes on.
   template <class F>
@@ -157,11 +249,11 @@ struct Trackers::Impl {
           std::cerr,
           str_cat(
               "[tracker ",
-              entry.tracker->name(),
+              printable(entry.tracker->name()),
               "] ",
               what,
               " failed: ",
-              why,
+              printable(why),
               ". The run goes on without what it was to keep; further failures "
               "of this tracker are not shown"));
     }
@@ -171,6 +263,46 @@ struct Trackers::Impl {
     for (auto& entry : entries) {
       with(entry, what, call);
     }
+  }
+  /// Whether it is too late for `name`.
+  bool is_late(const char* where, const std::string& name) {
+    if (is_finished && !std::exchange(has_said_late, true)) {
+      print_line(
+          std::cerr,
+          str_cat(
+              '[',
+              where,
+              "] '",
+              printable(name),
+              "' came after the trackers were finished and goes nowhere, as "
+              "all that follows; call it before end_training()"));
+    }
+    return is_finished;
+  }
+  /// Each name once, with its last value.
+  TrackedValues without_repeats(const char* where, const TrackedValues& given) {
+    TrackedValues kept;
+    std::map<std::string_view, size_t> places;
+    for (const auto& [name, value] : given) {
+      const auto [place, is_new] = places.try_emplace(name, kept.size());
+      if (is_new) {
+        kept.emplace_back(name, value);
+        continue;
+      }
+      kept[place->second].second = value;
+      if (!std::exchange(has_said_twice, true)) {
+        print_line(
+            std::cerr,
+            str_cat(
+                '[',
+                where,
+                "] '",
+                printable(name),
+                "' is given twice in one call: its last value counts, here and "
+                "from now on; give each name once"));
+      }
+    }
+    return kept;
   }
   int64_t latest_step() const { return std::max<int64_t>(next_step - 1, 0); }
   int64_t take(int64_t step) {
@@ -188,52 +320,80 @@ Trackers::Trackers(
     int attempt)
     : Trackers() {
   check_project(project);
+  check_values("init_trackers", options.configuration);
+  const auto folder = options.logging_dir / project;
   std::set<std::string> names;
+  std::vector<Impl::Entry> entries;
   for (const auto& choice : options.log_with) {
-    auto tracker = make_tracker(choice, options);
+    auto tracker = choice.tracker();
+    const auto* builtin = tracker ? nullptr : &find_builtin(choice.name());
+    if (builtin != nullptr) {
+      tracker = builtin->make(options);
+    }
     if (!names.insert(tracker->name()).second) {
       throw UsageError(str_cat(
           "[init_trackers] got two trackers named '",
-          tracker->name(),
+          printable(tracker->name()),
           "', expected each once"));
     }
-    impl_->entries.push_back({std::move(tracker)});
+    if (builtin != nullptr && builtin->fills_folder) {
+      impl_->claims.push_back(
+          std::make_unique<FolderClaim>(folder, builtin->name));
+    }
+    entries.push_back({std::move(tracker)});
   }
+  impl_->entries = std::move(entries);
   const TrackedRun run = {
       .project = project,
-      .folder = options.logging_dir / project,
+      .folder = folder,
       .num_processes = num_processes,
       .attempt = attempt};
   std::error_code ignored; // Who needs the folder says what is wrong with it.
   std::filesystem::create_directories(run.folder, ignored);
   impl_->each("start", [&](Tracker& tracker) { tracker.start(run); });
   if (!options.configuration.empty()) {
+    const auto values =
+        impl_->without_repeats("init_trackers", options.configuration);
     impl_->each("store_configuration", [&](Tracker& tracker) {
-      tracker.store_configuration(options.configuration);
+      tracker.store_configuration(values);
     });
   }
 }
 
 Trackers::~Trackers() {
-  if (impl_) {
-    finish();
-  }
+  finish();
 }
-Trackers::Trackers(Trackers&&) noexcept = default;
+Trackers::Trackers(Trackers&& other) noexcept : Trackers() {
+  std::swap(impl_, other.impl_);
+}
 Trackers& Trackers::operator=(Trackers&& other) noexcept {
   std::swap(impl_, other.impl_);
   return *this;
 }
 
 void Trackers::log(const TrackedValues& values, std::optional<int64_t> step) {
+  check_values("log", values);
+  if (impl_->is_late("log", values.empty() ? "" : values[0].first)) {
+    return;
+  }
   const int64_t taken = impl_->take(step.value_or(impl_->next_step));
-  impl_->each("log", [&](Tracker& tracker) { tracker.log(values, taken); });
+  if (!empty()) {
+    TrackedValues once;
+    if (has_repeats(values)) {
+      once = impl_->without_repeats("log", values);
+    }
+    const auto& kept = once.empty() ? values : once;
+    impl_->each("log", [&](Tracker& tracker) { tracker.log(kept, taken); });
+  }
 }
 
 void Trackers::log_images(
     const std::string& name,
     const std::vector<TrackedImage>& images,
     std::optional<int64_t> step) {
+  if (impl_->is_late("log_images", name)) {
+    return;
+  }
   const int64_t taken = impl_->take(step.value_or(impl_->latest_step()));
   impl_->each("log_images", [&](Tracker& tracker) {
     tracker.log_images(name, images, taken);
@@ -244,6 +404,9 @@ void Trackers::log_histogram(
     const std::string& name,
     std::span<const double> values,
     std::optional<int64_t> step) {
+  if (impl_->is_late("log_histogram", name)) {
+    return;
+  }
   const int64_t taken = impl_->take(step.value_or(impl_->latest_step()));
   impl_->each("log_histogram", [&](Tracker& tracker) {
     tracker.log_histogram(name, values, taken);
@@ -269,9 +432,9 @@ Tracker& Trackers::get(const std::string& name) const {
   }
   throw UsageError(str_cat(
       "[get_tracker] there is no tracker '",
-      name,
+      printable(name),
       "' in this run; there are ",
-      joined(names)));
+      printable(joined(names))));
 }
 
 bool Trackers::empty() const {
@@ -280,7 +443,9 @@ bool Trackers::empty() const {
 
 void Trackers::finish() {
   impl_->each("finish", [](Tracker& tracker) { tracker.finish(); });
+  impl_->is_finished |= !empty();
   impl_->entries.clear();
+  impl_->claims.clear();
 }
 
 Trackers::State Trackers::state() const {

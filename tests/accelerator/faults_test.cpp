@@ -81,7 +81,7 @@ const Fault kFaults[] = {
      {"first failure: rank 1", "signal 9 (Killed)"}},
     {"exits",
      1,
-     {"[backward] operation",
+     {"[backward] collective",
       "first failure: rank 0",
       "rank 1 had left before with exit code 0"}},
 };

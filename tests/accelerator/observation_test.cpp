@@ -15,7 +15,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::read_file;
+using ::testing::StartsWith;
 using testing::TempDir;
+using ::testing::ThrowsMessage;
 
 struct Steps : Tracker {
   std::string name() const override { return "steps"; }
@@ -142,6 +144,90 @@ TEST(Trackers, GetPicturesAndHistogramsFromTensors) {
       accelerator.log_images("odd", torch::rand({2, 4, 4})), UsageError);
   accelerator.log_histogram("weights", torch::arange(3));
   EXPECT_THAT(steps->spread, ElementsAre(0, 1, 2));
+}
+
+TEST(Trackers, RefuseTensorsThatAreNoNumberByTheirNames) {
+  const TempDir folder;
+  const auto complex = torch::ones({}, torch::kComplexFloat);
+  const auto refused = [](const std::string& text) {
+    return ThrowsMessage<UsageError>(StartsWith(text));
+  };
+  // On a rank that keeps nothing too: ranks go the same way.
+  run_ranks(2, [&](ProcessGroup group) {
+    Accelerator accelerator({.cpu = true, .process_group = group});
+    auto steps = std::make_shared<Steps>();
+    accelerator.init_trackers(
+        "sky", {.log_with = {steps}, .logging_dir = folder.path()});
+    EXPECT_THAT(
+        [&] {
+          accelerator.log({{"two", torch::ones({2})}});
+        },
+        refused("[log] 'two' is a tensor of shape [2], expected one real"));
+    EXPECT_THAT(
+        [&] {
+          accelerator.log({{"none", at::Tensor()}});
+        },
+        refused("[log] 'none' is an undefined tensor, expected one real"));
+    EXPECT_THAT(
+        [&] {
+          accelerator.log({{"z", complex}});
+        },
+        refused("[log] 'z' is a complex tensor of shape []"));
+    EXPECT_THAT(
+        [&] { accelerator.log_histogram("z", complex); },
+        refused("[log_histogram] 'z' is CPUComplexFloatType of shape []"));
+    EXPECT_THAT(
+        [&] { accelerator.log_histogram("none", {}); },
+        refused("[log_histogram] 'none' is an undefined tensor"));
+    EXPECT_THAT(
+        [&] { accelerator.log_images("none", {}); },
+        refused("[log_images] 'none' is an undefined tensor"));
+    ProgressBar bar(1, {.enabled = false});
+    EXPECT_THAT(
+        [&] {
+          bar.set_postfix({{"two", torch::ones({1, 2})}});
+        },
+        refused("[set_postfix] 'two' is a tensor of shape [1, 2]"));
+    EXPECT_TRUE(steps->seen.empty());
+    accelerator.log({{"one", torch::ones({1, 1})}});
+    EXPECT_EQ(steps->seen.size(), group.rank() == 0 ? 1U : 0U);
+  });
+}
+
+TEST(Trackers, OfASecondCallComeAfterThoseOfTheFirst) {
+  const TempDir folder;
+  Accelerator accelerator({.cpu = true});
+  for (int i = 0; i < 2; ++i) {
+    accelerator.init_trackers("sky", {.logging_dir = folder.path()});
+    accelerator.log({{"loss", 1}});
+  }
+  {
+    Accelerator other({.cpu = true});
+    EXPECT_THROW(
+        other.init_trackers("sky", {.logging_dir = folder.path()}), UsageError);
+  }
+  accelerator.end_training();
+  Accelerator later({.cpu = true});
+  later.init_trackers("sky", {.logging_dir = folder.path()});
+  std::istringstream lines(read_file(folder.path() / "sky" / "metrics.jsonl"));
+  std::string events;
+  for (std::string line; std::getline(lines, line);) {
+    events += nlohmann::json::parse(line).value("event", "log") + ' ';
+  }
+  EXPECT_EQ(events, "start log finish start log finish start ");
+}
+
+TEST(Trackers, SayWhatIsLoggedAfterTheEnd) {
+  const TempDir folder;
+  Accelerator accelerator({.cpu = true});
+  accelerator.init_trackers("sky", {.logging_dir = folder.path()});
+  accelerator.end_training();
+  ::testing::internal::CaptureStderr();
+  accelerator.log_histogram("weights", torch::ones(2));
+  accelerator.log({{"loss", 1}});
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, StartsWith("[log_histogram] 'weights' came after"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
 }
 
 int64_t calls_of(const Profile& profile, const std::string& name) {

@@ -15,6 +15,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/accelerator_kind.h"
 #include "accelerate/c10d.h"
+#include "accelerate/empty_weights.h"
 #include "accelerate/mesh.h"
 #include "accelerate/models.h"
 #include "accelerate/safetensors.h"

@@ -413,7 +413,7 @@ TEST(Work, NamesItsOperationWhereARankDoesNotCome) {
   EXPECT_THAT(
       run,
       ThrowsMessage<TimeoutError>(AllOf(
-          HasSubstr("[reduce_scatter] operation 2"),
+          HasSubstr("[reduce_scatter] collective 3"),
           HasSubstr("rank 0 of 2"))));
 }
 

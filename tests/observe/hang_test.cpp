@@ -18,16 +18,13 @@
 #include "support/program.h"
 #include "support/rank_bodies.h"
 
-namespace accelerate::testing {
-namespace {
+// What a user has written, whose functions are found by name in stacks: code in
+// the library's own namespace is not taken for the user's.
+namespace program {
 
-using ::testing::AllOf;
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::Not;
+using namespace accelerate;
 using namespace std::chrono_literals;
 
-constexpr const char* kSeconds = "0.5";
 /// Nobody waits for it: a job ends when it has said what it should.
 constexpr auto kLongTimeout = 300s;
 
@@ -39,7 +36,6 @@ void wait_for(const std::string& name) {
   }
 }
 
-/// Found by name in the stack of the rank that stands still.
 [[gnu::noinline]] void spin_for_long() {
   const auto end = std::chrono::steady_clock::now() + kLongTimeout;
   while (std::chrono::steady_clock::now() < end) {
@@ -54,6 +50,10 @@ struct Stuck {
   size_t size() const { return 4; }
 };
 
+[[gnu::noinline]] void add_up(const ProcessGroup& group) {
+  group.all_reduce(torch::ones({4}), ReduceOp::kSum);
+}
+
 // It makes steps of its own all the time, which others wait for.
 void be_slow(const ProcessGroup& group) {
   const std::filesystem::path folder = std::getenv("ACCELERATE_TEST_FOLDER");
@@ -64,8 +64,22 @@ void be_slow(const ProcessGroup& group) {
       std::this_thread::sleep_for(1ms);
     }
   }
-  group.all_reduce(torch::ones({4}), ReduceOp::kSum);
+  add_up(group);
 }
+
+} // namespace program
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using namespace std::chrono_literals;
+using program::kLongTimeout;
+
+constexpr const char* kSeconds = "0.5";
 
 struct Case {
   const char* name;
@@ -78,7 +92,7 @@ struct Case {
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"EndlessLoop",
-       [](const ProcessGroup&) { spin_for_long(); },
+       [](const ProcessGroup&) { program::spin_for_long(); },
        {"rank 1: in code of the user's; collective [0-9]+ was its last; it has "
         "not moved for",
         "spin_for_long"}},
@@ -93,11 +107,11 @@ const std::vector<Case>& cases() {
        {"rank 1: elsewhere, waiting in barrier"}},
       {"StuckLoader",
        [](const ProcessGroup&) {
-         DataLoader loader(Stuck(), {.batch_size = 1});
+         DataLoader loader(program::Stuck(), {.batch_size = 1});
          loader.begin();
        },
        {"rank 1: waiting for data", "spin_for_long"}},
-      {"Slow", be_slow, {"rank 1: .*; slow, not missing: it moved"}},
+      {"Slow", program::be_slow, {"rank 1: .*; slow, not missing: it moved"}},
   };
   return all;
 }
@@ -105,15 +119,18 @@ const std::vector<Case>& cases() {
 const std::vector<std::string> kWaiting = {
     "[[]hang[]] all_reduce Float[[]4[]], collective [0-9]+, waits for .*; not "
     "all ranks came:",
-    "rank 0: waiting in all_reduce Float[[]4[]]"};
+    // The first place is the user's, whatever libraries do to wait.
+    "rank 0: waiting in all_reduce Float[[]4[]], collective [0-9]+, for "
+    // Where rank 1 prints, the launcher says so in front of each line.
+    "[0-9.]+ s\n([[]rank 1[]] )?      ([a-z_.]+:[0-9]+ in )?program::add_up"};
 
 void play(const Case& one, const ProcessGroup& group) {
   group.barrier();
   if (group.rank() == group.world_size() - 1) {
     one.last(group);
   } else {
-    group.all_reduce(torch::ones({4}), ReduceOp::kSum);
-    wait_for("end");
+    program::add_up(group);
+    program::wait_for("end");
   }
 }
 
@@ -168,9 +185,9 @@ const bool kRegistered = [] {
     const auto group = connect(6s);
     group.barrier();
     if (group.rank() == 1) {
-      spin_for_long();
+      program::spin_for_long();
     }
-    group.all_reduce(torch::ones({4}), ReduceOp::kSum);
+    program::add_up(group);
     return std::string();
   });
   return true;
@@ -280,7 +297,7 @@ class HangCases : public ::testing::TestWithParam<size_t> {
     job.expect(one().said);
     if (one().name == std::string("StuckLoader")) {
       // Time for a second message of the same, which is not to come.
-      std::this_thread::sleep_for(2s);
+      std::this_thread::sleep_for(4s);
       EXPECT_THAT(job.err(), Not(HasSubstr("has given no batch")));
     }
     if (one().name == std::string("Slow")) {
@@ -383,8 +400,18 @@ TEST(Hang, IsSaidOnceAndEndsInAnException) {
   const auto said = err.substr(0, err.find("[launch] first failure"));
   EXPECT_THAT(
       said,
-      ContainsRegex("[[]all_reduce[]] operation .* failed after .*some rank "
+      ContainsRegex("[[]all_reduce[]] collective .* failed after .*some rank "
                     "did not call it"));
+  const auto number_behind = [&](const std::string& text) {
+    const auto at = err.find(text);
+    return at == std::string::npos ? 0
+                                   : std::stoi(err.substr(at + text.size()));
+  };
+  EXPECT_GT(number_behind("[all_reduce] collective "), 0) << err;
+  EXPECT_EQ(
+      number_behind("[all_reduce] collective "),
+      number_behind("[hang] all_reduce Float[4], collective "))
+      << err;
   EXPECT_THAT(said, HasSubstr("not all ranks came"));
   EXPECT_EQ(said.find("not all ranks came"), said.rfind("not all ranks came"))
       << err;
@@ -418,9 +445,13 @@ TEST(Doctor, AsksARunningJobWhereItsRanksAre) {
       said,
       AllOf(
           ContainsRegex("rank 0 of 2 .process [0-9]+.: waiting in all_reduce "
-                        "Float.4., collective"),
+                        "Float.4., collective [0-9]+, for [0-9.]+ s\n      "
+                        "([a-z_.]+:[0-9]+ in )?program::add_up"),
           ContainsRegex("rank 1 of 2 .process [0-9]+.: waiting for data"),
-          HasSubstr("spin_for_long")));
+          // The user's functions, and not those of the loader between them.
+          ContainsRegex("program::spin_for_long.*\n.*program::Stuck::get"),
+          Not(HasSubstr("libaccelerate")),
+          Not(HasSubstr("_M_invoke"))));
 }
 
 TEST(Doctor, SaysThatAProcessIsNoJob) {
@@ -429,6 +460,19 @@ TEST(Doctor, SaysThatAProcessIsNoJob) {
       {kProgram, "doctor", "--job", std::to_string(other.pid())}, {}, kLimit);
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("run no rank that can be asked"));
+}
+
+TEST(Doctor, SaysThatThereIsNoProcess) {
+  Subprocess over({"true"});
+  over.wait(kLimit);
+  const auto pid = std::to_string(over.pid());
+  const auto result =
+      run_process({kProgram, "doctor", "--job", pid}, {}, kLimit);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(
+      result.err,
+      "[doctor] there is no process " + pid +
+          " on this machine: it has ended, or runs elsewhere\n");
 }
 
 } // namespace

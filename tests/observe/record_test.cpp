@@ -16,11 +16,14 @@
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
 /// Found by name in a stack.
-[[gnu::noinline]] void spin_in_a_test(std::atomic<bool>& is_over) {
+[[gnu::noinline]] void spin_in_a_test(
+    std::atomic<bool>& is_over,
+    const std::string& /*name*/) {
   while (!is_over) {
   }
 }
@@ -38,13 +41,15 @@ TEST(NativeStack, IsTakenOfAThreadThatSpins) {
   std::atomic<bool> is_over = false;
   std::thread spinning([&] {
     thread = RankRecord::of_this_thread().thread();
-    spin_in_a_test(is_over);
+    spin_in_a_test(is_over, "name");
   });
   ASSERT_TRUE(testing::eventually([&] { return thread != 0; }));
   const auto stack = native_stack(thread);
   is_over = true;
   spinning.join();
-  EXPECT_THAT(text_of(stack), HasSubstr("spin_in_a_test"));
+  EXPECT_THAT(
+      text_of(stack),
+      AllOf(HasSubstr("spin_in_a_test("), HasSubstr("std::string const&")));
 }
 
 TEST(NativeStack, LeavesAHandlerOfTheProgramsAlone) {
@@ -83,11 +88,16 @@ TEST(Record, SaysWhatAThreadIsIn) {
         Part::kCommunication, nullptr, {"gather", 7, "Float", 2, {3, 4}});
     EXPECT_EQ(record.part(), Part::kCommunication);
     EXPECT_EQ(record.operation(), "gather Float[3,4]");
+    EXPECT_EQ(record.own_number(), 7u);
     const TopicScope topic("gather of a dict");
     EXPECT_EQ(record.operation(), "gather of a dict");
   }
   EXPECT_EQ(record.part(), Part::kUser);
   EXPECT_EQ(record.operation(), "");
+  EXPECT_EQ(record.number(), 7u);
+  EXPECT_EQ(record.own_number(), 0u);
+  const OperationScope made_of_others(Part::kBackward, nullptr, {"backward"});
+  EXPECT_EQ(record.own_number(), 0u);
   EXPECT_EQ(record.number(), 7u);
 }
 

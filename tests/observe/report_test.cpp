@@ -96,6 +96,43 @@ TEST(Hang, NamesWhoWaitsAndWhoIsElsewhereAndWhere) {
       "      train.cpp:30 in main");
 }
 
+TEST(Hang, ShowsWhereTheUsersCodeIsAndNotHowLibrariesWait) {
+  auto report = waiting(0, "barrier", 3);
+  report.stack.frames = {
+      {"__poll in libc.so.6", false},
+      {"wait in libtorch_cpu.so", false},
+      {"train.cpp:31 in meet", true},
+      {"call in libtorch_cpu.so", false},
+      {"train.cpp:40 in main", true},
+      {"start in libc.so.6", false}};
+  const std::string places =
+      "\n      train.cpp:31 in meet"
+      "\n      call in libtorch_cpu.so"
+      "\n      train.cpp:40 in main\n";
+  EXPECT_EQ(
+      describe_ranks({report}),
+      "rank 0 of 4 (process 100): waiting in barrier, collective 3, for 10.2 "
+      "s" +
+          places);
+  EXPECT_THAT(describe_hang({report}, {{1, "", 0}}, 10), HasSubstr(places));
+  // A library that it waits in for something else than ranks is named.
+  report.waits = false;
+  report.part = Part::kUser;
+  report.operation = "";
+  EXPECT_THAT(
+      describe_ranks({report}),
+      HasSubstr("\n      train.cpp:31 in meet (inside: __poll in libc.so.6)"
+                "\n      call"));
+  for (auto& frame : report.stack.frames) {
+    frame.is_users = false;
+  }
+  EXPECT_THAT(
+      describe_ranks({report}),
+      AllOf(
+          HasSubstr("\n      __poll in libc.so.6\n"),
+          HasSubstr("\n      start in libc.so.6\n")));
+}
+
 TEST(Hang, TellsAnotherShapeFromAnotherCollective) {
   const auto text = describe_hang(
       {waiting(0, "all_reduce Float[4]", 3),

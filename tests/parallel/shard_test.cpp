@@ -571,6 +571,60 @@ TEST(Sharded, RefusesWhatCannotBeRight) {
   });
 }
 
+// As DDP would take them, and each would train other weights.
+TEST(Sharded, RefusesRawBackwardAndMemoryOfTheUsersInEveryStage) {
+  run_ranks(2, [](ProcessGroup group) {
+    for (const auto stage :
+         {ShardStage::kOptimizer,
+          ShardStage::kGradients,
+          ShardStage::kParameters}) {
+      Accelerator accelerator(with({.process_group = group}, {.stage = stage}));
+      Net model;
+      auto adamw = optimizer_of(model, true);
+      auto [net, opt] = accelerator.prepare(model, *adamw);
+      EXPECT_THAT(
+          [&] { loss_of(net, group.rank(), 0).backward(); },
+          Throws<std::runtime_error>(Property(
+              &std::exception::what,
+              stage == ShardStage::kParameters
+                  ? HasSubstr("outside of a forward")
+                  : HasSubstr("expected accelerator.backward(loss)"))));
+      // And goes on.
+      accelerator.backward(loss_of(net, group.rank(), 0));
+      opt.step();
+      opt.zero_grad();
+      const auto& weight = model->words->weight;
+      weight.set_data(torch::zeros(weight.sizes()));
+      EXPECT_THAT(
+          [&] { loss_of(net, group.rank(), 1); },
+          ThrowsMessage<UsageError>(
+              AllOf(HasSubstr("'head'"), HasSubstr("other memory"))));
+    }
+  });
+}
+
+TEST(Sharded, ForgetsAnOptimizerThatCannotBePrepared) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        with({.process_group = group}, {.stage = ShardStage::kGradients}));
+    Net model;
+    auto stepped = optimizer_of(model, true);
+    for (auto& parameter : model->parameters()) {
+      parameter.mutable_grad() = torch::zeros_like(parameter);
+    }
+    stepped->step();
+    auto net = accelerator.prepare(model);
+    EXPECT_THAT(
+        [&] { accelerator.prepare(*stepped); },
+        ThrowsMessage<UsageError>(HasSubstr("has state for")));
+    Net other;
+    auto adamw = optimizer_of(other, true);
+    auto [prepared, opt] = accelerator.prepare(other, *adamw);
+    accelerator.backward(loss_of(prepared, group.rank(), 0));
+    opt.step();
+  });
+}
+
 TEST(Sharded, RefusesOptionsAndModelsThatDoNotFit) {
   run_ranks(2, [](ProcessGroup group) {
     auto options =

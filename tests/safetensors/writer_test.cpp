@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "safetensors/reference.h"
+#include "safetensors/streamed_file.h"
 #include "support/subprocess.h"
 
 namespace accelerate::testing {
@@ -282,6 +283,51 @@ TEST(SafetensorsWriter, ShowsOldOrNewWheneverTheWriterIsKilled) {
     const std::string now = read_file(path);
     ASSERT_TRUE(now == first || now == second) << round;
   }
+}
+
+std::vector<TensorSpec> specs_of(const PatternTensors& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const auto& view : tensors.views()) {
+    specs.push_back({view.name, view.dtype, view.shape});
+  }
+  return specs;
+}
+
+TEST(StreamedFile, HasTheSameBytesInWhateverOrderTheyCome) {
+  TempDir folder;
+  PatternTensors tensors;
+  tensors.add("b", Dtype::kF32, {250'000}, 1'000'000);
+  tensors.add("a", Dtype::kF32, {5}, 20);
+  tensors.add("c", Dtype::kI64, {3}, 24);
+  tensors.add("none", Dtype::kF32, {0, 3}, 0);
+  const Metadata metadata = {{"format", "pt"}};
+  const auto path = folder.path() / "x.safetensors";
+  StreamedFile file(path, specs_of(tensors), metadata);
+  for (const std::size_t place : {2, 0, 1}) {
+    const auto& view = tensors.views()[place];
+    const auto half = view.data.size() / 2;
+    file.write(view.name, half, view.data.subspan(half));
+    file.write(view.name, 0, view.data.first(half));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+  file.commit();
+  EXPECT_EQ(read_file(path), text_of(serialize(tensors.views(), metadata)));
+}
+
+TEST(StreamedFile, IsThereWholeOrNotAtAll) {
+  TempDir folder;
+  PatternTensors tensors;
+  tensors.add("a", Dtype::kU8, {10}, 10);
+  const auto bytes = tensors.views()[0].data;
+  {
+    StreamedFile file(folder.path() / "x.safetensors", specs_of(tensors), {});
+    file.write("a", 2, bytes.first(5));
+    EXPECT_THROW(file.write("a", 8, bytes.first(3)), SizeMismatchError);
+    EXPECT_THROW(file.write("a", 0, bytes.first(6)), SizeMismatchError);
+    EXPECT_THROW(file.write("b", 0, bytes), TensorNotFoundError);
+    EXPECT_THROW(file.commit(), SizeMismatchError);
+  }
+  EXPECT_THAT(names_in(folder.path()), ElementsAre());
 }
 
 } // namespace

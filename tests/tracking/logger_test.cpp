@@ -36,6 +36,20 @@ TEST(Logger, WritesOnTheMainProcessUnlessAllAreAsked) {
       "[RANK 1] ERROR train: all of us\n");
 }
 
+TEST(Logger, NoValueForgesALineOrMovesTheCursor) {
+  std::ostringstream out;
+  const Logger logger("a\nb", {.topology = ProcessTopology{}, .output = &out});
+  logger.info("x\x1b[2J\n[RANK 0] ERROR y");
+  logger.info("");
+  logger.info("end\n");
+  EXPECT_EQ(
+      out.str(),
+      "[RANK 0] INFO a\\x0ab: x\\x1b[2J\n"
+      "    [RANK 0] ERROR y\n"
+      "[RANK 0] INFO a\\x0ab: \n"
+      "[RANK 0] INFO a\\x0ab: end\n\n");
+}
+
 TEST(Logger, WarnsOnce) {
   std::ostringstream out;
   const auto logger = logger_of(out, 0, LogLevel::kWarning);

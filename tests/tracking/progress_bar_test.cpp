@@ -15,6 +15,7 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 TEST(ProgressBar, DrawsCountsAndEndsItsLine) {
   std::ostringstream out;
@@ -62,6 +63,22 @@ TEST(ProgressBar, CutsBetweenCharacters) {
     }
     EXPECT_FALSE(find_invalid_utf8(out.str())) << columns;
   }
+}
+
+TEST(ProgressBar, OfManyBytesIsStillOneRow) {
+  std::ostringstream out;
+  {
+    ProgressBar bar(
+        2,
+        {.description = "\xC3\xBC\xC3\xBC\xC3\xBC\xC3\xBC",
+         .enabled = true,
+         .output = &out,
+         .columns = 40});
+    print_line(out, "above");
+    bar.update(2);
+  }
+  // Going up would take a line that is not the bar's.
+  EXPECT_EQ(out.str().find('A'), std::string::npos) << out.str();
 }
 
 TEST(ProgressBar, RedrawsRarelyHoweverOftenItIsUpdated) {
@@ -170,6 +187,46 @@ TEST(ProgressBar, SurvivesAMoveAndATotalOfZero) {
   ProgressBar moved = std::move(empty);
   moved.update(0);
   EXPECT_THAT(out.str(), HasSubstr("100%"));
+}
+
+TEST(ProgressBar, ThatWasMovedAwayDoesNothing) {
+  std::ostringstream out;
+  ProgressBar bar(2, {.enabled = true, .output = &out, .columns = 80});
+  ProgressBar moved = std::move(bar);
+  const auto drawn = out.str();
+  bar.update(); // NOLINT(bugprone-use-after-move)
+  bar.set_postfix("text");
+  bar.set_postfix({{"loss", 1}});
+  bar.set_description("train");
+  EXPECT_EQ(bar.done(), 0);
+  EXPECT_EQ(bar.total(), 0);
+  EXPECT_EQ(out.str(), drawn);
+  bar = ProgressBar(1, {.enabled = false});
+  bar.update();
+  EXPECT_EQ(bar.done(), 1);
+}
+
+TEST(ProgressBar, IsOneLineWhateverItsTextsHold) {
+  std::ostringstream out;
+  {
+    ProgressBar bar(
+        1,
+        {.description = "a\nb",
+         .enabled = true,
+         .output = &out,
+         .columns = 200,
+         .unit = "\r"});
+    bar.set_postfix({{"no\x1b[2Jte", "x\ty\x07"}});
+    bar.update();
+    bar.set_description("c\nd");
+    bar.set_postfix("e\nf");
+  }
+  const auto rows = shown_by(out.str(), 200);
+  ASSERT_EQ(rows.size(), 2U) << out.str();
+  EXPECT_THAT(rows[0], StartsWith("c\\x0ad: 100%|"));
+  EXPECT_THAT(rows[0], EndsWith("e\\x0af"));
+  EXPECT_THAT(out.str(), HasSubstr("a\\x0ab: 100%|"));
+  EXPECT_THAT(out.str(), HasSubstr("\\x0d/s] no\\x1b[2Jte=x y\\x07"));
 }
 
 } // namespace

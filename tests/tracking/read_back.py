@@ -8,7 +8,9 @@ ACCELERATE_TRACKERS_PYTHON names a Python with tensorboard and mlflow; without i
 77, which CTest shows as skipped."""
 from __future__ import annotations
 
+import contextlib
 import csv
+import http.server
 import json
 import os
 import pathlib
@@ -16,8 +18,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 
 LIMIT_SECONDS = 500
 STEPS = [0, 1, 2, 3, 4, 5]
@@ -131,22 +136,89 @@ def check_mlflow(program: str, folder: pathlib.Path) -> None:
                 time.sleep(0.2)
         said = run(program, folder, ["mlflow"], MLFLOW_TRACKING_URI=uri)
         assert said.count("[tracker mlflow]") == 1 and "'note' is a text" in said, said
-        import mlflow
-
-        client = mlflow.MlflowClient(uri)
-        experiment = client.get_experiment_by_name("sky")
-        (found,) = client.search_runs([experiment.experiment_id])
-        assert found.info.status == "FINISHED"
-        assert found.data.params == {"lr": "0.001", "layers": "4", "name": 'sky, "blue"',
-                                     "is_fast": "true"}
-        assert found.data.tags["accelerate.resumed_at_step"] == "3"
-        history = client.get_metric_history(found.info.run_id, "loss")
-        points = [(point.step, point.value) for point in history]
-        # Values that were sent before the first process died are there beside those that came again.
-        assert set(points) == {(step, 1 / (step + 1)) for step in STEPS}, points
+        check_mlflow_run(uri, "sky")
+        # A server that takes its time loses nothing.
+        with serving(lambda request: forwarded(uri, request)) as slow:
+            run(program, folder, ["mlflow"], MLFLOW_TRACKING_URI=slow,
+                MLFLOW_EXPERIMENT_NAME="slow")
+        check_mlflow_run(uri, "slow")
     finally:
         os.killpg(server.pid, 15)
         server.wait(timeout=60)
+
+
+def check_mlflow_run(uri: str, experiment_name: str) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name(experiment_name)
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED"
+    assert found.data.params == {"lr": "0.001", "layers": "4", "name": 'sky, "blue"',
+                                 "is_fast": "true"}
+    assert found.data.tags["accelerate.resumed_at_step"] == "3"
+    history = client.get_metric_history(found.info.run_id, "loss")
+    points = [(point.step, point.value) for point in history]
+    # Values that were sent before the first process died are there beside those that came again.
+    assert set(points) == {(step, 1 / (step + 1)) for step in STEPS}, points
+
+
+Answer = tuple[int, bytes]
+
+
+@contextlib.contextmanager
+def serving(answer: Callable[[http.server.BaseHTTPRequestHandler], Answer]) -> Iterator[str]:
+    """A server on loopback that answers each request so."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            status, body = answer(self)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def body_of(request: http.server.BaseHTTPRequestHandler) -> bytes:
+    return request.rfile.read(int(request.headers["Content-Length"]))
+
+
+def forwarded(uri: str, request: http.server.BaseHTTPRequestHandler) -> Answer:
+    asked = urllib.request.Request(uri + request.path, body_of(request),
+                                   {"Content-Type": "application/json"})
+    time.sleep(1)
+    try:
+        with urllib.request.urlopen(asked, timeout=LIMIT_SECONDS) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def check_mlflow_that_is_ill(program: str, folder: pathlib.Path) -> None:
+    def fail(request: http.server.BaseHTTPRequestHandler) -> Answer:
+        body_of(request)
+        return 500, b"<h1>\x1b[2J\n[RANK 0] INFO</h1>"
+
+    with serving(fail) as uri:
+        said = run(program, folder, ["jsonl", "mlflow"], MLFLOW_TRACKING_URI=uri)
+    # One line by each of the two starts, in which the server's words move no cursor, and one of a
+    # text that is no metric.
+    assert said.count("the server answered 500 to ") == 2 and said.count("\n") == 3, said
+    assert r"<h1>\x1b[2J\x0a[RANK 0] INFO</h1>" in said and "\x1b" not in said, said
+    assert "values were not sent in time and are lost" in said, said
+    check_json_lines(folder / "sky")
 
 
 def check_mlflow_that_is_gone(program: str, folder: pathlib.Path) -> None:
@@ -166,7 +238,7 @@ def main() -> None:
     if pathlib.Path(sys.prefix) != pathlib.Path(python).parents[1]:
         os.execv(python, [python, *sys.argv])
     with tempfile.TemporaryDirectory() as name:
-        for case in ("files", "mlflow", "gone"):
+        for case in ("files", "mlflow", "gone", "ill"):
             (pathlib.Path(name) / case).mkdir()
         files = pathlib.Path(name) / "files"
         said = run(program, files, ["jsonl", "csv", "tensorboard"])
@@ -175,6 +247,7 @@ def main() -> None:
         check_csv(files / "sky")
         check_tensorboard(files / "sky")
         check_mlflow_that_is_gone(program, pathlib.Path(name) / "gone")
+        check_mlflow_that_is_ill(program, pathlib.Path(name) / "ill")
         check_mlflow(program, pathlib.Path(name) / "mlflow")
 
 

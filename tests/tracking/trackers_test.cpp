@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
 
+#include <cstring>
 #include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "accelerate/error.h"
@@ -14,8 +19,11 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::read_file;
+using ::testing::StartsWith;
 using testing::TempDir;
+using ::testing::ThrowsMessage;
 
 struct Remembering : Tracker {
   explicit Remembering(std::string name) : name_(std::move(name)) {}
@@ -45,9 +53,11 @@ struct Remembering : Tracker {
 struct Failing : Remembering {
   using Remembering::Remembering;
   void log(const TrackedValues&, int64_t) override {
-    throw std::runtime_error("no room");
+    throw std::runtime_error(why);
   }
   void finish() override { throw 1; }
+
+  std::string why = "no room";
 };
 
 TEST(TrackedValue, OfAnUnsignedNumberIsNeverNegative) {
@@ -154,6 +164,106 @@ TEST(Trackers, RefuseWhatIsNoTrackerAndNoName) {
   EXPECT_THROW(make({"jsonl", "jsonl"}), UsageError);
   EXPECT_THROW(make({"jsonl"}, "../sky"), UsageError);
   EXPECT_THROW(make({"jsonl"}, ""), UsageError);
+  EXPECT_THROW(make({"jsonl"}, " "), UsageError);
+  EXPECT_THAT(
+      [&] { make({"jsonl"}, "a\n\x1b[2Jb"); },
+      ThrowsMessage<UsageError>(HasSubstr("project 'a\\x0a\\x1b[2Jb'")));
+  EXPECT_THAT(
+      [&] { make({"json\nl"}); },
+      ThrowsMessage<UsageError>(HasSubstr("no tracker 'json\\x0al'")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Trackers, ThatWereNotStartedAreNotFinished) {
+  const TempDir folder;
+  auto own = std::make_shared<Remembering>("own");
+  EXPECT_THROW(
+      Trackers(
+          "sky",
+          {.log_with = {own, "tensorbord"}, .logging_dir = folder.path()}),
+      UsageError);
+  EXPECT_THAT(own->calls, IsEmpty());
+}
+
+TEST(Trackers, WriteNothingThatMovesTheCursor) {
+  const TempDir folder;
+  ::testing::internal::CaptureStderr();
+  {
+    auto own = std::make_shared<Failing>("a\nb");
+    own->why = "\x1b[2Jgone\nfor good";
+    Trackers trackers("sky", {.log_with = {own}, .logging_dir = folder.path()});
+    trackers.log({{"a", 1}});
+  }
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      StartsWith("[tracker a\\x0ab] log failed: \\x1b[2Jgone\\x0afor good. "));
+}
+
+TEST(Trackers, OfTwoRunsDoNotShareAFolder) {
+  const TempDir folder;
+  const auto make = [&](const std::string& project) {
+    return Trackers(
+        project, {.log_with = {"jsonl", "csv"}, .logging_dir = folder.path()});
+  };
+  auto first = make("sky");
+  std::filesystem::create_directory_symlink("sky", folder.path() / "link");
+  for (const char* project : {"sky", "link"}) {
+    EXPECT_THAT(
+        [&] { make(project); },
+        ThrowsMessage<UsageError>(HasSubstr("expected one run to a folder")));
+  }
+  const auto beside = make("sea");
+  // A place that was refused is not taken, and one that is left is free.
+  auto moved = std::move(first);
+  moved.finish();
+  auto second = make("sky");
+  const auto lines = read_file(folder.path() / "sky" / "metrics.jsonl");
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3) << lines;
+}
+
+TEST(Trackers, SayOnceWhatComesTooLate) {
+  const TempDir folder;
+  auto own = std::make_shared<Remembering>("own");
+  Trackers trackers("sky", {.log_with = {own}, .logging_dir = folder.path()});
+  trackers.finish();
+  ::testing::internal::CaptureStderr();
+  trackers.log({{"lo\nss", 1}});
+  trackers.log_images("pictures", {});
+  trackers.log_histogram("weights", {});
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(
+      said, StartsWith("[log] 'lo\\x0ass' came after the trackers were"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  EXPECT_THAT(own->calls, ElementsAre("start sky", "finish"));
+}
+
+TEST(Trackers, TakeTheLastValueOfANameThatIsGivenTwice) {
+  const TempDir folder;
+  ::testing::internal::CaptureStderr();
+  {
+    Trackers trackers(
+        "sky", {.log_with = {"jsonl"}, .logging_dir = folder.path()});
+    trackers.log({{"a", 1}, {"b", 2}, {"a", 3}});
+    trackers.log({{"b", 4}, {"b", 5}});
+  }
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, StartsWith("[log] 'a' is given twice in one call"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  const auto lines = read_file(folder.path() / "sky" / "metrics.jsonl");
+  EXPECT_THAT(lines, HasSubstr(R"("values":{"a":3,"b":2})"));
+  EXPECT_THAT(lines, HasSubstr(R"("values":{"b":5})"));
+}
+
+TEST(Trackers, ThatWereMovedAwayAreNobody) {
+  const TempDir folder;
+  Trackers trackers(
+      "sky",
+      {.log_with = {std::make_shared<Remembering>("own")},
+       .logging_dir = folder.path()});
+  const auto moved = std::move(trackers);
+  trackers.log({{"a", 1}}); // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(trackers.empty());
+  EXPECT_FALSE(moved.empty());
 }
 
 TEST(Trackers, NobodyIsThereOnOtherProcesses) {
@@ -161,6 +271,88 @@ TEST(Trackers, NobodyIsThereOnOtherProcesses) {
   EXPECT_TRUE(nobody.empty());
   nobody.log({{"a", 1}});
   nobody.get("tensorboard").log({{"a", 1}}, 1);
+}
+
+/// Files of this process may not grow beyond a size while it lives, as on a
+/// disk that is full.
+class SmallFiles {
+ public:
+  explicit SmallFiles(rlim_t size) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{size, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~SmallFiles() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, SIG_DFL);
+  }
+  SmallFiles(const SmallFiles&) = delete;
+  SmallFiles& operator=(const SmallFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(Trackers, ADiskThatIsFullForAWhileCostsWholePiecesAndIsSaidOnce) {
+  const TempDir folder;
+  const auto run = folder.path() / "sky";
+  // Not into a file, which may not grow either.
+  std::ostringstream captured;
+  auto* const before = std::cerr.rdbuf(captured.rdbuf());
+  {
+    Trackers trackers(
+        "sky",
+        {.log_with = {"jsonl", "csv", "tensorboard"},
+         .logging_dir = folder.path()});
+    trackers.log({{"before", 1}});
+    const auto jsonl = std::filesystem::file_size(run / "metrics.jsonl");
+    {
+      // In the middle of a line, a row and a record.
+      const SmallFiles full(jsonl + 13);
+      for (int i = 0; i < 100; ++i) {
+        trackers.log({{"lost", std::string(100, 'x')}});
+      }
+    }
+    trackers.log({{"after", 2}});
+  }
+  std::cerr.rdbuf(before);
+  const auto said = captured.str();
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 3) << said;
+  EXPECT_THAT(said, HasSubstr("cannot be written: File too large"));
+  std::istringstream lines(read_file(run / "metrics.jsonl"));
+  std::vector<std::string> kept;
+  for (std::string line; std::getline(lines, line);) {
+    const auto fields = nlohmann::json::parse(line);
+    kept.push_back(
+        fields.contains("values") ? fields["values"].items().begin().key()
+                                  : fields.at("event").get<std::string>());
+  }
+  EXPECT_THAT(kept, ElementsAre("start", "before", "after", "finish"));
+  const auto rows = read_file(run / "metrics.csv");
+  EXPECT_THAT(rows, HasSubstr("\n"));
+  std::istringstream cells(rows);
+  for (std::string row; std::getline(cells, row);) {
+    EXPECT_EQ(std::count(row.begin(), row.end(), ','), 3) << row;
+  }
+  EXPECT_THAT(rows, HasSubstr(",after,2\n"));
+  // Records of the format, one behind the other, to the end of the file.
+  for (const auto& entry : std::filesystem::directory_iterator(run)) {
+    const auto bytes = read_file(entry.path());
+    if (entry.path().filename().string().find("tfevents") ==
+        std::string::npos) {
+      continue;
+    }
+    size_t at = 0;
+    while (at < bytes.size()) {
+      uint64_t size = 0;
+      std::memcpy(&size, bytes.data() + at, sizeof(size));
+      const auto data = bytes.substr(at + 12, size);
+      ASSERT_EQ(bytes.substr(at, size + 16), record_of(data)) << at;
+      at += size + 16;
+    }
+    EXPECT_THAT(bytes, HasSubstr("after"));
+  }
 }
 
 TEST(Trackers, CutWhatAKilledProcessLeftUnfinished) {

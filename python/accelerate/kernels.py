@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that torch has only in several passes over memory, for modules of your own.
+
+All are differentiable, once. Where the package was built with a CUDA compiler they are kernels of
+their own on NVIDIA GPUs; everywhere else they are made of torch's operators, with the same results
+up to rounding. Sums and statistics are computed in float32 (float64 for such numbers), whatever
+type the numbers have. Weights and what they meet are of one type: inside of `autocast` cast first.
+
+    from accelerate import kernels
+
+    class Block(torch.nn.Module):
+        def forward(self, x):
+            y = self.attention(x)
+            x, normed = kernels.add_dropout_layer_norm(
+                x, y, self.out.bias, self.norm.weight, self.norm.bias, p=0.1
+            )
+            ...
+"""
+
+from __future__ import annotations
+
+import torch
+
+# Registers the operators.
+from accelerate import _C  # noqa: F401
+
+__all__ = [
+    "add_dropout",
+    "add_dropout_layer_norm",
+    "add_rms_norm",
+    "cross_entropy",
+    "has_kernels",
+    "layer_norm",
+    "linear",
+    "linear_gelu_linear",
+    "rms_norm",
+    "rotate",
+    "swiglu",
+]
+
+
+def has_kernels(device: torch.device | str) -> bool:
+    """Whether the operators here are kernels of their own on such a device."""
+    return torch.device(device).type == "cuda" and torch._C._dispatch_has_kernel_for_dispatch_key(
+        "accelerate::_add_norm_forward", "CUDA"
+    )
+
+
+def cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    num_classes: int | None = None,
+    ignore_index: int = -100,
+) -> torch.Tensor:
+    """The mean over rows, as `torch.nn.functional.cross_entropy` of `logits[:, :num_classes]` in
+    float32, without a copy of the logits in it. Columns behind the classes are padding."""
+    columns = logits.shape[-1] if num_classes is None else num_classes
+    return torch.ops.accelerate.cross_entropy(logits, labels, columns, ignore_index)
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
+) -> torch.Tensor:
+    """The layer norm over the last dimension; its backward is one pass."""
+    return torch.ops.accelerate.layer_norm(x, weight, bias, eps)
+
+
+def add_dropout(
+    residual: torch.Tensor,
+    branch: torch.Tensor,
+    branch_bias: torch.Tensor | None = None,
+    p: float = 0.0,
+) -> torch.Tensor:
+    """`residual + dropout(branch + branch_bias, p)`. A GPU rounds `p` to 1/65536."""
+    return torch.ops.accelerate.add_dropout(residual, branch, branch_bias, p)
+
+
+def add_dropout_layer_norm(
+    residual: torch.Tensor,
+    branch: torch.Tensor,
+    branch_bias: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    p: float = 0.0,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`add_dropout`, and the layer norm of its result: what stands between two products of a
+    transformer."""
+    return torch.ops.accelerate.add_dropout_layer_norm(
+        residual, branch, branch_bias, weight, bias, p, eps
+    )
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """`torch.nn.functional.linear`, whose bias gets its gradient at the speed of memory."""
+    return torch.ops.accelerate.linear(x, weight, bias)
+
+
+def linear_gelu_linear(
+    x: torch.Tensor,
+    up: torch.Tensor,
+    up_bias: torch.Tensor,
+    down: torch.Tensor,
+    approximate: str = "none",
+) -> torch.Tensor:
+    """`gelu(x up^T + up_bias, approximate) down^T`: the middle of a transformer's block. The bias
+    of the second product is for `add_dropout`."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(
+            f"[linear_gelu_linear] got approximate={approximate!r}, expected 'none' or 'tanh'"
+        )
+    return torch.ops.accelerate.linear_gelu_linear(x, up, up_bias, down, approximate == "tanh")
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """x / root of its mean square over the last dimension, times `weight`."""
+    return torch.ops.accelerate.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(
+    residual: torch.Tensor, branch: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`residual + branch`, and the `rms_norm` of it."""
+    return torch.ops.accelerate.add_rms_norm(residual, branch, weight, eps)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary positions: turns channels d and d + D / 2 of each head of batch x tokens x heads x D
+    by an angle, given by its cosine and sine in float32 as (batch or 1) x tokens x D / 2."""
+    return torch.ops.accelerate.rotate(x, cos, sin)
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """`silu(gate) * up`, of one type and shape."""
+    return torch.ops.accelerate.swiglu(gate, up)

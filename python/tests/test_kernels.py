@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of `accelerate.kernels` beside torch's own, on the CPU and, where there is one, on
+a GPU.
+
+In float64 both compute the same sums in another order: 1e-10. In bf16 (8 bits) torch rounds
+between its operators where ours do not: a few units of the last place of the largest number."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from accelerate import kernels
+from torch.nn import functional
+
+ROWS, WIDTH = 24, 40
+
+
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+DEVICES = [
+    pytest.param("cpu", torch.float64, 1e-10, id="cpu"),
+    pytest.param("cpu", torch.bfloat16, 0.06, id="cpu-bf16"),
+    pytest.param("cuda", torch.float32, 1e-4, id="gpu", marks=NO_GPU),
+    pytest.param("cuda", torch.bfloat16, 0.06, id="gpu-bf16", marks=NO_GPU),
+]
+
+
+def compare(ours, theirs, shapes, device, dtype, tolerance):
+    """Results and gradients of two functions of tensors of these shapes."""
+    torch.manual_seed(5)
+    values = [torch.randn(shape, device=device, dtype=torch.float64) for shape in shapes]
+    outcomes = []
+    # The expected values are torch's in float64.
+    for function, kind in ((ours, dtype), (theirs, torch.float64)):
+        tensors = [value.to(dtype).to(kind).requires_grad_() for value in values]
+        results = function(*tensors)
+        results = results if isinstance(results, tuple) else (results,)
+        torch.manual_seed(6)
+        sum((r.double() * torch.randn(r.shape, device=device)).sum() for r in results).backward()
+        outcomes.append([r.detach() for r in results] + [t.grad for t in tensors])
+    for got, expected in zip(*outcomes, strict=True):
+        scale = expected.abs().max().clamp(min=1)
+        assert (got.double() - expected).abs().max() / scale < tolerance
+
+
+def angles(device):
+    turns = torch.linspace(0, 9, 6 * 4, device=device).view(1, 6, 4)
+    return turns.cos(), turns.sin()
+
+
+def turned(x):
+    cos, sin = (part[:, :, None].double() for part in angles(x.device))
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def rms(x, weight, eps):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+ROW, VECTOR, MATRIX = (ROWS, WIDTH), (WIDTH,), (WIDTH, WIDTH)
+CASES = {
+    "layer_norm": (
+        lambda x, w, b: kernels.layer_norm(x, w, b, 1e-3),
+        lambda x, w, b: functional.layer_norm(x, (WIDTH,), w, b, 1e-3),
+        [ROW, VECTOR, VECTOR],
+    ),
+    "add": (
+        lambda x, y: kernels.add_dropout(x, y),
+        lambda x, y: x + y,
+        [ROW, ROW],
+    ),
+    "add_bias": (
+        lambda x, y, b: kernels.add_dropout(x, y, b),
+        lambda x, y, b: x + y + b,
+        [ROW, ROW, VECTOR],
+    ),
+    "add_layer_norm": (
+        lambda x, y, c, w, b: kernels.add_dropout_layer_norm(x, y, c, w, b),
+        lambda x, y, c, w, b: (x + y + c, functional.layer_norm(x + y + c, (WIDTH,), w, b)),
+        [ROW, ROW, VECTOR, VECTOR, VECTOR],
+    ),
+    "linear": (kernels.linear, functional.linear, [ROW, MATRIX, VECTOR]),
+    "linear_gelu_linear": (
+        kernels.linear_gelu_linear,
+        lambda x, u, b, d: functional.gelu(functional.linear(x, u, b)) @ d.t(),
+        [ROW, MATRIX, VECTOR, MATRIX],
+    ),
+    "linear_gelu_tanh_linear": (
+        lambda x, u, b, d: kernels.linear_gelu_linear(x, u, b, d, "tanh"),
+        lambda x, u, b, d: functional.gelu(functional.linear(x, u, b), approximate="tanh") @ d.t(),
+        [ROW, MATRIX, VECTOR, MATRIX],
+    ),
+    "rms_norm": (
+        lambda x, w: kernels.rms_norm(x, w, 1e-3),
+        lambda x, w: rms(x, w, 1e-3),
+        [ROW, VECTOR],
+    ),
+    "add_rms_norm": (
+        lambda x, y, w: kernels.add_rms_norm(x, y, w, 1e-3),
+        lambda x, y, w: (x + y, rms(x + y, w, 1e-3)),
+        [ROW, ROW, VECTOR],
+    ),
+    "rotate": (lambda x: kernels.rotate(x, *angles(x.device)), turned, [(2, 6, 3, 8)]),
+    "swiglu": (kernels.swiglu, lambda g, u: functional.silu(g) * u, [ROW, ROW]),
+}
+
+
+@pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)
+@pytest.mark.parametrize("name", CASES)
+def test_results_and_gradients_are_those_of_torch(name, device, dtype, tolerance):
+    if name == "rotate" and dtype == torch.float64:
+        tolerance = 1e-6  # Angles are given in float32.
+    compare(*CASES[name], device, dtype, tolerance)
+
+
+@pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)
+def test_cross_entropy_leaves_out_padding_and_ignored_rows(device, dtype, tolerance):
+    labels = torch.randint(0, 30, (ROWS,), device=device)
+    labels[3] = 7777
+    compare(
+        lambda logits: kernels.cross_entropy(logits, labels, 30, ignore_index=7777),
+        lambda logits: functional.cross_entropy(logits[:, :30], labels, ignore_index=7777),
+        [ROW],
+        device,
+        dtype,
+        tolerance,
+    )
+
+
+@pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)
+def test_dropout_keeps_the_expected_share_and_its_gradient(device, dtype, tolerance):
+    zeros = torch.zeros(1000, 64, device=device, dtype=dtype)
+    branch = torch.ones_like(zeros, requires_grad=True)
+    dropped = kernels.add_dropout(zeros, branch, p=0.25)
+    dropped.sum().backward()
+    assert torch.equal(dropped.detach(), branch.grad)
+    kept = (dropped != 0).float().mean().item()
+    # Six deviations of the mean of 64,000 draws: 0.0103.
+    assert abs(kept - 0.75) < 0.011
+    assert dropped.max().item() == pytest.approx(1 / 0.75, rel=2**-8)
+
+
+def test_a_module_of_ones_own_trains_with_them():
+    from accelerate import Accelerator
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(WIDTH, WIDTH)
+            self.norm = torch.nn.LayerNorm(WIDTH)
+            self.head = torch.nn.Linear(WIDTH, 5)
+
+        def forward(self, x):
+            y = x @ self.inner.weight.t()
+            _, x = kernels.add_dropout_layer_norm(
+                x, y, self.inner.bias, self.norm.weight, self.norm.bias
+            )
+            return self.head(x)
+
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
+    model = Block()
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.02))
+    x, labels = torch.randn(64, WIDTH), torch.randint(0, 5, (64,))
+    losses = []
+    for _ in range(30):
+        loss = kernels.cross_entropy(model(x), labels)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_compiled_functions_may_use_them():
+    def function(x, y, w, b):
+        total, normed = kernels.add_dropout_layer_norm(x, y, None, w, b)
+        return (total * kernels.swiglu(normed, y)).sum()
+
+    gradients = []
+    for run in (function, torch.compile(function, backend="aot_eager")):
+        torch.manual_seed(1)
+        tensors = [torch.randn(s, requires_grad=True) for s in (ROW, ROW, VECTOR, VECTOR)]
+        run(*tensors).backward()
+        gradients.append([t.grad for t in tensors])
+    for plain, compiled in zip(*gradients, strict=True):
+        assert torch.equal(plain, compiled)
+
+
+def test_wrong_shapes_and_names_are_told():
+    with pytest.raises(ValueError, match="expected 'none' or 'tanh'"):
+        kernels.linear_gelu_linear(*(torch.ones(2, 2) for _ in range(4)), approximate="erf")
+    with pytest.raises(RuntimeError, match=r"\[swiglu\] got"):
+        kernels.swiglu(torch.ones(2), torch.ones(3))
+    with pytest.raises(RuntimeError, match=r"\[cross_entropy\] got"):
+        kernels.cross_entropy(torch.ones(2, 3), torch.ones(2))
+
+
+def test_the_cpu_has_no_kernels_of_its_own():
+    assert not kernels.has_kernels("cpu")

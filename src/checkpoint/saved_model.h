@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of a model in a checkpoint, whoever of the ranks has saved them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/safetensors.h"
+#include "checkpoint/checkpoint_folder.h"
+
+namespace accelerate {
+
+/// What all ranks have in common and their slices, on mapped files: nothing is
+/// copied before it is written.
+class ACCELERATE_API SavedModel {
+ public:
+  /// Names of the models: "model", "model_1" and so on, in this order.
+  static std::vector<std::string> names_in(const CheckpointReader& checkpoint);
+
+  /// Every file that is used is compared with its checksum. Throws `DataError`
+  /// where something is damaged, or of a tensor is missing.
+  SavedModel(const CheckpointReader& checkpoint, const std::string& name);
+
+  const std::string& name() const { return name_; }
+  std::size_t num_tensors() const { return tensors_.size(); }
+  std::size_t num_files() const { return files_.size(); }
+  /// Writes all of it into one file, as `save_model` would have. Throws
+  /// `SystemError`.
+  void write(const std::filesystem::path& target) const;
+
+ private:
+  struct Piece {
+    /// Counted in numbers.
+    std::int64_t begin = 0;
+    safetensors::TensorView view;
+  };
+  struct Tensor {
+    safetensors::Dtype dtype = safetensors::Dtype::kF32;
+    std::vector<std::int64_t> shape;
+    /// In order and without a gap once all have come.
+    std::vector<Piece> pieces;
+  };
+
+  const safetensors::File& open(
+      const CheckpointReader& checkpoint,
+      const std::string& name,
+      const FileRecord& record);
+  void add_slices(const CheckpointReader& checkpoint, const Manifest& part);
+  void order_pieces(
+      const CheckpointReader& checkpoint,
+      const std::string& missing_ranks);
+
+  std::string name_;
+  std::vector<safetensors::File> files_;
+  safetensors::Metadata metadata_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+} // namespace accelerate

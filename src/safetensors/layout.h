@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where everything lies in a file that is to be written.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "accelerate/safetensors.h"
+
+namespace accelerate::safetensors {
+
+/// A tensor without its bytes.
+struct TensorSpec {
+  std::string name = {};
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::int64_t> shape = {};
+};
+
+struct FileLayout {
+  struct Extent {
+    /// In the file.
+    std::uint64_t begin = 0;
+    std::uint64_t num_bytes = 0;
+  };
+  /// Everything before the data: the length of the header, and the header.
+  std::string head;
+  /// Of each tensor that was given.
+  std::vector<Extent> extents;
+  /// Into the tensors that were given, in the order of their bytes.
+  std::vector<std::size_t> order;
+  std::uint64_t total_bytes = 0;
+};
+
+/// Throws what `write_file` throws for such names, shapes and metadata, with
+/// `target` as the name of the file.
+FileLayout lay_out(
+    std::span<const TensorSpec> tensors,
+    const Metadata& metadata,
+    const std::string& target);
+
+} // namespace accelerate::safetensors

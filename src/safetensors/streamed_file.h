@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files whose tensors come in pieces: nobody holds all of them at once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "accelerate/safetensors_index.h"
+#include "base/atomic_file.h"
+#include "safetensors/layout.h"
+
+namespace accelerate::safetensors {
+
+/// One file; in the end the same bytes as those of `write_file`, all or
+/// nothing. Throws what `write_file` throws.
+class ACCELERATE_API StreamedFile {
+ public:
+  StreamedFile(
+      const std::filesystem::path& path,
+      std::span<const TensorSpec> tensors,
+      const Metadata& metadata);
+  StreamedFile(const StreamedFile&) = delete;
+  StreamedFile& operator=(const StreamedFile&) = delete;
+
+  /// The bytes of a tensor from `offset` on; in any order, each once. Fastest
+  /// in the order of the file. Throws `SizeMismatchError` where they reach
+  /// beyond the tensor.
+  void write(
+      const std::string& name,
+      std::uint64_t offset,
+      std::span<const std::byte> bytes);
+  /// Gives the file its name. Throws `SizeMismatchError` where bytes have not
+  /// come.
+  void commit(bool sync = true);
+
+ private:
+  struct Place {
+    FileLayout::Extent extent;
+    std::uint64_t num_missing = 0;
+  };
+  std::filesystem::path path_;
+  std::map<std::string, Place> places_;
+  AtomicFile file_;
+};
+
+/// A model in one file or several, as `save_sharded` writes them.
+class ACCELERATE_API StreamedModel {
+ public:
+  StreamedModel(
+      const std::filesystem::path& folder,
+      std::span<const TensorSpec> tensors,
+      const SaveOptions& options);
+
+  /// As `StreamedFile`.
+  void write(
+      const std::string& name,
+      std::uint64_t offset,
+      std::span<const std::byte> bytes);
+  /// Gives the files their names, then the index its own, and removes what an
+  /// earlier save has left. Returns their names, the index last.
+  std::vector<std::string> commit();
+
+ private:
+  std::filesystem::path folder_;
+  bool sync_;
+  ShardIndex index_;
+  /// By name.
+  std::map<std::string, std::unique_ptr<StreamedFile>> files_;
+};
+
+} // namespace accelerate::safetensors

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of sharded models, against those of one process.
+#include <gmock/gmock.h>
+
+#include "accelerate/safetensors_index.h"
+#include "parallel/engine.h"
+#include "parallel/tower.h"
+#include "support/program.h"
+#include "support/subprocess.h"
+#include "support/temp_dir.h"
+
+namespace accelerate::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+using torch::Tensor;
+namespace fs = std::filesystem;
+
+constexpr int64_t kTowerWidth = 24;
+constexpr int kTowerFloors = 4;
+
+/// The numbers are a matter of the seed and of the steps; all ranks see the
+/// same data, so that as many of them as a power of two get the same.
+class TowerRun {
+ public:
+  explicit TowerRun(const AcceleratorOptions& options)
+      : accelerator_(options), tower_(seeded_tower()) {
+    std::set<const void*> seen;
+    std::vector<Tensor> parameters;
+    for (const auto& p : tower_->parameters()) {
+      if (seen.insert(p.unsafeGetTensorImpl()).second) {
+        parameters.push_back(p);
+      }
+    }
+    adamw_ = std::make_unique<optim::AdamW>(
+        parameters, optim::AdamWOptions{.lr = 0.01});
+    prepared_.emplace(accelerator_.prepare(tower_, *adamw_));
+  }
+
+  void train(int begin, int end) {
+    auto& [net, opt] = *prepared_;
+    for (int step = begin; step < end; ++step) {
+      accelerator_.backward(tower_loss(net(tower_tokens(step)), step));
+      opt.step();
+      opt.zero_grad();
+    }
+  }
+  void save_model(const fs::path& folder, safetensors::SaveOptions how = {}) {
+    accelerator_.save_model(std::get<0>(*prepared_), folder, how);
+  }
+  Accelerator& accelerator() { return accelerator_; }
+
+ private:
+  static Tower seeded_tower() {
+    Tower tower(kTowerWidth, kTowerFloors);
+    const torch::NoGradGuard no_grad;
+    double shift = 0;
+    for (auto& p : tower->parameters()) {
+      p.copy_(
+          0.3 * torch::linspace(-40, 40, p.numel()).view_as(p).sin() +
+          (shift += 0.01));
+    }
+    return tower;
+  }
+
+  Accelerator accelerator_;
+  Tower tower_;
+  std::unique_ptr<optim::AdamW> adamw_;
+  std::optional<std::tuple<PreparedModel<TowerImpl>, PreparedOptimizer>>
+      prepared_;
+};
+
+AcceleratorOptions alone() {
+  AcceleratorOptions options;
+  options.cpu = true;
+  return options;
+}
+
+std::map<std::string, std::string> contents_of(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files[entry.path().filename()] = read_file(entry.path());
+  }
+  return files;
+}
+
+TEST(ShardFiles, OfAWholeModelAreThoseOfOneProcess) {
+  TempDir folder;
+  for (const std::uint64_t most : {1'000'000'000, 20'000}) {
+    const safetensors::SaveOptions how{.max_shard_bytes = most};
+    const auto expected = folder.path() / "expected";
+    TowerRun(alone()).save_model(expected, how);
+    EXPECT_EQ(fs::exists(expected / safetensors::kIndexName), most < 1'000'000);
+    for (const int n : {2, 3, 4}) {
+      for (const auto stage :
+           {ShardStage::kOptimizer, ShardStage::kParameters}) {
+        const auto target = folder.path() / "sharded";
+        run_ranks(n, [&](ProcessGroup group) {
+          auto options = tower_options(group, stage);
+          if (n == 3) {
+            options.shard.ignored = {"floors.1"};
+          }
+          TowerRun(options).save_model(target, how);
+        });
+        EXPECT_EQ(contents_of(target), contents_of(expected))
+            << n << " ranks, stage " << static_cast<int>(stage);
+      }
+    }
+  }
+}
+
+TEST(ShardFiles, AreWrittenUnitByUnit) {
+  constexpr int64_t kWide = 256;
+  constexpr int kMany = 16;
+  TempDir folder;
+  const HostBytes bytes;
+  run_ranks(2, [&](ProcessGroup group) {
+    Tower tower(kWide, kMany);
+    int64_t num_bytes = 0;
+    for (const auto& p : tower->parameters()) {
+      num_bytes += static_cast<int64_t>(p.nbytes());
+    }
+    Accelerator accelerator(tower_options(group, ShardStage::kParameters));
+    auto net = accelerator.prepare(tower);
+    const auto& count = HostBytes::restart();
+    const auto before = count.now.load();
+    accelerator.save_model(net, folder.path() / "model");
+    // One unit that was gathered, and one on its way to the file.
+    EXPECT_GT(num_bytes, 16'000'000);
+    EXPECT_LT(count.peak - before, 3 * num_bytes / kMany);
+  });
+  const safetensors::File file(folder.path() / "model" / "model.safetensors");
+  EXPECT_EQ(file.tensors().size(), 6u * kMany + 3u);
+}
+
+TEST(ShardFiles, ThatCannotBeWrittenLeaveNoRankWaiting) {
+  TempDir folder;
+  folder.write("file", "in the way");
+  run_ranks(2, [&](ProcessGroup group) {
+    TowerRun run(tower_options(group, ShardStage::kParameters));
+    const auto save = [&] { run.save_model(folder.path() / "file" / "sub"); };
+    if (group.rank() == 0) {
+      EXPECT_THAT(save, ThrowsMessage<SystemError>(HasSubstr("sub")));
+    } else {
+      EXPECT_NO_THROW(save());
+    }
+    run.train(0, 1);
+  });
+}
+
+ProcessResult merge(const fs::path& source, const fs::path& target) {
+  return run_process({kProgram, "merge-weights", source, target});
+}
+
+TEST(MergeWeights, JoinsTheStateOfAnyNumberOfRanks) {
+  for (const int n : {1, 2, 4}) {
+    TempDir folder;
+    const auto state = folder.path() / "state";
+    const auto expected = folder.path() / "expected";
+    run_ranks(n, [&](ProcessGroup group) {
+      auto options = tower_options(group, ShardStage::kParameters);
+      options.shard.num_replicas = n == 4 ? 2 : 1;
+      if (n == 2) {
+        options.shard.ignored = {"floors.1"};
+      }
+      TowerRun run(options);
+      run.train(0, 2);
+      run.accelerator().save_state(state);
+      run.save_model(expected);
+    });
+    for (const char* name : {"folder", "x.safetensors"}) {
+      const auto target = folder.path() / name;
+      const auto result = merge(state, target);
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      EXPECT_THAT(result.out, IsEmpty());
+      EXPECT_THAT(result.err, HasSubstr(" with 27 tensors merged into '"));
+      EXPECT_EQ(
+          read_file(
+              target.extension().empty() ? target / "model.safetensors"
+                                         : target),
+          read_file(expected / "model.safetensors"))
+          << n;
+    }
+  }
+}
+
+TEST(MergeWeights, RefusesStatesThatAreDamagedInOneLine) {
+  TempDir folder;
+  const auto state = folder.path() / "state";
+  run_ranks(2, [&](ProcessGroup group) {
+    TowerRun run(tower_options(group, ShardStage::kParameters));
+    run.accelerator().save_state(state);
+  });
+  const auto part = state / "rank_1-at-0.safetensors";
+  const auto place = state / "rank_1-at-0.json";
+  const auto target = folder.path() / "merged";
+  const auto expect_refusal = [&](const char* what) {
+    const auto result = merge(state, target);
+    EXPECT_NE(result.exit_code, 0) << what;
+    EXPECT_THAT(result.err, HasSubstr(what));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1);
+    EXPECT_FALSE(fs::exists(target));
+  };
+  const auto bytes = read_file(part);
+  auto changed = bytes;
+  changed.back() = static_cast<char>(changed.back() ^ 1);
+  folder.write("state/rank_1-at-0.safetensors", changed);
+  expect_refusal("is damaged: its checksum is another");
+  folder.write("state/rank_1-at-0.safetensors", bytes.substr(0, 1000));
+  expect_refusal("has 1000 bytes, expected ");
+  fs::remove(part);
+  expect_refusal("lacks its file 'rank_1-at-0.safetensors'");
+  folder.write("state/rank_1-at-0.safetensors", bytes);
+  const auto text = read_file(place);
+  folder.write("state/rank_1-at-0.json", text.substr(0, text.size() / 2));
+  expect_refusal("is cut off");
+  fs::remove(place);
+  expect_refusal("as there is no part of rank 1");
+  folder.write("state/rank_1-at-0.json", text);
+  // The checkpoint's own model.safetensors has what all ranks share.
+  const auto own = read_file(state / "model.safetensors");
+  EXPECT_THAT(
+      merge(state, state).err, HasSubstr("would lie in the checkpoint itself"));
+  EXPECT_EQ(read_file(state / "model.safetensors"), own);
+  EXPECT_EQ(merge(state, target).exit_code, 0);
+}
+
+// What a run goes on with on M ranks does not depend on how many had saved it:
+// it is what M ranks make of the state of one process.
+TEST(ShardFiles, ResumeOnAnyNumberOfRanksBitForBit) {
+  for (int n = 1; n <= 4; ++n) {
+    TempDir folder;
+    const auto saved = folder.path() / "saved";
+    const auto whole = folder.path() / "whole";
+    const auto run_on = [&](int num_ranks, const auto& work) {
+      run_ranks(num_ranks, [&](ProcessGroup group) {
+        TowerRun run(tower_options(group, ShardStage::kParameters));
+        work(run);
+      });
+    };
+    run_on(n, [&](TowerRun& run) {
+      run.train(0, 3);
+      run.accelerator().save_state(saved);
+      run.save_model(folder.path() / "weights");
+    });
+    TowerRun one(alone());
+    one.accelerator().load_state(saved);
+    one.accelerator().save_state(whole);
+    one.save_model(folder.path() / "weights_of_one");
+    EXPECT_EQ(
+        contents_of(folder.path() / "weights_of_one"),
+        contents_of(folder.path() / "weights"));
+    for (int m = 1; m <= 4; ++m) {
+      const auto weights_after = [&](const fs::path& state) {
+        const auto target = folder.path() / "after";
+        run_on(m, [&](TowerRun& run) {
+          run.accelerator().load_state(state);
+          run.save_model(folder.path() / "loaded");
+          run.train(3, 6);
+          run.save_model(target);
+        });
+        EXPECT_EQ(
+            contents_of(folder.path() / "loaded"),
+            contents_of(folder.path() / "weights"))
+            << n << " to " << m;
+        return contents_of(target);
+      };
+      EXPECT_EQ(weights_after(saved), weights_after(whole)) << n << " to " << m;
+    }
+  }
+}
+
+} // namespace
+} // namespace accelerate::testing
