@@ -18,6 +18,8 @@
 #include "accelerate/empty_weights.h"
 #include "accelerate/mesh.h"
 #include "accelerate/models.h"
+#include "accelerate/packed_batches.h"
+#include "accelerate/packing.h"
 #include "accelerate/safetensors.h"
 #include "accelerate/text.h"
 
