@@ -53,25 +53,25 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 } // namespace
 
 // A group counts by its default backend alone, and devices may have one each.
+// Backends are reached through the group: a weak pointer to one would keep its
+// sockets open, where the group lets go of them with its last owner.
 std::function<std::optional<uint64_t>()> collective_counter(
     const GroupPtr& group) {
-  std::set<c10d::Backend*> known;
-  std::vector<c10::weak_intrusive_ptr<c10d::Backend>> backends;
+  std::set<c10d::Backend*> backends;
   for (const auto& device : group->getDeviceTypes()) {
-    const auto backend = group->getBackend(device.type());
-    if (known.insert(backend.get()).second) {
-      backends.emplace_back(backend);
-    }
+    backends.insert(group->getBackend(device.type()).get());
   }
   const auto counts = std::make_shared<std::atomic<bool>>(!backends.empty());
-  return [backends, counts]() -> std::optional<uint64_t> {
+  return [weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>(group),
+          backends,
+          counts]() -> std::optional<uint64_t> {
+    const auto locked = *counts ? weak.lock() : nullptr;
+    if (!locked) {
+      return std::nullopt;
+    }
     uint64_t sum = 0;
     try {
-      for (const auto& weak : backends) {
-        const auto backend = *counts ? weak.lock() : nullptr;
-        if (!backend) {
-          return std::nullopt;
-        }
+      for (c10d::Backend* backend : backends) {
         sum += backend->getSequenceNumberForGroup();
       }
     } catch (const std::exception&) {
