@@ -591,15 +591,8 @@ def test_a_run_goes_on_at_another_number_of_processes(tmp_path, stage):
         assert f"done {num}" in out
 
 
-TRAINER = """
-    import os, sys
-    os.environ.update(HF_HUB_OFFLINE="1")
-    import torch, transformers
-    from safetensors.torch import load_file
-    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-    from accelerate.state import AcceleratorState
-    transformers.logging.set_verbosity_error()
-
+# What Trainer learns from, inside of a script.
+ROWS = """
     class Rows(torch.utils.data.Dataset):
         def __len__(self):
             return 24
@@ -608,7 +601,17 @@ TRAINER = """
             generator = torch.Generator().manual_seed(index)
             ids = torch.randint(3, 33, (7,), generator=generator)
             return {"input_ids": ids, "labels": ids}
+"""
 
+TRAINER = """
+    import os, sys
+    os.environ.update(HF_HUB_OFFLINE="1")
+    import torch, transformers
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+    from accelerate.state import AcceleratorState
+    transformers.logging.set_verbosity_error()
+""" + ROWS + """
     def run(folder, resume=None, **fields):
         AcceleratorState._reset_state(True)
         os.environ.pop("ACCELERATE_USE_FSDP", None)
@@ -727,16 +730,7 @@ LORA_LOOP = LORA + """
     print("adapted", rank)
 """
 
-LORA_TRAINER = LORA + """
-    class Rows(torch.utils.data.Dataset):
-        def __len__(self):
-            return 24
-
-        def __getitem__(self, index):
-            generator = torch.Generator().manual_seed(index)
-            ids = torch.randint(3, 33, (7,), generator=generator)
-            return {"input_ids": ids, "labels": ids}
-
+LORA_TRAINER = LORA + ROWS + """
     def run(folder, resume=None, **fields):
         AcceleratorState._reset_state(True)
         for name in [name for name in os.environ if "FSDP" in name]:
