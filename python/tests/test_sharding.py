@@ -403,7 +403,7 @@ SAVE = COMMON + """
     # One process alone gets an answer, and nobody waits.
     wait = accelerator.wait_for_everyone
     refused(lambda: accelerator.save_state("other") if rank == 0 else wait(), "save_state")
-    refused(lambda: accelerator.save_model(light, "other") if rank == 0 else wait(), "to save it")
+    refused(lambda: accelerator.save_model(light, "other") if rank == 0 else wait(), "save_model")
     print("saved", rank)
 """
 
@@ -589,6 +589,70 @@ def test_a_run_goes_on_at_another_number_of_processes(tmp_path, stage):
         froms = [str(saved) for saved, loaded in pairs if loaded == num]
         out = ranks.fork_ours(RESUME, tmp_path, stage, "load", *froms, num_ranks=num)
         assert f"done {num}" in out
+
+
+# Before any forward, by every way of asking.
+LOADED = COMMON + """
+    from safetensors.torch import load_file
+    from accelerate.utils import DeepSpeedPlugin
+    FSDP = dict(auto_wrap_policy="TRANSFORMER_BASED_WRAP", transformer_cls_names_to_wrap=["Block"])
+    ZERO = "ACCELERATE_USE_DEEPSPEED"
+
+    def make(stage, seed):
+        os.environ.pop(ZERO, None)
+        if stage == 1:
+            AcceleratorState._reset_state()
+            os.environ.pop("ACCELERATE_USE_FSDP", None)
+            accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(zero_stage=1))
+        else:
+            name = "FULL_SHARD" if stage == 3 else "SHARD_GRAD_OP"
+            accelerator = begin(steps=1, sharding_strategy=name, **FSDP)
+        torch.manual_seed(seed)
+        model = Net()
+        values = {name: value.clone() for name, value in model.state_dict().items()}
+        return accelerator, values, *accelerator.prepare(
+            model, torch.optim.AdamW(model.parameters()))
+
+    def check(found, expected, what):
+        assert found.keys() == expected.keys(), what
+        wrong = [name for name, value in found.items() if not torch.equal(value, expected[name])]
+        assert wrong == [], (what, wrong)
+
+    ids = torch.arange(3, 10).view(1, 7)
+    for number, (saved, loaded) in enumerate([(3, 2), (3, 1), (2, 1), (1, 2), (2, 3), (1, 3)]):
+        accelerator, expected, _, _ = make(saved, seed=1)
+        accelerator.save_state(f"run_{number}")
+        accelerator, others, model, _ = make(loaded, seed=2)
+        assert not torch.equal(others["words.weight"], expected["words.weight"])
+        accelerator.load_state(f"run_{number}")
+        module = accelerator.unwrap_model(model)
+        what = f"{saved} to {loaded}"
+        if loaded < 3:
+            check(model.state_dict(), expected, what)
+            check(dict(module.named_parameters(remove_duplicate=False)),
+                  {name: expected[name] for name, _ in
+                   module.named_parameters(remove_duplicate=False)}, what)
+            file = io.BytesIO()
+            torch.save(module.state_dict(), file)
+            file.seek(0)
+            check(torch.load(file), expected, what)
+            plain = Net()
+            plain.load_state_dict(expected)
+            assert torch.equal(module.eval()(ids), plain.eval()(ids)), what
+        state = accelerator.get_state_dict(model)
+        accelerator.save_model(model, f"model_{number}")
+        if accelerator.is_main_process:
+            check(state, expected, what)
+            read = load_file(f"model_{number}/model.safetensors")
+            check(read, {name: expected[name] for name in read}, what)
+            assert expected.keys() - read.keys() == {"head.weight"}
+    print("loaded", accelerator.process_index)
+"""
+
+
+def test_weights_are_those_that_were_saved_right_after_loading(tmp_path):
+    out = ranks.fork_ours(LOADED, tmp_path)
+    assert "loaded 0" in out and "loaded 1" in out
 
 
 # What Trainer learns from, inside of a script.

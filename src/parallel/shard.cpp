@@ -155,7 +155,7 @@ class ShardEngine final : public ParallelEngine {
     }
     const auto& slice = model_.slice_of(parameter);
     const auto& whole = model_.whole_of(slice);
-    if (model_.unit_of(slice).has_whole()) {
+    if (model_.unit_of(slice).has_whole() && !gathers_.is_stale()) {
       return whole.detach();
     }
     return TensorSlice{slice.own.detach(), whole.sizes().vec(), slice.begin};
@@ -199,6 +199,17 @@ class ShardEngine final : public ParallelEngine {
     slice.own.detach().copy_(part->values.flatten());
     if (!model_.is_gathered()) {
       gathers_.set_stale();
+    }
+  }
+
+  // Ranks may have found the parts of all where others found their own.
+  void after_load() override {
+    if (!model_.is_gathered() && is_on_any_rank(
+                                     model_.everyone(),
+                                     "load_state of a sharded model",
+                                     gathers_.is_stale())) {
+      gathers_.set_stale();
+      gathers_.gather_weights();
     }
   }
 

@@ -131,7 +131,9 @@ class ACCELERATE_API TrainingRun {
   void wait_for_save() const;
   /// Restores all objects but `without`; verifies the files first. Returns
   /// lines that the user should see. Throws `DataError` on damaged files,
-  /// `UsageError` where the run consists of other objects.
+  /// `UsageError` where the run consists of other objects. A collective where
+  /// ranks hold slices of a model, which fails on all ranks where it fails on
+  /// one; else no rank waits for another.
   std::vector<std::string> load_state(
       const std::filesystem::path& folder,
       const std::set<std::string>& without = {});
@@ -238,6 +240,16 @@ class ACCELERATE_API TrainingRun {
       const std::filesystem::path& folder,
       const SaveWith& with,
       PendingSave& save);
+  struct LoadedState {
+    StatesByName states = {};
+    /// Objects that stay as they are.
+    std::set<std::string> kept = {};
+    std::vector<std::string> warnings = {};
+  };
+  /// What this rank is to load of a checkpoint, which is verified.
+  LoadedState read_own_state(
+      const std::filesystem::path& folder,
+      const std::set<std::string>& without) const;
   /// Adds what this rank has for itself, or what ranks of another number had;
   /// returns what the user should see.
   std::vector<std::string> add_own_part(
