@@ -462,8 +462,14 @@ fs::path TrainingRun::find_checkpoint(
 void TrainingRun::save_model(
     const ModelContext& model,
     const fs::path& folder,
-    const safetensors::SaveOptions& options) const {
+    const safetensors::SaveOptions& options,
+    const std::vector<std::string>& order) const {
   const bool is_main = is_saving_main();
+  if (model.is_spread()) {
+    // Where one rank saves alone, all hear of it before a file is begun.
+    announce(group(), "save_model");
+    settle(group());
+  }
   std::optional<ModelFiles> files;
   // Whatever goes wrong with files, other ranks are not left in a gather.
   std::exception_ptr problem;
@@ -483,7 +489,8 @@ void TrainingRun::save_model(
             .name = state_->name_of(model),
             .state = model.state_dict(),
             .tied = model.model.tied},
-        options);
+        options,
+        order);
   });
   if (model.is_spread()) {
     model.engine->visit_whole_parameters(

@@ -146,11 +146,13 @@ class ACCELERATE_API TrainingRun {
   /// were written; `complain` is told of newer ones that are not.
   std::optional<std::filesystem::path> latest_checkpoint(
       const Complain& complain = {}) const;
-  /// See `Accelerator`.
+  /// See `Accelerator`. `order` is that of the tensors in the files, those of
+  /// their names where it is empty.
   void save_model(
       const ModelContext& model,
       const std::filesystem::path& folder,
-      const safetensors::SaveOptions& options) const;
+      const safetensors::SaveOptions& options,
+      const std::vector<std::string>& order = {}) const;
   /// `kLatestCheckpoint` stands for that one, unless a folder has that name.
   std::filesystem::path find_checkpoint(
       const std::filesystem::path& folder,
