@@ -337,6 +337,7 @@ void bind_run(py::module_& module) {
           py::arg("model"),
           py::arg("evaluation_mode"),
           release)
+      .def_property_readonly("places_parts", &TrainingRun::places_parts)
       .def(
           "train_evaluated",
           &TrainingRun::train_evaluated,

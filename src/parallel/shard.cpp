@@ -308,10 +308,14 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
     const ShardingOptions& options) {
   check_sharding(arguments.model, options);
   check_lazy_storage();
-  // What stays whole has nobody to read it later.
-  fill_deferred(
-      split_parameters(arguments.model, options).whole.parameters,
-      arguments.device);
+  // What stays whole has nobody to read or to bring it later.
+  const auto whole = split_parameters(arguments.model, options).whole;
+  fill_deferred(whole.parameters, arguments.device);
+  if (options.stage == ShardStage::kParameters) {
+    for (const auto& parameter : whole.parameters) {
+      replace_memory(parameter, parameter.detach().to(arguments.device));
+    }
+  }
   refuse_second_engine(arguments.model);
   std::string units;
   for (const auto* list :

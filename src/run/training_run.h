@@ -80,12 +80,16 @@ class ACCELERATE_API TrainingRun {
   /// Preparing has two phases: all objects of one call are given first, in any
   /// order, then `wire` lets them meet. `prepare` may be called several times.
   ///
-  /// A model that is on its device already; in `evaluation_mode` its gradients
-  /// never meet those of other ranks. Throws `UsageError` on fp16 parameters
-  /// with fp16.
+  /// A model that is on its device already, where the run `places_parts` and it
+  /// is to be trained only its buffers; in `evaluation_mode` its gradients never
+  /// meet those of other ranks. Throws `UsageError` on fp16 parameters with
+  /// fp16.
   std::shared_ptr<ModelContext> prepare_model(
       ParameterSet model,
       bool evaluation_mode = false);
+  /// Whether `prepare_model` cuts parameters where they are and brings each
+  /// rank's part to its device: the whole model need not fit there.
+  bool places_parts() const;
   /// From now on the gradients of a model that was prepared in evaluation mode
   /// meet those of the other ranks.
   void train_evaluated(const std::shared_ptr<ModelContext>& model);
