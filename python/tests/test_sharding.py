@@ -591,6 +591,39 @@ def test_a_run_goes_on_at_another_number_of_processes(tmp_path, stage):
         assert f"done {num}" in out
 
 
+UPDATES = COMMON + """
+    def weights(kind, **fields):
+        accelerator = begin(steps=1, **fields)
+        torch.manual_seed(1)
+        model = Net()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        model, optimizer = accelerator.prepare(model, kind(trained, lr=0.01))
+        for batch in batches(accelerator, 3):
+            accelerator.backward(model(**batch))
+            optimizer.step()
+            optimizer.zero_grad()
+        return accelerator.get_state_dict(model)
+
+    of_whole = {"Adafactor", "LBFGS", "Muon", "Optimizer", "SparseAdam"}
+    kinds = [kind for name, kind in vars(torch.optim).items()
+             if isinstance(kind, type) and name not in of_whole]
+    assert len(kinds) >= 11, kinds
+    for kind in kinds:
+        expected = {name: value.clone() for name, value in weights(kind).items()}
+        for fields in (dict(sharding_strategy="SHARD_GRAD_OP"),
+                       dict(auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=1000)):
+            for name, value in weights(kind, **fields).items():
+                torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6,
+                                           msg=f"{kind.__name__} {fields} {name}")
+    print("updated", int(os.environ["RANK"]))
+"""
+
+
+def test_optimizers_that_look_at_single_numbers_train_as_without_sharding(tmp_path):
+    out = ranks.fork_ours(UPDATES, tmp_path)
+    assert "updated 0" in out and "updated 1" in out
+
+
 # Before any forward, by every way of asking.
 LOADED = COMMON + """
     from safetensors.torch import load_file
