@@ -231,6 +231,12 @@ def _named_models(accelerator: Accelerator) -> list[tuple[str, torch.nn.Module]]
     ]
 
 
+def names_of_plain_state(model: torch.nn.Module) -> list[str] | None:
+    """The names of the module's `state_dict` in its order; None where C++ cannot write it."""
+    state = model.state_dict()
+    return list(state) if _is_named_tensors(model, state) else None
+
+
 def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
     """Whether the module's `state_dict` is exactly its parameters and buffers, which C++ writes;
     hooks of modules and extra states may make it something else."""

@@ -190,9 +190,12 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
         for tensor in (*part._parameters.values(), *part._buffers.values()):
             if tensor is None or not tensor.is_meta:
                 continue
-            made: Any = torch.zeros_like(tensor, device=device)
             if isinstance(tensor, torch.nn.Parameter):
+                # On the host memory that nobody writes to takes no room.
+                made: Any = torch.empty_like(tensor, device=device)
                 made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+            else:
+                made = torch.zeros_like(tensor, device=device)
             torch.utils.swap_tensors(tensor, made)
 
 

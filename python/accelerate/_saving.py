@@ -112,9 +112,18 @@ class Saving(Processes):
     ) -> None:
         """Writes the weights into a folder, in files of at most `max_shard_size` with an index, as
         `from_pretrained` reads them. On the main process, or once per machine; where the model's
-        parameters are sharded, all processes call it."""
+        parameters are sharded, all processes call it, and no process ever holds the whole model,
+        unless its `state_dict` gives other things than its parameters and buffers, or files are
+        pickles (`safe_serialization=False`)."""
         context = self._context_of(model)
         is_spread = context is not None and context.is_spread
+        if context is not None and is_spread and safe_serialization:
+            module = self.unwrap_model(model)
+            names = _checkpoints.names_of_plain_state(module)
+            if names is not None:
+                max_bytes = _C.parse_size(str(max_shard_size))
+                self._run.save_model(context, os.fspath(save_directory), max_bytes, names)
+                return
         state = self.get_state_dict(model) if self._is_writer or is_spread else {}
         if self._is_writer:
             _checkpoints.save_model(state, Path(save_directory), max_shard_size, safe_serialization)

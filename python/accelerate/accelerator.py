@@ -331,11 +331,14 @@ class Accelerator(Configuration, Observation, Saving):
         if context is not None and (evaluation_mode or not context.is_for_evaluation):
             return model
         plugin = None if evaluation_mode else self.state.fsdp_plugin
+        # Then only a part of each parameter ever comes to the device.
+        is_cut_first = self._run.places_parts and not evaluation_mode
         if plugin is not None:
-            _fully_sharded.materialise(model, self.device, self.is_main_process)
+            place = torch.device("cpu") if is_cut_first else self.device
+            _fully_sharded.materialise(model, place, self.is_main_process)
         is_placed = self.device_placement if device_placement is None else device_placement
         if not self._stays_where_it_is(model) and is_placed:
-            _move(model, self.device)
+            _move(model, self.device, with_parameters=not is_cut_first)
         units = [] if plugin is None else _fully_sharded.units_of(plugin, model)
         # One that is to be evaluated may be trained later.
         whole = _fully_sharded.whole_of(self.state.fsdp_plugin, model)
@@ -689,9 +692,14 @@ def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Ac
     return Accelerator(**arguments, **({} if is_initialized() else of_state))
 
 
-def _move(model: torch.nn.Module, device: torch.device) -> None:
+def _move(model: torch.nn.Module, device: torch.device, with_parameters: bool = True) -> None:
     """As `model.to(device)`, with the same parameters on every kind of device: optimizers hold
-    them, and torch makes new ones for kinds that it does not list."""
+    them, and torch makes new ones for kinds that it does not list. Without parameters, the
+    buffers alone."""
+    if not with_parameters:
+        # As modules move themselves, which may have more to move than torch knows of.
+        model._apply(lambda t: t if isinstance(t, torch.nn.Parameter) else t.to(device))
+        return
     here, there = torch.empty(0), torch.empty(0, device=device)
     settings = torch.__future__
     before = settings.get_swap_module_params_on_conversion()

@@ -297,6 +297,21 @@ void bind_run(py::module_& module) {
           py::arg("total_limit") = py::none(),
           py::arg("is_of_all") = false)
       .def("wait_for_save", &TrainingRun::wait_for_save, release)
+      .def(
+          "save_model",
+          [](const TrainingRun& run,
+             const ModelContext& model,
+             const std::string& folder,
+             std::uint64_t max_shard_bytes,
+             const std::vector<std::string>& order) {
+            run.save_model(
+                model, folder, {.max_shard_bytes = max_shard_bytes}, order);
+          },
+          py::arg("model"),
+          py::arg("folder"),
+          py::arg("max_shard_bytes"),
+          py::arg("order"),
+          release)
       .def("step_times", &TrainingRun::step_times)
       .def("say_step_times", &TrainingRun::say_step_times)
       .def(
@@ -327,6 +342,7 @@ void bind_run(py::module_& module) {
           py::arg("model"),
           py::arg("evaluation_mode"),
           release)
+      .def_property_readonly("places_parts", &TrainingRun::places_parts)
       .def(
           "train_evaluated",
           &TrainingRun::train_evaluated,

@@ -403,7 +403,7 @@ SAVE = COMMON + """
     # One process alone gets an answer, and nobody waits.
     wait = accelerator.wait_for_everyone
     refused(lambda: accelerator.save_state("other") if rank == 0 else wait(), "save_state")
-    refused(lambda: accelerator.save_model(light, "other") if rank == 0 else wait(), "to save it")
+    refused(lambda: accelerator.save_model(light, "other") if rank == 0 else wait(), "save_model")
     print("saved", rank)
 """
 
@@ -589,6 +589,169 @@ def test_a_run_goes_on_at_another_number_of_processes(tmp_path, stage):
         froms = [str(saved) for saved, loaded in pairs if loaded == num]
         out = ranks.fork_ours(RESUME, tmp_path, stage, "load", *froms, num_ranks=num)
         assert f"done {num}" in out
+
+
+UPDATES = COMMON + """
+    def weights(kind, **fields):
+        accelerator = begin(steps=1, **fields)
+        torch.manual_seed(1)
+        model = Net()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        model, optimizer = accelerator.prepare(model, kind(trained, lr=0.01))
+        for batch in batches(accelerator, 3):
+            accelerator.backward(model(**batch))
+            optimizer.step()
+            optimizer.zero_grad()
+        return accelerator.get_state_dict(model)
+
+    of_whole = {"Adafactor", "LBFGS", "Muon", "Optimizer", "SparseAdam"}
+    kinds = [kind for name, kind in vars(torch.optim).items()
+             if isinstance(kind, type) and name not in of_whole]
+    assert len(kinds) >= 11, kinds
+    for kind in kinds:
+        expected = {name: value.clone() for name, value in weights(kind).items()}
+        for fields in (dict(sharding_strategy="SHARD_GRAD_OP"),
+                       dict(auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=1000)):
+            for name, value in weights(kind, **fields).items():
+                torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6,
+                                           msg=f"{kind.__name__} {fields} {name}")
+    print("updated", int(os.environ["RANK"]))
+"""
+
+
+def test_optimizers_that_look_at_single_numbers_train_as_without_sharding(tmp_path):
+    out = ranks.fork_ours(UPDATES, tmp_path)
+    assert "updated 0" in out and "updated 1" in out
+
+
+# Before any forward, by every way of asking.
+LOADED = COMMON + """
+    from safetensors.torch import load_file
+    from accelerate.utils import DeepSpeedPlugin
+    FSDP = dict(auto_wrap_policy="TRANSFORMER_BASED_WRAP", transformer_cls_names_to_wrap=["Block"])
+    ZERO = "ACCELERATE_USE_DEEPSPEED"
+
+    def make(stage, seed):
+        os.environ.pop(ZERO, None)
+        if stage == 1:
+            AcceleratorState._reset_state()
+            os.environ.pop("ACCELERATE_USE_FSDP", None)
+            accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(zero_stage=1))
+        else:
+            name = "FULL_SHARD" if stage == 3 else "SHARD_GRAD_OP"
+            accelerator = begin(steps=1, sharding_strategy=name, **FSDP)
+        torch.manual_seed(seed)
+        model = Net()
+        values = {name: value.clone() for name, value in model.state_dict().items()}
+        return accelerator, values, *accelerator.prepare(
+            model, torch.optim.AdamW(model.parameters()))
+
+    def check(found, expected, what):
+        assert found.keys() == expected.keys(), what
+        wrong = [name for name, value in found.items() if not torch.equal(value, expected[name])]
+        assert wrong == [], (what, wrong)
+
+    ids = torch.arange(3, 10).view(1, 7)
+    for number, (saved, loaded) in enumerate([(3, 2), (3, 1), (2, 1), (1, 2), (2, 3), (1, 3)]):
+        accelerator, expected, _, _ = make(saved, seed=1)
+        accelerator.save_state(f"run_{number}")
+        accelerator, others, model, _ = make(loaded, seed=2)
+        assert not torch.equal(others["words.weight"], expected["words.weight"])
+        accelerator.load_state(f"run_{number}")
+        module = accelerator.unwrap_model(model)
+        what = f"{saved} to {loaded}"
+        if loaded < 3:
+            check(model.state_dict(), expected, what)
+            check(dict(module.named_parameters(remove_duplicate=False)),
+                  {name: expected[name] for name, _ in
+                   module.named_parameters(remove_duplicate=False)}, what)
+            file = io.BytesIO()
+            torch.save(module.state_dict(), file)
+            file.seek(0)
+            check(torch.load(file), expected, what)
+            plain = Net()
+            plain.load_state_dict(expected)
+            assert torch.equal(module.eval()(ids), plain.eval()(ids)), what
+        state = accelerator.get_state_dict(model)
+        accelerator.save_model(model, f"model_{number}")
+        if accelerator.is_main_process:
+            check(state, expected, what)
+            read = load_file(f"model_{number}/model.safetensors")
+            check(read, {name: expected[name] for name in read}, what)
+            assert expected.keys() - read.keys() == {"head.weight"}
+    print("loaded", accelerator.process_index)
+"""
+
+
+def test_weights_are_those_that_were_saved_right_after_loading(tmp_path):
+    out = ranks.fork_ours(LOADED, tmp_path)
+    assert "loaded 0" in out and "loaded 1" in out
+
+
+WRITTEN = COMMON + """
+    from pathlib import Path
+    from own_engine import HostBytes
+    host = HostBytes()
+
+    class Wide(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(
+                torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.BatchNorm1d(512))
+                for _ in range(16))
+            self.tied = self.blocks[3]
+
+    class Named(Wide):
+        "With a state that C++ does not know."
+        def get_extra_state(self):
+            return torch.ones(1)
+        def set_extra_state(self, state):
+            pass
+
+    def save(folder, kind, stage, **how):
+        "The most that this process's tensors take meanwhile."
+        fields = dict(auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=1000) if stage else {}
+        accelerator = begin(steps=1, **fields)
+        torch.manual_seed(1)
+        model = accelerator.prepare(kind())
+        gc.collect()
+        return host.most_during(lambda: accelerator.save_model(model, folder, **how))
+
+    def contents(folder):
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+    num_bytes = 16 * 512 * 512 * 4
+    rank = begin(steps=1).process_index
+    for number, how in enumerate([{}, {"max_shard_size": "3MB"}]):
+        save(f"expected_{number}", Wide, 0, **how)
+        most = save(f"sharded_{number}", Wide, 3, **how)
+        # Of 16 units one that was gathered, one that goes, and one that the backend lets go.
+        assert num_bytes / 32 < most < num_bytes / 4, (most, num_bytes)
+        if rank == 0:
+            assert contents(f"sharded_{number}") == contents(f"expected_{number}")
+            assert ("model.safetensors.index.json" in contents(f"sharded_{number}")) == bool(how)
+    # What hooks of modules make of it, and pickles, are gathered first.
+    for name, kind, how in [("extra", Named, {}), ("pickle", Wide, {"safe_serialization": False})]:
+        save(f"expected_{name}", kind, 0, **how)
+        most = save(f"sharded_{name}", kind, 3, **how)
+        if rank == 0:
+            assert contents(f"sharded_{name}").keys() == contents(f"expected_{name}").keys()
+            assert most > num_bytes / 2, (most, num_bytes)
+            if name == "extra":
+                assert contents(f"sharded_{name}") == contents(f"expected_{name}")
+    # What cannot be written leaves no process waiting.
+    Path(f"file_{rank}").write_text("in the way")
+    begin(steps=1).wait_for_everyone()
+    def into_a_file():
+        save("file_0", Wide, 3)
+    refused(into_a_file, "file_0") if rank == 0 else into_a_file()
+    print("written", rank)
+"""
+
+
+def test_a_sharded_model_is_written_unit_by_unit(tmp_path):
+    out = ranks.fork_ours(WRITTEN, tmp_path)
+    assert "written 0" in out and "written 1" in out
 
 
 # What Trainer learns from, inside of a script.

@@ -78,7 +78,10 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
   }
   check_values(parameters_of(*module));
   if (state_->run.options().device_placement) {
-    move_module(*module, device());
+    move_module(
+        *module,
+        device(),
+        /*with_parameters=*/!state_->run.places_parts());
   }
   detail::give_process_group(*module, process_group());
   auto context = state_->run.prepare_model(parameters_of(*module));

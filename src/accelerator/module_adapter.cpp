@@ -56,14 +56,19 @@ ParameterSet parameters_of(const torch::nn::Module& module) {
   return set;
 }
 
-void move_module(torch::nn::Module& module, c10::Device device) {
-  auto tensors = module.parameters();
-  const auto buffers = module.buffers();
-  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+void move_module(
+    torch::nn::Module& module,
+    c10::Device device,
+    bool with_parameters) {
+  auto tensors = module.buffers();
+  if (with_parameters) {
+    const auto parameters = module.parameters();
+    tensors.insert(tensors.end(), parameters.begin(), parameters.end());
+  }
   const bool has_deferred =
       std::any_of(tensors.begin(), tensors.end(), is_deferred);
   const auto there = at::empty({0}, at::TensorOptions(device));
-  if (!has_deferred &&
+  if (with_parameters && !has_deferred &&
       at::_has_compatible_shallow_copy_type(at::empty({0}), there)) {
     module.to(device);
     return;

@@ -133,25 +133,65 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
   }
 
+  StateDict new_state(const Replacement& replacement) const;
+
   torch::optim::Optimizer& optimizer_;
   /// Null where the optimizer takes numbers of the host alone.
   TakesStepScalars* taker_;
   bool is_placed_ = false;
 };
 
+/// The state that a tensor has before the first step, as torch's Adagrad makes
+/// it, for the one that is trained in its place: one number all over, so that it
+/// does not matter which slice that is.
+inline StateDict TorchOptimizer::new_state(
+    const Replacement& replacement) const {
+  const at::NoGradGuard no_grad;
+  const auto known = savable(optimizer_);
+  bool is_new = known != nullptr;
+  const auto kept =
+      known ? known->parameter_state(replacement.from) : StateDict();
+  StateDict state = kept;
+  for (const auto& [name, value] : kept) {
+    if (const auto* count = std::get_if<int64_t>(&value)) {
+      is_new = is_new && *count == 0;
+    } else if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
+      const bool is_like = tensor->sizes() == replacement.from.sizes();
+      const auto first = is_like && tensor->numel() > 0
+                             ? tensor->flatten()[0]
+                             : at::zeros({}, tensor->options());
+      is_new = is_new && at::equal(*tensor, first.expand_as(*tensor));
+      if (is_like) {
+        state.set(name, at::zeros_like(replacement.to).fill_(first));
+      }
+    }
+  }
+  if (!is_new) {
+    throw UsageError(str_cat(
+        "[prepare] the optimizer has state for '",
+        replacement.name,
+        "' already, and this strategy trains another tensor in its place; "
+        "prepare model and optimizer before the first step, and load state "
+        "after prepare"));
+  }
+  return state;
+}
+
 inline void TorchOptimizer::replace(
     const std::vector<Replacement>& replacements) {
   std::unordered_map<const c10::TensorImpl*, const Replacement*> by_tensor;
+  std::vector<std::pair<at::Tensor, StateDict>> states;
   for (const auto& replacement : replacements) {
     if (optimizer_.state().count(replacement.from.unsafeGetTensorImpl()) > 0) {
-      throw UsageError(str_cat(
-          "[prepare] the optimizer has state for '",
-          replacement.name,
-          "' already, and this strategy trains another tensor in its place; "
-          "prepare model and optimizer before the first step, and load state "
-          "after prepare"));
+      states.emplace_back(replacement.to, new_state(replacement));
     }
     by_tensor.emplace(replacement.from.unsafeGetTensorImpl(), &replacement);
+  }
+  for (const auto& [tensor, state] : states) {
+    savable(optimizer_)->load_parameter_state(tensor, state);
+  }
+  for (const auto& replacement : replacements) {
+    optimizer_.state().erase(replacement.from.unsafeGetTensorImpl());
   }
   for (auto& group : optimizer_.param_groups()) {
     for (auto& parameter : group.params()) {

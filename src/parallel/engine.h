@@ -141,6 +141,10 @@ class ACCELERATE_API ParallelEngine
   /// Puts such a value back; the whole tensor where another number of ranks had
   /// slices of it. Throws `UsageError` where its shape is another.
   virtual void load(const at::Tensor& parameter, const StateValue& value);
+  /// All ranks have loaded what they save of all parameters: the model reads it
+  /// from now on, also where this rank was given slices of whole weights. A
+  /// collective where ranks hold slices.
+  virtual void after_load() {}
   /// Where `saved` gives slices or other tensors than the model's: hands the
   /// whole value of each parameter, on the host, with its place in the model,
   /// to `take` on ranks that `keep` them, some at a time. A collective where

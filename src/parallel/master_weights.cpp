@@ -155,6 +155,7 @@ class MasterEngine final : public ParallelEngine {
       inner_->load(masters_[*place], value);
     }
   }
+  void after_load() override { inner_->after_load(); }
   void load_gradient(const at::Tensor& parameter, const StateValue& value)
       override {
     const auto place = place_of(parameter);

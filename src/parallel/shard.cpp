@@ -155,7 +155,7 @@ class ShardEngine final : public ParallelEngine {
     }
     const auto& slice = model_.slice_of(parameter);
     const auto& whole = model_.whole_of(slice);
-    if (model_.unit_of(slice).has_whole()) {
+    if (model_.unit_of(slice).has_whole() && !gathers_.is_stale()) {
       return whole.detach();
     }
     return TensorSlice{slice.own.detach(), whole.sizes().vec(), slice.begin};
@@ -199,6 +199,17 @@ class ShardEngine final : public ParallelEngine {
     slice.own.detach().copy_(part->values.flatten());
     if (!model_.is_gathered()) {
       gathers_.set_stale();
+    }
+  }
+
+  // Ranks may have found the parts of all where others found their own.
+  void after_load() override {
+    if (!model_.is_gathered() && is_on_any_rank(
+                                     model_.everyone(),
+                                     "load_state of a sharded model",
+                                     gathers_.is_stale())) {
+      gathers_.set_stale();
+      gathers_.gather_weights();
     }
   }
 
@@ -297,10 +308,14 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
     const ShardingOptions& options) {
   check_sharding(arguments.model, options);
   check_lazy_storage();
-  // What stays whole has nobody to read it later.
-  fill_deferred(
-      split_parameters(arguments.model, options).whole.parameters,
-      arguments.device);
+  // What stays whole has nobody to read or to bring it later.
+  const auto whole = split_parameters(arguments.model, options).whole;
+  fill_deferred(whole.parameters, arguments.device);
+  if (options.stage == ShardStage::kParameters) {
+    for (const auto& parameter : whole.parameters) {
+      replace_memory(parameter, parameter.detach().to(arguments.device));
+    }
+  }
   refuse_second_engine(arguments.model);
   std::string units;
   for (const auto* list :

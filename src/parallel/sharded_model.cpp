@@ -23,13 +23,16 @@ bool is_cast(const at::Tensor& parameter) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
-c10::Device device_of(const ParameterSet& model, c10::Device fallback) {
+/// Where the units of a model lie: parameters that are gathered come from
+/// wherever they are.
+c10::Device
+device_of(const ParameterSet& model, ShardStage stage, c10::Device device) {
   for (const auto& parameter : model.parameters) {
-    if (!is_deferred(parameter)) {
+    if (stage != ShardStage::kParameters && !is_deferred(parameter)) {
       return parameter.device();
     }
   }
-  return fallback;
+  return device;
 }
 
 } // namespace
@@ -45,7 +48,7 @@ ShardedModel::ShardedModel(
       layout_(layout),
       model_(split_parameters(arguments.model, options).sharded),
       weights_(arguments.weights),
-      device_(device_of(model_, arguments.device)),
+      device_(device_of(model_, options.stage, arguments.device)),
       plans_(plan_shard_units(model_, options)),
       slices_(model_.parameters.size()) {
   std::vector<std::vector<size_t>> members;
@@ -121,10 +124,11 @@ at::Tensor ShardedModel::share_values(const ShardUnit& unit) const {
   for (size_t i = 0; i < unit.members.size(); ++i) {
     const auto& parameter = model_.parameters[unit.members[i]];
     const auto values = unit.member_of(flat, i, parameter.numel());
-    if (!is_deferred(parameter)) {
-      values.view(parameter.sizes()).copy_(parameter.detach());
-    } else if (everyone_.rank() == 0) {
-      values.view(parameter.sizes()).copy_(deferred_values(parameter));
+    if (everyone_.rank() == 0) {
+      values.view(parameter.sizes())
+          .copy_(
+              is_deferred(parameter) ? deferred_values(parameter)
+                                     : parameter.detach());
     }
   }
   announce(everyone_, str_cat("broadcast of ", unit.name));

@@ -25,7 +25,8 @@ struct EngineArguments {
   std::optional<at::ScalarType> weights = {};
   /// How its ranks lie; for strategies that tell them apart.
   Mesh mesh = {};
-  /// Where tensors go that have no memory yet (`state/deferred_tensors.h`).
+  /// Where tensors go that have no memory yet (`state/deferred_tensors.h`), and
+  /// parts of parameters that are gathered.
   c10::Device device = c10::kCPU;
 };
 

@@ -26,32 +26,37 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kCheckpoints = "checkpoints";
+constexpr const char* kSaveState = "save_state";
+constexpr const char* kLoadState = "load_state";
 
 int64_t milliseconds_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
-/// What `work` threw, as text; empty where it did not.
+/// Does it on all ranks: where it throws on one, it does so on all, on others
+/// with the first such rank's problem.
 template <class Work>
-std::string problem_of(Work&& work) {
+void do_together(
+    const ProcessGroup& group,
+    const char* operation,
+    Work&& work) {
+  std::exception_ptr own;
+  std::string problem;
   try {
     work();
-    return {};
   } catch (const std::exception& error) {
-    return error.what();
+    own = std::current_exception();
+    problem = error.what();
   }
-}
-
-/// The first rank's problem, on all ranks.
-void agree(const ProcessGroup& group, const std::string& own) {
-  const auto all = group.all_gather_bytes(own);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) {
-      throw SystemError(
-          static_cast<int>(rank) == group.rank()
-              ? all[rank]
-              : str_cat("[save_state] rank ", rank, " failed: ", all[rank]));
+  const auto problems = group.all_gather_bytes(problem);
+  if (own) {
+    std::rethrow_exception(own);
+  }
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (!problems[rank].empty()) {
+      throw SystemError(str_cat(
+          '[', operation, "] rank ", rank, " failed: ", problems[rank]));
     }
   }
 }
@@ -188,7 +193,7 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
   wait_for_save();
   if (with.is_of_all) {
     // Where one rank saves alone, all hear of it before a file is begun.
-    announce(group(), "save_state");
+    announce(group(), kSaveState);
     settle(group());
   }
   const auto save = std::make_shared<PendingSave>();
@@ -209,8 +214,8 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
       save->write();
     };
     if (with.is_of_all) {
-      agree(group(), problem_of(write));
-      agree(group(), problem_of(finish));
+      do_together(group(), kSaveState, write);
+      do_together(group(), kSaveState, finish);
     } else {
       write();
       finish();
@@ -229,14 +234,14 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
     });
     return;
   }
-  agree(group(), problem_of(begin));
+  do_together(group(), kSaveState, begin);
   if (!saving_group_) {
     // Its collectives meet while training has others under way.
     saving_group_ = group().duplicate();
   }
   saving_->start([write, finish, group = *saving_group_] {
-    agree(group, problem_of(write));
-    agree(group, problem_of(finish));
+    do_together(group, kSaveState, write);
+    do_together(group, kSaveState, finish);
   });
 }
 
@@ -254,8 +259,38 @@ std::vector<std::string> TrainingRun::load_state(
     const std::set<std::string>& without) {
   const PartScope part(Part::kCheckpoint);
   wait_for_save();
-  StatesByName states;
-  std::vector<std::string> warnings;
+  LoadedState loaded;
+  const auto read = [&] { loaded = read_own_state(folder, without); };
+  const auto load = [&] { state_->load_parts(loaded.states, loaded.kept); };
+  const auto models = living_models();
+  const bool is_of_all =
+      std::any_of(models.begin(), models.end(), [](const auto& model) {
+        return model->engine->holds_slices();
+      });
+  if (!is_of_all) {
+    read();
+    load();
+    return loaded.warnings;
+  }
+  announce(group(), kLoadState);
+  settle(group());
+  // Nothing changes on any rank where one cannot read its part, and none waits
+  // in a gather for one that has failed.
+  do_together(group(), kLoadState, read);
+  do_together(group(), kLoadState, load);
+  for (const auto& model : models) {
+    model->engine->after_load();
+  }
+  return loaded.warnings;
+}
+
+TrainingRun::LoadedState TrainingRun::read_own_state(
+    const fs::path& folder,
+    const std::set<std::string>& without) const {
+  LoadedState loaded;
+  auto& states = loaded.states;
+  auto& kept = loaded.kept;
+  auto& warnings = loaded.warnings;
   read_checkpoint(folder, [&](const CheckpointReader& checkpoint) {
     const Manifest& manifest = checkpoint.manifest();
     states = read_states(checkpoint, manifest);
@@ -263,7 +298,7 @@ std::vector<std::string> TrainingRun::load_state(
                    ? add_own_part(checkpoint, states)
                    : add_parts_of_all(checkpoint, states);
   });
-  auto kept = without;
+  kept = without;
   bool is_tracked = false;
   for (const auto& [name, object] : state_->objects()) {
     is_tracked |= name == kTrackersState;
@@ -281,8 +316,7 @@ std::vector<std::string> TrainingRun::load_state(
   if (auto line = leave_other_language(folder, *state_, states, kept)) {
     warnings.push_back(std::move(*line));
   }
-  state_->load_parts(states, kept);
-  return warnings;
+  return loaded;
 }
 
 std::vector<std::string> TrainingRun::add_own_part(
@@ -428,8 +462,14 @@ fs::path TrainingRun::find_checkpoint(
 void TrainingRun::save_model(
     const ModelContext& model,
     const fs::path& folder,
-    const safetensors::SaveOptions& options) const {
+    const safetensors::SaveOptions& options,
+    const std::vector<std::string>& order) const {
   const bool is_main = is_saving_main();
+  if (model.is_spread()) {
+    // Where one rank saves alone, all hear of it before a file is begun.
+    announce(group(), "save_model");
+    settle(group());
+  }
   std::optional<ModelFiles> files;
   // Whatever goes wrong with files, other ranks are not left in a gather.
   std::exception_ptr problem;
@@ -449,7 +489,8 @@ void TrainingRun::save_model(
             .name = state_->name_of(model),
             .state = model.state_dict(),
             .tied = model.model.tied},
-        options);
+        options,
+        order);
   });
   if (model.is_spread()) {
     model.engine->visit_whole_parameters(

@@ -280,6 +280,11 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   return context;
 }
 
+bool TrainingRun::places_parts() const {
+  const auto* shard = std::get_if<ShardingOptions>(&assembly_.strategy);
+  return shard != nullptr && shard->stage == ShardStage::kParameters;
+}
+
 void TrainingRun::put_engine(
     const std::shared_ptr<ModelContext>& model,
     const Strategy& strategy,

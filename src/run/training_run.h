@@ -80,12 +80,16 @@ class ACCELERATE_API TrainingRun {
   /// Preparing has two phases: all objects of one call are given first, in any
   /// order, then `wire` lets them meet. `prepare` may be called several times.
   ///
-  /// A model that is on its device already; in `evaluation_mode` its gradients
-  /// never meet those of other ranks. Throws `UsageError` on fp16 parameters
-  /// with fp16.
+  /// A model that is on its device already, where the run `places_parts` and it
+  /// is to be trained only its buffers; in `evaluation_mode` its gradients never
+  /// meet those of other ranks. Throws `UsageError` on fp16 parameters with
+  /// fp16.
   std::shared_ptr<ModelContext> prepare_model(
       ParameterSet model,
       bool evaluation_mode = false);
+  /// Whether `prepare_model` cuts parameters where they are and brings each
+  /// rank's part to its device: the whole model need not fit there.
+  bool places_parts() const;
   /// From now on the gradients of a model that was prepared in evaluation mode
   /// meet those of the other ranks.
   void train_evaluated(const std::shared_ptr<ModelContext>& model);
@@ -131,7 +135,9 @@ class ACCELERATE_API TrainingRun {
   void wait_for_save() const;
   /// Restores all objects but `without`; verifies the files first. Returns
   /// lines that the user should see. Throws `DataError` on damaged files,
-  /// `UsageError` where the run consists of other objects.
+  /// `UsageError` where the run consists of other objects. A collective where
+  /// ranks hold slices of a model, which fails on all ranks where it fails on
+  /// one; else no rank waits for another.
   std::vector<std::string> load_state(
       const std::filesystem::path& folder,
       const std::set<std::string>& without = {});
@@ -144,11 +150,13 @@ class ACCELERATE_API TrainingRun {
   /// were written; `complain` is told of newer ones that are not.
   std::optional<std::filesystem::path> latest_checkpoint(
       const Complain& complain = {}) const;
-  /// See `Accelerator`.
+  /// See `Accelerator`. `order` is that of the tensors in the files, those of
+  /// their names where it is empty.
   void save_model(
       const ModelContext& model,
       const std::filesystem::path& folder,
-      const safetensors::SaveOptions& options) const;
+      const safetensors::SaveOptions& options,
+      const std::vector<std::string>& order = {}) const;
   /// `kLatestCheckpoint` stands for that one, unless a folder has that name.
   std::filesystem::path find_checkpoint(
       const std::filesystem::path& folder,
@@ -238,6 +246,16 @@ class ACCELERATE_API TrainingRun {
       const std::filesystem::path& folder,
       const SaveWith& with,
       PendingSave& save);
+  struct LoadedState {
+    StatesByName states = {};
+    /// Objects that stay as they are.
+    std::set<std::string> kept = {};
+    std::vector<std::string> warnings = {};
+  };
+  /// What this rank is to load of a checkpoint, which is verified.
+  LoadedState read_own_state(
+      const std::filesystem::path& folder,
+      const std::set<std::string>& without) const;
   /// Adds what this rank has for itself, or what ranks of another number had;
   /// returns what the user should see.
   std::vector<std::string> add_own_part(

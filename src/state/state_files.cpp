@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "accelerate/error.h"
@@ -206,7 +207,8 @@ void write_rank_part(
 ModelFiles::ModelFiles(
     const std::filesystem::path& folder,
     const SavedObject& model,
-    safetensors::SaveOptions options) {
+    safetensors::SaveOptions options,
+    const std::vector<std::string>& order) {
   FileTensors wholes(kSaveModel, kInstead);
   FileTensors slices(kSaveModel, kInstead);
   std::vector<safetensors::TensorSpec> specs;
@@ -221,6 +223,18 @@ ModelFiles::ModelFiles(
       specs.push_back({name, view.dtype, view.shape});
     }
   }
+  std::map<std::string, size_t> place_of;
+  for (const auto& name : order) {
+    place_of.emplace(name, place_of.size());
+  }
+  std::stable_sort(
+      specs.begin(), specs.end(), [&](const auto& one, const auto& other) {
+        const auto found = place_of.find(one.name);
+        const auto next = place_of.find(other.name);
+        // Those that are not listed come last.
+        return found != place_of.end() &&
+               (next == place_of.end() || found->second < next->second);
+      });
   options.metadata.insert(model.tied.begin(), model.tied.end());
   files_ = std::make_unique<safetensors::StreamedModel>(folder, specs, options);
   for (const auto& view : wholes.views()) {

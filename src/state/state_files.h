@@ -53,12 +53,15 @@ ACCELERATE_API void write_rank_part(
 /// `safetensors::save_sharded` writes them, all or nothing.
 class ACCELERATE_API ModelFiles {
  public:
-  /// Begins them, with those of the state that are whole. Throws `SystemError`,
-  /// and `UsageError` on a dtype that files have no name for.
+  /// Begins them, with those of the state that are whole. They lie in the order
+  /// given, which may list other names too, or else in that of their names.
+  /// Throws `SystemError`, and `UsageError` on a dtype that files have no name
+  /// for.
   ModelFiles(
       const std::filesystem::path& folder,
       const SavedObject& model,
-      safetensors::SaveOptions options);
+      safetensors::SaveOptions options,
+      const std::vector<std::string>& order = {});
   ~ModelFiles();
 
   /// Whether the state has a slice of it alone, which has not come whole yet.

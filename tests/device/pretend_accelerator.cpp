@@ -39,9 +39,14 @@ class DeviceMemory final : public c10::DeviceAllocator {
   c10::DataPtr allocate(size_t size) override {
     is_used_ = true;
     void* memory = c10::alloc_cpu(size);
-    return {memory, memory, &c10::free_cpu, c10::Device(kType, current_device)};
+    const std::lock_guard<std::mutex> lock(mutex());
+    sizes()[memory] = static_cast<int64_t>(size);
+    auto& counts = pretend_counts();
+    counts.bytes += static_cast<int64_t>(size);
+    counts.peak_bytes = std::max(counts.peak_bytes.load(), counts.bytes.load());
+    return {memory, memory, &release, c10::Device(kType, current_device)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &c10::free_cpu; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t size) const override {
     default_copy_data(to, from, size);
   }
@@ -58,6 +63,24 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex) override {}
 
  private:
+  static void release(void* memory) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex());
+      pretend_counts().bytes -= sizes()[memory];
+      sizes().erase(memory);
+    }
+    c10::free_cpu(memory);
+  }
+  // Tensors may outlive everything.
+  static std::mutex& mutex() {
+    static auto* const mutex = new std::mutex;
+    return *mutex;
+  }
+  static std::map<void*, int64_t>& sizes() {
+    static auto* const sizes = new std::map<void*, int64_t>;
+    return *sizes;
+  }
+
   std::atomic<bool> is_used_{false};
 };
 

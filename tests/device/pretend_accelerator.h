@@ -32,6 +32,9 @@ struct PretendCounts {
   std::atomic<int64_t> copies_on_side_streams{0};
   std::atomic<int64_t> collectives{0};
   std::atomic<int64_t> emptied_caches{0};
+  /// Of memory that is in use, and at most since somebody set it.
+  std::atomic<int64_t> bytes{0};
+  std::atomic<int64_t> peak_bytes{0};
 };
 ACCELERATE_API PretendCounts& pretend_counts();
 

@@ -150,6 +150,41 @@ std::string mix_devices(const AcceleratorOptions& options) {
 
 const RankBodyRegistration kMixDevices("mix_devices", mix_devices);
 
+/// What of a model's bytes a device holds at most while it is prepared, and
+/// afterwards, in percent.
+std::string share_of_device(AcceleratorOptions options) {
+  options.shard = {
+      .stage = ShardStage::kParameters,
+      .min_unit_numbers = 1,
+      .ignored = {"norm"}};
+  Accelerator accelerator(options);
+  torch::nn::Sequential model;
+  constexpr int kMany = 16;
+  for (int i = 0; i < kMany; ++i) {
+    model->push_back(torch::nn::Linear(128, 128));
+  }
+  model->push_back("norm", torch::nn::BatchNorm1d(128));
+  int64_t num_bytes = 0;
+  for (const auto& parameter : model->parameters()) {
+    num_bytes += static_cast<int64_t>(parameter.nbytes());
+  }
+  auto& counts = pretend_counts();
+  const auto before = counts.bytes.load();
+  counts.peak_bytes = before;
+  auto net = accelerator.prepare(model);
+  std::string text = "peak ";
+  text += (counts.peak_bytes - before) * 100 < 70 * num_bytes ? "low" : "high";
+  text += (counts.bytes - before) * 100 < 55 * num_bytes ? " low" : " high";
+  for (const auto& tensor : {model->parameters(), model->buffers()}) {
+    for (const auto& each : tensor) {
+      TORCH_CHECK(each.device() == accelerator.device());
+    }
+  }
+  return text;
+}
+
+const RankBodyRegistration kShareOfDevice("share_of_device", share_of_device);
+
 /// The two parts of what `train` returns.
 std::string place_of(const std::string& text) {
   return text.substr(0, text.find('\n'));
@@ -195,6 +230,14 @@ TEST_P(Trainings, OfTwoProcessesAreTheCpus) {
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(place_of(found[rank]), "pretend:" + std::to_string(rank));
     EXPECT_EQ(numbers_of(found[rank]), numbers_of(expected[rank]));
+  }
+}
+
+// Half of it, and one of 16 units with what travels.
+TEST(PretendAccelerator, GetsOnlyItsPartOfAModelThatIsCut) {
+  for (const auto& text :
+       run_body(RankKind::kProcesses, 2, "share_of_device")) {
+    EXPECT_EQ(text, "peak low low");
   }
 }
 

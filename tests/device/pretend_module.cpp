@@ -24,6 +24,11 @@ PYBIND11_MODULE(pretend_accelerator, module) {
   module.def("num_kernels", [] { return pretend_counts().kernels.load(); });
   module.def(
       "num_collectives", [] { return pretend_counts().collectives.load(); });
+  module.def("num_bytes", [] { return pretend_counts().bytes.load(); });
+  module.def("restart_peak", [] {
+    pretend_counts().peak_bytes = pretend_counts().bytes.load();
+  });
+  module.def("peak_bytes", [] { return pretend_counts().peak_bytes.load(); });
   module.def("num_emptied_caches", [] {
     return pretend_counts().emptied_caches.load();
   });

@@ -2,6 +2,8 @@
 // Files of sharded models, against those of one process.
 #include <gmock/gmock.h>
 
+#include <sstream>
+
 #include "accelerate/safetensors_index.h"
 #include "parallel/engine.h"
 #include "parallel/tower.h"
@@ -26,8 +28,8 @@ constexpr int kTowerFloors = 4;
 /// same data, so that as many of them as a power of two get the same.
 class TowerRun {
  public:
-  explicit TowerRun(const AcceleratorOptions& options)
-      : accelerator_(options), tower_(seeded_tower()) {
+  explicit TowerRun(const AcceleratorOptions& options, double scale = 1)
+      : accelerator_(options), tower_(seeded_tower(scale)) {
     std::set<const void*> seen;
     std::vector<Tensor> parameters;
     for (const auto& p : tower_->parameters()) {
@@ -52,20 +54,26 @@ class TowerRun {
     accelerator_.save_model(std::get<0>(*prepared_), folder, how);
   }
   Accelerator& accelerator() { return accelerator_; }
+  Tower& tower() { return tower_; }
 
- private:
-  static Tower seeded_tower() {
+  /// The third floor is frozen.
+  static Tower seeded_tower(double scale = 1) {
     Tower tower(kTowerWidth, kTowerFloors);
     const torch::NoGradGuard no_grad;
+    for (auto& p : tower->floors[2]->parameters()) {
+      p.set_requires_grad(false);
+    }
     double shift = 0;
     for (auto& p : tower->parameters()) {
       p.copy_(
           0.3 * torch::linspace(-40, 40, p.numel()).view_as(p).sin() +
           (shift += 0.01));
+      p.mul_(scale);
     }
     return tower;
   }
 
+ private:
   Accelerator accelerator_;
   Tower tower_;
   std::unique_ptr<optim::AdamW> adamw_;
@@ -226,6 +234,141 @@ TEST(MergeWeights, RefusesStatesThatAreDamagedInOneLine) {
       merge(state, state).err, HasSubstr("would lie in the checkpoint itself"));
   EXPECT_EQ(read_file(state / "model.safetensors"), own);
   EXPECT_EQ(merge(state, target).exit_code, 0);
+}
+
+void expect_equal(Tower& found, Tower& expected, const std::string& what) {
+  const auto wanted = expected->named_parameters();
+  for (const auto& item : found->named_parameters()) {
+    EXPECT_TRUE(torch::equal(
+        item.value(), wanted[item.key()].to(item.value().scalar_type())))
+        << what << ", " << item.key();
+  }
+}
+
+// Whichever stage had saved it, by whatever way a program asks before its first
+// step: the weights of a formula.
+TEST(ShardFiles, AreWhatTheModelReadsRightAfterLoading) {
+  struct Change {
+    ShardStage from, to;
+    int num_from = 2, num_to = 2;
+    bool has_masters = false;
+    int replicas = 1;
+  };
+  constexpr auto kFirst = ShardStage::kOptimizer;
+  constexpr auto kSecond = ShardStage::kGradients;
+  constexpr auto kThird = ShardStage::kParameters;
+  TempDir folder;
+  TowerRun(alone()).save_model(folder.path() / "expected");
+  const auto expected_files = contents_of(folder.path() / "expected");
+  for (const auto& change :
+       {Change{kThird, kSecond},
+        Change{kThird, kFirst},
+        Change{kSecond, kFirst},
+        Change{kFirst, kSecond},
+        Change{kFirst, kThird},
+        Change{kSecond, kThird},
+        Change{kThird, kThird},
+        Change{kThird, kSecond, 3, 3},
+        Change{kThird, kSecond, 4, 2},
+        Change{kThird, kFirst, 2, 3},
+        Change{kThird, kFirst, 1, 2},
+        Change{kFirst, kThird, 3, 2},
+        Change{kThird, kSecond, 4, 4, false, 2},
+        Change{kThird, kSecond, 2, 2, true},
+        Change{kSecond, kFirst, 2, 2, true},
+        Change{kFirst, kThird, 2, 2, true}}) {
+    const auto options_of = [&](const ProcessGroup& group, ShardStage stage) {
+      auto options = tower_options(group, stage);
+      options.shard.num_replicas = change.replicas;
+      options.master_weights = change.has_masters;
+      if (change.has_masters) {
+        options.mixed_precision = Precision::kBf16;
+      }
+      return options;
+    };
+    const auto what = std::to_string(static_cast<int>(change.from)) + " of " +
+                      std::to_string(change.num_from) + " to " +
+                      std::to_string(static_cast<int>(change.to)) + " of " +
+                      std::to_string(change.num_to);
+    const auto saved = folder.path() / "saved";
+    const auto loaded = folder.path() / "loaded";
+    run_ranks(change.num_from, [&](ProcessGroup group) {
+      TowerRun(options_of(group, change.from)).accelerator().save_state(saved);
+    });
+    run_ranks(change.num_to, [&](ProcessGroup group) {
+      TowerRun run(options_of(group, change.to), /*scale=*/0.5);
+      run.accelerator().load_state(saved);
+      if (change.to != kThird) {
+        auto expected = TowerRun::seeded_tower();
+        expect_equal(run.tower(), expected, what);
+        if (!change.has_masters) {
+          EXPECT_TRUE(torch::equal(
+              run.tower()->forward(tower_tokens(0)),
+              expected->forward(tower_tokens(0))))
+              << what;
+          std::stringstream stream;
+          torch::save(run.tower(), stream);
+          Tower read(kTowerWidth, kTowerFloors);
+          torch::load(read, stream);
+          expect_equal(read, expected, what + " by torch::save");
+          const auto state = run.accelerator().state().state_dict();
+          EXPECT_TRUE(torch::equal(
+              state.get<Tensor>("model.floors.2.up.weight"),
+              expected->floors[2]->as<FloorImpl>()->up->weight))
+              << what;
+        }
+      }
+      run.save_model(loaded);
+    });
+    EXPECT_EQ(contents_of(loaded), expected_files) << what;
+    fs::remove_all(saved);
+  }
+}
+
+// Without files nobody says when all have loaded: the next collective call
+// brings whole weights.
+TEST(ShardFiles, OfAStateThatWasHandedOverAreItsOwn) {
+  TempDir folder;
+  TowerRun(alone()).save_model(folder.path() / "expected");
+  run_ranks(2, [&](ProcessGroup group) {
+    TowerRun from(tower_options(group, ShardStage::kParameters));
+    TowerRun to(tower_options(group, ShardStage::kGradients), /*scale=*/0.5);
+    to.accelerator().state().load_state_dict(
+        from.accelerator().state().state_dict());
+    to.save_model(folder.path() / "handed_over");
+  });
+  EXPECT_EQ(
+      contents_of(folder.path() / "handed_over"),
+      contents_of(folder.path() / "expected"));
+}
+
+TEST(ShardFiles, ThatOneRankCannotReadAreReadByNone) {
+  TempDir folder;
+  const auto state = folder.path() / "state";
+  run_ranks(2, [&](ProcessGroup group) {
+    TowerRun run(tower_options(group, ShardStage::kParameters));
+    run.accelerator().save_state(state);
+  });
+  auto bytes = read_file(state / "rank_1-at-0.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  folder.write("state/rank_1-at-0.safetensors", bytes);
+  for (const auto stage : {ShardStage::kGradients, ShardStage::kParameters}) {
+    run_ranks(2, [&](ProcessGroup group) {
+      TowerRun run(tower_options(group, stage));
+      const auto load = [&] { run.accelerator().load_state(state); };
+      if (group.rank() == 0) {
+        EXPECT_THAT(
+            load,
+            ThrowsMessage<SystemError>(AllOf(
+                HasSubstr("[load_state] rank 1 failed"),
+                HasSubstr("is damaged"))));
+      } else {
+        EXPECT_THAT(load, ThrowsMessage<DataError>(HasSubstr("is damaged")));
+      }
+      // And the run is as it was.
+      run.train(0, 1);
+    });
+  }
 }
 
 // What a run goes on with on M ranks does not depend on how many had saved it:

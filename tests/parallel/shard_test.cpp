@@ -89,13 +89,15 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
+enum class Update { kFusedAdamW, kAdamW, kAdagrad, kRmsprop, kSgd, kLion };
+
 struct Case {
   ShardStage stage = ShardStage::kNone;
   bool is_bf16 = false;
   bool has_masters = false;
   bool again = false;
   bool has_unused = false;
-  bool is_fused = true;
+  Update update = Update::kFusedAdamW;
   int64_t window = 1;
   bool syncs_each = false;
   bool clips = false;
@@ -137,7 +139,9 @@ Tensor loss_of(Model& net, int rank, int step, bool again = false) {
       net(tokens, again), tokens.roll(1));
 }
 
-std::unique_ptr<torch::optim::Optimizer> optimizer_of(Net& net, bool is_fused) {
+std::unique_ptr<torch::optim::Optimizer> optimizer_of(
+    Net& net,
+    Update update = Update::kFusedAdamW) {
   std::vector<Tensor> trained;
   std::set<const void*> seen;
   for (const auto& p : net->parameters()) {
@@ -145,12 +149,30 @@ std::unique_ptr<torch::optim::Optimizer> optimizer_of(Net& net, bool is_fused) {
       trained.push_back(p);
     }
   }
-  if (is_fused) {
-    return std::make_unique<optim::AdamW>(
-        trained, optim::AdamWOptions{.lr = 0.01});
+  switch (update) {
+    case Update::kAdamW:
+      return std::make_unique<torch::optim::AdamW>(
+          trained, torch::optim::AdamWOptions(0.01));
+    case Update::kAdagrad:
+      return std::make_unique<torch::optim::Adagrad>(
+          trained,
+          torch::optim::AdagradOptions(0.05)
+              .lr_decay(0.1)
+              .initial_accumulator_value(0.2));
+    case Update::kRmsprop:
+      return std::make_unique<torch::optim::RMSprop>(
+          trained,
+          torch::optim::RMSpropOptions(0.01).momentum(0.9).centered(true));
+    case Update::kSgd:
+      return std::make_unique<optim::SGD>(
+          trained, optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
+    case Update::kLion:
+      return std::make_unique<optim::Lion>(
+          trained, optim::LionOptions{.lr = 0.01});
+    default:
+      return std::make_unique<optim::AdamW>(
+          trained, optim::AdamWOptions{.lr = 0.01});
   }
-  return std::make_unique<torch::optim::AdamW>(
-      trained, torch::optim::AdamWOptions(0.01));
 }
 
 /// All weights one after the other, and what an evaluation gives.
@@ -176,7 +198,7 @@ Tensor weights_of(Model& model, bool is_sharded) {
 Tensor train(const AcceleratorOptions& base, const Case& c, int num_steps = 4) {
   Accelerator accelerator(with(base, c));
   Net model(c.has_unused);
-  auto sgd = optimizer_of(model, c.is_fused);
+  auto sgd = optimizer_of(model, c.update);
   auto [net, opt] = accelerator.prepare(model, *sgd);
   const int rank = accelerator.process_index();
   for (int step = 0; step < num_steps; ++step) {
@@ -202,7 +224,11 @@ std::vector<Case> cases() {
       {},
       {.again = true},
       {.has_unused = true},
-      {.is_fused = false},
+      {.update = Update::kAdamW},
+      {.update = Update::kAdagrad},
+      {.update = Update::kRmsprop},
+      {.update = Update::kSgd},
+      {.update = Update::kLion},
       {.is_bf16 = true},
       {.is_bf16 = true, .again = true},
       {.window = 2},
@@ -237,8 +263,10 @@ const RankBodyRegistration kEqual(
                         " bf16 " + std::to_string(c.is_bf16) + " again " +
                         std::to_string(c.again) + " unused " +
                         std::to_string(c.has_unused) + " window " +
-                        std::to_string(c.window) + " ignored " +
-                        std::to_string(c.ignores) + ": " + text + "\n";
+                        std::to_string(c.window) + " update " +
+                        std::to_string(static_cast<int>(c.update)) +
+                        " ignored " + std::to_string(c.ignores) + ": " + text +
+                        "\n";
           }
         }
       }
@@ -484,7 +512,7 @@ TEST(Sharded, HoldsPartsAtRestAndTwoUnitsInAStep) {
       options.memory = {.parameters = &parameters, .gradients = &gradients};
       Accelerator accelerator(options);
       Net model;
-      auto adamw = optimizer_of(model, true);
+      auto adamw = optimizer_of(model);
       auto [net, opt] = accelerator.prepare(model, *adamw);
       size_t all = 0;
       size_t largest = 0;
@@ -525,7 +553,7 @@ TEST(Sharded, RefusesWhatCannotBeRight) {
     Accelerator accelerator(
         with({.process_group = group}, {.stage = ShardStage::kParameters}));
     Net model;
-    auto adamw = optimizer_of(model, true);
+    auto adamw = optimizer_of(model);
     auto [net, opt] = accelerator.prepare(model, *adamw);
     const auto outside =
         HasSubstr("outside of a forward of the prepared model");
@@ -580,7 +608,7 @@ TEST(Sharded, RefusesRawBackwardAndMemoryOfTheUsersInEveryStage) {
           ShardStage::kParameters}) {
       Accelerator accelerator(with({.process_group = group}, {.stage = stage}));
       Net model;
-      auto adamw = optimizer_of(model, true);
+      auto adamw = optimizer_of(model);
       auto [net, opt] = accelerator.prepare(model, *adamw);
       EXPECT_THAT(
           [&] { loss_of(net, group.rank(), 0).backward(); },
@@ -608,7 +636,7 @@ TEST(Sharded, ForgetsAnOptimizerThatCannotBePrepared) {
     Accelerator accelerator(
         with({.process_group = group}, {.stage = ShardStage::kGradients}));
     Net model;
-    auto stepped = optimizer_of(model, true);
+    auto stepped = optimizer_of(model);
     for (auto& parameter : model->parameters()) {
       parameter.mutable_grad() = torch::zeros_like(parameter);
     }
@@ -618,7 +646,7 @@ TEST(Sharded, ForgetsAnOptimizerThatCannotBePrepared) {
         [&] { accelerator.prepare(*stepped); },
         ThrowsMessage<UsageError>(HasSubstr("has state for")));
     Net other;
-    auto adamw = optimizer_of(other, true);
+    auto adamw = optimizer_of(other);
     auto [prepared, opt] = accelerator.prepare(other, *adamw);
     accelerator.backward(loss_of(prepared, group.rank(), 0));
     opt.step();
@@ -682,7 +710,7 @@ TEST(Sharded, ForgetsGradientsWithTheModulesOwnZeroGrad) {
       Accelerator accelerator(
           with({.process_group = group}, {.stage = ShardStage::kGradients}));
       Net model;
-      auto adamw = optimizer_of(model, true);
+      auto adamw = optimizer_of(model);
       auto [net, opt] = accelerator.prepare(model, *adamw);
       accelerator.backward(loss_of(net, group.rank(), 0));
       through_module ? model->zero_grad() : opt.zero_grad();
@@ -753,7 +781,7 @@ Tensor train_over_a_stop(
   c.window = 2;
   Accelerator accelerator(with({.process_group = group}, c));
   Net model;
-  auto adamw = optimizer_of(model, true);
+  auto adamw = optimizer_of(model);
   auto [net, opt] = accelerator.prepare(model, *adamw);
   const auto run = [&](int begin, int end) {
     for (int step = begin; step < end; ++step) {
