@@ -821,8 +821,8 @@ FIELDS = """
         os.environ.update({"FSDP_" + name: value for name, value in variables.items()})
         try:
             plugin = FullyShardedDataParallelPlugin(**fields)
-        except Exception as error:
-            answers.append(type(error).__name__)
+        except ValueError:
+            answers.append("ValueError")
         else:
             answers.append({name: getattr(value, "__name__", str(value))
                             for name, value in vars(plugin).items()})
@@ -866,6 +866,24 @@ REFUSED = COMMON + """
                           activation_checkpointing_offload=True), "offload")
     refused(lambda: begin(mixed_precision_policy="bf16"), "mixed_precision_policy")
     refused(lambda: Accelerator(fsdp_plugin="FULL_SHARD"), "FullyShardedDataParallelPlugin")
+    for name, value, words in [
+            ("fsdp_version", "2", 'fsdp_version is "2" (a text), expected 1 or 2; write 2 without'),
+            ("fsdp_version", True, "fsdp_version is true (a flag)"),
+            ("fsdp_version", 3, "fsdp_version is 3 (a number)"),
+            ("activation_checkpointing", "maybe", 'is "maybe" (a text), expected true or false'),
+            ("cpu_ram_efficient_loading", [1], "cpu_ram_efficient_loading is [1] (a list)"),
+            ("min_num_params", 1.5, "min_num_params is 1.5 (a number), expected a whole number"),
+            ("transformer_cls_names_to_wrap", 3, "transformer_cls_names_to_wrap is 3 (a number)"),
+            ("auto_wrap_policy", 3, "auto_wrap_policy is 3 (a number)"),
+            ("ignored_modules", 3, "ignored_modules is 3 (a number)"),
+            ("sharding_strategy", 0, "ShardingStrategy")]:
+        refused(lambda: Plugin(**{name: value}), words)
+    assert Plugin(activation_checkpointing="false").activation_checkpointing is False
+    for name, words in [("FSDP_VERSION", 'FSDP_VERSION is "two"'),
+                        ("FSDP_ACTIVATION_CHECKPOINTING", "FSDP_ACTIVATION_CHECKPOINTING is 'two'")]:
+        os.environ[name] = "two"
+        refused(Plugin, words)
+        del os.environ[name]
     accelerator = begin(auto_wrap_policy="transformer_based_wrap",
                         transformer_cls_names_to_wrap=["Nobody"])
     refused(lambda: accelerator.prepare(Net()), "Nobody")
