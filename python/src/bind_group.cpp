@@ -3,6 +3,7 @@
 #include "accelerate/collectives.h"
 #include "accelerate/error.h"
 #include "comm/agreement.h"
+#include "comm/script_lock.h"
 #include "python/src/binders.h"
 
 namespace accelerate::python {
@@ -28,6 +29,17 @@ ReduceOp parse_reduction(const std::string& name) {
 } // namespace
 
 void bind_group(py::module_& module) {
+  set_script_lock(
+      {.release = []() -> void* {
+         // Without a state of this thread's, the check says yes: at the end.
+         const bool holds = PyGILState_GetThisThreadState() != nullptr &&
+                            PyGILState_Check() == 1;
+         return holds ? PyEval_SaveThread() : nullptr;
+       },
+       .take =
+           [](void* released) {
+             PyEval_RestoreThread(static_cast<PyThreadState*>(released));
+           }});
   const auto release = py::call_guard<py::gil_scoped_release>();
   py::class_<ProcessGroup>(module, "ProcessGroup")
       .def(py::init<>())

@@ -241,8 +241,13 @@ void bind_run(py::module_& module) {
           py::init([](AcceleratorOptions options,
                       std::shared_ptr<StepState> step_state,
                       py::function complain) {
-            auto run = std::make_unique<TrainingRun>(
-                std::move(options), system_env, std::move(step_state));
+            std::unique_ptr<TrainingRun> run;
+            {
+              // Ranks meet, also by their store.
+              const py::gil_scoped_release no_gil;
+              run = std::make_unique<TrainingRun>(
+                  std::move(options), system_env, std::move(step_state));
+            }
             run->on_raw_loss(
                 [complain = std::move(complain)](const std::string& what) {
                   const py::gil_scoped_acquire gil;

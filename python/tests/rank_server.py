@@ -4,8 +4,9 @@ costs more than most scripts of tests:
 
     python rank_server.py PACKAGE
 
-One line of JSON for each run comes in (`script`, `folder`, `arguments`, `num_ranks`; one rank is a
-process that nobody launched), one with the exit codes and the output of its ranks goes out."""
+One line of JSON for each run comes in (`script`, `folder`, `arguments`, `num_ranks`, `seconds`; one
+rank is a process that nobody launched), one with the exit codes and the output of its ranks goes
+out. Ranks that take longer are ended; their output has the stacks of their threads."""
 
 from __future__ import annotations
 
@@ -43,6 +44,7 @@ def be_rank(rank: int, port: int, order: dict, output: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     faulthandler.enable()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.chdir(order["folder"])
     num_ranks = order["num_ranks"]
     if num_ranks > 1:
@@ -83,13 +85,21 @@ def run(order: dict) -> dict:
         if child == 0:
             be_rank(rank, port, order, outputs[-1])
         ranks.append(child)
-    codes = {}
+    codes: dict[int, int] = {}
+
+    def end_those_left(_signal: int, _frame: object) -> None:
+        for rank in set(ranks) - set(codes):
+            os.kill(rank, signal.SIGABRT)
+
+    signal.signal(signal.SIGALRM, end_those_left)
+    signal.alarm(order["seconds"])
     while len(codes) < len(ranks):
         child, status = os.wait()
         codes[child] = os.waitstatus_to_exitcode(status)
         if codes[child] != 0:  # The others would wait for it.
             for other in set(ranks) - set(codes):
                 os.kill(other, signal.SIGTERM)
+    signal.alarm(0)
     text = "".join(map(read_and_close, outputs))
     return {"codes": [codes[child] for child in ranks], "output": text}
 

@@ -17,6 +17,7 @@
 #include "comm/process_group_impl.h"
 #include "comm/raw_check.h"
 #include "comm/reduction.h"
+#include "comm/script_lock.h"
 
 namespace accelerate {
 namespace {
@@ -174,6 +175,8 @@ void ProcessGroup::Impl::adopt(std::weak_ptr<Impl> subgroup) {
 }
 
 void ProcessGroup::Impl::shutdown() {
+  // Threads of the group that end here may be freeing tensors.
+  const WithoutScriptLock unlocked;
   for (const auto& entry : std::exchange(subgroups_, {})) {
     if (const auto subgroup = entry.lock()) {
       subgroup->shutdown();
@@ -220,6 +223,7 @@ ProcessGroup::Work ProcessGroup::Impl::start(
   ++impl->num_operations_;
   const auto begin = Clock::now();
   // Backends that connect at the first call wait here.
+  const WithoutScriptLock unlocked;
   const OperationScope scope(Part::kCommunication, impl->membership_, numbered);
   try {
     auto work = start(*impl->group_);
@@ -273,6 +277,7 @@ void ProcessGroup::Impl::settle(const std::shared_ptr<Impl>& impl) {
 
 void ProcessGroup::Impl::finish(const Operation& operation, c10d::Work& work) {
   const auto begin = Clock::now();
+  const WithoutScriptLock unlocked;
   const OperationScope scope(Part::kCommunication, membership_, operation);
   try {
     work.wait();
@@ -288,6 +293,7 @@ void ProcessGroup::Impl::guard(
   const auto begin = Clock::now();
   Operation whole; // Without a number: it is made of others.
   whole.name = operation;
+  const WithoutScriptLock unlocked;
   const OperationScope scope(part, membership_, whole);
   try {
     work();
