@@ -4,6 +4,7 @@ configuration names (docs/guide_sharding.md)."""
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Iterable
@@ -20,7 +21,6 @@ from accelerate.utils.deepspeed import DummyOptim, DummyScheduler
 from accelerate.utils.environment import parse_flag_from_env
 
 _SWITCH = "ACCELERATE_USE_DEEPSPEED"
-_STAGES = (0, 1, 2, 3)
 _MIN_UNIT_NUMBERS = 65_536
 
 # What a configuration may say, with a trailing dot for everything below. Of what is not listed
@@ -125,8 +125,6 @@ def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeed
 def sharding_options(plugin: DeepSpeedPlugin, device: torch.device) -> _C.ShardingOptions:
     """Raises in one line where something is asked for that would not come out as asked."""
     _check_config(plugin)
-    if plugin.zero_stage not in _STAGES:
-        raise UsageError(f"[DeepSpeed] got zero stage {plugin.zero_stage}, expected one of {_STAGES}")
     return _C.ShardingOptions(
         stage=plugin.zero_stage,
         min_unit_numbers=_MIN_UNIT_NUMBERS,
@@ -143,7 +141,7 @@ def reduces_each_batch(plugin: DeepSpeedPlugin) -> bool:
 def _leaves(node: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in node.items():
         # A section with a switch that is off asks for nothing.
-        if isinstance(value, dict) and value.get("enabled", True) not in (False, "false"):
+        if isinstance(value, dict) and value.get("enabled") is not False:
             yield from _leaves(value, f"{prefix}{key}.")
         elif not isinstance(value, dict):
             yield prefix + key, value
@@ -159,9 +157,11 @@ def _check_config(plugin: DeepSpeedPlugin) -> None:
         if _is_in(key, _FOLLOWED) or not value or value in ("none", _DEFAULTS.get(key)):
             continue
         if not _is_in(key, _ONLY_SPEED):
+            alike = difflib.get_close_matches(key, [*_FOLLOWED, *_ONLY_SPEED], 1, 0.9)
             raise NotImplementedError(
                 f"[DeepSpeed] got {key}={value} in the configuration, which this version does not "
                 "have, and without which memory or numbers are others; leave it out"
+                + (f", or is it {alike[0]}?" if alike else "")
             )
         without_effect.append(key)
     if plugin.get_value("fp16.enabled") and plugin.get_value("fp16.loss_scale"):

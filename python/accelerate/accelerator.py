@@ -621,7 +621,8 @@ class Accelerator(Configuration, Observation, Saving):
 
     def _clip_as_configured(self) -> None:
         limit = self._deepspeed_plugin.get_value("gradient_clipping")
-        if limit:
+        # As DeepSpeed, nothing where it is below.
+        if limit is not None and limit > 0:
             parameters = [p for model in self._models for p in model.parameters()]
             self._run.clip_grad_norm(parameters, float(limit), 2.0)
 

@@ -193,6 +193,10 @@ class _Engine:
         self._thread = threading.local()
         self._inlined: Callable | None = None
         self._list_buffers()
+        self._is_sharded = context.is_sharded
+        if self._is_sharded:
+            self._names = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+            self._list_members()
 
     def _list_buffers(self) -> None:
         self._places = [
@@ -202,6 +206,25 @@ class _Engine:
             if buffer is not None
         ]
         self._buffers = [place[name] for place, name in self._places]
+
+    def _list_members(self) -> None:
+        self._members = [
+            place for owner in self.module.modules() for place in (owner._parameters, owner._modules)
+        ]
+        self._num_members = sum(map(len, self._members))
+
+    def _check_members(self) -> None:
+        """No part of a parameter that came since is anybody's: it would train apart on each process."""
+        if sum(map(len, self._members)) == self._num_members:
+            return
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            if name not in self._names and parameter.requires_grad:
+                raise UsageError(
+                    f"[forward] parameter '{name}' was added since prepare, so that processes would "
+                    f"not share its gradient, expected the {len(self._names)} that were prepared; add "
+                    "it before prepare, or freeze it"
+                )
+        self._list_members()
 
     @property
     def is_inside(self) -> bool:
@@ -226,6 +249,8 @@ class _Engine:
                 self._list_buffers()
                 self.context.set_buffers(self._buffers)
                 break
+        if self._is_sharded and torch.is_grad_enabled():
+            self._check_members()
         if torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False):
             if self.context.is_spread:
                 refuse_compiled()

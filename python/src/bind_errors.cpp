@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/Exceptions.h>
+
 #include "accelerate/error.h"
+#include "parallel/carried_errors.h"
 #include "python/src/binders.h"
 
 namespace accelerate::python {
@@ -12,28 +15,50 @@ void raise(const char* name, const Error& error) {
   PyErr_SetString(type.ptr(), error.what());
 }
 
+/// Makes the exception under way Python's, of the class of its own.
+void raise_current() {
+  try {
+    throw;
+  } catch (const ConfigError& error) {
+    raise("ConfigError", error);
+  } catch (const UsageError& error) {
+    raise("UsageError", error);
+  } catch (const DataError& error) {
+    raise("DataError", error);
+  } catch (const TimeoutError& error) {
+    raise("CommTimeoutError", error);
+  } catch (const MismatchError& error) {
+    raise("MismatchError", error);
+  } catch (const CommError& error) {
+    raise("CommError", error);
+  } catch (const Error& error) {
+    raise("AccelerateError", error);
+  }
+}
+
+/// As an exception of Python's, which torch hands on as it is; of ours it would
+/// make a RuntimeError.
+void carry() {
+  const py::gil_scoped_acquire gil;
+  raise_current();
+  python_error carried;
+  carried.persist();
+  throw carried;
+}
+
 } // namespace
 
 void bind_errors(py::module_& /*module*/) {
+  set_error_carrier(&carry);
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) {
         std::rethrow_exception(pointer);
       }
-    } catch (const ConfigError& error) {
-      raise("ConfigError", error);
-    } catch (const UsageError& error) {
-      raise("UsageError", error);
-    } catch (const DataError& error) {
-      raise("DataError", error);
-    } catch (const TimeoutError& error) {
-      raise("CommTimeoutError", error);
-    } catch (const MismatchError& error) {
-      raise("MismatchError", error);
-    } catch (const CommError& error) {
-      raise("CommError", error);
-    } catch (const Error& error) {
-      raise("AccelerateError", error);
+    } catch (const Error&) {
+      raise_current();
+    } catch (python_error& error) {
+      error.restore();
     }
   });
 }

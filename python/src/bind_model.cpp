@@ -123,6 +123,11 @@ void bind_model(py::module_& module) {
       .def_property_readonly(
           "is_spread",
           [](const ModelContext& context) { return context.is_spread(); })
+      .def_property_readonly(
+          "is_sharded",
+          [](const ModelContext& context) {
+            return context.engine->holds_slices();
+          })
       .def(
           "whole_parameters",
           [](const ModelContext& context, bool keep) {

@@ -18,6 +18,7 @@ import torch
 from original import originals_python
 
 from accelerate import Accelerator
+from accelerate.errors import ConfigError
 from accelerate.state import AcceleratorState
 from accelerate.utils import DeepSpeedPlugin, DistributedType, DummyOptim, DummyScheduler
 
@@ -230,17 +231,114 @@ ZERO = {"zero_optimization": {"stage": 0}}
         ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme"}}}, "nvme"),
         ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, "zero_hpz_partition"),
         ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "quantized_weights"),
-        ({"zero_optimization": {"stage": 4}}, "stage 4"),
         ({**ZERO, "communication_data_type": "fp16"}, "communication_data_type"),
         ({**ZERO, "tensor_parallel": {"autotp_size": 2}}, "autotp_size"),
         ({**ZERO, "fp16": {"enabled": True, "loss_scale": 128}}, "loss_scale"),
         ({**ZERO, "something_new": 1}, "something_new"),
+        ({**ZERO, "gradient_accumulation_step": 4}, "is it gradient_accumulation_steps"),
     ],
 )
 def test_what_would_be_another_run_is_refused(config, words):
     with pytest.raises((NotImplementedError, ValueError), match=words) as caught:
         Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage is 4 (a number), expected 0,"),
+        ({"zero_optimization": {"stage": 2.5}}, "stage is 2.5 (a number), expected 0, 1, 2 or 3"),
+        ({"zero_optimization": {"stage": True}}, "stage is true (a flag), expected 0, 1, 2 or 3"),
+        ({"zero_optimization": {"stage": "three"}}, 'stage is "three" (a text), expected 0, 1, 2'),
+        ({"zero_optimization": True}, "zero_optimization is true (a flag), expected a section"),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}}, "offload_optimizer is"),
+        (
+            {"zero_optimization": {"stage": 2, "offload_param": {"device": "gpu"}}},
+            'device is "gpu" (a text), expected one of none, cpu, nvme',
+        ),
+        ({"zero_optimization": {"stage": 2, "overlap_comm": "maybe"}}, "overlap_comm is"),
+        (
+            {**ZERO, "gradient_accumulation_steps": "4"},
+            'gradient_accumulation_steps is "4" (a text), expected a whole number of at least 1, or '
+            '"auto"; write 4 without quotes',
+        ),
+        ({**ZERO, "gradient_accumulation_steps": 1.5}, "gradient_accumulation_steps is 1.5"),
+        ({**ZERO, "gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0"),
+        ({**ZERO, "train_micro_batch_size_per_gpu": "2"}, "write 2 without quotes"),
+        ({**ZERO, "train_batch_size": [4]}, "train_batch_size is [4] (a list)"),
+        ({**ZERO, "gradient_clipping": "1.0"}, "write 1.0 without quotes"),
+        ({**ZERO, "gradient_clipping": False}, "gradient_clipping is false (a flag)"),
+        ({**ZERO, "fp16": True}, "fp16 is true (a flag), expected a section"),
+        ({**ZERO, "bf16": {"enabled": "maybe"}}, "bf16.enabled is"),
+        ({**ZERO, "optimizer": "AdamW"}, "optimizer is"),
+        ({**ZERO, "fp16": {"enabled": True}, "bf16": {"enabled": True}}, "both true"),
+        ([1], "the configuration is [1] (a list), expected a"),
+        (3, "the configuration is 3 (a number), expected a dictionary"),
+        ("no_such_file.json", "is the path right"),
+    ],
+)
+def test_values_of_another_kind_are_named(tmp_path, config, words):
+    """By their keys, from a dictionary and from a file, whose name is told too."""
+    with pytest.raises(ConfigError) as caught:
+        DeepSpeedPlugin(hf_ds_config=config)
+    assert "[DeepSpeed] " in str(caught.value) and words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if isinstance(config, (dict, list)):
+        path = tmp_path / "ds.json"
+        path.write_text(json.dumps(config))
+        with pytest.raises(ConfigError) as caught:
+            DeepSpeedPlugin(hf_ds_config=str(path))
+        message = str(caught.value)
+        assert words in message or isinstance(config, list)
+        assert message.endswith((f"correct {path}", "without quotes"))
+
+
+def test_a_malformed_file_is_named_with_its_line(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text('{\n  "zero_optimization": {"stage": 3},\n  "bf16": }\n')
+    with pytest.raises(ConfigError, match="ds.json, line 3, column 11: Expecting value"):
+        DeepSpeedPlugin(hf_ds_config=str(path))
+
+
+@pytest.mark.parametrize("field", ["zero_stage", "gradient_accumulation_steps", "gradient_clipping"])
+def test_fields_of_another_kind_are_named(monkeypatch, field):
+    with pytest.raises(ConfigError, match=rf"\[DeepSpeed\] {field} is \[1\]"):
+        DeepSpeedPlugin(**{field: [1]})
+    variable = {"zero_stage": "DEEPSPEED_ZERO_STAGE"}.get(field, field.upper())
+    monkeypatch.setenv(f"ACCELERATE_{variable}", "two")
+    with pytest.raises(ConfigError, match=rf'\[DeepSpeed\] {field} is "two" \(a text\)'):
+        DeepSpeedPlugin()
+
+
+def test_what_deepspeed_reads_is_read():
+    """Its sections are lax (pydantic's rules): texts of numbers, numbers with a point, and words for
+    yes and no. Its top level takes numbers with a point."""
+    for stage in ("3", 3.0, " 3", "3.0"):
+        plugin = DeepSpeedPlugin(hf_ds_config={"zero_optimization": {"stage": stage}})
+        assert plugin.zero_stage == 3 and plugin.hf_ds_config.is_zero3()
+    config = {
+        **ZERO,
+        "gradient_accumulation_steps": 2.0,
+        "gradient_clipping": -1,
+        "fp16": {"enabled": "false"},
+        "bf16": {"enabled": "True"},
+        "flops_profiler": {"enabled": "off", "detailed": True},
+        "zero_force_ds_cpu_optimizer": None,
+    }
+    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+    assert accelerator.mixed_precision == "bf16"
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    assert accelerator.gradient_accumulation_steps == 2
+    assert isinstance(accelerator.gradient_accumulation_steps, int)
+    for _ in range(2):
+        with accelerator.accumulate(model):
+            accelerator.backward(10 * model(torch.ones(1, 1)).sum())
+            optimizer.step()
+    # A limit below zero clips nothing.
+    assert model.weight.item() == -10
 
 
 def test_what_only_takes_time_is_named():

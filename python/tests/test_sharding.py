@@ -984,8 +984,8 @@ FIELDS = """
         os.environ.update({"FSDP_" + name: value for name, value in variables.items()})
         try:
             plugin = FullyShardedDataParallelPlugin(**fields)
-        except Exception as error:
-            answers.append(type(error).__name__)
+        except ValueError:
+            answers.append("ValueError")
         else:
             answers.append({name: getattr(value, "__name__", str(value))
                             for name, value in vars(plugin).items()})
@@ -1029,6 +1029,24 @@ REFUSED = COMMON + """
                           activation_checkpointing_offload=True), "offload")
     refused(lambda: begin(mixed_precision_policy="bf16"), "mixed_precision_policy")
     refused(lambda: Accelerator(fsdp_plugin="FULL_SHARD"), "FullyShardedDataParallelPlugin")
+    for name, value, words in [
+            ("fsdp_version", "2", 'fsdp_version is "2" (a text), expected 1 or 2; write 2 without'),
+            ("fsdp_version", True, "fsdp_version is true (a flag)"),
+            ("fsdp_version", 3, "fsdp_version is 3 (a number)"),
+            ("activation_checkpointing", "maybe", 'is "maybe" (a text), expected true or false'),
+            ("cpu_ram_efficient_loading", [1], "cpu_ram_efficient_loading is [1] (a list)"),
+            ("min_num_params", 1.5, "min_num_params is 1.5 (a number), expected a whole number"),
+            ("transformer_cls_names_to_wrap", 3, "transformer_cls_names_to_wrap is 3 (a number)"),
+            ("auto_wrap_policy", 3, "auto_wrap_policy is 3 (a number)"),
+            ("ignored_modules", 3, "ignored_modules is 3 (a number)"),
+            ("sharding_strategy", 0, "ShardingStrategy")]:
+        refused(lambda: Plugin(**{name: value}), words)
+    assert Plugin(activation_checkpointing="false").activation_checkpointing is False
+    for name, words in [("FSDP_VERSION", 'FSDP_VERSION is "two"'),
+                        ("FSDP_ACTIVATION_CHECKPOINTING", "FSDP_ACTIVATION_CHECKPOINTING is 'two'")]:
+        os.environ[name] = "two"
+        refused(Plugin, words)
+        del os.environ[name]
     accelerator = begin(auto_wrap_policy="transformer_based_wrap",
                         transformer_cls_names_to_wrap=["Nobody"])
     refused(lambda: accelerator.prepare(Net()), "Nobody")
@@ -1140,6 +1158,100 @@ def test_what_cannot_be_right_is_refused_in_one_line(tmp_path):
     launch += ["--fsdp_activation_checkpointing", "true"]
     out = ranks.check(ranks.run(launch, tmp_path, REFUSED))
     assert "refused 0" in out and "refused 1" in out
+
+
+KINDS = """
+    import os
+    import torch
+    from accelerate import Accelerator
+    from accelerate.errors import CommError, MismatchError, UsageError
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from torch.utils.checkpoint import checkpoint
+    rank = int(os.environ["RANK"])
+
+    class Net(torch.nn.Module):
+        def __init__(self, width=4):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+            self.tail = torch.nn.Linear(4, width)
+            self.order = [0, 1, 2]
+            self.places = None
+
+        def forward(self, x):
+            if self.places is not None:
+                return checkpoint(
+                    lambda y: self.layers[next(self.places)](y), x, use_reentrant=False)
+            for place in self.order:
+                x = self.layers[place](x)
+            return self.tail(x)
+
+    def begin(reshard, width=4):
+        AcceleratorState._reset_state()
+        accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(
+            fsdp_version=2, reshard_after_forward=reshard,
+            # Every block is a unit, however small.
+            auto_wrap_policy="TRANSFORMER_BASED_WRAP", transformer_cls_names_to_wrap=["Linear"]))
+        model = Net(width)
+        return accelerator, *accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+
+    def raised(kind, function, *words):
+        try:
+            function()
+        except Exception as error:
+            assert type(error) is kind, (type(error), error)
+            text = str(error)
+            assert all(word in text for word in words) and "\\n" not in text, text
+            return text
+        raise AssertionError(f"nothing was raised: {words}")
+
+    x = torch.ones(2, 4)
+    for reshard in (True, False):
+        accelerator, model, optimizer = begin(reshard)
+        accelerator.backward(model(x).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        # In a hook of autograd's.
+        raised(UsageError, lambda: model(x).sum().backward(), "accelerator.backward")
+        if reshard:
+            # In operators, and in one that would write.
+            raised(UsageError, lambda: model.layers[0].weight + 1, "unit 'layers.0'", "outside")
+            with torch.no_grad():
+                raised(UsageError, lambda: model.layers[0].weight.add_(1), "would write")
+            # In an operator of forward, and in one of a block that is computed again in backward.
+            model.order = [0, 1, 2] if rank == 0 else [1, 0, 2]
+            raised(MismatchError, lambda: model(x), "unit 'layers.0'", "unit 'layers.1'")
+            model.order = [0, 1, 2]
+            model.places = iter([0, rank])
+            output = model(x.clone().requires_grad_())
+            raised(MismatchError, lambda: accelerator.backward(output.sum()), "unit 'layers.1'")
+            model.places = None
+        model.layers[1].scale = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+        model(x)
+        model.added = torch.nn.Linear(4, 4)
+        raised(UsageError, lambda: model(x), "'added.weight' was added since prepare", "the 8 that")
+        with torch.no_grad():
+            model(x)
+    # Models that differ: what is first of it, and how much there is, not all names.
+    text = raised(MismatchError, lambda: begin(True, width=4 + rank), "tail.weight", "rank 1",
+                  "entry 8 of 10")
+    assert "layers" not in text.split("brought", 1)[1], text
+    # A rank that is gone, in an operator of forward.
+    accelerator, model, optimizer = begin(True)
+    model(x)
+    if rank == 1:
+        os._exit(0)
+    def forever():
+        while True:
+            accelerator.backward(model(x).sum())
+    raised(CommError, forever)
+    print("kinds are kept")
+"""
+
+
+def test_exceptions_have_one_class_on_every_path(tmp_path):
+    """Through operators, autograd and bindings alike, of which torch's own make a RuntimeError."""
+    assert "kinds are kept" in ranks.check(ranks.run(ranks.LAUNCH, tmp_path, KINDS))
 
 
 def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):

@@ -104,6 +104,39 @@ std::vector<std::vector<at::Tensor>> unpack(
   return values;
 }
 
+std::vector<std::string> listed_entries(const std::string& description) {
+  std::vector<std::string> entries;
+  for (size_t begin = 0; begin <= description.size();) {
+    const size_t end =
+        std::min(description.find('\n', begin), description.size());
+    entries.push_back(description.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return entries;
+}
+
+/// What of it is not as in the usual one: all of it, or the first entry of a
+/// list.
+std::string describe_difference(
+    const std::string& odd,
+    const std::string& usual) {
+  const auto theirs = listed_entries(odd);
+  const auto others = listed_entries(usual);
+  const auto differs = static_cast<size_t>(
+      std::mismatch(theirs.begin(), theirs.end(), others.begin(), others.end())
+          .first -
+      theirs.begin());
+  const auto entry = [&](const std::vector<std::string>& list) {
+    const auto text =
+        differs < list.size() ? str_cat('<', list[differs], '>') : "nothing";
+    return theirs.size() == 1 && others.size() == 1
+               ? text
+               : str_cat(text, " as entry ", differs + 1, " of ", list.size());
+  };
+  return str_cat(
+      "brought ", entry(theirs), " where the others brought ", entry(others));
+}
+
 [[noreturn]] void throw_mismatch(
     const ProcessGroup& group,
     const std::string& operation,
@@ -124,7 +157,11 @@ std::vector<std::vector<at::Tensor>> unpack(
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != usual) {
       odd += str_cat(
-          odd.empty() ? "" : "; ", "rank ", rank, " brought <", all[rank], ">");
+          odd.empty() ? "" : "; ",
+          "rank ",
+          rank,
+          ' ',
+          describe_difference(all[rank], usual));
     }
   }
   throw MismatchError(str_cat(
@@ -132,9 +169,7 @@ std::vector<std::vector<at::Tensor>> unpack(
       operation,
       "] ",
       odd,
-      " where the others brought <",
-      usual,
-      ">; call it on all ranks, not inside of `if (is_main_process())`, with "
+      "; call it on all ranks, not inside of `if (is_main_process())`, with "
       "values of the same structure, dtype and shape"));
 }
 
@@ -155,7 +190,7 @@ Agreement agree(
     return {{sizes}, std::nullopt};
   }
   const std::string description = describe(group, operation, leaves, free);
-  const TopicScope topic(description);
+  const TopicScope topic(listed_entries(description).front());
   auto packet = at::zeros({kPacketWords}, at::kLong);
   auto* words = packet.data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(stable_hash(description));

@@ -47,7 +47,8 @@ Agreement agree(
     FreeDim free,
     Sends sends = Sends::kShapes);
 
-/// As above for a plain description: equal on all ranks or `MismatchError`.
+/// As above for a plain description: equal on all ranks or `MismatchError`. One
+/// of several lines is a list; only the first line that differs is named.
 ACCELERATE_API void agree_on_text(
     const ProcessGroup& group,
     const std::string& operation,

@@ -5,7 +5,9 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "accelerate/error.h"
 #include "observe/rank_record.h"
+#include "parallel/carried_errors.h"
 
 namespace accelerate {
 
@@ -23,7 +25,11 @@ struct Arrivals::Counts {
     torch::autograd::variable_list operator()(
         const torch::autograd::variable_list& outputs,
         const torch::autograd::variable_list& /*inputs*/) override {
-      counts->on_arrival(place);
+      try {
+        counts->on_arrival(place);
+      } catch (const Error&) {
+        throw_carried();
+      }
       RankRecord::of_this_thread().note_gradient();
       const auto num_before =
           counts->num_arrived.fetch_add(1, std::memory_order_relaxed);

@@ -91,7 +91,7 @@ std::string describe(const ParameterSet& model, const DdpOptions& options) {
       options.broadcast_buffers ? ", shared buffers" : "",
       options.find_unused_parameters ? ", unused parameters" : "",
       options.static_graph ? ", static graph" : "",
-      ": ",
+      '\n',
       describe_model(model));
 }
 

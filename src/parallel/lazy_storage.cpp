@@ -12,6 +12,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "parallel/carried_errors.h"
 #include "state/deferred_tensors.h"
 
 namespace accelerate {
@@ -115,15 +116,13 @@ bool makes_view(const c10::FunctionSchema& schema) {
   });
 }
 
-void bring_and_call(
-    const c10::OperatorHandle& op,
-    c10::DispatchKeySet keys,
-    torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
+/// Asks for the memory that an operator with these arguments reads.
+void bring(
+    const c10::FunctionSchema& schema,
+    at::ArrayRef<c10::IValue> given,
+    LazyUses& uses) {
   const auto& expected = schema.arguments();
-  const auto given = torch::jit::last(*stack, expected.size());
   const bool is_view = makes_view(schema);
-  LazyUses uses;
   for (size_t i = 0; i < expected.size(); ++i) {
     const auto* alias = expected[i].alias_info();
     const bool writes = alias != nullptr && alias->isWrite();
@@ -146,6 +145,19 @@ void bring_and_call(
         uses.add(*context);
       }
     });
+  }
+}
+
+void bring_and_call(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  LazyUses uses;
+  try {
+    bring(schema, torch::jit::last(*stack, schema.arguments().size()), uses);
+  } catch (const Error&) {
+    throw_carried();
   }
   op.redispatchBoxed(
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kLazyKey),

@@ -345,7 +345,7 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
           find_precision(options.reduce_dtype).name,
           ", units ",
           units,
-          ": ",
+          '\n',
           describe_model(arguments.model)));
   return std::make_unique<ShardEngine>(arguments, options);
 }

@@ -35,6 +35,17 @@ device_of(const ParameterSet& model, ShardStage stage, c10::Device device) {
   return device;
 }
 
+/// Of parameters that are in no block.
+std::string name_loose_unit(
+    const ParameterSet& model,
+    const ShardUnitPlan& plan) {
+  const auto& first = model.names[plan.members.front()];
+  const size_t num_others = plan.members.size() - 1;
+  return num_others == 0
+             ? str_cat("unit '", first, "'")
+             : str_cat("unit of '", first, "' and ", num_others, " others");
+}
+
 } // namespace
 
 ShardedModel::ShardedModel(
@@ -87,7 +98,7 @@ bool ShardedModel::add_unit() {
   const auto& first = model_.parameters[plan.members.front()];
   ShardUnit unit;
   unit.index = index;
-  unit.name = plan.prefix.empty() ? str_cat("unit ", index)
+  unit.name = plan.prefix.empty() ? name_loose_unit(model_, plan)
                                   : str_cat("unit '", plan.prefix, "'");
   unit.members = plan.members;
   unit.offsets = laid.offsets;

@@ -20,7 +20,7 @@ std::string describe_model(const ParameterSet& model) {
         c10::toString(parameter.scalar_type()),
         parameter.sizes(),
         parameter.requires_grad() ? "" : " frozen",
-        "; ");
+        '\n');
   }
   return text + str_cat(model.buffers.size(), " buffers");
 }

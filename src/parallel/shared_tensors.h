@@ -10,7 +10,7 @@
 
 namespace accelerate {
 
-/// Names, types and shapes, for ranks to compare.
+/// Names, types and shapes, a line each, for ranks to compare.
 std::string describe_model(const ParameterSet& model);
 
 /// Throws `UsageError` where one of these, by their places, is trained by now.

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from accelerate._checked_values import FLAG, Kind, checked, described, number_of, whole_number
 from accelerate._placeholders import placeholders_for
+from accelerate.errors import ConfigError
 from accelerate.utils.constants import (
     FSDP_AUTO_WRAP_POLICY,
     FSDP_BACKWARD_PREFETCH,
@@ -413,6 +415,38 @@ class TorchDynamoPlugin(KwargsHandler):
         return kwargs
 
 
+def _class_names(value: Any) -> Any:
+    are_texts = isinstance(value, (str, list, tuple, set)) and all(
+        isinstance(name, str) for name in value
+    )
+    return value if are_texts else None
+
+
+def _modules(value: Any) -> Any:
+    return value if isinstance(value, str) or hasattr(value, "__iter__") else None
+
+
+# Fields of the plugin that are of a plain type; the other ones are torch's objects, or names of them.
+_FSDP_KINDS = {
+    "fsdp_version": whole_number(1, 2),
+    "ignored_modules": Kind("modules, or a pattern of their names", _modules),
+    "transformer_cls_names_to_wrap": Kind("names of classes", _class_names),
+    "min_num_params": whole_number(0),
+    **dict.fromkeys(
+        (
+            "limit_all_gathers",
+            "use_orig_params",
+            "sync_module_states",
+            "forward_prefetch",
+            "activation_checkpointing",
+            "activation_checkpointing_offload",
+            "cpu_ram_efficient_loading",
+        ),
+        FLAG,
+    ),
+}
+
+
 @dataclass
 class FullyShardedDataParallelPlugin:
     """How `prepare` shards models (docs/guide_sharding.md says what each field does here). Names,
@@ -441,10 +475,11 @@ class FullyShardedDataParallelPlugin:
     min_num_params: int | None = None
 
     def __post_init__(self) -> None:
+        for name, kind in _FSDP_KINDS.items():
+            if (value := getattr(self, name)) is not None:
+                setattr(self, name, checked("FSDP", name, value, kind))
         if self.fsdp_version is None:
-            self.fsdp_version = int(os.environ.get("FSDP_VERSION", "1"))
-        if self.fsdp_version not in (1, 2):
-            raise ValueError(f"[FSDP] got fsdp_version={self.fsdp_version}, expected 1 or 2")
+            self.fsdp_version = _fsdp_number("fsdp_version", "FSDP_VERSION", "1")
         self._read_strategy()
         if self.cpu_offload is None:
             self.cpu_offload = parse_flag_from_env("FSDP_OFFLOAD_PARAMS")
@@ -494,7 +529,9 @@ class FullyShardedDataParallelPlugin:
                 ShardingStrategy, self.reshard_after_forward, FSDP_SHARDING_STRATEGY
             )
         # The second is the newer name of the first.
-        value = self.sharding_strategy or self.reshard_after_forward
+        value = self.sharding_strategy
+        if value is None:
+            value = self.reshard_after_forward
         if value is None:
             value = os.environ.get("FSDP_SHARDING_STRATEGY", "FULL_SHARD")
         self.sharding_strategy = _fsdp_choice(ShardingStrategy, value, FSDP_SHARDING_STRATEGY)
@@ -553,6 +590,11 @@ class FullyShardedDataParallelPlugin:
                     f"{FSDP_AUTO_WRAP_POLICY}"
                 )
             policy = self._named_policy(policy.upper())
+        elif not callable(policy):
+            raise ConfigError(
+                f"[FSDP] auto_wrap_policy is {described(policy)}, expected a function, a policy of "
+                f"torch's or one of {', '.join(FSDP_AUTO_WRAP_POLICY)}"
+            )
         self.auto_wrap_policy = policy
 
     def _named_policy(self, name: str) -> Callable | None:
@@ -568,12 +610,7 @@ class FullyShardedDataParallelPlugin:
             return wrap.transformer_auto_wrap_policy
         if name == "SIZE_BASED_WRAP":
             if self.min_num_params is None:
-                self.min_num_params = int(os.environ.get("FSDP_MIN_NUM_PARAMS", 0))
-            elif not isinstance(self.min_num_params, int):
-                raise ValueError(
-                    f"[FSDP] `min_num_params` must be an integer. Got {self.min_num_params} of "
-                    f"type {type(self.min_num_params)}"
-                )
+                self.min_num_params = _fsdp_number("min_num_params", "FSDP_MIN_NUM_PARAMS", "0")
             return wrap.size_based_auto_wrap_policy
         return None
 
@@ -706,6 +743,11 @@ class FullyShardedDataParallelPlugin:
             )
 
 
+def _fsdp_number(name: str, variable: str, default: str) -> int:
+    text = os.environ.get(variable, default)
+    return checked("FSDP", variable, number_of(text), _FSDP_KINDS[name])
+
+
 def _fsdp_choice(kind: Any, value: Any, names: list[str]) -> Any:
     """The member of torch's enumeration, by its place in `names`, its number or its name."""
     if isinstance(value, kind):
@@ -760,6 +802,7 @@ class DeepSpeedPlugin:
         from accelerate.utils.deepspeed import HfDeepSpeedConfig
 
         self._read_variables()
+        self._check_types()
         if self.hf_ds_config in (None, "none"):
             self.hf_ds_config = HfDeepSpeedConfig(self._config_of_fields())
         else:
@@ -785,12 +828,9 @@ class DeepSpeedPlugin:
             if getattr(self, name) is None:
                 setattr(self, name, convert(os.environ.get(f"ACCELERATE_{variable}", default)))
 
-        def number(kind: type) -> Callable:
-            return lambda text: text if text == "auto" else kind(text)
-
-        read("gradient_accumulation_steps", "GRADIENT_ACCUMULATION_STEPS", "auto", number(int))
-        read("gradient_clipping", "GRADIENT_CLIPPING", "auto", number(float))
-        read("zero_stage", "DEEPSPEED_ZERO_STAGE", 2, int)
+        read("gradient_accumulation_steps", "GRADIENT_ACCUMULATION_STEPS", "auto", number_of)
+        read("gradient_clipping", "GRADIENT_CLIPPING", "auto", number_of)
+        read("zero_stage", "DEEPSPEED_ZERO_STAGE", 2, number_of)
         for what in ("optimizer", "param"):
             for part in ("device", "nvme_path"):
                 name = f"offload_{what}_{part}"
@@ -808,6 +848,15 @@ class DeepSpeedPlugin:
             self.transformer_moe_cls_names = os.environ.get(
                 "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"
             )
+
+    def _check_types(self) -> None:
+        from accelerate.utils.deepspeed import kind_of_value
+
+        for name, key in _DEEPSPEED_KEYS.items():
+            value, kind = getattr(self, name), kind_of_value(key)
+            if kind is not None and value not in (None, "auto"):
+                remedy = "correct the plugin's field, or the variable that it is read from"
+                setattr(self, name, checked("DeepSpeed", name, value, kind, remedy))
 
     def _config_of_fields(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.zero_stage}

@@ -11,24 +11,103 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from accelerate._checked_values import (
+    FLAG,
+    NUMBER,
+    SECTION,
+    TEXT,
+    checked,
+    described,
+    text_of,
+    whole_number,
+)
 from accelerate._placeholders import placeholders_for
+from accelerate.errors import ConfigError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils.dataclasses import DeepSpeedPlugin
 
+_COUNT = whole_number(1)
+_ZERO_FLAGS = (
+    "overlap_comm",
+    "contiguous_gradients",
+    "reduce_scatter",
+    "allgather_partitions",
+    "ignore_unused_parameters",
+    "stage3_gather_16bit_weights_on_model_save",
+    "stage3_gather_fp16_weights_on_model_save",
+)
+# What keys are for that change a run. As in DeepSpeed, numbers of the section zero_optimization may
+# be texts, those outside of it may not, and flags may be any word for yes and no.
+_KINDS = {
+    "train_batch_size": _COUNT,
+    "train_micro_batch_size_per_gpu": _COUNT,
+    "gradient_accumulation_steps": _COUNT,
+    "gradient_clipping": NUMBER,
+    "fp16": SECTION,
+    "fp16.loss_scale": NUMBER,
+    "bf16": SECTION,
+    "zero_optimization": SECTION,
+    "zero_optimization.stage": whole_number(0, 3, reads_texts=True),
+    **{f"zero_optimization.{flag}": FLAG for flag in _ZERO_FLAGS},
+}
+for _section in ("optimizer", "scheduler"):
+    _KINDS[_section] = SECTION
+    _KINDS[f"{_section}.type"] = TEXT
+    _KINDS[f"{_section}.params"] = SECTION
+for _section in ("zero_optimization.offload_optimizer", "zero_optimization.offload_param"):
+    _KINDS[_section] = SECTION
+    _KINDS[f"{_section}.device"] = text_of(("none", "cpu", "nvme"))
+
+
+def kind_of_value(ds_key_long: str) -> Any:
+    """What a key of the configuration is for; None where nothing here reads it. Every section may
+    have a switch."""
+    return FLAG if ds_key_long.endswith(".enabled") else _KINDS.get(ds_key_long)
+
+
+def _check_values(node: dict[str, Any], remedy: str, prefix: str = "") -> None:
+    """Puts every value into its own type; raises in one line where one has another."""
+    for name, value in node.items():
+        key = f"{prefix}{name}"
+        kind = kind_of_value(key)
+        if kind is not None and value is not None and (value != "auto" or kind is SECTION):
+            extra = "" if kind is SECTION else ', or "auto"'
+            node[name] = checked("DeepSpeed", key, value, kind, remedy, extra)
+        if isinstance(value, dict):
+            _check_values(value, remedy, f"{key}.")
+
 
 class HfDeepSpeedConfig:
     """A configuration of DeepSpeed, from a dictionary, the path of a JSON file, JSON, or that in
-    base64. Values are asked for by names with dots."""
+    base64. Values are asked for by names with dots; each is in the type that its key is for, or it
+    is a `ConfigError`."""
 
     def __init__(self, config_file_or_dict: str | os.PathLike | dict[str, Any]) -> None:
+        remedy = "correct the configuration"
         if isinstance(config_file_or_dict, dict):
             self.config = copy.deepcopy(config_file_or_dict)
+        elif not isinstance(config_file_or_dict, (str, os.PathLike)):
+            raise ConfigError(
+                f"[DeepSpeed] the configuration is {described(config_file_or_dict)}, expected a "
+                "dictionary, or the path of a JSON file"
+            )
         elif os.path.exists(config_file_or_dict):
-            with open(config_file_or_dict, encoding="utf-8") as file:
-                self.config = json.load(file)
+            remedy = f"correct {os.fspath(config_file_or_dict)}"
+            self.config = _read_file(config_file_or_dict)
         else:
             self.config = _parsed(str(config_file_or_dict))
+        if not isinstance(self.config, dict):
+            raise ConfigError(
+                f"[DeepSpeed] the configuration is {described(self.config)}, expected "
+                f"{SECTION.expected}; {remedy}"
+            )
+        _check_values(self.config, remedy)
+        if [self.get_value(f"{name}.enabled") for name in ("fp16", "bf16")] == [True, True]:
+            raise ConfigError(
+                "[DeepSpeed] fp16.enabled and bf16.enabled are both true, expected one precision; "
+                f"{remedy}"
+            )
         self.set_stage_and_offload()
 
     def set_stage_and_offload(self) -> None:
@@ -45,7 +124,7 @@ class HfDeepSpeedConfig:
         node: Any = self.config
         for part in path:
             node = node.get(part)
-            if node is None:
+            if not isinstance(node, dict):
                 return None, key
         return node, key
 
@@ -80,15 +159,30 @@ class HfDeepSpeedConfig:
         return self._offload
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _read_file(path: str | os.PathLike) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"[DeepSpeed] {os.fspath(path)}, line {error.lineno}, column {error.colno}: "
+            f"{error.msg}, expected JSON; correct the file"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"[DeepSpeed] {os.fspath(path)} cannot be read ({error}), expected a JSON file"
+        ) from None
+
+
+def _parsed(text: str) -> Any:
     for decode in (str, lambda coded: base64.urlsafe_b64decode(coded).decode("utf-8")):
         try:
             return json.loads(decode(text))
         except ValueError:
             continue
-    raise ValueError(
-        "Expected a string path to an existing deepspeed config, or a dictionary, or a base64 "
-        f"encoded string. Received: {text}"
+    raise ConfigError(
+        "[DeepSpeed] Expected a string path to an existing deepspeed config, or a dictionary, or a "
+        f"base64 encoded string. Received: {described(text)}; is the path right?"
     )
 
 

@@ -46,7 +46,14 @@ def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
 
 def parse_flag_from_env(key: str, default: bool = False) -> bool:
     """The variable as a yes or no (see `str_to_bool`), else `default`."""
-    return bool(str_to_bool(os.environ.get(key, str(default))))
+    text = os.environ.get(key, str(default))
+    try:
+        return bool(str_to_bool(text))
+    except ValueError:
+        raise ValueError(
+            f"[parse_flag_from_env] {key} is {text!r}, expected one of "
+            f"{', '.join(_TRUE + _FALSE)}: set or unset it"
+        ) from None
 
 
 def parse_choice_from_env(key: str, default: Any = "no") -> str:

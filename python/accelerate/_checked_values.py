@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of configurations, each of the kind that its key is for: files, fields and variables bring
+texts, flags and numbers alike."""
+
+from __future__ import annotations
+
+import json
+import numbers
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from accelerate.errors import ConfigError
+from accelerate.utils.environment import str_to_bool
+
+
+class Kind(NamedTuple):
+    """What a key is for: `take` gives the value in its own type, or None where it is none such."""
+
+    expected: str
+    take: Callable[[Any], Any]
+    # Whether "3" is as good as 3.
+    reads_texts: bool = False
+
+
+def whole_number(least: int, most: int | None = None, reads_texts: bool = False) -> Kind:
+    def take(value: Any) -> int | None:
+        is_whole = _is_number(value) and float(value).is_integer()
+        return int(value) if is_whole and least <= value <= (most or value) else None
+
+    if most is None:
+        return Kind(f"a whole number of at least {least}", take, reads_texts)
+    *first, last = range(least, most + 1)
+    return Kind(f"{', '.join(map(str, first))} or {last}", take, reads_texts)
+
+
+def text_of(names: Iterable[str]) -> Kind:
+    known = list(names)
+    return Kind(f"one of {', '.join(known)}", lambda value: value if value in known else None)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _flag(value: Any) -> bool | None:
+    try:
+        return str_to_bool(str(int(value) if _is_number(value) else value), to_bool=True)
+    except ValueError:
+        return None
+
+
+NUMBER = Kind("a number", lambda value: value if _is_number(value) else None)
+# DeepSpeed and torch's variables know many words for both.
+FLAG = Kind("true or false", _flag)
+TEXT = Kind("a text", lambda value: value if isinstance(value, str) else None)
+SECTION = Kind("a section in braces", lambda value: value if isinstance(value, dict) else None)
+
+
+def number_of(value: Any) -> Any:
+    """The number that a text is; everything else as it is."""
+    if not isinstance(value, str):
+        return value
+    for convert in (int, float):
+        try:
+            return convert(value)
+        except ValueError:
+            continue
+    return value
+
+
+def described(value: Any) -> str:
+    """As a configuration writes it, and what that is."""
+    kinds = {str: "a text", bool: "a flag", int: "a number", float: "a number", list: "a list"}
+    kind = kinds.get(type(value), "a section" if isinstance(value, dict) else "")
+    shown = json.dumps(value) if kind else repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return f"{shown} ({kind or type(value).__name__})"
+
+
+def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = "") -> Any:
+    """The value in its own type. Raises `ConfigError` in one line where it is of another kind;
+    `extra` are words for what is taken beside it, `remedy` says what to do."""
+    taken = kind.take(number_of(value) if kind.reads_texts else value)
+    if taken is not None:
+        return taken
+    unquoted = kind.take(number_of(value))
+    if unquoted is not None:
+        remedy = f"write {unquoted} without quotes"
+    raise ConfigError(
+        f"[{where}] {name} is {described(value)}, expected {kind.expected}{extra}"
+        + (f"; {remedy}" if remedy else "")
+    )
