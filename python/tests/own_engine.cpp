@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tests' second strategy for Python programs, and how many bytes the tensors
-// of such a program take.
+// The tests' second strategy for Python programs, and how many bytes the
+// tensors of such a program take.
 #include <torch/csrc/utils/pybind.h>
 
 #include "parallel/host_bytes.h"

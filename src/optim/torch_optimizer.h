@@ -142,8 +142,8 @@ class TorchOptimizer final : public OptimizerAdapter {
 };
 
 /// The state that a tensor has before the first step, as torch's Adagrad makes
-/// it, for the one that is trained in its place: one number all over, so that it
-/// does not matter which slice that is.
+/// it, for the one that is trained in its place: one number all over, so that
+/// it does not matter which slice that is.
 inline StateDict TorchOptimizer::new_state(
     const Replacement& replacement) const {
   const at::NoGradGuard no_grad;

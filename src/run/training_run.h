@@ -81,9 +81,9 @@ class ACCELERATE_API TrainingRun {
   /// order, then `wire` lets them meet. `prepare` may be called several times.
   ///
   /// A model that is on its device already, where the run `places_parts` and it
-  /// is to be trained only its buffers; in `evaluation_mode` its gradients never
-  /// meet those of other ranks. Throws `UsageError` on fp16 parameters with
-  /// fp16.
+  /// is to be trained only its buffers; in `evaluation_mode` its gradients
+  /// never meet those of other ranks. Throws `UsageError` on fp16 parameters
+  /// with fp16.
   std::shared_ptr<ModelContext> prepare_model(
       ParameterSet model,
       bool evaluation_mode = false);
