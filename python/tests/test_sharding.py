@@ -43,7 +43,7 @@ COMMON = """
             return x + self.outer(torch.tanh(self.inner(self.norm(x))))
 
     class Net(torch.nn.Module):
-        "Tied, frozen and unused parameters, and buffers that training changes."
+        "Tied, frozen, unused parameters, one of no dimension, buffers that training changes."
         def __init__(self):
             super().__init__()
             self.words = torch.nn.Embedding(33, 16)
@@ -53,12 +53,13 @@ COMMON = """
             self.head = torch.nn.Linear(16, 33, bias=False)
             self.head.weight = self.words.weight
             self.blocks[1].inner.weight.requires_grad_(False)
+            self.scale = torch.nn.Parameter(torch.tensor(1.5))
 
         def forward(self, input_ids, labels=None):
             x = self.words(input_ids)
             for block in self.blocks:
                 x = block(x)
-            x = self.batch_norm(x.mean(1))
+            x = self.batch_norm(x.mean(1)) * self.scale
             return torch.nn.functional.cross_entropy(self.head(x), input_ids[:, 0])
 
     def begin(steps=2, **fields):

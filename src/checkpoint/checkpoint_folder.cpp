@@ -49,9 +49,26 @@ void make_folder(const fs::path& path) {
   }
 }
 
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    entries.push_back(it->path());
+  }
+  return entries;
+}
+
+// By hand: libtorch.so exports a remove_all of its own, which programs that link
+// it get in place of the standard library's, and which ends them.
 void take_away(const fs::path& path) {
   std::error_code ignored; // What stays is tried again by the next save.
-  fs::remove_all(path, ignored);
+  if (fs::is_directory(fs::symlink_status(path, ignored))) {
+    for (const auto& entry : entries_of(path)) {
+      take_away(entry);
+    }
+  }
+  fs::remove(path, ignored);
 }
 
 void rename_or_throw(const fs::path& from, const fs::path& to) {
@@ -111,16 +128,6 @@ UniqueFile lock(const fs::path& folder, const fs::path& target) {
       " another process is saving to '",
       target.string(),
       "'; give each run a folder of its own"));
-}
-
-std::vector<fs::path> entries_of(const fs::path& folder) {
-  std::vector<fs::path> entries;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end;
-       it.increment(error)) {
-    entries.push_back(it->path());
-  }
-  return entries;
 }
 
 std::string read_text(const fs::path& path) {
@@ -517,6 +524,11 @@ bool is_checkpoint(const fs::path& folder) {
   std::error_code ignored;
   return fs::is_regular_file(
       fs::symlink_status(folder / kManifestName, ignored));
+}
+
+bool has_rank_parts(const fs::path& folder) {
+  const auto entries = entries_of(folder);
+  return std::any_of(entries.begin(), entries.end(), is_part_of_a_rank);
 }
 
 std::vector<fs::path> complete_checkpoints(

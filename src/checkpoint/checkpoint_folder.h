@@ -116,6 +116,8 @@ ACCELERATE_API void read_checkpoint(
 
 /// Whether there is a manifest in the folder.
 ACCELERATE_API bool is_checkpoint(const std::filesystem::path& folder);
+/// Whether parts of ranks are there: with no manifest it was one.
+ACCELERATE_API bool has_rank_parts(const std::filesystem::path& folder);
 /// The complete checkpoints among the folders in `parent`, the one saved last
 /// at the end. `complain` is told of those that are damaged.
 ACCELERATE_API std::vector<std::filesystem::path> complete_checkpoints(

@@ -262,10 +262,12 @@ bool is_on_any_rank(
   });
 }
 
-void announce(const ProcessGroup& group, const std::string& operation) {
+std::shared_ptr<const bool> announce(
+    const ProcessGroup& group,
+    const std::string& operation) {
   const auto& impl = group.impl();
   if (impl->is_solo() || impl->is_shut_down() || !impl->hosts_meet()) {
-    return;
+    return std::make_shared<const bool>(true);
   }
   auto packets = at::zeros(
       {group.world_size(), static_cast<int64_t>(kPacketWords)}, at::kLong);
@@ -275,18 +277,21 @@ void announce(const ProcessGroup& group, const std::string& operation) {
       static_cast<int64_t>(stable_hash(description));
   auto exchange = std::make_shared<ProcessGroup::Work>(
       group.start_all_gather_into(packets, packet));
+  const auto is_agreed = std::make_shared<bool>(false);
   // The group holds what is to be done; it must not hold itself.
-  impl->set_unsettled(
-      [exchange, packets, operation, description](const ProcessGroup& group) {
-        const TopicScope topic(description);
-        exchange->wait();
-        for (int rank = 0; rank < group.world_size(); ++rank) {
-          if (packets[rank].const_data_ptr<int64_t>()[0] !=
-              packets[0].const_data_ptr<int64_t>()[0]) {
-            throw_mismatch(group, operation, description);
-          }
-        }
-      });
+  impl->set_unsettled([exchange, packets, operation, description, is_agreed](
+                          const ProcessGroup& group) {
+    const TopicScope topic(description);
+    exchange->wait();
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      if (packets[rank].const_data_ptr<int64_t>()[0] !=
+          packets[0].const_data_ptr<int64_t>()[0]) {
+        throw_mismatch(group, operation, description);
+      }
+    }
+    *is_agreed = true;
+  });
+  return is_agreed;
 }
 
 void settle(const ProcessGroup& group) {

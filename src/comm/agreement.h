@@ -64,8 +64,10 @@ bool is_on_any_rank(
 /// Compares `operation` across ranks as `agree` does, beside what else goes on:
 /// the next operation of the group, or `settle`, waits for it and throws
 /// `MismatchError`. Nothing in groups where hosts could not meet without
-/// waiting for a device.
-void announce(const ProcessGroup& group, const std::string& operation);
+/// waiting for a device. What is given back becomes true when all ranks have
+/// said the same, and is true where they do not compare: others may make the
+/// operation then, whatever becomes of this rank's own reason to.
+std::shared_ptr<const bool> announce(const ProcessGroup& group, const std::string& operation);
 void settle(const ProcessGroup& group);
 
 } // namespace accelerate

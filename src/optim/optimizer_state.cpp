@@ -86,7 +86,8 @@ void check_names(
   for (const auto& [key, name] : saved_group.part("parameters")) {
     saved.insert(std::get<std::string>(name));
   }
-  for (const auto& name : names) {
+  // A tied weight is there once for each of its names.
+  for (const auto& name : std::set(names.begin(), names.end())) {
     if (saved.erase(name) == 0) {
       refuse(str_cat(
           "parameter '",

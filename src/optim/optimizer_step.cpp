@@ -25,6 +25,12 @@ struct SliceEntry {
   int64_t begin;
 };
 
+// Moments have the shape of what is trained, counters do not; beside a
+// parameter without dimensions only the name tells, which is torch's too.
+bool is_counter(const SliceEntry& entry) {
+  return entry.parameter.dim() == 0 && entry.key.ends_with(".step");
+}
+
 } // namespace
 
 OptimizerStep::OptimizerStep(
@@ -276,7 +282,6 @@ NamedParameters OptimizerStep::names() const {
   return names;
 }
 
-// Moments of a slice have its shape; counters do not.
 template <class Work>
 void OptimizerStep::for_each_slice(const StateDict& state, Work&& work) const {
   for (const auto& part : parts_) {
@@ -331,7 +336,8 @@ StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
   StateDict state = saved;
   for_each_slice(saved, [&](const SliceEntry& entry) {
     const auto* whole = std::get_if<at::Tensor>(&entry.value);
-    if (whole != nullptr && whole->sizes() == entry.parameter.sizes()) {
+    if (whole != nullptr && !is_counter(entry) &&
+        whole->sizes() == entry.parameter.sizes()) {
       // Ranks of another number had it in other slices.
       state.set(
           entry.key,

@@ -112,8 +112,8 @@ void UnitGathers::end_pass() {
       kept = plan().recent(num_kept());
     }
   }
+  gather_announced();
   plan().end();
-  announced_.clear();
   release_all_but(kept);
   pass_ = ShardPass::kNone;
 }
@@ -122,7 +122,11 @@ void UnitGathers::abandon_pass() {
   at::autocast::set_autocast_cache_enabled(casts_are_cached_);
   // Ranks may have come differently far, and have seen different passes.
   plans_ = {};
-  announced_.clear();
+  try {
+    gather_announced();
+  } catch (const std::exception&) {
+    announced_.clear(); // What ended the pass is what is told.
+  }
   for (const auto& unit : gathered_) {
     {
       const auto guard = stream_.enter();
@@ -184,9 +188,29 @@ std::string UnitGathers::gather_name(const ShardUnit& unit) const {
 // use: a branch that one of them takes alone is an exception, not a hang.
 void UnitGathers::announce_ahead(const Gathered& unit) {
   if (unit.presence == Gathered::Presence::kAway &&
-      announced_.insert(unit.index).second) {
-    announce(model_.group(), gather_name(unit.unit()));
+      !announced_.contains(unit.index)) {
+    announced_[unit.index] = announce(model_.group(), gather_name(unit.unit()));
   }
+}
+
+// Ranks that go on where this one ends its pass gather what all have agreed
+// on. Without it, what this rank does next would meet their gather: Gloo ends
+// the process where sizes differ.
+void UnitGathers::gather_announced() {
+  if (announced_.empty()) {
+    return;
+  }
+  settle(model_.group());
+  std::vector<size_t> agreed;
+  for (const auto& [index, is_agreed] : announced_) {
+    if (*is_agreed) {
+      agreed.push_back(index);
+    }
+  }
+  for (const size_t index : agreed) {
+    start_gather(*gathered_[index]);
+  }
+  announced_.clear();
 }
 
 void UnitGathers::start_gather(Gathered& gathered) {

@@ -6,8 +6,8 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +56,7 @@ class UnitGathers {
   std::string gather_name(const ShardUnit& unit) const;
   void begin_use(Gathered& unit);
   void announce_ahead(const Gathered& unit);
+  void gather_announced();
   void start_gather(Gathered& unit);
   void finish_gather(Gathered& unit);
   void let_go(Gathered& unit);
@@ -68,8 +69,8 @@ class UnitGathers {
   ShardPass pass_ = ShardPass::kNone;
   bool casts_are_cached_ = true;
   std::array<UsePlan, 4> plans_;
-  /// Units whose coming gather ranks have compared.
-  std::set<size_t> announced_;
+  /// Units whose coming gather ranks compare, and whether they have agreed.
+  std::map<size_t, std::shared_ptr<const bool>> announced_;
   bool is_stale_ = false;
 };
 

@@ -162,6 +162,16 @@ TEST(MergeWeights, RefusesWhatItCannotMerge) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("has neither model.safetensors nor"));
   EXPECT_FALSE(fs::exists(target));
+
+  // Of a checkpoint without its manifest, only what is no slice is in the file.
+  const auto merged = reference_file("sharded") / "merged";
+  for (const char* name : {"model.safetensors", "rank_0-at-4.safetensors"}) {
+    fs::copy_file(merged, folder.path() / name);
+  }
+  result = run_process({kProgram, "merge-weights", folder.path(), target});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("has no checkpoint.json"));
+  EXPECT_FALSE(fs::exists(target));
 }
 
 TEST(MergeWeights, RunsNothingOfAPickle) {

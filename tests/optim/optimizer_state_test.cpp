@@ -135,6 +135,21 @@ TEST_P(OptimizerState, GoesOnAsIfNothingHadHappened) {
   }
 }
 
+// LibTorch's parameters() lists a tied weight once for each of its names.
+TEST(OptimizerState, HoldsATiedWeightThatIsListedTwice) {
+  NetImpl net;
+  net.register_parameter("tied", net.layer->weight);
+  const NamedParameters names = named_parameters(net);
+  optim::AdamW optimizer(net.parameters());
+  step(net, optimizer, 1, 2);
+  const StateDict state = optimizer_state(optimizer, names);
+  optim::AdamW other(net.parameters());
+  load_optimizer_state(other, names, state);
+  const StateDict loaded = optimizer_state(other, names);
+  const char* key = "state.tied.exp_avg";
+  EXPECT_TRUE(loaded.get<Tensor>(key).equal(state.get<Tensor>(key)));
+}
+
 TEST(OptimizerState, HasReadableNames) {
   NetImpl net;
   optim::AdamW optimizer(
@@ -150,7 +165,7 @@ TEST(OptimizerState, HasReadableNames) {
   EXPECT_EQ(state.get<Tensor>("state.layer.bias.step").item<float>(), 1);
   EXPECT_EQ(state.get<Tensor>("state.layer.weight.step").item<float>(), 4);
   EXPECT_EQ(
-      state.get<Tensor>("state.layer.weight.exp_avg").sizes(),
+      state.get<Tensor>("state.tied.exp_avg").sizes(),
       net.layer->weight.sizes());
   // The names of an engine's parameter set serve as well.
   const ParameterSet set = {

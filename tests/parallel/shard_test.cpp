@@ -6,7 +6,9 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <stdexcept>
 #include <thread>
 
 #include "accelerate/accelerate.h"
@@ -59,6 +61,7 @@ struct NetImpl : torch::nn::Module {
       register_module("unused", torch::nn::Linear(3, 3));
     }
     head = register_parameter("head", words->weight);
+    scale = register_parameter("scale", torch::zeros({})); // No dimension.
     const torch::NoGradGuard no_grad;
     double shift = 0;
     for (auto& p : parameters()) {
@@ -74,18 +77,23 @@ struct NetImpl : torch::nn::Module {
             ? norm(h)
             : torch::layer_norm(h, {kWidth}, norm->weight, norm->bias);
     for (int64_t i = 0; i < num_layers; ++i) {
+      if (i == fails_before) {
+        throw std::domain_error("a mistake of the user's");
+      }
       auto block = std::dynamic_pointer_cast<BlockImpl>(
           layers->ptr(static_cast<size_t>(i)));
       h = again ? recompute(
                       [block](const Tensor& x) { return block->forward(x); }, h)
                 : block->forward(h);
     }
-    return torch::matmul(h, head.t());
+    return torch::matmul(h, head.t()) * scale;
   }
   torch::nn::Embedding words;
   torch::nn::BatchNorm1d norm;
   torch::nn::ModuleList layers;
   Tensor head;
+  Tensor scale;
+  std::optional<int64_t> fails_before;
 };
 TORCH_MODULE(Net);
 
@@ -747,6 +755,39 @@ TEST(Sharded, NamesABranchThatOneRankTakes) {
   });
   ASSERT_EQ(messages.size(), 2u);
   EXPECT_THAT(messages, Each(HasSubstr("gather of unit 'layers.")));
+}
+
+// The others gather what all have agreed on, and the one that left its forward
+// does too: sizes that differ would end the process inside of Gloo.
+TEST(Sharded, NamesAForwardThatOneRankLeft) {
+  for (int64_t place = 0; place < 4; ++place) {
+    std::atomic<int> num_named = 0;
+    run_ranks(2, [&](ProcessGroup group) {
+      Accelerator accelerator(
+          with({.process_group = group}, {.stage = ShardStage::kParameters}));
+      Net model;
+      auto net = accelerator.prepare(model);
+      const auto tokens = tokens_of(0, 0);
+      const auto train = [&] {
+        accelerator.backward(net(tokens, false).sum());
+      };
+      for (int step = 0; step < 3; ++step) {
+        train();
+      }
+      if (group.rank() == 1) {
+        model->fails_before = place;
+        EXPECT_THROW(net(tokens, false), std::domain_error);
+        model->fails_before.reset();
+      }
+      try {
+        train();
+      } catch (const MismatchError&) {
+        ++num_named;
+      }
+      train();
+    });
+    EXPECT_EQ(num_named, 2) << place;
+  }
 }
 
 const RankBodyRegistration kKilledInGather(
