@@ -145,7 +145,7 @@ class ACCELERATE_API Accelerator {
   /// of processes may load it; generators are then not restored, which is said
   /// on stderr. Throws `DataError` where it is damaged and `UsageError` where
   /// other objects were prepared, both before anything is changed;
-  /// `SystemError` where there is none.
+  /// `SystemError` where there is none. A collective where models are sharded.
   void load_state(const std::filesystem::path& folder = "latest");
   /// What `load_state("latest")` would load; nothing at the first start of a
   /// run. Damaged and unfinished ones do not count.

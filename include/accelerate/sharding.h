@@ -30,11 +30,13 @@ struct ACCELERATE_API ShardingOptions {
   /// Parameters travel in units, each those whose names begin with one of these
   /// ("encoder.layers.0"); the longest that fits counts. Where none is given,
   /// each block of the outermost lists is one ("layers.0", "layers.1").
-  /// Parameters that fit nowhere are one more unit.
+  /// Parameters that fit nowhere are one more unit; a tied one goes by the
+  /// first of its names.
   std::vector<std::string> units = {};
   /// Units of fewer numbers than this join those that fit nowhere.
   int64_t min_unit_numbers = 65'536;
-  /// With `kParameters`: how many units are gathered ahead of the one in use.
+  /// With `kParameters`: how many units are gathered ahead of the one in use,
+  /// at least 1.
   int64_t prefetch = 1;
   /// What gradients travel in: as they are trained, or bf16, which is half as
   /// much and rounds each rank's gradients and their sum. Parameters travel as

@@ -67,7 +67,9 @@ bool is_on_any_rank(
 /// waiting for a device. What is given back becomes true when all ranks have
 /// said the same, and is true where they do not compare: others may make the
 /// operation then, whatever becomes of this rank's own reason to.
-std::shared_ptr<const bool> announce(const ProcessGroup& group, const std::string& operation);
+std::shared_ptr<const bool> announce(
+    const ProcessGroup& group,
+    const std::string& operation);
 void settle(const ProcessGroup& group);
 
 } // namespace accelerate

@@ -165,7 +165,7 @@ TEST(OptimizerState, HasReadableNames) {
   EXPECT_EQ(state.get<Tensor>("state.layer.bias.step").item<float>(), 1);
   EXPECT_EQ(state.get<Tensor>("state.layer.weight.step").item<float>(), 4);
   EXPECT_EQ(
-      state.get<Tensor>("state.tied.exp_avg").sizes(),
+      state.get<Tensor>("state.layer.weight.exp_avg").sizes(),
       net.layer->weight.sizes());
   // The names of an engine's parameter set serve as well.
   const ParameterSet set = {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/temp_dir.h"
 
+#include <ftw.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -17,9 +20,16 @@ TempDir::TempDir() {
   path_ = pattern;
 }
 
+// Not by remove_all: beside libtorch.so it is torch's, which crashes.
 TempDir::~TempDir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  constexpr int kOpenFolders = 16;
+  nftw(
+      path_.c_str(),
+      [](const char* path, const struct stat*, int, FTW*) {
+        return std::remove(path);
+      },
+      kOpenFolders,
+      FTW_DEPTH | FTW_PHYS);
 }
 
 std::filesystem::path TempDir::write(
