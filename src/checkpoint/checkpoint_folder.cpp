@@ -59,8 +59,8 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return entries;
 }
 
-// By hand: libtorch.so exports a remove_all of its own, which programs that link
-// it get in place of the standard library's, and which ends them.
+// By hand: libtorch.so exports a remove_all of its own, which programs that
+// link it get in place of the standard library's, and which ends them.
 void take_away(const fs::path& path) {
   std::error_code ignored; // What stays is tried again by the next save.
   if (fs::is_directory(fs::symlink_status(path, ignored))) {
