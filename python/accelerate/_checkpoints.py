@@ -487,6 +487,12 @@ def load_original(
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
 ) -> None:
+    if accelerator._shards:
+        raise UsageError(
+            f"[load_state] got {folder}, which has the original's layout for whole models, with "
+            "sharded ones, expected a checkpoint of ours; load it once without sharding, and give "
+            "what save_state writes then"
+        )
     files = checkpointing.custom_states(folder)
     if len(files) != len(accelerator._custom_objects):
         raise UsageError(

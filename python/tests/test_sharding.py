@@ -401,8 +401,14 @@ SAVE = COMMON + """
     found = accelerator.get_state_dict(light)
     assert all(torch.equal(value, expected[name]) for name, value in found.items())
     light(**next(iter(batches(accelerator))))
-    # One process alone gets an answer, and nobody waits.
     wait = accelerator.wait_for_everyone
+    # As the original saves whole models.
+    if rank == 0:
+        os.mkdir("originals")
+        open("originals/random_states_0.pkl", "wb").close()
+    wait()
+    refused(lambda: accelerator.load_state("originals"), "layout for whole models")
+    # One process alone gets an answer, and nobody waits.
     refused(lambda: accelerator.save_state("other") if rank == 0 else wait(), "save_state")
     refused(lambda: accelerator.save_model(light, "other") if rank == 0 else wait(), "save_model")
     print("saved", rank)
