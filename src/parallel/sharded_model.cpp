@@ -4,8 +4,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "accelerate/error.h"
+#include "base/stable_hash.h"
 #include "base/str.h"
 #include "comm/agreement.h"
 #include "parallel/lazy_storage.h"
@@ -70,22 +72,65 @@ ShardedModel::ShardedModel(
   are_parts_read_ = agree_on_parts();
 }
 
+// Which units every rank can read its part of. Parts of files that are not the
+// same would make a model that nobody saved, so ranks compare a few numbers of
+// each parameter.
 std::vector<bool> ShardedModel::agree_on_parts() const {
-  std::string own;
+  std::vector<uint64_t> own;
   for (const auto& plan : plans_) {
     const bool are_read = std::all_of(
         plan.members.begin(), plan.members.end(), [&](size_t member) {
           return is_read_in_parts(model_.parameters[member]);
         });
-    own += are_read ? '1' : '0';
+    own.push_back(are_read ? sample(plan) : kNotRead);
   }
+  const auto all = everyone_.all_gather_bytes(
+      {reinterpret_cast<const char*>(own.data()),
+       own.size() * sizeof(uint64_t)});
   std::vector<bool> agreed(plans_.size(), true);
-  for (const auto& flags : everyone_.all_gather_bytes(own)) {
-    for (size_t i = 0; i < agreed.size(); ++i) {
-      agreed[i] = agreed[i] && flags.at(i) == '1';
+  for (size_t i = 0; i < agreed.size(); ++i) {
+    int other = -1;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      uint64_t theirs = 0;
+      std::memcpy(
+          &theirs, all[rank].data() + i * sizeof(theirs), sizeof(theirs));
+      agreed[i] = agreed[i] && theirs != kNotRead;
+      if (theirs != own[i]) {
+        other = static_cast<int>(rank);
+      }
+    }
+    if (agreed[i] && other >= 0) {
+      throw MismatchError(str_cat(
+          "[prepare] rank ",
+          everyone_.rank(),
+          " reads other numbers for '",
+          model_.names[plans_[i].members.front()],
+          "' or its neighbours than rank ",
+          other,
+          "; all ranks must see the same files"));
     }
   }
   return agreed;
+}
+
+uint64_t ShardedModel::sample(const ShardUnitPlan& plan) const {
+  constexpr int64_t kNumbers = 16;
+  std::string numbers;
+  for (const size_t member : plan.members) {
+    const auto& parameter = model_.parameters[member];
+    const auto size = std::min(kNumbers, parameter.numel());
+    if (size == 0) {
+      continue;
+    }
+    const auto part =
+        at::empty({size}, at::TensorOptions().dtype(parameter.scalar_type()));
+    for (const auto begin : {int64_t(0), (parameter.numel() - size) / 2}) {
+      read_deferred_part(parameter, begin, part);
+      numbers.append(
+          static_cast<const char*>(part.const_data_ptr()), part.nbytes());
+    }
+  }
+  return std::max(stable_hash(numbers), kNotRead + 1);
 }
 
 bool ShardedModel::add_unit() {

@@ -117,7 +117,11 @@ class ShardedModel {
     int64_t place = 0;
   };
 
+  /// In place of a sample of numbers.
+  static constexpr uint64_t kNotRead = 0;
   std::vector<bool> agree_on_parts() const;
+  /// Of the numbers of its parameters, in one.
+  uint64_t sample(const ShardUnitPlan& plan) const;
   OwnRange own_range(const ShardUnit& unit, size_t member, int64_t num_numbers)
       const;
   at::Tensor share_values(const ShardUnit& unit) const;

@@ -162,6 +162,22 @@ TEST(EmptyWeights, AreThoseOfTheFileInEveryStageAndOnAnyNumberOfRanks) {
   }
 }
 
+// A copy on one host that is older than the others'.
+TEST(EmptyWeights, OfFilesThatAreNotTheSameAreRefusedOnAllRanks) {
+  TempDir folder;
+  write_tower(folder.path() / "0", 20, 3);
+  write_tower(folder.path() / "1", 20, 3);
+  run_ranks(2, [&](ProcessGroup group) {
+    Tower tower = empty_tower(20, 3);
+    load_weights(*tower, folder.path() / std::to_string(group.rank()));
+    Accelerator accelerator(tower_options(group, ShardStage::kParameters));
+    EXPECT_THAT(
+        [&] { accelerator.prepare(tower); },
+        ThrowsMessage<MismatchError>(
+            HasSubstr("all ranks must see the same files")));
+  });
+}
+
 TEST(EmptyWeights, OfTheMainRankGoToAllWhereTheyAreDrawn) {
   for (const auto stage : {ShardStage::kGradients, ShardStage::kParameters}) {
     std::vector<std::map<std::string, Tensor>> seen(2);
