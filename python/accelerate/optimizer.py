@@ -61,8 +61,11 @@ def move_to_device(state: Any, device: Any) -> Any:
     return send_to_device(state, device)
 
 
-def _is_like(value: Any, parameter: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape
+def _is_like(key: str, value: Any, parameter: torch.Tensor) -> bool:
+    """Whether state is one number for each of the parameter's. Beside one of no dimension only its
+    name tells the count of steps, as in torch's own load_state_dict."""
+    is_counter = parameter.dim() == 0 and key == "step"
+    return isinstance(value, torch.Tensor) and value.shape == parameter.shape and not is_counter
 
 
 def _is_new(state: dict, parameter: torch.Tensor) -> bool:
@@ -71,8 +74,8 @@ def _is_new(state: dict, parameter: torch.Tensor) -> bool:
     return not state.get("step", 0) and all(
         not isinstance(value, torch.Tensor)
         or value.dim() == 0
-        or (_is_like(value, parameter) and bool((value == value.flatten()[:1]).all()))
-        for value in state.values()
+        or (_is_like(key, value, parameter) and bool((value == value.flatten()[:1]).all()))
+        for key, value in state.items()
     )
 
 
@@ -107,7 +110,7 @@ class _Adapter:
         for _, before, new in made:
             state[new] = {
                 key: torch.full_like(new, value.flatten()[0].item())
-                if _is_like(value, before) and before.numel() > 0
+                if _is_like(key, value, before) and before.numel() > 0
                 else value
                 for key, value in state.pop(before).items()
             }
