@@ -8,10 +8,8 @@ import atexit
 import linecache
 import os
 import re
-import sys
 import sysconfig
 import threading
-from types import FrameType
 from typing import Any
 
 import torch
@@ -44,46 +42,40 @@ def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
     """The frames of the main thread, the innermost first, and whether they are the user's; the
     collective of torch.distributed's that it is in, or nothing; and what tells this call of it
     from another."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
     frames: list[tuple[str, bool]] = []
-    operation, call = ("", 0) if frame is None else _awaited_handle(frame)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename.endswith(_COLLECTIVES) and not code.co_name.startswith("_"):
-            # The outermost: collectives are made of others.
-            operation = _describe(frame)
-            call = hash((id(frame), frame.f_lasti, _sequence_number())) % 2**64
-        frames.append((_text(frame), not _is_library(code.co_filename)))
-        frame = frame.f_back
+    operation, call = "", 0
+    main = threading.main_thread().ident or 0
+    for file, function, number, place, values in _C.running_frames(main, _COLLECTIVES, dist.Work):
+        line = linecache.getline(file, number).strip()
+        if file.endswith(_COLLECTIVES):
+            if not function.startswith("_"):
+                # The outermost: collectives are made of others.
+                operation = _describe(function, values)
+                call = hash((place, _sequence_number())) % 2**64
+        elif not frames:
+            operation, call = _awaited_handle(line, place, values)
+        text = f"{file}:{number} in {function}"
+        frames.append((f"{text}: {line}" if line else text, not _is_library(file)))
     return frames, operation, call
 
 
-def _awaited_handle(frame: FrameType) -> tuple[str, int]:
+def _awaited_handle(line: str, place: tuple[int, int], handles: dict[str, Any]) -> tuple[str, int]:
     """The `wait()` of a handle that `async_op=True` gave: it has no frame of its own, but the line
     of the innermost one names the handle."""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     for name in re.findall(r"(\w+)\.wait\(", line):
-        handle = frame.f_locals.get(name, frame.f_globals.get(name))
-        if isinstance(handle, dist.Work) and not handle.is_completed():
-            return f"wait() of '{name}'", hash((id(frame), frame.f_lasti, id(handle))) % 2**64
+        handle = handles.get(name)
+        if handle is not None and not handle.is_completed():
+            return f"wait() of '{name}'", hash((place, id(handle))) % 2**64
     return "", 0
-
-
-def _text(frame: FrameType) -> str:
-    code = frame.f_code
-    line = linecache.getline(code.co_filename, frame.f_lineno).strip()
-    place = f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
-    return f"{place}: {line}" if line else place
 
 
 def _is_library(filename: str) -> bool:
     return filename.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in filename
 
 
-def _describe(frame: FrameType) -> str:
-    name = frame.f_code.co_name
+def _describe(name: str, values: dict[str, Any]) -> str:
     for argument in ("tensor", "input_tensor", "input", "output", "tensor_list"):
-        value: Any = frame.f_locals.get(argument)
+        value = values.get(argument)
         if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, torch.Tensor):

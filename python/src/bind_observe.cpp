@@ -3,6 +3,7 @@
 #include "observe/rank_record.h"
 #include "observe/script_stack.h"
 #include "python/src/binders.h"
+#include "python/src/running_frames.h"
 
 namespace accelerate::python {
 namespace {
@@ -45,6 +46,12 @@ void bind_observe(py::module_& module) {
       "unwatch_script",
       &drop_script_stack,
       py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "running_frames",
+      &running_frames,
+      py::arg("thread"),
+      py::arg("collectives_file"),
+      py::arg("handle"));
   module.def("enter_data", [] {
     return static_cast<int>(RankRecord::of_this_thread().enter(Part::kData));
   });

@@ -9,11 +9,11 @@
 #include <mutex>
 #include <set>
 #include <sstream>
-#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/background_thread.h"
 #include "base/str.h"
 #include "comm/quiet_log.h"
 
@@ -324,7 +324,7 @@ HangExchange::HangExchange(
   talk_->membership = membership_;
   talk_->sign_in();
   [[maybe_unused]] static const int registered = std::atexit(end_talks);
-  std::thread([talk = talk_] { talk->run(); }).detach();
+  background_thread([talk = talk_] { talk->run(); }).detach();
 }
 
 HangExchange::~HangExchange() {

@@ -2,21 +2,16 @@
 #include "hardware/gpu_use.h"
 
 #include <chrono>
-#include <csignal>
 #include <utility>
+
+#include "base/background_thread.h"
 
 namespace accelerate {
 
 GpuUse::GpuUse(const std::vector<GpuKind>& kinds, EnvLookup env, int place)
     : place_(place) {
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ =
-      std::thread([this, kinds, env = std::move(env)] { sample(kinds, env); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = background_thread(
+      [this, kinds, env = std::move(env)] { sample(kinds, env); });
 }
 
 GpuUse::~GpuUse() {

@@ -4,7 +4,8 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
+
+#include "base/background_thread.h"
 
 namespace accelerate {
 namespace {
@@ -55,7 +56,7 @@ std::optional<ScriptStack> script_stack() {
   const uint64_t before = asker.num_answers;
   if (!asker.is_asking) {
     asker.is_asking = true;
-    std::thread([&asker, take = asker.take] {
+    background_thread([&asker, take = asker.take] {
       auto answer = take();
       const std::lock_guard<std::mutex> answered(asker.mutex);
       asker.answer = std::move(answer);

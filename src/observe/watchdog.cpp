@@ -2,7 +2,6 @@
 #include "observe/watchdog.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <thread>
 
 #include "accelerate/error.h"
+#include "base/background_thread.h"
 #include "base/parse.h"
 #include "base/printable.h"
 #include "base/str.h"
@@ -129,13 +129,7 @@ void Watchdog::start() {
   runner = new Runner;
   runner->owner = owner_;
   runner->wake = UniqueFile(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  // Signals are for the threads of the program.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  runner->thread = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  runner->thread = background_thread([this] { run(); });
 }
 
 std::vector<Membership*> Watchdog::memberships() {
