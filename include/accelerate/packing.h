@@ -41,7 +41,8 @@ struct PackOptions {
 /// be cut into the parts of several processes (`split_batches`,
 /// `dispatch_batches`). `PackedBatchSampler` (`packed_batches.h`) chooses
 /// samples that fit. Throws `UsageError` for tensors that are not on the CPU,
-/// for shapes that do not belong together and for what does not fit `options`.
+/// for shapes that do not belong together, for sequences without a token and
+/// for what does not fit `options`.
 ACCELERATE_API ModelInputs
 pack(const ModelInputs& padded, const PackOptions& options = {});
 

@@ -103,6 +103,7 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
 };
 
 void check_rows(
+    const char* operation,
     const at::Tensor& residual,
     std::initializer_list<at::Tensor> rows,
     std::initializer_list<at::Tensor> channels,
@@ -120,7 +121,9 @@ void check_rows(
   }
   if (!fits) {
     throw UsageError(str_cat(
-        "[add_dropout_layer_norm] got a residual of ",
+        "[",
+        operation,
+        "] got rows of ",
         c10::toString(residual.scalar_type()),
         residual.sizes(),
         ", expected floating-point numbers, a branch of the same type and "
@@ -217,7 +220,7 @@ at::Tensor layer_norm(
     const at::Tensor& weight,
     const at::Tensor& bias,
     double epsilon) {
-  check_rows(x, {}, {weight, bias}, 0);
+  check_rows("layer_norm", x, {}, {weight, bias}, 0);
   return AddNorm::apply(
       x, Given(), Given(), Given(weight), Given(bias), 0.0, epsilon)[0];
 }
@@ -227,7 +230,7 @@ at::Tensor add_dropout(
     const at::Tensor& branch,
     const at::Tensor& branch_bias,
     double dropout) {
-  check_rows(residual, {branch}, {branch_bias}, dropout);
+  check_rows("add_dropout", residual, {branch}, {branch_bias}, dropout);
   return AddNorm::apply(
       residual,
       Given(branch),
@@ -246,7 +249,12 @@ SumAndNorm add_dropout_layer_norm(
     const at::Tensor& bias,
     double dropout,
     double epsilon) {
-  check_rows(residual, {branch}, {branch_bias, weight, bias}, dropout);
+  check_rows(
+      "add_dropout_layer_norm",
+      residual,
+      {branch},
+      {branch_bias, weight, bias},
+      dropout);
   const auto results = AddNorm::apply(
       residual,
       Given(branch),

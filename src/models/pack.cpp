@@ -92,13 +92,17 @@ ModelInputs pack(const ModelInputs& padded, const PackOptions& options) {
                                ? padded.attention_mask.ne(0)
                                : at::ones(ids_BT.sizes(), at::kBool);
   const auto lengths_B = is_token_BT.sum(1);
+  if (!lengths_B.all().item<bool>()) {
+    throw UsageError(str_cat(
+        "[pack] attention_mask has no token in row ",
+        lengths_B.argmin().item<int64_t>(),
+        ", expected at least one in each; leave empty sequences out"));
+  }
   const int64_t num_real = lengths_B.sum().item<int64_t>();
   const int64_t num_tokens =
-      size_of("num_tokens", options.num_tokens, std::max<int64_t>(1, num_real));
+      size_of("num_tokens", options.num_tokens, num_real);
   const int64_t max_length = size_of(
-      "max_length",
-      options.max_length,
-      std::max<int64_t>(1, lengths_B.max().item<int64_t>()));
+      "max_length", options.max_length, lengths_B.max().item<int64_t>());
   // Sequences of full length, and one of what is left, fill up the row.
   const int64_t num_missing = num_tokens - num_real;
   const int64_t num_fillers = (num_missing + max_length - 1) / max_length;

@@ -152,10 +152,21 @@ void watch_this_thread(const ProcessGroup& group) {
 
 Mesh mesh_of(const ProcessGroup& group, const ShardingOptions& shard) {
   const int size = group.world_size();
+  const int replicas = shard.num_replicas;
+  const int stage = static_cast<int>(shard.stage);
+  if (stage < 0 || stage > static_cast<int>(ShardStage::kParameters) ||
+      (stage == 0 && replicas != 1)) {
+    throw ConfigError(str_cat(
+        "[Accelerator] got .shard with stage ",
+        stage,
+        " and num_replicas ",
+        replicas,
+        ", expected a stage from 0 to 3, and replicas of stages from 1 on; "
+        "choose a ShardStage"));
+  }
   if (shard.stage == ShardStage::kNone) {
     return Mesh(group, {{Mesh::kReplicate, size}});
   }
-  const int replicas = shard.num_replicas;
   if (replicas < 1 || (size > 1 && size % replicas != 0)) {
     throw ConfigError(str_cat(
         "[Accelerator] got .shard with num_replicas ",

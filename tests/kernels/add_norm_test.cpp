@@ -38,13 +38,17 @@ TEST(AddNorm, DropsAsOftenAsItIsTold) {
 TEST(AddNorm, RefusesWhatDoesNotFit) {
   const auto x = torch::randn({3, 8});
   const auto w = torch::ones({8});
-  const auto refused = [](auto&& act) {
-    EXPECT_THAT(act, ThrowsMessage<UsageError>(HasSubstr("[add_dropout")));
+  const auto refused = [](auto&& act, const char* operation) {
+    EXPECT_THAT(act, ThrowsMessage<UsageError>(HasSubstr(operation)));
   };
-  refused([&] { kernels::layer_norm(x, torch::ones({7}), w, 1e-5); });
-  refused([&] { kernels::layer_norm(x, w.to(torch::kHalf), w, 1e-5); });
-  refused([&] { kernels::add_dropout(x, x[0], w, 0.1); });
-  refused([&] { kernels::add_dropout(x, x, w, 1.5); });
+  refused(
+      [&] { kernels::layer_norm(x, torch::ones({7}), w, 1e-5); },
+      "[layer_norm] got");
+  refused(
+      [&] { kernels::layer_norm(x, w.to(torch::kHalf), w, 1e-5); },
+      "[layer_norm] got");
+  refused([&] { kernels::add_dropout(x, x[0], w, 0.1); }, "[add_dropout] got");
+  refused([&] { kernels::add_dropout(x, x, w, 1.5); }, "[add_dropout] got");
 }
 
 } // namespace

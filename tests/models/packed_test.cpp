@@ -91,6 +91,9 @@ TEST(Pack, RefusesWhatDoesNotFit) {
   wrong.attention_mask = torch::ones({3, 2});
   expect_refused(wrong, {}, "attention_mask is of shape [3, 2]");
   wrong = batch;
+  wrong.attention_mask[1].zero_();
+  expect_refused(wrong, {}, "no token in row 1");
+  wrong = padded_batch();
   wrong.labels = torch::ones({2});
   expect_refused(wrong, {}, "labels is of shape [2]");
   wrong.labels = torch::ones({3});

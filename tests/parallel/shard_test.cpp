@@ -118,7 +118,7 @@ AcceleratorOptions with(AcceleratorOptions options, const Case& c) {
   options.cpu = true;
   options.ddp.find_unused_parameters = c.has_unused;
   options.shard = {.stage = c.stage, .min_unit_numbers = 1};
-  options.shard.num_replicas = c.replicas;
+  options.shard.num_replicas = c.stage == ShardStage::kNone ? 1 : c.replicas;
   if (c.reduces_bf16) {
     options.shard.reduce_dtype = Precision::kBf16;
   }
@@ -447,6 +447,18 @@ TEST(Sharded, CutsEachReplicaOverItsOwnRanks) {
         [&] { Accelerator{options}; },
         ThrowsMessage<ConfigError>(HasSubstr("num_replicas 3 on 4")));
   });
+}
+
+TEST(Sharded, WantsAStageThatThereIs) {
+  AcceleratorOptions options{.cpu = true};
+  options.shard.stage = static_cast<ShardStage>(4);
+  EXPECT_THAT(
+      [&] { Accelerator{options}; },
+      ThrowsMessage<ConfigError>(HasSubstr("stage 4 and num_replicas 1")));
+  options.shard = {.num_replicas = 2};
+  EXPECT_THAT(
+      [&] { Accelerator{options}; },
+      ThrowsMessage<ConfigError>(HasSubstr("stage 0 and num_replicas 2")));
 }
 
 TEST(Sharded, LeavesIgnoredParametersWhole) {
