@@ -10,9 +10,9 @@ namespace accelerate::python {
 
 /// Of each frame of `thread`, the innermost first: file, function, line, what
 /// tells this call from another (two numbers), and the variables asked for:
-/// all where the file ends with `collectives_file`, and what the innermost frame
-/// sees of type `handle`. Nothing of it changes while it is taken, and no frame
-/// lives longer for it.
+/// all where the file ends with `collectives_file`, and what the innermost
+/// frame sees of type `handle`. Nothing of it changes while it is taken, and no
+/// frame lives longer for it.
 pybind11::list running_frames(
     unsigned long thread,
     const std::string& collectives_file,
