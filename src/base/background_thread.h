@@ -10,19 +10,23 @@ namespace accelerate {
 
 /// A thread that leaves signals to those of the program. Its own faults are
 /// not left: blocked, they would end the process past every handler, without
-/// a word.
+/// a word. Throws `std::system_error` where the system refuses a thread.
 inline std::thread background_thread(std::function<void()> run) {
-  sigset_t others;
-  sigset_t before;
-  sigfillset(&others);
-  for (const int fault :
-       {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) {
-    sigdelset(&others, fault);
-  }
-  pthread_sigmask(SIG_SETMASK, &others, &before);
-  std::thread thread(std::move(run));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  struct Mask {
+    Mask() {
+      sigset_t others;
+      sigfillset(&others);
+      for (const int fault :
+           {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) {
+        sigdelset(&others, fault);
+      }
+      pthread_sigmask(SIG_SETMASK, &others, &before);
+    }
+    ~Mask() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    sigset_t before;
+  };
+  const Mask mask;
+  return std::thread(std::move(run));
 }
 
 } // namespace accelerate

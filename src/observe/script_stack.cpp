@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/script_stack.h"
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <system_error>
 
 #include "base/background_thread.h"
 
@@ -21,7 +24,9 @@ struct Asker {
   std::mutex mutex;
   std::condition_variable changed;
   TakeScriptStack take;
-  bool is_asking = false;
+  /// The process whose thread asks: a child that was forked meanwhile has none.
+  pid_t asking = 0;
+  bool is_asking() const { return asking == getpid(); }
   uint64_t num_answers = 0;
   ScriptStack answer;
 };
@@ -38,7 +43,7 @@ void drop_script_stack() {
   auto& asker = Asker::instance();
   std::unique_lock<std::mutex> lock(asker.mutex);
   asker.take = nullptr;
-  asker.changed.wait(lock, [&] { return !asker.is_asking; });
+  asker.changed.wait(lock, [&] { return !asker.is_asking(); });
 }
 
 bool has_script_stack() {
@@ -54,16 +59,20 @@ std::optional<ScriptStack> script_stack() {
     return std::nullopt;
   }
   const uint64_t before = asker.num_answers;
-  if (!asker.is_asking) {
-    asker.is_asking = true;
-    background_thread([&asker, take = asker.take] {
-      auto answer = take();
-      const std::lock_guard<std::mutex> answered(asker.mutex);
-      asker.answer = std::move(answer);
-      ++asker.num_answers;
-      asker.is_asking = false;
-      asker.changed.notify_all();
-    }).detach();
+  if (!asker.is_asking()) {
+    try {
+      background_thread([&asker, take = asker.take] {
+        auto answer = take();
+        const std::lock_guard<std::mutex> answered(asker.mutex);
+        asker.answer = std::move(answer);
+        ++asker.num_answers;
+        asker.asking = 0;
+        asker.changed.notify_all();
+      }).detach();
+    } catch (const std::system_error&) {
+      return std::nullopt; // No more threads: a watcher ends no run.
+    }
+    asker.asking = getpid();
   }
   if (!asker.changed.wait_for(
           lock, kScriptPatience, [&] { return asker.num_answers > before; })) {

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -76,6 +78,28 @@ TEST(ScriptStack, ThatDoesNotComeIsNotWaitedForForEver) {
   is_over = true;
   drop_script_stack();
   EXPECT_FALSE(script_stack().has_value());
+}
+
+TEST(ScriptStack, ThatAChildOfAForkHasNotAskedForIsNotWaitedFor) {
+  std::atomic<bool> is_over = false;
+  set_script_stack([&] {
+    while (!is_over) {
+      std::this_thread::sleep_for(1ms);
+    }
+    return ScriptStack{};
+  });
+  EXPECT_FALSE(script_stack().has_value());
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    drop_script_stack();
+    _exit(0);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  is_over = true;
+  drop_script_stack();
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Record, SaysWhatAThreadIsIn) {
