@@ -223,7 +223,13 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
     if ignored is None:
         return []
     if isinstance(ignored, str):
-        pattern = re.compile(ignored)
+        try:
+            pattern = re.compile(ignored)
+        except re.error as error:
+            raise UsageError(
+                f"[FSDP] ignored_modules is {ignored!r}, expected a pattern of modules' names: "
+                f"{error}"
+            ) from None
         found = [part for name, part in model.named_modules() if pattern.fullmatch(name)]
     else:
         # Some may be another model's.

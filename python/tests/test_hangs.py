@@ -217,6 +217,68 @@ def test_the_doctor_asks_a_running_job(tmp_path: Path) -> None:
     assert re.search(r"rank 0 of 2 .*\n(.*\n)*.*script.py:\d+ in <module>: dist.all", answers[-1])
 
 
+# A wait that is over shortly before it would be told of, and then one that is not.
+KEEPING = """
+import time
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+
+def keep_the_interpreter(seconds):
+    begin = time.monotonic()
+    sum(range(10**7))
+    sum(range(int(10**7 * seconds / (time.monotonic() - begin))))
+
+accelerator = Accelerator(cpu=True)
+x = torch.ones(3)
+dist.all_reduce(x)
+if accelerator.process_index == 0:
+    time.sleep(1.7)
+dist.all_reduce(x)
+if accelerator.process_index == 1:
+    keep_the_interpreter(9)
+dist.all_reduce(x)
+accelerator.end_training()
+"""
+
+
+def test_a_wait_that_follows_another_is_told_of(tmp_path: Path) -> None:
+    result = run(LAUNCH, tmp_path, KEEPING, ACCELERATE_HANG_SECONDS="2")
+    said = result.stdout + result.stderr
+    assert result.returncode == 0, said
+    assert "[hang] all_reduce float32[3], collective 3, waits for" in said, said
+    assert "rank 1: in code of the user's; collective 2 was its last" in said, said
+    assert "waiting in ," not in said and "rank 1 no longer waits" not in said, said
+
+
+# Collectives of the user's own are signs of life.
+MOVING_ON = """
+import time
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True)
+x = torch.ones(3)
+for _ in range(25):
+    dist.all_reduce(x)
+    time.sleep(0.2)
+if accelerator.process_index == 1:
+    time.sleep(6)
+dist.all_reduce(x)
+accelerator.end_training()
+"""
+
+
+def test_a_rank_that_called_collectives_of_its_own_has_moved(tmp_path: Path) -> None:
+    result = run(LAUNCH, tmp_path, MOVING_ON, ACCELERATE_HANG_SECONDS="2")
+    said = result.stdout + result.stderr
+    assert result.returncode == 0, said
+    seconds = re.search(r"rank 1: .*; it has not moved for ([0-9.]+) s", said)
+    # The loop before took five seconds more.
+    assert seconds and float(seconds[1]) < 4.5, said
+
+
 def test_step_times_say_where_the_time_goes(tmp_path: Path) -> None:
     script = """
     import time

@@ -631,6 +631,47 @@ def test_optimizers_that_look_at_single_numbers_train_as_without_sharding(tmp_pa
     assert "updated 0" in out and "updated 1" in out
 
 
+# A parameter without dimensions has state that is one number, whether it is cut or counts.
+UPDATES_AGAIN = COMMON + """
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.matrix = torch.nn.Parameter(torch.linspace(-1, 1, 64).reshape(8, 8))
+            self.scale = torch.nn.Parameter(torch.tensor(1.5))
+        def forward(self, x):
+            return (x @ self.matrix * self.scale).square().mean()
+
+    def train(accelerator, model, optimizer):
+        for seed in range(2):
+            torch.manual_seed(seed)
+            accelerator.backward(model(torch.randn(4, 8)))
+            optimizer.step()
+            optimizer.zero_grad()
+        return {name: value.clone() for name, value in accelerator.get_state_dict(model).items()}
+
+    of_whole = {"Adafactor", "LBFGS", "Muon", "Optimizer", "SparseAdam"}
+    kinds = [kind for name, kind in vars(torch.optim).items()
+             if isinstance(kind, type) and name not in of_whole]
+    for kind in kinds:
+        accelerator = begin(steps=1, sharding_strategy="FULL_SHARD",
+                            auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=1)
+        model = Scaled()
+        model, optimizer = accelerator.prepare(model, kind(model.parameters(), lr=0.01))
+        train(accelerator, model, optimizer)
+        accelerator.save_state(kind.__name__)
+        expected = train(accelerator, model, optimizer)
+        accelerator.load_state(kind.__name__)
+        for name, value in train(accelerator, model, optimizer).items():
+            assert torch.equal(value, expected[name]), (kind, name)
+    print("resumed", int(os.environ["RANK"]))
+"""
+
+
+def test_state_of_every_such_optimizer_is_loaded(tmp_path):
+    out = ranks.fork_ours(UPDATES_AGAIN, tmp_path)
+    assert "resumed 0" in out and "resumed 1" in out
+
+
 # Before any forward, by every way of asking.
 LOADED = COMMON + """
     from safetensors.torch import load_file
@@ -1048,6 +1089,8 @@ REFUSED = COMMON + """
             ("ignored_modules", 3, "ignored_modules is 3 (a number)"),
             ("sharding_strategy", 0, "ShardingStrategy")]:
         refused(lambda: Plugin(**{name: value}), words)
+    refused(lambda: Plugin(fsdp_version=2, reshard_after_forward="maybe"),
+            "[FSDP] reshard_after_forward set to maybe")
     assert Plugin(activation_checkpointing="false").activation_checkpointing is False
     for name, words in [("FSDP_VERSION", 'FSDP_VERSION is "two"'),
                         ("FSDP_ACTIVATION_CHECKPOINTING", "FSDP_ACTIVATION_CHECKPOINTING is 'two'")]:
@@ -1059,6 +1102,8 @@ REFUSED = COMMON + """
     refused(lambda: accelerator.prepare(Net()), "Nobody")
     accelerator = begin(activation_checkpointing=True)
     refused(lambda: accelerator.prepare(Net()), "auto_wrap_policy")
+    accelerator = begin(ignored_modules="(")
+    refused(lambda: accelerator.prepare(Net()), "[FSDP] ignored_modules is '('")
     accelerator = begin(fsdp_version=2)
     with torch.device("meta"):
         nothing = Net()

@@ -30,6 +30,9 @@ constexpr auto kBetweenLooks = 50ms;
 // One store may answer a thousand ranks.
 constexpr auto kBetweenQuestions = 1000ms;
 constexpr const char* kPrefix = "hangs";
+// What came of a question.
+constexpr const char* kSaid = "said";
+constexpr const char* kNotSaid = "not said";
 
 bool is_between_processes(const StorePtr& store) {
   c10d::Store* inner = store.get();
@@ -89,6 +92,15 @@ struct HangExchange::Talk {
   int64_t round = 0;
   /// Of the store.
   SilentRank holder = {};
+  /// An answer that this rank gave: whether something was said then is not
+  /// known yet.
+  struct Answer {
+    int64_t round = 0;
+    std::optional<Watchdog::Clock::time_point> since = {};
+    bool was_due = false;
+    Watchdog::Clock::time_point end = {};
+  };
+  std::optional<Answer> answered = {};
   std::mutex mutex;
   std::condition_variable changed;
   bool is_stopping = false;
@@ -122,12 +134,15 @@ struct HangExchange::Talk {
   void sign_in();
   void talk();
   void look(c10d::Store& store);
+  void hear_verdict(c10d::Store& store);
   void print(c10d::Store& store);
   void begin_asking() const {
     membership->asking_since =
         Watchdog::Clock::now().time_since_epoch().count();
   }
   std::chrono::milliseconds until_next() const;
+  /// How long reports are collected.
+  std::chrono::milliseconds print_patience() const;
 };
 
 namespace {
@@ -226,7 +241,8 @@ void HangExchange::Talk::look(c10d::Store& store) {
     holder = silent_rank(store, 0);
     watchdog.set_store_holder(*membership, holder);
   }
-  const bool is_due = watchdog.is_due(*membership);
+  hear_verdict(store);
+  const bool is_due = !answered && watchdog.is_due(*membership);
   if (is_due) {
     store.set(key("ask", round), bytes_of("1"));
   }
@@ -235,16 +251,43 @@ void HangExchange::Talk::look(c10d::Store& store) {
   if (!is_round) {
     return;
   }
-  store.set(
-      key("report", round, membership->rank),
-      bytes_of(encode(watchdog.look(*membership))));
+  const auto report = watchdog.look(*membership);
+  answered = Answer{
+      round,
+      watchdog.waits_since(*membership),
+      report.waits && watchdog.is_due(*membership),
+      Watchdog::Clock::now() + print_patience() + kAnswerPatience};
+  store.set(key("report", round, membership->rank), bytes_of(encode(report)));
   watchdog.note_asked(*membership);
   if (is_due && store.add(key("printer", round), 1) == 1) {
     print(store);
-  } else {
-    watchdog.note_told(*membership, false);
   }
   ++round;
+}
+
+// A rank of which nothing was said goes on to ask by itself: what it waits in
+// may have begun after the others' was over.
+void HangExchange::Talk::hear_verdict(c10d::Store& store) {
+  if (!answered) {
+    return;
+  }
+  const std::string verdict = key("verdict", answered->round);
+  if (store.check({verdict})) {
+    const bool was_said = text_of(store.get(verdict)) == kSaid;
+    if (was_said && answered->since) {
+      Watchdog::note_told(*membership, *answered->since, false);
+    } else if (answered->was_due) {
+      Watchdog::note_nothing_told(*membership);
+    }
+    answered.reset();
+  } else if (Watchdog::Clock::now() > answered->end) {
+    answered.reset(); // Who would have said it is gone.
+  }
+}
+
+std::chrono::milliseconds HangExchange::Talk::print_patience() const {
+  return Watchdog::interval_for(*membership, kBetweenQuestions) +
+         kAnswerPatience;
 }
 
 void HangExchange::Talk::print(c10d::Store& store) {
@@ -254,9 +297,7 @@ void HangExchange::Talk::print(c10d::Store& store) {
     missing.insert(rank);
   }
   std::vector<RankReport> reports;
-  const auto end = Watchdog::Clock::now() +
-                   Watchdog::interval_for(*membership, kBetweenQuestions) +
-                   kAnswerPatience;
+  const auto end = Watchdog::Clock::now() + print_patience();
   do {
     std::erase_if(missing, [&](int rank) {
       const std::string answer = key("report", round, rank);
@@ -272,14 +313,19 @@ void HangExchange::Talk::print(c10d::Store& store) {
   for (const int rank : missing) {
     silent.push_back(silent_rank(store, rank));
   }
-  const bool says = is_hang(reports, silent) && watchdog.is_due(*membership);
+  const double threshold =
+      std::chrono::duration<double>(membership->threshold).count();
+  const auto since = watchdog.waits_since(*membership);
+  const bool says = is_hang(reports, silent, threshold) && since &&
+                    watchdog.is_due(*membership);
+  store.set(key("verdict", round), bytes_of(says ? kSaid : kNotSaid));
+  answered.reset();
   if (says) {
-    Watchdog::say(describe_hang(
-        reports,
-        silent,
-        std::chrono::duration<double>(membership->threshold).count()));
+    Watchdog::say(describe_hang(reports, silent, threshold));
+    Watchdog::note_told(*membership, *since, true);
+  } else {
+    Watchdog::note_nothing_told(*membership);
   }
-  watchdog.note_told(*membership, says);
 }
 
 std::shared_ptr<HangExchange> HangExchange::watch(

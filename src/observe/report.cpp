@@ -218,9 +218,10 @@ RankReport decode_report(const std::string& text) {
 
 bool is_hang(
     const std::vector<RankReport>& reports,
-    const std::vector<SilentRank>& silent) {
+    const std::vector<SilentRank>& silent,
+    double threshold) {
   return std::any_of(reports.begin(), reports.end(), [&](const auto& one) {
-    return one.waits &&
+    return one.waits && one.seconds >= threshold &&
            (one.part != Part::kBackward || differ(reports, silent));
   });
 }

@@ -53,12 +53,13 @@ struct SilentRank {
   int pid = 0;
 };
 
-/// Whether there is something to say: a rank waits, and stands elsewhere than
-/// another, or others are silent, or all of them wait in one collective. All in
-/// one backward compute.
+/// Whether there is something to say: a rank has waited for `threshold`
+/// seconds, and stands elsewhere than another, or others are silent, or all of
+/// them wait in one collective. All in one backward compute.
 ACCELERATE_API bool is_hang(
     const std::vector<RankReport>& reports,
-    const std::vector<SilentRank>& silent);
+    const std::vector<SilentRank>& silent,
+    double threshold);
 
 /// The one message for a collective that waits: who waits in what, who is
 /// elsewhere and where, who does not answer. Ranks that say the same share a

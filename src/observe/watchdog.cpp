@@ -187,6 +187,7 @@ void Watchdog::watch() {
   watch_script();
   std::set<std::string> groups_of_threads;
   for (auto* membership : memberships()) {
+    watch_count(*membership);
     if (membership->threshold.count() == 0) {
       continue;
     }
@@ -207,25 +208,40 @@ void Watchdog::watch() {
 // shows it. Nobody asks an interpreter whose run goes on.
 void Watchdog::watch_script() {
   const auto now = Clock::now();
-  std::optional<Script> seen;
   for (const auto* membership : memberships()) {
     const auto record = record_of(*membership);
-    if (membership->world_size == 1 || !has_script_stack() || !record ||
-        record->part() != Part::kUser ||
-        now - record->since() < interval_for(*membership)) {
-      continue;
+    if (membership->world_size > 1 && has_script_stack() && record &&
+        record->part() == Part::kUser &&
+        now - record->since() >= interval_for(*membership)) {
+      note_script(script_stack());
+      return;
     }
-    const auto script = script_stack();
-    if (script && !script->operation.empty()) {
-      seen = Script{script->call, now, script->operation};
-    }
-    break;
   }
+  note_script(ScriptStack{});
+}
+
+void Watchdog::note_script(const std::optional<ScriptStack>& answer) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (seen && script_ && script_->call == seen->call) {
-    return;
+  if (!answer) {
+    return; // It may still be in what it was, or not.
   }
-  script_ = seen;
+  if (answer->operation.empty()) {
+    script_.reset();
+  } else if (!script_ || script_->call != answer->call) {
+    script_ = Script{answer->call, Clock::now()};
+  }
+}
+
+// What the user calls on the group without us is a sign of life too, from
+// between the last look and this one: the earlier time makes nobody faster.
+void Watchdog::watch_count(Membership& membership) {
+  const auto before =
+      membership.looked_at.exchange(Clock::now().time_since_epoch().count());
+  const auto count =
+      membership.num_collectives ? membership.num_collectives() : std::nullopt;
+  if (count && membership.num_seen.exchange(*count) != *count) {
+    membership.counted_at = before;
+  }
 }
 
 std::optional<Watchdog::Clock::time_point> Watchdog::waits_since(
@@ -248,16 +264,24 @@ std::optional<Watchdog::Clock::time_point> Watchdog::waits_since(
 
 bool Watchdog::is_due(const Membership& membership) {
   const auto since = waits_since(membership);
+  const auto now = Clock::now();
   return since && membership.threshold.count() > 0 &&
-         Clock::now() - *since >= membership.threshold &&
+         now - *since >= membership.threshold &&
+         now.time_since_epoch().count() >= membership.quiet_until &&
          since->time_since_epoch().count() != membership.told_of;
 }
 
-void Watchdog::note_told(Membership& membership, bool by_this_rank) {
-  if (const auto since = waits_since(membership)) {
-    membership.told_of = since->time_since_epoch().count();
-    membership.has_spoken = by_this_rank;
-  }
+void Watchdog::note_told(
+    Membership& membership,
+    Clock::time_point since,
+    bool by_this_rank) {
+  membership.told_of = since.time_since_epoch().count();
+  membership.has_spoken = by_this_rank;
+}
+
+void Watchdog::note_nothing_told(Membership& membership) {
+  membership.quiet_until =
+      (Clock::now() + membership.threshold).time_since_epoch().count();
 }
 
 void Watchdog::note_asked(Membership& membership) {
@@ -284,10 +308,17 @@ RankReport Watchdog::look(const Membership& membership) {
   if (!record) {
     return report;
   }
-  const auto waits = waits_since(membership);
+  auto script = script_stack();
+  note_script(script);
   report.part = record->part();
+  auto waits = waits_since(membership);
+  if (report.part == Part::kUser && !script) {
+    waits.reset(); // Whoever keeps the interpreter to itself computes.
+  }
+  const Clock::time_point counted{Clock::duration(membership.counted_at)};
   report.waits = waits.has_value();
-  report.seconds = seconds_from(Clock::now() - waits.value_or(record->since()));
+  report.seconds = seconds_from(
+      Clock::now() - waits.value_or(std::max(record->since(), counted)));
   report.operation = record->operation();
   report.number = record->own_number();
   if (report.number == 0) {
@@ -296,7 +327,7 @@ RankReport Watchdog::look(const Membership& membership) {
                              : std::nullopt;
     report.number = counted.value_or(record->number());
   }
-  if (auto script = script_stack()) {
+  if (script) {
     report.stack = std::move(script->stack);
     if (report.waits && report.operation.empty()) {
       report.operation = script->operation;
@@ -334,12 +365,17 @@ void Watchdog::watch_threads(const std::string& threads_of) {
     reports.push_back(look(*rank));
   }
   const double threshold = seconds_from((*due)->threshold);
-  const bool says = is_hang(reports, {});
+  const bool says = is_hang(reports, {}, threshold);
   if (says) {
     say(describe_hang(reports, {}, threshold));
   }
   for (auto* rank : ranks) {
-    note_told(*rank, says && rank == *due);
+    const auto since = waits_since(*rank);
+    if (since && says) {
+      note_told(*rank, *since, rank == *due);
+    } else if (is_due(*rank)) {
+      note_nothing_told(*rank);
+    }
     note_asked(*rank);
   }
 }
@@ -365,7 +401,8 @@ void Watchdog::watch_data(Membership& membership) {
 void Watchdog::watch_store(Membership& membership) {
   const auto asking = membership.asking_since.load();
   const auto now = Clock::now().time_since_epoch();
-  if (asking == 0 || now - Clock::duration(asking) < kStorePatience ||
+  const auto since = waits_since(membership);
+  if (asking == 0 || now - Clock::duration(asking) < kStorePatience || !since ||
       !is_due(membership)) {
     return;
   }
@@ -378,7 +415,7 @@ void Watchdog::watch_store(Membership& membership) {
           {look(membership)}, {holder}, seconds_from(membership.threshold)) +
       "\n  it holds the store by which ranks ask each other: nothing is known "
       "of the others");
-  note_told(membership, true);
+  note_told(membership, *since, true);
 }
 
 void Watchdog::watch_end(Membership& membership) {

@@ -16,6 +16,7 @@
 #include "accelerate/export.h"
 #include "accelerate/process.h"
 #include "observe/report.h"
+#include "observe/script_stack.h"
 
 namespace accelerate {
 
@@ -35,11 +36,17 @@ struct Membership {
   std::function<std::optional<uint64_t>()> num_collectives = {};
 
   std::atomic<bool> is_over = false;
+  /// How many there were at the last look, and since when at least.
+  std::atomic<uint64_t> num_seen = 0;
+  std::atomic<Clock::rep> looked_at = 0;
+  std::atomic<Clock::rep> counted_at = 0;
   /// While others are asked by way of a store that may not answer: since when.
   std::atomic<Clock::rep> asking_since = 0;
   /// The last wait that a message was written for, and whether by this rank.
   std::atomic<Clock::rep> told_of = 0;
   std::atomic<bool> has_spoken = false;
+  /// Until then nobody is asked again: there was nothing to say.
+  std::atomic<Clock::rep> quiet_until = 0;
   std::atomic<bool> has_told_of_data = false;
 };
 
@@ -68,8 +75,12 @@ class ACCELERATE_API Watchdog {
   /// Whether it has waited for longer than the threshold, and nothing was said
   /// of it yet.
   bool is_due(const Membership& membership);
-  /// Something was said of what it waits in now, by this rank or another.
-  void note_told(Membership& membership, bool by_this_rank);
+  /// Something was said of what it waited in since then, by this rank or
+  /// another.
+  static void
+  note_told(Membership& membership, Clock::time_point since, bool by_this_rank);
+  /// Ranks were asked, and there was nothing to say of what it waits in.
+  static void note_nothing_told(Membership& membership);
   /// Another rank will name this one in its message: a loader that it waits
   /// for needs none of its own.
   void note_asked(Membership& membership);
@@ -85,7 +96,6 @@ class ACCELERATE_API Watchdog {
   struct Script {
     uint64_t call = 0;
     Clock::time_point since = {};
-    std::string operation = {};
   };
 
   Watchdog() = default;
@@ -93,6 +103,8 @@ class ACCELERATE_API Watchdog {
   void run();
   void watch();
   void watch_script();
+  void note_script(const std::optional<ScriptStack>& answer);
+  static void watch_count(Membership& membership);
   void watch_threads(const std::string& threads_of);
   void watch_data(Membership& membership);
   void watch_store(Membership& membership);
@@ -102,6 +114,7 @@ class ACCELERATE_API Watchdog {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Membership>> memberships_;
   std::map<const Membership*, SilentRank> store_holders_;
+  /// What the interpreter was in when it last answered.
   std::optional<Script> script_;
   /// The process that the thread lives in: not that of a child.
   int owner_ = 0;

@@ -26,9 +26,15 @@ struct SliceEntry {
 };
 
 // Moments have the shape of what is trained, counters do not; beside a
-// parameter without dimensions only the name tells, which is torch's too.
+// parameter without dimensions only the name tells: those of torch's Adam and
+// its like, NAdam and ASGD.
 bool is_counter(const SliceEntry& entry) {
-  return entry.parameter.dim() == 0 && entry.key.ends_with(".step");
+  constexpr const char* kNames[] = {".step", ".mu_product", ".eta", ".mu"};
+  return entry.parameter.dim() == 0 &&
+         std::any_of(
+             std::begin(kNames), std::end(kNames), [&](const char* name) {
+               return entry.key.ends_with(name);
+             });
 }
 
 } // namespace

@@ -199,7 +199,8 @@ TEST(Hang, NamesRanksThatAreSilent) {
 TEST(Hang, OfAllRanksIsTheNetworks) {
   const std::vector<RankReport> reports = {
       waiting(0, "barrier", 3), waiting(1, "barrier", 3)};
-  EXPECT_TRUE(is_hang(reports, {}));
+  EXPECT_TRUE(is_hang(reports, {}, 10));
+  EXPECT_FALSE(is_hang(reports, {}, 13));
   EXPECT_THAT(
       describe_hang(reports, {}, 10),
       HasSubstr("all ranks are there: the network or a device stands still"));
@@ -209,11 +210,11 @@ TEST(Hang, IsNoneWhileAllComputeInOneBackward) {
   std::vector<RankReport> reports = {
       waiting(0, "backward", 3), waiting(1, "backward", 3)};
   reports[0].part = reports[1].part = Part::kBackward;
-  EXPECT_FALSE(is_hang(reports, {}));
-  EXPECT_TRUE(is_hang(reports, {{2, "", 0}}));
+  EXPECT_FALSE(is_hang(reports, {}, 10));
+  EXPECT_TRUE(is_hang(reports, {{2, "", 0}}, 10));
   reports[1] = elsewhere(1, Part::kUser, 12);
-  EXPECT_TRUE(is_hang(reports, {}));
-  EXPECT_FALSE(is_hang({elsewhere(0, Part::kUser, 12)}, {}));
+  EXPECT_TRUE(is_hang(reports, {}, 10));
+  EXPECT_FALSE(is_hang({elsewhere(0, Part::kUser, 12)}, {}, 10));
 }
 
 TEST(Hang, SaysAThousandRanksInAFewLines) {

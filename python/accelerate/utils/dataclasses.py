@@ -9,7 +9,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -510,7 +510,8 @@ class FullyShardedDataParallelPlugin:
             if value is None:
                 value = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true")
             if isinstance(value, str):
-                value = str_to_bool(value.lower(), to_bool=True)
+                with suppress(ValueError):
+                    value = str_to_bool(value, to_bool=True)
             if not isinstance(value, bool):
                 raise ValueError(
                     f"[FSDP] reshard_after_forward set to {value}. This is not supported with "
