@@ -315,10 +315,10 @@ RankReport Watchdog::look(const Membership& membership) {
   if (report.part == Part::kUser && !script) {
     waits.reset(); // Whoever keeps the interpreter to itself computes.
   }
-  const Clock::time_point counted{Clock::duration(membership.counted_at)};
+  const Clock::time_point moved{Clock::duration(membership.counted_at)};
   report.waits = waits.has_value();
   report.seconds = seconds_from(
-      Clock::now() - waits.value_or(std::max(record->since(), counted)));
+      Clock::now() - waits.value_or(std::max(record->since(), moved)));
   report.operation = record->operation();
   report.number = record->own_number();
   if (report.number == 0) {
