@@ -150,11 +150,16 @@ INSTANTIATE_TEST_SUITE_P(
     Closed,
     ::testing::Values("<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"));
 
-/// Reads only well after the last of two workers has said that it is done.
-std::string late_reader(const TempDir& folder) {
+/// Until both of two workers have said that they are done.
+std::string wait_for_both(const TempDir& folder) {
   const std::string path = folder.path();
-  return " | (while [ ! -e " + path + "/0 -o ! -e " + path +
-         "/1 ]; do sleep 0.05; done; sleep 2.5; cat)";
+  return "while [ ! -e " + path + "/0 -o ! -e " + path +
+         "/1 ]; do sleep 0.05; done; ";
+}
+
+/// Reads only well after the last of them.
+std::string late_reader(const TempDir& folder) {
+  return " | (" + wait_for_both(folder) + "sleep 2.5; cat)";
 }
 
 TEST(Reader, ThatPausesGetsEveryLine) {
@@ -172,7 +177,8 @@ TEST(Reader, ThatPausesGetsTheSummaryOfAFailure) {
   const auto result = run_shell(
       launch(
           "--num_processes 2 sh -c 'seq 30000; echo why >&2; touch " +
-          folder.path().string() + "/$RANK; sleep 0.2; exit 9' 2>&1") +
+          folder.path().string() + "/$RANK; " + wait_for_both(folder) +
+          "exit 9' 2>&1") +
       late_reader(folder) + "; exit ${PIPESTATUS[0]}");
   EXPECT_EQ(result.exit_code, 9);
   EXPECT_THAT(
