@@ -104,21 +104,29 @@ TEST_F(Preemption, StartsAllWorkersAgainThatHaveSaved) {
 
 TEST_F(Preemption, AsksWhoRunsOnBeforeItIsTold) {
   // One leaves by itself; the other has a handler for SIGUSR1 alone.
+  const std::string saved = folder_.path() / "saved";
+  const std::string ready = folder_.path() / "ready";
   auto job = launch(
       "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; "
-      "[ $RANK = 0 ] && { sleep 0.3; exit 75; }; trap 'sleep 0.3; touch " +
-      (folder_.path() / "saved").string() +
-      "; exit 75' USR1; while :; do sleep 0.05; done");
+      "[ $RANK = 0 ] && { until [ -e " +
+      ready + " ]; do sleep 0.05; done; exit 75; }; trap 'sleep 0.3; touch " +
+      saved + "; exit 75' USR1; touch " + ready +
+      "; while :; do sleep 0.05; done");
   EXPECT_EQ(job->wait(kLong).exit_code, 0) << job->err();
   EXPECT_TRUE(is_there("saved")) << job->err();
 }
 
 TEST_F(Preemption, IsToldAfterTheGraceWhereAskingIsNotEnough) {
+  const std::string saved = folder_.path() / "saved";
+  const std::string ready = folder_.path() / "ready";
   auto job = launch(
       "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; "
-      "[ $RANK = 0 ] && { sleep 0.3; exit 75; }; trap : USR1; trap 'touch " +
-          (folder_.path() / "saved").string() +
-          "; exit 75' TERM; while :; do sleep 0.05; done",
+      "[ $RANK = 0 ] && { until [ -e " +
+          ready +
+          " ]; do sleep 0.05; done; exit 75; }; trap : USR1; "
+          "trap 'touch " +
+          saved + "; exit 75' TERM; touch " + ready +
+          "; while :; do sleep 0.05; done",
       {"--grace_seconds", "1"});
   EXPECT_EQ(job->wait(kLong).exit_code, 0) << job->err();
   EXPECT_TRUE(is_there("saved")) << job->err();
