@@ -24,6 +24,7 @@ struct CollectorOff {
   const bool was_on;
 };
 
+#if PY_VERSION_HEX >= 0x030B0000
 /// Nothing where it has no value yet. `f_locals` would keep a copy of all
 /// values with the frame, and free those of the copy before.
 py::object variable_of(
@@ -37,30 +38,32 @@ py::object variable_of(
     PyErr_Clear();
   }
   return value;
-#elif PY_VERSION_HEX >= 0x030B0000
+#else
   PyObject* value = frame->f_frame->localsplus[place];
   if (value != nullptr && PyCell_Check(value)) {
     value = PyCell_GET(value);
   }
   return py::reinterpret_borrow<py::object>(value);
-#else
-  // Frames of 3.10 are objects, which stay where they are.
-  const py::dict all =
-      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(frame))
-          .attr("f_locals");
-  return all.contains(name) ? py::object(all[name]) : py::object();
 #endif
 }
+#endif
 
-py::dict variables_of(PyFrameObject* frame, const py::object& code) {
+py::dict variables_of(const py::object& frame, const py::object& code) {
+#if PY_VERSION_HEX >= 0x030B0000
+  auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
   py::dict variables;
   const py::tuple names = code.attr("co_varnames");
   for (size_t place = 0; place < names.size(); ++place) {
-    if (auto value = variable_of(frame, place, names[place])) {
+    if (auto value = variable_of(raw, place, names[place])) {
       variables[names[place]] = value;
     }
   }
   return variables;
+#else
+  // Frames of 3.10 are objects, which stay where they are.
+  static_cast<void>(code);
+  return frame.attr("f_locals");
+#endif
 }
 
 /// Looks at no attribute of a value, which might run code of the user's.
@@ -98,10 +101,10 @@ py::list running_frames(
     const py::str file = code.attr("co_filename");
     py::dict variables;
     if (py::cast<std::string>(file).ends_with(collectives_file)) {
-      variables = variables_of(raw, code);
+      variables = variables_of(frame, code);
     } else if (frames.empty()) {
       add_handles(frame.attr("f_globals"), handle, variables);
-      add_handles(variables_of(raw, code), handle, variables);
+      add_handles(variables_of(frame, code), handle, variables);
     }
     frames.append(py::make_tuple(
         file,

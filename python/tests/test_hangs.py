@@ -217,6 +217,14 @@ def test_the_doctor_asks_a_running_job(tmp_path: Path) -> None:
     assert re.search(r"rank 0 of 2 .*\n(.*\n)*.*script.py:\d+ in <module>: dist.all", answers[-1])
 
 
+def said_after_two_seconds(folder: Path, script: str) -> str:
+    """What two ranks print that go on after all."""
+    result = run(LAUNCH, folder, script, ACCELERATE_HANG_SECONDS="2")
+    said = result.stdout + result.stderr
+    assert result.returncode == 0, said
+    return said
+
+
 # A wait that is over shortly before it would be told of, and then one that is not.
 KEEPING = """
 import time
@@ -243,9 +251,7 @@ accelerator.end_training()
 
 
 def test_a_wait_that_follows_another_is_told_of(tmp_path: Path) -> None:
-    result = run(LAUNCH, tmp_path, KEEPING, ACCELERATE_HANG_SECONDS="2")
-    said = result.stdout + result.stderr
-    assert result.returncode == 0, said
+    said = said_after_two_seconds(tmp_path, KEEPING)
     assert "[hang] all_reduce float32[3], collective 3, waits for" in said, said
     assert "rank 1: in code of the user's; collective 2 was its last" in said, said
     assert "waiting in ," not in said and "rank 1 no longer waits" not in said, said
@@ -271,9 +277,7 @@ accelerator.end_training()
 
 
 def test_a_rank_that_called_collectives_of_its_own_has_moved(tmp_path: Path) -> None:
-    result = run(LAUNCH, tmp_path, MOVING_ON, ACCELERATE_HANG_SECONDS="2")
-    said = result.stdout + result.stderr
-    assert result.returncode == 0, said
+    said = said_after_two_seconds(tmp_path, MOVING_ON)
     seconds = re.search(r"rank 1: .*; it has not moved for ([0-9.]+) s", said)
     # The loop before took five seconds more.
     assert seconds and float(seconds[1]) < 4.5, said

@@ -598,7 +598,15 @@ def test_a_run_goes_on_at_another_number_of_processes(tmp_path, stage):
         assert f"done {num}" in out
 
 
-UPDATES = COMMON + """
+# Those of torch's that look at single numbers.
+KINDS = """
+    of_whole = {"Adafactor", "LBFGS", "Muon", "Optimizer", "SparseAdam"}
+    kinds = [kind for name, kind in vars(torch.optim).items()
+             if isinstance(kind, type) and name not in of_whole]
+    assert len(kinds) >= 11, kinds
+"""
+
+UPDATES = COMMON + KINDS + """
     def weights(kind, **fields):
         accelerator = begin(steps=1, **fields)
         torch.manual_seed(1)
@@ -611,10 +619,6 @@ UPDATES = COMMON + """
             optimizer.zero_grad()
         return accelerator.get_state_dict(model)
 
-    of_whole = {"Adafactor", "LBFGS", "Muon", "Optimizer", "SparseAdam"}
-    kinds = [kind for name, kind in vars(torch.optim).items()
-             if isinstance(kind, type) and name not in of_whole]
-    assert len(kinds) >= 11, kinds
     for kind in kinds:
         expected = {name: value.clone() for name, value in weights(kind).items()}
         for fields in (dict(sharding_strategy="SHARD_GRAD_OP"),
@@ -632,7 +636,7 @@ def test_optimizers_that_look_at_single_numbers_train_as_without_sharding(tmp_pa
 
 
 # A parameter without dimensions has state that is one number, whether it is cut or counts.
-UPDATES_AGAIN = COMMON + """
+UPDATES_AGAIN = COMMON + KINDS + """
     class Scaled(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -649,9 +653,6 @@ UPDATES_AGAIN = COMMON + """
             optimizer.zero_grad()
         return {name: value.clone() for name, value in accelerator.get_state_dict(model).items()}
 
-    of_whole = {"Adafactor", "LBFGS", "Muon", "Optimizer", "SparseAdam"}
-    kinds = [kind for name, kind in vars(torch.optim).items()
-             if isinstance(kind, type) and name not in of_whole]
     for kind in kinds:
         accelerator = begin(steps=1, sharding_strategy="FULL_SHARD",
                             auto_wrap_policy="SIZE_BASED_WRAP", min_num_params=1)

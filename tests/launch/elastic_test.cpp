@@ -102,31 +102,30 @@ TEST_F(Preemption, StartsAllWorkersAgainThatHaveSaved) {
   EXPECT_THAT(result.out, HasSubstr("rank 0 of 2 group 0/1 attempt 1"));
 }
 
+/// Rank 0 leaves by itself once the other has its handlers.
+std::string leaves_rank_with(
+    const TempDir& folder,
+    const std::string& handlers) {
+  const std::string ready = folder.path() / "ready";
+  return "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; "
+         "[ $RANK = 0 ] && { until [ -e " +
+         ready + " ]; do sleep 0.05; done; exit 75; }; " + handlers +
+         "; touch " + ready + "; while :; do sleep 0.05; done";
+}
+
 TEST_F(Preemption, AsksWhoRunsOnBeforeItIsTold) {
-  // One leaves by itself; the other has a handler for SIGUSR1 alone.
   const std::string saved = folder_.path() / "saved";
-  const std::string ready = folder_.path() / "ready";
-  auto job = launch(
-      "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; "
-      "[ $RANK = 0 ] && { until [ -e " +
-      ready + " ]; do sleep 0.05; done; exit 75; }; trap 'sleep 0.3; touch " +
-      saved + "; exit 75' USR1; touch " + ready +
-      "; while :; do sleep 0.05; done");
+  auto job = launch(leaves_rank_with(
+      folder_, "trap 'sleep 0.3; touch " + saved + "; exit 75' USR1"));
   EXPECT_EQ(job->wait(kLong).exit_code, 0) << job->err();
   EXPECT_TRUE(is_there("saved")) << job->err();
 }
 
 TEST_F(Preemption, IsToldAfterTheGraceWhereAskingIsNotEnough) {
   const std::string saved = folder_.path() / "saved";
-  const std::string ready = folder_.path() / "ready";
   auto job = launch(
-      "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; "
-      "[ $RANK = 0 ] && { until [ -e " +
-          ready +
-          " ]; do sleep 0.05; done; exit 75; }; trap : USR1; "
-          "trap 'touch " +
-          saved + "; exit 75' TERM; touch " + ready +
-          "; while :; do sleep 0.05; done",
+      leaves_rank_with(
+          folder_, "trap : USR1; trap 'touch " + saved + "; exit 75' TERM"),
       {"--grace_seconds", "1"});
   EXPECT_EQ(job->wait(kLong).exit_code, 0) << job->err();
   EXPECT_TRUE(is_there("saved")) << job->err();

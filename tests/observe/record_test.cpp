@@ -66,29 +66,29 @@ TEST(NativeStack, LeavesAHandlerOfTheProgramsAlone) {
   EXPECT_EQ(num_calls, 0);
 }
 
-TEST(ScriptStack, ThatDoesNotComeIsNotWaitedForForEver) {
+/// An interpreter that was asked for its stack and does not answer.
+struct StuckScript {
+  StuckScript() {
+    set_script_stack([this] {
+      while (!is_over) {
+        std::this_thread::sleep_for(1ms);
+      }
+      return ScriptStack{};
+    });
+    EXPECT_FALSE(script_stack().has_value());
+  }
   std::atomic<bool> is_over = false;
-  set_script_stack([&] {
-    while (!is_over) {
-      std::this_thread::sleep_for(1ms);
-    }
-    return ScriptStack{};
-  });
-  EXPECT_FALSE(script_stack().has_value());
-  is_over = true;
+};
+
+TEST(ScriptStack, ThatDoesNotComeIsNotWaitedForForEver) {
+  StuckScript script;
+  script.is_over = true;
   drop_script_stack();
   EXPECT_FALSE(script_stack().has_value());
 }
 
 TEST(ScriptStack, ThatAChildOfAForkHasNotAskedForIsNotWaitedFor) {
-  std::atomic<bool> is_over = false;
-  set_script_stack([&] {
-    while (!is_over) {
-      std::this_thread::sleep_for(1ms);
-    }
-    return ScriptStack{};
-  });
-  EXPECT_FALSE(script_stack().has_value());
+  StuckScript script;
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
@@ -97,7 +97,7 @@ TEST(ScriptStack, ThatAChildOfAForkHasNotAskedForIsNotWaitedFor) {
   }
   int status = -1;
   waitpid(child, &status, 0);
-  is_over = true;
+  script.is_over = true;
   drop_script_stack();
   EXPECT_EQ(status, 0);
 }
