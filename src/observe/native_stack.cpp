@@ -11,6 +11,7 @@
 #include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,10 +44,23 @@ constexpr std::chrono::milliseconds kSymbolPatience{1100};
 
 // What the handler leaves. It may come late, so it is never on a stack.
 std::array<void*, kMostAddresses> addresses;
+void* interrupted = nullptr;
 std::atomic<int> num_addresses = -1;
 
-void take_stack(int /*signal*/) {
+/// The instruction that a signal came before.
+void* instruction_of(const ucontext_t& context) {
+#if defined(__aarch64__)
+  return reinterpret_cast<void*>(context.uc_mcontext.pc);
+#elif defined(__x86_64__)
+  return reinterpret_cast<void*>(context.uc_mcontext.gregs[REG_RIP]);
+#else
+#error "where a signal keeps the interrupted instruction is not known here"
+#endif
+}
+
+void take_stack(int /*signal*/, siginfo_t* /*info*/, void* context) {
   const int saved = errno;
+  interrupted = instruction_of(*static_cast<const ucontext_t*>(context));
   num_addresses.store(
       backtrace(addresses.data(), kMostAddresses), std::memory_order_release);
   errno = saved;
@@ -57,8 +71,8 @@ class HandlerScope {
  public:
   HandlerScope() {
     struct sigaction action {};
-    action.sa_handler = take_stack;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    action.sa_sigaction = take_stack;
+    action.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
     is_ours_ =
         sigaction(SIGURG, nullptr, &before_) == 0 &&
@@ -80,6 +94,8 @@ class HandlerScope {
   bool is_ours_ = false;
 };
 
+/// The instruction at which the thread is, then the places behind the calls
+/// that led there.
 std::vector<void*> interrupt(pid_t thread) {
   num_addresses = -1;
   if (syscall(SYS_tgkill, getpid(), thread, SIGURG) != 0) {
@@ -93,11 +109,10 @@ std::vector<void*> interrupt(pid_t thread) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   // The handler itself and the frame of the signal come first.
-  constexpr std::ptrdiff_t kOwnFrames = 2;
-  const std::ptrdiff_t count = num_addresses;
-  return std::vector<void*>(
-      addresses.begin() + std::min(kOwnFrames, count),
-      addresses.begin() + count);
+  const auto end_of_stack = addresses.begin() + num_addresses;
+  const auto first = std::find(addresses.begin(), end_of_stack, interrupted);
+  return first == end_of_stack ? std::vector<void*>{interrupted}
+                               : std::vector<void*>(first, end_of_stack);
 }
 
 std::vector<void*> addresses_of(pid_t thread) {
@@ -169,7 +184,8 @@ bool is_library(const std::string& module) {
   return file.empty();
 }
 
-Symbol symbol_of(void* address) {
+/// Of an instruction, given the address of one of its bytes.
+Symbol symbol_of(const void* address) {
   Dl_info info{};
   if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
     return {"", 0, {{str_cat(address), false}}};
@@ -184,8 +200,7 @@ Symbol symbol_of(void* address) {
       sizeof(kind));
   Symbol symbol;
   symbol.module = info.dli_fname;
-  // Inside of the call, not behind it.
-  symbol.offset = (kind == ET_DYN ? at - base : at) - 1;
+  symbol.offset = kind == ET_DYN ? at - base : at;
   const std::string file = symbol.module.substr(symbol.module.rfind('/') + 1);
   symbol.frames.push_back(
       {info.dli_sname != nullptr
@@ -316,8 +331,11 @@ void prepare_native_stacks() {
 
 Stack native_stack(pid_t thread) {
   std::vector<Symbol> symbols;
-  for (void* address : addresses_of(thread)) {
-    symbols.push_back(symbol_of(address));
+  for (const void* address : addresses_of(thread)) {
+    // Inside of a call, not behind it: that may be another function.
+    const bool is_behind_call = !symbols.empty();
+    symbols.push_back(
+        symbol_of(static_cast<const char*>(address) - is_behind_call));
   }
   std::map<std::string, std::vector<Symbol*>> by_module;
   for (auto& symbol : symbols) {

@@ -24,11 +24,29 @@ using namespace std::chrono_literals;
 
 /// Found by name in a stack.
 [[gnu::noinline]] void spin_in_a_test(
+    std::atomic<pid_t>& thread,
     std::atomic<bool>& is_over,
     const std::string& /*name*/) {
+  thread = RankRecord::of_this_thread().thread();
   while (!is_over) {
   }
 }
+
+/// Spins in its first instruction, so that the byte before it is another's.
+extern "C" void spin_at_once_in_a_test();
+#if defined(__aarch64__)
+#define ACCELERATE_TEST_GO_TO "b "
+#else
+#define ACCELERATE_TEST_GO_TO "jmp "
+#endif
+asm(".text\n"
+    "another_in_a_test: .cfi_startproc\n"
+    "  " ACCELERATE_TEST_GO_TO "another_in_a_test\n"
+    ".cfi_endproc\n"
+    ".global spin_at_once_in_a_test\n"
+    "spin_at_once_in_a_test: .cfi_startproc\n"
+    "  " ACCELERATE_TEST_GO_TO "spin_at_once_in_a_test\n"
+    ".cfi_endproc\n");
 
 std::string text_of(const Stack& stack) {
   std::string text;
@@ -41,10 +59,7 @@ std::string text_of(const Stack& stack) {
 TEST(NativeStack, IsTakenOfAThreadThatSpins) {
   std::atomic<pid_t> thread = 0;
   std::atomic<bool> is_over = false;
-  std::thread spinning([&] {
-    thread = RankRecord::of_this_thread().thread();
-    spin_in_a_test(is_over, "name");
-  });
+  std::thread spinning([&] { spin_in_a_test(thread, is_over, "name"); });
   ASSERT_TRUE(testing::eventually([&] { return thread != 0; }));
   const auto stack = native_stack(thread);
   is_over = true;
@@ -52,6 +67,26 @@ TEST(NativeStack, IsTakenOfAThreadThatSpins) {
   EXPECT_THAT(
       text_of(stack),
       AllOf(HasSubstr("spin_in_a_test("), HasSubstr("std::string const&")));
+}
+
+TEST(NativeStack, NamesAFunctionThatIsAtItsFirstInstruction) {
+  const auto show = [] {
+    std::atomic<pid_t> thread = 0;
+    std::thread spinning([&] {
+      thread = RankRecord::of_this_thread().thread();
+      spin_at_once_in_a_test();
+    });
+    testing::eventually([&] {
+      return thread != 0 &&
+          text_of(native_stack(thread)).find("_in_a_test") != std::string::npos;
+    });
+    std::cerr << text_of(native_stack(thread));
+    _exit(0);
+  };
+  EXPECT_EXIT(
+      show(),
+      ::testing::ExitedWithCode(0),
+      HasSubstr("spin_at_once_in_a_test"));
 }
 
 TEST(NativeStack, LeavesAHandlerOfTheProgramsAlone) {
