@@ -41,11 +41,13 @@ extern "C" void spin_at_once_in_a_test();
 #endif
 asm(".text\n"
     "another_in_a_test: .cfi_startproc\n"
-    "  " ACCELERATE_TEST_GO_TO "another_in_a_test\n"
+    "  " ACCELERATE_TEST_GO_TO
+    "another_in_a_test\n"
     ".cfi_endproc\n"
     ".global spin_at_once_in_a_test\n"
     "spin_at_once_in_a_test: .cfi_startproc\n"
-    "  " ACCELERATE_TEST_GO_TO "spin_at_once_in_a_test\n"
+    "  " ACCELERATE_TEST_GO_TO
+    "spin_at_once_in_a_test\n"
     ".cfi_endproc\n");
 
 std::string text_of(const Stack& stack) {
@@ -77,8 +79,8 @@ TEST(NativeStack, NamesAFunctionThatIsAtItsFirstInstruction) {
       spin_at_once_in_a_test();
     });
     testing::eventually([&] {
-      return thread != 0 &&
-          text_of(native_stack(thread)).find("_in_a_test") != std::string::npos;
+      return thread != 0 && text_of(native_stack(thread)).find("_in_a_test") !=
+                                std::string::npos;
     });
     std::cerr << text_of(native_stack(thread));
     _exit(0);
