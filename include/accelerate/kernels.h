@@ -97,6 +97,27 @@ ACCELERATE_API at::Tensor linear_gelu_linear(
     const at::Tensor& down,
     Gelu gelu);
 
+/// The normed rows of `add_dropout_layer_norm` twice over, one for each of two
+/// readers: what follows in a transformer that adds what it has normed. The
+/// gradients of both are added in the pass of backward. Both are one memory:
+/// change neither in place.
+///
+///     auto [read, residual] = accelerate::kernels::add_dropout_layer_norm_twice(
+///         x, torch::linear(y, w), b, gain, shift, 0.1, 1e-5);
+///     auto next = residual + torch::linear(read, v);
+struct NormedTwice {
+  at::Tensor first;
+  at::Tensor second;
+};
+ACCELERATE_API NormedTwice add_dropout_layer_norm_twice(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& branch_bias,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double dropout,
+    double epsilon);
+
 /// x / root of its mean square over the last dimension, times `weight`; both of
 /// one type, computed in float32 (float64 for such numbers).
 ACCELERATE_API at::Tensor

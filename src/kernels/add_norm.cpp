@@ -33,7 +33,7 @@ const auto& backward_operator() {
 }
 
 /// Its results are the sum where there is a branch, then what was normed where
-/// there is a weight.
+/// there is a weight; where it norms twice, what was normed and the same again.
 class AddNorm final : public torch::autograd::Function<AddNorm> {
  public:
   static variable_list forward(
@@ -44,7 +44,8 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
       const Given& weight,
       const Given& bias,
       double dropout,
-      double epsilon) {
+      double epsilon,
+      bool norms_twice) {
     const auto [sum, normed, mean, deviation, mask] = forward_operator().call(
         residual, branch, branch_bias, weight, bias, dropout, epsilon);
     const bool has_branch = branch.has_value();
@@ -58,6 +59,11 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
     context->saved_data["has_branch"] = has_branch;
     context->saved_data["has_branch_bias"] = branch_bias.has_value();
     context->saved_data["dropout"] = dropout;
+    context->saved_data["norms_twice"] = norms_twice;
+    if (norms_twice) {
+      // No view of the first: that would put both into one history.
+      return {normed, normed.tensor_data()};
+    }
     variable_list results;
     if (has_branch) {
       results.push_back(sum);
@@ -74,11 +80,15 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
     const auto saved = context->get_saved_variables();
     const bool has_branch = context->saved_data["has_branch"].toBool();
     const bool has_norm = saved[1].defined();
-    const at::Tensor of_sum = has_branch ? gradients[0] : at::Tensor();
+    const bool norms_twice = context->saved_data["norms_twice"].toBool();
+    const at::Tensor of_sum =
+        has_branch && !norms_twice ? gradients[0] : at::Tensor();
     const at::Tensor of_normed = has_norm ? gradients.back() : at::Tensor();
+    const at::Tensor of_normed_too = norms_twice ? gradients[0] : at::Tensor();
     const auto [of_residual, of_branch, vectors] = backward_operator().call(
         given(of_sum),
         given(of_normed),
+        given(of_normed_too),
         saved[0],
         given(saved[1]),
         saved[2],
@@ -97,6 +107,7 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
         vector(2, context->saved_data["has_branch_bias"].toBool()),
         vector(0, has_norm),
         vector(1, has_norm),
+        {},
         {},
         {}};
   }
@@ -130,6 +141,29 @@ void check_rows(
         "shape, vectors of the same type with a number for each channel, and a "
         "dropout from 0 to 1"));
   }
+}
+
+variable_list add_and_norm(
+    const char* operation,
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& branch_bias,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double dropout,
+    double epsilon,
+    bool norms_twice) {
+  check_rows(
+      operation, residual, {branch}, {branch_bias, weight, bias}, dropout);
+  return AddNorm::apply(
+      residual,
+      Given(branch),
+      given(branch_bias),
+      Given(weight),
+      Given(bias),
+      dropout,
+      epsilon,
+      norms_twice);
 }
 
 } // namespace
@@ -176,6 +210,7 @@ AddNormResult plain_add_norm_forward(
 AddNormGradient plain_add_norm_backward(
     const std::optional<at::Tensor>& of_sum,
     const std::optional<at::Tensor>& of_normed,
+    const std::optional<at::Tensor>& of_normed_too,
     const at::Tensor& sum,
     const std::optional<at::Tensor>& weight,
     const at::Tensor& mean,
@@ -187,9 +222,13 @@ AddNormGradient plain_add_norm_backward(
   auto total = of_sum ? of_sum->to(exact)
                       : at::zeros(sum.sizes(), sum.options().dtype(exact));
   auto vectors = at::zeros({3, sum.size(-1)}, total.options());
-  if (weight && of_normed) {
+  const auto of_all = of_normed && of_normed_too
+                          ? Given(of_normed->to(exact) + *of_normed_too)
+                      : of_normed ? of_normed
+                                  : of_normed_too;
+  if (weight && of_all) {
     const auto [of_values, of_weight, of_bias] = at::native_layer_norm_backward(
-        of_normed->to(exact),
+        of_all->to(exact),
         sum.to(exact),
         {sum.size(-1)},
         mean,
@@ -222,7 +261,7 @@ at::Tensor layer_norm(
     double epsilon) {
   check_rows("layer_norm", x, {}, {weight, bias}, 0);
   return AddNorm::apply(
-      x, Given(), Given(), Given(weight), Given(bias), 0.0, epsilon)[0];
+      x, Given(), Given(), Given(weight), Given(bias), 0.0, epsilon, false)[0];
 }
 
 at::Tensor add_dropout(
@@ -238,7 +277,8 @@ at::Tensor add_dropout(
       Given(),
       Given(),
       dropout,
-      0.0)[0];
+      0.0,
+      false)[0];
 }
 
 SumAndNorm add_dropout_layer_norm(
@@ -249,20 +289,37 @@ SumAndNorm add_dropout_layer_norm(
     const at::Tensor& bias,
     double dropout,
     double epsilon) {
-  check_rows(
+  const auto results = add_and_norm(
       "add_dropout_layer_norm",
       residual,
-      {branch},
-      {branch_bias, weight, bias},
-      dropout);
-  const auto results = AddNorm::apply(
-      residual,
-      Given(branch),
-      given(branch_bias),
-      Given(weight),
-      Given(bias),
+      branch,
+      branch_bias,
+      weight,
+      bias,
       dropout,
-      epsilon);
+      epsilon,
+      /*norms_twice=*/false);
+  return {results[0], results[1]};
+}
+
+NormedTwice add_dropout_layer_norm_twice(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const at::Tensor& branch_bias,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double dropout,
+    double epsilon) {
+  const auto results = add_and_norm(
+      "add_dropout_layer_norm_twice",
+      residual,
+      branch,
+      branch_bias,
+      weight,
+      bias,
+      dropout,
+      epsilon,
+      /*norms_twice=*/true);
   return {results[0], results[1]};
 }
 
@@ -307,8 +364,9 @@ TORCH_LIBRARY_FRAGMENT(accelerate, library) {
       "Tensor? weight, Tensor? bias, float dropout, float epsilon) -> "
       "(Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def(
-      "_add_norm_backward(Tensor? of_sum, Tensor? of_normed, Tensor sum, "
-      "Tensor? weight, Tensor mean, Tensor reciprocal_deviation, Tensor mask, "
+      "_add_norm_backward(Tensor? of_sum, Tensor? of_normed, "
+      "Tensor? of_normed_too, Tensor sum, Tensor? weight, Tensor mean, Tensor "
+      "reciprocal_deviation, Tensor mask, "
       "bool has_branch, float dropout) -> (Tensor, Tensor, Tensor)");
 }
 

@@ -24,13 +24,15 @@ AddNormResult plain_add_norm_forward(
     double dropout,
     double epsilon);
 
-/// The gradients of the residual, of the branch (empty where it is the
+/// Of what was normed there may be two gradients: they are added. The gradients
+/// of the residual, of the branch (empty where it is the
 /// residual's, or there is none), and of weight, bias and branch bias (3 x
 /// channels, 0 where there is none).
 using AddNormGradient = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 AddNormGradient plain_add_norm_backward(
     const std::optional<at::Tensor>& of_sum,
     const std::optional<at::Tensor>& of_normed,
+    const std::optional<at::Tensor>& of_normed_too,
     const at::Tensor& sum,
     const std::optional<at::Tensor>& weight,
     const at::Tensor& mean,

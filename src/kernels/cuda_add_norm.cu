@@ -203,8 +203,8 @@ __device__ void write_partial(
 /// What backward reads of a row.
 template <class T, int kPacks>
 struct GradientRow {
-  Pack<T> of_sum[kPacks];
   Pack<T> of_normed[kPacks];
+  Pack<T> other[kPacks];
   Pack<T> values[kPacks];
   uint32_t kept[kPacks];
   float mean;
@@ -229,8 +229,8 @@ __device__ GradientRow<T, kPacks> load_row(
     const int place = k * kWarp + lane;
     const int64_t at = first + place;
     const bool is_in = place < num_packs;
-    own.of_sum[k] =
-        load_if<T>(is_in && gradients.sum != nullptr, gradients.sum, at);
+    own.other[k] =
+        load_if<T>(is_in && gradients.other != nullptr, gradients.other, at);
     own.of_normed[k] = load_if<T>(is_in && norms, gradients.normed, at);
     own.values[k] = load_if<T>(is_in && norms, rows.residual, at);
     own.kept[k] = load_byte_if(is_in && mask != nullptr, mask, at);
@@ -288,6 +288,12 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
     const auto exact = [&](int k, int j) {
       return (as_float(own.values[k].values[j]) - own.mean) * own.deviation;
     };
+    const auto of_normed = [&](int k, int j) {
+      const float one = as_float(own.of_normed[k].values[j]);
+      return gradients.is_other_of_normed
+                 ? one + as_float(own.other[k].values[j])
+                 : one;
+    };
     float sum1 = 0.0f;
     float sum2 = 0.0f;
     if (rows.weight != nullptr) {
@@ -298,7 +304,7 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
           const Pack<T> weight = load<T>(rows.weight, place);
 #pragma unroll
           for (int j = 0; j < kSize; ++j) {
-            const float g = as_float(own.of_normed[k].values[j]);
+            const float g = of_normed(k, j);
             const float x = exact(k, j);
             of_weight[k][j] += g * x;
             of_bias[k][j] += g;
@@ -325,10 +331,11 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
       Pack<T> dropped;
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        float result = as_float(own.of_sum[k].values[j]);
+        float result = gradients.is_other_of_normed
+                           ? 0.0f
+                           : as_float(own.other[k].values[j]);
         if (rows.weight != nullptr) {
-          const float scaled =
-              as_float(own.of_normed[k].values[j]) * as_float(weight.values[j]);
+          const float scaled = of_normed(k, j) * as_float(weight.values[j]);
           result += own.deviation * (scaled - exact(k, j) * sum1 - sum2);
         }
         whole.values[j] = as<T>(result);

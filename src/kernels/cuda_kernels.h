@@ -101,9 +101,11 @@ const char* add_norm_forward(
     void* stream);
 
 struct AddNormGradients {
-  /// Of the outputs; `sum` may be null.
-  const void* sum;
+  /// Of the outputs. The other may be null; it is of what was normed, too, or
+  /// of the sum.
   const void* normed;
+  const void* other;
+  bool is_other_of_normed;
   /// Of the inputs; `branch` may be null, where it is the residual's.
   void* residual;
   void* branch;

@@ -364,6 +364,7 @@ AddNormResult cuda_add_norm_forward(
 AddNormGradient cuda_add_norm_backward(
     const std::optional<at::Tensor>& of_sum,
     const std::optional<at::Tensor>& of_normed,
+    const std::optional<at::Tensor>& of_normed_too,
     const at::Tensor& sum,
     const std::optional<at::Tensor>& weight,
     const at::Tensor& mean,
@@ -375,6 +376,7 @@ AddNormGradient cuda_add_norm_backward(
     return plain_add_norm_backward(
         of_sum,
         of_normed,
+        of_normed_too,
         sum,
         weight,
         mean,
@@ -385,12 +387,15 @@ AddNormGradient cuda_add_norm_backward(
   }
   const c10::cuda::CUDAGuard guard(sum.device());
   const auto own = sum.contiguous();
-  const auto given_sum =
-      of_sum ? std::optional(of_sum->contiguous()) : std::nullopt;
-  // Nobody may have used what was normed.
-  const auto given_normed = weight && of_normed
-                                ? std::optional(of_normed->contiguous())
-                                : std::nullopt;
+  // Nobody may have used what was normed, or the sum; never are all three
+  // there.
+  const auto& one = of_normed ? of_normed : of_normed_too;
+  const bool is_other_of_normed = of_normed && of_normed_too;
+  const auto& other = is_other_of_normed ? of_normed_too : of_sum;
+  const auto given_normed =
+      weight && one ? std::optional(one->contiguous()) : std::nullopt;
+  const auto given_other =
+      other ? std::optional(other->contiguous()) : std::nullopt;
   const bool norms = given_normed.has_value();
   const auto type = *number_of(own.scalar_type());
   const int64_t num_channels = own.size(-1);
@@ -416,8 +421,9 @@ AddNormGradient cuda_add_norm_backward(
       norms ? mean.const_data_ptr<float>() : nullptr,
       norms ? reciprocal_deviation.const_data_ptr<float>() : nullptr,
       drops ? mask.const_data_ptr<uint8_t>() : nullptr,
-      {.sum = data_of(given_sum),
-       .normed = data_of(given_normed),
+      {.normed = data_of(given_normed),
+       .other = data_of(given_other),
+       .is_other_of_normed = is_other_of_normed,
        .residual = of_residual.mutable_data_ptr(),
        .branch = drops ? of_branch.mutable_data_ptr() : nullptr,
        .vectors = vectors.mutable_data_ptr()},

@@ -189,39 +189,40 @@ BackboneOutput Backbone::encode(
         inputs.packed_mask, inputs.input_ids.size(1));
     pass.mask = {.is_causal = limits_.is_causal, .packed = output.packed};
   }
-  auto x_BTC = embed(inputs, pass);
+  Hidden hidden = {embed(inputs, pass), {}};
   if (!output.packed) {
     pass.mask = make_mask(
         inputs.attention_mask,
-        {.num_queries = x_BTC.size(1),
+        {.num_queries = hidden.x.size(1),
          .num_past = pass.num_past,
          .is_causal = limits_.is_causal,
          .as_bias = options.output_attentions},
-        x_BTC.options());
+        hidden.x.options());
   }
   // Attention weights and the cache leave a block by the side.
   const bool recomputes = recomputes_activations() && is_training() &&
                           cache == nullptr && !options.output_attentions;
+  pass.reads_ahead = !recomputes;
   for (const auto& block : blocks_) {
     if (options.output_hidden_states) {
-      output.hidden_states.push_back(x_BTC);
+      output.hidden_states.push_back(hidden.x);
     }
     at::Tensor weights;
     if (recomputes) {
-      x_BTC = recompute(
+      hidden.x = recompute(
           [block, pass](const at::Tensor& x) {
-            return block->forward(x, pass, nullptr);
+            return block->forward({x, {}}, pass, nullptr).x;
           },
-          x_BTC);
+          hidden.x);
       continue;
     }
-    x_BTC = block->forward(
-        x_BTC, pass, options.output_attentions ? &weights : nullptr);
+    hidden = block->forward(
+        hidden, pass, options.output_attentions ? &weights : nullptr);
     if (options.output_attentions) {
       output.attentions.push_back(weights);
     }
   }
-  output.hidden_BTC = finish(x_BTC);
+  output.hidden_BTC = finish(hidden);
   if (options.output_hidden_states) {
     output.hidden_states.push_back(output.hidden_BTC);
   }

@@ -28,15 +28,39 @@ struct Pass {
   at::Tensor cos;
   at::Tensor sin;
   bool is_fused = false;
+  /// Whether a block also gives what the next one reads.
+  bool reads_ahead = true;
+};
+
+/// What goes from block to block, both B x T x C.
+struct Hidden {
+  /// What the next block adds to.
+  at::Tensor x;
+  /// What it computes with: the norm of `x`, or `x` once more for a second
+  /// reader. Made where `x` is, in one pass over it. Undefined where the next
+  /// block makes it from `x`.
+  at::Tensor read;
 };
 
 /// One of the equal layers that a model is a stack of.
 class Block : public torch::nn::Module {
  public:
-  /// B x T x C to the same. `weights`, where set, receives the attention.
-  virtual at::Tensor
-  forward(const at::Tensor& x_BTC, const Pass& pass, at::Tensor* weights) = 0;
+  /// `weights`, where set, receives the attention.
+  virtual Hidden
+  forward(const Hidden& hidden, const Pass& pass, at::Tensor* weights) = 0;
 };
+
+/// Tells each block the norm behind it: the first one of the next block, behind
+/// the last block `last`.
+template <class SomeBlock, class Norm>
+void lead_to_next(
+    const std::vector<std::shared_ptr<SomeBlock>>& blocks,
+    const std::shared_ptr<Norm>& last) {
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    blocks[i]->lead_to(
+        i + 1 < blocks.size() ? blocks[i + 1]->first_norm() : last);
+  }
+}
 
 struct BackboneOutput {
   at::Tensor hidden_BTC;
@@ -86,7 +110,7 @@ class Backbone : public PretrainedModel {
  private:
   virtual at::Tensor embed(const ModelInputs& inputs, Pass& pass) = 0;
   /// After the last block.
-  virtual at::Tensor finish(const at::Tensor& x_BTC) { return x_BTC; }
+  virtual at::Tensor finish(const Hidden& hidden) { return hidden.x; }
   virtual at::Tensor pool(const BackboneOutput& /*output*/) { return {}; }
   ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
       override;

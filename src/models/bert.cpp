@@ -31,12 +31,13 @@ class BertBlock final : public Block {
     down_norm_ = make_at<LayerNorm>(*this, "output.LayerNorm", C, epsilon);
   }
 
-  at::Tensor forward(
-      const at::Tensor& x_BTC,
-      const Pass& pass,
-      at::Tensor* weights) override {
-    const auto [queries_BTC, keys_BTC, values_BTC] =
-        apply_together(x_BTC, *query_, *key_, *value_);
+  Hidden forward(const Hidden& hidden, const Pass& pass, at::Tensor* weights)
+      override {
+    const auto [queries_BTC, keys_BTC, values_BTC] = apply_together(
+        hidden.read.defined() ? hidden.read : hidden.x,
+        *query_,
+        *key_,
+        *value_);
     const auto context_BTC = attend(
         split_heads(queries_BTC, head_channels_),
         split_heads(keys_BTC, head_channels_),
@@ -46,19 +47,14 @@ class BertBlock final : public Block {
          .dropout = is_training() ? config_.attention_probs_dropout_prob : 0.0,
          .weights = weights});
     const double dropout = is_training() ? config_.hidden_dropout_prob : 0.0;
-    const auto a_BTC =
-        add_dense_and_norm(
-            x_BTC, *context_, context_BTC, dropout, *context_norm_)
-            .normed;
-    return add_dense_pair_and_norm(
-               a_BTC,
-               *up_,
-               config_.hidden_act,
-               *down_,
-               a_BTC,
-               dropout,
-               *down_norm_)
-        .normed;
+    const auto [a_BTC, read_BTC] = add_and_norm_twice(
+        hidden.x, branch_of(*context_, context_BTC), dropout, *context_norm_);
+    const auto [x_BTC, next_BTC] = add_and_norm_twice(
+        a_BTC,
+        branch_of(*up_, config_.hidden_act, *down_, read_BTC),
+        dropout,
+        *down_norm_);
+    return {x_BTC, next_BTC};
   }
 
  private:

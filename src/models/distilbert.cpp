@@ -63,22 +63,29 @@ class DistilBertBlock final : public Block {
         make_at<LayerNorm>(*this, "output_layer_norm", C, kLayerNormEpsilon);
   }
 
-  at::Tensor forward(
-      const at::Tensor& x_BTC,
-      const Pass& pass,
-      at::Tensor* weights) override {
+  Hidden forward(const Hidden& hidden, const Pass& pass, at::Tensor* weights)
+      override {
+    const auto [queries_BTC, keys_BTC, values_BTC] = apply_together(
+        hidden.read.defined() ? hidden.read : hidden.x,
+        *query_,
+        *key_,
+        *value_);
     const auto context_BTC = attend(
-        split_heads((*query_)(x_BTC), head_channels_),
-        split_heads((*key_)(x_BTC), head_channels_),
-        split_heads((*value_)(x_BTC), head_channels_),
+        split_heads(queries_BTC, head_channels_),
+        split_heads(keys_BTC, head_channels_),
+        split_heads(values_BTC, head_channels_),
         pass.mask,
         {.scale = std::pow(static_cast<double>(head_channels_), -0.5),
          .dropout = is_training() ? config_.attention_dropout : 0.0,
          .weights = weights});
-    const auto a_BTC = (*attention_norm_)((*out_)(context_BTC) + x_BTC);
-    const auto down_BTC = (*down_)(config_.activation((*up_)(a_BTC)));
-    return (*output_norm_)(
-        apply_dropout(down_BTC, config_.dropout, is_training()) + a_BTC);
+    const auto [a_BTC, read_BTC] = add_and_norm_twice(
+        hidden.x, branch_of(*out_, context_BTC), 0.0, *attention_norm_);
+    const auto [x_BTC, next_BTC] = add_and_norm_twice(
+        a_BTC,
+        branch_of(*up_, config_.activation, *down_, read_BTC),
+        is_training() ? config_.dropout : 0.0,
+        *output_norm_);
+    return {x_BTC, next_BTC};
   }
 
  private:

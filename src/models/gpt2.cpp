@@ -81,12 +81,18 @@ class Gpt2Block final : public Block {
     down_ = make_at<Conv1D>(*this, "mlp.c_proj", config.n_inner, C, residual);
   }
 
-  at::Tensor forward(
-      const at::Tensor& x_BTC,
-      const Pass& pass,
-      at::Tensor* weights) override {
+  const std::shared_ptr<LayerNorm>& first_norm() const { return norm1_; }
+  /// The norm of what it gives: the next block's, or the last one.
+  void lead_to(std::shared_ptr<LayerNorm> norm) {
+    next_norm_ = std::move(norm);
+  }
+
+  Hidden forward(const Hidden& hidden, const Pass& pass, at::Tensor* weights)
+      override {
     const int64_t D = config_.n_embd / config_.n_head;
-    const auto parts = (*qkv_)((*norm1_)(x_BTC)).split(config_.n_embd, 2);
+    const auto read_BTC =
+        hidden.read.defined() ? hidden.read : (*norm1_)(hidden.x);
+    const auto parts = (*qkv_)(read_BTC).split(config_.n_embd, 2);
     auto keys_BHSD = split_heads(parts[1], D);
     auto values_BHSD = split_heads(parts[2], D);
     if (pass.cache != nullptr) {
@@ -103,15 +109,23 @@ class Gpt2Block final : public Block {
          .weights = weights});
     const double dropout = is_training() ? config_.resid_pdrop : 0.0;
     const auto [a_BTC, normed_BTC] =
-        add_dense_and_norm(x_BTC, *out_, context_BTC, dropout, *norm2_);
-    return add_dense_pair(
-        a_BTC, *up_, config_.activation_function, *down_, normed_BTC, dropout);
+        add_and_norm(hidden.x, branch_of(*out_, context_BTC), dropout, *norm2_);
+    const auto branch =
+        branch_of(*up_, config_.activation_function, *down_, normed_BTC);
+    if (!pass.reads_ahead) {
+      return {add(a_BTC, branch, dropout), {}};
+    }
+    const auto [x_BTC, next_BTC] =
+        add_and_norm(a_BTC, branch, dropout, *next_norm_);
+    return {x_BTC, next_BTC};
   }
 
  private:
   Gpt2Config config_;
   int64_t layer_;
   std::shared_ptr<LayerNorm> norm1_, norm2_;
+  /// Not a part of it.
+  std::shared_ptr<LayerNorm> next_norm_;
   std::shared_ptr<Conv1D> qkv_, out_, up_, down_;
 };
 
@@ -127,10 +141,13 @@ class Gpt2Model final : public Backbone {
     const int64_t C = config.n_embd;
     words_ = make_at<Embedding>(*this, "wte", config.vocab_size, C);
     positions_ = make_at<Embedding>(*this, "wpe", config.n_positions, C);
+    std::vector<std::shared_ptr<Gpt2Block>> blocks;
     for (int64_t i = 0; i < config.n_layer; ++i) {
-      add_block(str_cat("h.", i), std::make_shared<Gpt2Block>(config, i));
+      blocks.push_back(std::make_shared<Gpt2Block>(config, i));
+      add_block(str_cat("h.", i), blocks.back());
     }
     norm_ = make_at<LayerNorm>(*this, "ln_f", C, config.layer_norm_epsilon);
+    lead_to_next(blocks, norm_);
   }
 
   const at::Tensor& word_embeddings() const override { return words_->weight; }
@@ -144,8 +161,8 @@ class Gpt2Model final : public Backbone {
     }
     return apply_dropout(x_BTC, dropout_, is_training());
   }
-  at::Tensor finish(const at::Tensor& x_BTC) override {
-    return (*norm_)(x_BTC);
+  at::Tensor finish(const Hidden& hidden) override {
+    return hidden.read.defined() ? hidden.read : (*norm_)(hidden.x);
   }
 
   double dropout_;

@@ -287,6 +287,51 @@ kernels::SumAndNorm add_and_norm(
 }
 
 at::Tensor
+add(const at::Tensor& residual, const Branch& branch, double dropout) {
+  return branch.is_fused
+             ? kernels::add_dropout(residual, branch.x, branch.bias, dropout)
+             : residual + apply_dropout(branch.x, dropout, true);
+}
+
+kernels::SumAndNorm add_and_norm(
+    const at::Tensor& residual,
+    const Branch& branch,
+    double dropout,
+    const LayerNorm& norm) {
+  if (branch.is_fused) {
+    return kernels::add_dropout_layer_norm(
+        residual,
+        branch.x,
+        branch.bias,
+        norm.weight,
+        norm.bias,
+        dropout,
+        norm.epsilon());
+  }
+  const auto sum = add(residual, branch, dropout);
+  return {sum, norm(sum)};
+}
+
+kernels::NormedTwice add_and_norm_twice(
+    const at::Tensor& residual,
+    const Branch& branch,
+    double dropout,
+    const LayerNorm& norm) {
+  if (branch.is_fused) {
+    return kernels::add_dropout_layer_norm_twice(
+        residual,
+        branch.x,
+        branch.bias,
+        norm.weight,
+        norm.bias,
+        dropout,
+        norm.epsilon());
+  }
+  const auto normed = norm(add(residual, branch, dropout));
+  return {normed, normed};
+}
+
+at::Tensor
 gated(Activation activation, const at::Tensor& gate, const at::Tensor& up) {
   return activation == silu && is_fused(gate, up) ? kernels::swiglu(gate, up)
                                                   : activation(gate) * up;

@@ -187,85 +187,55 @@ kernels::SumAndNorm add_and_norm(
 at::Tensor
 gated(Activation activation, const at::Tensor& gate, const at::Tensor& up);
 
-/// residual + dropout(dense(x)).
+/// What is to be added to a residual.
+struct Branch {
+  at::Tensor x;
+  /// Not in `x` yet where what adds is a kernel of our own.
+  at::Tensor bias;
+  bool is_fused = false;
+};
+
+/// dense(x).
 template <class Dense>
-at::Tensor add_dense(
-    const at::Tensor& residual,
-    const Dense& dense,
-    const at::Tensor& x,
-    double dropout) {
-  return is_fused(residual, dense.weight)
-             ? kernels::add_dropout(
-                   residual, dense.product(x), dense.bias, dropout)
-             : residual + apply_dropout(dense(x), dropout, true);
+Branch branch_of(const Dense& dense, const at::Tensor& x) {
+  return is_fused(x, dense.weight) ? Branch{dense.product(x), dense.bias, true}
+                                   : Branch{dense(x), {}, false};
 }
 
-/// The same, and its norm.
+/// down(activation(up(x))).
 template <class Dense>
-kernels::SumAndNorm add_dense_and_norm(
-    const at::Tensor& residual,
-    const Dense& dense,
-    const at::Tensor& x,
-    double dropout,
-    const LayerNorm& norm) {
-  if (is_fused(residual, dense.weight)) {
-    return kernels::add_dropout_layer_norm(
-        residual,
-        dense.product(x),
-        dense.bias,
-        norm.weight,
-        norm.bias,
-        dropout,
-        norm.epsilon());
-  }
-  const auto sum = residual + apply_dropout(dense(x), dropout, true);
-  return {sum, norm(sum)};
-}
-
-/// residual + dropout(down(activation(up(x)))).
-template <class Dense>
-at::Tensor add_dense_pair(
-    const at::Tensor& residual,
+Branch branch_of(
     const Dense& up,
     Activation activation,
     const Dense& down,
-    const at::Tensor& x,
-    double dropout) {
+    const at::Tensor& x) {
   const auto gelu = gelu_of(activation);
   if (!gelu || !is_fused(x, up.weight)) {
-    return add_dense(residual, down, activation(up(x)), dropout);
+    return branch_of(down, activation(up(x)));
   }
-  return kernels::add_dropout(
-      residual,
+  return {
       kernels::linear_gelu_linear(
           x, up.matrix(), up.bias, down.matrix(), *gelu),
       down.bias,
-      dropout);
+      true};
 }
 
+/// residual + dropout(branch).
+at::Tensor
+add(const at::Tensor& residual, const Branch& branch, double dropout);
+
 /// The same, and its norm.
-template <class Dense>
-kernels::SumAndNorm add_dense_pair_and_norm(
+kernels::SumAndNorm add_and_norm(
     const at::Tensor& residual,
-    const Dense& up,
-    Activation activation,
-    const Dense& down,
-    const at::Tensor& x,
+    const Branch& branch,
     double dropout,
-    const LayerNorm& norm) {
-  const auto gelu = gelu_of(activation);
-  if (!gelu || !is_fused(x, up.weight)) {
-    return add_dense_and_norm(residual, down, activation(up(x)), dropout, norm);
-  }
-  return kernels::add_dropout_layer_norm(
-      residual,
-      kernels::linear_gelu_linear(
-          x, up.matrix(), up.bias, down.matrix(), *gelu),
-      down.bias,
-      norm.weight,
-      norm.bias,
-      dropout,
-      norm.epsilon());
-}
+    const LayerNorm& norm);
+
+/// The norm alone, for two readers.
+kernels::NormedTwice add_and_norm_twice(
+    const at::Tensor& residual,
+    const Branch& branch,
+    double dropout,
+    const LayerNorm& norm);
 
 } // namespace accelerate::models

@@ -143,12 +143,15 @@ class LlamaBlock final : public Block {
         *this, "post_attention_layernorm", C, config.rms_norm_eps);
   }
 
-  at::Tensor forward(
-      const at::Tensor& x_BTC,
-      const Pass& pass,
-      at::Tensor* weights) override {
+  const std::shared_ptr<RmsNorm>& first_norm() const { return norm1_; }
+  /// The norm of what it gives: the next block's, or the last one.
+  void lead_to(std::shared_ptr<RmsNorm> norm) { next_norm_ = std::move(norm); }
+
+  Hidden forward(const Hidden& hidden, const Pass& pass, at::Tensor* weights)
+      override {
     const int64_t D = config_.head_dim;
-    const auto normed_BTC = (*norm1_)(x_BTC);
+    const auto normed_BTC =
+        hidden.read.defined() ? hidden.read : (*norm1_)(hidden.x);
     auto keys_BHSD = rotated_heads((*key_)(normed_BTC), D, pass);
     auto values_BHSD = split_heads((*value_)(normed_BTC), D);
     if (pass.cache != nullptr) {
@@ -164,9 +167,14 @@ class LlamaBlock final : public Block {
          .dropout = is_training() ? config_.attention_dropout : 0.0,
          .weights = weights});
     const auto [a_BTC, b_BTC] =
-        add_and_norm(x_BTC, (*out_)(context_BTQ), *norm2_);
-    return a_BTC +
-           (*down_)(gated(config_.hidden_act, (*gate_)(b_BTC), (*up_)(b_BTC)));
+        add_and_norm(hidden.x, (*out_)(context_BTQ), *norm2_);
+    const auto branch_BTC =
+        (*down_)(gated(config_.hidden_act, (*gate_)(b_BTC), (*up_)(b_BTC)));
+    if (!pass.reads_ahead) {
+      return {a_BTC + branch_BTC, {}};
+    }
+    const auto [x_BTC, next_BTC] = add_and_norm(a_BTC, branch_BTC, *next_norm_);
+    return {x_BTC, next_BTC};
   }
 
  private:
@@ -174,6 +182,8 @@ class LlamaBlock final : public Block {
   int64_t layer_;
   std::shared_ptr<Linear> query_, key_, value_, out_, gate_, up_, down_;
   std::shared_ptr<RmsNorm> norm1_, norm2_;
+  /// Not a part of it.
+  std::shared_ptr<RmsNorm> next_norm_;
 };
 
 class LlamaModel final : public Backbone {
@@ -186,10 +196,13 @@ class LlamaModel final : public Backbone {
     const int64_t C = config.hidden_size;
     words_ = make_at<Embedding>(
         *this, "embed_tokens", config.vocab_size, C, config.pad_token_id);
+    std::vector<std::shared_ptr<LlamaBlock>> blocks;
     for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-      add_block(str_cat("layers.", i), std::make_shared<LlamaBlock>(config, i));
+      blocks.push_back(std::make_shared<LlamaBlock>(config, i));
+      add_block(str_cat("layers.", i), blocks.back());
     }
     norm_ = make_at<RmsNorm>(*this, "norm", C, config.rms_norm_eps);
+    lead_to_next(blocks, norm_);
   }
 
   const at::Tensor& word_embeddings() const override { return words_->weight; }
@@ -212,8 +225,8 @@ class LlamaModel final : public Backbone {
     pass.sin = angles_B1TD.sin().to(x_BTC.scalar_type());
     return x_BTC;
   }
-  at::Tensor finish(const at::Tensor& x_BTC) override {
-    return (*norm_)(x_BTC);
+  at::Tensor finish(const Hidden& hidden) override {
+    return hidden.read.defined() ? hidden.read : (*norm_)(hidden.x);
   }
 
   at::Tensor frequencies_;

@@ -148,6 +148,7 @@ TEST_P(KernelsOnGpu, ComputeSumsAndNorms) {
     for (const bool has_bias : {true, false}) {
       testing::expect_add_norm(shape, GetParam(), torch::kCUDA, has_bias, unit);
     }
+    testing::expect_norm_twice(shape, GetParam(), torch::kCUDA, unit);
   }
   testing::expect_dropout({200, 104}, GetParam(), torch::kCUDA);
   testing::expect_dropout({200, 101}, GetParam(), torch::kCUDA);

@@ -79,6 +79,54 @@ inline void expect_add_norm(
   }
 }
 
+/// What is normed twice, read by both readers and by each of them alone.
+inline void expect_norm_twice(
+    std::vector<int64_t> shape,
+    at::ScalarType type,
+    c10::DeviceType device,
+    double unit) {
+  const auto options = torch::TensorOptions(device).dtype(type);
+  const int64_t C = shape.back();
+  for (const auto& [reads_first, reads_second] :
+       {std::pair(true, true), {true, false}, {false, true}}) {
+    std::vector<at::Tensor> own, exact;
+    for (const auto& sizes :
+         {shape,
+          shape,
+          {C},
+          std::vector<int64_t>{C},
+          std::vector<int64_t>{C}}) {
+      own.push_back(torch::randn(sizes, options).requires_grad_(true));
+      exact.push_back(own.back().detach().to(at::kDouble).requires_grad_(true));
+    }
+    const auto [first, second] = kernels::add_dropout_layer_norm_twice(
+        own[0], own[1], own[2], own[3], own[4], 0.0, 1e-5);
+    const auto want = at::layer_norm(
+        exact[0] + exact[1] + exact[2], {C}, exact[3], exact[4], 1e-5);
+    expect_near(first, want, unit, "first");
+    EXPECT_TRUE(torch::equal(first, second));
+    std::vector<at::Tensor> readers, gradients;
+    for (const auto& [reader, is_read] :
+         {std::pair(first, reads_first), {second, reads_second}}) {
+      if (is_read) {
+        readers.push_back(reader);
+        gradients.push_back(torch::randn(shape, options));
+      }
+    }
+    torch::autograd::backward(readers, gradients);
+    auto all = gradients[0].to(at::kDouble);
+    if (gradients.size() > 1) {
+      all = all + gradients[1];
+    }
+    want.backward(all);
+    const char* names[] = {
+        "residual", "branch", "branch bias", "weight", "bias"};
+    for (size_t i = 0; i < own.size(); ++i) {
+      expect_near(own[i].grad(), exact[i].grad(), unit, names[i]);
+    }
+  }
+}
+
 /// Of a branch of ones: what is kept is 1 / (1 - p), and so is its gradient.
 inline void expect_dropout(
     std::vector<int64_t> shape,

@@ -23,6 +23,7 @@ TEST(AddNorm, IsTorchsInForwardAndBackward) {
     for (const bool has_bias : {true, false}) {
       testing::expect_add_norm({2, 3, 8}, type, torch::kCPU, has_bias, unit);
     }
+    testing::expect_norm_twice({2, 3, 8}, type, torch::kCPU, unit);
   }
 }
 
@@ -33,6 +34,18 @@ TEST(Kernels, OfTheCpuAreMadeOfTorchsOperators) {
 TEST(AddNorm, DropsAsOftenAsItIsTold) {
   torch::manual_seed(6);
   testing::expect_dropout({200, 100}, torch::kFloat, torch::kCPU);
+}
+
+TEST(AddNorm, NormedTwiceKnowsThatTheOtherWasChanged) {
+  const auto x = torch::randn({3, 8}).requires_grad_(true);
+  const auto w = torch::ones({8});
+  auto [first, second] =
+      kernels::add_dropout_layer_norm_twice(x, x, {}, w, w, 0.0, 1e-5);
+  const auto squares = first * first;
+  second.detach().add_(1);
+  EXPECT_THAT(
+      [&] { squares.sum().backward(); },
+      ThrowsMessage<c10::Error>(HasSubstr("modified by an inplace operation")));
 }
 
 TEST(AddNorm, RefusesWhatDoesNotFit) {
