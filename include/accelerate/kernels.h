@@ -12,6 +12,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "accelerate/export.h"
 
@@ -117,6 +118,15 @@ ACCELERATE_API NormedTwice add_dropout_layer_norm_twice(
     const at::Tensor& bias,
     double dropout,
     double epsilon);
+
+/// The rows `ids` (int64 or int32, any shape) of a table, whose gradient is
+/// summed up without atomics: the same bits every time, and no sorting. The row
+/// `padding` gets none. An id that is no row throws `c10::Error` on the CPU and
+/// ends the program on a GPU. There is no second derivative.
+ACCELERATE_API at::Tensor embedding(
+    const at::Tensor& weight,
+    const at::Tensor& ids,
+    std::optional<int64_t> padding = {});
 
 /// x / root of its mean square over the last dimension, times `weight`; both of
 /// one type, computed in float32 (float64 for such numbers).

@@ -253,4 +253,36 @@ const char* adam_step(
     int64_t num_tensors,
     void* stream);
 
+/// The rows of a table that were asked for.
+struct EmbeddingIds {
+  const void* ids;
+  /// int64, otherwise int32.
+  bool are_long;
+  int64_t num_ids;
+  int64_t num_rows;
+};
+
+/// Memory that `embedding_backward` needs.
+struct EmbeddingLists {
+  /// One more than rows.
+  int* counts;
+  /// One for each row.
+  int* ends;
+  /// One for each id.
+  int* places;
+};
+
+bool fits_embedding(Number type, const EmbeddingIds& ids, int64_t num_channels);
+
+/// The gradient of all rows of the table; that of row `padding` is 0.
+const char* embedding_backward(
+    Number type,
+    const EmbeddingIds& ids,
+    int64_t padding,
+    const void* gradient,
+    int64_t num_channels,
+    const EmbeddingLists& lists,
+    void* result,
+    void* stream);
+
 } // namespace accelerate::cuda_kernels

@@ -15,6 +15,7 @@
 #include "kernels/add_norm.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda_kernels.h"
+#include "kernels/embedding.h"
 #include "kernels/gated.h"
 #include "kernels/linear.h"
 
@@ -627,6 +628,43 @@ std::tuple<at::Tensor, at::Tensor> cuda_swiglu_backward(
   return {of_gate, of_up};
 }
 
+at::Tensor cuda_embedding_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& ids,
+    int64_t num_rows,
+    int64_t padding) {
+  const auto own = gradient.contiguous();
+  const auto flat = ids.contiguous();
+  const auto type = number_of(own.scalar_type());
+  const cuda_kernels::EmbeddingIds asked = {
+      .ids = flat.const_data_ptr(),
+      .are_long = flat.scalar_type() == at::kLong,
+      .num_ids = flat.numel(),
+      .num_rows = num_rows};
+  const int64_t num_channels = own.size(-1);
+  if (!type || !cuda_kernels::fits_embedding(*type, asked, num_channels) ||
+      !is_dense(own)) {
+    return plain_embedding_backward(gradient, ids, num_rows, padding);
+  }
+  const c10::cuda::CUDAGuard guard(own.device());
+  auto result = at::empty({num_rows, num_channels}, own.options());
+  const auto lists = at::empty(
+      {2 * num_rows + 1 + asked.num_ids}, own.options().dtype(at::kInt));
+  int* const counts = lists.mutable_data_ptr<int>();
+  check_launch(cuda_kernels::embedding_backward(
+      *type,
+      asked,
+      padding,
+      own.const_data_ptr(),
+      num_channels,
+      {.counts = counts,
+       .ends = counts + num_rows + 1,
+       .places = counts + 2 * num_rows + 1},
+      result.mutable_data_ptr(),
+      current_stream(own)));
+  return result;
+}
+
 } // namespace
 
 TORCH_LIBRARY_IMPL(accelerate, CUDA, library) {
@@ -644,6 +682,7 @@ TORCH_LIBRARY_IMPL(accelerate, CUDA, library) {
   library.impl("_rotate", cuda_rotate);
   library.impl("_swiglu", cuda_swiglu);
   library.impl("_swiglu_backward", cuda_swiglu_backward);
+  library.impl("_embedding_backward", cuda_embedding_backward);
 }
 
 } // namespace accelerate::kernels

@@ -199,10 +199,10 @@ at::Tensor BertModel::places(const ModelInputs& inputs, const Pass& pass)
 
 at::Tensor BertModel::embed(const ModelInputs& inputs, Pass& pass) {
   const auto types = inputs.token_type_ids.defined()
-                         ? inputs.token_type_ids
-                         : at::zeros_like(inputs.input_ids);
-  const auto sum_BTC = (*words_)(inputs.input_ids) + (*types_)(types) +
-                       (*positions_)(places(inputs, pass));
+                         ? (*types_)(inputs.token_type_ids)
+                         : types_->weight.select(0, 0);
+  const auto sum_BTC =
+      (*words_)(inputs.input_ids) + types + (*positions_)(places(inputs, pass));
   return apply_dropout((*norm_)(sum_BTC), dropout_, is_training());
 }
 

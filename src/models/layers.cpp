@@ -108,7 +108,7 @@ Embedding::Embedding(
   }
 }
 at::Tensor Embedding::operator()(const at::Tensor& ids) const {
-  return at::embedding(weight, ids, padding_id_.value_or(-1));
+  return kernels::embedding(weight, ids, padding_id_);
 }
 void Embedding::draw(double stddev, const FreshTensors& fresh) {
   draw_normal(weight, stddev, fresh);

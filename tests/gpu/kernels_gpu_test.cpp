@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kernels/embedding_cases.h"
 #include "kernels/gated_cases.h"
 #include "kernels/linear_cases.h"
 
@@ -152,6 +153,41 @@ TEST_P(KernelsOnGpu, ComputeSumsAndNorms) {
   }
   testing::expect_dropout({200, 104}, GetParam(), torch::kCUDA);
   testing::expect_dropout({200, 101}, GetParam(), torch::kCUDA);
+}
+
+TEST_P(KernelsOnGpu, SumUpWhatAskedForARow) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  torch::manual_seed(9);
+  // Sums of some hundred numbers, rounded once.
+  const double unit = GetParam() == torch::kFloat  ? 5e-5
+                      : GetParam() == torch::kHalf ? 2e-2
+                                                   : 5e-2;
+  // Rows that more ask for than a block has threads, more packs than threads,
+  // few ids, and a table and channels that no kernel takes.
+  struct Case {
+    int64_t num_rows, num_channels;
+    std::vector<int64_t> shape;
+  };
+  for (const auto& [num_rows, num_channels, shape] : std::vector<Case>{
+           {30522, 768, {32, 128}},
+           {300, 8, {5000}},
+           {257, 2304, {2, 100}},
+           {1000, 136, {1}},
+           {3, 768, {40, 10}},
+           {300, 13, {400}}}) {
+    for (const auto id_type : {torch::kLong, torch::kInt}) {
+      testing::expect_embedding(
+          num_rows,
+          num_channels,
+          shape,
+          GetParam(),
+          id_type,
+          torch::kCUDA,
+          unit);
+    }
+  }
 }
 
 TEST_P(KernelsOnGpu, ComputeWhatGatedModelsHave) {
