@@ -163,8 +163,10 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   /// does.
   const at::Tensor& found_inf() const { return scalars_.found_inf; }
   at::Tensor learning_rate() const;
-  /// What else is to be written for a parameter; undefined where nothing is.
-  at::Tensor copy_of(const at::Tensor& parameter) const;
+  /// What else is to be written for parameters.
+  const std::vector<const ReducedCopies*>& copies() const {
+    return scalars_.copies;
+  }
   /// Made empty at first.
   State& state_of(const at::Tensor& parameter);
 

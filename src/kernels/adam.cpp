@@ -9,22 +9,22 @@
 namespace accelerate::kernels {
 namespace {
 
-/// Those of another type than the parameters' become theirs; empty where all
-/// are of it.
-std::vector<at::Tensor> in_type_of(
+/// In the type of the parameters, times the factor; empty where the gradients
+/// are so already.
+std::vector<at::Tensor> as_read(
     at::TensorList parameters,
-    at::TensorList gradients) {
-  std::vector<at::Tensor> cast;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    if (gradients[i].scalar_type() != parameters[i].scalar_type()) {
-      cast.assign(gradients.begin(), gradients.end());
-      break;
-    }
+    at::TensorList gradients,
+    const std::optional<at::Tensor>& factor) {
+  bool changes = factor.has_value();
+  for (size_t i = 0; i < gradients.size() && !changes; ++i) {
+    changes = gradients[i].scalar_type() != parameters[i].scalar_type();
   }
-  for (size_t i = 0; i < cast.size(); ++i) {
-    cast[i] = cast[i].to(parameters[i].scalar_type());
+  std::vector<at::Tensor> read;
+  for (size_t i = 0; changes && i < gradients.size(); ++i) {
+    read.push_back(gradients[i].to(parameters[i].scalar_type()));
   }
-  return cast;
+  // Not in place: a later step reads the same gradients.
+  return factor ? at::_foreach_mul(read, *factor) : read;
 }
 
 } // namespace
@@ -45,14 +45,15 @@ void plain_adam_step(
     double eps,
     bool maximize,
     bool is_decoupled,
-    const std::optional<at::Tensor>& found_inf) {
-  const auto cast = in_type_of(parameters, gradients);
+    const std::optional<at::Tensor>& found_inf,
+    const std::optional<at::Tensor>& gradient_factor) {
+  const auto read = as_read(parameters, gradients, gradient_factor);
   const bool amsgrad = !max_exp_avg_sqs.empty();
   const auto call = [&](const auto& rate) {
     const auto step = [&](auto function) {
       function(
           parameters,
-          cast.empty() ? gradients : at::TensorList(cast),
+          read.empty() ? gradients : at::TensorList(read),
           exp_avgs,
           exp_avg_sqs,
           max_exp_avg_sqs,
@@ -87,7 +88,8 @@ void adam_step(
     const AdamTensors& tensors,
     const AdamRule& rule,
     const std::optional<at::Tensor>& learning_rate,
-    const std::optional<at::Tensor>& found_inf) {
+    const std::optional<at::Tensor>& found_inf,
+    const std::optional<at::Tensor>& gradient_factor) {
   static const auto handle =
       typed_operator<decltype(plain_adam_step)>("accelerate::_adam_step");
   handle.call(
@@ -106,7 +108,8 @@ void adam_step(
       rule.eps,
       rule.maximize,
       rule.is_decoupled,
-      found_inf);
+      found_inf,
+      gradient_factor);
 }
 
 TORCH_LIBRARY_FRAGMENT(accelerate, library) {
@@ -116,7 +119,7 @@ TORCH_LIBRARY_FRAGMENT(accelerate, library) {
       "Tensor(d!)[] max_exp_avg_sqs, Tensor[] steps, Tensor(e!)[] copies, "
       "Tensor? learning_rate, float lr, float beta1, float beta2, "
       "float weight_decay, float eps, bool maximize, bool is_decoupled, "
-      "Tensor? found_inf) -> ()");
+      "Tensor? found_inf, Tensor? gradient_factor) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(accelerate, CompositeExplicitAutograd, library) {

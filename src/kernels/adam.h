@@ -36,12 +36,14 @@ struct AdamTensors {
 /// One pass over memory on a GPU where everything is of float32 and there is no
 /// AMSGrad; elsewhere torch's fused step between two passes that cast.
 /// `learning_rate`, one float of the device, counts in the place of `rule.lr`;
-/// nothing changes where `found_inf` holds 1.
+/// nothing changes where `found_inf` holds 1;
+/// `gradient_factor`, one float too, multiplies the gradients as they are read.
 void adam_step(
     const AdamTensors& tensors,
     const AdamRule& rule,
     const std::optional<at::Tensor>& learning_rate,
-    const std::optional<at::Tensor>& found_inf);
+    const std::optional<at::Tensor>& found_inf,
+    const std::optional<at::Tensor>& gradient_factor);
 
 /// The operator's form, made of torch's operators.
 void plain_adam_step(
@@ -60,6 +62,7 @@ void plain_adam_step(
     double eps,
     bool maximize,
     bool is_decoupled,
-    const std::optional<at::Tensor>& found_inf);
+    const std::optional<at::Tensor>& found_inf,
+    const std::optional<at::Tensor>& gradient_factor);
 
 } // namespace accelerate::kernels

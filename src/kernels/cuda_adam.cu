@@ -29,6 +29,7 @@ struct alignas(sizeof(T) * kWide) Few {
 /// What a step multiplies with, once for a block: powers near 1 lose half of
 /// their digits in float32.
 struct AdamFactors {
+  float gradient;
   float decay;
   float share1;
   float beta2;
@@ -41,6 +42,8 @@ __device__ AdamFactors factors_of(const AdamNumbers& numbers, double step) {
   const double rate =
       numbers.rate_at != nullptr ? *numbers.rate_at : numbers.rate;
   AdamFactors factors;
+  factors.gradient =
+      numbers.gradient_factor != nullptr ? *numbers.gradient_factor : 1.0f;
   factors.decay = static_cast<float>(rate * numbers.weight_decay);
   factors.share1 = static_cast<float>(1.0 - numbers.beta1);
   factors.beta2 = static_cast<float>(numbers.beta2);
@@ -60,6 +63,7 @@ __device__ float updated(
     float gradient,
     float& exp_avg,
     float& exp_avg_sq) {
+  gradient *= factors.gradient;
   if (numbers.is_maximized) {
     gradient = -gradient;
   }
@@ -81,20 +85,10 @@ __global__ void __launch_bounds__(kThreads) adam_chunks(AdamLaunch launch) {
   if (numbers.found_inf != nullptr && *numbers.found_inf != 0.0f) {
     return;
   }
-  // The last tensor that begins at this block or before.
-  int low = 0;
-  int high = launch.num_tensors - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (launch.first_block[middle] <= static_cast<int>(blockIdx.x)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const AdamTensor& tensor = launch.tensors[low];
+  const int place = tensor_of_block(launch);
+  const AdamTensor& tensor = launch.tensors[place];
   const int64_t begin =
-      (static_cast<int64_t>(blockIdx.x) - launch.first_block[low]) * kChunk;
+      (static_cast<int64_t>(blockIdx.x) - launch.first_block[place]) * kChunk;
   const int64_t end = min(begin + kChunk, tensor.size);
   __shared__ AdamFactors shared;
   if (threadIdx.x == 0) {
@@ -104,9 +98,6 @@ __global__ void __launch_bounds__(kThreads) adam_chunks(AdamLaunch launch) {
   const AdamFactors factors = shared;
   const auto* gradient = static_cast<const G*>(tensor.gradient);
   auto* copy = static_cast<C*>(tensor.copy);
-  const auto is_aligned = [](const void* pointer, size_t bytes) {
-    return reinterpret_cast<size_t>(pointer) % bytes == 0;
-  };
   const bool is_wide = is_aligned(tensor.parameter, sizeof(Few<float>)) &&
                        is_aligned(tensor.exp_avg, sizeof(Few<float>)) &&
                        is_aligned(tensor.exp_avg_sq, sizeof(Few<float>)) &&
@@ -119,11 +110,11 @@ __global__ void __launch_bounds__(kThreads) adam_chunks(AdamLaunch launch) {
     for (int64_t i = begin + static_cast<int64_t>(threadIdx.x) * kWide;
          i < last;
          i += kWide * kThreads) {
-      auto& place = *reinterpret_cast<Few<float>*>(tensor.parameter + i);
+      auto& place0 = *reinterpret_cast<Few<float>*>(tensor.parameter + i);
       auto& place1 = *reinterpret_cast<Few<float>*>(tensor.exp_avg + i);
       auto& place2 = *reinterpret_cast<Few<float>*>(tensor.exp_avg_sq + i);
       const auto given = *reinterpret_cast<const Few<G>*>(gradient + i);
-      Few<float> parameter = place;
+      Few<float> parameter = place0;
       Few<float> exp_avg = place1;
       Few<float> exp_avg_sq = place2;
       Few<C> reduced;
@@ -138,7 +129,7 @@ __global__ void __launch_bounds__(kThreads) adam_chunks(AdamLaunch launch) {
             exp_avg_sq.values[j]);
         reduced.values[j] = as<C>(parameter.values[j]);
       }
-      place = parameter;
+      place0 = parameter;
       place1 = exp_avg;
       place2 = exp_avg_sq;
       if (copy != nullptr) {

@@ -145,6 +145,26 @@ __global__ void __launch_bounds__(kRowThreads) add_partials(
   }
 }
 
+inline __device__ bool is_aligned(const void* pointer, size_t bytes) {
+  return reinterpret_cast<size_t>(pointer) % bytes == 0;
+}
+
+/// The last tensor of the launch that begins at this block or before.
+template <class Launch>
+__device__ int tensor_of_block(const Launch& launch) {
+  int low = 0;
+  int high = launch.num_tensors - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (launch.first_block[middle] <= static_cast<int>(blockIdx.x)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
 template <class Work>
 void with_type(Number type, Work&& work) {
   switch (type) {

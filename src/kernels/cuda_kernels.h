@@ -244,6 +244,8 @@ struct AdamNumbers {
   bool is_decoupled;
   /// With 1 there, nothing is written; may be null.
   const float* found_inf;
+  /// Multiplies the gradients; may be null.
+  const float* gradient_factor;
 };
 
 /// One pass over all tensors.
@@ -283,6 +285,22 @@ const char* embedding_backward(
     int64_t num_channels,
     const EmbeddingLists& lists,
     void* result,
+    void* stream);
+
+struct NormTensor {
+  const void* values;
+  int64_t size;
+  Number type;
+};
+
+/// How many `sums` `total_norm` needs.
+int64_t total_norm_blocks(const NormTensor* tensors, int64_t num_tensors);
+/// The root of the sum of all squares.
+const char* total_norm(
+    const NormTensor* tensors,
+    int64_t num_tensors,
+    float* sums,
+    float* norm,
     void* stream);
 
 } // namespace accelerate::cuda_kernels

@@ -18,6 +18,7 @@
 #include "kernels/embedding.h"
 #include "kernels/gated.h"
 #include "kernels/linear.h"
+#include "kernels/total_norm.h"
 
 namespace accelerate::kernels {
 namespace {
@@ -195,7 +196,8 @@ void cuda_adam_step(
     double eps,
     bool maximize,
     bool is_decoupled,
-    const std::optional<at::Tensor>& found_inf) {
+    const std::optional<at::Tensor>& found_inf,
+    const std::optional<at::Tensor>& gradient_factor) {
   const auto plain = [&] {
     plain_adam_step(
         parameters,
@@ -213,7 +215,8 @@ void cuda_adam_step(
         eps,
         maximize,
         is_decoupled,
-        found_inf);
+        found_inf,
+        gradient_factor);
   };
   if (parameters.empty()) {
     return;
@@ -269,10 +272,39 @@ void cuda_adam_step(
        .epsilon = static_cast<float>(eps),
        .is_maximized = maximize,
        .is_decoupled = is_decoupled,
-       .found_inf = found_inf ? found_inf->const_data_ptr<float>() : nullptr},
+       .found_inf = found_inf ? found_inf->const_data_ptr<float>() : nullptr,
+       .gradient_factor = gradient_factor
+                              ? gradient_factor->const_data_ptr<float>()
+                              : nullptr},
       tensors.data(),
       static_cast<int64_t>(tensors.size()),
       current_stream(parameters[0])));
+}
+
+at::Tensor cuda_total_norm(at::TensorList tensors, double norm_type) {
+  std::vector<cuda_kernels::NormTensor> read;
+  for (const auto& tensor : tensors) {
+    const auto type = number_of(tensor.scalar_type());
+    if (norm_type != 2 || !type || tensor.layout() != at::kStrided ||
+        tensor.device() != tensors[0].device() ||
+        !tensor.is_non_overlapping_and_dense()) {
+      return plain_total_norm(tensors, norm_type);
+    }
+    read.push_back({tensor.const_data_ptr(), tensor.numel(), *type});
+  }
+  const c10::cuda::CUDAGuard guard(tensors[0].device());
+  const auto num_tensors = static_cast<int64_t>(read.size());
+  const auto floats = tensors[0].options().dtype(at::kFloat);
+  const auto sums = at::empty(
+      {cuda_kernels::total_norm_blocks(read.data(), num_tensors)}, floats);
+  auto norm = at::empty({}, floats);
+  check_launch(cuda_kernels::total_norm(
+      read.data(),
+      num_tensors,
+      sums.mutable_data_ptr<float>(),
+      norm.mutable_data_ptr<float>(),
+      current_stream(norm)));
+  return norm;
 }
 
 /// The next numbers of the generator of a device: one draw for each thread.
@@ -673,6 +705,7 @@ TORCH_LIBRARY_IMPL(accelerate, CUDA, library) {
   library.impl("_cross_entropy_with_gradient", cuda_with_gradient);
   library.impl("_scale_unless_one_", cuda_scale_unless_one);
   library.impl("_adam_step", cuda_adam_step);
+  library.impl("_total_norm", cuda_total_norm);
   library.impl("_add_norm_forward", cuda_add_norm_forward);
   library.impl("_add_norm_backward", cuda_add_norm_backward);
   library.impl("_column_sums", cuda_column_sums);

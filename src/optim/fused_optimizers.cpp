@@ -152,7 +152,8 @@ template <class Options>
 void call_adam(
     const Options& options,
     AdamLists& lists,
-    const DeviceScalars& scalars) {
+    const DeviceScalars& scalars,
+    const std::optional<at::Tensor>& gradient_factor) {
   if (lists.parameters.empty()) {
     return;
   }
@@ -173,7 +174,8 @@ void call_adam(
        .maximize = options.maximize,
        .is_decoupled = std::is_same_v<Options, AdamWOptions>},
       scalars.rate,
-      scalars.overflow);
+      scalars.overflow,
+      gradient_factor);
   if (scalars.overflow) {
     lists.uncount_step(*scalars.overflow);
   }
@@ -243,20 +245,35 @@ template <class Options>
 void AdamOf<Options>::update(
     const Options& options,
     const std::vector<at::Tensor>& parameters) {
-  // [0]: parameters alone; [1]: those that have a copy in a reduced type.
-  AdamLists lists[2];
+  // First those that have a copy in a reduced type, by where it comes from;
+  // last parameters alone.
+  const auto& copies = this->copies();
+  std::vector<AdamLists> lists(copies.size() + 1);
   for (const auto& parameter : parameters) {
-    const auto copy = this->copy_of(parameter);
-    auto& list = lists[copy.defined()];
+    at::Tensor copy;
+    size_t place = 0;
+    for (; place < copies.size(); ++place) {
+      const auto& weights = copies[place]->weights;
+      const auto found = weights.find(parameter.unsafeGetTensorImpl());
+      if (found != weights.end()) {
+        copy = found->second;
+        break;
+      }
+    }
+    auto& list = lists[place];
     if (list.parameters.empty()) {
       list.reserve(parameters.size());
     }
     list.add(parameter, this->state_of(parameter), options.amsgrad, copy);
   }
-  const DeviceScalars scalars(
-      this->found_inf(), this->learning_rate(), parameters[0].device());
-  for (auto& list : lists) {
-    call_adam(options, list, scalars);
+  const auto device = parameters[0].device();
+  const DeviceScalars scalars(this->found_inf(), this->learning_rate(), device);
+  for (size_t i = 0; i < lists.size(); ++i) {
+    std::optional<at::Tensor> factor;
+    if (i < copies.size() && copies[i]->gradient_factor.defined()) {
+      factor = copies[i]->gradient_factor.to(device);
+    }
+    call_adam(options, lists[i], scalars, factor);
   }
 }
 template class AdamOf<AdamWOptions>;

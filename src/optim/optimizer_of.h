@@ -138,18 +138,6 @@ at::Tensor OptimizerOf<Options, State>::learning_rate() const {
 }
 
 template <class Options, class State>
-at::Tensor OptimizerOf<Options, State>::copy_of(
-    const at::Tensor& parameter) const {
-  for (const auto* copies : scalars_.copies) {
-    const auto found = copies->find(parameter.unsafeGetTensorImpl());
-    if (found != copies->end()) {
-      return found->second;
-    }
-  }
-  return {};
-}
-
-template <class Options, class State>
 Options& OptimizerOf<Options, State>::options(size_t group) {
   auto* options =
       dynamic_cast<GroupOptions<Options>*>(&param_groups_.at(group).options());

@@ -105,6 +105,16 @@ class ACCELERATE_API ParallelEngine
   virtual void scale_gradients(
       const std::vector<at::Tensor>& parameters,
       const at::Tensor& factor);
+  /// All gradients that the model has, as they lie and of whatever type, where
+  /// they are those of these parameters and the engine keeps them for the step
+  /// alone; to be read only. Empty where not.
+  virtual std::vector<at::Tensor> kept_gradients(
+      const std::vector<at::Tensor>& /*parameters*/) {
+    return {};
+  }
+  /// Multiplies what `kept_gradients` has just given, when it is read next;
+  /// by nothing where the tensor is undefined.
+  virtual void scale_kept_gradients(const at::Tensor& /*factor*/) {}
   /// An optimizer has forgotten the gradients of what it trains for these
   /// parameters; the engine forgets what it keeps beside them.
   virtual void zero_gradients(
@@ -128,8 +138,8 @@ class ACCELERATE_API ParallelEngine
   /// Before an update that is not left out: what `trained` gives, and the
   /// weights of a reduced type that the model computes with in its place. Where
   /// the optimizer `takes` them it writes both, and may find gradients of the
-  /// weights' type; else it finds those of what it trains. Null where there are
-  /// none.
+  /// weights' type which it is to multiply; else it finds those of what it
+  /// trains. Null where there are none.
   virtual const ReducedCopies* lend_copies(bool /*takes*/) { return nullptr; }
   /// `did_step` is false where the update was left out because of an overflow.
   virtual void after_step(bool /*did_step*/) {}

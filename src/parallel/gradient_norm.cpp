@@ -8,21 +8,19 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "kernels/total_norm.h"
 #include "parallel/engine.h"
 
 namespace accelerate {
 namespace {
 
 /// Each operator takes gradients of one device.
-std::map<std::string, std::vector<at::Tensor>> by_device(
-    const std::vector<HeldGradients>& held) {
-  std::map<std::string, std::vector<at::Tensor>> devices;
-  for (const auto& part : held) {
-    for (const auto& gradient : part.gradients) {
-      devices[gradient.device().str()].push_back(gradient);
-    }
+using ByDevice = std::map<std::string, std::vector<at::Tensor>>;
+
+void add_to(ByDevice& devices, const std::vector<at::Tensor>& gradients) {
+  for (const auto& gradient : gradients) {
+    devices[gradient.device().str()].push_back(gradient);
   }
-  return devices;
 }
 
 /// The norm of slices, of which every rank of the engine has its own.
@@ -33,8 +31,7 @@ at::Tensor norm_over_ranks(
   const auto options = at::TensorOptions(at::kFloat).device(device);
   auto own = at::zeros({}, options);
   if (!held.gradients.empty()) {
-    own = at::linalg_vector_norm(
-        at::stack(at::_foreach_norm(held.gradients, norm_type)), norm_type);
+    own = kernels::total_norm(held.gradients, norm_type);
   }
   if (std::isinf(norm_type)) {
     held.engine->combine(own, ReduceOp::kMax);
@@ -50,14 +47,19 @@ at::Tensor total_norm(
     double norm_type,
     c10::Device device) {
   std::vector<at::Tensor> norms;
+  ByDevice whole;
   for (const auto& part : held) {
     if (part.engine != nullptr) {
       norms.push_back(norm_over_ranks(part, norm_type, device));
-    } else if (!part.gradients.empty()) {
-      for (const auto& norm : at::_foreach_norm(part.gradients, norm_type)) {
-        norms.push_back(norm.to(device));
-      }
+    } else {
+      add_to(whole, part.gradients);
     }
+  }
+  for (const auto& [name, gradients] : whole) {
+    norms.push_back(kernels::total_norm(gradients, norm_type).to(device));
+  }
+  if (norms.size() == 1) {
+    return norms[0];
   }
   if (norms.empty()) {
     return at::zeros({}, at::TensorOptions(at::kFloat).device(device));
@@ -80,7 +82,10 @@ at::Tensor clip_gradient_norm(
         ", expected a limit of at least 0 and a positive type (or infinity)"));
   }
   const at::NoGradGuard no_grad;
-  const auto devices = by_device(held);
+  ByDevice devices;
+  for (const auto& part : held) {
+    add_to(devices, part.gradients);
+  }
   const c10::Device first = devices.empty()
                                 ? c10::Device(c10::kCPU)
                                 : devices.begin()->second[0].device();
@@ -91,10 +96,28 @@ at::Tensor clip_gradient_norm(
   // the quotient's.
   const auto factor =
       at::clamp_max((total + 1e-6).reciprocal() * max_norm, 1.0);
-  for (const auto& [device, gradients] : devices) {
-    at::_foreach_mul_(gradients, factor.to(gradients[0].device()));
+  for (const auto& part : held) {
+    if (part.keeper != nullptr) {
+      part.keeper->scale_kept_gradients(factor);
+    } else {
+      scale_in_place(part.gradients, factor);
+    }
   }
   return total;
+}
+
+void scale_in_place(
+    const std::vector<at::Tensor>& tensors,
+    const at::Tensor& factor) {
+  // One fused pass wants one type, and the factor in it.
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>>
+      lists;
+  for (const auto& tensor : tensors) {
+    lists[{tensor.device().str(), tensor.scalar_type()}].push_back(tensor);
+  }
+  for (const auto& [key, list] : lists) {
+    at::_foreach_mul_(list, factor.to(list[0].device(), key.second));
+  }
 }
 
 void clip_gradient_values(
@@ -105,7 +128,11 @@ void clip_gradient_values(
         "[clip_grad_value_] got ", limit, ", expected a limit of at least 0"));
   }
   const at::NoGradGuard no_grad;
-  for (const auto& [device, gradients] : by_device(held)) {
+  ByDevice devices;
+  for (const auto& part : held) {
+    add_to(devices, part.gradients);
+  }
+  for (const auto& [device, gradients] : devices) {
     at::_foreach_clamp_min_(gradients, -limit);
     at::_foreach_clamp_max_(gradients, limit);
   }

@@ -18,6 +18,9 @@ struct HeldGradients {
   /// are whole.
   const ParallelEngine* engine = nullptr;
   std::vector<at::Tensor> gradients = {};
+  /// The engine that keeps all of these for the step; null where they are
+  /// changed in place.
+  ParallelEngine* keeper = nullptr;
 };
 
 /// Shrinks all gradients alike so that their norm is at most `max_norm`; the
@@ -27,6 +30,11 @@ ACCELERATE_API at::Tensor clip_gradient_norm(
     const std::vector<HeldGradients>& held,
     double max_norm,
     double norm_type);
+
+/// Multiplies tensors of any devices and types, each in its own type.
+void scale_in_place(
+    const std::vector<at::Tensor>& tensors,
+    const at::Tensor& factor);
 
 /// Cuts each number of the gradients to `[-limit, limit]`.
 ACCELERATE_API void clip_gradient_values(

@@ -8,6 +8,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "parallel/gradient_norm.h"
 
 namespace accelerate {
 namespace {
@@ -20,8 +21,9 @@ bool is_castable(const at::Tensor& parameter) {
 /// Stands around the engine in which gradients meet. Gradients come in the type
 /// of the weights, and leave for the masters' memory as soon as all ranks have
 /// seen them: windows add up in float32. Those of the only backward of a window
-/// on one rank stay as they came until somebody wants them in float32: an
-/// optimizer that takes copies does not.
+/// on one rank stay as they came until somebody wants them in float32, and all
+/// wait so for what clipping multiplies them with: an optimizer that takes
+/// copies wants neither.
 class MasterEngine final : public ParallelEngine {
  public:
   MasterEngine(const EngineArguments& arguments, const MakeInner& make_inner)
@@ -52,7 +54,7 @@ class MasterEngine final : public ParallelEngine {
     }
     for (size_t i = 0; i < weights_.size(); ++i) {
       weight_values_.push_back(weights_[i].detach());
-      copies_[masters_[i].unsafeGetTensorImpl()] = weight_values_[i];
+      copies_.weights[masters_[i].unsafeGetTensorImpl()] = weight_values_[i];
     }
     inner_ = make_inner(arguments);
   }
@@ -100,12 +102,47 @@ class MasterEngine final : public ParallelEngine {
     if (!place) {
       return inner_->gradient(parameter);
     }
-    bring_to_masters_type();
+    settle_gradients();
     const auto& taken = masters_[*place].grad();
     return taken.defined() ? taken : inner_->gradient(weights_[*place]);
   }
+  std::vector<at::Tensor> kept_gradients(
+      const std::vector<at::Tensor>& parameters) override {
+    if (factor_.defined()) {
+      settle_gradients();
+    }
+    std::vector<bool> is_asked(masters_.size(), false);
+    std::vector<at::Tensor> kept;
+    for (const auto& parameter : parameters) {
+      const auto place = place_of(parameter);
+      if (place && is_asked[*place]) {
+        return {};
+      }
+      const auto& taken = place ? masters_[*place].grad() : at::Tensor();
+      if (taken.defined()) {
+        kept.push_back(taken);
+      } else if (gradient(parameter).defined()) {
+        return {};
+      }
+      if (place) {
+        is_asked[*place] = true;
+      }
+    }
+    for (size_t i = 0; i < masters_.size(); ++i) {
+      if (!is_asked[i] && masters_[i].grad().defined()) {
+        return {};
+      }
+    }
+    return kept;
+  }
+  void scale_kept_gradients(const at::Tensor& factor) override {
+    factor_ = factor.defined() ? factor.to(at::kFloat) : factor;
+  }
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
       override {
+    if (how == Zeroing::kFill && factor_.defined()) {
+      settle_all_but(parameters);
+    }
     for (at::Tensor parameter : parameters) {
       parameter.mutable_grad().reset();
       if (const auto place = place_of(parameter)) {
@@ -125,8 +162,9 @@ class MasterEngine final : public ParallelEngine {
   }
   const ReducedCopies* lend_copies(bool takes) override {
     are_written_ = takes;
+    copies_.gradient_factor = factor_;
     if (!takes) {
-      bring_to_masters_type();
+      settle_gradients();
     }
     return takes ? &copies_ : nullptr;
   }
@@ -163,6 +201,7 @@ class MasterEngine final : public ParallelEngine {
       inner_->load_gradient(parameter, value);
       return;
     }
+    settle_gradients();
     at::Tensor& gradient = masters_[*place].mutable_grad();
     gradient.reset();
     if (const auto& whole = std::get<at::Tensor>(value); whole.defined()) {
@@ -231,8 +270,23 @@ class MasterEngine final : public ParallelEngine {
                                     : std::optional(found->second);
   }
 
+  /// What was filled with zeros is not multiplied any more: after an overflow
+  /// the factor is no number.
+  void settle_all_but(const std::vector<at::Tensor>& parameters) {
+    std::vector<bool> is_filled(masters_.size(), false);
+    for (const auto& parameter : parameters) {
+      if (const auto place = place_of(parameter)) {
+        is_filled[*place] = true;
+      }
+    }
+    settle_gradients(is_filled);
+  }
+
   void take_gradients() {
     const at::NoGradGuard no_grad;
+    if (factor_.defined()) { // Not for what comes now.
+      settle_gradients();
+    }
     // A bucket's memory is written again; that of one rank alone is not.
     const bool may_stay = inner_->is_local() && !is_window_open_;
     // [0]: those that come to an empty place; [1]: those that are added.
@@ -245,7 +299,7 @@ class MasterEngine final : public ParallelEngine {
       at::Tensor& own = masters_[i].mutable_grad();
       const bool adds = own.defined();
       if (adds) {
-        bring_to_masters_type();
+        settle_gradients();
       } else if (may_stay) {
         own = gradient;
         stays_ = true;
@@ -266,23 +320,35 @@ class MasterEngine final : public ParallelEngine {
     }
   }
 
-  /// Gradients that stayed as they came, in float32 from now on.
-  void bring_to_masters_type() const {
-    if (!std::exchange(stays_, false)) {
+  /// Gradients that stayed as they came are of float32 from now on, and those
+  /// that are not left out are multiplied.
+  void settle_gradients(const std::vector<bool>& is_left_out = {}) const {
+    const bool stays = std::exchange(stays_, false);
+    const auto factor = std::exchange(factor_, {});
+    if (!stays && !factor.defined()) {
       return;
     }
     const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> come, places;
+    std::vector<at::Tensor> come, places, scaled;
     for (size_t i = 0; i < masters_.size(); ++i) {
       at::Tensor& own = masters_[i].mutable_grad();
-      if (own.defined() && own.scalar_type() != masters_[i].scalar_type()) {
+      if (!own.defined()) {
+        continue;
+      }
+      if (own.scalar_type() != masters_[i].scalar_type()) {
         come.push_back(own);
         places.push_back(gradients_[i]);
         own = gradients_[i];
       }
+      if (is_left_out.empty() || !is_left_out[i]) {
+        scaled.push_back(own);
+      }
     }
     if (!come.empty()) {
       at::_foreach_copy_(places, come);
+    }
+    if (factor.defined()) {
+      scale_in_place(scaled, factor);
     }
   }
 
@@ -302,6 +368,8 @@ class MasterEngine final : public ParallelEngine {
   ReducedCopies copies_;
   /// Whether some gradient of a master is of the weights' type.
   mutable bool stays_ = false;
+  /// What the gradients of all masters wait for; undefined where for nothing.
+  mutable at::Tensor factor_;
   bool is_window_open_ = false;
   /// Whether the step under way writes the weights itself.
   bool are_written_ = false;

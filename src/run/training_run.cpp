@@ -503,14 +503,34 @@ void TrainingRun::unscale_owners_of(const std::vector<at::Tensor>& parameters) {
 }
 
 std::vector<HeldGradients> TrainingRun::held_gradients(
-    const std::vector<at::Tensor>& parameters) const {
+    const std::vector<at::Tensor>& parameters,
+    bool are_multiplied) const {
   const auto models = living_models();
+  std::vector<HeldGradients> kept;
+  std::unordered_set<const ParallelEngine*> keepers;
+  for (size_t i = 0; are_multiplied && i < models.size(); ++i) {
+    std::vector<at::Tensor> own;
+    for (const auto& parameter : parameters) {
+      if (models[i]->index_of.contains(parameter.unsafeGetTensorImpl())) {
+        own.push_back(parameter);
+      }
+    }
+    auto* engine = models[i]->engine.get();
+    auto gradients = engine->kept_gradients(own);
+    if (!gradients.empty()) {
+      kept.push_back({.gradients = std::move(gradients), .keeper = engine});
+      keepers.insert(engine);
+    }
+  }
   // First what is whole, then what engines hold in slices: every rank asks
   // these engines, in the same order, whether or not it holds a part itself.
   std::vector<HeldGradients> held(1);
   std::unordered_map<const ParallelEngine*, size_t> place_of;
   for (const auto& parameter : parameters) {
     const auto* engine = engine_of(parameter, models);
+    if (keepers.contains(engine)) {
+      continue;
+    }
     auto gradient = engine ? engine->gradient(parameter) : parameter.grad();
     size_t place = 0;
     if (engine != nullptr && engine->slice_begin(parameter)) {
@@ -523,6 +543,7 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
       held[place].gradients.push_back(std::move(gradient));
     }
   }
+  held.insert(held.end(), kept.begin(), kept.end());
   return held;
 }
 
@@ -534,7 +555,8 @@ at::Tensor TrainingRun::clip_grad_norm(
     return at::full({}, std::nan(""));
   }
   unscale_owners_of(parameters);
-  return clip_gradient_norm(held_gradients(parameters), max_norm, norm_type);
+  return clip_gradient_norm(
+      held_gradients(parameters, true), max_norm, norm_type);
 }
 
 void TrainingRun::clip_grad_value(
@@ -542,7 +564,7 @@ void TrainingRun::clip_grad_value(
     double limit) {
   if (step_state_->sync_gradients()) {
     unscale_owners_of(parameters);
-    clip_gradient_values(held_gradients(parameters), limit);
+    clip_gradient_values(held_gradients(parameters, false), limit);
   }
 }
 
@@ -619,6 +641,9 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
   for (const auto& model : living_models()) {
     for (const auto& parameter : model->model.parameters) {
       const auto trained = model->engine->trained(parameter);
+      // Has nothing wait to be multiplied: what the recording multiplies with
+      // is no number where it fails.
+      model->engine->gradient(parameter);
       gradients.emplace_back(parameter, parameter.grad());
       gradients.emplace_back(trained, trained.grad());
     }
@@ -643,6 +668,9 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
     progress_->num_backwards = num_backwards;
     for (auto& [tensor, gradient] : gradients) {
       tensor.mutable_grad() = gradient;
+    }
+    for (const auto& model : living_models()) {
+      model->engine->scale_kept_gradients({});
     }
     for (const auto& optimizer : optimizers) {
       optimizer->set_done(false);

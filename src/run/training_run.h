@@ -281,9 +281,11 @@ class ACCELERATE_API TrainingRun {
   void note_step();
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
   /// The gradients of these parameters, or of what is trained in their place,
-  /// by the engines that hold them.
+  /// by the engines that hold them. Where they are only multiplied, an engine
+  /// may keep them as they lie.
   std::vector<HeldGradients> held_gradients(
-      const std::vector<at::Tensor>& parameters) const;
+      const std::vector<at::Tensor>& parameters,
+      bool are_multiplied) const;
   std::vector<std::shared_ptr<OptimizerStep>> living_optimizers() const;
   std::vector<std::shared_ptr<ModelContext>> living_models() const;
 

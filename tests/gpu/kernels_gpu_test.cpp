@@ -8,6 +8,7 @@
 #include "kernels/embedding_cases.h"
 #include "kernels/gated_cases.h"
 #include "kernels/linear_cases.h"
+#include "kernels/total_norm_cases.h"
 
 namespace accelerate {
 namespace {
@@ -103,16 +104,20 @@ TEST(AdamOnGpu, StepsAsInDoublePrecision) {
     parameters.push_back(value.detach().requires_grad_(true));
     exact.push_back(value.to(torch::kCPU, torch::kDouble).requires_grad_(true));
     weights.push_back(value.to(torch::kBFloat16));
-    copies[parameters.back().unsafeGetTensorImpl()] = weights.back();
+    copies.weights[parameters.back().unsafeGetTensorImpl()] = weights.back();
   }
   for (const double decay : {0.0, 0.1}) {
+    // As clipping shrinks gradients, without and with.
+    const double factor = decay == 0 ? 1 : 0.375;
+    copies.gradient_factor =
+        decay == 0 ? Tensor() : torch::full({}, factor, torch::kCUDA);
     optim::AdamW ours(parameters, {.lr = 0.01, .weight_decay = decay});
     optim::AdamW plain(exact, {.lr = 0.01, .weight_decay = decay});
     for (int step = 0; step < 3; ++step) {
       for (size_t i = 0; i < parameters.size(); ++i) {
         const auto gradient = torch::randn_like(exact[i]).to(torch::kBFloat16);
         parameters[i].mutable_grad() = gradient.to(torch::kCUDA);
-        exact[i].mutable_grad() = gradient.to(torch::kDouble);
+        exact[i].mutable_grad() = gradient.to(torch::kDouble) * factor;
       }
       // A step that overflowed changes nothing and does not count.
       ours.give_scalars(
@@ -132,6 +137,13 @@ TEST(AdamOnGpu, StepsAsInDoublePrecision) {
           << i;
     }
   }
+}
+
+TEST(TotalNormOnGpu, IsThatOfOneVector) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  testing::expect_total_norms(torch::kCUDA);
 }
 
 TEST_P(KernelsOnGpu, ComputeSumsAndNorms) {

@@ -161,5 +161,47 @@ TEST(Zeroing, FillsOrDropsGradients) {
   EXPECT_FALSE(p.grad().defined());
 }
 
+TEST(GradientFactor, MultipliesGradientsOfTensorsWithACopyAsAdamReadsThem) {
+  const auto weights_of = [](const Tensor& parameter) {
+    return parameter.detach().to(torch::kBFloat16);
+  };
+  for (const auto type : {torch::kFloat, torch::kBFloat16}) {
+    // The third has no copy; the second's is from elsewhere.
+    std::vector<Tensor> trained, expected;
+    for (const double value : {1.0, 2.0, 3.0}) {
+      trained.push_back(torch::full({5}, value).requires_grad_(true));
+      expected.push_back(torch::full({5}, value).requires_grad_(true));
+    }
+    ReducedCopies copies[2];
+    for (size_t i = 0; i < 2; ++i) {
+      copies[i].weights[trained[i].unsafeGetTensorImpl()] =
+          weights_of(trained[i]);
+      copies[i].gradient_factor = torch::full({}, i == 0 ? 0.3f : 0.7f);
+    }
+    const float factors[] = {0.3f, 0.7f, 1.0f};
+    optim::AdamW ours(trained, {.lr = 0.1});
+    optim::AdamW plain(expected, {.lr = 0.1});
+    for (int step = 0; step < 3; ++step) {
+      for (size_t i = 0; i < 3; ++i) {
+        const auto gradient =
+            gradient_at(step, 1).flatten().slice(0, 0, 5).to(type);
+        trained[i].mutable_grad() =
+            i < 2 ? gradient.clone() : gradient.to(torch::kFloat);
+        expected[i].mutable_grad() = gradient.to(torch::kFloat) * factors[i];
+      }
+      const auto before = trained[0].grad().clone();
+      ours.give_scalars({.copies = {&copies[0], &copies[1]}});
+      ours.step();
+      plain.step();
+      EXPECT_TRUE(torch::equal(trained[0].grad(), before));
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(torch::equal(trained[i], expected[i])) << i;
+    }
+    EXPECT_TRUE(torch::equal(
+        copies[1].weights.begin()->second, weights_of(expected[1])));
+  }
+}
+
 } // namespace
 } // namespace accelerate

@@ -103,6 +103,162 @@ TEST(MasterWeights, GiveAdamGradientsAsTheyCame) {
   EXPECT_EQ(master.grad().item<float>(), 257.0f);
 }
 
+/// A weight and a bias of 1 with gradients of 3 and 4, whose norm is 5.
+struct Clipped {
+  explicit Clipped(AcceleratorOptions options = with_masters())
+      : accelerator(options), model(of_ones()) {}
+  static torch::nn::Linear of_ones() {
+    torch::nn::Linear model(1, 1);
+    model->weight.detach().fill_(1);
+    model->bias.detach().fill_(1);
+    return model;
+  }
+  void backward(double scale = 1) {
+    accelerator.backward(net(torch::full({1, 1}, 0.75f)).sum() * (4 * scale));
+  }
+  double clip(double limit) {
+    return accelerator.clip_grad_norm_(model->parameters(), limit)
+        .item<double>();
+  }
+  template <class Optimizer>
+  static Tensor master(Optimizer& optimizer, size_t i) {
+    return optimizer.param_groups()[0].params()[i];
+  }
+
+  Accelerator accelerator;
+  torch::nn::Linear model;
+  PreparedModel<torch::nn::LinearImpl> net = accelerator.prepare(model);
+};
+
+TEST(MasterWeights, AreClippedByTheStepOfAdamItself) {
+  for (const int64_t num_steps : {1, 2}) {
+    Clipped c(with_masters(num_steps));
+    std::vector<Tensor> by_hand = {
+        torch::ones({1, 1}).requires_grad_(true),
+        torch::ones({1}).requires_grad_(true)};
+    optim::AdamW alone(by_hand, {.lr = 0.01});
+    optim::AdamW adamw(c.model->parameters(), {.lr = 0.01});
+    auto opt = c.accelerator.prepare(adamw);
+    for (const double limit : {2.5, 0.125, 100.0}) {
+      for (int64_t i = 0; i < num_steps; ++i) {
+        const auto window = c.accelerator.accumulate(c.net);
+        c.backward(); // Of which a window takes the mean.
+        const double norm = c.clip(limit);
+        EXPECT_EQ(std::isnan(norm), i + 1 < num_steps);
+        opt.step();
+        if (i + 1 < num_steps) {
+          continue;
+        }
+        EXPECT_EQ(norm, 5);
+        // Nobody has passed over the gradients.
+        EXPECT_EQ(c.master(adamw, 0).grad().item<float>(), 3);
+        EXPECT_EQ(c.master(adamw, 1).grad().item<float>(), 4);
+        opt.step(); // Once more with the same gradients.
+        opt.zero_grad();
+      }
+      by_hand[0].mutable_grad() = torch::full({1, 1}, 3.0f);
+      by_hand[1].mutable_grad() = torch::full({1}, 4.0f);
+      torch::nn::utils::clip_grad_norm_(by_hand, limit);
+      alone.step();
+      alone.step();
+      for (size_t i = 0; i < 2; ++i) {
+        // Torch's coefficient is computed by the host in double precision.
+        EXPECT_TRUE(torch::allclose(
+            c.master(adamw, i), by_hand[i], /*rtol=*/3e-7, /*atol=*/0))
+            << limit;
+        EXPECT_TRUE(torch::equal(
+            c.model->parameters()[i], c.master(adamw, i).to(torch::kBFloat16)));
+      }
+    }
+  }
+}
+
+TEST(MasterWeights, AreClippedForWhoeverReadsGradientsElse) {
+  const auto expect = [](const auto& change, double weight, double bias) {
+    Clipped c;
+    optim::SGD sgd(c.model->parameters(), {.lr = 1});
+    auto opt = c.accelerator.prepare(sgd);
+    c.backward();
+    EXPECT_EQ(c.clip(2.5), 5);
+    change(c);
+    opt.step();
+    // 1e-6 stands beside the norm.
+    EXPECT_NEAR(c.master(sgd, 0).template item<double>(), 1 - weight, 2e-6);
+    EXPECT_NEAR(c.master(sgd, 1).template item<double>(), 1 - bias, 2e-6);
+  };
+  expect([](Clipped&) {}, 1.5, 2);
+  expect([](Clipped& c) { EXPECT_NEAR(c.clip(1.25), 2.5, 1e-6); }, 0.75, 1);
+  expect(
+      [](Clipped& c) {
+        c.accelerator.clip_grad_value_(c.model->parameters(), 1.75);
+      },
+      1.5,
+      1.75);
+  expect([](Clipped& c) { c.backward(); }, 4.5, 6);
+  expect(
+      [](Clipped& c) {
+        const auto norm = c.accelerator.clip_grad_norm_({c.model->bias}, 0.5);
+        EXPECT_NEAR(norm.item<double>(), 2, 1e-6);
+      },
+      1.5,
+      0.5);
+  // A state that is loaded has its own gradients.
+  expect(
+      [](Clipped& c) {
+        const auto saved = testing::copy_of(c.accelerator.state().state_dict());
+        c.accelerator.state().load_state_dict(saved);
+      },
+      1.5,
+      2);
+}
+
+TEST(MasterWeights, AreClippedForTwoOptimizers) {
+  for (const bool is_dropped : {true, false}) {
+    Clipped c;
+    optim::AdamW first({c.model->weight}, {.lr = 0.01});
+    optim::SGD second({c.model->bias}, {.lr = 1});
+    auto opt1 = c.accelerator.prepare(first);
+    auto opt2 = c.accelerator.prepare(second);
+    c.backward();
+    c.clip(2.5);
+    opt1.step();
+    opt1.zero_grad(is_dropped);
+    c.backward(); // Adds to the bias' alone.
+    EXPECT_EQ(c.master(first, 0).grad().item<float>(), 3);
+    EXPECT_NEAR(c.master(second, 0).grad().item<float>(), 6, 2e-6);
+    opt2.step();
+    EXPECT_NEAR(c.master(second, 0).item<double>(), -5, 2e-6);
+  }
+}
+
+TEST(MasterWeights, ForgetWhatWasClippedAfterAnOverflow) {
+  for (const bool is_dropped : {true, false}) {
+    Clipped c;
+    optim::AdamW adamw(c.model->parameters(), {.lr = 0.01});
+    auto opt = c.accelerator.prepare(adamw);
+    c.backward(std::numeric_limits<double>::quiet_NaN());
+    EXPECT_TRUE(std::isnan(c.clip(2.5)));
+    opt.zero_grad(is_dropped);
+    c.backward();
+    EXPECT_EQ(c.clip(10), 5);
+  }
+}
+
+TEST(MasterWeights, AreClippedOnAllRanksAlike) {
+  run_ranks(2, [&](ProcessGroup group) {
+    auto options = with_masters();
+    options.process_group = group;
+    Clipped c(options);
+    optim::SGD sgd(c.model->parameters(), {.lr = 1});
+    auto opt = c.accelerator.prepare(sgd);
+    c.backward(group.rank() == 0 ? 0.5 : 1.5);
+    EXPECT_EQ(c.clip(2.5), 5);
+    opt.step();
+    EXPECT_NEAR(c.master(sgd, 0).item<double>(), -0.5, 2e-6);
+    EXPECT_NEAR(c.master(sgd, 1).item<double>(), -1, 2e-6);
+  });
+}
+
 TEST(MasterWeights, ForgetGradientsAsTheModelDoes) {
   // Gradients are forgotten by the prepared optimizer, the model, and the
   // optimizer that was prepared.

@@ -11,9 +11,14 @@
 
 namespace accelerate {
 
-/// From what is trained to the weights of a reduced type that a model computes
-/// with in its place.
-using ReducedCopies = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
+struct ReducedCopies {
+  /// From what is trained to the weights of a reduced type that a model
+  /// computes with in its place.
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> weights;
+  /// One float, which the optimizer multiplies their gradients with as it reads
+  /// them; undefined where they are as they shall be.
+  at::Tensor gradient_factor = {};
+};
 
 /// What an update is told by tensors, so that the host waits for nothing and a
 /// captured step reads new values at every replay. Undefined or empty where the
@@ -23,8 +28,8 @@ struct StepScalars {
   at::Tensor found_inf = {};
   /// One float for each group, in the place of the group's own rate.
   std::vector<at::Tensor> learning_rates = {};
-  /// Given to optimizers that take them: each writes the copies of what it has
-  /// changed. Gradients of such tensors may be of the copy's type.
+  /// Given to optimizers that take them: each writes the weights of what it has
+  /// changed. Gradients of such tensors may be of the weights' type.
   std::vector<const ReducedCopies*> copies = {};
 
   bool empty() const { return !found_inf.defined() && learning_rates.empty(); }
