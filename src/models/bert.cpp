@@ -201,8 +201,9 @@ at::Tensor BertModel::embed(const ModelInputs& inputs, Pass& pass) {
   const auto types = inputs.token_type_ids.defined()
                          ? (*types_)(inputs.token_type_ids)
                          : types_->weight.select(0, 0);
-  const auto sum_BTC =
-      (*words_)(inputs.input_ids) + types + (*positions_)(places(inputs, pass));
+  // What all texts share is added once.
+  const auto shared_BTC = types + (*positions_)(places(inputs, pass));
+  const auto sum_BTC = (*words_)(inputs.input_ids) + shared_BTC;
   return apply_dropout((*norm_)(sum_BTC), dropout_, is_training());
 }
 

@@ -205,7 +205,7 @@ class MasterEngine final : public ParallelEngine {
     at::Tensor& gradient = masters_[*place].mutable_grad();
     gradient.reset();
     if (const auto& whole = std::get<at::Tensor>(value); whole.defined()) {
-      gradient = gradients_[*place];
+      gradient = room_of(*place);
       gradient.copy_(whole);
     }
   }
@@ -216,8 +216,7 @@ class MasterEngine final : public ParallelEngine {
   Joinable* joinable() override { return inner_->joinable(); }
 
  private:
-  /// The masters and their gradients lie one behind the other, so that rank 0's
-  /// travel at once.
+  /// The masters lie one behind the other, so that rank 0's travel at once.
   void make_masters(const EngineArguments& arguments) {
     std::unordered_map<std::string, std::vector<size_t>> by_device;
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -225,7 +224,6 @@ class MasterEngine final : public ParallelEngine {
       place_of_[weights_[i].unsafeGetTensorImpl()] = i;
     }
     masters_.resize(weights_.size());
-    gradients_.resize(weights_.size());
     for (const auto& [device, members] : by_device) {
       layout_.set_units(weights_, {members});
       const auto& unit = layout_.units().front();
@@ -235,20 +233,12 @@ class MasterEngine final : public ParallelEngine {
                                .requires_grad(false);
       auto flat =
           layout_.allocate(MemoryUse::kParameters, unit.num_numbers, options);
-      const auto flat_gradient =
-          layout_.allocate(MemoryUse::kGradients, unit.num_numbers, options);
       const auto values = layout_.views(unit, flat, weights_);
-      // Not views to autograd, which optimizers of torch's may detach in place.
-      std::vector<at::Tensor> gradients;
-      {
-        const at::AutoDispatchBelowADInplaceOrView below;
-        gradients = layout_.views(unit, flat_gradient, weights_);
-      }
       for (size_t i = 0; i < members.size(); ++i) {
         values[i].copy_(weights_[members[i]].detach());
         masters_[members[i]] = values[i].detach().requires_grad_(true);
-        gradients_[members[i]] = gradients[i];
       }
+      units_.push_back(unit);
       if (arguments.group.world_size() > 1) {
         arguments.group.broadcast(flat, 0);
         for (size_t i = 0; i < members.size(); ++i) {
@@ -268,6 +258,27 @@ class MasterEngine final : public ParallelEngine {
     const auto found = place_of_.find(parameter.unsafeGetTensorImpl());
     return found == place_of_.end() ? std::nullopt
                                     : std::optional(found->second);
+  }
+
+  /// Where the gradients of masters lie, one behind the other. Made when first
+  /// asked for: a run whose gradients stay as they came never does.
+  const at::Tensor& room_of(size_t place) const {
+    if (rooms_.empty()) {
+      rooms_.resize(weights_.size());
+      // Not views to autograd, which optimizers of torch's may detach in place.
+      const at::AutoDispatchBelowADInplaceOrView below;
+      for (const auto& unit : units_) {
+        const auto flat = layout_.reserve(
+            MemoryUse::kGradients,
+            unit.num_numbers,
+            master_values_[unit.parameters.front()].options());
+        const auto views = layout_.views(unit, flat, weights_);
+        for (size_t i = 0; i < views.size(); ++i) {
+          rooms_[unit.parameters[i]] = views[i];
+        }
+      }
+    }
+    return rooms_[place];
   }
 
   /// What was filled with zeros is not multiplied any more: after an overflow
@@ -306,7 +317,7 @@ class MasterEngine final : public ParallelEngine {
         is_shown_[i] = true;
         continue;
       } else {
-        own = gradients_[i];
+        own = room_of(i);
       }
       come[adds].push_back(gradient);
       places[adds].push_back(own);
@@ -337,8 +348,8 @@ class MasterEngine final : public ParallelEngine {
       }
       if (own.scalar_type() != masters_[i].scalar_type()) {
         come.push_back(own);
-        places.push_back(gradients_[i]);
-        own = gradients_[i];
+        places.push_back(room_of(i));
+        own = room_of(i);
       }
       if (is_left_out.empty() || !is_left_out[i]) {
         scaled.push_back(own);
@@ -355,11 +366,12 @@ class MasterEngine final : public ParallelEngine {
   std::shared_ptr<ParallelEngine> inner_;
   /// Of the model, whatever their type.
   std::vector<at::Tensor> parameters_;
-  /// What the model computes with, what is trained in its place, and where its
-  /// gradient lies.
+  /// What the model computes with, and what is trained in its place.
   std::vector<at::Tensor> weights_;
   std::vector<at::Tensor> masters_;
-  std::vector<at::Tensor> gradients_;
+  /// The memory of masters, and that of their gradients where it was needed.
+  std::vector<MemoryLayout::Unit> units_;
+  mutable std::vector<at::Tensor> rooms_;
   std::vector<at::Tensor> master_values_;
   std::vector<at::Tensor> weight_values_;
   /// Whether a weight shows the gradient that its master has taken.
