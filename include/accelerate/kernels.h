@@ -154,4 +154,35 @@ ACCELERATE_API at::Tensor rotate(
 ///         torch::linear(x, w), torch::linear(x, w));
 ACCELERATE_API at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
+struct PackedAttentionOptions {
+  /// Tokens do not look at those behind them.
+  bool is_causal = false;
+  double dropout = 0;
+  /// Of the products; one over the root of a head's channels by default.
+  std::optional<double> scale = {};
+};
+
+/// Attention of sequences that lie one behind the other, of which each looks at
+/// itself alone: tokens x heads x channels of the queries. Keys and values may
+/// have fewer heads: each serves a run of neighbouring ones. `starts` says
+/// where sequences begin and the last ends, on the device of the queries;
+/// `max_length`, how long the longest is at most. Both are believed on a GPU,
+/// where looking would wait for it.
+///
+/// Flash attention without padding for 16-bit numbers on a GPU, heads of a
+/// multiple of 8 channels; else torch's attention of padded sequences. Throws
+/// `UsageError` for shapes and types that do not belong together.
+///
+///     auto x = torch::randn({5, 2, 8}); // Sequences of 3 and 2 tokens.
+///     auto starts = torch::tensor({0, 3, 5}, torch::kInt);
+///     auto y = accelerate::kernels::packed_attention(
+///         x, x, x, starts, 3, {.is_causal = true});
+ACCELERATE_API at::Tensor packed_attention(
+    const at::Tensor& queries,
+    const at::Tensor& keys,
+    const at::Tensor& values,
+    const at::Tensor& starts,
+    int64_t max_length,
+    const PackedAttentionOptions& options = {});
+
 } // namespace accelerate::kernels

@@ -19,6 +19,8 @@ type the numbers have. Weights and what they meet are of one type: inside of `au
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 # Registers the operators.
@@ -33,6 +35,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_gelu_linear",
+    "packed_attention",
     "rms_norm",
     "rotate",
     "swiglu",
@@ -110,6 +113,54 @@ def linear_gelu_linear(
             f"[linear_gelu_linear] got approximate={approximate!r}, expected 'none' or 'tanh'"
         )
     return torch.ops.accelerate.linear_gelu_linear(x, up, up_bias, down, approximate == "tanh")
+
+
+def packed_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    lengths: Sequence[int] | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    max_length: int | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention` of each of several sequences that lie one
+    behind the other as tokens x heads x channels, without padding. `key` and `value` may have fewer
+    heads than `query`: each serves a run of neighbouring ones.
+
+    Either `lengths` of the sequences, as numbers of the host, or `cu_seqlens`: where each begins
+    and the last ends, on the device of the numbers, with `max_length`, which none exceeds. A GPU
+    believes these without looking; a step that is captured needs them.
+
+    Numbers of 16 bits on a GPU go through torch's flash attention, where heads have a multiple of
+    8 channels; all else is padded inside, with the same results up to rounding.
+
+        lengths = [3, 1, 2]
+        q, k, v = self.qkv(x).view(6, 3, heads, channels).unbind(1)  # x: 6 tokens
+        y = kernels.packed_attention(q, k, v, lengths=lengths, causal=True)
+    """
+    if (lengths is None) == (cu_seqlens is None):
+        raise ValueError("[packed_attention] expected one of lengths and cu_seqlens, got both or none")
+    if (cu_seqlens is None) != (max_length is None):
+        raise ValueError("[packed_attention] expected max_length with cu_seqlens, and only with it")
+    if lengths is not None:
+        starts, longest = [0], 1
+        for length in lengths:
+            starts.append(starts[-1] + int(length))
+            longest = max(longest, int(length))
+        if min(lengths, default=0) < 1 or starts[-1] != query.shape[0]:
+            raise ValueError(
+                f"[packed_attention] got lengths that sum to {starts[-1]}, expected lengths of 1 "
+                f"or more that sum to the {query.shape[0]} tokens"
+            )
+        cu_seqlens, max_length = torch.tensor(starts, dtype=torch.int32), longest
+        cu_seqlens = cu_seqlens.to(query.device)
+    return torch.ops.accelerate.packed_attention(
+        query, key, value, cu_seqlens, max_length, causal, dropout, scale
+    )
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:

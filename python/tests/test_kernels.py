@@ -187,6 +187,101 @@ def test_compiled_functions_may_use_them():
         assert torch.equal(plain, compiled)
 
 
+LENGTHS = [5, 1, 7, 3, 1]
+STARTS = [0, 5, 6, 13, 16, 17]
+
+
+def attention_of_each(causal, scale, group):
+    def attend(q, k, v):
+        parts = zip(*(x.transpose(0, 1).split(LENGTHS, 1) for x in (q, k, v)), strict=True)
+        results = []
+        for query, key, value in parts:
+            key, value = (x.repeat_interleave(group, 0) for x in (key, value))
+            results.append(
+                functional.scaled_dot_product_attention(
+                    query, key, value, is_causal=causal, scale=scale
+                )
+            )
+        return torch.cat(results, 1).transpose(0, 1)
+
+    return attend
+
+
+@pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "channels", "scale"), [(4, 8, None), (2, 8, 0.3), (1, 5, None)])
+def test_packed_attention_is_that_of_each_sequence(
+    device, dtype, tolerance, causal, heads, channels, scale
+):
+    shapes = [(17, 4, channels), (17, heads, channels), (17, heads, channels)]
+    expected = attention_of_each(causal, scale, 4 // heads)
+    starts = torch.tensor(STARTS, device=device)
+    for given in (
+        {"lengths": LENGTHS},
+        {"cu_seqlens": starts, "max_length": 7},
+        {"cu_seqlens": starts.int(), "max_length": 9},
+    ):
+
+        def ours(q, k, v, given=given):
+            return kernels.packed_attention(q, k, v, causal=causal, scale=scale, **given)
+
+        compare(ours, expected, shapes, device, dtype, tolerance)
+
+
+def test_packed_attention_takes_parts_of_one_product_and_drops():
+    torch.manual_seed(3)
+    joined = torch.randn(17, 3, 2, 8, dtype=torch.float64, requires_grad=True)
+    q, k, v = joined.unbind(1)
+    plain = kernels.packed_attention(q, k, v, lengths=LENGTHS)
+    assert torch.allclose(plain, attention_of_each(False, None, 1)(q, k, v))
+    dropped = kernels.packed_attention(q, k, v, lengths=LENGTHS, dropout=0.5)
+    # A sequence of one token gives its value, doubled or dropped.
+    ratio = dropped[5] / v[5]
+    assert all(
+        torch.allclose(head, torch.full_like(head, 2.0)) or not head.any() for head in ratio
+    )
+    assert not torch.allclose(dropped, plain)
+    dropped.sum().backward()
+    assert joined.grad.isfinite().all()
+
+
+def test_packed_attention_tells_what_is_wrong():
+    x = torch.ones(5, 4, 8)
+    starts = torch.tensor([0, 3, 5])
+
+    def call(query=x, key=x, value=x, **given):
+        return kernels.packed_attention(
+            query, key, value, **(given or {"cu_seqlens": starts, "max_length": 3})
+        )
+
+    assert call().shape == x.shape
+    for given in ({"max_length": 3}, {"lengths": [5], "cu_seqlens": starts, "max_length": 3}):
+        with pytest.raises(ValueError, match="one of lengths and cu_seqlens"):
+            call(**given)
+    for given in ({"cu_seqlens": starts}, {"lengths": [5], "max_length": 5}):
+        with pytest.raises(ValueError, match="expected max_length with cu_seqlens"):
+            call(**given)
+    for lengths in ([], [3, 3], [5, 0], [6, -1]):
+        with pytest.raises(ValueError, match="that sum to the 5 tokens"):
+            call(lengths=lengths)
+    for wrong in ([0, 3, 4], [1, 3, 5], [0, 4, 5], [0, 6, 5]):
+        with pytest.raises(RuntimeError, match="do not cut 5 tokens into sequences of at most 3"):
+            call(cu_seqlens=torch.tensor(wrong), max_length=3)
+    for wrong in (starts.float(), starts[None], starts[:1]):
+        with pytest.raises(RuntimeError, match=r"\[packed_attention\] got starts"):
+            call(cu_seqlens=wrong, max_length=3)
+    with pytest.raises(RuntimeError, match=r"\[packed_attention\] got max_length 0"):
+        call(cu_seqlens=starts, max_length=0)
+    for wrong in (-0.1, 1.0):
+        with pytest.raises(RuntimeError, match=r"\[packed_attention\] got dropout"):
+            call(cu_seqlens=starts, max_length=3, dropout=wrong)
+    for wrong in (x[:4], x[:, :3], x[..., :4], x.double(), x[0]):
+        with pytest.raises(RuntimeError, match=r"\[packed_attention\] got queries"):
+            call(key=wrong, value=wrong)
+    with pytest.raises(RuntimeError, match=r"\[packed_attention\] got queries"):
+        call(*[x.int()] * 3)
+
+
 def test_wrong_shapes_and_names_are_told():
     with pytest.raises(ValueError, match="expected 'none' or 'tanh'"):
         kernels.linear_gelu_linear(*(torch.ones(2, 2) for _ in range(4)), approximate="erf")

@@ -114,12 +114,6 @@ class SwigluFunction final : public torch::autograd::Function<SwigluFunction> {
   }
 };
 
-std::string described(const at::Tensor& tensor) {
-  return tensor.defined()
-             ? str_cat(c10::toString(tensor.scalar_type()), tensor.sizes())
-             : std::string("nothing");
-}
-
 void check_rms(
     const at::Tensor& residual,
     const at::Tensor& branch,

@@ -6,6 +6,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <string>
+
+#include "base/str.h"
+
 namespace accelerate::kernels {
 
 /// Looked up by name once, where the result is kept in a static.
@@ -14,6 +18,13 @@ c10::TypedOperatorHandle<Function> typed_operator(const char* name) {
   return c10::Dispatcher::singleton()
       .findSchemaOrThrow(name, "")
       .template typed<Function>();
+}
+
+/// As errors name it.
+inline std::string described(const at::Tensor& tensor) {
+  return tensor.defined()
+             ? str_cat(c10::toString(tensor.scalar_type()), tensor.sizes())
+             : std::string("nothing");
 }
 
 /// Sums and statistics are computed in it, whatever type the numbers have.

@@ -9,6 +9,8 @@
 #include <limits>
 #include <optional>
 
+#include "accelerate/kernels.h"
+
 namespace accelerate::models {
 namespace {
 
@@ -64,44 +66,6 @@ bool is_for_cudnn(const at::Tensor& queries_BHTD, const AttentionMask& mask) {
          !mask.bias.defined() && queries_BHTD.size(2) >= kMinTokens;
 }
 
-// While it lives, cuDNN is not asked for attention.
-class WithoutCudnn {
- public:
-  WithoutCudnn() : was_enabled_(at::globalContext().userEnabledCuDNNSDP()) {
-    at::globalContext().setSDPUseCuDNN(false);
-  }
-  ~WithoutCudnn() { at::globalContext().setSDPUseCuDNN(was_enabled_); }
-  WithoutCudnn(const WithoutCudnn&) = delete;
-  WithoutCudnn& operator=(const WithoutCudnn&) = delete;
-
- private:
-  bool was_enabled_;
-};
-
-// Whether torch has flash kernels for such attention, which know packed
-// sequences: 16-bit numbers on a GPU that is new enough. On the newest torch
-// would rather take cuDNN.
-bool is_for_flash(
-    const at::Tensor& queries,
-    const at::Tensor& keys,
-    const at::Tensor& values,
-    const AttentionMask& mask,
-    const AttentionOptions& options) {
-  constexpr int64_t kMultiple = 8; // Other heads are padded by torch's caller.
-  const WithoutCudnn without_cudnn;
-  return !queries.is_cpu() && queries.size(3) % kMultiple == 0 &&
-         at::_fused_sdp_choice(
-             queries,
-             keys,
-             values,
-             std::nullopt,
-             options.dropout,
-             mask.is_causal,
-             options.scale,
-             /*enable_gqa=*/true) ==
-             static_cast<int64_t>(at::SDPBackend::flash_attention);
-}
-
 at::Tensor attend_packed(
     const at::Tensor& queries_1HTD,
     const at::Tensor& keys_1HTD,
@@ -110,30 +74,24 @@ at::Tensor attend_packed(
     const AttentionOptions& options) {
   const PackedRows& packed = *mask.packed;
   const int64_t L = packed.max_length();
-  if (options.weights == nullptr &&
-      is_for_flash(queries_1HTD, keys_1HTD, values_1HTD, mask, options)) {
+  if (options.weights == nullptr) {
     const auto rows = [](const at::Tensor& x_1HTD) {
       return x_1HTD.select(0, 0).transpose(0, 1);
     };
-    const auto context_THD = std::get<0>(at::_flash_attention_forward(
+    const auto context_THD = kernels::packed_attention(
         rows(queries_1HTD),
         rows(keys_1HTD),
         rows(values_1HTD),
         packed.starts(),
-        packed.starts(),
         L,
-        L,
-        options.dropout,
-        mask.is_causal,
-        /*return_debug_mask=*/false,
-        options.scale));
+        {.is_causal = mask.is_causal,
+         .dropout = options.dropout,
+         .scale = options.scale});
     return context_THD.flatten(1).unsqueeze(0);
   }
-  // Padding is on the right, where a causal token does not look.
-  const bool as_bias = options.weights != nullptr;
   const auto padded_mask = make_mask(
-      mask.is_causal && !as_bias ? at::Tensor() : packed.mask_SL(),
-      {.num_queries = L, .is_causal = mask.is_causal, .as_bias = as_bias},
+      packed.mask_SL(),
+      {.num_queries = L, .is_causal = mask.is_causal, .as_bias = true},
       queries_1HTD.options());
   return packed.unpad(attend(
       packed.pad(queries_1HTD),

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: T tokens in all, H heads of queries, G heads of keys and values, D
+// channels of a head, S sequences of at most L tokens.
+#include <ATen/ATen.h>
+#include <ATen/SDPBackend.h>
+#include <torch/library.h>
+
+#include "accelerate/error.h"
+#include "accelerate/kernels.h"
+#include "base/str.h"
+#include "kernels/operator.h"
+
+namespace accelerate::kernels {
+namespace {
+
+/// While it lives, cuDNN is not asked for attention.
+class WithoutCudnn {
+ public:
+  WithoutCudnn() : was_enabled_(at::globalContext().userEnabledCuDNNSDP()) {
+    at::globalContext().setSDPUseCuDNN(false);
+  }
+  ~WithoutCudnn() { at::globalContext().setSDPUseCuDNN(was_enabled_); }
+  WithoutCudnn(const WithoutCudnn&) = delete;
+  WithoutCudnn& operator=(const WithoutCudnn&) = delete;
+
+ private:
+  bool was_enabled_;
+};
+
+/// Whether torch has flash kernels for such attention, which know packed
+/// sequences: 16-bit numbers on a GPU that is new enough. On the newest torch
+/// would rather take cuDNN.
+bool is_for_flash(
+    const at::Tensor& queries_THD,
+    const at::Tensor& keys_TGD,
+    const at::Tensor& values_TGD,
+    const PackedAttentionOptions& options) {
+  constexpr int64_t kMultiple = 8; // Other heads are padded by torch's caller.
+  const auto batched = [](const at::Tensor& x_THD) {
+    return x_THD.transpose(0, 1).unsqueeze(0);
+  };
+  const WithoutCudnn without_cudnn;
+  return !queries_THD.is_cpu() && queries_THD.size(2) % kMultiple == 0 &&
+         at::_fused_sdp_choice(
+             batched(queries_THD),
+             batched(keys_TGD),
+             batched(values_TGD),
+             std::nullopt,
+             options.dropout,
+             options.is_causal,
+             options.scale,
+             /*enable_gqa=*/true) ==
+             static_cast<int64_t>(at::SDPBackend::flash_attention);
+}
+
+void check_tensors(
+    const at::Tensor& queries,
+    const at::Tensor& keys,
+    const at::Tensor& values,
+    const at::Tensor& starts) {
+  if (queries.dim() != 3 || keys.dim() != 3 || !queries.is_floating_point() ||
+      keys.sizes() != values.sizes() || keys.size(0) != queries.size(0) ||
+      keys.size(2) != queries.size(2) || keys.size(1) == 0 ||
+      queries.size(1) % keys.size(1) != 0 || keys.dtype() != queries.dtype() ||
+      values.dtype() != queries.dtype()) {
+    throw UsageError(str_cat(
+        "[packed_attention] got queries ",
+        described(queries),
+        ", keys ",
+        described(keys),
+        " and values ",
+        described(values),
+        ", expected tokens x heads x channels of one floating-point type, with "
+        "as many or a divisor of the queries' heads for keys and values"));
+  }
+  if (starts.dim() != 1 || starts.size(0) < 2 ||
+      !at::isIntegralType(starts.scalar_type(), /*includeBool=*/false) ||
+      starts.device() != queries.device()) {
+    throw UsageError(str_cat(
+        "[packed_attention] got starts ",
+        described(starts),
+        " on ",
+        starts.device(),
+        ", expected where sequences begin and the last ends: a vector of whole "
+        "numbers, at least two, on ",
+        queries.device()));
+  }
+}
+
+void check_options(int64_t max_length, const PackedAttentionOptions& options) {
+  if (max_length < 1) {
+    throw UsageError(str_cat(
+        "[packed_attention] got max_length ",
+        max_length,
+        ", expected the length of the longest sequence or more"));
+  }
+  if (!(options.dropout >= 0 && options.dropout < 1)) {
+    throw UsageError(str_cat(
+        "[packed_attention] got dropout ",
+        options.dropout,
+        ", expected 0 or more and less than 1"));
+  }
+}
+
+/// On the host only: elsewhere it would wait for the device.
+void check_starts(const at::Tensor& starts, int64_t T, int64_t L) {
+  const auto* at = starts.const_data_ptr<int>();
+  const int64_t S = starts.size(0) - 1;
+  bool is_right = at[0] == 0 && at[S] == T;
+  for (int64_t i = 0; i < S && is_right; ++i) {
+    is_right = at[i] <= at[i + 1] && at[i + 1] - at[i] <= L;
+  }
+  if (!is_right) {
+    throw UsageError(str_cat(
+        "[packed_attention] got starts that do not cut ",
+        T,
+        " tokens into sequences of at most ",
+        L,
+        ", expected 0, then each sum of the lengths so far; check the lengths "
+        "and max_length"));
+  }
+}
+
+/// Every sequence padded to L tokens.
+at::Tensor padded_attention(
+    const at::Tensor& queries_THD,
+    const at::Tensor& keys_TGD,
+    const at::Tensor& values_TGD,
+    const at::Tensor& starts,
+    int64_t L,
+    const PackedAttentionOptions& options) {
+  const int64_t T = queries_THD.size(0);
+  const int64_t S = starts.size(0) - 1;
+  const int64_t group = queries_THD.size(1) / keys_TGD.size(1);
+  const auto begins_S = starts.narrow(0, 0, S);
+  const auto ends_S = starts.narrow(0, 1, S);
+  const auto steps_L = at::arange(L, starts.options());
+  // What is no token is one of some sequence.
+  const auto places =
+      (begins_S.unsqueeze(1) + steps_L).clamp(0, T - 1).flatten();
+  const auto pad = [&](const at::Tensor& x_THD, int64_t times) {
+    const auto x_SHLD = x_THD.index_select(0, places)
+                            .view({S, L, x_THD.size(1), x_THD.size(2)})
+                            .transpose(1, 2);
+    return times == 1 ? x_SHLD : x_SHLD.repeat_interleave(times, 1);
+  };
+  // Padding is on the right, where a causal token does not look.
+  std::optional<at::Tensor> mask_S11L;
+  if (!options.is_causal) {
+    mask_S11L = steps_L.unsqueeze(0)
+                    .lt((ends_S - begins_S).unsqueeze(1))
+                    .view({S, 1, 1, L});
+  }
+  const auto context_SHLD = at::scaled_dot_product_attention(
+      pad(queries_THD, 1),
+      pad(keys_TGD, group),
+      pad(values_TGD, group),
+      mask_S11L,
+      options.dropout,
+      options.is_causal,
+      options.scale);
+  const auto tokens_T = at::arange(T, starts.options());
+  const auto sequences_T =
+      at::searchsorted(ends_S, tokens_T, /*out_int32=*/true, /*right=*/true);
+  const auto places_T = sequences_T.to(at::kLong) * L + tokens_T -
+                        begins_S.index_select(0, sequences_T);
+  return context_SHLD.transpose(1, 2).flatten(0, 1).index_select(0, places_T);
+}
+
+} // namespace
+
+at::Tensor packed_attention(
+    const at::Tensor& queries_THD,
+    const at::Tensor& keys_TGD,
+    const at::Tensor& values_TGD,
+    const at::Tensor& starts,
+    int64_t max_length,
+    const PackedAttentionOptions& options) {
+  check_tensors(queries_THD, keys_TGD, values_TGD, starts);
+  check_options(max_length, options);
+  const auto own_starts = starts.to(at::kInt).contiguous();
+  if (own_starts.is_cpu()) {
+    check_starts(own_starts, queries_THD.size(0), max_length);
+  }
+  if (queries_THD.size(0) == 0) {
+    return at::zeros_like(queries_THD);
+  }
+  // Heads that are cut out of one product lie so already.
+  const auto dense = [](const at::Tensor& x) {
+    return x.stride(2) == 1 ? x : x.contiguous();
+  };
+  const auto queries = dense(queries_THD);
+  const auto keys = dense(keys_TGD);
+  const auto values = dense(values_TGD);
+  if (!is_for_flash(queries, keys, values, options)) {
+    return padded_attention(
+        queries, keys, values, own_starts, max_length, options);
+  }
+  return std::get<0>(at::_flash_attention_forward(
+      queries,
+      keys,
+      values,
+      own_starts,
+      own_starts,
+      max_length,
+      max_length,
+      options.dropout,
+      options.is_causal,
+      /*return_debug_mask=*/false,
+      options.scale));
+}
+
+TORCH_LIBRARY_FRAGMENT(accelerate, library) {
+  library.def(
+      "packed_attention(Tensor queries, Tensor keys, Tensor values, "
+      "Tensor starts, int max_length, bool is_causal, float dropout, "
+      "float? scale) -> Tensor",
+      [](const at::Tensor& queries,
+         const at::Tensor& keys,
+         const at::Tensor& values,
+         const at::Tensor& starts,
+         int64_t max_length,
+         bool is_causal,
+         double dropout,
+         std::optional<double> scale) {
+        return packed_attention(
+            queries,
+            keys,
+            values,
+            starts,
+            max_length,
+            {.is_causal = is_causal, .dropout = dropout, .scale = scale});
+      });
+}
+
+} // namespace accelerate::kernels
