@@ -29,8 +29,10 @@ from accelerate import _C  # noqa: F401
 __all__ = [
     "add_dropout",
     "add_dropout_layer_norm",
+    "add_dropout_layer_norm_twice",
     "add_rms_norm",
     "cross_entropy",
+    "embedding",
     "has_kernels",
     "layer_norm",
     "linear",
@@ -92,6 +94,32 @@ def add_dropout_layer_norm(
     return torch.ops.accelerate.add_dropout_layer_norm(
         residual, branch, branch_bias, weight, bias, p, eps
     )
+
+
+def add_dropout_layer_norm_twice(
+    residual: torch.Tensor,
+    branch: torch.Tensor,
+    branch_bias: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    p: float = 0.0,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The layer norm of `add_dropout` alone, once for each of two readers, whose gradients are
+    added in the pass of backward. Both are one memory: change neither in place."""
+    return torch.ops.accelerate.add_dropout_layer_norm_twice(
+        residual, branch, branch_bias, weight, bias, p, eps
+    )
+
+
+def embedding(
+    ids: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None
+) -> torch.Tensor:
+    """`torch.nn.functional.embedding`, whose gradient is the same bits every time, without
+    sorting."""
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += weight.shape[0]
+    return torch.ops.accelerate.embedding(weight, ids, padding_idx)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

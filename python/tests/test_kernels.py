@@ -58,6 +58,7 @@ def rms(x, weight, eps):
 
 
 ROW, VECTOR, MATRIX = (ROWS, WIDTH), (WIDTH,), (WIDTH, WIDTH)
+IDS = torch.tensor([[7, 0, 7, 299], [3, 7, 0, 1]])
 CASES = {
     "layer_norm": (
         lambda x, w, b: kernels.layer_norm(x, w, b, 1e-3),
@@ -78,6 +79,16 @@ CASES = {
         lambda x, y, c, w, b: kernels.add_dropout_layer_norm(x, y, c, w, b),
         lambda x, y, c, w, b: (x + y + c, functional.layer_norm(x + y + c, (WIDTH,), w, b)),
         [ROW, ROW, VECTOR, VECTOR, VECTOR],
+    ),
+    "add_layer_norm_twice": (
+        lambda x, y, c, w, b: kernels.add_dropout_layer_norm_twice(x, y, c, w, b),
+        lambda x, y, c, w, b: (functional.layer_norm(x + y + c, (WIDTH,), w, b),) * 2,
+        [ROW, ROW, VECTOR, VECTOR, VECTOR],
+    ),
+    "embedding": (
+        lambda w: kernels.embedding(IDS.to(w.device), w, -1),
+        lambda w: functional.embedding(IDS.to(w.device), w, -1),
+        [(300, WIDTH)],
     ),
     "linear": (kernels.linear, functional.linear, [ROW, MATRIX, VECTOR]),
     "linear_gelu_linear": (
@@ -175,7 +186,9 @@ def test_a_module_of_ones_own_trains_with_them():
 def test_compiled_functions_may_use_them():
     def function(x, y, w, b):
         total, normed = kernels.add_dropout_layer_norm(x, y, None, w, b)
-        return (total * kernels.swiglu(normed, y)).sum()
+        first, second = kernels.add_dropout_layer_norm_twice(x, y, None, w, b)
+        rows = kernels.embedding(IDS % ROWS, x)
+        return (total * kernels.swiglu(normed, y) + first * second).sum() + rows.square().sum()
 
     gradients = []
     for run in (function, torch.compile(function, backend="aot_eager")):

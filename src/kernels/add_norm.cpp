@@ -339,6 +339,27 @@ TORCH_LIBRARY_FRAGMENT(accelerate, library) {
             residual, branch, branch_bias.value_or(at::Tensor()), dropout);
       });
   library.def(
+      "add_dropout_layer_norm_twice(Tensor residual, Tensor branch, "
+      "Tensor? branch_bias, Tensor weight, Tensor bias, float dropout, "
+      "float epsilon) -> (Tensor first, Tensor second)",
+      [](const at::Tensor& residual,
+         const at::Tensor& branch,
+         const std::optional<at::Tensor>& branch_bias,
+         const at::Tensor& weight,
+         const at::Tensor& bias,
+         double dropout,
+         double epsilon) {
+        const auto [first, second] = add_dropout_layer_norm_twice(
+            residual,
+            branch,
+            branch_bias.value_or(at::Tensor()),
+            weight,
+            bias,
+            dropout,
+            epsilon);
+        return std::tuple(first, second);
+      });
+  library.def(
       "add_dropout_layer_norm(Tensor residual, Tensor branch, "
       "Tensor? branch_bias, Tensor weight, Tensor bias, float dropout, "
       "float epsilon) -> (Tensor sum, Tensor normed)",

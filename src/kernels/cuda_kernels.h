@@ -149,6 +149,14 @@ const char* sum_columns(
     void* sums,
     void* stream);
 
+/// gelu(inner), the one without tanh. As many numbers as fill packs of 16 bytes.
+const char* gelu(
+    Number type,
+    const void* inner,
+    int64_t num_numbers,
+    void* result,
+    void* stream);
+
 /// sum = residual + branch; normed = sum / root of its mean square x weight.
 /// `branch` may be null, where the sum is the residual. Dense rows from a
 /// multiple of 16 bytes on.

@@ -499,6 +499,21 @@ at::Tensor cuda_column_sums(const at::Tensor& rows) {
                                        : plain_column_sums(rows);
 }
 
+at::Tensor cuda_gelu(const at::Tensor& inner, bool is_tanh) {
+  if (is_tanh || !is_packed(inner, inner.numel())) {
+    return plain_gelu(inner, is_tanh);
+  }
+  const c10::cuda::CUDAGuard guard(inner.device());
+  auto result = at::empty_like(inner);
+  check_launch(cuda_kernels::gelu(
+      *number_of(inner.scalar_type()),
+      inner.const_data_ptr(),
+      inner.numel(),
+      result.mutable_data_ptr(),
+      current_stream(inner)));
+  return result;
+}
+
 std::tuple<at::Tensor, at::Tensor> cuda_gelu_gradient(
     const at::Tensor& of_outer,
     const at::Tensor& inner,
@@ -709,6 +724,7 @@ TORCH_LIBRARY_IMPL(accelerate, CUDA, library) {
   library.impl("_add_norm_forward", cuda_add_norm_forward);
   library.impl("_add_norm_backward", cuda_add_norm_backward);
   library.impl("_column_sums", cuda_column_sums);
+  library.impl("_gelu", cuda_gelu);
   library.impl("_gelu_gradient", cuda_gelu_gradient);
   library.impl("_rms_norm_forward", cuda_rms_norm_forward);
   library.impl("_rms_norm_backward", cuda_rms_norm_backward);

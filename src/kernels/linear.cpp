@@ -22,6 +22,11 @@ const auto& linear_gelu_operator() {
       typed_operator<decltype(plain_linear_gelu)>("accelerate::_linear_gelu");
   return handle;
 }
+const auto& gelu_operator() {
+  static const auto handle =
+      typed_operator<decltype(plain_gelu)>("accelerate::_gelu");
+  return handle;
+}
 const auto& gelu_gradient_operator() {
   static const auto handle = typed_operator<decltype(plain_gelu_gradient)>(
       "accelerate::_gelu_gradient");
@@ -184,7 +189,11 @@ std::tuple<at::Tensor, at::Tensor> plain_linear_gelu(
     const at::Tensor& bias_O,
     bool is_tanh) {
   const auto inner = at::addmm(bias_O, x_MI, weight_OI.t());
-  return {at::gelu(inner, gelu_name(is_tanh)), inner};
+  return {gelu_operator().call(inner, is_tanh), inner};
+}
+
+at::Tensor plain_gelu(const at::Tensor& inner, bool is_tanh) {
+  return at::gelu(inner, gelu_name(is_tanh));
 }
 
 std::tuple<at::Tensor, at::Tensor> plain_gelu_gradient(
@@ -224,6 +233,7 @@ TORCH_LIBRARY_FRAGMENT(accelerate, library) {
   library.def(
       "_linear_gelu(Tensor x, Tensor weight, Tensor bias, bool is_tanh) -> "
       "(Tensor, Tensor)");
+  library.def("_gelu(Tensor inner, bool is_tanh) -> Tensor");
   library.def(
       "_gelu_gradient(Tensor of_outer, Tensor inner, bool is_tanh) -> "
       "(Tensor, Tensor)");
@@ -232,6 +242,7 @@ TORCH_LIBRARY_FRAGMENT(accelerate, library) {
 
 TORCH_LIBRARY_IMPL(accelerate, CompositeExplicitAutograd, library) {
   library.impl("_linear_gelu", plain_linear_gelu);
+  library.impl("_gelu", plain_gelu);
   library.impl("_gelu_gradient", plain_gelu_gradient);
   library.impl("_column_sums", plain_column_sums);
 }

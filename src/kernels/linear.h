@@ -19,6 +19,8 @@ std::tuple<at::Tensor, at::Tensor> plain_linear_gelu(
     const at::Tensor& bias_O,
     bool is_tanh);
 
+at::Tensor plain_gelu(const at::Tensor& inner, bool is_tanh);
+
 /// The gradient of `inner` from that of gelu(inner), and its sum over rows.
 std::tuple<at::Tensor, at::Tensor> plain_gelu_gradient(
     const at::Tensor& of_outer_MO,

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cstring>
+
 #include "run/training.h"
 #include "support/temp_dir.h"
 
@@ -75,13 +77,28 @@ TEST(MasterWeights, TrainAsTheSameArithmeticByHand) {
   EXPECT_EQ(state.get<Tensor>("model.weight").scalar_type(), torch::kFloat);
 }
 
+/// Of torch's memory, counted.
+struct CountedMemory final : c10::Allocator {
+  c10::DataPtr allocate(size_t size) override {
+    ++num_blocks;
+    return c10::GetAllocator(c10::kCPU)->allocate(size);
+  }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    std::memcpy(to, from, size);
+  }
+  int num_blocks = 0;
+};
+
 TEST(MasterWeights, GiveAdamGradientsAsTheyCame) {
+  CountedMemory of_gradients;
   torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
   model->weight.detach().fill_(1);
   const auto by_hand = torch::ones({1, 1}).requires_grad_(true);
   optim::AdamW alone({by_hand}, {.lr = 0.01});
   optim::AdamW adamw(model->parameters(), {.lr = 0.01});
-  Accelerator accelerator(with_masters());
+  auto options = with_masters();
+  options.memory = {.gradients = &of_gradients};
+  Accelerator accelerator(options);
   auto [net, opt] = accelerator.prepare(model, adamw);
   const auto master = adamw.param_groups()[0].params()[0];
   for (int step = 0; step < 3; ++step) {
@@ -95,12 +112,15 @@ TEST(MasterWeights, GiveAdamGradientsAsTheyCame) {
     opt.zero_grad();
     EXPECT_FALSE(master.grad().defined());
   }
+  // They take no memory of their own before somebody wants them in float32.
+  EXPECT_EQ(of_gradients.num_blocks, 0);
   // What is added up is added up in float32: 256 + 1 is 256 in bf16.
   for (const float x : {256.0f, 1.0f}) {
     accelerator.backward(net(torch::full({1, 1}, x)).sum());
   }
   EXPECT_EQ(master.grad().scalar_type(), torch::kFloat);
   EXPECT_EQ(master.grad().item<float>(), 257.0f);
+  EXPECT_EQ(of_gradients.num_blocks, 1);
 }
 
 /// A weight and a bias of 1 with gradients of 3 and 4, whose norm is 5.
