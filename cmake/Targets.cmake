@@ -3,6 +3,10 @@
 # Warnings are errors on our own files; other people's headers are SYSTEM.
 function(accelerate_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # GCC's -Wconversion leaves signs alone.
+    target_compile_options(${target} PRIVATE -Wno-sign-conversion)
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # False alarms of GCC 12 on std::string (GCC bugs 105651, 105562).
     target_compile_options(${target} PRIVATE -Wno-restrict -Wno-maybe-uninitialized)
@@ -124,26 +128,32 @@ function(accelerate_test name)
                        ${ACCELERATE_TEST_LOAD})
 endfunction()
 
-# Where tests run programs, these are compiled as tests are; the libraries, in
-# which the time of a training goes, are not.
-set(ACCELERATE_PROGRAM_OPTIONS)
-if(ACCELERATE_TESTS AND NOT ACCELERATE_BENCHMARKS)
-  set(ACCELERATE_PROGRAM_OPTIONS ${ACCELERATE_TEST_OPTIONS})
-endif()
-
 # accelerate_program(NAME sources... [NEEDS libs...] [ALONE]): an example or a
-# benchmark on the training library. ALONE: some builds have no other program,
-# where a precompiled header for programs costs more than it saves, so this one
-# takes the library's.
+# benchmark on the training library. Where tests run programs, these are compiled
+# as tests are; the libraries, in which the time of a training goes, are not.
+# ALONE: some builds have no other program, where a precompiled header for
+# programs costs more than it saves, so this one takes the library's.
 function(accelerate_program name)
   cmake_parse_arguments(ARG "ALONE" "" "NEEDS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
-  accelerate_warnings(${name})
+  accelerate_program_options(${name} ${ARG_ALONE})
   target_link_libraries(${name} PRIVATE accelerate ${ARG_NEEDS})
-  if(ARG_ALONE AND NOT ACCELERATE_TESTS)
-    target_precompile_headers(${name} REUSE_FROM accelerate_library_pch)
+endfunction()
+
+function(accelerate_program_options target is_alone)
+  accelerate_warnings(${target})
+  if(ACCELERATE_TESTS AND NOT ACCELERATE_BENCHMARKS)
+    target_compile_options(${target} PRIVATE ${ACCELERATE_TEST_OPTIONS})
+    target_precompile_headers(${target} REUSE_FROM accelerate_test_pch)
+    # GCC takes the header only with the macros that it was compiled with.
+    foreach(kind definitions options)
+      string(TOUPPER ${kind} property)
+      cmake_language(CALL target_compile_${kind} ${target} PRIVATE
+                     $<TARGET_PROPERTY:GTest::gtest,INTERFACE_COMPILE_${property}>)
+    endforeach()
+  elseif(is_alone AND NOT ACCELERATE_TESTS)
+    target_precompile_headers(${target} REUSE_FROM accelerate_library_pch)
   else()
-    target_compile_options(${name} PRIVATE ${ACCELERATE_PROGRAM_OPTIONS})
-    target_precompile_headers(${name} REUSE_FROM accelerate_program_pch)
+    target_precompile_headers(${target} REUSE_FROM accelerate_program_pch)
   endif()
 endfunction()
