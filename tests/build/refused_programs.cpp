@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that must not compile, one for each number of CASE; compiled by
-// refused_programs_test.py, which compares the first error.
+// Functions that must not compile; compiled by refused_programs_test.py, which
+// compares the first error of each. The hundreds of a line are the number of its
+// function.
 #include <torch/torch.h>
 
 #include <sstream>
@@ -14,25 +15,34 @@ struct NoDataset {
   size_t size() const { return 1; }
 };
 
-void refused(accelerate::Accelerator& accelerator) {
-#if CASE == 0
+#line 100
+void no_tensor(accelerate::Accelerator& accelerator) {
   accelerator.reduce(std::string("loss"));
-#elif CASE == 1
+}
+#line 200
+void module_by_value(accelerate::Accelerator& accelerator) {
   accelerator.prepare(Net());
-#elif CASE == 2
+}
+#line 300
+void no_dataset() {
   accelerate::DataLoader loader(NoDataset{});
-#elif CASE == 3
+}
+#line 400
+void saved_optimizer(accelerate::Accelerator& accelerator) {
   torch::nn::Linear model(1, 1);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   auto opt = accelerator.prepare(optimizer);
   std::stringstream file;
   torch::save(opt, file);
-#elif CASE == 4
+}
+#line 500
+void module_not_shared(accelerate::Accelerator& accelerator) {
   accelerator.prepare(std::make_unique<Net>());
-#elif CASE == 5
+}
+#line 600
+void unknown_columns() {
   const accelerate::TensorDataset data({torch::ones({2}), torch::ones({2})});
   for (auto& batch : accelerate::DataLoader(data)) {
     const auto& [input, target] = batch;
   }
-#endif
 }

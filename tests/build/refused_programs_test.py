@@ -3,10 +3,9 @@
 
     python3 tests/build/refused_programs_test.py BUILD
 
-Compiles the cases of refused_programs.cpp, without output, with the flags and the
+Compiles the functions of refused_programs.cpp, without output, with the flags and the
 precompiled header of the headers' examples.
 """
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -28,20 +27,21 @@ commands = json.loads(pathlib.Path(sys.argv[1], "compile_commands.json").read_te
 command = next(c for c in commands if c["file"].endswith("/header_examples.cpp"))
 flags = shlex.split(command["command"])
 flags = [f for f in flags[:flags.index("-o")] if "ccache" not in f]
+answer = subprocess.run([*flags, "-fsyntax-only", "-fmax-errors=0", str(here / "refused_programs.cpp")],
+                        cwd=command["directory"], capture_output=True, text=True, timeout=500,
+                        env={**os.environ, "LC_ALL": "C"})
+assert answer.returncode != 0, "all functions compile"
 
-
-def first_error(case):
-    answer = subprocess.run(
-        [*flags, "-fsyntax-only", f"-DCASE={case}", str(here / "refused_programs.cpp")],
-        cwd=command["directory"], capture_output=True, text=True, timeout=500,
-        env={**os.environ, "LC_ALL": "C"})
-    errors = re.findall(r"error: (.*)", answer.stderr)
-    assert answer.returncode != 0 and errors, f"case {case} compiles"
-    return errors[0].removeprefix("static assertion failed: ")
-
-
-with concurrent.futures.ThreadPoolExecutor(2) as pool:
-    for case, (error, sentence) in enumerate(
-            zip(pool.map(first_error, range(len(SENTENCES))), SENTENCES)):
-        assert error.startswith(sentence), f"case {case}: {error}"
+# An error stands at a line of the file, or below the lines that say what it was needed for.
+first_errors = {}
+line = 0
+for text in answer.stderr.splitlines():
+    if place := re.search(r"refused_programs\.cpp:(\d+):", text):
+        line = int(place[1])
+    if error := re.search(r"error: (?:static assertion failed: )?(.*)", text):
+        first_errors.setdefault(line // 100 - 1, error[1])
+for number, sentence in enumerate(SENTENCES):
+    error = first_errors.pop(number, "none")
+    assert error.startswith(sentence), f"function {number}: {error}"
+assert not first_errors, first_errors
 print(f"{len(SENTENCES)} mistakes are named in one sentence each")
