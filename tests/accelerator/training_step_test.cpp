@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 
-nlohmann::json reference() {
+nlohmann::json step_reference() {
   std::ifstream file(std::string(TEST_REFERENCE_DIR) + "/training_step.json");
   return nlohmann::json::parse(file);
 }
@@ -40,7 +40,7 @@ torch::nn::Sequential make_model() {
   return model;
 }
 
-Tensor flat(const std::vector<Tensor>& tensors) {
+Tensor joined(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> parts;
   for (const auto& tensor : tensors) {
     parts.push_back(tensor.detach().flatten());
@@ -79,7 +79,7 @@ std::string train(AcceleratorOptions options, int64_t steps) {
   }
   return to_text(torch::cat(
       {torch::tensor({updates}),
-       flat(model->parameters()).to(torch::kDouble)}));
+       joined(model->parameters()).to(torch::kDouble)}));
 }
 
 const RankBodyRegistration kTrain1("accumulate1", [](const auto& options) {
@@ -96,7 +96,7 @@ const RankBodyRegistration kTrain7("accumulate7", [](const auto& options) {
 });
 
 TEST(Accumulate, TrainsAsHuggingFaceAccelerateAlsoWithAShortLastWindow) {
-  const auto cases = reference()["accumulation"];
+  const auto cases = step_reference()["accumulation"];
   ASSERT_EQ(cases.size(), 12u);
   for (const auto& expected : cases) {
     const int ranks = expected["ranks"];
