@@ -174,7 +174,8 @@ void SavedModel::order_pieces(
     });
     std::int64_t end = 0;
     std::int64_t num_missing = 0;
-    std::erase_if(pieces, [&](const Piece& piece) {
+    // Named: clang 16 is the first that captures a structured binding by [&].
+    std::erase_if(pieces, [&, &name = name](const Piece& piece) {
       const auto piece_end = piece.begin + piece.view.num_elements();
       if (piece_end <= end) {
         return true; // A replica's, or empty.

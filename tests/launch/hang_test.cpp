@@ -13,6 +13,12 @@
 #include "support/program.h"
 #include "support/subprocess.h"
 
+#if defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1 // GCC's name for it.
+#endif
+#endif
+
 namespace accelerate::testing {
 namespace {
 

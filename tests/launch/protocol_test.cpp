@@ -111,7 +111,7 @@ TEST(Protocol, RefusesWhatIsNoMessage) {
   };
   for (const auto& [payload, part] : cases) {
     EXPECT_THAT(
-        [&] { decode_payload(payload); },
+        [&payload = payload] { decode_payload(payload); },
         ThrowsMessage<CommError>(HasSubstr(part)));
   }
 }
