@@ -132,7 +132,8 @@ endfunction()
 # benchmark on the training library. Where tests run programs, these are compiled
 # as tests are; the libraries, in which the time of a training goes, are not.
 # ALONE: some builds have no other program, where a precompiled header for
-# programs costs more than it saves, so this one takes the library's.
+# programs costs more than it saves, so this one takes the library's; in every
+# build, so that ccache has it for `pip install .`.
 function(accelerate_program name)
   cmake_parse_arguments(ARG "ALONE" "" "NEEDS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
@@ -142,7 +143,9 @@ endfunction()
 
 function(accelerate_program_options target is_alone)
   accelerate_warnings(${target})
-  if(ACCELERATE_TESTS AND NOT ACCELERATE_BENCHMARKS)
+  if(is_alone)
+    target_precompile_headers(${target} REUSE_FROM accelerate_library_pch)
+  elseif(ACCELERATE_TESTS AND NOT ACCELERATE_BENCHMARKS)
     target_compile_options(${target} PRIVATE ${ACCELERATE_TEST_OPTIONS})
     target_precompile_headers(${target} REUSE_FROM accelerate_test_pch)
     # GCC takes the header only with the macros that it was compiled with.
@@ -151,8 +154,6 @@ function(accelerate_program_options target is_alone)
       cmake_language(CALL target_compile_${kind} ${target} PRIVATE
                      $<TARGET_PROPERTY:GTest::gtest,INTERFACE_COMPILE_${property}>)
     endforeach()
-  elseif(is_alone AND NOT ACCELERATE_TESTS)
-    target_precompile_headers(${target} REUSE_FROM accelerate_library_pch)
   else()
     target_precompile_headers(${target} REUSE_FROM accelerate_program_pch)
   endif()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions that must not compile; compiled by refused_programs_test.py, which
-// compares the first error of each. The hundreds of a line are the number of its
-// function.
+// compares the first error of each. The hundreds of a line are the number of
+// its function.
 #include <torch/torch.h>
 
 #include <sstream>

@@ -10,7 +10,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-at::Tensor on_host(const at::Tensor& tensor) {
+at::Tensor host_copy(const at::Tensor& tensor) {
   TORCH_CHECK(
       tensor.is_privateuseone(),
       "got a tensor on ",
@@ -23,18 +23,18 @@ at::Tensor on_host(const at::Tensor& tensor) {
       tensor.options().device(c10::kCPU));
 }
 
-Tensors on_host(const Tensors& tensors) {
+Tensors host_copy(const Tensors& tensors) {
   Tensors all;
   for (const auto& tensor : tensors) {
-    all.push_back(on_host(tensor));
+    all.push_back(host_copy(tensor));
   }
   return all;
 }
 
-std::vector<Tensors> on_host(const std::vector<Tensors>& lists) {
+std::vector<Tensors> host_copy(const std::vector<Tensors>& lists) {
   std::vector<Tensors> all;
   for (const auto& list : lists) {
-    all.push_back(on_host(list));
+    all.push_back(host_copy(list));
   }
   return all;
 }
@@ -82,20 +82,20 @@ class Backend final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options)
       override {
-    auto host = on_host(tensors);
+    auto host = host_copy(tensors);
     return done(gloo_->broadcast(host, options), tensors);
   }
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options)
       override {
-    auto host = on_host(tensors);
+    auto host = host_copy(tensors);
     return done(gloo_->allreduce(host, options), tensors);
   }
   WorkPtr allgather(
       std::vector<Tensors>& outputs,
       Tensors& inputs,
       const c10d::AllgatherOptions& options) override {
-    auto host_outputs = on_host(outputs);
-    auto host_inputs = on_host(inputs);
+    auto host_outputs = host_copy(outputs);
+    auto host_inputs = host_copy(inputs);
     return done(
         gloo_->allgather(host_outputs, host_inputs, options), outputs[0]);
   }
@@ -103,8 +103,8 @@ class Backend final : public c10d::Backend {
       at::Tensor& output,
       at::Tensor& input,
       const c10d::AllgatherOptions& options) override {
-    auto host_output = on_host(output);
-    auto host_input = on_host(input);
+    auto host_output = host_copy(output);
+    auto host_input = host_copy(input);
     return done(
         gloo_->_allgather_base(host_output, host_input, options), {output});
   }
@@ -112,8 +112,8 @@ class Backend final : public c10d::Backend {
       at::Tensor& output,
       at::Tensor& input,
       const c10d::ReduceScatterOptions& options) override {
-    auto host_output = on_host(output);
-    auto host_input = on_host(input);
+    auto host_output = host_copy(output);
+    auto host_input = host_copy(input);
     return done(
         gloo_->_reduce_scatter_base(host_output, host_input, options),
         {output});
@@ -122,8 +122,8 @@ class Backend final : public c10d::Backend {
       std::vector<Tensors>& outputs,
       Tensors& inputs,
       const c10d::GatherOptions& options) override {
-    auto host_outputs = on_host(outputs);
-    auto host_inputs = on_host(inputs);
+    auto host_outputs = host_copy(outputs);
+    auto host_inputs = host_copy(inputs);
     return done(
         gloo_->gather(host_outputs, host_inputs, options),
         outputs.empty() ? Tensors() : outputs[0]);
@@ -132,8 +132,8 @@ class Backend final : public c10d::Backend {
       Tensors& outputs,
       std::vector<Tensors>& inputs,
       const c10d::ScatterOptions& options) override {
-    auto host_outputs = on_host(outputs);
-    auto host_inputs = on_host(inputs);
+    auto host_outputs = host_copy(outputs);
+    auto host_inputs = host_copy(inputs);
     return done(gloo_->scatter(host_outputs, host_inputs, options), outputs);
   }
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
