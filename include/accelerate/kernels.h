@@ -103,9 +103,10 @@ ACCELERATE_API at::Tensor linear_gelu_linear(
 /// gradients of both are added in the pass of backward. Both are one memory:
 /// change neither in place.
 ///
-///     auto [read, residual] = accelerate::kernels::add_dropout_layer_norm_twice(
-///         x, torch::linear(y, w), b, gain, shift, 0.1, 1e-5);
-///     auto next = residual + torch::linear(read, v);
+///     auto [first, second] =
+///         accelerate::kernels::add_dropout_layer_norm_twice(
+///             x, torch::linear(y, w), b, gain, shift, 0.1, 1e-5);
+///     auto next = second + torch::linear(first, v);
 struct NormedTwice {
   at::Tensor first;
   at::Tensor second;

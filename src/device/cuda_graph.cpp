@@ -50,6 +50,9 @@ class CudaGraph final : public DeviceGraph {
     const c10::cuda::CUDAGuard device(stream_.device());
     // What was ordered before is done before the recording allocates.
     c10::cuda::device_synchronize();
+    // It has memory of its own: what earlier steps have left goes back first,
+    // or a step that fills half of the device could not be recorded.
+    c10::cuda::CUDACachingAllocator::emptyCache();
     const c10::cuda::CUDAStreamGuard stream(stream_);
     try {
       // Other threads, such as those of loaders, may go on with what they do.

@@ -149,7 +149,7 @@ const char* sum_columns(
     void* sums,
     void* stream);
 
-/// gelu(inner), the one without tanh. As many numbers as fill packs of 16 bytes.
+/// gelu(inner), the one without tanh, of numbers that fill packs of 16 bytes.
 const char* gelu(
     Number type,
     const void* inner,

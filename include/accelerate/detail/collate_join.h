@@ -304,7 +304,9 @@ Collated<T> join_map(
   }
   const LeafJoiner::MaskScope scope(leaves);
   Collated<T> batch;
-  for (const auto& [key, value] : *samples[0]) {
+  for (const auto& entry : *samples[0]) {
+    // By a name that lambdas of all compilers may capture.
+    const auto& key = entry.first;
     batch.emplace(
         key,
         join_part(
