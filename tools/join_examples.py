@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes examples as one file, so that torch's headers are compiled once for all of them:
 
-    together.py OUT SOURCES...   OUT/together.cpp and OUT/NAME.cpp, the main of each program
+    join_examples.py OUT SOURCES...   OUT/together.cpp and OUT/NAME.cpp, the main of each program
 
 Each stands in a namespace of its own, below the includes of all.
 """
