@@ -6,6 +6,10 @@
 // them as kernels of their own, and a product with its gelu through cuBLASLt
 // where that has a kernel for it; everywhere else they are made of torch's
 // operators, with the same results up to rounding.
+//
+// There are no second derivatives: a backward through a gradient throws
+// `UsageError`. Under autocast products are computed in its type, everything
+// else in the widest type of what is given.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +33,7 @@ ACCELERATE_API bool has_kernels(c10::Device device);
 /// Computed in float32 (float64 for such logits) without a copy of the logits
 /// in it: one pass forward, one backward. The result is of that type. A label
 /// that is no class throws `c10::Error` on the CPU and ends the program on a
-/// GPU. There is no second derivative.
+/// GPU.
 ///
 ///     auto loss = accelerate::kernels::cross_entropy(
 ///         logits.flatten(0, 1), labels.flatten(), logits.size(-1));
@@ -78,8 +82,7 @@ ACCELERATE_API SumAndNorm add_dropout_layer_norm(
 
 /// x weight^T + bias over the last dimension, whose bias gets its gradient in
 /// one pass at the speed of memory. The weight is outputs x inputs; one that is
-/// stored the other way round is given as `w.t()`. All are of one type. There
-/// is no second derivative, here and below.
+/// stored the other way round is given as `w.t()`. All are of one type.
 ACCELERATE_API at::Tensor
 linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
@@ -123,7 +126,7 @@ ACCELERATE_API NormedTwice add_dropout_layer_norm_twice(
 /// The rows `ids` (int64 or int32, any shape) of a table, whose gradient is
 /// summed up without atomics: the same bits every time, and no sorting. The row
 /// `padding` gets none. An id that is no row throws `c10::Error` on the CPU and
-/// ends the program on a GPU. There is no second derivative.
+/// ends the program on a GPU.
 ACCELERATE_API at::Tensor embedding(
     const at::Tensor& weight,
     const at::Tensor& ids,

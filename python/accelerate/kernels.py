@@ -19,6 +19,8 @@ type the numbers have. Weights and what they meet are of one type: inside of `au
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -117,8 +119,12 @@ def embedding(
 ) -> torch.Tensor:
     """`torch.nn.functional.embedding`, whose gradient is the same bits every time, without
     sorting."""
-    if padding_idx is not None and padding_idx < 0:
-        padding_idx += weight.shape[0]
+    if padding_idx is not None:
+        if not -weight.shape[0] <= padding_idx < weight.shape[0]:
+            raise ValueError(
+                f"[embedding] got padding_idx {padding_idx}, expected a row of the {weight.shape[0]}"
+            )
+        padding_idx %= weight.shape[0]
     return torch.ops.accelerate.embedding(weight, ids, padding_idx)
 
 
@@ -174,15 +180,23 @@ def packed_attention(
         raise ValueError("[packed_attention] expected one of lengths and cu_seqlens, got both or none")
     if (cu_seqlens is None) != (max_length is None):
         raise ValueError("[packed_attention] expected max_length with cu_seqlens, and only with it")
+    if cu_seqlens is not None and not isinstance(cu_seqlens, torch.Tensor):
+        raise TypeError(
+            f"[packed_attention] got cu_seqlens {cu_seqlens!r}, expected a tensor; a list may be "
+            "lengths"
+        )
     if lengths is not None:
-        starts, longest = [0], 1
-        for length in lengths:
-            starts.append(starts[-1] + int(length))
-            longest = max(longest, int(length))
-        if min(lengths, default=0) < 1 or starts[-1] != query.shape[0]:
+        try:
+            each = [operator.index(length) for length in lengths]
+        except TypeError:
+            raise TypeError(
+                f"[packed_attention] got lengths {lengths!r}, expected a list of whole numbers"
+            ) from None
+        starts, longest = [0, *itertools.accumulate(each)], max([1, *each])
+        if not each or min(each) < 0 or starts[-1] != query.shape[0]:
             raise ValueError(
-                f"[packed_attention] got lengths that sum to {starts[-1]}, expected lengths of 1 "
-                f"or more that sum to the {query.shape[0]} tokens"
+                f"[packed_attention] got lengths {each} that sum to {starts[-1]}, expected one or "
+                f"more, none negative, that sum to the {query.shape[0]} tokens"
             )
         cu_seqlens, max_length = torch.tensor(starts, dtype=torch.int32), longest
         cu_seqlens = cu_seqlens.to(query.device)

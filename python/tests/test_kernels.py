@@ -274,9 +274,14 @@ def test_packed_attention_tells_what_is_wrong():
     for given in ({"cu_seqlens": starts}, {"lengths": [5], "max_length": 5}):
         with pytest.raises(ValueError, match="expected max_length with cu_seqlens"):
             call(**given)
-    for lengths in ([], [3, 3], [5, 0], [6, -1]):
+    for lengths in ([], [3, 3], [6, -1]):
         with pytest.raises(ValueError, match="that sum to the 5 tokens"):
             call(lengths=lengths)
+    for lengths in (5, "23", [2.5, 2.5]):
+        with pytest.raises(TypeError, match="expected a list of whole numbers"):
+            call(lengths=lengths)
+    with pytest.raises(TypeError, match="expected a tensor"):
+        call(cu_seqlens=[0, 5], max_length=5)
     for wrong in ([0, 3, 4], [1, 3, 5], [0, 4, 5], [0, 6, 5]):
         with pytest.raises(RuntimeError, match="do not cut 5 tokens into sequences of at most 3"):
             call(cu_seqlens=torch.tensor(wrong), max_length=3)
@@ -293,6 +298,77 @@ def test_packed_attention_tells_what_is_wrong():
             call(key=wrong, value=wrong)
     with pytest.raises(RuntimeError, match=r"\[packed_attention\] got queries"):
         call(*[x.int()] * 3)
+
+
+def test_compiled_functions_may_use_packed_attention_and_cross_entropy():
+    labels = torch.tensor([1, 0, 3, 2, 1, 0])
+
+    def function(q, k, v):
+        y = kernels.packed_attention(q, k, v, lengths=[3, 1, 2], causal=True)
+        return kernels.cross_entropy(y.flatten(1), labels)
+
+    gradients = []
+    for run in (function, torch.compile(function, backend="aot_eager")):
+        torch.manual_seed(1)
+        tensors = [torch.randn(6, 2, 4, requires_grad=True) for _ in range(3)]
+        run(*tensors).backward()
+        gradients.append([t.grad for t in tensors])
+    for plain, compiled in zip(*gradients, strict=True):
+        assert torch.equal(plain, compiled)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("linear", torch.bfloat16),
+        ("linear_gelu_linear", torch.bfloat16),
+        ("layer_norm", torch.float32),
+        ("add_layer_norm_twice", torch.float32),
+    ],
+)
+def test_autocast_lowers_products_and_widens_sums(name, dtype):
+    """Weights of float32 behind an activation of bfloat16."""
+    ours, theirs, shapes = CASES[name]
+    gradients = []
+    for function in (ours, theirs):
+        torch.manual_seed(3)
+        x, *others = [torch.randn(shape, requires_grad=True) for shape in shapes]
+        with torch.autocast("cpu", torch.bfloat16):
+            results = function(torch.tanh(x.bfloat16()), *others)
+        results = results if isinstance(results, tuple) else (results,)
+        sum(r.float().square().sum() for r in results).backward()
+        gradients.append([t.grad for t in (x, *others)])
+        assert function is theirs or results[0].dtype == dtype
+    for own, expected in zip(*gradients, strict=True):
+        # Products of bfloat16 numbers, which are rounded in other places.
+        assert (own - expected).abs().max() <= 0.05 * expected.abs().max().clamp(min=1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_there_is_no_second_derivative(name):
+    ours, _, shapes = CASES[name]
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    results = ours(*tensors)
+    results = results if isinstance(results, tuple) else (results,)
+    total = sum(r.double().pow(3).sum() for r in results)
+    first = torch.autograd.grad(total, tensors, create_graph=True)
+    with pytest.raises(RuntimeError, match="has no second"):
+        torch.autograd.grad(sum(g.square().sum() for g in first), tensors)
+
+
+def test_packed_attention_keeps_sequences_apart_and_takes_what_is_empty():
+    tensors = [torch.randn(6, 2, 4, requires_grad=True) for _ in range(3)]
+    y = kernels.packed_attention(*tensors, lengths=[1, 0, 5])
+    y.backward(torch.cat([torch.full((1, 2, 4), torch.nan), torch.ones(5, 2, 4)]))
+    for tensor in tensors:
+        assert tensor.grad[1:].isfinite().all()
+    # No sequence is longer than all tokens: this would take terabytes.
+    starts = torch.tensor([0, 1, 6])
+    long = kernels.packed_attention(*tensors, cu_seqlens=starts, max_length=2**40)
+    assert torch.equal(long, y)
+    none = [torch.randn(0, 2, 4, requires_grad=True) for _ in range(3)]
+    kernels.packed_attention(*none, cu_seqlens=torch.tensor([0, 0]), max_length=1).sum().backward()
+    assert all(tensor.grad.shape == (0, 2, 4) for tensor in none)
 
 
 def test_wrong_shapes_and_names_are_told():

@@ -77,70 +77,89 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
   static variable_list backward(
       torch::autograd::AutogradContext* context,
       const variable_list& gradients) {
-    const auto saved = context->get_saved_variables();
-    const bool has_branch = context->saved_data["has_branch"].toBool();
-    const bool has_norm = saved[1].defined();
-    const bool norms_twice = context->saved_data["norms_twice"].toBool();
-    const at::Tensor of_sum =
-        has_branch && !norms_twice ? gradients[0] : at::Tensor();
-    const at::Tensor of_normed = has_norm ? gradients.back() : at::Tensor();
-    const at::Tensor of_normed_too = norms_twice ? gradients[0] : at::Tensor();
-    const auto [of_residual, of_branch, vectors] = backward_operator().call(
-        given(of_sum),
-        given(of_normed),
-        given(of_normed_too),
-        saved[0],
-        given(saved[1]),
-        saved[2],
-        saved[3],
-        saved[4],
-        has_branch,
-        context->saved_data["dropout"].toDouble());
-    const auto vector = [&](int64_t index, bool is_there) {
-      return is_there ? vectors.select(0, index) : at::Tensor();
+    const auto work = [&]() -> torch::autograd::variable_list {
+      const auto saved = context->get_saved_variables();
+      const bool has_branch = context->saved_data["has_branch"].toBool();
+      const bool has_norm = saved[1].defined();
+      const bool norms_twice = context->saved_data["norms_twice"].toBool();
+      const at::Tensor of_sum =
+          has_branch && !norms_twice ? gradients[0] : at::Tensor();
+      const at::Tensor of_normed = has_norm ? gradients.back() : at::Tensor();
+      const at::Tensor of_normed_too =
+          norms_twice ? gradients[0] : at::Tensor();
+      const auto [of_residual, of_branch, vectors] = backward_operator().call(
+          given(of_sum),
+          given(of_normed),
+          given(of_normed_too),
+          saved[0],
+          given(saved[1]),
+          saved[2],
+          saved[3],
+          saved[4],
+          has_branch,
+          context->saved_data["dropout"].toDouble());
+      const auto vector = [&](int64_t index, bool is_there) {
+        return is_there ? vectors.select(0, index) : at::Tensor();
+      };
+      return {
+          of_residual,
+          !has_branch             ? at::Tensor()
+          : of_branch.numel() > 0 ? of_branch
+                                  : of_residual,
+          vector(2, context->saved_data["has_branch_bias"].toBool()),
+          vector(0, has_norm),
+          vector(1, has_norm),
+          {},
+          {},
+          {}};
     };
-    return {
-        of_residual,
-        !has_branch             ? at::Tensor()
-        : of_branch.numel() > 0 ? of_branch
-                                : of_residual,
-        vector(2, context->saved_data["has_branch_bias"].toBool()),
-        vector(0, has_norm),
-        vector(1, has_norm),
-        {},
-        {},
-        {}};
+    const char* operation =
+        !context->saved_data["has_branch"].toBool()   ? "layer_norm"
+        : context->get_saved_variables()[1].defined() ? "add_dropout_layer_norm"
+                                                      : "add_dropout";
+    return once_differentiable(operation, context, gradients, work);
   }
 };
 
-void check_rows(
-    const char* operation,
-    const at::Tensor& residual,
-    std::initializer_list<at::Tensor> rows,
-    std::initializer_list<at::Tensor> channels,
-    double dropout) {
-  bool fits = residual.dim() > 0 && residual.is_floating_point() &&
-              dropout >= 0 && dropout <= 1;
-  for (const auto& other : rows) {
-    fits = fits && (!other.defined() || (other.sizes() == residual.sizes() &&
-                                         other.dtype() == residual.dtype()));
-  }
-  for (const auto& other : channels) {
-    fits = fits && (!other.defined() ||
-                    (other.dim() == 1 && other.size(0) == residual.size(-1) &&
-                     other.dtype() == residual.dtype()));
+/// Rows of one shape and vectors with a number for each channel, undefined
+/// where there are none.
+struct Rows {
+  at::Tensor residual, branch, branch_bias, weight, bias;
+};
+
+Rows checked_rows(const char* operation, Rows rows, double dropout = 0) {
+  auto& [residual, branch, branch_bias, weight, bias] = rows;
+  widen_together(residual, branch, branch_bias, weight, bias);
+  bool fits = residual.dim() > 0 && residual.is_floating_point();
+  std::string others;
+  for (const auto& [other, name, is_vector] :
+       {std::tuple(branch, "branch", false),
+        {branch_bias, "bias of the branch", true},
+        {weight, "weight", true},
+        {bias, "bias", true}}) {
+    if (!other.defined()) {
+      continue;
+    }
+    others += str_cat(", ", name, " ", described(other));
+    fits = fits && other.dtype() == residual.dtype() &&
+           (is_vector ? other.dim() == 1 && other.size(0) == residual.size(-1)
+                      : other.sizes() == residual.sizes());
   }
   if (!fits) {
     throw UsageError(str_cat(
         "[",
         operation,
-        "] got rows of ",
-        c10::toString(residual.scalar_type()),
-        residual.sizes(),
-        ", expected floating-point numbers, a branch of the same type and "
-        "shape, vectors of the same type with a number for each channel, and a "
-        "dropout from 0 to 1"));
+        "] got rows ",
+        described(residual),
+        others,
+        ", expected floating-point numbers of one type, rows of one shape and "
+        "vectors with a number for each channel"));
   }
+  if (!(dropout >= 0 && dropout <= 1)) {
+    throw UsageError(str_cat(
+        "[", operation, "] got dropout ", dropout, ", expected 0 to 1"));
+  }
+  return rows;
 }
 
 variable_list add_and_norm(
@@ -153,14 +172,14 @@ variable_list add_and_norm(
     double dropout,
     double epsilon,
     bool norms_twice) {
-  check_rows(
-      operation, residual, {branch}, {branch_bias, weight, bias}, dropout);
+  const auto rows = checked_rows(
+      operation, {residual, branch, branch_bias, weight, bias}, dropout);
   return AddNorm::apply(
-      residual,
-      Given(branch),
-      given(branch_bias),
-      Given(weight),
-      Given(bias),
+      rows.residual,
+      Given(rows.branch),
+      given(rows.branch_bias),
+      Given(rows.weight),
+      Given(rows.bias),
       dropout,
       epsilon,
       norms_twice);
@@ -259,9 +278,16 @@ at::Tensor layer_norm(
     const at::Tensor& weight,
     const at::Tensor& bias,
     double epsilon) {
-  check_rows("layer_norm", x, {}, {weight, bias}, 0);
+  const auto rows = checked_rows("layer_norm", {x, {}, {}, weight, bias});
   return AddNorm::apply(
-      x, Given(), Given(), Given(weight), Given(bias), 0.0, epsilon, false)[0];
+      rows.residual,
+      Given(),
+      Given(),
+      Given(rows.weight),
+      Given(rows.bias),
+      0.0,
+      epsilon,
+      false)[0];
 }
 
 at::Tensor add_dropout(
@@ -269,11 +295,12 @@ at::Tensor add_dropout(
     const at::Tensor& branch,
     const at::Tensor& branch_bias,
     double dropout) {
-  check_rows("add_dropout", residual, {branch}, {branch_bias}, dropout);
+  const auto rows = checked_rows(
+      "add_dropout", {residual, branch, branch_bias, {}, {}}, dropout);
   return AddNorm::apply(
-      residual,
-      Given(branch),
-      given(branch_bias),
+      rows.residual,
+      Given(rows.branch),
+      given(rows.branch_bias),
       Given(),
       Given(),
       dropout,

@@ -118,12 +118,14 @@ std::tuple<at::Tensor, at::Tensor> plain_cross_entropy_forward(
     int64_t num_classes,
     int64_t ignored) {
   const auto exact = exact_logits(logits, num_classes);
-  const auto losses = at::nll_loss(
-      at::log_softmax(exact, 1), labels, {}, at::Reduction::None, ignored);
-  const auto counts = labels.ne(ignored);
+  const auto is_ignored = labels.eq(ignored);
   const auto chosen =
-      exact.gather(1, at::where(counts, labels, 0).unsqueeze(1)).squeeze(1);
-  return {losses, at::where(counts, losses + chosen, 0.0)};
+      exact.gather(1, labels.masked_fill(is_ignored, 0).unsqueeze(1))
+          .squeeze(1);
+  const auto log_sums = exact.logsumexp(1);
+  return {
+      (log_sums - chosen).masked_fill(is_ignored, 0),
+      log_sums.masked_fill(is_ignored, 0)};
 }
 
 at::Tensor plain_cross_entropy_backward(

@@ -45,23 +45,26 @@ class RmsNormFunction final
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    static const auto backward =
-        typed_operator<decltype(plain_rms_norm_backward)>(
-            "accelerate::_rms_norm_backward");
-    const auto saved = context->get_saved_variables();
-    const bool has_branch = context->saved_data["has_branch"].toBool();
-    const at::Tensor of_sum = has_branch ? gradients[0] : at::Tensor();
-    if (!gradients.back().defined()) {
-      return {of_sum, has_branch ? of_sum : at::Tensor(), {}, {}};
-    }
-    const auto [of_residual, of_weight] = backward.call(
-        of_sum.defined() ? MaybeTensor(of_sum) : std::nullopt,
-        gradients.back(),
-        saved[0],
-        saved[1],
-        saved[2]);
-    return {
-        of_residual, has_branch ? of_residual : at::Tensor(), of_weight, {}};
+    const auto work = [&]() -> torch::autograd::variable_list {
+      static const auto backward =
+          typed_operator<decltype(plain_rms_norm_backward)>(
+              "accelerate::_rms_norm_backward");
+      const auto saved = context->get_saved_variables();
+      const bool has_branch = context->saved_data["has_branch"].toBool();
+      const at::Tensor of_sum = has_branch ? gradients[0] : at::Tensor();
+      if (!gradients.back().defined()) {
+        return {of_sum, has_branch ? of_sum : at::Tensor(), {}, {}};
+      }
+      const auto [of_residual, of_weight] = backward.call(
+          of_sum.defined() ? MaybeTensor(of_sum) : std::nullopt,
+          gradients.back(),
+          saved[0],
+          saved[1],
+          saved[2]);
+      return {
+          of_residual, has_branch ? of_residual : at::Tensor(), of_weight, {}};
+    };
+    return once_differentiable("rms_norm", context, gradients, work);
   }
 };
 
@@ -78,8 +81,11 @@ class RotateFunction final : public torch::autograd::Function<RotateFunction> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    const auto saved = context->get_saved_variables();
-    return {handle().call(gradients[0], saved[0], saved[1], true), {}, {}};
+    const auto work = [&]() -> torch::autograd::variable_list {
+      const auto saved = context->get_saved_variables();
+      return {handle().call(gradients[0], saved[0], saved[1], true), {}, {}};
+    };
+    return once_differentiable("rotate", context, gradients, work);
   }
 
  private:
@@ -104,13 +110,16 @@ class SwigluFunction final : public torch::autograd::Function<SwigluFunction> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    static const auto backward =
-        typed_operator<decltype(plain_swiglu_backward)>(
-            "accelerate::_swiglu_backward");
-    const auto saved = context->get_saved_variables();
-    const auto [of_gate, of_up] =
-        backward.call(gradients[0], saved[0], saved[1]);
-    return {of_gate, of_up};
+    const auto work = [&]() -> torch::autograd::variable_list {
+      static const auto backward =
+          typed_operator<decltype(plain_swiglu_backward)>(
+              "accelerate::_swiglu_backward");
+      const auto saved = context->get_saved_variables();
+      const auto [of_gate, of_up] =
+          backward.call(gradients[0], saved[0], saved[1]);
+      return {of_gate, of_up};
+    };
+    return once_differentiable("swiglu", context, gradients, work);
   }
 };
 
@@ -208,17 +217,26 @@ std::tuple<at::Tensor, at::Tensor> plain_swiglu_backward(
       (given * exact * share).to(up.scalar_type())};
 }
 
-at::Tensor
-rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+at::Tensor rms_norm(
+    const at::Tensor& given_x,
+    const at::Tensor& given_weight,
+    double epsilon) {
+  auto x = given_x;
+  auto weight = given_weight;
+  widen_together(x, weight);
   check_rms(x, {}, weight);
   return RmsNormFunction::apply(x, MaybeTensor(), weight, epsilon)[0];
 }
 
 SumAndNorm add_rms_norm(
-    const at::Tensor& residual,
-    const at::Tensor& branch,
-    const at::Tensor& weight,
+    const at::Tensor& given_residual,
+    const at::Tensor& given_branch,
+    const at::Tensor& given_weight,
     double epsilon) {
+  auto residual = given_residual;
+  auto branch = given_branch;
+  auto weight = given_weight;
+  widen_together(residual, branch, weight);
   check_rms(residual, branch, weight);
   const auto results =
       RmsNormFunction::apply(residual, MaybeTensor(branch), weight, epsilon);
@@ -251,7 +269,10 @@ at::Tensor rotate(
   return RotateFunction::apply(x_BTHD, cos_BTD, sin_BTD);
 }
 
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+at::Tensor swiglu(const at::Tensor& given_gate, const at::Tensor& given_up) {
+  auto gate = given_gate;
+  auto up = given_up;
+  widen_together(gate, up);
   if (!gate.is_floating_point() || gate.sizes() != up.sizes() ||
       gate.dtype() != up.dtype()) {
     throw UsageError(str_cat(

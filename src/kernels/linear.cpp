@@ -63,19 +63,22 @@ class LinearFunction final : public torch::autograd::Function<LinearFunction> {
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context,
       const torch::autograd::variable_list& gradients) {
-    const auto saved = context->get_saved_variables();
-    const auto of_y_MO = gradients[0].contiguous();
-    at::Tensor of_x, of_weight, of_bias;
-    if (context->needs_input_grad(0)) {
-      of_x = at::mm(of_y_MO, saved[1]);
-    }
-    if (context->needs_input_grad(1)) {
-      of_weight = product_gradient(saved[0], of_y_MO, saved[1]);
-    }
-    if (context->needs_input_grad(2)) {
-      of_bias = column_sums_operator().call(of_y_MO);
-    }
-    return {of_x, of_weight, of_bias};
+    const auto work = [&]() -> torch::autograd::variable_list {
+      const auto saved = context->get_saved_variables();
+      const auto of_y_MO = gradients[0].contiguous();
+      at::Tensor of_x, of_weight, of_bias;
+      if (context->needs_input_grad(0)) {
+        of_x = at::mm(of_y_MO, saved[1]);
+      }
+      if (context->needs_input_grad(1)) {
+        of_weight = product_gradient(saved[0], of_y_MO, saved[1]);
+      }
+      if (context->needs_input_grad(2)) {
+        of_bias = column_sums_operator().call(of_y_MO);
+      }
+      return {of_x, of_weight, of_bias};
+    };
+    return once_differentiable("linear", context, gradients, work);
   }
 };
 
@@ -99,28 +102,31 @@ class GeluPairFunction final
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context,
       const torch::autograd::variable_list& gradients) {
-    const auto saved = context->get_saved_variables();
-    const auto& x_MC = saved[0];
-    const auto& up_IC = saved[1];
-    const auto& down_OI = saved[2];
-    const auto& inner_MI = saved[3];
-    const auto& outer_MI = saved[4];
-    const auto of_y_MO = gradients[0].contiguous();
-    const auto [of_inner_MI, of_up_bias_I] = gelu_gradient_operator().call(
-        at::mm(of_y_MO, down_OI),
-        inner_MI,
-        context->saved_data["is_tanh"].toBool());
-    at::Tensor of_x, of_up, of_down;
-    if (context->needs_input_grad(0)) {
-      of_x = at::mm(of_inner_MI, up_IC);
-    }
-    if (context->needs_input_grad(1)) {
-      of_up = product_gradient(x_MC, of_inner_MI, up_IC);
-    }
-    if (context->needs_input_grad(3)) {
-      of_down = product_gradient(outer_MI, of_y_MO, down_OI);
-    }
-    return {of_x, of_up, of_up_bias_I, of_down, {}};
+    const auto work = [&]() -> torch::autograd::variable_list {
+      const auto saved = context->get_saved_variables();
+      const auto& x_MC = saved[0];
+      const auto& up_IC = saved[1];
+      const auto& down_OI = saved[2];
+      const auto& inner_MI = saved[3];
+      const auto& outer_MI = saved[4];
+      const auto of_y_MO = gradients[0].contiguous();
+      const auto [of_inner_MI, of_up_bias_I] = gelu_gradient_operator().call(
+          at::mm(of_y_MO, down_OI),
+          inner_MI,
+          context->saved_data["is_tanh"].toBool());
+      at::Tensor of_x, of_up, of_down;
+      if (context->needs_input_grad(0)) {
+        of_x = at::mm(of_inner_MI, up_IC);
+      }
+      if (context->needs_input_grad(1)) {
+        of_up = product_gradient(x_MC, of_inner_MI, up_IC);
+      }
+      if (context->needs_input_grad(3)) {
+        of_down = product_gradient(outer_MI, of_y_MO, down_OI);
+      }
+      return {of_x, of_up, of_up_bias_I, of_down, {}};
+    };
+    return once_differentiable("linear_gelu_linear", context, gradients, work);
   }
 };
 
@@ -129,20 +135,17 @@ void check_product(
     const at::Tensor& weight,
     const at::Tensor& bias) {
   const bool fits = x.dim() > 0 && x.is_floating_point() && weight.dim() == 2 &&
-                    weight.size(1) == x.size(-1) && bias.dim() == 1 &&
-                    bias.size(0) == weight.size(0) &&
+                    weight.size(1) == x.size(-1) && bias.defined() &&
+                    bias.dim() == 1 && bias.size(0) == weight.size(0) &&
                     weight.dtype() == x.dtype() && bias.dtype() == x.dtype();
   if (!fits) {
     throw UsageError(str_cat(
         "[linear] got x of ",
-        c10::toString(x.scalar_type()),
-        x.sizes(),
+        described(x),
         ", a weight of ",
-        c10::toString(weight.scalar_type()),
-        weight.sizes(),
+        described(weight),
         " and a bias of ",
-        c10::toString(bias.scalar_type()),
-        bias.sizes(),
+        described(bias),
         ", expected one floating-point type, a weight of outputs x inputs and "
         "a bias with a number for each output"));
   }
@@ -160,11 +163,15 @@ at::Tensor shaped_as(const at::Tensor& rows, const at::Tensor& x) {
 }
 
 at::Tensor gelu_pair(
-    const at::Tensor& x,
-    const at::Tensor& up,
-    const at::Tensor& up_bias,
-    const at::Tensor& down,
+    const at::Tensor& given_x,
+    const at::Tensor& given_up,
+    const at::Tensor& given_up_bias,
+    const at::Tensor& given_down,
     bool is_tanh) {
+  const auto x = lowered(given_x);
+  const auto up = lowered(given_up);
+  const auto up_bias = lowered(given_up_bias);
+  const auto down = lowered(given_down);
   check_product(x, up, up_bias);
   if (down.dim() != 2 || down.size(1) != up.size(0) ||
       down.dtype() != up.dtype()) {
@@ -209,8 +216,13 @@ at::Tensor plain_column_sums(const at::Tensor& x_MO) {
   return x_MO.sum(0);
 }
 
-at::Tensor
-linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor linear(
+    const at::Tensor& given_x,
+    const at::Tensor& given_weight,
+    const at::Tensor& given_bias) {
+  const auto x = lowered(given_x);
+  const auto weight = lowered(given_weight);
+  const auto bias = lowered(given_bias);
   check_product(x, weight, bias);
   return shaped_as(LinearFunction::apply(as_rows(x), weight, bias), x);
 }

@@ -3,7 +3,10 @@
 // channels of a head, S sequences of at most L tokens.
 #include <ATen/ATen.h>
 #include <ATen/SDPBackend.h>
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <torch/library.h>
+
+#include <algorithm>
 
 #include "accelerate/error.h"
 #include "accelerate/kernels.h"
@@ -135,11 +138,16 @@ at::Tensor padded_attention(
   const auto begins_S = starts.narrow(0, 0, S);
   const auto ends_S = starts.narrow(0, 1, S);
   const auto steps_L = at::arange(L, starts.options());
-  // What is no token is one of some sequence.
-  const auto places =
-      (begins_S.unsqueeze(1) + steps_L).clamp(0, T - 1).flatten();
+  // What is no token is a row of zeros behind all: one of another sequence
+  // would get the gradients of padding, which need not be numbers.
+  const auto places_SL = begins_S.unsqueeze(1) + steps_L;
+  const auto places = at::where(places_SL.lt(ends_S.unsqueeze(1)), places_SL, T)
+                          .to(at::kLong)
+                          .flatten();
   const auto pad = [&](const at::Tensor& x_THD, int64_t times) {
-    const auto x_SHLD = x_THD.index_select(0, places)
+    const auto zeros = at::zeros_like(x_THD.narrow(0, 0, 1));
+    const auto x_SHLD = at::cat({x_THD, zeros})
+                            .index_select(0, places)
                             .view({S, L, x_THD.size(1), x_THD.size(2)})
                             .transpose(1, 2);
     return times == 1 ? x_SHLD : x_SHLD.repeat_interleave(times, 1);
@@ -170,20 +178,24 @@ at::Tensor padded_attention(
 } // namespace
 
 at::Tensor packed_attention(
-    const at::Tensor& queries_THD,
-    const at::Tensor& keys_TGD,
-    const at::Tensor& values_TGD,
+    const at::Tensor& given_queries,
+    const at::Tensor& given_keys,
+    const at::Tensor& given_values,
     const at::Tensor& starts,
     int64_t max_length,
     const PackedAttentionOptions& options) {
+  const auto queries_THD = lowered(given_queries);
+  const auto keys_TGD = lowered(given_keys);
+  const auto values_TGD = lowered(given_values);
   check_tensors(queries_THD, keys_TGD, values_TGD, starts);
   check_options(max_length, options);
   const auto own_starts = starts.to(at::kInt).contiguous();
-  if (own_starts.is_cpu()) {
+  // One that a compiler looks at has no numbers.
+  if (own_starts.is_cpu() && !at::isTensorSubclassLike(own_starts)) {
     check_starts(own_starts, queries_THD.size(0), max_length);
   }
   if (queries_THD.size(0) == 0) {
-    return at::zeros_like(queries_THD);
+    return queries_THD + (keys_TGD.sum() + values_TGD.sum());
   }
   // Heads that are cut out of one product lie so already.
   const auto dense = [](const at::Tensor& x) {
@@ -194,7 +206,12 @@ at::Tensor packed_attention(
   const auto values = dense(values_TGD);
   if (!is_for_flash(queries, keys, values, options)) {
     return padded_attention(
-        queries, keys, values, own_starts, max_length, options);
+        queries,
+        keys,
+        values,
+        own_starts,
+        std::min(max_length, queries.size(0)),
+        options);
   }
   return std::get<0>(at::_flash_attention_forward(
       queries,

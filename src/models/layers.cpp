@@ -108,7 +108,9 @@ Embedding::Embedding(
   }
 }
 at::Tensor Embedding::operator()(const at::Tensor& ids) const {
-  return kernels::embedding(weight, ids, padding_id_);
+  return kernels::has_kernels(weight.device())
+             ? kernels::embedding(weight, ids, padding_id_)
+             : at::embedding(weight, ids, padding_id_.value_or(-1));
 }
 void Embedding::draw(double stddev, const FreshTensors& fresh) {
   draw_normal(weight, stddev, fresh);

@@ -72,7 +72,11 @@ class MasterEngine final : public ParallelEngine {
 
   void before_backward() override {
     for (size_t i = 0; i < weights_.size(); ++i) {
-      if (is_shown_[i] && !weights_[i].grad().defined()) {
+      // What a rank adds up before others see it stays.
+      if (!is_shown_[i]) {
+        continue;
+      }
+      if (!weights_[i].grad().defined()) {
         masters_[i].mutable_grad().reset(); // By the module's zero_grad().
       }
       weights_[i].mutable_grad().reset();
@@ -137,6 +141,10 @@ class MasterEngine final : public ParallelEngine {
   }
   void scale_kept_gradients(const at::Tensor& factor) override {
     factor_ = factor.defined() ? factor.to(at::kFloat) : factor;
+    waiting_.clear();
+    for (const auto& master : masters_) {
+      waiting_.push_back(master.grad().unsafeGetTensorImpl());
+    }
   }
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
       override {
@@ -146,6 +154,7 @@ class MasterEngine final : public ParallelEngine {
     for (at::Tensor parameter : parameters) {
       parameter.mutable_grad().reset();
       if (const auto place = place_of(parameter)) {
+        weights_[*place].mutable_grad().reset();
         is_shown_[*place] = false;
       }
     }
@@ -162,10 +171,10 @@ class MasterEngine final : public ParallelEngine {
   }
   const ReducedCopies* lend_copies(bool takes) override {
     are_written_ = takes;
-    copies_.gradient_factor = factor_;
-    if (!takes) {
+    if (!takes || (factor_.defined() && !all_wait())) {
       settle_gradients();
     }
+    copies_.gradient_factor = factor_;
     return takes ? &copies_ : nullptr;
   }
   void after_step(bool did_step) override {
@@ -281,6 +290,20 @@ class MasterEngine final : public ParallelEngine {
     return rooms_[place];
   }
 
+  /// Whether the gradient of a master is the one that was clipped: whoever has
+  /// put another there means that one.
+  bool waits(size_t place) const {
+    return masters_[place].grad().unsafeGetTensorImpl() == waiting_[place];
+  }
+  bool all_wait() const {
+    for (size_t i = 0; i < masters_.size(); ++i) {
+      if (masters_[i].grad().defined() && !waits(i)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   /// What was filled with zeros is not multiplied any more: after an overflow
   /// the factor is no number.
   void settle_all_but(const std::vector<at::Tensor>& parameters) {
@@ -346,19 +369,21 @@ class MasterEngine final : public ParallelEngine {
       if (!own.defined()) {
         continue;
       }
+      const bool is_multiplied = factor.defined() && waits(i) &&
+                                 (is_left_out.empty() || !is_left_out[i]);
       if (own.scalar_type() != masters_[i].scalar_type()) {
         come.push_back(own);
         places.push_back(room_of(i));
         own = room_of(i);
       }
-      if (is_left_out.empty() || !is_left_out[i]) {
+      if (is_multiplied) {
         scaled.push_back(own);
       }
     }
     if (!come.empty()) {
       at::_foreach_copy_(places, come);
     }
-    if (factor.defined()) {
+    if (!scaled.empty()) {
       scale_in_place(scaled, factor);
     }
   }
@@ -382,6 +407,8 @@ class MasterEngine final : public ParallelEngine {
   mutable bool stays_ = false;
   /// What the gradients of all masters wait for; undefined where for nothing.
   mutable at::Tensor factor_;
+  /// Which gradients these are; null where a master had none.
+  std::vector<const c10::TensorImpl*> waiting_;
   bool is_window_open_ = false;
   /// Whether the step under way writes the weights itself.
   bool are_written_ = false;

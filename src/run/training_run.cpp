@@ -502,6 +502,25 @@ void TrainingRun::unscale_owners_of(const std::vector<at::Tensor>& parameters) {
   }
 }
 
+bool TrainingRun::is_trained_with_copies(
+    const std::vector<at::Tensor>& parameters,
+    const ParallelEngine& engine) const {
+  std::unordered_set<const c10::TensorImpl*> trained;
+  for (const auto& parameter : parameters) {
+    trained.insert(engine.trained(parameter).unsafeGetTensorImpl());
+  }
+  for (const auto& optimizer : living_optimizers()) {
+    const auto own = optimizer->optimizer().parameters();
+    if (!optimizer->optimizer().takes_copies() &&
+        std::any_of(own.begin(), own.end(), [&](const auto& parameter) {
+          return trained.contains(parameter.unsafeGetTensorImpl());
+        })) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::vector<HeldGradients> TrainingRun::held_gradients(
     const std::vector<at::Tensor>& parameters,
     bool are_multiplied) const {
@@ -516,7 +535,11 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
       }
     }
     auto* engine = models[i]->engine.get();
-    auto gradients = engine->kept_gradients(own);
+    // Others' steps multiply nothing; who looks at gradients in between is to
+    // see them clipped.
+    auto gradients = is_trained_with_copies(own, *engine)
+                         ? engine->kept_gradients(own)
+                         : std::vector<at::Tensor>();
     if (!gradients.empty()) {
       kept.push_back({.gradients = std::move(gradients), .keeper = engine});
       keepers.insert(engine);

@@ -280,6 +280,11 @@ class ACCELERATE_API TrainingRun {
   /// A step is under way: the journal may want a line.
   void note_step();
   void unscale_owners_of(const std::vector<at::Tensor>& parameters);
+  /// Whether all optimizers of these parameters take reduced copies, and with
+  /// them what gradients are to be multiplied with.
+  bool is_trained_with_copies(
+      const std::vector<at::Tensor>& parameters,
+      const ParallelEngine& engine) const;
   /// The gradients of these parameters, or of what is trained in their place,
   /// by the engines that hold them. Where they are only multiplied, an engine
   /// may keep them as they lie.

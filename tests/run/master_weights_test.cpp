@@ -264,6 +264,67 @@ TEST(MasterWeights, ForgetWhatWasClippedAfterAnOverflow) {
   }
 }
 
+TEST(MasterWeights, ShowClippedGradientsBeforeOtherSteps) {
+  Clipped c;
+  optim::SGD sgd(c.model->parameters(), {.lr = 1});
+  auto opt = c.accelerator.prepare(sgd);
+  c.backward();
+  EXPECT_EQ(c.clip(2.5), 5);
+  EXPECT_NEAR(c.master(sgd, 0).grad().item<double>(), 1.5, 2e-6);
+  // Torch's own clips what it sees: half of it is left.
+  torch::nn::utils::clip_grad_norm_(sgd.param_groups()[0].params(), 1.25);
+  opt.step();
+  EXPECT_NEAR(c.master(sgd, 0).item<double>(), 0.25, 2e-6);
+}
+
+TEST(MasterWeights, AreNotMultipliedWhereSomebodyPutAnotherGradient) {
+  Clipped c;
+  std::vector<Tensor> by_hand = {
+      torch::ones({1, 1}).requires_grad_(true),
+      torch::ones({1}).requires_grad_(true)};
+  optim::Adam alone(by_hand, {.lr = 0.01, .eps = 1});
+  optim::Adam adam(c.model->parameters(), {.lr = 0.01, .eps = 1});
+  auto opt = c.accelerator.prepare(adam);
+  c.backward();
+  EXPECT_EQ(c.clip(2.5), 5);
+  by_hand[0].mutable_grad() = torch::full({1, 1}, 7.0f);
+  by_hand[1].mutable_grad() = torch::full({1}, 2.0f);
+  c.master(adam, 0).mutable_grad() = by_hand[0].grad();
+  opt.step();
+  alone.step();
+  for (size_t i = 0; i < 2; ++i) {
+    // 1e-6 stands beside the norm.
+    EXPECT_NEAR(
+        c.master(adam, i).item<double>(), by_hand[i].item<double>(), 1e-7);
+  }
+}
+
+TEST(MasterWeights, AddUpWindowsBeforeOtherRanksSeeThem) {
+  run_ranks(2, [&](ProcessGroup group) {
+    auto options = with_masters(3);
+    options.process_group = group;
+    Clipped c(options);
+    optim::SGD sgd(c.model->parameters(), {.lr = 1});
+    auto opt = c.accelerator.prepare(sgd);
+    // Their mean over ranks and micro-batches is 1, in numbers that bf16 has.
+    const std::vector<double> scales[] = {{1, 0.5, 0.5}, {2, 1.5, 0.5}};
+    for (int update = 1; update <= 2; ++update) {
+      for (const double scale : scales[group.rank()]) {
+        const auto window = c.accelerator.accumulate(c.net);
+        c.backward(scale);
+        const double norm = c.clip(100);
+        if (c.accelerator.sync_gradients()) {
+          EXPECT_NEAR(norm, 5, 5e-2); // The mean of three is rounded to bf16.
+        }
+        opt.step();
+        opt.zero_grad();
+      }
+      EXPECT_NEAR(c.master(sgd, 0).item<double>(), 1 - 3 * update, 3e-2);
+      EXPECT_NEAR(c.master(sgd, 1).item<double>(), 1 - 4 * update, 4e-2);
+    }
+  });
+}
+
 TEST(MasterWeights, AreClippedOnAllRanksAlike) {
   run_ranks(2, [&](ProcessGroup group) {
     auto options = with_masters();
