@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import typing
 import weakref
 from collections.abc import Callable
@@ -79,6 +80,28 @@ def _is_new(state: dict, parameter: torch.Tensor) -> bool:
     )
 
 
+def _keys_of_state(
+    kind: type[torch.optim.Optimizer], group: dict[str, Any], parameter: torch.Tensor
+) -> tuple[set[str], set[str]] | None:
+    """What such an optimizer keeps for such a parameter before its first step, and after it, by one
+    of its own for a single number; None where that cannot be made."""
+    known = inspect.signature(kind).parameters
+    options = {
+        name: value.item() if isinstance(value, torch.Tensor) else value
+        for name, value in group.items()
+        if name in known and name != "params" and name not in _OF_PYTHON
+    }
+    tried = torch.zeros([1] * parameter.dim(), dtype=parameter.dtype, requires_grad=True)
+    tried.grad = torch.zeros_like(tried)
+    try:
+        scratch: Any = kind([tried], **options)
+        before = set(scratch.state.get(tried, ()))
+        scratch.step()
+    except Exception:  # Whatever a class of the user's says to it.
+        return None
+    return before, set(scratch.state.get(tried, ()))
+
+
 class _Adapter:
     """The optimizer as the engine sees it."""
 
@@ -92,6 +115,7 @@ class _Adapter:
         self._is_captured = False
         # Trains parts or masters of parameters, of which models must hear.
         self._trains_others = False
+        self._trains_parts = False
         self._is_stepping = False
 
     def parameters(self) -> list[torch.Tensor]:
@@ -114,6 +138,7 @@ class _Adapter:
                 else value
                 for key, value in state.pop(before).items()
             }
+        self._trains_parts |= any(b.shape != new.shape for _, b, new in replacements)
         after = {id(before): new for _, before, new in replacements}
         for group in self._optimizer.param_groups:
             group["params"] = [after.get(id(p), p) for p in group["params"]]
@@ -179,8 +204,9 @@ class _Adapter:
             self._is_stepping = False
 
     def check_shapes(self, state_dict: dict[str, Any]) -> None:
-        """Raises where a state is not of what is trained; torch would say so in the next step."""
-        parameters = self.parameters() if self._trains_others else []
+        """Raises where a state is not of the parts that are trained; torch would say so in the next
+        step. Beside whole parameters any shape may be right, as that of factored moments."""
+        parameters = self.parameters() if self._trains_parts else []
         for index, entries in state_dict.get("state", {}).items():
             if not (isinstance(index, int) and index < len(parameters)):
                 continue
@@ -250,7 +276,7 @@ class _Adapter:
         kind = flat["kind"].rpartition(":")[2]
         if kind != self._kind:
             what = f"[load_state] got the state of {flat['kind']} for an optimizer {self._kind}"
-            if OWN not in flat:
+            if OWN not in flat or not self._can_step_with(self._unflattened(names, flat)):
                 raise UsageError(f"{what}, expected the same; load it into the kind that saved it")
             _debug.warn(f"{what}: what they do not have in common is lost", stacklevel=2)
         groups = self._optimizer.param_groups
@@ -265,7 +291,24 @@ class _Adapter:
                 f"one {list(map(sorted, saved))}; make the same groups before loading"
             )
 
-    def load_state(self, names: list[str], flat: dict[str, Any]) -> None:
+    def _can_step_with(self, saved: dict[str, Any]) -> bool:
+        """Whether the `state_dict` of another kind has all that this kind's would have."""
+        for group, loaded in zip(self._optimizer.param_groups, saved["param_groups"]):
+            if not self._optimizer.defaults.keys() <= loaded.keys():
+                return False
+            by_dim: dict[int, tuple[set[str], set[str]] | None] = {}
+            for index, parameter in zip(loaded["params"], group["params"]):
+                dim = parameter.dim()
+                if dim not in by_dim:
+                    by_dim[dim] = _keys_of_state(type(self._optimizer), loaded, parameter)
+                keys = by_dim[dim]
+                has = set(saved["state"].get(index, ()))
+                if keys is None or not has >= keys[bool(has)]:
+                    return False
+        return True
+
+    def _unflattened(self, names: list[str], flat: dict[str, Any]) -> dict[str, Any]:
+        """What `state` has made, as a `state_dict`."""
         present = self._optimizer.state_dict()["param_groups"]
         # What C++ does not know stays as it is where C++ has saved.
         own: dict[str, Any] = {"groups": present, "state": {}}
@@ -284,7 +327,10 @@ class _Adapter:
                 if key.startswith(prefix) and "." not in key[len(prefix) :]:
                     held = value.clone() if isinstance(value, torch.Tensor) else value
                     state.setdefault(index, {})[key[len(prefix) :]] = held
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        return {"state": state, "param_groups": groups}
+
+    def load_state(self, names: list[str], flat: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(self._unflattened(names, flat))
 
 
 def _refuse_own_steps(adapter: weakref.ref[_Adapter]) -> Callable:

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from accelerate import Accelerator
 from accelerate.errors import UsageError
+from accelerate.state import AcceleratorState
 
 
 class Buffered(torch.nn.Module):
@@ -149,7 +150,7 @@ def test_what_does_not_fit_changes_nothing(tmp_path, optimizer, schedule, messag
 @pytest.mark.parametrize(
     "optimizer, schedule, message",
     [
-        (lambda model: torch.optim.SGD(model.parameters(), lr=0.1), steps, "state of AdamW .* SGD"),
+        (lambda model: torch.optim.Adam(model.parameters()), steps, "state of AdamW .* Adam:"),
         (adamw, lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9), "StepLR for a Expon"),
     ],
 )
@@ -159,3 +160,75 @@ def test_the_state_of_another_class_is_told(tmp_path, optimizer, schedule, messa
     other, *_ = run_of(optimizer, schedule)
     with pytest.warns(UserWarning, match=message):
         other.load_state(tmp_path / "state")
+
+
+def of_kind(kind, **options):
+    return lambda model: getattr(torch.optim, kind)(model.parameters(), lr=0.1, **options)
+
+
+def saved_after_a_step(tmp_path, optimizer):
+    accelerator, model, used, _ = run_of(optimizer, steps)
+    accelerator.backward(model(torch.ones(1, 2)).sum())
+    used.step()
+    accelerator.save_state(tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    "saving, loading, kinds",
+    [
+        (of_kind("Adamax"), adamw, "Adamax for an optimizer AdamW"),
+        (of_kind("NAdam"), of_kind("Adamax"), "NAdam for an optimizer Adamax"),
+        (adamw, of_kind("Adagrad"), "AdamW for an optimizer Adagrad"),
+        (adamw, of_kind("SGD"), "AdamW for an optimizer SGD"),
+        (adamw, of_kind("Adafactor"), "AdamW for an optimizer Adafactor"),
+        (adamw, lambda m: torch.optim.LBFGS(m.parameters()), "AdamW for an optimizer LBFGS"),
+    ],
+)
+def test_the_state_of_another_class_without_what_a_step_needs_is_refused(
+    tmp_path, saving, loading, kinds
+):
+    saved_after_a_step(tmp_path, saving)
+    other, model, *_ = run_of(loading, steps)
+    before = model.weight.detach().clone()
+    message = rf"^\[load_state\] got the state of {kinds}, expected the same; load it into [^\n]*$"
+    with pytest.raises(UsageError, match=message):
+        other.load_state(tmp_path / "state")
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize(
+    "saving, loading",
+    [
+        (of_kind("Adam"), adamw),
+        (adamw, of_kind("Adam")),
+        (of_kind("Adam"), of_kind("AdamW", amsgrad=True)),
+        (of_kind("NAdam"), of_kind("RAdam")),
+    ],
+)
+def test_the_state_of_another_class_with_what_a_step_needs_goes_on(tmp_path, saving, loading):
+    saved_after_a_step(tmp_path, saving)
+    other, model, used, _ = run_of(loading, steps)
+    with pytest.warns(UserWarning, match="what they do not have in common is lost"):
+        other.load_state(tmp_path / "state")
+    before = model.weight.detach().clone()
+    other.backward(model(torch.ones(1, 2)).sum())
+    used.step()
+    assert not torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("kind", ["Adafactor", "AdamW"])
+def test_an_optimizer_of_masters_takes_its_own_state(kind):
+    model = torch.nn.Linear(4, 3)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
+    AcceleratorState._reset_state(True)
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16", master_weights=True)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    accelerator.backward(model(torch.ones(1, 4)).sum())
+    optimizer.step()
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)
+    again = optimizer.state_dict()["state"]
+    assert again.keys() == state["state"].keys()
+    for index, entries in state["state"].items():
+        assert again[index].keys() == entries.keys()
+        assert all(torch.equal(again[index][key], value) for key, value in entries.items())
