@@ -86,8 +86,8 @@ def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
         folder = Path(os.path.expanduser(input_dir))
         if not folder.is_dir():
             raise UsageError(
-                f"[load_state] there is no folder {folder}, expected a checkpoint; one that was "
-                "just saved is there for all after accelerator.wait_for_everyone()"
+                f"[load_state] there is no folder {folder}, expected a checkpoint; give one that "
+                "was saved, on a disk that this machine sees"
             )
         if not os.access(folder, os.R_OK | os.X_OK):
             raise UsageError(

@@ -259,14 +259,16 @@ class Saving(Processes):
         **load_model_func_kwargs: Any,
     ) -> None:
         """Goes on from a checkpoint of this package or of Hugging Face Accelerate; prepare and
-        register the same objects before. Each process reads for itself.
+        register the same objects before. All processes call it: it begins when none of them saves
+        any more; then each reads for itself.
 
         `input_dir`: a folder; "latest" is the newest complete checkpoint in
         `project_dir/checkpoints`, as is None with automatic naming. The next loop over a loader
         goes on where it stood, also where the loader goes through `skip_first_batches`; with
         `restore_loaders=False` it begins with the epoch. `allow_pickle` loads what only a pickle
         holds, which may run any code. Other arguments go to the models' `load_state_dict`."""
-        self.wait_for_save()
+        # A process whose own part is written may be ahead of the main one's.
+        self._run.wait_for_saves_of_all()
         folder = _checkpoints.folder_to_load(self, input_dir)
         # Says where tensors lie on their way, which is where they are used at once.
         load_model_func_kwargs.pop("map_location", None)

@@ -298,6 +298,8 @@ void bind_run(py::module_& module) {
           py::arg("is_of_all") = false)
       .def("wait_for_save", &TrainingRun::wait_for_save, release)
       .def(
+          "wait_for_saves_of_all", &TrainingRun::wait_for_saves_of_all, release)
+      .def(
           "save_model",
           [](const TrainingRun& run,
              const ModelContext& model,

@@ -486,6 +486,32 @@ model, optimizer, loader = accelerator.prepare(
 """
 
 
+@pytest.mark.parametrize("how", ["", "asynchronous=True", "layout='accelerate'"])
+def test_what_all_save_in_the_place_of_another_is_complete_before_one_loads_it(tmp_path, how):
+    script = ALONE + f"""
+import time
+def be_late(models, weights, folder):
+    if accelerator.is_main_process:
+        time.sleep(0.3)
+def fill(value):
+    with torch.no_grad():
+        model.weight.fill_(value)
+fill(1)
+accelerator.save_state("state", {how})
+accelerator.wait_for_save()
+accelerator.wait_for_everyone()
+accelerator.register_save_state_pre_hook(be_late)
+fill(2)
+accelerator.save_state("state", {how})
+fill(3)
+accelerator.load_state("state")
+assert torch.equal(model.weight, torch.full((2, 3), 2.0)), model.weight
+print("equal", accelerator.process_index)
+"""
+    out = ranks.fork_ours(script, tmp_path)
+    assert "equal 0" in out and "equal 1" in out
+
+
 def test_the_main_process_saves_alone_and_waits_for_nobody(tmp_path):
     script = ALONE + """
 import os

@@ -249,6 +249,13 @@ void TrainingRun::wait_for_save() const {
   saving_->wait();
 }
 
+void TrainingRun::wait_for_saves_of_all() const {
+  const PartScope part(Part::kCheckpoint);
+  announce(group(), kLoadState);
+  settle(group());
+  do_together(group(), kLoadState, [this] { wait_for_save(); });
+}
+
 bool TrainingRun::should_stop() const {
   watch_for_stop_requests();
   return is_on_any_rank(group(), "should_stop", is_stop_requested());

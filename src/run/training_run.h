@@ -133,6 +133,10 @@ class ACCELERATE_API TrainingRun {
   /// Until nothing is being written any more. Throws what the last
   /// asynchronous save failed with, once.
   void wait_for_save() const;
+  /// The same on all ranks, where it fails on one on all: what was saved before
+  /// is then complete, whoever wrote it. For ranks that save without waiting
+  /// for each other, before they look for what they load. A collective.
+  void wait_for_saves_of_all() const;
   /// Restores all objects but `without`; verifies the files first. Returns
   /// lines that the user should see. Throws `DataError` on damaged files,
   /// `UsageError` where the run consists of other objects. A collective where

@@ -6,11 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "accelerate/safetensors.h"
 #include "run/training.h"
+#include "run/training_run.h"
 #include "support/long_run.h"
 #include "support/rank_bodies.h"
 #include "support/temp_dir.h"
@@ -511,6 +514,65 @@ TEST(Checkpoint, FailsOnAllRanksWhereItFailsOnOne) {
   });
   EXPECT_THAT(problems[0], HasSubstr("cannot make the folder"));
   EXPECT_THAT(problems[1], HasSubstr("cannot make the folder"));
+}
+
+/// Saves 1, then 2 in its place, which the main rank writes late, and loads at
+/// once: what each rank has then.
+std::vector<int64_t> saved_late_and_loaded(bool asynchronous) {
+  const TempDir folder;
+  const auto checkpoint = folder.path() / "state";
+  std::vector<int64_t> loaded(2);
+  run_ranks(2, [&](ProcessGroup group) {
+    TrainingRun run({.cpu = true, .process_group = group}, system_env);
+    const auto counter = std::make_shared<Counter>();
+    run.state()->add("counter", counter);
+    counter->seen = 1;
+    run.save_state(checkpoint, {.is_of_all = true});
+    counter->seen = 2;
+    const auto be_late = [&](const fs::path&) {
+      if (group.rank() == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      }
+      return TrainingRun::SaveWith::Extra();
+    };
+    run.save_state(
+        checkpoint, {.extra = be_late, .asynchronous = asynchronous});
+    run.wait_for_saves_of_all();
+    counter->seen = 3;
+    run.load_state(checkpoint);
+    loaded[static_cast<size_t>(group.rank())] = counter->seen;
+  });
+  return loaded;
+}
+
+TEST(Checkpoint, ThatRanksSaveEachForItselfIsCompleteBeforeOneLoadsIt) {
+  EXPECT_THAT(saved_late_and_loaded(false), ElementsAre(2, 2));
+  EXPECT_THAT(saved_late_and_loaded(true), ElementsAre(2, 2));
+}
+
+TEST(Checkpoint, OfASaveThatFailsOnOneRankIsLoadedByNone) {
+  const TempDir folder;
+  std::vector<std::string> problems(2);
+  run_ranks(2, [&](ProcessGroup group) {
+    TrainingRun run({.cpu = true, .process_group = group}, system_env);
+    const auto counter = std::make_shared<Counter>();
+    run.state()->add("counter", counter);
+    const auto block = [&](const fs::path& stage) {
+      if (group.rank() == 0) {
+        fs::create_directory(stage / "checkpoint.json");
+      }
+      return TrainingRun::SaveWith::Extra();
+    };
+    run.save_state(
+        folder.path() / "state", {.extra = block, .asynchronous = true});
+    try {
+      run.wait_for_saves_of_all();
+    } catch (const SystemError& error) {
+      problems[static_cast<size_t>(group.rank())] = error.what();
+    }
+  });
+  EXPECT_THAT(problems[0], HasSubstr("checkpoint.json"));
+  EXPECT_THAT(problems[1], HasSubstr("[load_state] rank 0 failed: "));
 }
 
 TEST(Checkpoint, IsLoadedByAnotherNumberOfRanks) {
