@@ -350,6 +350,31 @@ NormedTwice add_dropout_layer_norm_twice(
   return {results[0], results[1]};
 }
 
+namespace {
+
+/// As the dispatcher calls it: a bias may be missing, results are a tuple.
+template <auto kOperation>
+std::tuple<at::Tensor, at::Tensor> as_operator(
+    const at::Tensor& residual,
+    const at::Tensor& branch,
+    const std::optional<at::Tensor>& branch_bias,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double dropout,
+    double epsilon) {
+  const auto [first, second] = kOperation(
+      residual,
+      branch,
+      branch_bias.value_or(at::Tensor()),
+      weight,
+      bias,
+      dropout,
+      epsilon);
+  return {first, second};
+}
+
+} // namespace
+
 TORCH_LIBRARY_FRAGMENT(accelerate, library) {
   library.def(
       "layer_norm(Tensor x, Tensor weight, Tensor bias, float epsilon) -> "
@@ -369,44 +394,12 @@ TORCH_LIBRARY_FRAGMENT(accelerate, library) {
       "add_dropout_layer_norm_twice(Tensor residual, Tensor branch, "
       "Tensor? branch_bias, Tensor weight, Tensor bias, float dropout, "
       "float epsilon) -> (Tensor first, Tensor second)",
-      [](const at::Tensor& residual,
-         const at::Tensor& branch,
-         const std::optional<at::Tensor>& branch_bias,
-         const at::Tensor& weight,
-         const at::Tensor& bias,
-         double dropout,
-         double epsilon) {
-        const auto [first, second] = add_dropout_layer_norm_twice(
-            residual,
-            branch,
-            branch_bias.value_or(at::Tensor()),
-            weight,
-            bias,
-            dropout,
-            epsilon);
-        return std::tuple(first, second);
-      });
+      as_operator<add_dropout_layer_norm_twice>);
   library.def(
       "add_dropout_layer_norm(Tensor residual, Tensor branch, "
       "Tensor? branch_bias, Tensor weight, Tensor bias, float dropout, "
       "float epsilon) -> (Tensor sum, Tensor normed)",
-      [](const at::Tensor& residual,
-         const at::Tensor& branch,
-         const std::optional<at::Tensor>& branch_bias,
-         const at::Tensor& weight,
-         const at::Tensor& bias,
-         double dropout,
-         double epsilon) {
-        const auto [sum, normed] = add_dropout_layer_norm(
-            residual,
-            branch,
-            branch_bias.value_or(at::Tensor()),
-            weight,
-            bias,
-            dropout,
-            epsilon);
-        return std::tuple(sum, normed);
-      });
+      as_operator<add_dropout_layer_norm>);
   library.def(
       "_add_norm_forward(Tensor residual, Tensor? branch, Tensor? branch_bias, "
       "Tensor? weight, Tensor? bias, float dropout, float epsilon) -> "

@@ -295,20 +295,34 @@ add(const at::Tensor& residual, const Branch& branch, double dropout) {
              : residual + apply_dropout(branch.x, dropout, true);
 }
 
+namespace {
+
+template <auto kOperation>
+auto in_one_pass(
+    const at::Tensor& residual,
+    const Branch& branch,
+    double dropout,
+    const LayerNorm& norm) {
+  return kOperation(
+      residual,
+      branch.x,
+      branch.bias,
+      norm.weight,
+      norm.bias,
+      dropout,
+      norm.epsilon());
+}
+
+} // namespace
+
 kernels::SumAndNorm add_and_norm(
     const at::Tensor& residual,
     const Branch& branch,
     double dropout,
     const LayerNorm& norm) {
   if (branch.is_fused) {
-    return kernels::add_dropout_layer_norm(
-        residual,
-        branch.x,
-        branch.bias,
-        norm.weight,
-        norm.bias,
-        dropout,
-        norm.epsilon());
+    return in_one_pass<kernels::add_dropout_layer_norm>(
+        residual, branch, dropout, norm);
   }
   const auto sum = add(residual, branch, dropout);
   return {sum, norm(sum)};
@@ -320,14 +334,8 @@ kernels::NormedTwice add_and_norm_twice(
     double dropout,
     const LayerNorm& norm) {
   if (branch.is_fused) {
-    return kernels::add_dropout_layer_norm_twice(
-        residual,
-        branch.x,
-        branch.bias,
-        norm.weight,
-        norm.bias,
-        dropout,
-        norm.epsilon());
+    return in_one_pass<kernels::add_dropout_layer_norm_twice>(
+        residual, branch, dropout, norm);
   }
   const auto normed = norm(add(residual, branch, dropout));
   return {normed, normed};
