@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our side of sharding.py: milliseconds per training step in a stage, 0 for
-// DDP. The same network as in sharding_peer.py. Usage: sharding STAGE [gpu]
+// DDP. The same network as in sharding_peer.py, 32 tokens in each sample.
+// Usage: sharding STAGE SAMPLES [gpu]
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
@@ -21,8 +22,9 @@ constexpr int64_t kLayers = 4;
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   const int stage = argc > 1 ? std::atoi(argv[1]) : 0;
+  const int64_t num_samples = argc > 2 ? std::atoi(argv[2]) : 4;
   accelerate::Accelerator accelerator(
-      {.cpu = argc < 3,
+      {.cpu = argc < 4,
        .shard = {.stage = static_cast<accelerate::ShardStage>(stage)}});
   torch::nn::TransformerEncoder model(torch::nn::TransformerEncoderOptions(
       torch::nn::TransformerEncoderLayer(
@@ -33,7 +35,7 @@ int main(int argc, char** argv) {
   accelerate::optim::AdamW adamw(model->parameters(), {.lr = 1e-4});
   auto [net, optimizer] = accelerator.prepare(model, adamw);
   // Time, batch, channels.
-  const auto input = torch::randn({32, 4, kWidth}, accelerator.device());
+  const auto input = torch::randn({32, num_samples, kWidth}, accelerator.device());
   std::vector<double> times;
   for (int step = -kWarmUp; step < kSteps; ++step) {
     const auto start = std::chrono::steady_clock::now();

@@ -14,25 +14,29 @@ PEER = pathlib.Path(__file__).with_name("sharding_peer.py")
 def main():
     options = harness.arguments(__doc__)
 
-    def ours(stage, processes, device):
+    def ours(stage, processes, samples, device):
         return float(harness.run(
             options.bin / "accelerate", "launch", *([] if device else ["--cpu"]), "--num_processes", processes,
-            options.bin / "sharding", stage, *device))
+            options.bin / "sharding", stage, samples, *device))
 
-    def fsdp2(processes, device):
+    def fsdp2(processes, samples, device):
         return float(harness.run(
             sys.executable, "-m", "torch.distributed.run", "--standalone",
-            "--nproc_per_node", processes, PEER, *device, GLOO_SOCKET_IFNAME="lo"))
+            "--nproc_per_node", processes, PEER, samples, *device, GLOO_SOCKET_IFNAME="lo"))
 
-    cases = [(2, []), (4, [])] + ([(1, ["gpu"])] if torch.cuda.is_available() else [])
-    for processes, device in cases:
+    # What a step sends does not grow with its samples, what hides it does.
+    cases = [(2, 4, []), (2, 16, []), (4, 4, []), (4, 16, [])]
+    if torch.cuda.is_available():
+        cases.append((1, 4, ["gpu"]))
+    for case in cases:
         # All in turn, so that noise hits them alike.
         rounds = [
-            [ours(stage, processes, device) for stage in range(4)] + [fsdp2(processes, device)]
+            [ours(stage, *case) for stage in range(4)] + [fsdp2(*case)]
             for _ in range(options.rounds)
         ]
         ddp, *stages, peer = map(statistics.median, zip(*rounds))
-        name = " ".join([f"{processes} processes", *device])
+        processes, samples, device = case
+        name = " ".join([f"{processes} processes, {samples} samples", *device])
         for stage, time in enumerate(stages, start=1):
             harness.report("sharding", f"{name}, stage {stage}, DDP", time, ddp, "ms/step")
         harness.report("sharding", f"{name}, stage 3, FSDP2", stages[-1], peer, "ms/step")

@@ -15,7 +15,7 @@ WARM_UP, STEPS, WIDTH, LAYERS = 3, 10, 256, 4
 
 def main():
     torch.set_num_threads(1)
-    device = "cuda" if sys.argv[1:] == ["gpu"] else "cpu"
+    device = "cuda" if sys.argv[2:] == ["gpu"] else "cpu"
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     layer = nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, dropout=0.0)
@@ -24,7 +24,7 @@ def main():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    data = torch.randn(32, 4, WIDTH, device=device)
+    data = torch.randn(32, int(sys.argv[1]), WIDTH, device=device)
     times = []
     for step in range(-WARM_UP, STEPS):
         start = time.perf_counter()
