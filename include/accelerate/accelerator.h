@@ -271,9 +271,10 @@ class ACCELERATE_API Accelerator {
   /// modules must stay where they are (`load_state` makes the graphs anew).
   ///
   /// Where a step cannot be captured, one line on standard error says why and
-  /// the function runs as it is: on the CPU, with several processes, with fp16,
-  /// an engine of one's own, an optimizer that takes numbers of the host, or a
-  /// function that waits for the device.
+  /// the function runs as it is: on the CPU, with processes that meet by
+  /// another backend than NCCL, with sharding or an engine of one's own, an
+  /// optimizer that takes numbers of the host, or a function that waits for the
+  /// device.
   template <class Function>
   CapturedStep<std::decay_t<Function>> capture(
       Function&& function,

@@ -186,6 +186,13 @@ Agreement agree(
     const bool is_free = tensor.defined() && has_dim(tensor, free);
     sizes.push_back(is_free ? tensor.size(free.dim) : 0);
   }
+  if (group.impl()->meetings() != nullptr) {
+    throw UsageError(str_cat(
+        "[capture] ",
+        operation,
+        " inside of the captured function has ranks compare what they bring, "
+        "which replays would leave out; call it after the function"));
+  }
   if (group.world_size() == 1) {
     return {{sizes}, std::nullopt};
   }
@@ -242,6 +249,13 @@ void agree_on_text(
     const ProcessGroup& group,
     const std::string& operation,
     const std::string& description) {
+  if (auto* meetings = group.impl()->meetings();
+      meetings != nullptr && description.empty()) {
+    if (group.world_size() > 1) {
+      meetings->push_back(operation);
+    }
+    return;
+  }
   agree(group, operation, {{}, description}, {});
 }
 
@@ -266,6 +280,10 @@ std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
     const std::string& operation) {
   const auto& impl = group.impl();
+  if (impl->meetings() != nullptr) {
+    impl->meetings()->push_back(operation);
+    return std::make_shared<const bool>(true);
+  }
   if (impl->is_solo() || impl->is_shut_down() || !impl->hosts_meet()) {
     return std::make_shared<const bool>(true);
   }
@@ -296,6 +314,24 @@ std::shared_ptr<const bool> announce(
 
 void settle(const ProcessGroup& group) {
   ProcessGroup::Impl::settle(group.impl());
+}
+
+DeferredMeetings::DeferredMeetings(const ProcessGroup& group)
+    : impl_(group.impl()) {
+  settle(group);
+  impl_->set_meetings(&operations_);
+}
+DeferredMeetings::~DeferredMeetings() {
+  impl_->set_meetings(nullptr);
+}
+
+void hold_meetings(
+    const ProcessGroup& group,
+    const std::vector<std::string>& operations) {
+  for (const auto& operation : operations) {
+    announce(group, operation);
+    settle(group);
+  }
 }
 
 } // namespace accelerate

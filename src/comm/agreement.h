@@ -2,6 +2,7 @@
 // Do all ranks bring values that fit one collective?
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -67,9 +68,30 @@ bool is_on_any_rank(
 /// waiting for a device. What is given back becomes true when all ranks have
 /// said the same, and is true where they do not compare: others may make the
 /// operation then, whatever becomes of this rank's own reason to.
-std::shared_ptr<const bool> announce(
+ACCELERATE_API std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
     const std::string& operation);
-void settle(const ProcessGroup& group);
+ACCELERATE_API void settle(const ProcessGroup& group);
+
+/// What ranks would tell each other in a step that is recorded: each replay
+/// tells it, so that ranks which replay a step and ranks which run it agree.
+/// While it lives, an operation without values is only noted, and a comparison
+/// of values, which a replay could not repeat, is a `UsageError`.
+class ACCELERATE_API DeferredMeetings {
+ public:
+  explicit DeferredMeetings(const ProcessGroup& group);
+  ~DeferredMeetings();
+  DeferredMeetings(const DeferredMeetings&) = delete;
+  DeferredMeetings& operator=(const DeferredMeetings&) = delete;
+
+  std::vector<std::string> take() { return std::move(operations_); }
+
+ private:
+  std::shared_ptr<ProcessGroup::Impl> impl_;
+  std::vector<std::string> operations_;
+};
+ACCELERATE_API void hold_meetings(
+    const ProcessGroup& group,
+    const std::vector<std::string>& operations);
 
 } // namespace accelerate

@@ -58,6 +58,21 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 // A group counts by its default backend alone, and devices may have one each.
 // Backends are reached through the group: a weak pointer to one would keep its
 // sockets open, where the group lets go of them with its last owner.
+std::shared_ptr<std::atomic<int64_t>> replayed_collectives(
+    const GroupPtr& group) {
+  static std::mutex mutex;
+  static std::map<c10d::ProcessGroup*, std::weak_ptr<std::atomic<int64_t>>> all;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+  auto& known = all[group.get()];
+  auto count = known.lock();
+  if (!count) {
+    count = std::make_shared<std::atomic<int64_t>>(0);
+    known = count;
+  }
+  return count;
+}
+
 std::function<std::optional<uint64_t>()> collective_counter(
     const GroupPtr& group) {
   std::set<c10d::Backend*> backends;
@@ -67,12 +82,13 @@ std::function<std::optional<uint64_t>()> collective_counter(
   const auto counts = std::make_shared<std::atomic<bool>>(!backends.empty());
   return [weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>(group),
           backends,
+          replayed = replayed_collectives(group),
           counts]() -> std::optional<uint64_t> {
     const auto locked = *counts ? weak.lock() : nullptr;
     if (!locked) {
       return std::nullopt;
     }
-    uint64_t sum = 0;
+    auto sum = static_cast<uint64_t>(replayed->load());
     try {
       for (c10d::Backend* backend : backends) {
         sum += backend->getSequenceNumberForGroup();

@@ -4,9 +4,11 @@
 // collective and no call of the store's is in the way.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/export.h"
 #include "observe/watchdog.h"
 
 namespace accelerate {
@@ -38,9 +40,15 @@ class HangExchange {
   Membership* membership_;
 };
 
-/// How many collectives c10d has begun for the group; nothing where one of its
+/// To be added to what c10d has counted for the group: it counts a collective
+/// of a recorded step when that is recorded, not when it is replayed. For any
+/// thread.
+ACCELERATE_API std::shared_ptr<std::atomic<int64_t>> replayed_collectives(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+/// How many collectives were begun for the group; nothing where one of its
 /// backends does not count, or it has gone. For any thread.
-std::function<std::optional<uint64_t>()> collective_counter(
+ACCELERATE_API std::function<std::optional<uint64_t>()> collective_counter(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 } // namespace accelerate

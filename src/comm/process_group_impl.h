@@ -46,6 +46,14 @@ class ProcessGroup::Impl {
   using Unsettled = std::function<void(const ProcessGroup& group)>;
   void set_unsettled(Unsettled unsettled) { unsettled_ = std::move(unsettled); }
   static void settle(const std::shared_ptr<Impl>& impl);
+  /// Where what ranks would compare is noted while a step is recorded; null
+  /// where none is. See `DeferredMeetings`.
+  std::vector<std::string>* meetings() const { return meetings_; }
+  void set_meetings(std::vector<std::string>* meetings) {
+    meetings_ = meetings;
+  }
+  /// Of the collective that was begun last, whoever called it.
+  uint64_t last_number() const { return counted_().value_or(num_operations_); }
   int open_channel() { return num_channels_++; }
   /// The tensor, contiguous, without bits that say to read its memory another
   /// way, and on a device that the group has a backend for.
@@ -91,8 +99,6 @@ class ProcessGroup::Impl {
 
  private:
   Operation describe(const char* operation, const at::Tensor& tensor) const;
-  /// Of the collective that was begun last, whoever called it.
-  uint64_t last_number() const { return counted_().value_or(num_operations_); }
   [[noreturn]] void fail(
       const Operation& operation,
       const std::exception& error,
@@ -113,6 +119,7 @@ class ProcessGroup::Impl {
   int num_channels_ = 0;
   bool checks_collectives_ = false;
   Unsettled unsettled_;
+  std::vector<std::string>* meetings_ = nullptr;
   std::vector<std::weak_ptr<Impl>> subgroups_;
   std::shared_ptr<HangExchange> exchange_;
   Membership* membership_ = nullptr;

@@ -13,6 +13,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "device/device_graph.h"
+#include "device/streams.h"
 
 namespace accelerate {
 namespace {
@@ -41,10 +42,9 @@ class CudaGraph final : public DeviceGraph {
  public:
   CudaGraph(std::shared_ptr<const Pool> pool, c10::Device device)
       : pool_(std::move(pool)),
-        // Recording needs a stream that is not the default one.
-        stream_(c10::cuda::getStreamFromPool(
-            /*isHighPriority=*/false,
-            device.index())) {}
+        // Recording needs a stream that is not the default one: that on which
+        // engines await gradients.
+        stream_(stream_for(StreamRole::kRecording, device)) {}
 
   void record(const std::function<void()>& work) {
     const c10::cuda::CUDAGuard device(stream_.device());

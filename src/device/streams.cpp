@@ -71,4 +71,23 @@ void CommStream::lead(const std::optional<c10::Stream>& other) const {
   }
 }
 
+StreamScope::StreamScope(StreamRole role, c10::Device device) {
+  if (device.is_cpu()) {
+    return;
+  }
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  stream_ = stream_for(role, device);
+  before_ = guard.getStream(device);
+  put_behind(*stream_, *before_);
+  guard.exchangeStream(*stream_);
+}
+
+StreamScope::~StreamScope() {
+  if (stream_) {
+    put_behind(*before_, *stream_);
+    c10::impl::VirtualGuardImpl(stream_->device_type())
+        .exchangeStream(*before_);
+  }
+}
+
 } // namespace accelerate

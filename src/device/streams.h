@@ -13,7 +13,7 @@
 
 namespace accelerate {
 
-enum class StreamRole { kCopies, kCollectives };
+enum class StreamRole { kCopies, kCollectives, kRecording };
 
 /// The process's stream for this role, always the same one: freed memory is
 /// kept for the stream it was made on, and every new one would leave its share
@@ -42,6 +42,21 @@ class ACCELERATE_API CommStream {
  private:
   c10::Device device_;
   std::optional<c10::Stream> stream_;
+};
+
+/// Makes a stream of the process the current one while it lives, behind what
+/// the one before was given so far, which goes on behind it. Memory of either
+/// may be used on the other in between. Nothing on the CPU.
+class ACCELERATE_API StreamScope {
+ public:
+  StreamScope(StreamRole role, c10::Device device);
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  std::optional<c10::Stream> stream_;
+  std::optional<c10::Stream> before_;
 };
 
 } // namespace accelerate

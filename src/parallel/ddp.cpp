@@ -12,6 +12,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/agreement.h"
+#include "device/streams.h"
 #include "parallel/arrivals.h"
 #include "parallel/compression.h"
 #include "parallel/engine.h"
@@ -244,6 +245,47 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     num_forwards_ = is_awaiting_ ? 1 : 0;
   }
 
+  std::string why_not_to_record() const override {
+    const auto refuse = [](const char* what) {
+      return str_cat(
+          "gradients meet with ",
+          what,
+          ", whose every step needs the host, expected plain averages");
+    };
+    if (join_) {
+      return refuse("join_uneven_inputs");
+    }
+    if (finds_unused()) {
+      return refuse(
+          options_.static_graph ? "static_graph" : "find_unused_parameters");
+    }
+    if (options_.compression != Compression::kNone) {
+      return refuse("a compression");
+    }
+    if (!model_.sparse_gradients.empty()) {
+      return refuse("sparse gradients");
+    }
+    return arrivals_->is_known() ? "" : refuse("compiled autograd");
+  }
+  // A gradient arrives on the stream on which its parameter was first waited
+  // for: one that is recorded must not wait for the default stream.
+  void prepare_recording() override {
+    if (!std::exchange(is_recorded_, true)) {
+      remake_reducer_beside_gradients();
+    }
+  }
+  bool is_settled() const override {
+    return has_reduced_ && !is_awaiting_ && !is_abandoned_;
+  }
+  size_t num_layouts() const override { return num_layouts_; }
+  bool shares_buffers_next() const override {
+    return options_.broadcast_buffers && buffers_may_differ_ &&
+           !model_.buffers.empty();
+  }
+  void set_shares_buffers_next(bool shares) override {
+    buffers_may_differ_ = shares;
+  }
+
   StateDict state_dict() const override {
     auto state = memory_ ? memory_->state_dict() : StateDict();
     if (!order_.empty()) {
@@ -318,6 +360,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       // At once: the order is known to a state that is saved now, and the
       // reducer allows one reduction before it lays its buckets out anew.
       group_.guard("backward", [&] { rebuild_buckets(); });
+      has_reduced_ = true;
     }
     const bool may_follow = num_forwards_ > 1 && !finds_unused() && !join_;
     if (may_follow) {
@@ -399,8 +442,19 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       return;
     }
     order_ = std::move(agreed);
-    // A new reducer moves gradients of half a window into its buckets, and
-    // divides those there instead of multiplying them: another rounding.
+    group_.guard("forward", [&] {
+      remake_reducer_beside_gradients([&] {
+        // Else the reducer would lay them out by what comes first now.
+        reducer_->push_rebuilt_params_for_all_indices();
+        rebuild_buckets();
+      });
+    });
+  }
+
+  // A new reducer moves gradients of half a window into its buckets, and
+  // divides those there instead of multiplying them: another rounding.
+  void remake_reducer_beside_gradients(const std::function<void()>& then = [] {
+  }) {
     std::vector<at::Tensor> gradients;
     for (const auto& parameter : trained_) {
       gradients.push_back(std::exchange(parameter.mutable_grad(), {}));
@@ -411,12 +465,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
         owners[i].mutable_grad() = gradients[i];
       }
     });
-    group_.guard("forward", [&] {
-      remake_reducer();
-      // Else the reducer would lay them out by what comes first now.
-      reducer_->push_rebuilt_params_for_all_indices();
-      rebuild_buckets();
-    });
+    remake_reducer();
+    then();
   }
 
   void set_divisor(const JoinNews& news) {
@@ -472,6 +522,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   }
 
   void make_reducer() {
+    std::optional<StreamScope> stream;
+    if (is_recorded_) {
+      stream.emplace(StreamRole::kRecording, parameters_.front().device());
+    }
+    has_reduced_ = false;
+    ++num_layouts_;
     std::vector<at::Tensor> parameters;
     std::vector<bool> sparse;
     std::unordered_map<size_t, std::string> names;
@@ -650,6 +706,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   bool buffers_may_differ_ = true;
   bool has_queued_first_reduction_ = false;
   bool has_announced_backward_ = false;
+  /// Whether steps may be recorded.
+  bool is_recorded_ = false;
+  /// Since the reducer was made, which lays its buckets out in the first
+  /// reduction.
+  bool has_reduced_ = false;
+  size_t num_layouts_ = 0;
 };
 
 bool is_trained(const ParameterSet& model) {

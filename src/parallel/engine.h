@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "accelerate/detail/step_scalars.h"
@@ -144,6 +145,23 @@ class ACCELERATE_API ParallelEngine
   /// `did_step` is false where the update was left out because of an overflow.
   virtual void after_step(bool /*did_step*/) {}
   virtual void abandon_step() {}
+
+  // --- capture --------------------------------------------------------------
+  /// Why no step of the model can be recorded; empty where some can.
+  virtual std::string why_not_to_record() const { return {}; }
+  /// Steps may be recorded from now on, on `StreamRole::kRecording`, which is
+  /// the current stream. No collective, but later ones may be others: called by
+  /// all ranks at the same place.
+  virtual void prepare_recording() {}
+  /// Whether a step may be recorded or replayed now: what it reads and writes
+  /// lies where it will stay, and nothing waits for a backward.
+  virtual bool is_settled() const { return true; }
+  /// Another number when tensors of recorded steps are gone.
+  virtual size_t num_layouts() const { return 0; }
+  /// Whether the next forward begins with a collective of its own, which
+  /// forwards before it decide. A replay leaves what the recorded step left.
+  virtual bool shares_buffers_next() const { return false; }
+  virtual void set_shares_buffers_next(bool /*shares*/) {}
 
   // --- state ----------------------------------------------------------------
   /// What this rank saves of a parameter: the whole, or a `TensorSlice`.

@@ -89,6 +89,8 @@ class MasterEngine final : public ParallelEngine {
     // Others still have to see what a rank adds up by itself.
     if (inner_->is_local() || inner_->sync()) {
       take_gradients();
+    } else {
+      adds_up_weights_ = true;
     }
   }
   void abandon_backward() override { inner_->abandon_backward(); }
@@ -151,11 +153,22 @@ class MasterEngine final : public ParallelEngine {
     if (how == Zeroing::kFill && factor_.defined()) {
       settle_all_but(parameters);
     }
+    // One of the two has to keep its memory: that which windows add to.
+    const bool keeps_weights = how == Zeroing::kFill && adds_up_weights_;
     for (at::Tensor parameter : parameters) {
-      parameter.mutable_grad().reset();
-      if (const auto place = place_of(parameter)) {
-        weights_[*place].mutable_grad().reset();
+      const auto place = place_of(parameter);
+      at::Tensor& gradient =
+          (place ? weights_[*place] : parameter).mutable_grad();
+      if (keeps_weights && gradient.defined()) {
+        gradient.zero_();
+      } else {
+        gradient.reset();
+      }
+      if (place) {
         is_shown_[*place] = false;
+        if (keeps_weights) {
+          masters_[*place].mutable_grad().reset();
+        }
       }
     }
     inner_->zero_gradients(parameters, how);
@@ -217,6 +230,18 @@ class MasterEngine final : public ParallelEngine {
       gradient = room_of(*place);
       gradient.copy_(whole);
     }
+  }
+  std::string why_not_to_record() const override {
+    return inner_->why_not_to_record();
+  }
+  void prepare_recording() override { inner_->prepare_recording(); }
+  bool is_settled() const override { return inner_->is_settled(); }
+  size_t num_layouts() const override { return inner_->num_layouts(); }
+  bool shares_buffers_next() const override {
+    return inner_->shares_buffers_next();
+  }
+  void set_shares_buffers_next(bool shares) override {
+    inner_->set_shares_buffers_next(shares);
   }
   StateDict state_dict() const override { return inner_->state_dict(); }
   void load_state_dict(const StateDict& state) override {
@@ -410,6 +435,8 @@ class MasterEngine final : public ParallelEngine {
   /// Which gradients these are; null where a master had none.
   std::vector<const c10::TensorImpl*> waiting_;
   bool is_window_open_ = false;
+  /// Whether backwards add up in the weights' gradients before ranks meet.
+  bool adds_up_weights_ = false;
   /// Whether the step under way writes the weights itself.
   bool are_written_ = false;
   std::unordered_map<const c10::TensorImpl*, size_t> place_of_;

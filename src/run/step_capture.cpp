@@ -9,6 +9,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "device/device_graph.h"
+#include "device/streams.h"
 #include "observe/rank_record.h"
 #include "run/training_run.h"
 
@@ -134,6 +135,7 @@ struct StepCapture::State {
   Outcome replay(Graph& entry) {
     const PartScope part(Part::kCaptured);
     RankRecord::of_this_thread().note_update();
+    run.begin_replay(entry.trace);
     run.write_learning_rates();
     entry.graph->replay();
     run.end_replay(entry.trace);
@@ -148,6 +150,9 @@ struct StepCapture::State {
   TrainingRun& run;
   CaptureOptions options;
   bool looks_first;
+  /// Whether calls, also ones that are refused later, run where engines were
+  /// told that they would.
+  bool is_prepared = false;
   std::string refusal;
   std::shared_ptr<GraphMemory> memory;
   std::list<Graph> graphs;
@@ -174,6 +179,11 @@ StepCapture::Outcome StepCapture::call(
       state.refuse(why);
     }
   }
+  if (state.refusal.empty()) {
+    state.is_prepared = true;
+  }
+  const auto stream =
+      state.is_prepared ? state.run.enter_captured_step() : nullptr;
   if (!state.refusal.empty()) {
     return body(inputs);
   }
@@ -181,12 +191,17 @@ StepCapture::Outcome StepCapture::call(
   if (places != std::exchange(state.places, places)) {
     state.graphs.clear();
   }
-  auto& entry = state.find(str_cat(
-      describe_inputs(inputs, structure),
-      state.run.step_state()->sync_gradients() ? " updates" : " adds"));
+  auto& entry = state.find(
+      str_cat(describe_inputs(inputs, structure), state.run.capture_key()));
   if (!entry.graph && entry.num_calls++ < state.options.num_warmup) {
+    // Laying out buckets waits too.
     return state.warm_up(
-        inputs, body, entry.num_calls == state.options.num_warmup);
+        inputs,
+        body,
+        entry.num_calls == state.options.num_warmup && state.run.is_settled());
+  }
+  if (!state.run.is_settled()) {
+    return body(inputs);
   }
   if (entry.graph) {
     State::fill(entry, inputs);

@@ -10,12 +10,15 @@
 #include <unordered_set>
 #include <utility>
 
+#include "accelerate/c10d.h"
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "comm/agreement.h"
+#include "comm/hang_exchange.h"
 #include "comm/process_group_impl.h"
 #include "device/device_graph.h"
 #include "device/host_copies.h"
+#include "device/streams.h"
 #include "hardware/gpu_use.h"
 #include "observe/rank_record.h"
 #include "observe/watchdog.h"
@@ -615,20 +618,33 @@ std::string TrainingRun::why_not_to_capture(
   if (!has_device_graphs(device())) {
     return str_cat("there are no graphs on ", device(), ", expected a GPU");
   }
-  if (group().world_size() > 1) {
-    return str_cat(
-        "the run has ", group().world_size(), " processes, expected one");
-  }
-  if (std::holds_alternative<DdpOptions>(assembly_.strategy)) {
-    // They were made outside of any recording, and would wait inside of it.
-    return "gradients meet in a process group by hooks of the default stream, "
-           "expected a process that was started by itself";
-  }
   if (std::holds_alternative<OwnEngine>(assembly_.strategy)) {
     return "the run has an engine of its own, expected one of this library";
   }
   if (std::holds_alternative<ShardingOptions>(assembly_.strategy)) {
     return "the run shards its models, whose memory comes and goes";
+  }
+  if (const auto carrier = to_c10d(group())) {
+    const auto name = carrier->getBackend(device().type())->getBackendName();
+    if (name != "nccl") {
+      return str_cat(
+          "gradients meet by ",
+          name,
+          ", which has the host wait, expected NCCL");
+    }
+    if (group().world_size() > 1 && !group().impl()->hosts_meet()) {
+      return "hosts have no way to meet but by NCCL, expected a process group "
+             "of cpu:gloo,cuda:nccl";
+    }
+    if (debug()) {
+      return "debug has hosts compare weights and collectives, expected a run "
+             "without";
+    }
+  }
+  for (const auto& model : living_models()) {
+    if (auto why = model->engine->why_not_to_record(); !why.empty()) {
+      return why;
+    }
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].defined() &&
@@ -657,6 +673,33 @@ std::string TrainingRun::why_not_to_capture(
   return {};
 }
 
+std::unique_ptr<StreamScope> TrainingRun::enter_captured_step() {
+  if (group().is_solo()) {
+    return nullptr;
+  }
+  auto scope = std::make_unique<StreamScope>(StreamRole::kRecording, device());
+  for (const auto& model : living_models()) {
+    model->engine->prepare_recording();
+  }
+  return scope;
+}
+
+std::string TrainingRun::capture_key() const {
+  std::string key = step_state_->sync_gradients() ? " updates" : " adds";
+  for (const auto& model : living_models()) {
+    key += model->engine->sync() ? " meets" : " stays";
+    key += model->engine->shares_buffers_next() ? " shares" : "";
+  }
+  return key;
+}
+
+bool TrainingRun::is_settled() const {
+  const auto models = living_models();
+  return std::all_of(models.begin(), models.end(), [](const auto& model) {
+    return model->engine->is_settled();
+  });
+}
+
 RunTrace TrainingRun::trace(const std::function<void()>& work) {
   write_learning_rates();
   settle_scale();
@@ -671,6 +714,31 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
       gradients.emplace_back(trained, trained.grad());
     }
   }
+  std::optional<DeferredMeetings> meetings;
+  std::shared_ptr<std::atomic<int64_t>> replayed;
+  uint64_t number = 0;
+  if (const auto carrier = to_c10d(group())) {
+    meetings.emplace(group());
+    replayed = replayed_collectives(carrier);
+    number = group().impl()->last_number();
+  }
+  int64_t num_collectives = 0;
+  // What is recorded counts when it is replayed.
+  const auto uncount = [&] {
+    if (replayed) {
+      num_collectives =
+          static_cast<int64_t>(group().impl()->last_number() - number);
+      *replayed -= num_collectives;
+    }
+  };
+  const auto shares_buffers = [&] {
+    std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> shares;
+    for (const auto& model : living_models()) {
+      shares.emplace_back(model, model->engine->shares_buffers_next());
+    }
+    return shares;
+  };
+  const auto shared_before = shares_buffers();
   const auto counts = step_state_->counts();
   const int64_t num_backwards = progress_->num_backwards;
   const auto optimizers = living_optimizers();
@@ -683,6 +751,8 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
   try {
     work();
   } catch (...) {
+    uncount();
+    set_shares_buffers(shared_before);
     step_state_->set_captured(false);
     step_state_->set_counts(counts);
     accumulation_->note_backwards(
@@ -704,6 +774,7 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
     throw;
   }
   step_state_->set_captured(false);
+  uncount();
   const auto now = step_state_->counts();
   RunTrace trace{
       {now.num_forwards - counts.num_forwards,
@@ -716,6 +787,11 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
           {optimizer, optimizer->is_done(), optimizer->overflow()});
     }
   }
+  if (meetings) {
+    trace.meetings = meetings->take();
+  }
+  trace.num_collectives = num_collectives;
+  trace.shares_buffers = shares_buffers();
   return trace;
 }
 
@@ -752,7 +828,24 @@ void TrainingRun::repeat(const RunTrace& trace) {
   progress_->num_backwards += trace.num_backwards;
 }
 
+void TrainingRun::begin_replay(const RunTrace& trace) {
+  hold_meetings(group(), trace.meetings);
+  if (const auto carrier = to_c10d(group())) {
+    *replayed_collectives(carrier) += trace.num_collectives;
+  }
+}
+
+void TrainingRun::set_shares_buffers(
+    const std::vector<std::pair<std::weak_ptr<ModelContext>, bool>>& shares) {
+  for (const auto& [model, next] : shares) {
+    if (const auto alive = model.lock()) {
+      alive->engine->set_shares_buffers_next(next);
+    }
+  }
+}
+
 void TrainingRun::end_replay(const RunTrace& trace) {
+  set_shares_buffers(trace.shares_buffers);
   for (const auto& [optimizer, is_done, overflow] : trace.optimizers) {
     if (const auto alive = optimizer.lock()) {
       // Other graphs may write where the flag lies.
@@ -777,6 +870,7 @@ size_t TrainingRun::tensor_places() const {
     for (const auto& parameter : model->model.parameters) {
       mix(reinterpret_cast<size_t>(parameter.const_data_ptr()));
     }
+    mix(model->engine->num_layouts());
   }
   for (const auto& optimizer : living_optimizers()) {
     mix(static_cast<size_t>(optimizer->num_loads()));

@@ -34,6 +34,7 @@ inline constexpr const char* kTrackersState = "trackers";
 class BackgroundSave;
 class HostCopies;
 class RankJournal;
+class StreamScope;
 
 /// See `find_checkpoint`.
 inline constexpr const char* kLatestCheckpoint = "latest";
@@ -51,6 +52,11 @@ struct RunTrace {
     at::Tensor overflow;
   };
   std::vector<Called> optimizers = {};
+  /// What ranks tell each other, and how many collectives the device makes.
+  std::vector<std::string> meetings = {};
+  int64_t num_collectives = 0;
+  /// `ParallelEngine::shares_buffers_next` when the step has ended.
+  std::vector<std::pair<std::weak_ptr<ModelContext>, bool>> shares_buffers = {};
 };
 
 class ACCELERATE_API TrainingRun {
@@ -204,14 +210,23 @@ class ACCELERATE_API TrainingRun {
   /// Why a step of this run with such inputs cannot be recorded; empty where it
   /// can.
   std::string why_not_to_capture(const std::vector<at::Tensor>& inputs = {});
+  /// Before the first step that may be recorded. Gives back the stream that
+  /// such steps run on, recorded or not: one of their own where gradients meet.
+  std::unique_ptr<StreamScope> enter_captured_step();
+  /// What of the host's side decides which work a step orders.
+  std::string capture_key() const;
+  /// Whether a step may be recorded or replayed now, and not only run.
+  bool is_settled() const;
   /// Runs `work`, which records a step. Where it throws, gradients and counts
-  /// are as before.
+  /// are as before. Other ranks hear nothing of it.
   RunTrace trace(const std::function<void()>& work);
   /// The last that is recorded of a step: the scale of losses moves, so that a
   /// replay leaves nothing for the next one to do.
   void end_recorded_step();
-  /// What such a step does on the host, before a replay and after it.
+  /// What such a step does on the host, before a replay and after it; the first
+  /// one is left out of `repeat`, as the recording has done that.
   void repeat(const RunTrace& trace);
+  void begin_replay(const RunTrace& trace);
   void end_replay(const RunTrace& trace);
   /// Brings the rates of optimizers to where recorded steps read them.
   void write_learning_rates();
@@ -237,6 +252,8 @@ class ACCELERATE_API TrainingRun {
   void shut_down();
 
  private:
+  static void set_shares_buffers(
+      const std::vector<std::pair<std::weak_ptr<ModelContext>, bool>>& shares);
   /// How far the run has come, by which parts of checkpoints are told apart.
   struct Progress final : Stateful {
     int64_t num_backwards = 0;

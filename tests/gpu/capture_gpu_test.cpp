@@ -8,6 +8,8 @@
 #include <optional>
 #include <sstream>
 
+#include "accelerate/c10d.h"
+#include "comm/hang_exchange.h"
 #include "support/rank_bodies.h"
 #include "support/state.h"
 #include "support/temp_dir.h"
@@ -61,6 +63,8 @@ struct Record {
   std::vector<double> scales;
   size_t num_skipped = 0;
   size_t num_graphs = 0, num_replays = 0;
+  /// Collectives of a process group: by our count, and by NCCL's.
+  uint64_t num_counted = 0, num_begun_by_nccl = 0;
   std::string refusal;
 };
 
@@ -92,6 +96,12 @@ void train_part(
   if (begin > 0) {
     accelerator.load_state(folder);
   }
+  uint64_t num_counted_before = 0, num_begun_before = 0;
+  if (const auto carrier = to_c10d(accelerator.process_group())) {
+    num_counted_before = collective_counter(carrier)().value_or(0);
+    num_begun_before =
+        carrier->getBackend(torch::kCUDA)->getSequenceNumberForGroup();
+  }
   StateDict saved;
   for (int64_t i = begin; i < end; ++i) {
     auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(i));
@@ -113,6 +123,14 @@ void train_part(
     if (setting.load_at && i == *setting.load_at) {
       accelerator.state().load_state_dict(saved);
     }
+  }
+  if (const auto carrier = to_c10d(accelerator.process_group())) {
+    // Of a connection that other trainings share.
+    record.num_counted +=
+        collective_counter(carrier)().value_or(0) - num_counted_before;
+    record.num_begun_by_nccl +=
+        carrier->getBackend(torch::kCUDA)->getSequenceNumberForGroup() -
+        num_begun_before;
   }
   record.num_replays += step.num_replays();
   record.refusal += step.refusal();
@@ -280,14 +298,127 @@ TEST_F(CaptureOnGpu, ScalesLossesOfFp16InWindowsAndAfterACheckpoint) {
   EXPECT_GT(captured.num_skipped, 2u);
 }
 
+/// What is wrong with captured steps whose gradients meet by NCCL; empty where
+/// nothing is.
+std::string compare_by_nccl(
+    const char* name,
+    Setting setting,
+    double tolerance,
+    size_t min_replays) {
+  setting.options.connection.backend = Backend::kNccl;
+  const auto differences = train_both(setting);
+  const auto& [captured, plain] =
+      std::tie(differences.captured, differences.plain);
+  std::ostringstream problems;
+  const auto expect = [&](bool is_right, const std::string& what) {
+    if (!is_right) {
+      problems << name << ": " << what << '\n';
+    }
+  };
+  expect(captured.refusal.empty(), captured.refusal);
+  expect(
+      captured.num_replays >= min_replays,
+      std::to_string(captured.num_replays) + " replays");
+  expect(
+      differences.of_losses <= tolerance &&
+          differences.of_parameters <= tolerance,
+      "off by " + std::to_string(differences.of_losses) + " and " +
+          std::to_string(differences.of_parameters));
+  expect(captured.scales == plain.scales, "other scales");
+  expect(captured.num_skipped == plain.num_skipped, "other steps left out");
+  // NCCL was asked while steps were recorded, and not when they are replayed.
+  // Of every step that was a replay alone all collectives are missing there.
+  expect(
+      captured.num_counted == plain.num_counted,
+      std::to_string(captured.num_counted) + " collectives, and not " +
+          std::to_string(plain.num_counted));
+  expect(
+      captured.num_begun_by_nccl < plain.num_begun_by_nccl,
+      "NCCL was asked at every step");
+  if (setting.options.accumulation.num_steps == 1 && !setting.load_at &&
+      !setting.resume_at) {
+    expect(
+        plain.num_begun_by_nccl - captured.num_begun_by_nccl ==
+            captured.num_replays - captured.num_graphs,
+        "other than one bucket in each graph");
+  }
+  return problems.str();
+}
+
+const testing::RankBodyRegistration kCapturedByNccl(
+    "captured by NCCL",
+    [](const AcceleratorOptions& options) {
+      const auto rows = [](int64_t i) { return i % 5 == 0 ? 5 : 8; };
+      AcceleratorOptions windows = options;
+      windows.accumulation.num_steps = 4;
+      AcceleratorOptions masters = options;
+      masters.mixed_precision = Precision::kBf16;
+      masters.master_weights = true;
+      AcceleratorOptions masters_in_windows = masters;
+      masters_in_windows.accumulation.num_steps = 3;
+      AcceleratorOptions each_batch = masters_in_windows;
+      each_batch.accumulation.sync_each_batch = true;
+      AcceleratorOptions copied = options;
+      copied.ddp.gradient_as_bucket_view = false;
+      AcceleratorOptions fp16 = options;
+      fp16.mixed_precision = Precision::kFp16;
+      fp16.scaler = {.init_scale = 1 << 21, .growth_interval = 2};
+      constexpr double kFp32 = 1e-4, kReduced = 0.05;
+      std::string problems;
+      const auto add = [&](const char* name,
+                           const AcceleratorOptions& own,
+                           double tolerance,
+                           size_t min_replays,
+                           std::function<int64_t(int64_t)> num_rows) {
+        problems += compare_by_nccl(
+            name,
+            {.options = own, .num_steps = 24, .num_rows = std::move(num_rows)},
+            tolerance,
+            min_replays);
+      };
+      const auto same = Setting().num_rows;
+      add("plain", options, kFp32, 22, same);
+      add("shapes", options, kFp32, 20, rows);
+      add("copied out of buckets", copied, kFp32, 22, same);
+      add("windows", windows, kFp32, 12, same);
+      add("windows and shapes", windows, kFp32, 6, rows);
+      add("masters", masters, kReduced, 22, same);
+      add("masters in windows", masters_in_windows, kReduced, 12, rows);
+      add("masters that meet at once", each_batch, kReduced, 12, rows);
+      add("fp16", fp16, kReduced, 20, same);
+      // A broken step, a loaded state, and another run make graphs anew.
+      problems += compare_by_nccl(
+          "loads", {.options = options, .load_at = 7}, kFp32, 4);
+      problems += compare_by_nccl(
+          "resumes", {.options = options, .resume_at = 6}, kFp32, 6);
+      // One rank's average is what it had: as without any group.
+      const auto alone = train({.num_steps = 24});
+      auto by_nccl = options;
+      by_nccl.connection.backend = Backend::kNccl;
+      const auto met = train({.options = by_nccl, .num_steps = 24});
+      for (size_t i = 0; i < alone.parameters.size(); ++i) {
+        if (!torch::equal(alone.parameters[i], met.parameters[i])) {
+          problems += "other bits than alone\n";
+        }
+      }
+      return problems;
+    });
+
+TEST_F(CaptureOnGpu, RecordsGradientsThatMeetByNccl) {
+  EXPECT_THAT(
+      testing::run_body(testing::RankKind::kProcesses, 1, "captured by NCCL"),
+      Each(IsEmpty()));
+}
+
 const testing::RankBodyRegistration kRefusedByNccl(
     "not captured by NCCL",
     [](AcceleratorOptions options) {
       options.connection.backend = Backend::kNccl;
+      options.ddp.find_unused_parameters = true;
       const auto differences = train_both({.options = options});
       std::ostringstream problems;
       const auto& refusal = differences.captured.refusal;
-      if (refusal.find("gradients meet in a process group") != 0 ||
+      if (refusal.find("gradients meet with find_unused_parameters") != 0 ||
           differences.captured.num_replays != 0) {
         problems << differences.captured.num_replays << " replays, " << refusal
                  << '\n';
@@ -300,7 +431,7 @@ const testing::RankBodyRegistration kRefusedByNccl(
       return problems.str();
     });
 
-TEST_F(CaptureOnGpu, RefusesGradientsThatMeetByNcclAndTrainsTheSame) {
+TEST_F(CaptureOnGpu, RefusesWhatNeedsTheHostOfNcclAndTrainsTheSame) {
   EXPECT_THAT(
       testing::run_body(
           testing::RankKind::kProcesses, 1, "not captured by NCCL"),

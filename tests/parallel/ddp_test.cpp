@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
+#include "parallel/engine.h"
 
 namespace accelerate {
 namespace {
@@ -442,6 +443,94 @@ TEST(Ddp, AveragesSparseGradients) {
       EXPECT_TRUE(model->weight.grad().to_dense().equal(expected));
       model->zero_grad();
     }
+  });
+}
+
+TEST(Ddp, IsRecordedWhenItsBucketsLieWhereTheyStay) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto optimizer = accelerator.prepare(sgd);
+    auto& engine = net.engine();
+    {
+      // Half a window, of which the other ranks have seen nothing yet.
+      const auto guard = accelerator.no_sync(net);
+      step(accelerator, net);
+    }
+    engine.prepare_recording();
+    EXPECT_EQ(engine.why_not_to_record(), "");
+    EXPECT_FALSE(engine.is_settled());
+    step(accelerator, net);
+    EXPECT_TRUE(engine.is_settled());
+    EXPECT_TRUE(
+        net->a.grad().equal(torch::full({3}, 2 * mean_of_ranks(group))));
+    const auto num_layouts = engine.num_layouts();
+    const auto* place = net->a.grad().const_data_ptr();
+    for (int i = 0; i < 3; ++i) {
+      optimizer.zero_grad();
+      engine.prepare_recording();
+      const auto loss = net(group.rank() + 1.0);
+      EXPECT_FALSE(engine.is_settled()); // Its backward is yet to come.
+      accelerator.backward(loss);
+      EXPECT_TRUE(engine.is_settled());
+      EXPECT_EQ(engine.num_layouts(), num_layouts);
+      EXPECT_EQ(net->a.grad().const_data_ptr(), place);
+      EXPECT_TRUE(net->a.grad().equal(torch::full({3}, mean_of_ranks(group))));
+      optimizer.step();
+    }
+  });
+}
+
+TEST(Ddp, SaysWhichForwardSharesBuffers) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    auto& engine = net.engine();
+    step(accelerator, net);
+    EXPECT_TRUE(engine.shares_buffers_next());
+    {
+      const torch::NoGradGuard no_grad;
+      net(1.0);
+    }
+    EXPECT_FALSE(engine.shares_buffers_next());
+    // As a replay of a step that trains leaves it.
+    engine.set_shares_buffers_next(true);
+    {
+      const torch::NoGradGuard no_grad;
+      net->seen.fill_(group.rank() + 5);
+      net(1.0);
+    }
+    EXPECT_TRUE(net->seen.equal(torch::full({1}, 5.0)));
+  });
+}
+
+TEST(Ddp, SaysWhatCannotBeRecorded) {
+  const std::pair<DdpOptions, const char*> all[] = {
+      {{.find_unused_parameters = true}, "find_unused_parameters"},
+      {{.static_graph = true}, "static_graph"},
+      {{.compression = Compression::kBf16}, "a compression"}};
+  run_ranks(2, [&](ProcessGroup group) {
+    for (const auto& [ddp, what] : all) {
+      Accelerator accelerator({.ddp = ddp, .process_group = group});
+      auto net = accelerator.prepare(TwoWeights());
+      EXPECT_EQ(
+          net.engine().why_not_to_record(),
+          std::string("gradients meet with ") + what +
+              ", whose every step needs the host, expected plain averages");
+    }
+    Accelerator accelerator({.process_group = group});
+    auto net = accelerator.prepare(TwoWeights());
+    {
+      const auto join = accelerator.join_uneven_inputs(net);
+      EXPECT_THAT(
+          net.engine().why_not_to_record(), HasSubstr("join_uneven_inputs"));
+    }
+    EXPECT_EQ(net.engine().why_not_to_record(), "");
+    auto sparse = accelerator.prepare(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)));
+    EXPECT_THAT(
+        sparse.engine().why_not_to_record(), HasSubstr("sparse gradients"));
   });
 }
 

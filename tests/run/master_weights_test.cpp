@@ -299,10 +299,14 @@ TEST(MasterWeights, AreNotMultipliedWhereSomebodyPutAnotherGradient) {
   }
 }
 
-TEST(MasterWeights, AddUpWindowsBeforeOtherRanksSeeThem) {
+class MasterWeightsInWindows : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(SetToNone, MasterWeightsInWindows, ::testing::Bool());
+
+TEST_P(MasterWeightsInWindows, AddUpBeforeOtherRanksSeeThem) {
   run_ranks(2, [&](ProcessGroup group) {
     auto options = with_masters(3);
     options.process_group = group;
+    const void* place = nullptr;
     Clipped c(options);
     optim::SGD sgd(c.model->parameters(), {.lr = 1});
     auto opt = c.accelerator.prepare(sgd);
@@ -317,7 +321,17 @@ TEST(MasterWeights, AddUpWindowsBeforeOtherRanksSeeThem) {
           EXPECT_NEAR(norm, 5, 5e-2); // The mean of three is rounded to bf16.
         }
         opt.step();
-        opt.zero_grad();
+        opt.zero_grad(GetParam());
+        const auto gradient = c.model->parameters()[0].grad();
+        EXPECT_EQ(
+            gradient.defined(), !GetParam() || !c.accelerator.sync_gradients());
+        if (!GetParam() && c.accelerator.sync_gradients()) {
+          EXPECT_EQ(gradient.abs().max().item<float>(), 0);
+          place = gradient.const_data_ptr();
+        } else if (place != nullptr) {
+          // Where steps that are replayed add to it.
+          EXPECT_EQ(gradient.const_data_ptr(), place);
+        }
       }
       EXPECT_NEAR(c.master(sgd, 0).item<double>(), 1 - 3 * update, 3e-2);
       EXPECT_NEAR(c.master(sgd, 1).item<double>(), 1 - 4 * update, 4e-2);

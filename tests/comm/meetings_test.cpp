@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks tell each other in steps that one of them records.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/c10d.h"
+#include "comm/agreement.h"
+#include "comm/hang_exchange.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
+
+TEST(DeferredMeetings, AreHeldByAReplayBesideRanksThatRunTheStep) {
+  run_ranks(2, [](ProcessGroup group) {
+    const auto run_step = [&] {
+      agree_on_text(group, "forward", "");
+      announce(group, "backward");
+      settle(group);
+    };
+    if (group.rank() == 0) {
+      std::vector<std::string> meetings;
+      {
+        DeferredMeetings deferred(group);
+        run_step(); // The other rank hears nothing of it.
+        meetings = deferred.take();
+      }
+      EXPECT_THAT(meetings, ElementsAre("forward", "backward"));
+      hold_meetings(group, meetings);
+      run_step();
+      hold_meetings(group, meetings);
+    } else {
+      run_step();
+      run_step();
+      run_step();
+    }
+    EXPECT_EQ(group.all_gather(torch::ones(1)).numel(), 2);
+  });
+}
+
+TEST(DeferredMeetings, NameARankThatDoesSomethingElse) {
+  run_ranks(2, [](ProcessGroup group) {
+    EXPECT_THAT(
+        [&] {
+          if (group.rank() == 0) {
+            hold_meetings(group, {"backward"});
+          } else {
+            agree_on_text(group, "forward", "");
+          }
+        },
+        ThrowsMessage<MismatchError>(HasSubstr("rank 1")));
+  });
+}
+
+TEST(DeferredMeetings, RefuseToCompareValues) {
+  run_ranks(2, [](ProcessGroup group) {
+    const DeferredMeetings deferred(group);
+    EXPECT_THAT(
+        [&] { all_gather(group, torch::ones(1)); },
+        ThrowsMessage<UsageError>(StartsWith("[capture] gather")));
+  });
+}
+
+TEST(CollectiveCounter, CountsWhatIsReplayed) {
+  run_ranks(1, [](ProcessGroup group) {
+    const auto carrier = to_c10d(group);
+    const auto count = collective_counter(carrier);
+    const auto before = *count();
+    group.all_reduce(torch::ones(1), ReduceOp::kSum);
+    EXPECT_EQ(*count(), before + 1);
+    *replayed_collectives(carrier) += 3;
+    EXPECT_EQ(*count(), before + 4);
+    EXPECT_EQ(*collective_counter(carrier)(), before + 4);
+  });
+}
+
+} // namespace
+} // namespace accelerate
