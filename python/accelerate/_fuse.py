@@ -768,7 +768,7 @@ class Plan:
     def _plan(self, model: Any) -> None:
         own = {}
         for part in model.modules():
-            if part is model or "forward" in part.__dict__:
+            if part is model or not _is_of_its_class(part):
                 continue
             recipe = _recipe_of(part)
             if recipe is not None:
@@ -779,7 +779,7 @@ class Plan:
         if loss is not None:
             self._losses.append((model, loss))
             head = model.get_output_embeddings()
-            if type(head) is torch.nn.Linear and "forward" not in head.__dict__:
+            if head.__class__ is torch.nn.Linear and _is_of_its_class(head):
                 own[head] = _Head
         for part in model.modules():
             chain = _CHAINS.get(_name_of(part.__class__))
@@ -800,6 +800,12 @@ class Plan:
             model.loss_function = _CausalLoss(loss)
         parts = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
         _log.info(f"[prepare] fused in {self._name}: {parts}")
+
+
+def _is_of_its_class(part: torch.nn.Module) -> bool:
+    """Not one with a forward of its own, nor one that was prepared for itself."""
+    kind = type(part)
+    return "forward" not in part.__dict__ and (kind is part.__class__ or issubclass(kind, _Piece))
 
 
 def _models_in(module: torch.nn.Module) -> list[Any]:
