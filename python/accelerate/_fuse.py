@@ -159,7 +159,8 @@ class _Embedding(_Piece):
     @classmethod
     def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
         is_plain = part.max_norm is None and not part.scale_grad_by_freq and not part.sparse
-        return super()._accelerate_fits(part) and is_plain
+        # The gradient of a row is one block's work: not for two that serve all tokens.
+        return super()._accelerate_fits(part) and is_plain and part.num_embeddings >= 32
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return kernels.embedding(input, self.weight, self.padding_idx)
@@ -731,7 +732,10 @@ _RECIPES: dict[str, type[_Piece]] = {
 # behind the last.
 _CHAINS = {
     _MODELS.format("gpt2", "GPT2Model"): ("h", "ln_1", "ln_f"),
-    **{_MODELS.format(m, n + "Model"): ("layers", "input_layernorm", "norm") for m, n in _LLAMAS.items()},
+    **{
+        _MODELS.format(m, n + "Model"): ("layers", "input_layernorm", "norm")
+        for m, n in _LLAMAS.items()
+    },
 }
 
 _types: weakref.WeakValueDictionary[tuple, type] = weakref.WeakValueDictionary()

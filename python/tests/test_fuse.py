@@ -148,6 +148,10 @@ def both(make, **options):
     return fused, plain
 
 
+def is_fused(model):
+    return any(issubclass(type(part), _fuse._Piece) for part in model.modules())
+
+
 def assert_close(got, expected, tolerance=TOLERANCE):
     scale = expected.abs().max().clamp(min=1e-3)
     assert (got - expected).abs().max() / scale < tolerance
@@ -264,6 +268,7 @@ def test_training_in_bf16_goes_as_without(family, masters):
     for model, fuse in ((copy.deepcopy(plain), True), (plain, False)):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         model, optimizer = accelerator.prepare(model, optimizer, fuse=fuse)
+        assert is_fused(model) == fuse
         model.train()
         losses.append([])
         for _ in range(4):
@@ -391,7 +396,7 @@ TRAIN = """
     import torch
     from accelerate import Accelerator, _fuse
     from accelerate.utils import FullyShardedDataParallelPlugin, set_seed
-    from test_fuse import FAMILIES, inputs_for
+    from test_fuse import FAMILIES, inputs_for, is_fused
     _fuse._is_padded = lambda x, kind: True
     plugin = dict(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)) if {sharded} else dict()
     accelerator = Accelerator(cpu=True, **plugin)
@@ -404,6 +409,7 @@ TRAIN = """
             torch.manual_seed(accelerator.process_index)
             inputs = inputs_for(model)
             model, optimizer = accelerator.prepare(model, optimizer, fuse=fuse)
+            assert is_fused(model) == fuse
             model.train()
             told = losses[family + " " + str(fuse)] = []
             for _ in range(3):
