@@ -392,6 +392,56 @@ def _added(output: Any, residual: torch.Tensor, branch: torch.Tensor) -> torch.T
     )[1]
 
 
+class _BertAttention(_Piece):
+    """Query, key and value as one product."""
+
+    _accelerate_takes = ("hidden_states", "attention_mask", "past_key_values", "kwargs")
+    _accelerate_parts = frozenset({"query", "key", "value", "dropout"})
+    _accelerate_bypassed = {"query": _LINEAR, "key": _LINEAR, "value": _LINEAR}
+
+    @classmethod
+    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
+        return super()._accelerate_fits(part) and all(
+            linear.bias is not None for linear in (part.query, part.key, part.value)
+        )
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: Any = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        three = (self.query, self.key, self.value)
+        if (
+            past_key_values is not None
+            # It keeps what it casts of each weight, and would cast the joined ones every time.
+            or torch.is_autocast_enabled(hidden_states.device.type)
+            or not self._accelerate_may_bypass()
+        ):
+            return super().forward(hidden_states, attention_mask, past_key_values, **kwargs)
+        module = sys.modules[self._accelerate_kind.__module__]
+        joined = kernels.linear(
+            hidden_states,
+            torch.cat([linear.weight for linear in three]),
+            torch.cat([linear.bias for linear in three]),
+        )
+        shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
+        heads = [part.view(shape).transpose(1, 2) for part in joined.chunk(3, -1)]
+        attend = module.ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, module.eager_attention_forward
+        )
+        context, weights = attend(
+            self,
+            *heads,
+            attention_mask,
+            dropout=self.dropout.p if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return context.reshape(*hidden_states.shape[:-1], -1).contiguous(), weights
+
+
 class _BertOutput(_Piece):
     """Bias, dropout, sum and norm behind a product."""
 
@@ -532,7 +582,7 @@ class _LlamaAttention(_Piece):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> Any:
-        llama = sys.modules["transformers.models.llama.modeling_llama"]
+        llama = sys.modules[self._accelerate_kind.__module__]
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
         angles = _halved(*position_embeddings)
         query = kernels.rotate(self.q_proj(hidden_states).view(shape), *angles).transpose(1, 2)
@@ -721,6 +771,7 @@ _RECIPES: dict[str, type[_Piece]] = {
     _MODELS.format("gpt2", "GPT2Block"): _Gpt2Block,
     _MODELS.format("distilbert", "TransformerBlock"): _DistilBertBlock,
     _MODELS.format("llama", "LlamaAttention"): _LlamaAttention,
+    **{_MODELS.format(m, n + "SelfAttention"): _BertAttention for m, n in _BERTS.items()},
     **{_MODELS.format(m, n + "SelfOutput"): _BertOutput for m, n in _BERTS.items()},
     **{_MODELS.format(m, n + "Output"): _BertOutput for m, n in _BERTS.items()},
     **{_MODELS.format(m, n + "Layer"): _BertLayer for m, n in _BERTS.items()},

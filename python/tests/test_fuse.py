@@ -91,7 +91,9 @@ def like_llama(kind):
 
 llama = like_llama(transformers.LlamaConfig)
 # What runs in a forward of three layers: of norms one more than two in each of them.
-BERT = {"_add_norm_forward": 7, "_linear_gelu": 3}
+DISTILBERT = {"_add_norm_forward": 7, "_linear_gelu": 3}
+# Weights and biases of queries, keys and values are joined.
+BERT = DISTILBERT | {"cat": 6}
 LLAMA = {"_rms_norm_forward": 7, "_swiglu": 3, "_cross_entropy_forward": 1}
 FAMILIES = {
     "gpt2": (gpt2, {"_add_norm_forward": 7, "_linear_gelu": 3, "_cross_entropy_forward": 1}),
@@ -99,7 +101,7 @@ FAMILIES = {
     # The norm of its head.
     "masked_bert": (masked_bert, BERT | {"_add_norm_forward": 8}),
     "roberta": (roberta, BERT),
-    "distilbert": (distilbert, BERT),
+    "distilbert": (distilbert, DISTILBERT),
     "llama": (llama, LLAMA | {"_rotate": 6}),
     "mistral": (like_llama(transformers.MistralConfig), LLAMA),
     "qwen2": (like_llama(transformers.Qwen2Config), LLAMA),
@@ -173,7 +175,7 @@ def test_results_and_gradients_are_those_of_transformers(family, is_training):
     outputs = []
     for model in (fused, plain):
         model.train(is_training)
-        with Counting() as counting:
+        with Counting(*expected) as counting:
             outputs.append(model(**inputs))
         outputs[-1].loss.backward()
         for name, count in expected.items():
