@@ -629,7 +629,9 @@ class _LlamaLayer(_Piece):
         "position_embeddings",
         "kwargs",
     )
-    _accelerate_parts = frozenset({"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"})
+    _accelerate_parts = frozenset(
+        {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+    )
 
     @classmethod
     def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
@@ -816,8 +818,8 @@ class Plan:
         if not self._recipes and not self._losses:
             raise UsageError(
                 f"[prepare] got fuse=True and a {self._name} in which nothing is known, expected a "
-                "model of transformers (GPT-2, BERT, DistilBERT, RoBERTa, Llama and others of their "
-                "kind, and losses of causal language models); leave fuse out"
+                "model of transformers (GPT-2, BERT, DistilBERT, RoBERTa, Llama and their kind, or "
+                "one with the loss of causal language models); leave fuse out"
             )
 
     def _plan(self, model: Any) -> None:

@@ -284,6 +284,57 @@ def test_training_in_bf16_goes_as_without(family, masters):
     assert losses[0] == pytest.approx(losses[1], rel=2**-8)
 
 
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+@pytest.mark.parametrize(
+    ("device", "is_captured"),
+    [
+        ("cpu", False),
+        pytest.param("cuda", False, marks=GPU),
+        pytest.param("cuda", True, marks=GPU),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_in_bf16_lose_no_more_than_without(family, device, is_captured):
+    """Both in bf16 beside transformers' gradients in float32. On a GPU sequences are long enough
+    for a padded vocabulary and for cuDNN's attention."""
+    num_tokens = 600 if device == "cuda" else 12
+    exact = FAMILIES[family][0]()
+    exact.config.use_cache = False
+    if "gpt2" in family:
+        exact.transformer.wpe = torch.nn.Embedding(num_tokens, 32)
+    elif "bert" in family:
+        num_tokens = min(num_tokens, 500)
+    ids = torch.randint(3, 100, (2, num_tokens), device=device)
+    is_classifier = "Classification" in type(exact).__name__
+    labels = torch.tensor([1, 0], device=device) if is_classifier else ids
+    inputs = {"input_ids": ids, "labels": labels}
+    accelerator = Accelerator(cpu=device == "cpu")
+    exact = exact.to(device).train()
+    plain = copy.deepcopy(exact).bfloat16()
+    fused = accelerator.prepare(copy.deepcopy(plain), fuse=True)
+    gradients = []
+    for model in (exact, plain, fused):
+
+        def step(inputs, model=model):
+            model.zero_grad(set_to_none=False)
+            loss = model(**inputs).loss
+            accelerator.backward(loss)
+            return loss
+
+        if is_captured and model is fused:
+            step = accelerator.capture(step)
+            for _ in range(5):
+                step(inputs)
+        loss = step(inputs)
+        given = [p.grad.flatten().float() for p in model.parameters() if p.grad is not None]
+        gradients.append(torch.cat([*given, loss.detach().float().view(1)]))
+    errors = [(got - gradients[0]).norm() / gradients[0].norm() for got in gradients[1:]]
+    # Of some rounded numbers, others; both of 8 bits.
+    assert errors[1] < 1.5 * errors[0] + 2**-8, errors
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_names_classes_and_copies_are_transformers(family, tmp_path):
     fused, plain = both(FAMILIES[family][0])
@@ -400,8 +451,8 @@ TRAIN = """
     from accelerate.utils import FullyShardedDataParallelPlugin, set_seed
     from test_fuse import FAMILIES, inputs_for, is_fused
     _fuse._is_padded = lambda x, kind: True
-    plugin = dict(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)) if {sharded} else dict()
-    accelerator = Accelerator(cpu=True, **plugin)
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2) if {sharded} else None
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     losses = dict()
     for family in ("gpt2", "bert", "llama"):
         for fuse in (True, False):
