@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer's side of model_step_gpu.py: transformers with the `accelerate` that Python finds.
 
-  model_step_gpu_peer.py bert|gpt2|llama BATCH TOKENS DROPOUT STEPS MODE
+  model_step_gpu_peer.py bert|gpt2|llama BATCH TOKENS DROPOUT STEPS MODE [masters] [fused] [nocache]
 
 MODE is `eager`, a mode of torch.compile (`default`, `reduce-overhead`), or `captured`: the same loop
-through `accelerator.capture`, which our package alone has.
+through `accelerator.capture`. Our package alone has that, `masters` (bf16 weights with fp32 masters)
+and `fused` (`prepare(..., fuse=True)`). `nocache`: models are told to keep no keys and values.
 """
 import statistics
 import sys
@@ -39,13 +40,19 @@ def make_inputs(name, batch, tokens):
 
 
 def main():
-    name, batch, tokens, dropout, steps, mode = sys.argv[1:]
+    name, batch, tokens, dropout, steps, mode, *options = sys.argv[1:]
+    if unknown := set(options) - {"masters", "fused", "nocache"}:
+        sys.exit(f"got {sorted(unknown)}, expected masters, fused or nocache")
     steps = int(steps)
     start = time.perf_counter()
-    accelerator = Accelerator(mixed_precision="bf16")
+    with_masters = {"master_weights": True} if "masters" in options else {}
+    accelerator = Accelerator(mixed_precision="bf16", **with_masters)
     model = make_model(name, float(dropout))
+    if "nocache" in options:
+        model.config.use_cache = False
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, fused=True)
-    model, optimizer = accelerator.prepare(model, optimizer)
+    fused = {"fuse": True} if "fused" in options else {}
+    model, optimizer = accelerator.prepare(model, optimizer, **fused)
     model.train()
     if mode not in ("eager", "captured"):
         model = torch.compile(model, mode=mode)

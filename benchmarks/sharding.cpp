@@ -35,7 +35,8 @@ int main(int argc, char** argv) {
   accelerate::optim::AdamW adamw(model->parameters(), {.lr = 1e-4});
   auto [net, optimizer] = accelerator.prepare(model, adamw);
   // Time, batch, channels.
-  const auto input = torch::randn({32, num_samples, kWidth}, accelerator.device());
+  const auto input =
+      torch::randn({32, num_samples, kWidth}, accelerator.device());
   std::vector<double> times;
   for (int step = -kWarmUp; step < kSteps; ++step) {
     const auto start = std::chrono::steady_clock::now();

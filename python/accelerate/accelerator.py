@@ -249,10 +249,15 @@ class Accelerator(Configuration, Observation, Saving):
 
     # --- prepare ----------------------------------------------------------------------------
 
-    def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
+    def prepare(
+        self, *args: Any, device_placement: list[bool] | None = None, fuse: bool = False
+    ) -> Any:
         """Models, optimizers, schedulers and data loaders in any number and order; what comes back
         stands in the same order, a single object bare. Other objects pass through; preparing
-        again is harmless. Process 0's weights go to all."""
+        again is harmless. Process 0's weights go to all.
+
+        `fuse` puts operators of `accelerate.kernels` into models of transformers, with the same
+        results up to rounding. See docs/guide_python.md."""
         if device_placement is None:
             placements: list[bool | None] = [None] * len(args)
         elif len(device_placement) == len(args):
@@ -262,6 +267,7 @@ class Accelerator(Configuration, Observation, Saving):
                 f"[prepare] got {len(args)} objects and {len(device_placement)} entries of "
                 "device_placement, expected one for each object"
             )
+        fused = self._plan_fusion(args) if fuse else []
         objects = args if self.deepspeed_plugin is None else self._settle_deepspeed(args)
         num_optimizers = len(self._optimizers)
         first = [self._prepare_one(obj, placed) for obj, placed in zip(objects, placements)]
@@ -271,6 +277,8 @@ class Accelerator(Configuration, Observation, Saving):
             # What cannot be prepared is nobody's in checkpoints and later calls.
             del self._optimizers[num_optimizers:]
             raise
+        for plan in fused:
+            plan.apply()
         # They look for the prepared optimizers.
         result = [
             self._prepare_scheduler(obj, isinstance(given, DummyScheduler))
@@ -279,6 +287,19 @@ class Accelerator(Configuration, Observation, Saving):
             for obj, given in zip(first, args)
         ]
         return result[0] if len(result) == 1 else tuple(result)
+
+    def _plan_fusion(self, args: tuple) -> list[Any]:
+        from accelerate._fuse import Plan
+
+        models = [obj for obj in args if isinstance(obj, torch.nn.Module)]
+        if not models:
+            raise UsageError("[prepare] got fuse=True without a model, expected one to fuse")
+        if self.state.dynamo_plugin.backend != DynamoBackend.NO:
+            raise UsageError(
+                "[prepare] got fuse=True and a dynamo_backend, expected one of them: the compiler "
+                "fuses by itself"
+            )
+        return [Plan(model) for model in models]
 
     def _settle_deepspeed(self, args: tuple) -> list[Any]:
         if self.deepspeed_plugin is not self._deepspeed_plugin:

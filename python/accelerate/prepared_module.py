@@ -300,10 +300,8 @@ class _Retyped:
         return cls._accelerate_kind(*args, **kwargs)
 
 
-class _InPrecision(_Retyped):
-    """The user's own module, whose calls compute in the precision of the run."""
-
-    _accelerate_autocast: Autocast
+class InPlace(_Retyped):
+    """The user's own module, of a type of ours. What is saved or copied is of the user's class."""
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -311,18 +309,32 @@ class _InPrecision(_Retyped):
 
     @__class__.setter
     def __class__(self, kind: type) -> None:
-        _set_type(self, _type_of(_InPrecision, kind, self._accelerate_autocast))
+        set_type(self, self._accelerate_type_for(kind))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._accelerate_autocast.run(super().__call__, args, kwargs)
+    @classmethod
+    def _accelerate_type_for(cls, kind: type) -> type:
+        """What a module becomes whose class the user changes."""
+        return kind
 
-    # What is saved or copied is of the user's class.
     def __reduce_ex__(self, protocol: int) -> Any:
         reduced = super().__reduce_ex__(protocol)
         if isinstance(reduced, str):
             return reduced
         made = tuple(self._accelerate_kind if x is type(self) else x for x in reduced[1])
         return (reduced[0], made, *reduced[2:])
+
+
+class _InPrecision(InPlace):
+    """The user's own module, whose calls compute in the precision of the run."""
+
+    _accelerate_autocast: Autocast
+
+    @classmethod
+    def _accelerate_type_for(cls, kind: type) -> type:
+        return _type_of(_InPrecision, kind, cls._accelerate_autocast)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._accelerate_autocast.run(super().__call__, args, kwargs)
 
 
 class _Prepared(_Retyped):
@@ -345,7 +357,7 @@ class _Prepared(_Retyped):
     def __class__(self, kind: type) -> None:
         # As `torch.nn.utils.parametrize` does, to give the module's class a property.
         self._accelerate_engine.module.__class__ = kind
-        _set_type(self, _type_of(_Prepared, kind))
+        set_type(self, _type_of(_Prepared, kind))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         if self._accelerate_engine.context.is_spread:
@@ -474,12 +486,7 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     known = _types.get(key)
     if known is not None:
         return known
-    members: dict[str, Any] = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-        "_accelerate_kind": kind,
-    }
+    members: dict[str, Any] = {}
     if autocast is not None:
         members["_accelerate_autocast"] = autocast
     # Scripted modules have no forward in Python.
@@ -491,12 +498,22 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
         for name, member in _as_of_ddp().items():
             if not hasattr(kind, name):
                 members[name] = member
-    made = type(kind)(kind.__name__, (base, kind), members)
-    _types[key] = made
+    _types[key] = made = subclass(base, kind, members)
     return made
 
 
-def _set_type(module: Any, kind: type) -> None:
+def subclass(base: type, kind: type, members: dict[str, Any]) -> type:
+    """A type of ours that passes for the user's class `kind`."""
+    as_users = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "_accelerate_kind": kind,
+    }
+    return type(kind)(kind.__name__, (base, kind), as_users | members)
+
+
+def set_type(module: Any, kind: type) -> None:
     object.__dict__["__class__"].__set__(module, kind)
 
 
@@ -514,7 +531,7 @@ def attach(
     around calls."""
     kind = module.__class__
     if autocast is not None:
-        _set_type(module, _type_of(_InPrecision, kind, autocast))
+        set_type(module, _type_of(_InPrecision, kind, autocast))
     if context.is_local:
         _local[module] = context
         return module
@@ -586,4 +603,4 @@ def replace_in_compiled(compiled: Any, inner: torch.nn.Module) -> None:
 def take_off_precision(module: torch.nn.Module) -> None:
     """Calls of the user's own module compute in the precision of its weights again."""
     if issubclass(type(module), _InPrecision):
-        _set_type(module, module.__class__)
+        set_type(module, module.__class__)

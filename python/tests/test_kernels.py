@@ -11,6 +11,7 @@ import pytest
 import torch
 from accelerate import kernels
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 ROWS, WIDTH = 24, 40
 
@@ -122,6 +123,20 @@ def test_results_and_gradients_are_those_of_torch(name, device, dtype, tolerance
     if name == "rotate" and dtype == torch.float64:
         tolerance = 1e-6  # Angles are given in float32.
     compare(*CASES[name], device, dtype, tolerance)
+
+
+@pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_checkpointed_is_computed_again(name, device, dtype, tolerance):
+    """A checkpoint gives each tensor that was saved once."""
+    ours, theirs, shapes = CASES[name]
+    if name == "rotate" and dtype == torch.float64:
+        tolerance = 1e-6  # Angles are given in float32.
+
+    def again(*tensors):
+        return checkpoint(ours, *tensors, use_reentrant=False)
+
+    compare(again, theirs, shapes, device, dtype, tolerance)
 
 
 @pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)

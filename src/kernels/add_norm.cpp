@@ -58,6 +58,7 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
          mask});
     context->saved_data["has_branch"] = has_branch;
     context->saved_data["has_branch_bias"] = branch_bias.has_value();
+    context->saved_data["has_norm"] = weight.has_value();
     context->saved_data["dropout"] = dropout;
     context->saved_data["norms_twice"] = norms_twice;
     if (norms_twice) {
@@ -77,10 +78,9 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
   static variable_list backward(
       torch::autograd::AutogradContext* context,
       const variable_list& gradients) {
-    const auto work = [&]() -> torch::autograd::variable_list {
-      const auto saved = context->get_saved_variables();
+    const auto work = [&](const variable_list& saved) -> variable_list {
       const bool has_branch = context->saved_data["has_branch"].toBool();
-      const bool has_norm = saved[1].defined();
+      const bool has_norm = context->saved_data["has_norm"].toBool();
       const bool norms_twice = context->saved_data["norms_twice"].toBool();
       const at::Tensor of_sum =
           has_branch && !norms_twice ? gradients[0] : at::Tensor();
@@ -114,9 +114,9 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
           {}};
     };
     const char* operation =
-        !context->saved_data["has_branch"].toBool()   ? "layer_norm"
-        : context->get_saved_variables()[1].defined() ? "add_dropout_layer_norm"
-                                                      : "add_dropout";
+        !context->saved_data["has_branch"].toBool() ? "layer_norm"
+        : context->saved_data["has_norm"].toBool()  ? "add_dropout_layer_norm"
+                                                    : "add_dropout";
     return once_differentiable(operation, context, gradients, work);
   }
 };

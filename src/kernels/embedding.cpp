@@ -31,14 +31,14 @@ class Embedding final : public torch::autograd::Function<Embedding> {
   static variable_list backward(
       torch::autograd::AutogradContext* context,
       const variable_list& gradients) {
-    const auto work = [&]() -> torch::autograd::variable_list {
+    const auto work = [&](const variable_list& saved) -> variable_list {
       static const auto handle =
           typed_operator<decltype(plain_embedding_backward)>(
               "accelerate::_embedding_backward");
       return {
           handle.call(
               gradients[0],
-              context->get_saved_variables()[0],
+              saved[0],
               context->saved_data["num_rows"].toInt(),
               context->saved_data["padding"].toInt()),
           {},

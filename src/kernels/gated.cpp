@@ -45,11 +45,10 @@ class RmsNormFunction final
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    const auto work = [&]() -> torch::autograd::variable_list {
+    const auto work = [&](const variable_list& saved) -> variable_list {
       static const auto backward =
           typed_operator<decltype(plain_rms_norm_backward)>(
               "accelerate::_rms_norm_backward");
-      const auto saved = context->get_saved_variables();
       const bool has_branch = context->saved_data["has_branch"].toBool();
       const at::Tensor of_sum = has_branch ? gradients[0] : at::Tensor();
       if (!gradients.back().defined()) {
@@ -81,8 +80,7 @@ class RotateFunction final : public torch::autograd::Function<RotateFunction> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    const auto work = [&]() -> torch::autograd::variable_list {
-      const auto saved = context->get_saved_variables();
+    const auto work = [&](const variable_list& saved) -> variable_list {
       return {handle().call(gradients[0], saved[0], saved[1], true), {}, {}};
     };
     return once_differentiable("rotate", context, gradients, work);
@@ -110,11 +108,10 @@ class SwigluFunction final : public torch::autograd::Function<SwigluFunction> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    const auto work = [&]() -> torch::autograd::variable_list {
+    const auto work = [&](const variable_list& saved) -> variable_list {
       static const auto backward =
           typed_operator<decltype(plain_swiglu_backward)>(
               "accelerate::_swiglu_backward");
-      const auto saved = context->get_saved_variables();
       const auto [of_gate, of_up] =
           backward.call(gradients[0], saved[0], saved[1]);
       return {of_gate, of_up};

@@ -13,6 +13,8 @@
 namespace accelerate::kernels {
 namespace {
 
+using torch::autograd::variable_list;
+
 const char* gelu_name(bool is_tanh) {
   return is_tanh ? "tanh" : "none";
 }
@@ -60,11 +62,10 @@ class LinearFunction final : public torch::autograd::Function<LinearFunction> {
     return at::addmm(bias_O, x_MI, weight_OI.t());
   }
 
-  static torch::autograd::variable_list backward(
+  static variable_list backward(
       torch::autograd::AutogradContext* context,
-      const torch::autograd::variable_list& gradients) {
-    const auto work = [&]() -> torch::autograd::variable_list {
-      const auto saved = context->get_saved_variables();
+      const variable_list& gradients) {
+    const auto work = [&](const variable_list& saved) -> variable_list {
       const auto of_y_MO = gradients[0].contiguous();
       at::Tensor of_x, of_weight, of_bias;
       if (context->needs_input_grad(0)) {
@@ -99,11 +100,10 @@ class GeluPairFunction final
     return at::mm(outer_MI, down_OI.t());
   }
 
-  static torch::autograd::variable_list backward(
+  static variable_list backward(
       torch::autograd::AutogradContext* context,
-      const torch::autograd::variable_list& gradients) {
-    const auto work = [&]() -> torch::autograd::variable_list {
-      const auto saved = context->get_saved_variables();
+      const variable_list& gradients) {
+    const auto work = [&](const variable_list& saved) -> variable_list {
       const auto& x_MC = saved[0];
       const auto& up_IC = saved[1];
       const auto& down_OI = saved[2];

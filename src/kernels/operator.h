@@ -99,20 +99,22 @@ class OnceDifferentiable final
 
 /// The gradients that `work` gives, of which there is no derivative: kernels
 /// know none, and what torch's operators would give in their place must not
-/// depend on the device.
+/// depend on the device. `work` is given what was saved, which is read once: a
+/// checkpoint gives it no second time.
 template <class Work>
 torch::autograd::variable_list once_differentiable(
     const char* operation,
     torch::autograd::AutogradContext* context,
     const torch::autograd::variable_list& gradients,
     Work&& work) {
+  const auto saved = context->get_saved_variables();
   if (!at::GradMode::is_enabled()) {
-    return work();
+    return work(saved);
   }
   torch::autograd::variable_list results;
   {
     const at::NoGradGuard no_grad;
-    results = work();
+    results = work(saved);
   }
   torch::autograd::variable_list given, depends_on;
   for (const auto& result : results) {
@@ -120,7 +122,7 @@ torch::autograd::variable_list once_differentiable(
       given.push_back(result);
     }
   }
-  for (const auto& list : {gradients, context->get_saved_variables()}) {
+  for (const auto& list : {gradients, saved}) {
     for (const auto& tensor : list) {
       if (tensor.defined()) {
         depends_on.push_back(tensor);
