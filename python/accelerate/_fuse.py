@@ -171,7 +171,7 @@ class _Norm(_Piece):
 
     def _accelerate_ahead(self, x: torch.Tensor) -> torch.Tensor | None:
         ahead, _thread.ahead = _thread.ahead, None
-        if ahead is None or ahead[0]() is not self or ahead[1]() is not x:
+        if ahead is None or ahead[0]() is not self or ahead[1]() is not x or _is_checkpointed():
             return None
         return ahead[3] if ahead[2] == _version(x) else None
 
@@ -197,13 +197,21 @@ def _version(x: torch.Tensor) -> int | None:
     return None if x.is_inference() else x._version
 
 
+def _is_checkpointed() -> bool:
+    """Whether what is saved for backward goes elsewhere: a checkpoint computes its part again, for
+    which nothing may come from another."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
 def _next_norm(block: Any, kind: type, x: torch.Tensor) -> Any:
-    """The norm behind the block, where it may be computed in it: what is checkpointed is computed
-    again without the block behind it."""
+    """The norm behind the block, where it may be computed in it."""
     reference = _norm_behind.get(block)
     norm = None if reference is None else reference()
-    if norm is None or not issubclass(type(norm), kind) or (
-        block.gradient_checkpointing and block.training
+    if (
+        norm is None
+        or not issubclass(type(norm), kind)
+        or (block.gradient_checkpointing and block.training)
+        or _is_checkpointed()
     ):
         return None
     return norm if _meets(x, norm.weight, getattr(norm, "bias", None)) else None

@@ -19,6 +19,7 @@ from accelerate import Accelerator, _fuse
 from accelerate.errors import UsageError
 from accelerate.state import AcceleratorState
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 transformers = pytest.importorskip("transformers")
 
@@ -193,6 +194,26 @@ def test_blocks_are_checkpointed(family):
     for model in (fused, plain):
         model.train()
         model(**inputs).loss.backward()
+    assert_equal_gradients(fused, plain)
+
+
+class Again(torch.nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, *args, **kwargs):
+        return checkpoint(self.block, *args, use_reentrant=False, **kwargs)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_block_may_be_checkpointed_by_hand(family):
+    fused, plain = both(FAMILIES[family][0])
+    blocks = fused.transformer.h if family == "gpt2" else fused.model.layers
+    blocks[1] = Again(blocks[1])
+    inputs = inputs_for(plain)
+    for model in (fused, plain):
+        model(**inputs, use_cache=False).loss.backward()
     assert_equal_gradients(fused, plain)
 
 
