@@ -41,6 +41,8 @@ class _Thread(threading.local):
     held: torch.nn.Module | None = None
     # A norm, what it is to be given, at which version, and what it gives then.
     ahead: tuple[Any, Any, int | None, torch.Tensor] | None = None
+    # Whether all that a mask can say is that tokens see those before them.
+    is_causal = False
     # The cosines that halves of both angles were made of.
     angles: tuple[Any, torch.Tensor, torch.Tensor] | None = None
 
@@ -252,6 +254,37 @@ def _holding(dropout: torch.nn.Module) -> Iterator[None]:
 _MIN_TOKENS_FOR_CUDNN = 512
 
 
+class _CausalModel(_Piece):
+    """Under a recording transformers cannot look at values, and hands its blocks a mask where they
+    would do without, with which attention takes several times longer."""
+
+    @classmethod
+    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
+        taken = inspect.signature(part.__class__.forward).parameters
+        return {"attention_mask", "position_ids", "past_key_values"} <= taken.keys()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        signature = inspect.signature(self._accelerate_kind.forward)
+        given = signature.bind_partial(self, *args, **kwargs).arguments
+        before = _thread.is_causal
+        _thread.is_causal = (
+            given.get("attention_mask") is None
+            and given.get("position_ids") is None
+            and given.get("past_key_values") is None
+            and self.config._attn_implementation == "sdpa"
+            and not (self.gradient_checkpointing and self.training)
+        )
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            _thread.is_causal = before
+
+
+def _needed(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """What is computed again is computed outside of the model, with the mask as it was."""
+    return None if _thread.is_causal and not _is_checkpointed() else mask
+
+
 def _attention_order(x: torch.Tensor, mask: torch.Tensor | None) -> Any:
     """While it lives, torch asks cuDNN first for attention where that is the fastest."""
     is_for_cudnn = (
@@ -299,6 +332,7 @@ class _Gpt2Attention(_Piece):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        attention_mask = _needed(attention_mask)
         with _attention_order(hidden_states, attention_mask):
             return super().forward(hidden_states, past_key_values, attention_mask, *args, **kwargs)
 
@@ -601,6 +635,7 @@ class _LlamaAttention(_Piece):
         attend = llama.ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, llama.eager_attention_forward
         )
+        attention_mask = _needed(attention_mask)
         with _attention_order(hidden_states, attention_mask):
             context, weights = attend(
                 self,
@@ -781,6 +816,8 @@ _RECIPES: dict[str, type[_Piece]] = {
     _MODELS.format("gpt2", "GPT2Block"): _Gpt2Block,
     _MODELS.format("distilbert", "TransformerBlock"): _DistilBertBlock,
     _MODELS.format("llama", "LlamaAttention"): _LlamaAttention,
+    _MODELS.format("gpt2", "GPT2Model"): _CausalModel,
+    _MODELS.format("llama", "LlamaModel"): _CausalModel,
     **{_MODELS.format(m, n + "SelfAttention"): _BertAttention for m, n in _BERTS.items()},
     **{_MODELS.format(m, n + "SelfOutput"): _BertOutput for m, n in _BERTS.items()},
     **{_MODELS.format(m, n + "Output"): _BertOutput for m, n in _BERTS.items()},

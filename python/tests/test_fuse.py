@@ -236,6 +236,41 @@ def test_the_loss_counts_what_transformers_counts(family):
         assert_equal_gradients(fused, plain)
 
 
+def packed(model):
+    """Two texts of the same row."""
+    return {"position_ids": torch.arange(8).repeat(1, 2), "use_cache": False}
+
+
+def padded(model):
+    return {"attention_mask": torch.tensor([[1] * 16, [1] * 9 + [0] * 7])}
+
+
+@pytest.mark.parametrize(
+    "others, is_masked", [(lambda model: {}, False), (packed, True), (padded, True)]
+)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_attention_is_given_no_mask_that_says_nothing(family, others, is_masked, monkeypatch):
+    fused, plain = both(FAMILIES[family][0])
+    # Transformers takes its values for unknown, as while a CUDA graph is recorded.
+    monkeypatch.setattr("transformers.masking_utils.is_tracing", lambda *_: True)
+    tokens = torch.randint(101, (2, 16))
+    masks = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*args, attn_mask=None, **kwargs):
+        masks.append(attn_mask)
+        return attention(*args, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    given = {"input_ids": tokens, "labels": tokens, **others(plain)}
+    expected = plain(**given)
+    masks.clear()
+    got = fused(**given)
+    assert len(masks) == NUM_LAYERS
+    assert all((mask is not None) == is_masked for mask in masks)
+    assert_close(got.logits, expected.logits)
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_padded_vocabulary_is_not_seen(family, monkeypatch):
     monkeypatch.setattr(_fuse, "_is_padded", lambda x, kind: True)

@@ -391,14 +391,17 @@ const testing::RankBodyRegistration kCapturedByNccl(
           "loads", {.options = options, .load_at = 7}, kFp32, 4);
       problems += compare_by_nccl(
           "resumes", {.options = options, .resume_at = 6}, kFp32, 6);
-      // One rank's average is what it had: as without any group.
+      // One rank's average is what it had: as without any group, but for the
+      // products that cuBLAS chooses by where gradients lie.
       const auto alone = train({.num_steps = 24});
       auto by_nccl = options;
       by_nccl.connection.backend = Backend::kNccl;
       const auto met = train({.options = by_nccl, .num_steps = 24});
       for (size_t i = 0; i < alone.parameters.size(); ++i) {
-        if (!torch::equal(alone.parameters[i], met.parameters[i])) {
-          problems += "other bits than alone\n";
+        const auto off = (alone.parameters[i] - met.parameters[i]).abs().max();
+        if (!(off.item<double>() <= kFp32)) {
+          problems += "off by " + std::to_string(off.item<double>()) +
+                      " from what is trained alone\n";
         }
       }
       return problems;
