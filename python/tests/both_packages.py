@@ -81,9 +81,7 @@ class Runs:
     def _run(self, is_ours: bool) -> dict[str, list | str]:
         """By scenario: what each rank answered, or how it failed."""
         folder = self.folder / ("ours" if is_ours else "original")
-        package = Path(accelerate.__file__).parents[1] if is_ours else self.python.parents[1]
-        path = [str(package)] * is_ours + self.path
-        server = _server(self.program, self.python, str(package), os.pathsep.join(path))
+        server = _server(self.program, self.python, is_ours, tuple(self.path))
         # Without it the original does not connect processes that have no GPU.
         variables = {"ACCELERATE_USE_CPU": "true"} if self.num_processes > 1 else {}
         found = {}
@@ -114,11 +112,21 @@ class Runs:
 
 
 @functools.cache
-def _server(program: str, python: Path, package: str, path: str) -> RankServer:
+def _server(program: str, python: Path, is_ours: bool, path: tuple[str, ...] = ()) -> RankServer:
+    package = Path(accelerate.__file__).parents[1] if is_ours else python.parents[1]
     return RankServer(
-        str(python), MODULES[program],
-        PYTHONPATH=path, SWAP_PACKAGE=package, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1",
+        str(python),
+        MODULES[program],
+        PYTHONPATH=os.pathsep.join((str(package),) * is_ours + path),
+        SWAP_PACKAGE=str(package),
+        HF_HUB_OFFLINE="1",
+        OMP_NUM_THREADS="1",
     )
+
+
+def ours_with_libraries(program: str) -> RankServer:
+    """What forks ranks of a script that needs what this program imports."""
+    return _server(program, python_with("libraries"), True)
 
 
 def chosen_scenarios(request: pytest.FixtureRequest) -> list[str]:
