@@ -7,10 +7,9 @@ on the path of its runs."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +17,21 @@ from pathlib import Path
 import accelerate
 import pytest
 from original import ROOT
-from ranks import LAUNCH, PLACE
+from ranks import RankServer
 
 PROGRAMS = Path(__file__).parent / "swap"
 # One start imports several libraries and runs every scenario of a file.
 LIMIT_SECONDS = 1500
+# What takes long to import, and is imported once for all starts of a program.
+MODULES = {
+    "trainer.py": ["transformers.trainer"],
+    "libraries.py": [
+        "trl.trainer.sft_trainer",
+        "sentence_transformers",
+        "diffusers.models.unets.unet_2d",
+    ],
+    "tracking.py": ["accelerate"],
+}
 
 
 def python_with(what: str, release: str = "") -> Path:
@@ -72,18 +81,20 @@ class Runs:
     def _run(self, is_ours: bool) -> dict[str, list | str]:
         """By scenario: what each rank answered, or how it failed."""
         folder = self.folder / ("ours" if is_ours else "original")
-        command, variables = self._start(is_ours)
+        server = _server(self.program, self.python, is_ours, tuple(self.path))
+        # Without it the original does not connect processes that have no GPU.
+        variables = {"ACCELERATE_USE_CPU": "true"} if self.num_processes > 1 else {}
         found = {}
         while names := [name for name in self.names if name not in found]:
             folder.mkdir(parents=True, exist_ok=True)
-            result = subprocess.run(
-                [*command, str(PROGRAMS / self.program), str(folder), *names],
-                env=variables, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS,
+            _, output = server.start(
+                PROGRAMS / self.program, folder, str(folder), *names,
+                num_ranks=self.num_processes, seconds=LIMIT_SECONDS, **variables,
             )
             for name in names:
                 found[name] = self._answer(folder, name)
                 if isinstance(found[name], str):
-                    found[name] += (result.stdout + result.stderr)[-6000:]
+                    found[name] += output[-6000:]
                     # The others of this start never began, or went on where this one failed.
                     if self.num_processes > 1:
                         break
@@ -99,24 +110,23 @@ class Runs:
             return f"{name}: {len(answers)} of {len(files)} processes answered\n"
         return [answer["is"] for answer in answers]
 
-    def _start(self, is_ours: bool) -> tuple[list[str], dict[str, str]]:
-        variables = {name: value for name, value in os.environ.items() if name not in PLACE}
-        package = Path(accelerate.__file__).parents[1] if is_ours else self.python.parents[1]
-        command = [str(self.python)]
-        if self.num_processes == 2 and is_ours:
-            # By its path: the libraries' environment has a program of this name too.
-            command = [shutil.which(LAUNCH[0]), *LAUNCH[1:], *command]
-        elif self.num_processes == 2:
-            # `--standalone` chooses a free port.
-            command += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-            # Without it the original does not connect processes that have no GPU.
-            variables["ACCELERATE_USE_CPU"] = "true"
-        path = [str(package)] * is_ours + self.path
-        return command, variables | {
-            "PYTHONPATH": os.pathsep.join(path),
-            "SWAP_PACKAGE": str(package),
-            "OMP_NUM_THREADS": "1",
-        }
+
+@functools.cache
+def _server(program: str, python: Path, is_ours: bool, path: tuple[str, ...] = ()) -> RankServer:
+    package = Path(accelerate.__file__).parents[1] if is_ours else python.parents[1]
+    return RankServer(
+        str(python),
+        MODULES[program],
+        PYTHONPATH=os.pathsep.join((str(package),) * is_ours + path),
+        SWAP_PACKAGE=str(package),
+        HF_HUB_OFFLINE="1",
+        OMP_NUM_THREADS="1",
+    )
+
+
+def ours_with_libraries(program: str) -> RankServer:
+    """What forks ranks of a script that needs what this program imports."""
+    return _server(program, python_with("libraries"), True)
 
 
 def chosen_scenarios(request: pytest.FixtureRequest) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says of a file whose tests are all skipped that it was skipped."""
+"""Says of files whose tests are all skipped that they were skipped."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forks ranks of scripts from an interpreter that has imported torch and a package already, which
-costs more than most scripts of tests:
+"""Forks ranks of scripts from an interpreter that has imported torch and other modules already,
+which costs more than most scripts of tests:
 
-    python rank_server.py PACKAGE
+    python rank_server.py MODULE...
 
-One line of JSON for each run comes in (`script`, `folder`, `arguments`, `num_ranks`, `seconds`; one
-rank is a process that nobody launched), one with the exit codes and the output of its ranks goes
-out. Ranks that take longer are ended; their output has the stacks of their threads."""
+One line of JSON for each run comes in (`script`, `folder`, `arguments`, `variables`, `num_ranks`,
+`seconds`; one rank is a process that nobody launched), one with the exit codes and the output of
+its ranks goes out. Ranks that take longer are ended; their output has the stacks of their threads."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def be_rank(rank: int, port: int, order: dict, output: int) -> None:
     faulthandler.enable()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.chdir(order["folder"])
+    os.environ.update(order["variables"])
     num_ranks = order["num_ranks"]
     if num_ranks > 1:
         os.environ.update(
@@ -60,7 +61,7 @@ def be_rank(rank: int, port: int, order: dict, output: int) -> None:
     random.seed()
     numpy.random.seed()
     sys.argv = [order["script"], *order["arguments"]]
-    sys.path.insert(0, order["folder"])
+    sys.path.insert(0, os.path.dirname(order["script"]))
     code = 0
     try:
         runpy.run_path(order["script"], run_name="__main__")
@@ -112,7 +113,10 @@ def read_and_close(output: int) -> str:
 
 
 def main() -> None:
-    importlib.import_module(sys.argv[1])
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
+    # Other threads do not live through a fork, and what they held stays held.
+    assert len(os.listdir("/proc/self/task")) == 1
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
 

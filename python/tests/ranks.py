@@ -60,14 +60,15 @@ def _answers(folder: Path) -> list:
     return [json.loads((folder / f"answer{rank}").read_text()) for rank in range(2)]
 
 
-class _RankServer:
-    """An interpreter that forks ranks (`rank_server.py`), as long as the tests of a file run."""
+class RankServer:
+    """An interpreter that has imported these modules and forks ranks (`rank_server.py`), as long as
+    the tests of a file run."""
 
-    def __init__(self, python: str, **variables: str) -> None:
+    def __init__(self, python: str, modules: list[str], **variables: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name not in PLACE}
         self._process = subprocess.Popen(
-            [python, str(Path(__file__).with_name("rank_server.py")), "accelerate"],
-            env={**environment, "ACCELERATE_USE_CPU": "true", **variables},
+            [python, str(Path(__file__).with_name("rank_server.py")), *modules],
+            env={**environment, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -75,17 +76,30 @@ class _RankServer:
         )
         atexit.register(self._end)
 
+    def start(
+        self,
+        script: Path,
+        folder: Path,
+        *arguments: str,
+        num_ranks: int,
+        seconds: int = TIMEOUT_SECONDS,
+        **variables: str,
+    ) -> tuple[list[int], str]:
+        """The exit codes of the ranks, and what they print."""
+        order = {"script": str(script), "folder": str(folder), "arguments": arguments}
+        order |= {"variables": variables, "num_ranks": num_ranks, "seconds": seconds}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        done = json.loads(self._process.stdout.readline())
+        return done["codes"], done["output"]
+
     def run(self, script: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
         """What the ranks print, which must end well."""
         path = folder / "script.py"
         path.write_text(textwrap.dedent(script))
-        order = {"script": str(path), "folder": str(folder)}
-        order |= {"arguments": arguments, "num_ranks": num_ranks, "seconds": TIMEOUT_SECONDS}
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        done = json.loads(self._process.stdout.readline())
-        assert not any(done["codes"]), f"{done['output']}\nexit codes {done['codes']}"
-        return done["output"]
+        codes, output = self.start(path, folder, *arguments, num_ranks=num_ranks)
+        assert not any(codes), f"{output}\nexit codes {codes}"
+        return output
 
     def answers(self, script: str, folder: Path) -> list:
         """What each of two ranks passed to `answer`."""
@@ -100,13 +114,14 @@ class _RankServer:
 
 
 @functools.cache
-def _ours() -> _RankServer:
-    return _RankServer(sys.executable)
+def _ours() -> RankServer:
+    return RankServer(sys.executable, ["accelerate"], ACCELERATE_USE_CPU="true")
 
 
 @functools.cache
-def _originals() -> _RankServer:
-    return _RankServer(originals_python(), PYTHONPATH="")
+def _originals() -> RankServer:
+    python = originals_python()
+    return RankServer(python, ["accelerate"], ACCELERATE_USE_CPU="true", PYTHONPATH="")
 
 
 def run_ours(code: str, folder: Path) -> list:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs pytest on the package of a build folder, as CTest does:
 
-    python3 python/tests/run.py BUILD FILE [PYTEST OPTIONS]
+    python3 python/tests/run.py BUILD FILE... [PYTEST OPTIONS]
 
 ACCELERATE_TEST_PYTHON names a Python with torch and what the tests import. Exits 77, which CTest
 shows as skipped, where it is not set."""
@@ -26,8 +26,8 @@ def main() -> None:
         [str(build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     os.environ["OMP_NUM_THREADS"] = "1"
-    options = ["-q", "-rs", "-p", "no:cacheprovider", *sys.argv[3:]]
-    os.execv(python, [python, "-m", "pytest", sys.argv[2], *options])
+    options = ["-q", "-rs", "-p", "no:cacheprovider"]
+    os.execv(python, [python, "-m", "pytest", *options, *sys.argv[2:]])
 
 
 main()

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import textwrap
 import warnings
 from pathlib import Path
@@ -17,8 +15,7 @@ import accelerate
 import pytest
 import ranks
 import torch
-from both_packages import python_with
-from original import originals_python
+from both_packages import ours_with_libraries
 from tiers import cases
 
 from accelerate import Accelerator
@@ -284,7 +281,7 @@ PYTORCH = COMMON + """
 
 
 def test_training_is_near_pytorchs_fsdp2(tmp_path):
-    out = ranks.check(ranks.run(ranks.LAUNCH, tmp_path, PYTORCH))
+    out = ranks.fork_ours(PYTORCH, tmp_path)
     assert "near 0" in out and "near 1" in out
 
 
@@ -973,11 +970,7 @@ LORA_TRAINER = LORA + ROWS + """
 
 
 def check_lora(folder: Path, script: str, *arguments: str) -> None:
-    python = python_with("libraries")
-    program = shutil.which(ranks.LAUNCH[0])  # The libraries' environment has one too.
-    package = Path(accelerate.__file__).parents[1]
-    launch = [program, *ranks.LAUNCH[1:], str(python)]
-    out = ranks.check(ranks.run(launch, folder, script, *arguments, PYTHONPATH=str(package)))
+    out = ours_with_libraries("trainer.py").run(script, folder, *arguments)
     assert "adapted 0" in out and "adapted 1" in out
 
 
@@ -1043,22 +1036,11 @@ FIELDS = """
 
 
 def test_fields_and_variables_are_read_as_the_original_does(tmp_path):
-    path = tmp_path / "fields.py"
-    path.write_text(textwrap.dedent(FIELDS))
+    def answers(output: str) -> list:
+        return json.loads(output.splitlines()[-1])
 
-    def ask(python: str, **variables: str) -> list:
-        answer = subprocess.run(
-            [python, str(path)],
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=ranks.TIMEOUT_SECONDS,
-        )
-        return json.loads(answer.stdout.splitlines()[-1])
-
-    theirs = ask(originals_python(), PYTHONPATH="")
-    assert ask(os.environ["ACCELERATE_TEST_PYTHON"]) == theirs
+    theirs = answers(ranks.fork_original(FIELDS, tmp_path, num_ranks=1))
+    assert answers(ranks.fork_ours(FIELDS, tmp_path, num_ranks=1)) == theirs
     assert len(theirs) == 19 and theirs.count("ValueError") == 10
 
 
@@ -1184,9 +1166,7 @@ print("took", accelerator.process_index)
 
 
 def test_state_of_before_the_first_step_is_cut(tmp_path):
-    out = ranks.check(
-        ranks.run(["accelerate", "launch", "--cpu", "--num_processes", "2"], tmp_path, NEW_STATE)
-    )
+    out = ranks.fork_ours(NEW_STATE, tmp_path)
     assert "took 0" in out and "took 1" in out
 
 
@@ -1304,7 +1284,7 @@ KINDS = """
 
 def test_exceptions_have_one_class_on_every_path(tmp_path):
     """Through operators, autograd and bindings alike, of which torch's own make a RuntimeError."""
-    assert "kinds are kept" in ranks.check(ranks.run(ranks.LAUNCH, tmp_path, KINDS))
+    assert "kinds are kept" in ranks.fork_ours(KINDS, tmp_path)
 
 
 def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):

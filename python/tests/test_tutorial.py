@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -18,11 +19,14 @@ import pytest
 import torch
 from nbclient import NotebookClient
 from original import originals_python
+from ranks import RankServer
 from tutorial import recorder
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 300
 NUM_EPOCHS = 3
+# What takes long to import.
+MODULES = ["accelerate", "transformers.models.bert.modeling_bert"]
 
 FIRST_LINES = "import recorder\nrecorder.start()\n"
 LAST_LINES = "recorder.finish(model)\n"
@@ -112,6 +116,29 @@ class Desk:
         self.run(command, {**environment, recorder.FOLDER: str(folder)})
         return read_records(folder)
 
+    @functools.cached_property
+    def forks_ours(self) -> RankServer:
+        """What starts the script where the start is not what is looked at."""
+        return RankServer(sys.executable, MODULES, **self.ours())
+
+    @functools.cached_property
+    def forks_originals(self) -> RankServer:
+        return RankServer(originals_python(), MODULES, **self.environment(""))
+
+    def fork(
+        self, server: RankServer, script: str, name: str, num_ranks: int = 1, **variables: str
+    ) -> list[Record]:
+        """What each rank of a script did."""
+        folder = self.records_folder(name)
+        codes, output = server.start(
+            self.folder / script,
+            self.folder,
+            num_ranks=num_ranks,
+            **{recorder.FOLDER: str(folder), **variables},
+        )
+        assert not any(codes), output
+        return read_records(folder)
+
 
 def read_records(folder: Path) -> list[Record]:
     names = sorted(path.name for path in folder.iterdir())
@@ -153,7 +180,7 @@ def desk(tmp_path_factory) -> Desk:
 @pytest.fixture(scope="module")
 def alone(desk) -> list[Record]:
     """The script as one process."""
-    return desk.record([sys.executable, "train.py"], desk.ours(), "alone")
+    return desk.fork(desk.forks_ours, "train.py", "alone")
 
 
 @pytest.fixture(scope="module")
@@ -216,18 +243,14 @@ def notebook(desk) -> NotebookRun:
 @pytest.fixture(scope="module")
 def original_alone(desk) -> list[Record]:
     """The script with Hugging Face Accelerate, as one process."""
-    command = [originals_python(), "train.py"]
-    return desk.record(command, desk.environment(""), "original-alone")
+    return desk.fork(desk.forks_originals, "train.py", "original-alone")
 
 
 @pytest.fixture(scope="module")
 def original_on_two(desk) -> list[Record]:
     """The same on two; without the variable the original would not connect them."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    return desk.record(
-        [originals_python(), *torchrun, "train.py"],
-        desk.environment("", ACCELERATE_USE_CPU="true"),
-        "original-on-two",
+    return desk.fork(
+        desk.forks_originals, "train.py", "original-on-two", 2, ACCELERATE_USE_CPU="true"
     )
 
 
@@ -266,7 +289,7 @@ def test_the_cpp_program_of_the_page_is_the_example_that_is_built():
 
 
 def test_one_process_learns_what_the_plain_loop_learns(desk, alone):
-    [plain] = desk.record([sys.executable, "plain.py"], desk.ours(), "plain")
+    [plain] = desk.fork(desk.forks_ours, "plain.py", "plain")
     assert [record.weights for record in alone] == [plain.weights]
     assert_loss_falls(alone)
 
