@@ -116,6 +116,8 @@ inline constexpr const char* kMlflowToken = "MLFLOW_TRACKING_TOKEN";
 
 // Libraries that a worker uses.
 inline constexpr const char* kOmpNumThreads = "OMP_NUM_THREADS";
+/// Of torch's allocator of host memory on arm64, in milliseconds.
+inline constexpr const char* kPurgeDelay = "MIMALLOC_PURGE_DELAY";
 inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
 inline constexpr const char* kGlooInterface = "GLOO_SOCKET_IFNAME";
 inline constexpr const char* kNcclInterface = "NCCL_SOCKET_IFNAME";

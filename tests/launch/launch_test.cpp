@@ -258,6 +258,14 @@ TEST(Launch, PassesOpenMpsListOfThreadsOn) {
   EXPECT_THAT(none.out, ContainsRegex("\\[rank 1\\] [0-9]+ threads\n"));
 }
 
+TEST(Launch, KeepsTheMemoryOfAStepUnlessTold) {
+  const auto command = launch_shell(2, "echo ${MIMALLOC_PURGE_DELAY} ms");
+  const auto own = run_process(command, {{"MIMALLOC_PURGE_DELAY", "7"}});
+  EXPECT_THAT(own.out, HasSubstr("[rank 1] 7 ms\n"));
+  const auto none = run_process(command, {{"MIMALLOC_PURGE_DELAY", ""}});
+  EXPECT_THAT(none.out, HasSubstr("[rank 1] 10000 ms\n"));
+}
+
 TEST(Launch, NeedsItsFolderOnlyForRelativePaths) {
   TempDir folder;
   const auto in_lost_folder = [&](const std::string& arguments) {

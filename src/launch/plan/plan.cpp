@@ -249,6 +249,9 @@ LaunchPlan make_plan(
   // A list of counts per nesting level, which OpenMP allows, stays as it is.
   plan.command.defaults[variables::kOmpNumThreads] = std::to_string(
       std::max<size_t>(1, num_cores / static_cast<size_t>(plan.num_local)));
+  // Memory that a step frees is what the next one asks for. By default it is
+  // given back after 10 ms, and comes anew page by page.
+  plan.command.defaults[variables::kPurgeDelay] = "10000";
   plan.command.variables.insert(
       starter.variables.begin(), starter.variables.end());
   for (const auto& node : nodes_of(facts, plan.num_local)) {
