@@ -111,17 +111,20 @@ class Runs:
         return [answer["is"] for answer in answers]
 
 
+def variables_of(python: Path, is_ours: bool, path: tuple[str, ...] = ()) -> dict[str, str]:
+    """What a program finds this package by, or the original."""
+    package = Path(accelerate.__file__).parents[1] if is_ours else python.parents[1]
+    return {
+        "PYTHONPATH": os.pathsep.join((str(package),) * is_ours + path),
+        "SWAP_PACKAGE": str(package),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 @functools.cache
 def _server(program: str, python: Path, is_ours: bool, path: tuple[str, ...] = ()) -> RankServer:
-    package = Path(accelerate.__file__).parents[1] if is_ours else python.parents[1]
-    return RankServer(
-        str(python),
-        MODULES[program],
-        PYTHONPATH=os.pathsep.join((str(package),) * is_ours + path),
-        SWAP_PACKAGE=str(package),
-        HF_HUB_OFFLINE="1",
-        OMP_NUM_THREADS="1",
-    )
+    return RankServer(str(python), MODULES[program], **variables_of(python, is_ours, path))
 
 
 def ours_with_libraries(program: str) -> RankServer:

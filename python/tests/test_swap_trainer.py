@@ -7,8 +7,14 @@ Where the original is wrong, the test says how and what is right."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+
 import pytest
-from both_packages import Runs, chosen_scenarios, differences, python_with
+from both_packages import PROGRAMS, Runs, chosen_scenarios, differences, python_with, variables_of
+from ranks import LAUNCH, PLACE
 from tiers import cases
 
 SAME = cases(
@@ -70,6 +76,18 @@ def test_nothing_differs(runs, release, scenario):
         assert differences(original, ours) == []
     weights = [rank.get("resumed", rank).get("weights") for rank in ours]
     assert all(other == weights[0] for other in weights)
+
+
+@pytest.mark.parametrize("runs", [2], indirect=True, ids=["two"])
+@pytest.mark.parametrize("scenario", ["plain"])
+def test_processes_of_the_launcher_train_as_others(runs, release, scenario, tmp_path):
+    # By its path: the libraries' environment has a program of this name too.
+    launch = [shutil.which(LAUNCH[0]), *LAUNCH[1:], runs.python, PROGRAMS / runs.program]
+    variables = {name: value for name, value in os.environ.items() if name not in PLACE}
+    variables |= variables_of(runs.python, is_ours=True)
+    subprocess.run([*launch, tmp_path, scenario], env=variables, check=True, timeout=300)
+    launched = [json.loads((tmp_path / f"{scenario}.{rank}").read_text()) for rank in range(2)]
+    assert differences(runs.compared(scenario)[1], [answer["is"] for answer in launched]) == []
 
 
 @pytest.mark.parametrize("scenario", ["group_by_length"])

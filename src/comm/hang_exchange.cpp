@@ -55,9 +55,6 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 
 } // namespace
 
-// A group counts by its default backend alone, and devices may have one each.
-// Backends are reached through the group: a weak pointer to one would keep its
-// sockets open, where the group lets go of them with its last owner.
 std::shared_ptr<std::atomic<int64_t>> replayed_collectives(
     const GroupPtr& group) {
   static std::mutex mutex;
@@ -73,6 +70,9 @@ std::shared_ptr<std::atomic<int64_t>> replayed_collectives(
   return count;
 }
 
+// A group counts by its default backend alone, and devices may have one each.
+// Backends are reached through the group: a weak pointer to one would keep its
+// sockets open, where the group lets go of them with its last owner.
 std::function<std::optional<uint64_t>()> collective_counter(
     const GroupPtr& group) {
   std::set<c10d::Backend*> backends;
