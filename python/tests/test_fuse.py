@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import ranks
 import torch
-from accelerate import Accelerator, _fuse
+from accelerate import Accelerator
+from accelerate._fuse import language_head, pieces
 from accelerate.errors import UsageError
 from accelerate.state import AcceleratorState
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -152,7 +153,7 @@ def both(make, **options):
 
 
 def is_fused(model):
-    return any(issubclass(type(part), _fuse._Piece) for part in model.modules())
+    return any(issubclass(type(part), pieces.Piece) for part in model.modules())
 
 
 def assert_close(got, expected, tolerance=TOLERANCE):
@@ -273,7 +274,7 @@ def test_attention_is_given_no_mask_that_says_nothing(family, others, is_masked,
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_padded_vocabulary_is_not_seen(family, monkeypatch):
-    monkeypatch.setattr(_fuse, "_is_padded", lambda x, kind: True)
+    monkeypatch.setattr(language_head, "is_padded", lambda x, kind: True)
     fused, plain = both(FAMILIES[family][0])
     inputs = inputs_for(plain)
     expected = plain(**inputs)
@@ -503,10 +504,11 @@ TRAIN = """
     import sys
     sys.path.append({folder!r})
     import torch
-    from accelerate import Accelerator, _fuse
+    from accelerate import Accelerator
+    from accelerate._fuse import language_head
     from accelerate.utils import FullyShardedDataParallelPlugin, set_seed
     from test_fuse import FAMILIES, inputs_for, is_fused
-    _fuse._is_padded = lambda x, kind: True
+    language_head.is_padded = lambda x, kind: True
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2) if {sharded} else None
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     losses = dict()

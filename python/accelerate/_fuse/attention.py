@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which attention kernels are asked first, and when a mask says nothing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from accelerate._fuse.pieces import Piece, is_checkpointed, thread
+
+# As in C++ (src/models/attention.cpp): cuDNN makes a plan for each shape, which pays in training.
+_MIN_TOKENS_FOR_CUDNN = 512
+
+
+class CausalModel(Piece):
+    """Under a recording transformers cannot look at values, and hands its blocks a mask where they
+    would do without, with which attention takes several times longer."""
+
+    @classmethod
+    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
+        taken = inspect.signature(part.__class__.forward).parameters
+        return {"attention_mask", "position_ids", "past_key_values"} <= taken.keys()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        signature = inspect.signature(self._accelerate_kind.forward)
+        given = signature.bind_partial(self, *args, **kwargs).arguments
+        before = thread.is_causal
+        thread.is_causal = (
+            given.get("attention_mask") is None
+            and given.get("position_ids") is None
+            and given.get("past_key_values") is None
+            and self.config._attn_implementation == "sdpa"
+            and not (self.gradient_checkpointing and self.training)
+        )
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            thread.is_causal = before
+
+
+def needed(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """What is computed again is computed outside of the model, with the mask as it was."""
+    return None if thread.is_causal and not is_checkpointed() else mask
+
+
+def attention_order(x: torch.Tensor, mask: torch.Tensor | None) -> Any:
+    """While it lives, torch asks cuDNN first for attention where that is the fastest."""
+    is_for_cudnn = (
+        mask is None
+        and x.is_cuda
+        and torch.is_grad_enabled()
+        and x.shape[1] >= _MIN_TOKENS_FOR_CUDNN
+    )
+    return _cudnn_first() if is_for_cudnn else nullcontext()
+
+
+@contextmanager
+def _cudnn_first() -> Iterator[None]:
+    from torch.nn.attention import SDPBackend
+
+    order = torch._C._get_sdp_priority_order()
+    first = int(SDPBackend.CUDNN_ATTENTION.value)
+    torch._C._set_sdp_priority_order(sorted(order, key=lambda backend: backend != first))
+    try:
+        yield
+    finally:
+        torch._C._set_sdp_priority_order(order)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of BERT and its relatives, blocks of DistilBERT."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from accelerate import kernels
+from accelerate._fuse.pieces import (
+    DROPOUT,
+    GELUS,
+    LINEAR,
+    NORM,
+    LayerNorm,
+    Piece,
+    is_bare,
+    meets,
+    modeling_name,
+    name_of,
+    probability,
+)
+
+
+def _added(output: Any, residual: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
+    norm = output.LayerNorm
+    return kernels.add_dropout_layer_norm(
+        residual,
+        branch,
+        output.dense.bias,
+        norm.weight,
+        norm.bias,
+        probability(output.dropout),
+        norm.eps,
+    )[1]
+
+
+class _BertAttention(Piece):
+    """Query, key and value as one product."""
+
+    _accelerate_takes = ("hidden_states", "attention_mask", "past_key_values", "kwargs")
+    _accelerate_parts = frozenset({"query", "key", "value", "dropout"})
+    _accelerate_bypassed = {"query": LINEAR, "key": LINEAR, "value": LINEAR}
+
+    @classmethod
+    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
+        return super()._accelerate_fits(part) and all(
+            linear.bias is not None for linear in (part.query, part.key, part.value)
+        )
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: Any = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        three = (self.query, self.key, self.value)
+        if (
+            past_key_values is not None
+            # It keeps what it casts of each weight, and would cast the joined ones every time.
+            or torch.is_autocast_enabled(hidden_states.device.type)
+            or not self._accelerate_may_bypass()
+        ):
+            return super().forward(hidden_states, attention_mask, past_key_values, **kwargs)
+        module = sys.modules[self._accelerate_kind.__module__]
+        joined = kernels.linear(
+            hidden_states,
+            torch.cat([linear.weight for linear in three]),
+            torch.cat([linear.bias for linear in three]),
+        )
+        shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
+        heads = [part.view(shape).transpose(1, 2) for part in joined.chunk(3, -1)]
+        attend = module.ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, module.eager_attention_forward
+        )
+        context, weights = attend(
+            self,
+            *heads,
+            attention_mask,
+            dropout=self.dropout.p if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return context.reshape(*hidden_states.shape[:-1], -1).contiguous(), weights
+
+
+class _BertOutput(Piece):
+    """Bias, dropout, sum and norm behind a product."""
+
+    _accelerate_takes = ("hidden_states", "input_tensor")
+    _accelerate_parts = frozenset({"dense", "LayerNorm", "dropout"})
+    _accelerate_bypassed = {"dense": LINEAR, "LayerNorm": NORM, "dropout": DROPOUT}
+
+    def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
+        if not meets(input_tensor, self.LayerNorm.weight) or not self._accelerate_may_bypass():
+            return super().forward(hidden_states, input_tensor)
+        return _added(self, input_tensor, functional.linear(hidden_states, self.dense.weight))
+
+
+class _BertLayer(Piece):
+    """Both products with the gelu between them."""
+
+    _accelerate_takes = (
+        "hidden_states",
+        "attention_mask",
+        "encoder_hidden_states",
+        "encoder_attention_mask",
+        "past_key_values",
+        "kwargs",
+    )
+    _accelerate_parts = frozenset({"attention", "intermediate", "output"})
+    _accelerate_bypassed = {
+        "intermediate.dense": LINEAR,
+        "intermediate.intermediate_act_fn": tuple(GELUS),
+        "output.dense": LINEAR,
+        "output.LayerNorm": NORM,
+        "output.dropout": DROPOUT,
+    }
+
+    def feed_forward_chunk(self, attention_output: torch.Tensor) -> torch.Tensor:
+        inner, output = self.intermediate, self.output
+        if (
+            not meets(attention_output, output.LayerNorm.weight)
+            or not self._accelerate_may_bypass()
+            or not (is_bare(inner) and is_bare(output))
+        ):
+            return super().feed_forward_chunk(attention_output)
+        branch = kernels.linear_gelu_linear(
+            attention_output,
+            inner.dense.weight,
+            inner.dense.bias,
+            output.dense.weight,
+            GELUS[name_of(inner.intermediate_act_fn.__class__)],
+        )
+        return _added(output, attention_output, branch)
+
+
+class _DistilBertBlock(Piece):
+    _accelerate_takes = ("hidden_states", "attention_mask", "kwargs")
+    _accelerate_parts = frozenset({"attention", "sa_layer_norm", "ffn", "output_layer_norm"})
+    _accelerate_bypassed = {
+        "sa_layer_norm": NORM,
+        "ffn": ("transformers.models.distilbert.modeling_distilbert.FFN",),
+        "ffn.lin1": LINEAR,
+        "ffn.activation": tuple(GELUS),
+        "ffn.lin2": LINEAR,
+        "ffn.dropout": DROPOUT,
+        "output_layer_norm": NORM,
+    }
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: Any = None, **kwargs: Any
+    ) -> torch.Tensor:
+        first, ffn, second = self.sa_layer_norm, self.ffn, self.output_layer_norm
+        if (
+            ffn.chunk_size_feed_forward
+            or not meets(hidden_states, first.weight, second.weight)
+            or not self._accelerate_may_bypass()
+        ):
+            return super().forward(hidden_states, attention_mask, **kwargs)
+        branch, _ = self.attention(hidden_states, attention_mask=attention_mask, **kwargs)
+        normed = kernels.add_dropout_layer_norm(
+            hidden_states, branch, None, first.weight, first.bias, 0.0, first.eps
+        )[1]
+        branch = kernels.linear_gelu_linear(
+            normed,
+            ffn.lin1.weight,
+            ffn.lin1.bias,
+            ffn.lin2.weight,
+            GELUS[name_of(ffn.activation.__class__)],
+        )
+        return kernels.add_dropout_layer_norm(
+            normed,
+            branch,
+            ffn.lin2.bias,
+            second.weight,
+            second.bias,
+            probability(ffn.dropout),
+            second.eps,
+        )[1]
+
+
+_BERTS = {
+    "bert": "Bert",
+    "camembert": "Camembert",
+    "electra": "Electra",
+    "roberta": "Roberta",
+    "xlm_roberta": "XLMRoberta",
+}
+RECIPES: dict[str, type[Piece]] = {
+    modeling_name("distilbert", "TransformerBlock"): _DistilBertBlock,
+    **{modeling_name(m, n + "SelfAttention"): _BertAttention for m, n in _BERTS.items()},
+    **{modeling_name(m, n + "SelfOutput"): _BertOutput for m, n in _BERTS.items()},
+    **{modeling_name(m, n + "Output"): _BertOutput for m, n in _BERTS.items()},
+    **{modeling_name(m, n + "Layer"): _BertLayer for m, n in _BERTS.items()},
+}

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fused piece is, the pieces that are torch's own modules, and what a thread keeps between
+pieces of one forward."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.nn.modules import module as torch_module
+from torch.utils.weak import WeakIdKeyDictionary
+
+from accelerate import kernels
+from accelerate.prepared_module import InPlace
+
+
+class _Thread(threading.local):
+    # The dropout that is left to whoever adds the branch.
+    held: torch.nn.Module | None = None
+    # A norm, what it is to be given, at which version, and what it gives then.
+    ahead: tuple[Any, Any, int | None, torch.Tensor] | None = None
+    # Whether all that a mask can say is that tokens see those before them.
+    is_causal = False
+    # The cosines that halves of both angles were made of.
+    angles: tuple[Any, torch.Tensor, torch.Tensor] | None = None
+
+
+thread = _Thread()
+# The norm behind each block; not one of the block's modules.
+norm_behind: Any = WeakIdKeyDictionary()
+
+GELUS = {
+    "transformers.activations.GELUActivation": "none",
+    "transformers.activations.NewGELUActivation": "tanh",
+    "transformers.activations.FastGELUActivation": "tanh",
+    "transformers.activations.GELUTanh": "tanh",
+}
+SILUS = ("transformers.activations.SiLUActivation", "torch.nn.modules.activation.SiLU")
+LINEAR = ("torch.nn.modules.linear.Linear",)
+NORM = ("torch.nn.modules.normalization.LayerNorm",)
+DROPOUT = ("torch.nn.modules.dropout.Dropout",)
+CONV1D = ("transformers.pytorch_utils.Conv1D",)
+
+
+def name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_bare(part: torch.nn.Module | None) -> bool:
+    """Whether calling it is nothing but the forward of its class."""
+    return part is not None and not (
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or part._backward_hooks
+        or part._backward_pre_hooks
+        or part._compiled_call_impl is not None
+        or "forward" in part.__dict__
+    )
+
+
+def meets(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
+    """Whether operators take them together: autocast brings them into one type."""
+    return torch.is_autocast_enabled(x.device.type) or all(
+        other is None or other.dtype == x.dtype for other in others
+    )
+
+
+def probability(dropout: torch.nn.Module) -> float:
+    return dropout.p if dropout.training else 0.0
+
+
+class Piece(InPlace):
+    """Comes before the class of a piece in the types that are made here."""
+
+    # What the forward that is replaced takes.
+    _accelerate_takes: tuple[str, ...] = ()
+    # All modules of the piece, and which classes those are of whose parameters are read, or whose
+    # work is done, without a call.
+    _accelerate_parts: frozenset[str] = frozenset()
+    _accelerate_bypassed: dict[str, tuple[str, ...]] = {}
+
+    @classmethod
+    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
+        kind = part.__class__
+        return (
+            tuple(inspect.signature(kind.forward).parameters) == ("self", *cls._accelerate_takes)
+            and frozenset(part._modules) == cls._accelerate_parts
+            and cls._accelerate_knows(part)
+        )
+
+    @classmethod
+    def _accelerate_knows(cls, part: torch.nn.Module) -> bool:
+        return all(
+            (inner := _inner(part, path)) is not None and name_of(inner.__class__) in names
+            for path, names in cls._accelerate_bypassed.items()
+        )
+
+    def _accelerate_may_bypass(self) -> bool:
+        """Not where a hook or another module came since, of which the classes' forwards know."""
+        return (
+            not torch_module._has_any_global_hook()
+            and self._accelerate_knows(self)
+            and all(is_bare(_inner(self, path)) for path in self._accelerate_bypassed)
+        )
+
+
+def _inner(part: torch.nn.Module, path: str) -> Any:
+    for name in path.split("."):
+        part = getattr(part, name, None)
+    return part
+
+
+# --- torch's modules ----------------------------------------------------------------------------
+
+
+class _Linear(Piece):
+    _accelerate_takes = ("input",)
+
+    @classmethod
+    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
+        return super()._accelerate_fits(part) and part.bias is not None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if input.dim() < 2:
+            return super().forward(input)
+        return kernels.linear(input, self.weight, self.bias)
+
+
+class _Conv1D(Piece):
+    _accelerate_takes = ("x",)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return kernels.linear(x, self.weight.t(), self.bias)
+
+
+class _Embedding(Piece):
+    _accelerate_takes = ("input",)
+
+    @classmethod
+    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
+        is_plain = part.max_norm is None and not part.scale_grad_by_freq and not part.sparse
+        # The gradient of a row is one block's work: not for two that serve all tokens.
+        return super()._accelerate_fits(part) and is_plain and part.num_embeddings >= 32
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return kernels.embedding(input, self.weight, self.padding_idx)
+
+
+class Norm(Piece):
+    """What a block computed ahead for it comes from there."""
+
+    def _accelerate_ahead(self, x: torch.Tensor) -> torch.Tensor | None:
+        ahead, thread.ahead = thread.ahead, None
+        if ahead is None or ahead[0]() is not self or ahead[1]() is not x or is_checkpointed():
+            return None
+        return ahead[3] if ahead[2] == _version(x) else None
+
+
+class LayerNorm(Norm):
+    _accelerate_takes = ("input",)
+
+    @classmethod
+    def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
+        is_plain = part.weight is not None and part.bias is not None and part.weight.dim() == 1
+        return super()._accelerate_fits(part) and is_plain
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        ahead = self._accelerate_ahead(input)
+        if ahead is not None:
+            return ahead
+        if not meets(input, self.weight, self.bias):
+            return super().forward(input)
+        return kernels.layer_norm(input, self.weight, self.bias, self.eps)
+
+
+def _version(x: torch.Tensor) -> int | None:
+    return None if x.is_inference() else x._version
+
+
+def is_checkpointed() -> bool:
+    """Whether what is saved for backward goes elsewhere: a checkpoint computes its part again, for
+    which nothing may come from another."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def next_norm(block: Any, kind: type, x: torch.Tensor) -> Any:
+    """The norm behind the block, where it may be computed in it."""
+    reference = norm_behind.get(block)
+    norm = None if reference is None else reference()
+    if (
+        norm is None
+        or not issubclass(type(norm), kind)
+        or (block.gradient_checkpointing and block.training)
+        or is_checkpointed()
+    ):
+        return None
+    return norm if meets(x, norm.weight, getattr(norm, "bias", None)) else None
+
+
+def keep_ahead(norm: torch.nn.Module, x: torch.Tensor, normed: torch.Tensor) -> None:
+    thread.ahead = (weakref.ref(norm), weakref.ref(x), _version(x), normed)
+
+
+class _Gelu(Piece):
+    _accelerate_takes = ("input",)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(input, approximate="tanh")
+
+
+class HeldDropout(Piece):
+    """Leaves its work to the block that holds it."""
+
+    _accelerate_takes = ("input",)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return input if thread.held is self else super().forward(input)
+
+
+@contextmanager
+def holding(dropout: torch.nn.Module) -> Iterator[None]:
+    before, thread.held = thread.held, dropout
+    try:
+        yield
+    finally:
+        thread.held = before
+
+
+# What is known outside of a family's blocks, by class.
+TORCH: dict[str, type[Piece]] = {
+    LINEAR[0]: _Linear,
+    NORM[0]: LayerNorm,
+    CONV1D[0]: _Conv1D,
+    "torch.nn.modules.sparse.Embedding": _Embedding,
+    "transformers.activations.NewGELUActivation": _Gelu,
+    "transformers.activations.FastGELUActivation": _Gelu,
+}
+
+
+def modeling_name(model: str, name: str) -> str:
+    return f"transformers.models.{model}.modeling_{model}.{name}"

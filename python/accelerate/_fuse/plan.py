@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `fuse=True` finds in a module, and puts there."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from accelerate._fuse import bert, gpt2, llama
+from accelerate._fuse.language_head import CausalLoss, Head
+from accelerate._fuse.pieces import TORCH, HeldDropout, Piece, name_of, norm_behind
+from accelerate.errors import UsageError
+from accelerate.logging import get_logger
+from accelerate.prepared_module import has_compiled_parts, is_compiled_module, set_type, subclass
+
+_RECIPES: dict[str, type[Piece]] = TORCH | gpt2.RECIPES | bert.RECIPES | llama.RECIPES
+_CHAINS = gpt2.CHAINS | llama.CHAINS
+
+_types: weakref.WeakValueDictionary[tuple, type] = weakref.WeakValueDictionary()
+_log = get_logger(__package__)
+
+
+def _recipe_of(part: Any) -> type[Piece] | None:
+    recipe = _RECIPES.get(name_of(part.__class__))
+    return recipe if recipe is not None and recipe._accelerate_fits(part) else None
+
+
+class Plan:
+    """What `fuse=True` finds in a module; refuses one without anything, before it is prepared."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        if is_compiled_module(module) or has_compiled_parts(module):
+            raise UsageError(
+                "[prepare] got fuse=True and a compiled model, expected one of them: leave "
+                "torch.compile out, or fuse, as the compiler fuses by itself"
+            )
+        self._name = module.__class__.__name__
+        self._recipes: list[tuple[torch.nn.Module, type[Piece]]] = []
+        self._losses: list[tuple[Any, Callable]] = []
+        self._blocks: list[tuple[torch.nn.Module, torch.nn.Module]] = []
+        for model in _models_in(module):
+            self._plan(model)
+        if not self._recipes and not self._losses:
+            raise UsageError(
+                f"[prepare] got fuse=True and a {self._name} in which nothing is known, expected a "
+                "model of transformers (GPT-2, BERT, DistilBERT, RoBERTa, Llama and their kind, or "
+                "one with the loss of causal language models); leave fuse out"
+            )
+
+    def _plan(self, model: Any) -> None:
+        own = {}
+        for part in model.modules():
+            if part is model or not _is_of_its_class(part):
+                continue
+            recipe = _recipe_of(part)
+            if recipe is not None:
+                own[part] = recipe
+            if recipe is gpt2.Gpt2Block:
+                own[part.attn.resid_dropout] = HeldDropout
+        loss = _causal_loss_of(model)
+        if loss is not None:
+            self._losses.append((model, loss))
+            head = model.get_output_embeddings()
+            if head.__class__ is torch.nn.Linear and _is_of_its_class(head):
+                own[head] = Head
+        for part in model.modules():
+            chain = _CHAINS.get(name_of(part.__class__))
+            if chain is not None:
+                self._blocks += _links(part, *chain)
+        self._recipes += own.items()
+
+    def apply(self) -> None:
+        counts: Counter[str] = Counter()
+        for part, recipe in self._recipes:
+            counts[part.__class__.__name__] += 1
+            if not issubclass(type(part), recipe):
+                set_type(part, _type_of(recipe, part.__class__))
+        for block, norm in self._blocks:
+            norm_behind[block] = weakref.ref(norm)
+        for model, loss in self._losses:
+            counts["loss"] += 1
+            model.loss_function = CausalLoss(loss)
+        parts = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        _log.info(f"[prepare] fused in {self._name}: {parts}")
+
+
+def _is_of_its_class(part: torch.nn.Module) -> bool:
+    """Not one with a forward of its own, nor one that was prepared for itself."""
+    kind = type(part)
+    return "forward" not in part.__dict__ and (kind is part.__class__ or issubclass(kind, Piece))
+
+
+def _models_in(module: torch.nn.Module) -> list[Any]:
+    """The outermost models of transformers."""
+    base = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
+    if base is None:
+        return []
+    if isinstance(module, base):
+        return [module]
+    return [model for child in module.children() for model in _models_in(child)]
+
+
+def _causal_loss_of(model: Any) -> Callable | None:
+    losses = sys.modules.get("transformers.loss.loss_utils")
+    known = getattr(losses, "ForCausalLMLoss", None)
+    if known is None or not model.__class__.__name__.endswith(("ForCausalLM", "LMHeadModel")):
+        return None
+    loss = model.loss_function
+    if isinstance(loss, CausalLoss):
+        return known
+    return known if loss is known else None
+
+
+def _links(
+    model: Any, blocks: str, first: str, last: str
+) -> list[tuple[torch.nn.Module, torch.nn.Module]]:
+    listed = list(getattr(model, blocks))
+    norms = [getattr(block, first, None) for block in listed[1:]] + [getattr(model, last)]
+    return [(block, norm) for block, norm in zip(listed, norms) if norm is not None]
+
+
+def _type_of(recipe: type[Piece], kind: type) -> type:
+    key = (recipe, kind)
+    made = _types.get(key)
+    if made is None:
+        _types[key] = made = subclass(recipe, kind, {})
+    return made
