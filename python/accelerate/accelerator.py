@@ -267,6 +267,8 @@ class Accelerator(Configuration, Observation, Saving):
                 f"[prepare] got {len(args)} objects and {len(device_placement)} entries of "
                 "device_placement, expected one for each object"
             )
+        if not isinstance(fuse, bool):
+            raise UsageError(f"[prepare] got fuse={fuse!r}, expected True or False")
         fused = self._plan_fusion(args) if fuse else []
         objects = args if self.deepspeed_plugin is None else self._settle_deepspeed(args)
         num_optimizers = len(self._optimizers)

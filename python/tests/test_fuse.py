@@ -467,6 +467,118 @@ def test_a_part_that_came_since_is_called():
     assert len(calls) == 1
 
 
+def blocks_of(model):
+    return model.transformer.h if hasattr(model, "transformer") else model.model.layers
+
+
+def overwrite(module, args, output):
+    output.data[:, -1] = 0.5
+
+
+def write(module, args, output):
+    output[:, -1] = 0.5
+
+
+def write_into_given(module, args, kwargs):
+    (args[0] if args else kwargs["hidden_states"]).mul_(0.5)
+
+
+@pytest.mark.parametrize("edit", [overwrite, write, write_into_given])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_what_a_hook_of_a_block_writes_is_what_the_next_one_reads(family, edit):
+    results = []
+    fused, plain = both(FAMILIES[family][0])
+    given = inputs_for(plain)
+    for model in (fused, plain):
+        if edit is write_into_given:
+            blocks_of(model)[1].register_forward_pre_hook(edit, with_kwargs=True)
+        else:
+            blocks_of(model)[0].register_forward_hook(edit)
+        output = model(**given)
+        output.loss.backward()
+        results.append(output.logits)
+    assert_close(*results)
+    assert_equal_gradients(fused, plain)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_blocks_that_are_called_one_by_one_read_what_they_are_given(family):
+    results = []
+    for model in both(FAMILIES[family][0]):
+        x = torch.linspace(-1, 1, 2 * 16 * 32).view(2, 16, 32)
+        given = {}
+        if family == "llama":
+            given["position_embeddings"] = model.model.rotary_emb(x, torch.arange(16)[None])
+        for block in blocks_of(model):
+            x = block(x, **given)
+            x.data.mul_(0.5)
+        results.append(x)
+    assert_close(*results)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_a_layer_is_called_without_a_mask(family):
+    fused, _ = both(FAMILIES[family][0])
+    x = torch.randn(2, 16, 32)
+    angles = fused.model.rotary_emb(x, torch.arange(16)[None])
+    assert fused.model.layers[0](x, position_embeddings=angles).shape == x.shape
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_hooks_of_the_head_change_gradients(family, padded, monkeypatch):
+    monkeypatch.setattr(language_head, "is_padded", lambda x, kind: padded)
+    fused, plain = both(FAMILIES[family][0])
+    given = inputs_for(plain)
+    for model in (fused, plain):
+        model.get_output_embeddings().register_full_backward_hook(
+            lambda module, of_input, of_output: (2 * of_input[0],)
+        )
+        model(**given).loss.backward()
+    assert_equal_gradients(fused, plain)
+
+
+def test_a_norm_that_nobody_reads_has_no_gradient():
+    for model in both(gpt2):
+        model(torch.arange(8)[None], output_hidden_states=True).hidden_states[1].sum().backward()
+        assert model.transformer.h[0].ln_2.weight.grad is not None
+        assert model.transformer.h[1].ln_1.weight.grad is None
+        assert model.transformer.ln_f.bias.grad is None
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "distilbert"])
+@pytest.mark.parametrize("kind", [torch.nn.LayerNorm, torch.nn.Linear])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_parts_without_a_bias_run_as_they_are(family, kind, is_before):
+    def without(model):
+        for part in model.modules():
+            if isinstance(part, kind):
+                part.bias = None
+        return model
+
+    make = FAMILIES[family][0]
+    fused, plain = both((lambda: without(make())) if is_before else make)
+    given = inputs_for(plain)
+    for model in (fused, plain):
+        without(model)(**given).loss.backward()
+    assert_equal_gradients(fused, plain)
+
+
+def test_an_embedding_has_the_options_of_now():
+    fused, plain = both(gpt2)
+    given = inputs_for(plain)
+    for model in (fused, plain):
+        model.transformer.wte.scale_grad_by_freq = True
+        model(**given).loss.backward()
+    assert_equal_gradients(fused, plain)
+
+
+@pytest.mark.parametrize("value", [None, 1, "no"])
+def test_fuse_is_true_or_false(value):
+    with pytest.raises(UsageError, match=r"\[prepare\] got fuse=.*, expected True or False"):
+        Accelerator(cpu=True).prepare(gpt2(), fuse=value)
+
+
 def test_a_model_inside_of_a_module_is_fused_and_again_harmlessly(caplog):
     class Both(torch.nn.Module):
         def __init__(self):

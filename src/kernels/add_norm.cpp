@@ -51,7 +51,10 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
     const bool has_branch = branch.has_value();
     context->set_materialize_grads(false);
     context->save_for_backward(
-        {has_branch ? sum : residual,
+        // A sum that nobody norms may be written to.
+        {!weight      ? at::Tensor()
+         : has_branch ? sum
+                      : residual,
          weight.value_or(at::Tensor()),
          mean,
          deviation,
@@ -91,7 +94,7 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
           given(of_sum),
           given(of_normed),
           given(of_normed_too),
-          saved[0],
+          has_norm ? saved[0] : of_sum,
           given(saved[1]),
           saved[2],
           saved[3],
@@ -101,14 +104,16 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
       const auto vector = [&](int64_t index, bool is_there) {
         return is_there ? vectors.select(0, index) : at::Tensor();
       };
+      // Who did not read the norm gives its parameters no gradient.
+      const bool is_read = of_normed.defined() || of_normed_too.defined();
       return {
           of_residual,
           !has_branch             ? at::Tensor()
           : of_branch.numel() > 0 ? of_branch
                                   : of_residual,
           vector(2, context->saved_data["has_branch_bias"].toBool()),
-          vector(0, has_norm),
-          vector(1, has_norm),
+          vector(0, is_read),
+          vector(1, is_read),
           {},
           {},
           {}};

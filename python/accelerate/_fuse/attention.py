@@ -16,9 +16,9 @@ from accelerate._fuse.pieces import Piece, is_checkpointed, thread
 _MIN_TOKENS_FOR_CUDNN = 512
 
 
-class CausalModel(Piece):
-    """Under a recording transformers cannot look at values, and hands its blocks a mask where they
-    would do without, with which attention takes several times longer."""
+class Backbone(Piece):
+    """What calls the blocks. Under a recording transformers cannot look at values, and hands them a
+    mask where they would do without, with which attention takes several times longer."""
 
     @classmethod
     def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
@@ -28,7 +28,8 @@ class CausalModel(Piece):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         signature = inspect.signature(self._accelerate_kind.forward)
         given = signature.bind_partial(self, *args, **kwargs).arguments
-        before = thread.is_causal
+        before = thread.is_chained, thread.is_causal
+        thread.is_chained = True
         thread.is_causal = (
             given.get("attention_mask") is None
             and given.get("position_ids") is None
@@ -39,7 +40,7 @@ class CausalModel(Piece):
         try:
             return super().forward(*args, **kwargs)
         finally:
-            thread.is_causal = before
+            thread.is_chained, thread.is_causal = before
 
 
 def needed(mask: torch.Tensor | None) -> torch.Tensor | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from accelerate import kernels
-from accelerate._fuse.attention import CausalModel, attention_order, needed
+from accelerate._fuse.attention import Backbone, attention_order, needed
 from accelerate._fuse.pieces import (
     CONV1D,
     DROPOUT,
@@ -135,7 +135,7 @@ class Gpt2Block(Piece):
 
 
 RECIPES: dict[str, type[Piece]] = {
-    modeling_name("gpt2", "GPT2Model"): CausalModel,
+    modeling_name("gpt2", "GPT2Model"): Backbone,
     modeling_name("gpt2", "GPT2Attention"): _Gpt2Attention,
     modeling_name("gpt2", "GPT2Block"): Gpt2Block,
 }

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.modules import module as torch_module
 
 from accelerate import kernels
-from accelerate._fuse.pieces import Piece
+from accelerate._fuse.pieces import Piece, is_bare
 
 # As in C++ (src/models/layers.cpp), where the copy of the weights pays for itself.
 _MULTIPLE = 64
@@ -35,13 +36,19 @@ class Head(Piece):
         kind = input.dtype
         if torch.is_autocast_enabled(input.device.type):
             kind = torch.get_autocast_dtype(input.device.type)
-        if num_missing == 0 or not is_padded(input, kind):
+        if (
+            num_missing == 0
+            or not is_padded(input, kind)
+            or not is_bare(self)
+            or torch_module._has_any_global_hook()
+        ):
             return super().forward(input)
         padded = functional.linear(
             input,
             functional.pad(weight.to(kind), (0, 0, 0, num_missing)),
             None if bias is None else functional.pad(bias.to(kind), (0, num_missing)),
         )
+        padded._accelerate_is_padded = True
         return padded[..., : weight.shape[0]]
 
 
@@ -84,11 +91,11 @@ class CausalLoss:
 
 
 def _rows_of(logits: torch.Tensor) -> torch.Tensor:
-    """Logits as rows, with the columns that a padded product has behind them: the gradient of a
+    """Logits as rows, with the columns that our padded product has behind them: the gradient of a
     view would be written once more."""
     base = logits._base
     if (
-        base is not None
+        getattr(base, "_accelerate_is_padded", False)
         and base.is_contiguous()
         and logits.storage_offset() == base.storage_offset()
         and logits.stride(-1) == 1

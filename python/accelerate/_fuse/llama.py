@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from accelerate import kernels
-from accelerate._fuse.attention import CausalModel, attention_order, needed
+from accelerate._fuse.attention import Backbone, attention_order, needed
 from accelerate._fuse.pieces import (
     SILUS,
     Norm,
@@ -137,7 +137,7 @@ class _LlamaLayer(Piece):
             or torch_module._has_any_global_hook()
         ):
             return super().forward(hidden_states, *args, **kwargs)
-        given = dict(zip(self._accelerate_takes[1:], args), **kwargs)
+        given = {"attention_mask": None, **dict(zip(self._accelerate_takes[1:], args)), **kwargs}
         branch, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **given)
         x, normed = kernels.add_rms_norm(
             hidden_states, branch, norm.weight, norm.variance_epsilon
@@ -153,8 +153,8 @@ class _LlamaLayer(Piece):
 
 _LLAMAS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 RECIPES: dict[str, type[Piece]] = {
-    modeling_name("llama", "LlamaModel"): CausalModel,
     modeling_name("llama", "LlamaAttention"): _LlamaAttention,
+    **{modeling_name(m, n + "Model"): Backbone for m, n in _LLAMAS.items()},
     **{modeling_name(m, n + "RMSNorm"): _RmsNorm for m, n in _LLAMAS.items()},
     **{modeling_name(m, n + "MLP"): _LlamaMlp for m, n in _LLAMAS.items()},
     **{modeling_name(m, n + "DecoderLayer"): _LlamaLayer for m, n in _LLAMAS.items()},

@@ -25,6 +25,8 @@ class _Thread(threading.local):
     held: torch.nn.Module | None = None
     # A norm, what it is to be given, at which version, and what it gives then.
     ahead: tuple[Any, Any, int | None, torch.Tensor] | None = None
+    # Whether a model calls its blocks, one behind the other.
+    is_chained = False
     # Whether all that a mask can say is that tokens see those before them.
     is_causal = False
     # The cosines that halves of both angles were made of.
@@ -32,8 +34,9 @@ class _Thread(threading.local):
 
 
 thread = _Thread()
-# The norm behind each block; not one of the block's modules.
-norm_behind: Any = WeakIdKeyDictionary()
+# The norm behind each block, and what is called next: a block, or that norm behind the last. Not
+# modules of the block.
+behind: Any = WeakIdKeyDictionary()
 
 GELUS = {
     "transformers.activations.GELUActivation": "none",
@@ -97,7 +100,9 @@ class Piece(InPlace):
     @classmethod
     def _accelerate_knows(cls, part: torch.nn.Module) -> bool:
         return all(
-            (inner := _inner(part, path)) is not None and name_of(inner.__class__) in names
+            (inner := _inner(part, path)) is not None
+            and name_of(inner.__class__) in names
+            and (names not in _WITH_BIAS or not _lacks_any(inner))
             for path, names in cls._accelerate_bypassed.items()
         )
 
@@ -108,6 +113,14 @@ class Piece(InPlace):
             and self._accelerate_knows(self)
             and all(is_bare(_inner(self, path)) for path in self._accelerate_bypassed)
         )
+
+
+# Operators take both, where torch's modules may have neither.
+_WITH_BIAS = (LINEAR, NORM, CONV1D)
+
+
+def _lacks_any(part: torch.nn.Module) -> bool:
+    return any(parameter is None for parameter in part._parameters.values())
 
 
 def _inner(part: torch.nn.Module, path: str) -> Any:
@@ -127,7 +140,7 @@ class _Linear(Piece):
         return super()._accelerate_fits(part) and part.bias is not None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if input.dim() < 2:
+        if input.dim() < 2 or self.bias is None:
             return super().forward(input)
         return kernels.linear(input, self.weight, self.bias)
 
@@ -144,11 +157,17 @@ class _Embedding(Piece):
 
     @classmethod
     def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
-        is_plain = part.max_norm is None and not part.scale_grad_by_freq and not part.sparse
         # The gradient of a row is one block's work: not for two that serve all tokens.
-        return super()._accelerate_fits(part) and is_plain and part.num_embeddings >= 32
+        is_large = part.num_embeddings >= 32
+        return super()._accelerate_fits(part) and is_large and cls._accelerate_is_plain(part)
+
+    @staticmethod
+    def _accelerate_is_plain(part: Any) -> bool:
+        return part.max_norm is None and not part.scale_grad_by_freq and not part.sparse
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self._accelerate_is_plain(self):
+            return super().forward(input)
         return kernels.embedding(input, self.weight, self.padding_idx)
 
 
@@ -174,7 +193,7 @@ class LayerNorm(Norm):
         ahead = self._accelerate_ahead(input)
         if ahead is not None:
             return ahead
-        if not meets(input, self.weight, self.bias):
+        if _lacks_any(self) or not meets(input, self.weight, self.bias):
             return super().forward(input)
         return kernels.layer_norm(input, self.weight, self.bias, self.eps)
 
@@ -190,17 +209,25 @@ def is_checkpointed() -> bool:
 
 
 def next_norm(block: Any, kind: type, x: torch.Tensor) -> Any:
-    """The norm behind the block, where it may be computed in it."""
-    reference = norm_behind.get(block)
-    norm = None if reference is None else reference()
+    """The norm behind the block, where it may be computed in it: nobody looks at what is between
+    them, or changes it."""
+    if not thread.is_chained or torch_module._has_any_global_hook():
+        return None
+    norm, following = (reference() for reference in behind.get(block, (_nothing, _nothing)))
     if (
         norm is None
         or not issubclass(type(norm), kind)
+        or _lacks_any(norm)
+        or not (is_bare(block) and is_bare(norm) and is_bare(following))
         or (block.gradient_checkpointing and block.training)
         or is_checkpointed()
     ):
         return None
     return norm if meets(x, norm.weight, getattr(norm, "bias", None)) else None
+
+
+def _nothing() -> None:
+    """As a weak reference to what has gone."""
 
 
 def keep_ahead(norm: torch.nn.Module, x: torch.Tensor, normed: torch.Tensor) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from accelerate._fuse import bert, gpt2, llama
 from accelerate._fuse.language_head import CausalLoss, Head
-from accelerate._fuse.pieces import TORCH, HeldDropout, Piece, name_of, norm_behind
+from accelerate._fuse.pieces import TORCH, HeldDropout, Piece, behind, name_of
 from accelerate.errors import UsageError
 from accelerate.logging import get_logger
 from accelerate.prepared_module import has_compiled_parts, is_compiled_module, set_type, subclass
@@ -42,7 +42,7 @@ class Plan:
         self._name = module.__class__.__name__
         self._recipes: list[tuple[torch.nn.Module, type[Piece]]] = []
         self._losses: list[tuple[Any, Callable]] = []
-        self._blocks: list[tuple[torch.nn.Module, torch.nn.Module]] = []
+        self._blocks: list[tuple[torch.nn.Module, torch.nn.Module, torch.nn.Module]] = []
         for model in _models_in(module):
             self._plan(model)
         if not self._recipes and not self._losses:
@@ -80,8 +80,8 @@ class Plan:
             counts[part.__class__.__name__] += 1
             if not issubclass(type(part), recipe):
                 set_type(part, _type_of(recipe, part.__class__))
-        for block, norm in self._blocks:
-            norm_behind[block] = weakref.ref(norm)
+        for block, norm, following in self._blocks:
+            behind[block] = (weakref.ref(norm), weakref.ref(following))
         for model, loss in self._losses:
             counts["loss"] += 1
             model.loss_function = CausalLoss(loss)
@@ -118,10 +118,12 @@ def _causal_loss_of(model: Any) -> Callable | None:
 
 def _links(
     model: Any, blocks: str, first: str, last: str
-) -> list[tuple[torch.nn.Module, torch.nn.Module]]:
+) -> list[tuple[torch.nn.Module, torch.nn.Module, torch.nn.Module]]:
+    """Each block, the norm behind it, and what is called with what it gives."""
     listed = list(getattr(model, blocks))
     norms = [getattr(block, first, None) for block in listed[1:]] + [getattr(model, last)]
-    return [(block, norm) for block, norm in zip(listed, norms) if norm is not None]
+    following = [*listed[1:], getattr(model, last)]
+    return [link for link in zip(listed, norms, following) if link[1] is not None]
 
 
 def _type_of(recipe: type[Piece], kind: type) -> type:
