@@ -6,12 +6,10 @@ bit for bit."""
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 import warnings
 from pathlib import Path
 
-import accelerate
 import pytest
 import ranks
 import torch

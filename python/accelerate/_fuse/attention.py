@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,18 +17,22 @@ from accelerate._fuse.pieces import Piece, is_checkpointed, thread
 _MIN_TOKENS_FOR_CUDNN = 512
 
 
+@functools.cache
+def _signature_of(kind: type) -> inspect.Signature:
+    return inspect.signature(kind.forward)
+
+
 class Backbone(Piece):
     """What calls the blocks. Under a recording transformers cannot look at values, and hands them a
     mask where they would do without, with which attention takes several times longer."""
 
     @classmethod
     def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
-        taken = inspect.signature(part.__class__.forward).parameters
+        taken = _signature_of(part.__class__).parameters
         return {"attention_mask", "position_ids", "past_key_values"} <= taken.keys()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        signature = inspect.signature(self._accelerate_kind.forward)
-        given = signature.bind_partial(self, *args, **kwargs).arguments
+        given = _signature_of(self._accelerate_kind).bind_partial(self, *args, **kwargs).arguments
         before = thread.is_chained, thread.is_causal
         thread.is_chained = True
         thread.is_causal = (

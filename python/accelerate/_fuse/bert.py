@@ -15,8 +15,8 @@ from accelerate._fuse.pieces import (
     GELUS,
     LINEAR,
     NORM,
-    LayerNorm,
     Piece,
+    add_and_norm,
     is_bare,
     meets,
     modeling_name,
@@ -26,16 +26,15 @@ from accelerate._fuse.pieces import (
 
 
 def _added(output: Any, residual: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
-    norm = output.LayerNorm
-    return kernels.add_dropout_layer_norm(
-        residual,
-        branch,
-        output.dense.bias,
-        norm.weight,
-        norm.bias,
-        probability(output.dropout),
-        norm.eps,
-    )[1]
+    p = probability(output.dropout)
+    return add_and_norm(residual, branch, output.dense.bias, p, output.LayerNorm)[1]
+
+
+def _fed_forward(x: torch.Tensor, first: Any, activation: Any, second: Any) -> torch.Tensor:
+    """Without the bias of the second product."""
+    return kernels.linear_gelu_linear(
+        x, first.weight, first.bias, second.weight, GELUS[name_of(activation.__class__)]
+    )
 
 
 class _BertAttention(Piece):
@@ -129,12 +128,8 @@ class _BertLayer(Piece):
             or not (is_bare(inner) and is_bare(output))
         ):
             return super().feed_forward_chunk(attention_output)
-        branch = kernels.linear_gelu_linear(
-            attention_output,
-            inner.dense.weight,
-            inner.dense.bias,
-            output.dense.weight,
-            GELUS[name_of(inner.intermediate_act_fn.__class__)],
+        branch = _fed_forward(
+            attention_output, inner.dense, inner.intermediate_act_fn, output.dense
         )
         return _added(output, attention_output, branch)
 
@@ -163,25 +158,10 @@ class _DistilBertBlock(Piece):
         ):
             return super().forward(hidden_states, attention_mask, **kwargs)
         branch, _ = self.attention(hidden_states, attention_mask=attention_mask, **kwargs)
-        normed = kernels.add_dropout_layer_norm(
-            hidden_states, branch, None, first.weight, first.bias, 0.0, first.eps
-        )[1]
-        branch = kernels.linear_gelu_linear(
-            normed,
-            ffn.lin1.weight,
-            ffn.lin1.bias,
-            ffn.lin2.weight,
-            GELUS[name_of(ffn.activation.__class__)],
-        )
-        return kernels.add_dropout_layer_norm(
-            normed,
-            branch,
-            ffn.lin2.bias,
-            second.weight,
-            second.bias,
-            probability(ffn.dropout),
-            second.eps,
-        )[1]
+        normed = add_and_norm(hidden_states, branch, None, 0.0, first)[1]
+        branch = _fed_forward(normed, ffn.lin1, ffn.activation, ffn.lin2)
+        p = probability(ffn.dropout)
+        return add_and_norm(normed, branch, ffn.lin2.bias, p, second)[1]
 
 
 _BERTS = {

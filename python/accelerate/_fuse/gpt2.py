@@ -17,6 +17,7 @@ from accelerate._fuse.pieces import (
     NORM,
     LayerNorm,
     Piece,
+    add_and_norm,
     holding,
     is_bare,
     keep_ahead,
@@ -113,9 +114,7 @@ class Gpt2Block(Piece):
                 **kwargs,
             )
         p = probability(attention.resid_dropout) if is_held else 0.0
-        x, normed = kernels.add_dropout_layer_norm(
-            hidden_states, branch, None, norm.weight, norm.bias, p, norm.eps
-        )
+        x, normed = add_and_norm(hidden_states, branch, None, p, norm)
         branch = kernels.linear_gelu_linear(
             normed,
             mlp.c_fc.weight.t(),
@@ -127,9 +126,7 @@ class Gpt2Block(Piece):
         behind = next_norm(self, LayerNorm, x)
         if behind is None:
             return kernels.add_dropout(x, branch, bias, p)
-        x, normed = kernels.add_dropout_layer_norm(
-            x, branch, bias, behind.weight, behind.bias, p, behind.eps
-        )
+        x, normed = add_and_norm(x, branch, bias, p, behind)
         keep_ahead(behind, x, normed)
         return x
 

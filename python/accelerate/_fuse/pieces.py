@@ -259,6 +259,20 @@ def holding(dropout: torch.nn.Module) -> Iterator[None]:
         thread.held = before
 
 
+def add_and_norm(
+    residual: torch.Tensor,
+    branch: torch.Tensor,
+    bias: torch.Tensor | None,
+    p: float,
+    norm: torch.nn.Module,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum with the branch, whose bias and dropout come first, and what the layer norm makes of
+    it."""
+    return kernels.add_dropout_layer_norm(
+        residual, branch, bias, norm.weight, norm.bias, p, norm.eps
+    )
+
+
 # What is known outside of a family's blocks, by class.
 TORCH: dict[str, type[Piece]] = {
     LINEAR[0]: _Linear,
