@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import accelerate.utils
@@ -16,7 +15,8 @@ from accelerate.commands.config import load_config_from_file
 from accelerate.commands.config.config_args import ClusterConfig, SageMakerConfig
 from accelerate.commands.config.update import update_config
 from accelerate.utils import ComputeEnvironment, DistributedType
-from original import ROOT, originals_python, run_python
+from original import ROOT
+from ranks import fork_original, fork_ours
 
 FILES = sorted((ROOT / "tests/reference/config").glob("*.yaml"))
 
@@ -47,8 +47,8 @@ SAGEMAKER = {
 
 def load_both(tmp_path: Path, paths: list[Path]) -> tuple[dict, dict]:
     code = LOAD.format(home=str(tmp_path), paths=[str(path) for path in paths])
-    ours = run_python(code, path=os.environ["PYTHONPATH"])
-    return json.loads(ours), json.loads(run_python(code, python=originals_python()))
+    ours, theirs = (fork(code, tmp_path, num_ranks=1) for fork in (fork_ours, fork_original))
+    return json.loads(ours), json.loads(theirs)
 
 
 def test_files_of_every_version_load_as_the_original_loads_them(tmp_path: Path) -> None:
@@ -133,14 +133,19 @@ def test_the_default_file_is_the_programs(
     ).stdout
     expected = str(folder / (name or "default_config.yaml"))
     assert expected in shown.splitlines()[0]
-    code = "from accelerate.commands.config import default_config_file; print(default_config_file)"
-    told = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**environment, "PYTHONPATH": os.environ["PYTHONPATH"]},
-        capture_output=True,
-        text=True,
+    told = fork_ours(
+        f"""
+        import os, sys
+        assert "accelerate.commands.config" not in sys.modules
+        os.environ.clear()
+        os.environ.update({environment!r})
+        from accelerate.commands.config import default_config_file
+        print(default_config_file)
+        """,
+        tmp_path,
+        num_ranks=1,
     )
-    assert told.stdout.strip() == expected, told.stderr
+    assert told.strip() == expected
 
 
 def test_write_basic_config_suits_the_machine_and_never_overwrites(tmp_path: Path, capsys) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from original import originals_python, run_python
+from ranks import fork_original, fork_ours
 
-import accelerate
 from accelerate import Accelerator
 from accelerate.errors import UsageError
 from accelerate.parallelism_config import ParallelismConfig
@@ -30,8 +29,6 @@ from accelerate.utils import (
     is_compiled_module,
 )
 
-PACKAGE = str(Path(accelerate.__file__).parents[1])
-
 
 @pytest.fixture(autouse=True)
 def fresh_state():
@@ -40,11 +37,10 @@ def fresh_state():
     AcceleratorState._reset_state(True)
 
 
-def both(code: str) -> tuple:
+def both(code: str, folder: Path) -> tuple:
     """What the code puts into `answers`, here and in the original."""
     code = f"import json\nanswers = []\n{code}\nprint(json.dumps(answers, default=str))"
-    ours = run_python(code, path=PACKAGE)
-    theirs = run_python(code, python=originals_python())
+    ours, theirs = (fork(code, folder, num_ranks=1) for fork in (fork_ours, fork_original))
     return json.loads(ours.splitlines()[-1]), json.loads(theirs.splitlines()[-1])
 
 
@@ -80,8 +76,8 @@ with a.maybe_context_parallel(buffers=[], buffer_seq_dims=[]):
 """
 
 
-def test_questions_have_the_originals_answers():
-    ours, theirs = both(QUESTIONS)
+def test_questions_have_the_originals_answers(tmp_path):
+    ours, theirs = both(QUESTIONS, tmp_path)
     assert ours == theirs
 
 
@@ -120,8 +116,8 @@ fields(ParallelismConfig())
 """
 
 
-def test_plugins_have_the_originals_fields():
-    ours, theirs = both(PLUGINS)
+def test_plugins_have_the_originals_fields(tmp_path):
+    ours, theirs = both(PLUGINS, tmp_path)
     assert ours == theirs
 
 
@@ -213,8 +209,8 @@ answers.append(str(o.convert_outputs_to_fp32(lambda x: x)(torch.ones(1).half()).
 """
 
 
-def test_helpers_answer_as_the_originals():
-    ours, theirs = both(HELPERS)
+def test_helpers_answer_as_the_originals(tmp_path):
+    ours, theirs = both(HELPERS, tmp_path)
     for own, original in zip(ours, theirs, strict=True):
         assert own == original
 

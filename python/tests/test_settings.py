@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 
 import pytest
 import ranks
 import torch  # noqa: F401, the compiled module needs its libraries
-from original import originals_python, run_python
 
 from accelerate import _C, Accelerator, PartialState, _debug
 from accelerate.errors import MismatchError, UsageError
@@ -19,8 +17,7 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradientAccumulationPlugin, PrecisionType
 from accelerate.utils.operations import DistributedOperationException
 
-# What a program says and what its variables say, and what comes of it. One process for all
-# cases: importing takes longer than they do.
+# What a program says and what its variables say, and what comes of it.
 PRECEDENCE = """
 import json, os
 from accelerate import Accelerator
@@ -62,10 +59,10 @@ def fresh_state():
     GradientState._reset_state()
 
 
-def test_code_and_variables_decide_as_in_the_original() -> None:
+def test_code_and_variables_decide_as_in_the_original(tmp_path) -> None:
     code = PRECEDENCE.format(cases=CASES)
-    ours = run_python(code, path=":".join(sys.path)).splitlines()
-    theirs = run_python(code, python=originals_python()).splitlines()
+    ours = ranks.fork_ours(code, tmp_path, num_ranks=1).splitlines()
+    theirs = ranks.fork_original(code, tmp_path, num_ranks=1).splitlines()
     assert len(ours) == len(CASES)
     for case, our, their in zip(CASES, ours, theirs, strict=True):
         assert our == their, case
