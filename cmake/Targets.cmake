@@ -27,6 +27,12 @@ function(accelerate_library name)
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_features(${name} PUBLIC cxx_std_20)
+  if(ACCELERATE_FUZZ)
+    # What libFuzzer reads; -fsanitize=fuzzer-no-link, which also watches the depth
+    # of the stack, takes twice the time to compile.
+    target_compile_options(
+      ${name} PRIVATE -fsanitize-coverage=inline-8bit-counters,pc-table,trace-cmp)
+  endif()
   if(NOT SKBUILD) # Wheels hold no links.
     set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
   endif()
@@ -64,13 +70,13 @@ function(accelerate_unity target)
   endforeach()
 endfunction()
 
-# accelerate_torch_pch(NAME headers... [OPTIONS flags...]): a precompiled header
-# that targets compiled with the same flags reuse.
-function(accelerate_torch_pch name)
-  cmake_parse_arguments(ARG "" "" "OPTIONS" ${ARGN})
+# accelerate_pch(NAME headers... NEEDS libs... [OPTIONS flags...]): a precompiled
+# header that targets compiled with the same flags reuse.
+function(accelerate_pch name)
+  cmake_parse_arguments(ARG "" "" "NEEDS;OPTIONS" ${ARGN})
   file(WRITE ${PROJECT_BINARY_DIR}/${name}.cpp "")
   add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/${name}.cpp)
-  target_link_libraries(${name} PUBLIC accelerate::torch)
+  target_link_libraries(${name} PUBLIC ${ARG_NEEDS})
   target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
   target_precompile_headers(${name} PRIVATE ${ARG_UNPARSED_ARGUMENTS})
 endfunction()
@@ -105,7 +111,7 @@ function(accelerate_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src
                                              ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE accelerate_core test_support ${ARG_NEEDS}
-                                        GTest::gmock)
+                                        GTest::gmock nlohmann_json::nlohmann_json)
   target_compile_definitions(
     ${name}
     PRIVATE TEST_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
@@ -118,6 +124,7 @@ function(accelerate_test name)
     list(APPEND ARG_LABELS torch)
   else()
     target_link_libraries(${name} PRIVATE test_main)
+    target_precompile_headers(${name} REUSE_FROM accelerate_core_test_pch)
     list(APPEND ARG_LABELS core)
   endif()
   accelerate_unity(${name})

@@ -47,3 +47,10 @@ if(ACCELERATE_SANITIZE)
                       -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${ACCELERATE_SANITIZE})
 endif()
+if(ACCELERATE_FUZZ AND NOT (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND ACCELERATE_SANITIZE))
+  message(
+    FATAL_ERROR
+      "[fuzz] ACCELERATE_FUZZ got ${CMAKE_CXX_COMPILER_ID} and ACCELERATE_SANITIZE="
+      "'${ACCELERATE_SANITIZE}', expected clang and sanitizers: "
+      "CXX=clang++-16 cmake --preset asan -DACCELERATE_FUZZ=ON, in a new build folder")
+endif()

@@ -15,7 +15,7 @@
 
 namespace accelerate::safetensors {
 
-struct PickleValue {
+struct ACCELERATE_API PickleValue {
   enum class Kind : std::uint8_t {
     kNone,
     kBool,

@@ -7,9 +7,11 @@
 #include <span>
 #include <string>
 
+#include "accelerate/export.h"
+
 namespace accelerate::safetensors {
 
-class StoredZip {
+class ACCELERATE_API StoredZip {
  public:
   /// Throws `DataError` that begins with `where`.
   StoredZip(std::span<const std::byte> bytes, std::string where);
