@@ -16,6 +16,8 @@ function(accelerate_fuzz_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE accelerate_core ${ARG_NEEDS})
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_compile_definitions(
+    ${name} PRIVATE TEST_REFERENCE_DIR="${PROJECT_SOURCE_DIR}/tests/reference")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${folder})
 
   set(options -max_total_time=${ACCELERATE_FUZZ_SECONDS} -rss_limit_mb=2048 -timeout=20

@@ -17,8 +17,7 @@ using accelerate::Tokenizer;
 
 const std::vector<Tokenizer>& tokenizers() {
   static const std::vector<Tokenizer> all = [] {
-    const auto data =
-        std::filesystem::path(__FILE__).parent_path() / "../reference/text";
+    const auto data = std::filesystem::path(TEST_REFERENCE_DIR) / "text";
     std::vector<Tokenizer> made;
     for (const char* kind : {"gpt2", "llama3", "roberta", "wordpiece"}) {
       made.push_back(

@@ -7,7 +7,7 @@ oracle.py rewrite FILE OUT   reads FILE with Python and writes it again
 oracle.py models FOLDER      folders of random models, and what the original says of each
 oracle.py distribute FOLDER  FOLDER/dcp by torch.distributed.checkpoint of two processes, and
                              FOLDER/expected.safetensors
-oracle.py compare A B        "equal" where two sets of weights hold the same tensors
+oracle.py compare A B ...    "equal" where in each pair of weights both hold the same tensors
 """
 
 import contextlib
@@ -180,7 +180,12 @@ def models(folder):
     return json.dumps(out)
 
 
-def compare(first, second):
+def compare(*paths):
+    pairs = zip(paths[::2], paths[1::2], strict=True)
+    return "equal" if all(is_equal(*pair) for pair in pairs) else "different"
+
+
+def is_equal(first, second):
     import torch
     from safetensors.torch import load_file
 
@@ -193,7 +198,7 @@ def compare(first, second):
     same = a.keys() == b.keys() and all(
         a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a
     )
-    return "equal" if same and a and loads_alike(first, second) else "different"
+    return same and a and loads_alike(first, second)
 
 
 def loads_alike(folder, merged):
