@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
@@ -680,9 +680,9 @@ class Accelerator(Configuration, Observation, Saving):
         is gathered over an epoch is each sample exactly once. Values with as many rows as the
         batch, or as a full one where it is short, are taken for one row per sample; others are
         gathered whole. Values that are no tensors are gathered as objects, from a list with one
-        for each sample; an empty list may meet lists of objects."""
-        is_empty = isinstance(input_data, (list, tuple)) and not input_data
-        if use_gather_object or is_empty or not _trees.has_only_tensors(input_data):
+        for each sample; so are lists without a tensor in them, whose samples may all be empty."""
+        has_tensors = isinstance(input_data, Mapping) or bool(_trees.tensors_of(input_data))
+        if use_gather_object or not has_tensors or not _trees.has_only_tensors(input_data):
             # Arrays of NumPy have rows too.
             is_list = isinstance(input_data, Sequence) and not isinstance(input_data, (str, bytes))
             has_rows = is_list or getattr(input_data, "ndim", 0) > 0
