@@ -612,7 +612,8 @@ class Accelerator(Configuration, Observation, Saving):
         """Around a loop in which processes may have different numbers of batches, with the prepared
         models that it trains: those that are done take part with zero gradients until all are, and
         have the weights of the others then. `even_batches` says for the time of the block whether
-        loaders fill up, in which case nothing else is done."""
+        loaders fill up. Where they do, a model that cannot be joined (sharded, or with
+        `static_graph`) trains as without the block; else it is refused."""
         from accelerate._uneven_inputs import join
 
         return join(self, joinables, even_batches)

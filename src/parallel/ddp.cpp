@@ -302,16 +302,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
   }
 
-  Joinable* joinable() override { return this; }
+  // Ranks without batches cannot match the first backward of a static graph.
+  Joinable* joinable() override {
+    return options_.static_graph ? nullptr : this;
+  }
 
   void begin_join(std::shared_ptr<JoinChannel> channel, int64_t index)
       override {
-    if (options_.static_graph) {
-      throw UsageError(
-          "[join_uneven_inputs] got a model with .ddp = {.static_graph = "
-          "true}, whose first backward other ranks cannot match; prepare it "
-          "without");
-    }
     join_ = std::move(channel);
     join_index_ = index;
   }

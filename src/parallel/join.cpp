@@ -159,7 +159,7 @@ JoinGuard::JoinGuard(
             i,
             " with a strategy that cannot train on ranks with different "
             "numbers of batches; let loaders fill up (even_batches), or train "
-            "it with DDP"));
+            "it with DDP without static_graph"));
       }
     }
   } catch (...) {
