@@ -231,6 +231,51 @@ def test_weighted_losses_train_as_one_batch(tmp_path):
     assert all(difference < 1e-6 for difference in ranks.run_ours(script, tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("weighing", "steps", "each"), [(0, 1, False), (1, 1, False), (0, 2, False), (0, 2, True)]
+)
+def test_a_weight_on_some_ranks_is_named_where_gradients_meet(tmp_path, weighing, steps, each):
+    script = """
+    import torch
+    from accelerate import Accelerator
+    from accelerate.errors import MismatchError
+    from accelerate.utils import GradientAccumulationPlugin
+
+    plugin = GradientAccumulationPlugin(num_steps=STEPS, sync_each_batch=EACH)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_plugin=plugin)
+    net = torch.nn.Linear(1, 1, bias=False)
+    model = accelerator.prepare(net)
+    x = torch.full((1, 1), 1.0 + accelerator.process_index)
+    def window(**options):
+        try:
+            for num_done in range(STEPS):
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(x).sum(), **options)
+        except MismatchError as error:
+            return [num_done, str(error)]
+    weight = {"weight": 3} if accelerator.process_index == WEIGHING else {}
+    said, found = [window(**weight)], None
+    if accelerator.sync_gradients:
+        # The window is over, and training goes on.
+        model.zero_grad()
+        window()
+        found = net.weight.grad.item()
+        model.zero_grad()
+        said.append(window(**weight))
+    answer([said, found])
+    """
+    values = {"STEPS": steps, "WEIGHING": weighing, "EACH": each}
+    for name, value in values.items():
+        script = script.replace(name, str(value))
+    for said, found in ranks.run_ours(script, tmp_path):
+        assert found == (None if each else 1.5)
+        for num_done, text in said:
+            assert num_done == (0 if each else steps - 1)
+            assert "\n" not in text and text.startswith("[backward of a prepared model")
+            weighted, plain = "loss with a weight>", "<backward of a prepared model>"
+            assert weighted in text and plain in text
+
+
 def test_a_hook_of_the_users_on_an_accumulator_is_no_engine(tmp_path):
     script = """
     import torch

@@ -8,6 +8,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 
+#include "comm/agreement.h"
 namespace accelerate {
 namespace {
 
@@ -232,6 +233,10 @@ at::Tensor Accumulation::weigh(
 
 void Accumulation::note_backwards(int64_t count, bool ends) {
   current_->num_backwards = ends ? 0 : current_->num_backwards + count;
+  if (!reductions.is_joining()) {
+    // Ranks without a weight would send gradients where these send weights.
+    announce(reductions.group(), kWeightedBackward);
+  }
 }
 
 StateDict Accumulation::state_dict() const {
