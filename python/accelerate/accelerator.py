@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -554,10 +555,11 @@ class Accelerator(Configuration, Observation, Saving):
         processes then count by it, and the update is that of one big batch, however ragged. Give it
         to all losses of an accumulation, or to none."""
         keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
+        taken = _weight(weight)
         if kwargs:
-            self._run.backward(loss, weight, keeps, lambda scaled: scaled.backward(**kwargs))
+            self._run.backward(loss, taken, keeps, lambda scaled: scaled.backward(**kwargs))
         else:
-            self._run.backward(loss, weight, keeps, torch.Tensor.backward)
+            self._run.backward(loss, taken, keeps, torch.Tensor.backward)
 
     def capture(
         self, function: Callable, *, num_warmup: int = 3, max_graphs: int = 8
@@ -710,6 +712,22 @@ class Accelerator(Configuration, Observation, Saving):
     ) -> Any:
         """Each tensor padded along `dim` to the longest of all processes."""
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+
+def _weight(weight: Any) -> float | torch.Tensor | None:
+    """Of a loss, as the engine takes it."""
+    if weight is None or isinstance(weight, torch.Tensor):
+        return weight
+    is_complex = isinstance(weight, numbers.Complex) and not isinstance(weight, numbers.Real)
+    # Texts have no such method, although `float` reads them.
+    if hasattr(weight, "__float__") and not is_complex:
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(weight)
+    shown = " ".join(repr(weight).split())
+    raise UsageError(
+        f"[Accelerator.backward] weight is {shown[:60]} ({type(weight).__name__}), expected a number "
+        "or a tensor of one: how many samples or tokens the loss is the mean of"
+    )
 
 
 def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Accelerator:
