@@ -189,6 +189,26 @@ def test_loops_without_a_loader_are_joined_whatever_loaders_do(tmp_path, options
     assert first == second and difference < 1e-6
 
 
+SOME_WEIGHTS = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model = accelerator.prepare(torch.nn.Linear(1, 1))
+weight = {} if accelerator.process_index == 0 else {"weight": 2}
+try:
+    with accelerator.join_uneven_inputs([model]):
+        accelerator.backward(model(torch.ones(2, 1)).mean(), **weight)
+except Exception as error:
+    answer([type(error).__name__, str(error)])
+"""
+
+
+def test_a_weight_on_some_ranks_of_a_join_is_named_on_all(tmp_path):
+    for kind, said in ranks.run_ours(SOME_WEIGHTS, tmp_path):
+        assert kind == "MismatchError" and "\n" not in said
+        assert "some give their loss a weight" in said
+
+
 UNJOINABLE = """
 import torch
 from accelerate import Accelerator

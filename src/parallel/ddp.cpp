@@ -14,6 +14,7 @@
 #include "comm/agreement.h"
 #include "device/streams.h"
 #include "parallel/arrivals.h"
+#include "parallel/carried_errors.h"
 #include "parallel/compression.h"
 #include "parallel/engine.h"
 #include "parallel/join.h"
@@ -645,7 +646,11 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void on_backward() {
     if (join_ && !has_announced_backward_) {
       has_announced_backward_ = true;
-      join_->announce(JoinEvent::kBackward, join_index_, true, true);
+      try {
+        join_->announce(JoinEvent::kBackward, join_index_, true, true);
+      } catch (const Error&) {
+        throw_carried();
+      }
     }
     // The reducer of a static graph learns the graph from the first pass and
     // reduces when that pass has ended.

@@ -70,7 +70,8 @@ std::optional<JoinNews> JoinChannel::exchange(
   for (size_t i = 0; i < kNumFacts; ++i) {
     if (seen[2 * i] != -seen[2 * i + 1]) {
       const char* what[] = {
-          "they are at different points of a step",
+          "they are at different points of a step, as where some give their "
+          "loss a weight",
           "they call different models",
           "some record gradients and some do not",
           "some accumulate gradients and some send them"};
