@@ -553,7 +553,7 @@ class Accelerator(Configuration, Observation, Saving):
 
         `weight` says how many samples or tokens the loss is the mean of: micro-batches and
         processes then count by it, and the update is that of one big batch, however ragged. Give it
-        to all losses of an accumulation, or to none."""
+        to all losses of an accumulation on all processes, or to none."""
         keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
         taken = _weight(weight)
         if kwargs:
