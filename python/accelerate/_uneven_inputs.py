@@ -24,9 +24,12 @@ def join(accelerator: Accelerator, joinables: list[Any], even_batches: bool | No
     is_even = accelerator.even_batches if even_batches is None else even_batches
     changed = [] if even_batches is None else _set_even(accelerator, even_batches)
     models = [context for model in joinables if (context := context_of(model)) is not None]
+    if is_even:
+        # Loaders that fill up are what a model needs that cannot be joined.
+        models = [context for context in models if context.can_join]
     try:
-        # Where loaders fill up, there is nobody to wait for.
-        with Scope(*([] if is_even or not models else [accelerator._run.join(models)])):
+        # Loops need no loader of ours: those of even loaders are joined too.
+        with Scope(*([accelerator._run.join(models)] if models else [])):
             yield
     finally:
         for sampler, before in changed:

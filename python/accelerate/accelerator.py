@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -552,12 +553,13 @@ class Accelerator(Configuration, Observation, Saving):
 
         `weight` says how many samples or tokens the loss is the mean of: micro-batches and
         processes then count by it, and the update is that of one big batch, however ragged. Give it
-        to all losses of an accumulation, or to none."""
+        to all losses of an accumulation on all processes, or to none."""
         keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
+        taken = _weight(weight)
         if kwargs:
-            self._run.backward(loss, weight, keeps, lambda scaled: scaled.backward(**kwargs))
+            self._run.backward(loss, taken, keeps, lambda scaled: scaled.backward(**kwargs))
         else:
-            self._run.backward(loss, weight, keeps, torch.Tensor.backward)
+            self._run.backward(loss, taken, keeps, torch.Tensor.backward)
 
     def capture(
         self, function: Callable, *, num_warmup: int = 3, max_graphs: int = 8
@@ -612,7 +614,8 @@ class Accelerator(Configuration, Observation, Saving):
         """Around a loop in which processes may have different numbers of batches, with the prepared
         models that it trains: those that are done take part with zero gradients until all are, and
         have the weights of the others then. `even_batches` says for the time of the block whether
-        loaders fill up, in which case nothing else is done."""
+        loaders fill up. Where they do, a model that cannot be joined (sharded, or with
+        `static_graph`) trains as without the block; else it is refused."""
         from accelerate._uneven_inputs import join
 
         return join(self, joinables, even_batches)
@@ -680,9 +683,9 @@ class Accelerator(Configuration, Observation, Saving):
         is gathered over an epoch is each sample exactly once. Values with as many rows as the
         batch, or as a full one where it is short, are taken for one row per sample; others are
         gathered whole. Values that are no tensors are gathered as objects, from a list with one
-        for each sample; an empty list may meet lists of objects."""
-        is_empty = isinstance(input_data, (list, tuple)) and not input_data
-        if use_gather_object or is_empty or not _trees.has_only_tensors(input_data):
+        for each sample; so are lists without a tensor in them, whose samples may all be empty."""
+        has_tensors = isinstance(input_data, Mapping) or bool(_trees.tensors_of(input_data))
+        if use_gather_object or not has_tensors or not _trees.has_only_tensors(input_data):
             # Arrays of NumPy have rows too.
             is_list = isinstance(input_data, Sequence) and not isinstance(input_data, (str, bytes))
             has_rows = is_list or getattr(input_data, "ndim", 0) > 0
@@ -709,6 +712,22 @@ class Accelerator(Configuration, Observation, Saving):
     ) -> Any:
         """Each tensor padded along `dim` to the longest of all processes."""
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+
+def _weight(weight: Any) -> float | torch.Tensor | None:
+    """Of a loss, as the engine takes it."""
+    if weight is None or isinstance(weight, torch.Tensor):
+        return weight
+    is_complex = isinstance(weight, numbers.Complex) and not isinstance(weight, numbers.Real)
+    # Texts have no such method, although `float` reads them.
+    if hasattr(weight, "__float__") and not is_complex:
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(weight)
+    shown = " ".join(repr(weight).split())
+    raise UsageError(
+        f"[Accelerator.backward] weight is {shown[:60]} ({type(weight).__name__}), expected a number "
+        "or a tensor of one: how many samples or tokens the loss is the mean of"
+    )
 
 
 def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Accelerator:

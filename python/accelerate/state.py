@@ -34,6 +34,11 @@ def _view(kind: type) -> Any:
     return view
 
 
+def _no_state(view: Any) -> str:
+    """How a state is shown that was unpickled before there is one, or reset."""
+    return f"{type(view).__name__} of a process that has made none yet"
+
+
 def _at_device(environment: _C.ProcessEnvironment, number: int) -> _C.ProcessEnvironment:
     """The same place, of a process that is to use another device than the one of its number."""
     return _C.environment_of_group(
@@ -102,6 +107,8 @@ class PartialState:
         return _view, (type(self),)
 
     def __repr__(self) -> str:
+        if not self.initialized:
+            return _no_state(self)
         return (
             f"Distributed environment: {self.distributed_type}"
             f"{('  Backend: ' + self.backend) if self.backend else ''}\n"
@@ -519,6 +526,8 @@ class AcceleratorState:
         selected.select(_from_accelerator_state=True)
 
     def __repr__(self) -> str:
+        if not self.initialized:
+            return _no_state(self)
         text = f"{self._partial!r}\nMixed precision type: {self.mixed_precision}\n"
         if self.deepspeed_plugin is not None:
             text += f"ds_config: {self.deepspeed_plugin.deepspeed_config}\n"

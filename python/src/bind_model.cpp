@@ -104,6 +104,12 @@ void bind_model(py::module_& module) {
           [](const ModelContext& context) {
             return context.engine->is_local();
           })
+      .def_property_readonly(
+          "can_join",
+          [](const ModelContext& context) {
+            return context.engine->is_local() ||
+                   context.engine->joinable() != nullptr;
+          })
       .def_readonly("is_for_evaluation", &ModelContext::is_for_evaluation)
       .def_property(
           "syncs_gradients",

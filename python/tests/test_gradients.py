@@ -3,9 +3,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import ranks
+import torch
 from tiers import cases
+
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
 # PyTorch's DDP runs in the same processes on a copy of the module: the same kernels, the same
 # buckets and one addition of two numbers per gradient, so that bits are compared.
@@ -229,6 +236,105 @@ def test_weighted_losses_train_as_one_batch(tmp_path):
     """
     # Float32 and another order of sums.
     assert all(difference < 1e-6 for difference in ranks.run_ours(script, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("weighing", "steps", "each"), [(0, 1, False), (1, 1, False), (0, 2, False), (0, 2, True)]
+)
+def test_a_weight_on_some_ranks_is_named_where_gradients_meet(tmp_path, weighing, steps, each):
+    script = """
+    import torch
+    from accelerate import Accelerator
+    from accelerate.errors import MismatchError
+    from accelerate.utils import GradientAccumulationPlugin
+
+    plugin = GradientAccumulationPlugin(num_steps=STEPS, sync_each_batch=EACH)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_plugin=plugin)
+    net = torch.nn.Linear(1, 1, bias=False)
+    model = accelerator.prepare(net)
+    x = torch.full((1, 1), 1.0 + accelerator.process_index)
+    def window(**options):
+        try:
+            for num_done in range(STEPS):
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(x).sum(), **options)
+        except MismatchError as error:
+            return [num_done, str(error)]
+    weight = {"weight": 3} if accelerator.process_index == WEIGHING else {}
+    said, found = [window(**weight)], None
+    if accelerator.sync_gradients:
+        # The window is over, and training goes on.
+        model.zero_grad()
+        window()
+        found = net.weight.grad.item()
+        model.zero_grad()
+        said.append(window(**weight))
+    answer([said, found])
+    """
+    values = {"STEPS": steps, "WEIGHING": weighing, "EACH": each}
+    for name, value in values.items():
+        script = script.replace(name, str(value))
+    for said, found in ranks.run_ours(script, tmp_path):
+        assert found == (None if each else 1.5)
+        for num_done, text in said:
+            assert num_done == (0 if each else steps - 1)
+            assert "\n" not in text and text.startswith("[backward of a prepared model")
+            weighted, plain = "loss with a weight>", "<backward of a prepared model>"
+            assert weighted in text and plain in text
+
+
+class _NoNumber:
+    def __float__(self) -> float:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    "weight", ["3", b"3", [3], (3,), {}, 1j, object(), _NoNumber(), 10**400, np.ones((2, 2))]
+)
+def test_a_weight_that_is_no_number_is_refused_in_a_line(weight):
+    with pytest.raises(ValueError) as caught:
+        _backward(weight)
+    said = str(caught.value)
+    assert said.startswith("[Accelerator.backward] weight is ") and "\n" not in said
+    assert type(weight).__name__ in said
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        -1,
+        float("nan"),
+        float("inf"),
+        torch.tensor(-1),
+        torch.tensor(float("nan")),
+        torch.tensor(float("inf")),
+        torch.tensor(1j),
+        torch.ones(2),
+        torch.tensor([]),
+    ],
+)
+def test_a_weight_that_counts_nothing_is_refused_in_a_line(weight):
+    with pytest.raises(ValueError) as caught:
+        _backward(weight)
+    said = str(caught.value)
+    assert said.startswith("[backward] got ") and "weight" in said and "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "weight", [3, 3.0, True, np.int64(3), np.float32(3), np.array(3), Fraction(3), torch.tensor([3])]
+)
+def test_whatever_is_a_number_is_a_weight(weight):
+    # Of the only loss.
+    assert _backward(weight) == 2.0
+
+
+def _backward(weight) -> float:
+    """The gradient of 2 w."""
+    AcceleratorState._reset_state(True)
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(torch.nn.Linear(1, 1, bias=False))
+    accelerator.backward(model(torch.full((1, 1), 2.0)).sum(), weight=weight)
+    return model.weight.grad.item()
 
 
 def test_a_hook_of_the_users_on_an_accumulator_is_no_engine(tmp_path):

@@ -170,6 +170,12 @@ found["ranks"] = {
     "some and none": of_ranks(["a"], []),
     "none and some": of_ranks([], [("b", 2), None]),
     "none": of_ranks([], []),
+    "empty lists": of_ranks([[], []], [[], []]),
+    "empty dictionaries": of_ranks([{}, {}], [{}]),
+    "empty samples": of_ranks(([], {}), [{"a": []}]),
+    "some empty": of_ranks([["PER"], []], [[], []]),
+    "tensors and empty lists": of_ranks([[torch.ones(1)], []], [[], []]),
+    "empty dictionary": of_ranks({"a": []}, {"a": []}),
     "many and one": of_ranks(["a"] * 5000, ["b"])[4998:],
     "tensor and text": of_ranks(torch.ones(2), "text"),
     "list and dictionary": of_ranks([torch.ones(1)], {"k": torch.ones(1)}),
@@ -216,6 +222,12 @@ def test_ranks_with_and_without_objects_meet(two):
         assert ranks["some and none"] == ["a"]
         assert ranks["none and some"] == [["b", 2], None]
         assert ranks["none"] == []
+        assert ranks["empty lists"] == [[], [], [], []]
+        assert ranks["empty dictionaries"] == [{}, {}, {}]
+        assert ranks["empty samples"] == [[], {}, {"a": []}]
+        assert ranks["some empty"] == [["PER"], [], [], []]
+        # Of no samples.
+        assert ranks["empty dictionary"] == {"a": []}
         assert ranks["many and one"] == ["a", "a", "b"]
         assert ranks["rows"] == [[1.0], [0.0]]
 
@@ -226,7 +238,12 @@ def test_values_that_do_not_fit_are_named_on_every_rank(two):
 
     for found in two:
         ranks = found["ranks"]
-        for name in ("tensor and text", "list and dictionary", "tensors and none"):
+        for name in (
+            "tensor and text",
+            "list and dictionary",
+            "tensors and none",
+            "tensors and empty lists",
+        ):
             check_named(ranks[name])
         assert "gather of objects" in ranks["tensor and text"]
         assert "Can't pickle" in ranks["unpicklable"]

@@ -129,6 +129,7 @@ def test_what_was_pickled_loads_in_another_process(tmp_path):
     code = (
         "import pickle; load = lambda name: pickle.load(open(name, 'rb')); "
         "partial, whole = load('states'); print(partial.initialized, whole.initialized); "
+        "print(partial); print([whole]); "
         "from accelerate import Accelerator; mine = Accelerator(cpu=True); "
         "print(partial.num_processes, whole.mixed_precision, load('accelerator').mixed_precision); "
         "whole._reset_state(True); loaded = load('accelerator'); "
@@ -137,7 +138,13 @@ def test_what_was_pickled_loads_in_another_process(tmp_path):
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
-    assert answer.stdout.split("\n")[:3] == ["False False", "1 no no", "bf16 2 cpu"], answer.stderr
+    assert answer.stdout.split("\n")[:5] == [
+        "False False",
+        "PartialState of a process that has made none yet",
+        "[AcceleratorState of a process that has made none yet]",
+        "1 no no",
+        "bf16 2 cpu",
+    ], answer.stderr
 
 
 def test_transformers_settings_can_be_saved_and_copied(tmp_path):

@@ -150,6 +150,91 @@ def test_uneven_inputs_train_as_with_torchs_join(tmp_path, even, override):
     assert ours[0][2] is (even == "True")  # as it was before the block
 
 
+BY_HAND = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+rank = accelerator.process_index
+torch.manual_seed(0)
+net, twin = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+twin.load_state_dict(net.state_dict())
+batches = [[torch.randn(1 + (3 * r + i) % 5, 3) for i in range((2, 4)[r])] for r in range(2)]
+model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+with accelerator.join_uneven_inputs([model] OPTIONS):
+    for batch in batches[rank]:
+        weight = {"weight": len(batch)} if WEIGHTED else {}
+        accelerator.backward(model(batch).square().mean(), **weight)
+        optimizer.step()
+        optimizer.zero_grad()
+plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+for i in range(4):
+    here = [mine[i] for mine in batches if i < len(mine)]
+    if WEIGHTED:
+        loss = twin(torch.cat(here)).square().mean()
+    else:
+        loss = sum(twin(batch).square().mean() for batch in here) / 2
+    plain.zero_grad()
+    loss.backward()
+    plain.step()
+answer([net.weight.tolist(), (net.weight - twin.weight).abs().max().item()])
+"""
+
+
+@pytest.mark.parametrize("weighted", ["False", "True"])
+@pytest.mark.parametrize("options", ["", ", even_batches=True"])
+def test_loops_without_a_loader_are_joined_whatever_loaders_do(tmp_path, options, weighted):
+    script = BY_HAND.replace("OPTIONS", options).replace("WEIGHTED", weighted)
+    (first, difference), (second, _) = ranks.run_ours(script, tmp_path)
+    # Float32 and another order of sums.
+    assert first == second and difference < 1e-6
+
+
+SOME_WEIGHTS = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model = accelerator.prepare(torch.nn.Linear(1, 1))
+weight = {} if accelerator.process_index == 0 else {"weight": 2}
+try:
+    with accelerator.join_uneven_inputs([model]):
+        accelerator.backward(model(torch.ones(2, 1)).mean(), **weight)
+except Exception as error:
+    answer([type(error).__name__, str(error)])
+"""
+
+
+def test_a_weight_on_some_ranks_of_a_join_is_named_on_all(tmp_path):
+    for kind, said in ranks.run_ours(SOME_WEIGHTS, tmp_path):
+        assert kind == "MismatchError" and "\n" not in said
+        assert "some give their loss a weight" in said
+
+
+UNJOINABLE = """
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+accelerator = Accelerator(
+    cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)]
+)
+net = torch.nn.Linear(1, 1, bias=False)
+model = accelerator.prepare(net)
+with accelerator.join_uneven_inputs([model]):
+    accelerator.backward(model(torch.full((1, 1), 1.0 + accelerator.process_index)).sum())
+try:
+    with accelerator.join_uneven_inputs([model], even_batches=False):
+        said = ""
+except ValueError as error:
+    said = str(error)
+answer([net.weight.grad.item(), said])
+"""
+
+
+def test_a_model_that_cannot_be_joined_needs_even_loaders(tmp_path):
+    for gradient, said in ranks.run_ours(UNJOINABLE, tmp_path):
+        assert gradient == 1.5
+        assert said.startswith("[join_uneven_inputs] got model 0 with a strategy that cannot train")
+
+
 LEFT = """
 import torch
 from accelerate import Accelerator

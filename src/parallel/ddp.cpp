@@ -14,6 +14,7 @@
 #include "comm/agreement.h"
 #include "device/streams.h"
 #include "parallel/arrivals.h"
+#include "parallel/carried_errors.h"
 #include "parallel/compression.h"
 #include "parallel/engine.h"
 #include "parallel/join.h"
@@ -302,16 +303,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
   }
 
-  Joinable* joinable() override { return this; }
+  // Ranks without batches cannot match the first backward of a static graph.
+  Joinable* joinable() override {
+    return options_.static_graph ? nullptr : this;
+  }
 
   void begin_join(std::shared_ptr<JoinChannel> channel, int64_t index)
       override {
-    if (options_.static_graph) {
-      throw UsageError(
-          "[join_uneven_inputs] got a model with .ddp = {.static_graph = "
-          "true}, whose first backward other ranks cannot match; prepare it "
-          "without");
-    }
     join_ = std::move(channel);
     join_index_ = index;
   }
@@ -648,7 +646,11 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void on_backward() {
     if (join_ && !has_announced_backward_) {
       has_announced_backward_ = true;
-      join_->announce(JoinEvent::kBackward, join_index_, true, true);
+      try {
+        join_->announce(JoinEvent::kBackward, join_index_, true, true);
+      } catch (const Error&) {
+        throw_carried();
+      }
     }
     // The reducer of a static graph learns the graph from the first pass and
     // reduces when that pass has ended.

@@ -70,7 +70,8 @@ std::optional<JoinNews> JoinChannel::exchange(
   for (size_t i = 0; i < kNumFacts; ++i) {
     if (seen[2 * i] != -seen[2 * i + 1]) {
       const char* what[] = {
-          "they are at different points of a step",
+          "they are at different points of a step, as where some give their "
+          "loss a weight",
           "they call different models",
           "some record gradients and some do not",
           "some accumulate gradients and some send them"};
@@ -159,7 +160,7 @@ JoinGuard::JoinGuard(
             i,
             " with a strategy that cannot train on ranks with different "
             "numbers of batches; let loaders fill up (even_batches), or train "
-            "it with DDP"));
+            "it with DDP without static_graph"));
       }
     }
   } catch (...) {

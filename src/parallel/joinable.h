@@ -14,8 +14,7 @@ struct JoinNews;
 class Joinable {
  public:
   /// From here to `end_join`, forwards and backwards are announced on `channel`
-  /// as those of its model number `index`. Throws `UsageError` where this model
-  /// cannot be joined.
+  /// as those of its model number `index`.
   virtual void begin_join(
       std::shared_ptr<JoinChannel> channel,
       int64_t index) = 0;

@@ -4,9 +4,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "comm/agreement.h"
 
 namespace accelerate {
 namespace {
@@ -75,6 +77,15 @@ StateDict joined_window(
   return joined;
 }
 
+void check_weight(double count) {
+  if (!(count >= 0) || std::isinf(count)) {
+    throw UsageError(str_cat(
+        "[backward] got weight ",
+        count,
+        ", expected the number of samples or tokens of the loss"));
+  }
+}
+
 } // namespace
 
 NoSyncGuard::NoSyncGuard(ParallelEngine& engine)
@@ -87,21 +98,27 @@ NoSyncGuard::~NoSyncGuard() {
 
 LossWeight::LossWeight(double count)
     : count_(at::full({}, count, at::kDouble)) {
-  if (!(count >= 0)) {
-    throw UsageError(str_cat(
-        "[backward] got weight ",
-        count,
-        ", expected the number of samples or tokens of the loss"));
-  }
+  check_weight(count);
 }
 LossWeight::LossWeight(at::Tensor count) {
-  if (!count.defined() || count.numel() != 1) {
+  const bool is_number =
+      count.defined() && count.numel() == 1 && !count.is_complex();
+  if (!is_number) {
     throw UsageError(str_cat(
         "[backward] got a weight ",
-        count.defined() ? str_cat("of shape ", count.sizes()) : "undefined",
+        count.defined() ? str_cat(
+                              "of ",
+                              c10::toString(count.scalar_type()),
+                              " and of shape ",
+                              count.sizes())
+                        : "undefined",
         ", expected a tensor of one number"));
   }
   count_ = count.detach().reshape({}).to(at::kDouble);
+  // Others would be waited for.
+  if (count_.is_cpu()) {
+    check_weight(count_.item<double>());
+  }
 }
 
 Accumulation::Accumulation(
@@ -215,6 +232,10 @@ at::Tensor Accumulation::weigh(
                                               static_cast<double>(num_steps_);
     }
     return loss * (count / window.divisor).to(loss.scalar_type());
+  }
+  if (!reductions.is_joining()) {
+    // Ranks without a weight would send gradients where these send weights.
+    announce(reductions.group(), kWeightedBackward);
   }
   // Gradients are averaged over ranks on their way: undo the division.
   const auto divisor = reductions.reduce(window.total, ReduceOp::kSum);

@@ -395,7 +395,7 @@ void TrainingRun::backward(
   if (!reductions_->is_joining() &&
       std::any_of(seamed.begin(), seamed.end(), sends)) {
     // Compared while autograd computes the first gradients.
-    announce(group(), "backward of a prepared model");
+    announce(group(), options.weight ? kWeightedBackward : kPlainBackward);
   }
   group().impl()->guard(
       "backward",

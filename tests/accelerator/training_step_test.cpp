@@ -191,6 +191,9 @@ TEST(Backward, TakesTheWeightAsATensorAndRefusesHalfWeightedWindows) {
       [&] { accelerator.backward(loss(), {.weight = -1}); },
       ThrowsMessage<UsageError>(HasSubstr("got weight -1")));
   EXPECT_THAT(
+      [&] { accelerator.backward(loss(), {.weight = HUGE_VAL}); },
+      ThrowsMessage<UsageError>(HasSubstr("got weight inf")));
+  EXPECT_THAT(
       [&] { accelerator.backward(loss(), {.weight = torch::ones({2})}); },
       ThrowsMessage<UsageError>(HasSubstr("shape [2]")));
 }
