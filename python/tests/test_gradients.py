@@ -179,6 +179,33 @@ def test_gradients_that_do_not_meet_are_said_once_and_refused_in_debug_mode(tmp_
     assert "[backward] got a loss that reaches no prepared model" in result.stderr
 
 
+def test_gradients_that_do_not_meet_are_said_for_each_model(tmp_path):
+    script = """
+    import torch, warnings
+    from accelerate import Accelerator
+
+    def said_by(loss):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            accelerator.backward(loss.sum())
+        return [str(w.message).partition(":")[0] for w in said if "[backward]" in str(w.message)]
+
+    accelerator = Accelerator()
+    nets = [torch.nn.Linear(2, 1) for _ in range(4)]
+    *trained, beside = nets
+    accelerator.prepare(*trained)
+    x = torch.ones(1, 2)
+    losses = [beside(x), nets[1](x), nets[0](x), nets[0](x) + nets[1](x) + nets[2](x), beside(x)]
+    answer([said_by(loss) for loss in losses])
+    """
+    stayed = "[backward] gradients of '{}' did not meet those of the other processes"
+    first, second = ranks.run_ours(script, tmp_path)
+    assert first == second
+    assert "reaches no prepared model" in first[0].pop()
+    names = ("model_1", "model", "model_2")
+    assert first == [[], *([stayed.format(name)] for name in names), []]
+
+
 def test_a_model_that_was_evaluated_first_trains_together(tmp_path):
     script = """
     import torch

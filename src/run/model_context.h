@@ -32,6 +32,8 @@ struct ACCELERATE_API ModelContext : Stateful {
   bool is_for_evaluation = false;
   /// Outputs of reduced precision are handed out as fp32.
   bool outputs_to_fp32 = true;
+  /// Whether gradients of it that did not meet were complained of.
+  bool is_said_to_stay = false;
   /// From the model's tensors, and from what is trained in their place.
   std::unordered_map<const c10::TensorImpl*, size_t> index_of;
 
