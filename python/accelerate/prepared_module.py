@@ -17,6 +17,7 @@ import copy
 import functools
 import sys
 import threading
+import types
 import typing
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -502,6 +503,24 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     return made
 
 
+class _StandIn:
+    """Comes before the user's metaclass in the one of types of this module: `class Sub(type(model))`
+    is a subclass of the user's class."""
+
+    def __new__(cls, name: str, bases: tuple, members: dict[str, Any], **kwargs: Any) -> Any:
+        if "_accelerate_kind" in members:
+            return super().__new__(cls, name, bases, members, **kwargs)  # type: ignore[call-arg]
+        users = tuple(
+            base._accelerate_kind if issubclass(base, _Retyped) else base for base in bases
+        )
+        return types.new_class(name, users, kwargs, lambda made: made.update(members))
+
+
+@functools.cache
+def _metaclass_over(kind: type) -> type:
+    return type(kind.__name__, (_StandIn, kind), {})
+
+
 def subclass(base: type, kind: type, members: dict[str, Any]) -> type:
     """A type of ours that passes for the user's class `kind`."""
     as_users = {
@@ -510,7 +529,7 @@ def subclass(base: type, kind: type, members: dict[str, Any]) -> type:
         "__doc__": kind.__doc__,
         "_accelerate_kind": kind,
     }
-    return type(kind)(kind.__name__, (base, kind), as_users | members)
+    return _metaclass_over(type(kind))(kind.__name__, (base, kind), as_users | members)
 
 
 def set_type(module: Any, kind: type) -> None:

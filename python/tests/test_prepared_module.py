@@ -170,6 +170,22 @@ def test_buffers_may_come_and_go(pair):
     prepared(torch.ones(1, 3))
 
 
+def test_a_class_of_the_users_comes_of_a_prepared_ones_type(accelerator, pair):
+    _, prepared = pair
+
+    class Sub(type(prepared)):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).parts["y"][0] * 2
+
+    made = Sub()
+    assert type(made) is Sub and Sub.__mro__ == (Sub, Net, *Net.__mro__[1:])
+    x = torch.ones(1, 3)
+    assert torch.equal(made(x), made.layer(x) * 4)
+    twice = accelerator.prepare(made)
+    assert accelerator.unwrap_model(twice) is made
+    assert torch.equal(twice(x), as_torch_computes(accelerator, lambda: made(x)))
+
+
 def test_a_shallow_copy_is_the_users_own(pair):
     net, prepared = pair
     copied = copy.copy(prepared)
