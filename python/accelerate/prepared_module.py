@@ -428,6 +428,11 @@ def _as_of_ddp() -> dict[str, Any]:
     }
 
 
+def _own_compiler_config(prepared: Any) -> NoReturn:
+    # Torch's compiler takes a module that has it for one of its own.
+    raise AttributeError("get_compiler_config")
+
+
 def _keep_out_of_graphs(function: Callable) -> Callable:
     """Torch's compiler passes this frame over and compiles those inside of it, as its own `skip`
     asks for, which is slow to import."""
@@ -499,6 +504,8 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
         for name, member in _as_of_ddp().items():
             if not hasattr(kind, name):
                 members[name] = member
+        if _is_compiled_kind(kind):
+            members["get_compiler_config"] = property(_own_compiler_config)
     _types[key] = made = subclass(base, kind, members)
     return made
 
@@ -585,9 +592,13 @@ _compiled: weakref.WeakKeyDictionary[Any, torch.nn.Module] = weakref.WeakKeyDict
 
 def is_compiled_module(module: Any) -> bool:
     """Whether `torch.compile` made this module."""
+    return _is_compiled_kind(module.__class__)
+
+
+def _is_compiled_kind(kind: type) -> bool:
     # The compiler is slow to import; where nobody has, nothing is compiled.
     compiler = sys.modules.get("torch._dynamo.eval_frame")
-    return compiler is not None and isinstance(module, compiler.OptimizedModule)
+    return compiler is not None and issubclass(kind, compiler.OptimizedModule)
 
 
 def _prepared_in(model: Any) -> torch.nn.Module | None:
