@@ -74,7 +74,7 @@ def parameter_set(
         buffers=list(buffers.values()),
         sparse_gradients={name for name, p in parameters.items() if id(p) in sparse},
         tied=tied,
-        transient_buffers=_transient_buffers(module) & buffers.keys(),
+        transient_buffers=_transient_buffers(module),
         units=list(units),
         whole=list(whole),
     )
@@ -248,7 +248,8 @@ class _Engine:
         for (place, name), known in zip(self._places, self._buffers):
             if place.get(name) is not known:
                 self._list_buffers()
-                self.context.set_buffers(self._buffers)
+                named = dict(self.module.named_buffers())
+                self.context.set_buffers(list(named), list(named.values()))
                 break
         if self._is_sharded and torch.is_grad_enabled():
             self._check_members()

@@ -366,3 +366,41 @@ def test_masters_train_as_the_same_arithmetic_by_hand(tmp_path):
         assert got[:3] == ["torch.float32", "torch.bfloat16", "torch.float32"]
         assert got[3:7] == [True, True, True, False]
         assert "whose parameters have masters" in got[7]
+
+
+def test_buffers_that_changed_are_rank_0s_or_named(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+
+    class Caching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.register_buffer("cache", None)
+
+        def forward(self, x):
+            if self.cache is None:
+                self.cache = torch.full((len(x),), float(accelerator.process_index + 5))
+            return self.layer(x)
+
+    accelerator = Accelerator()
+
+    def train(num_rows):
+        net = Caching()
+        model = accelerator.prepare(net)
+        for _ in range(2):
+            accelerator.backward(model(torch.ones(num_rows, 3)).sum())
+            model = accelerator.prepare(net)
+        return net.cache.tolist()
+
+    values = train(2)
+    try:
+        train(2 + accelerator.process_index)
+    except Exception as error:
+        answer([values, type(error).__name__, str(error)])
+    """
+    for values, kind, message in ranks.run_ours(script, tmp_path):
+        assert values == [5.0, 5.0]
+        assert kind == "MismatchError" and "\n" not in message
+        assert "'cache' is now Float[2]" in message and "'cache' is now Float[3]" in message

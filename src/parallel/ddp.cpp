@@ -102,12 +102,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       : ParallelEngine(MemoryLayout(arguments.memory)),
         group_(arguments.group),
         options_(options),
-        model_(arguments.model) {
+        model_(arguments.model),
+        buffers_(arguments.model) {
     for (const auto& parameter : model_.parameters) {
       parameters_.push_back(parameter.detach());
     }
     share("broadcast of parameters", parameters_, 0);
-    share("broadcast of buffers", model_.buffers, 0);
+    buffers_.share(group_, 0);
     make_reducer();
     notifier_->on_backward = [this] { on_backward(); };
   }
@@ -153,7 +154,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       // Buckets are laid out anew once, in the order gradients arrived in,
       // which ranks tell each other.
       if (reducer_->should_rebuild_buckets()) {
-        agree_on_forward();
+        agree_on(kForward);
       }
       group_.guard("forward", [&] {
         name_unused_parameters(names_, [&] {
@@ -191,8 +192,10 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
   }
 
-  void set_buffers(const std::vector<at::Tensor>& buffers) override {
-    model_.buffers = buffers;
+  void set_buffers(
+      const std::vector<std::string>& names,
+      const std::vector<at::Tensor>& buffers) override {
+    buffers_.set(names, buffers);
   }
   void set_sync(bool sync) override { sync_ = sync; }
   bool sync() const override { return sync_; }
@@ -280,7 +283,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   size_t num_layouts() const override { return num_layouts_; }
   bool shares_buffers_next() const override {
     return options_.broadcast_buffers && buffers_may_differ_ &&
-           !model_.buffers.empty();
+           !buffers_.tensors().empty();
   }
   void set_shares_buffers_next(bool shares) override {
     buffers_may_differ_ = shares;
@@ -336,7 +339,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void share_all(int root) override {
     share("broadcast of parameters", parameters_, root);
     if (options_.broadcast_buffers) {
-      share("broadcast of buffers", model_.buffers, root);
+      buffers_.share(group_, root);
     }
   }
 
@@ -380,9 +383,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   /// Before ranks tell each other something in a forward. Ranks that join may
   /// be elsewhere, and after the end of training a forward is this rank's own.
-  void agree_on_forward() const {
+  void agree_on(const std::string& operation) const {
     if (!join_ && !group_.is_shut_down()) {
-      agree_on_text(group_, kForward, "");
+      agree_on_text(group_, operation, "");
     }
   }
 
@@ -390,10 +393,10 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   // validate with different numbers of batches.
   void share_buffers(int root, bool trains) {
     if (options_.broadcast_buffers && buffers_may_differ_) {
-      if (!model_.buffers.empty()) {
-        agree_on_forward();
+      if (buffers_.is_shared()) {
+        agree_on(buffers_.name(kForward));
       }
-      share("broadcast of buffers", model_.buffers, root);
+      buffers_.share(group_, root);
     }
     buffers_may_differ_ = trains;
   }
@@ -430,7 +433,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   // that it had. Before the first reduction, as ranks come here together then;
   // rank 0's count, as another may have lost its part of a checkpoint.
   void share_order() {
-    agree_on_forward();
+    agree_on(kForward);
     const auto num_trained = static_cast<int64_t>(trained_.size());
     auto order = loaded_order_.empty() ? at::full({num_trained}, -1, at::kLong)
                                        : at::tensor(loaded_order_, at::kLong);
@@ -662,6 +665,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   ProcessGroup group_;
   DdpOptions options_;
   ParameterSet model_;
+  SharedBuffers buffers_;
   /// All of them, frozen ones too, without their graph.
   std::vector<at::Tensor> parameters_;
   /// Those of the model that were frozen when it was prepared.
