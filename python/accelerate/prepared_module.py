@@ -164,6 +164,7 @@ def refuse_compiled() -> NoReturn:
 
 _REDUCED = (torch.float16, torch.bfloat16)
 _READ_OF_MEMORY = "[shard] got a read of the memory"
+_NO_GRADIENT = "[forward] got no gradient"
 
 
 class _Buckets:
@@ -263,7 +264,13 @@ class _Engine:
             args, kwargs = map_tensors(
                 (args, kwargs), lambda t: t.to(kind) if t.dtype == torch.float32 else t
             )
-        forward = self.context.begin_forward()
+        try:
+            forward = self.context.begin_forward()
+        except UsageError as error:
+            if _NO_GRADIENT in str(error):
+                # Of a parameter that is the module's no more.
+                self.context.check_unchanged("forward", parameter_set(self.module))
+            raise
         self._thread.is_inside = True
         ddp: Any = torch.nn.parallel.DistributedDataParallel
         before, ddp._active_ddp_module = ddp._active_ddp_module, self._buckets

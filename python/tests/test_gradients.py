@@ -368,6 +368,41 @@ def test_masters_train_as_the_same_arithmetic_by_hand(tmp_path):
         assert "whose parameters have masters" in got[7]
 
 
+def test_parameters_that_were_made_anew_are_named(tmp_path):
+    script = """
+    import torch
+    from torch.nn.utils import parametrize
+    from accelerate import Accelerator
+
+    class Twice(torch.nn.Module):
+        def forward(self, weight):
+            return weight * 2
+
+    def message_of(work):
+        try:
+            work()
+        except Exception as error:
+            return f"{type(error).__name__} {error}"
+
+    accelerator = Accelerator()
+    x = torch.ones(1, 3)
+    model = accelerator.prepare(torch.nn.Linear(3, 2))
+    parametrize.register_parametrization(model, "weight", Twice())
+    said = [message_of(lambda: accelerator.backward(model(x).sum()))]
+    said.append(message_of(lambda: model(x)))
+    other = accelerator.prepare(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)))
+    other[1].weight = torch.nn.Parameter(torch.ones(1, 2))
+    accelerator.backward(other(x).sum())
+    said.append(message_of(lambda: other(x)))
+    answer(said)
+    """
+    for anew, gone, replaced in ranks.run_ours(script, tmp_path):
+        assert anew.startswith("UsageError [backward] the gradient of 'weight' did not meet")
+        assert gone.startswith("UsageError [forward]") and "'weight' was removed since" in gone
+        assert "'1.weight' was replaced by another tensor since" in replaced
+        assert "\n" not in anew + gone + replaced
+
+
 def test_buffers_that_changed_are_rank_0s_or_named(tmp_path):
     script = """
     import torch

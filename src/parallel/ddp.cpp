@@ -219,6 +219,11 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       return;
     }
     const auto num_arrived = arrivals_->num_arrived();
+    const auto num_awaited = static_cast<int64_t>(trained_.size());
+    const bool have_all_come = num_arrived - num_at_await_ >= num_awaited;
+    if (sync_ && is_awaiting_ && !have_all_come) {
+      check_hooks();
+    }
     if (num_arrived == num_before_) {
       arrival_ = GradientArrival::kNone;
       return;
@@ -226,9 +231,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     arrival_ = !sync_ || is_awaiting_ ? GradientArrival::kMet
                                       : GradientArrival::kStayed;
     // Where parameters may go unused, the reducer knows which it waits for.
-    const auto num_awaited = static_cast<int64_t>(trained_.size());
-    if (sync_ && is_awaiting_ &&
-        (finds_unused() || num_arrived - num_at_await_ >= num_awaited)) {
+    if (sync_ && is_awaiting_ && (finds_unused() || have_all_come)) {
       end_reduction();
     }
   }
@@ -346,6 +349,20 @@ class DdpEngine final : public ParallelEngine, private Joinable {
  private:
   bool finds_unused() const {
     return options_.find_unused_parameters || options_.static_graph;
+  }
+
+  void check_hooks() const {
+    for (size_t i = 0; i < trained_.size(); ++i) {
+      if (!arrivals_->is_hooked(i, trained_[i])) {
+        throw UsageError(str_cat(
+            "[backward] the gradient of '",
+            names_[i],
+            "' did not meet those of the other processes: torch has made the "
+            "parameter anew since prepare, as torch.nn.utils.parametrize and "
+            "conversions do; change modules before prepare, or prepare with a "
+            "new Accelerator"));
+      }
+    }
   }
 
   void await_gradients() {
