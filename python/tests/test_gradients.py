@@ -163,6 +163,9 @@ def test_gradients_that_do_not_meet_are_said_once_and_refused_in_debug_mode(tmp_
     assert said == [], said
     said = backward(accelerator.unwrap_model(ours))
     assert len(said) == 1 and "gradients of 'model' did not meet" in said[0], said
+    assert backward(accelerator.unwrap_model(ours)) == [], "it was said"
+    said = backward(copy.deepcopy(ours))
+    assert len(said) == 1 and "reaches no prepared model" in said[0], said
     assert backward(copy.deepcopy(ours)) == [], "it was said"
     answer("said")
     """
