@@ -351,9 +351,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     return options_.find_unused_parameters || options_.static_graph;
   }
 
-  void check_hooks() const {
+  void check_hooks() {
     for (size_t i = 0; i < trained_.size(); ++i) {
       if (!arrivals_->is_hooked(i, trained_[i])) {
+        // Said once: the next forward hooks what is there then.
+        is_awaiting_ = false;
+        is_abandoned_ = true;
         throw UsageError(str_cat(
             "[backward] the gradient of '",
             names_[i],
