@@ -243,7 +243,7 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
     known = parameter_set(model)
     tensors = dict(zip(known.names, known.parameters)) | dict(zip(known.buffer_names, known.buffers))
     for name in known.transient_buffers:
-        del tensors[name]
+        tensors.pop(name, None)
     for alias, name in known.tied.items():
         if alias in state and name in tensors:
             tensors[alias] = tensors[name]

@@ -176,7 +176,7 @@ class Accelerator(Configuration, Observation, Saving):
         options.environment = self.state.environment
         options.process_group = self.state.group
         self._shard_options(options)
-        self._run = _C.TrainingRun(options, self.gradient_state.step_state, _RawLoss())
+        self._run = _C.TrainingRun(options, self.gradient_state.step_state, _warn_of_loss)
         self.state.accelerator = weakref.ref(self)
         self._bucket_bytes_cap = options.ddp.bucket_cap_mb * 1024 * 1024
         self.gradient_accumulation_steps = self._run.num_accumulation_steps
@@ -754,17 +754,9 @@ def _move(model: torch.nn.Module, device: torch.device, with_parameters: bool = 
         settings.set_swap_module_params_on_conversion(before)
 
 
-class _RawLoss:
-    """Says once that a loss was computed beside the prepared models: the original goes on, and
-    people step another model to compare."""
-
-    def __init__(self) -> None:
-        self._is_said = False
-
-    def __call__(self, what: str) -> None:
-        if not self._is_said:
-            self._is_said = True
-            _debug.warn(what, stacklevel=3)
+def _warn_of_loss(what: str) -> None:
+    """Of one beside the prepared models: the original goes on."""
+    _debug.warn(what, stacklevel=3)
 
 
 def _is_scheduler(obj: Any) -> bool:

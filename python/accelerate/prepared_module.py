@@ -17,6 +17,7 @@ import copy
 import functools
 import sys
 import threading
+import types
 import typing
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +74,7 @@ def parameter_set(
         buffers=list(buffers.values()),
         sparse_gradients={name for name, p in parameters.items() if id(p) in sparse},
         tied=tied,
-        transient_buffers=_transient_buffers(module) & buffers.keys(),
+        transient_buffers=_transient_buffers(module),
         units=list(units),
         whole=list(whole),
     )
@@ -163,6 +164,7 @@ def refuse_compiled() -> NoReturn:
 
 _REDUCED = (torch.float16, torch.bfloat16)
 _READ_OF_MEMORY = "[shard] got a read of the memory"
+_NO_GRADIENT = "[forward] got no gradient"
 
 
 class _Buckets:
@@ -247,7 +249,8 @@ class _Engine:
         for (place, name), known in zip(self._places, self._buffers):
             if place.get(name) is not known:
                 self._list_buffers()
-                self.context.set_buffers(self._buffers)
+                named = dict(self.module.named_buffers())
+                self.context.set_buffers(list(named), list(named.values()))
                 break
         if self._is_sharded and torch.is_grad_enabled():
             self._check_members()
@@ -261,7 +264,13 @@ class _Engine:
             args, kwargs = map_tensors(
                 (args, kwargs), lambda t: t.to(kind) if t.dtype == torch.float32 else t
             )
-        forward = self.context.begin_forward()
+        try:
+            forward = self.context.begin_forward()
+        except UsageError as error:
+            if _NO_GRADIENT in str(error):
+                # Of a parameter that is the module's no more.
+                self.context.check_unchanged("forward", parameter_set(self.module))
+            raise
         self._thread.is_inside = True
         ddp: Any = torch.nn.parallel.DistributedDataParallel
         before, ddp._active_ddp_module = ddp._active_ddp_module, self._buckets
@@ -427,6 +436,11 @@ def _as_of_ddp() -> dict[str, Any]:
     }
 
 
+def _own_compiler_config(prepared: Any) -> NoReturn:
+    # Torch's compiler takes a module that has it for one of its own.
+    raise AttributeError("get_compiler_config")
+
+
 def _keep_out_of_graphs(function: Callable) -> Callable:
     """Torch's compiler passes this frame over and compiles those inside of it, as its own `skip`
     asks for, which is slow to import."""
@@ -498,8 +512,28 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
         for name, member in _as_of_ddp().items():
             if not hasattr(kind, name):
                 members[name] = member
+        if _is_compiled_kind(kind):
+            members["get_compiler_config"] = property(_own_compiler_config)
     _types[key] = made = subclass(base, kind, members)
     return made
+
+
+class _StandIn:
+    """Comes before the user's metaclass in the one of types of this module: `class Sub(type(model))`
+    is a subclass of the user's class."""
+
+    def __new__(cls, name: str, bases: tuple, members: dict[str, Any], **kwargs: Any) -> Any:
+        if "_accelerate_kind" in members:
+            return super().__new__(cls, name, bases, members, **kwargs)  # type: ignore[call-arg]
+        users = tuple(
+            base._accelerate_kind if issubclass(base, _Retyped) else base for base in bases
+        )
+        return types.new_class(name, users, kwargs, lambda made: made.update(members))
+
+
+@functools.cache
+def _metaclass_over(kind: type) -> type:
+    return type(kind.__name__, (_StandIn, kind), {})
 
 
 def subclass(base: type, kind: type, members: dict[str, Any]) -> type:
@@ -510,7 +544,7 @@ def subclass(base: type, kind: type, members: dict[str, Any]) -> type:
         "__doc__": kind.__doc__,
         "_accelerate_kind": kind,
     }
-    return type(kind)(kind.__name__, (base, kind), as_users | members)
+    return _metaclass_over(type(kind))(kind.__name__, (base, kind), as_users | members)
 
 
 def set_type(module: Any, kind: type) -> None:
@@ -566,9 +600,13 @@ _compiled: weakref.WeakKeyDictionary[Any, torch.nn.Module] = weakref.WeakKeyDict
 
 def is_compiled_module(module: Any) -> bool:
     """Whether `torch.compile` made this module."""
+    return _is_compiled_kind(module.__class__)
+
+
+def _is_compiled_kind(kind: type) -> bool:
     # The compiler is slow to import; where nobody has, nothing is compiled.
     compiler = sys.modules.get("torch._dynamo.eval_frame")
-    return compiler is not None and isinstance(module, compiler.OptimizedModule)
+    return compiler is not None and issubclass(kind, compiler.OptimizedModule)
 
 
 def _prepared_in(model: Any) -> torch.nn.Module | None:

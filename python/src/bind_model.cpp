@@ -141,7 +141,20 @@ void bind_model(py::module_& module) {
           },
           py::arg("keep"),
           release)
-      .def("set_buffers", &ModelContext::set_buffers, py::arg("buffers"))
+      .def(
+          "set_buffers",
+          &ModelContext::set_buffers,
+          py::arg("names"),
+          py::arg("buffers"))
+      .def(
+          "check_unchanged",
+          [](const ModelContext& context,
+             const std::string& where,
+             const ParameterSet& now) {
+            context.as_prepared.check_unchanged(where, now);
+          },
+          py::arg("where"),
+          py::arg("now"))
       .def("prepare_again", &ModelContext::prepare_again, py::arg("now"))
       .def(
           "no_sync",

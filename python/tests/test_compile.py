@@ -92,15 +92,15 @@ class Net(torch.nn.Module):
         return self.layers(x)
 
 
-def check(is_compiled_first, is_torchs):
+def check(order, is_torchs):
     torch.manual_seed(0)
     net = Net().layers if is_torchs else Net()
     torch._dynamo.reset()
     graphs.clear()
-    if is_compiled_first:
-        model = accelerator.prepare(torch.compile(net, backend=backend))
-    else:
-        model = torch.compile(accelerator.prepare(net), backend=backend)
+    model = net
+    for step in order.split():
+        compiles = step == "compile"
+        model = torch.compile(model, backend=backend) if compiles else accelerator.prepare(model)
     torch.manual_seed(rank)
     x = torch.randn(4, 300)
     own = local_gradient(net, x)
@@ -125,12 +125,13 @@ def check(is_compiled_first, is_torchs):
 
 
 # 2 MiB of parameters in buckets of 1 MiB: a graph for each.
-answer([check(first, torchs) > 1 for first in (True, False) for torchs in (True, False)])
+orders = ("compile prepare", "prepare compile", "compile prepare compile")
+answer([check(order, torchs) > 1 for order in orders for torchs in (True, False)])
 """
 
 
 def test_accumulation_and_buckets_reach_compiled_models_on_two_processes(tmp_path):
-    assert ranks.run_ours(TWO, tmp_path) == [[True] * 4] * 2
+    assert ranks.run_ours(TWO, tmp_path) == [[True] * 6] * 2
 
 
 # --- by the launcher ----------------------------------------------------------------------------

@@ -170,6 +170,9 @@ def test_gradients_that_do_not_meet_are_said_once_and_refused_in_debug_mode(tmp_
     assert said == [], said
     said = backward(accelerator.unwrap_model(ours))
     assert len(said) == 1 and "gradients of 'model' did not meet" in said[0], said
+    assert backward(accelerator.unwrap_model(ours)) == [], "it was said"
+    said = backward(copy.deepcopy(ours))
+    assert len(said) == 1 and "reaches no prepared model" in said[0], said
     assert backward(copy.deepcopy(ours)) == [], "it was said"
     answer("said")
     """
@@ -184,6 +187,33 @@ def test_gradients_that_do_not_meet_are_said_once_and_refused_in_debug_mode(tmp_
     result = ranks.run(ranks.LAUNCH, folder, script, ACCELERATE_DEBUG_MODE="1")
     assert result.returncode != 0
     assert "[backward] got a loss that reaches no prepared model" in result.stderr
+
+
+def test_gradients_that_do_not_meet_are_said_for_each_model(tmp_path):
+    script = """
+    import torch, warnings
+    from accelerate import Accelerator
+
+    def said_by(loss):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            accelerator.backward(loss.sum())
+        return [str(w.message).partition(":")[0] for w in said if "[backward]" in str(w.message)]
+
+    accelerator = Accelerator()
+    nets = [torch.nn.Linear(2, 1) for _ in range(4)]
+    *trained, beside = nets
+    accelerator.prepare(*trained)
+    x = torch.ones(1, 2)
+    losses = [beside(x), nets[1](x), nets[0](x), nets[0](x) + nets[1](x) + nets[2](x), beside(x)]
+    answer([said_by(loss) for loss in losses])
+    """
+    stayed = "[backward] gradients of '{}' did not meet those of the other processes"
+    first, second = ranks.run_ours(script, tmp_path)
+    assert first == second
+    assert "reaches no prepared model" in first[0].pop()
+    names = ("model_1", "model", "model_2")
+    assert first == [[], *([stayed.format(name)] for name in names), []]
 
 
 def test_a_model_that_was_evaluated_first_trains_together(tmp_path):
@@ -445,3 +475,75 @@ def test_masters_train_as_the_same_arithmetic_by_hand(tmp_path):
         assert got[:3] == ["torch.float32", "torch.bfloat16", "torch.float32"]
         assert got[3:7] == [True, True, True, False]
         assert "whose parameters have masters" in got[7]
+
+
+def test_parameters_that_were_made_anew_are_named(tmp_path):
+    script = """
+    import torch
+    from torch.nn.utils import parametrize
+    from accelerate import Accelerator
+
+    class Twice(torch.nn.Module):
+        def forward(self, weight):
+            return weight * 2
+
+    def message_of(work):
+        try:
+            work()
+        except Exception as error:
+            return f"{type(error).__name__} {error}"
+
+    accelerator = Accelerator()
+    x = torch.ones(1, 3)
+    model = accelerator.prepare(torch.nn.Linear(3, 2))
+    parametrize.register_parametrization(model, "weight", Twice())
+    said = [message_of(lambda: accelerator.backward(model(x).sum()))]
+    other = accelerator.prepare(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)))
+    other[1].weight = torch.nn.Parameter(torch.ones(1, 2))
+    accelerator.backward(other(x).sum())
+    said.append(message_of(lambda: other(x)))
+    answer(said)
+    """
+    for anew, replaced in ranks.run_ours(script, tmp_path):
+        assert anew.startswith("UsageError [backward] the gradient of 'weight' did not meet")
+        assert replaced.startswith("UsageError [forward]")
+        assert "'1.weight' was replaced by another tensor since" in replaced
+        assert "\n" not in anew + replaced
+
+
+def test_buffers_that_changed_are_rank_0s_or_named(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+
+    class Caching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.register_buffer("cache", None)
+
+        def forward(self, x):
+            if self.cache is None:
+                self.cache = torch.full((len(x),), float(accelerator.process_index + 5))
+            return self.layer(x)
+
+    accelerator = Accelerator()
+
+    def train(num_rows):
+        net = Caching()
+        model = accelerator.prepare(net)
+        for _ in range(2):
+            accelerator.backward(model(torch.ones(num_rows, 3)).sum())
+            model = accelerator.prepare(net)
+        return net.cache.tolist()
+
+    values = train(2)
+    try:
+        train(2 + accelerator.process_index)
+    except Exception as error:
+        answer([values, type(error).__name__, str(error)])
+    """
+    for values, kind, message in ranks.run_ours(script, tmp_path):
+        assert values == [5.0, 5.0]
+        assert kind == "MismatchError" and "\n" not in message
+        assert "'cache' is now Float[2]" in message and "'cache' is now Float[3]" in message

@@ -170,6 +170,57 @@ def test_buffers_may_come_and_go(pair):
     prepared(torch.ones(1, 3))
 
 
+class Caching(torch.nn.Module):
+    def __init__(self, first: torch.Tensor | None, then: torch.Tensor | None) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+        self.register_buffer("cache", first, persistent=False)
+        self.register_buffer("seen", torch.zeros(()))
+        self.then = then
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache = self.then
+        return self.layer(x) if self.cache is None else self.layer(x * self.cache.sum())
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(None, torch.ones(3)), (torch.ones(1), torch.ones(4)), (torch.ones(2), None)],
+    ids=["filled", "grown", "put away"],
+)
+def test_a_module_whose_forward_changed_its_buffers_is_prepared_again(accelerator, first, then):
+    net = Caching(first, then)
+    prepared = accelerator.prepare(net)
+    x = torch.ones(2, 3)
+    prepared(x)
+    assert accelerator.prepare(net) is prepared
+    for _ in range(2):
+        accelerator.backward(prepared(x).sum())
+        net.zero_grad()
+    assert torch.equal(
+        prepared(x).detach(), as_torch_computes(accelerator, lambda: net(x).detach())
+    )
+    state = accelerator._run.state.state_dict()
+    names = {name.removeprefix("model.") for name in state if name.startswith("model.")}
+    assert names - {"is_here"} == set(net.state_dict())
+
+
+def test_a_class_of_the_users_comes_of_a_prepared_ones_type(accelerator, pair):
+    _, prepared = pair
+
+    class Sub(type(prepared)):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).parts["y"][0] * 2
+
+    made = Sub()
+    assert type(made) is Sub and Sub.__mro__ == (Sub, Net, *Net.__mro__[1:])
+    x = torch.ones(1, 3)
+    assert torch.equal(made(x), made.layer(x) * 4)
+    twice = accelerator.prepare(made)
+    assert accelerator.unwrap_model(twice) is made
+    assert torch.equal(twice(x), as_torch_computes(accelerator, lambda: made(x)))
+
+
 def test_a_shallow_copy_is_the_users_own(pair):
     net, prepared = pair
     copied = copy.copy(prepared)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The meeting point: a store that rank 0 holds.
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -50,6 +52,32 @@ void keep_listening(int port, StorePtr store) {
   servers.stores.emplace(port, std::move(store));
 }
 
+/// c10d takes no time at all for any.
+std::chrono::milliseconds time_left(const Deadline& deadline) {
+  return std::max(deadline.left(), std::chrono::milliseconds(1));
+}
+
+// c10d looks at its timeout between attempts, each of which may take all of it,
+// with pauses that grow: three times as long altogether.
+StorePtr reach_store(
+    const std::string& address,
+    c10d::TCPStoreOptions options,
+    const Deadline& deadline) {
+  constexpr std::chrono::milliseconds kShortest(100);
+  while (true) {
+    options.timeout = std::max(deadline.left() / 4, kShortest);
+    const Deadline attempt(options.timeout);
+    try {
+      return c10::make_intrusive<c10d::TCPStore>(address, options);
+    } catch (const std::exception&) {
+      // What c10d does not try again itself is no matter of time.
+      if (attempt.left().count() > 0 || deadline.left().count() == 0) {
+        throw;
+      }
+    }
+  }
+}
+
 StorePtr open_store(
     const ProcessEnvironment& environment,
     const Deadline& deadline) {
@@ -59,12 +87,11 @@ StorePtr open_store(
   options.port = static_cast<uint16_t>(rendezvous.port);
   options.isServer = topology.rank == 0 && !rendezvous.is_hosted;
   options.waitWorkers = false;
-  options.timeout = deadline.left();
   // Later groups of this process find the server of the first.
   options.multiTenant = true;
   try {
-    auto store =
-        c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
+    auto store = reach_store(rendezvous.address, options, deadline);
+    store->setTimeout(time_left(deadline));
     if (options.isServer) {
       keep_listening(rendezvous.port, store);
     }
@@ -123,7 +150,7 @@ StorePtr meet(const ProcessEnvironment& environment, const Deadline& deadline) {
       next_group_name(environment.rendezvous),
       open_store(environment, deadline));
   const auto& topology = environment.topology;
-  roll_call(*store, topology.rank, topology.world_size, deadline.left());
+  roll_call(*store, topology.rank, topology.world_size, time_left(deadline));
   return store;
 }
 

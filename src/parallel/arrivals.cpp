@@ -77,6 +77,11 @@ int64_t Arrivals::begin_backward() {
   return num_before;
 }
 
+bool Arrivals::is_hooked(size_t place, const at::Tensor& parameter) const {
+  return torch::autograd::impl::try_get_grad_accumulator(parameter) ==
+         hooked_[place].first;
+}
+
 bool Arrivals::is_known() const {
   return counts_->is_known;
 }

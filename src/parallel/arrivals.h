@@ -35,6 +35,9 @@ class Arrivals {
   /// The thread that trains begins a backward: the last of one gradient for
   /// each parameter is told to the clock of its steps. Returns `num_arrived()`.
   int64_t begin_backward();
+  /// False where torch has made another accumulator for the parameter at that
+  /// place, as it does when its memory is set: nothing arrives any more.
+  bool is_hooked(size_t place, const at::Tensor& parameter) const;
   /// False where a compiled backward runs without hooks.
   bool is_known() const;
 

@@ -103,12 +103,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       : ParallelEngine(MemoryLayout(arguments.memory)),
         group_(arguments.group),
         options_(options),
-        model_(arguments.model) {
+        model_(arguments.model),
+        buffers_(arguments.model) {
     for (const auto& parameter : model_.parameters) {
       parameters_.push_back(parameter.detach());
     }
     share("broadcast of parameters", parameters_, 0);
-    share("broadcast of buffers", model_.buffers, 0);
+    buffers_.share(group_, 0);
     make_reducer();
     notifier_->on_backward = [this] { on_backward(); };
   }
@@ -154,7 +155,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       // Buckets are laid out anew once, in the order gradients arrived in,
       // which ranks tell each other.
       if (reducer_->should_rebuild_buckets()) {
-        agree_on_forward();
+        agree_on(kForward);
       }
       group_.guard("forward", [&] {
         name_unused_parameters(names_, [&] {
@@ -192,8 +193,10 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
   }
 
-  void set_buffers(const std::vector<at::Tensor>& buffers) override {
-    model_.buffers = buffers;
+  void set_buffers(
+      const std::vector<std::string>& names,
+      const std::vector<at::Tensor>& buffers) override {
+    buffers_.set(names, buffers);
   }
   void set_sync(bool sync) override { sync_ = sync; }
   bool sync() const override { return sync_; }
@@ -217,6 +220,11 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       return;
     }
     const auto num_arrived = arrivals_->num_arrived();
+    const auto num_awaited = static_cast<int64_t>(trained_.size());
+    const bool have_all_come = num_arrived - num_at_await_ >= num_awaited;
+    if (sync_ && is_awaiting_ && !have_all_come) {
+      check_hooks();
+    }
     if (num_arrived == num_before_) {
       arrival_ = GradientArrival::kNone;
       return;
@@ -224,9 +232,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     arrival_ = !sync_ || is_awaiting_ ? GradientArrival::kMet
                                       : GradientArrival::kStayed;
     // Where parameters may go unused, the reducer knows which it waits for.
-    const auto num_awaited = static_cast<int64_t>(trained_.size());
-    if (sync_ && is_awaiting_ &&
-        (finds_unused() || num_arrived - num_at_await_ >= num_awaited)) {
+    if (sync_ && is_awaiting_ && (finds_unused() || have_all_come)) {
       end_reduction();
     }
   }
@@ -281,7 +287,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   size_t num_layouts() const override { return num_layouts_; }
   bool shares_buffers_next() const override {
     return options_.broadcast_buffers && buffers_may_differ_ &&
-           !model_.buffers.empty();
+           !buffers_.tensors().empty();
   }
   void set_shares_buffers_next(bool shares) override {
     buffers_may_differ_ = shares;
@@ -334,13 +340,30 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void share_all(int root) override {
     share("broadcast of parameters", parameters_, root);
     if (options_.broadcast_buffers) {
-      share("broadcast of buffers", model_.buffers, root);
+      buffers_.share(group_, root);
     }
   }
 
  private:
   bool finds_unused() const {
     return options_.find_unused_parameters || options_.static_graph;
+  }
+
+  void check_hooks() {
+    for (size_t i = 0; i < trained_.size(); ++i) {
+      if (!arrivals_->is_hooked(i, trained_[i])) {
+        // Said once: the next forward hooks what is there then.
+        is_awaiting_ = false;
+        is_abandoned_ = true;
+        throw UsageError(str_cat(
+            "[backward] the gradient of '",
+            names_[i],
+            "' did not meet those of the other processes: torch has made the "
+            "parameter anew since prepare, as torch.nn.utils.parametrize and "
+            "conversions do; change modules before prepare, or prepare with a "
+            "new Accelerator"));
+      }
+    }
   }
 
   void await_gradients() {
@@ -378,9 +401,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   /// Before ranks tell each other something in a forward. Ranks that join may
   /// be elsewhere, and after the end of training a forward is this rank's own.
-  void agree_on_forward() const {
+  void agree_on(const std::string& operation) const {
     if (!join_ && !group_.is_shut_down()) {
-      agree_on_text(group_, kForward, "");
+      agree_on_text(group_, operation, "");
     }
   }
 
@@ -388,10 +411,10 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   // validate with different numbers of batches.
   void share_buffers(int root, bool trains) {
     if (options_.broadcast_buffers && buffers_may_differ_) {
-      if (!model_.buffers.empty()) {
-        agree_on_forward();
+      if (buffers_.is_shared()) {
+        agree_on(buffers_.name(kForward));
       }
-      share("broadcast of buffers", model_.buffers, root);
+      buffers_.share(group_, root);
     }
     buffers_may_differ_ = trains;
   }
@@ -428,7 +451,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   // that it had. Before the first reduction, as ranks come here together then;
   // rank 0's count, as another may have lost its part of a checkpoint.
   void share_order() {
-    agree_on_forward();
+    agree_on(kForward);
     const auto num_trained = static_cast<int64_t>(trained_.size());
     auto order = loaded_order_.empty() ? at::full({num_trained}, -1, at::kLong)
                                        : at::tensor(loaded_order_, at::kLong);
@@ -664,6 +687,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   ProcessGroup group_;
   DdpOptions options_;
   ParameterSet model_;
+  SharedBuffers buffers_;
   /// All of them, frozen ones too, without their graph.
   std::vector<at::Tensor> parameters_;
   /// Those of the model that were frozen when it was prepared.

@@ -73,7 +73,9 @@ class ACCELERATE_API ParallelEngine
   virtual void after_forward(std::span<at::Tensor* const> /*outputs*/) {}
   virtual void abandon_forward() {}
   /// The model's buffers are other tensors from now on.
-  virtual void set_buffers(const std::vector<at::Tensor>& /*buffers*/) {}
+  virtual void set_buffers(
+      const std::vector<std::string>& /*names*/,
+      const std::vector<at::Tensor>& /*buffers*/) {}
 
   // --- backward -------------------------------------------------------------
   /// Around every backward of the run, also one that does not reach this model.

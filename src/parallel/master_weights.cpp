@@ -66,8 +66,10 @@ class MasterEngine final : public ParallelEngine {
     inner_->after_forward(outputs);
   }
   void abandon_forward() override { inner_->abandon_forward(); }
-  void set_buffers(const std::vector<at::Tensor>& buffers) override {
-    inner_->set_buffers(buffers);
+  void set_buffers(
+      const std::vector<std::string>& names,
+      const std::vector<at::Tensor>& buffers) override {
+    inner_->set_buffers(names, buffers);
   }
 
   void before_backward() override {

@@ -31,15 +31,15 @@ class ShardEngine final : public ParallelEngine {
         whole_(
             arguments.group,
             split_parameters(arguments.model, options).whole),
-        gathers_(model_, [this] { gradients_->start_due_reduction(); }) {
+        gathers_(model_, [this] { gradients_->start_due_reduction(); }),
+        buffers_(arguments.model) {
     const at::NoGradGuard no_grad;
     while (model_.add_unit()) {
       if (model_.is_gathered()) {
         gathers_.add_unit();
       }
     }
-    broadcast_tensors(
-        model_.everyone(), "broadcast of buffers", all_.buffers, 0);
+    buffers_.share(model_.everyone(), 0);
     gradients_.emplace(model_);
     for (size_t i = 0; i < all_.parameters.size(); ++i) {
       if (!all_.parameters[i].requires_grad()) {
@@ -80,8 +80,10 @@ class ShardEngine final : public ParallelEngine {
       gathers_.abandon_pass();
     }
   }
-  void set_buffers(const std::vector<at::Tensor>& buffers) override {
-    all_.buffers = buffers;
+  void set_buffers(
+      const std::vector<std::string>& names,
+      const std::vector<at::Tensor>& buffers) override {
+    buffers_.set(names, buffers);
   }
 
   // --- backward -------------------------------------------------------------
@@ -266,11 +268,10 @@ class ShardEngine final : public ParallelEngine {
   // As DDP: once after a forward that changed them.
   void share_buffers(bool trains) {
     const auto& group = model_.everyone();
-    const auto& buffers = all_.buffers;
-    if (buffers_may_differ_ && !buffers.empty() && !group.is_shut_down()) {
-      announce(group, "forward of a prepared model");
+    if (buffers_may_differ_ && buffers_.is_shared() && !group.is_shut_down()) {
+      announce(group, buffers_.name("forward of a prepared model"));
       settle(group);
-      broadcast_tensors(group, "broadcast of buffers", buffers, 0);
+      buffers_.share(group, 0);
     }
     buffers_may_differ_ = trains;
   }
@@ -298,6 +299,7 @@ class ShardEngine final : public ParallelEngine {
   std::optional<UnitGradients> gradients_;
   /// Into `all_`.
   std::vector<size_t> frozen_;
+  SharedBuffers buffers_;
   bool buffers_may_differ_ = true;
 };
 

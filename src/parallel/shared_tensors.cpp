@@ -40,6 +40,48 @@ void check_frozen(
   }
 }
 
+SharedBuffers::SharedBuffers(const ParameterSet& model) {
+  set(model.buffer_names, model.buffers);
+  shared_ = shapes_;
+  are_other_ = false;
+}
+
+void SharedBuffers::set(
+    const std::vector<std::string>& names,
+    const std::vector<at::Tensor>& tensors) {
+  tensors_ = tensors;
+  shapes_.clear();
+  for (size_t i = 0; i < names.size(); ++i) {
+    shapes_[names[i]] =
+        str_cat(c10::toString(tensors[i].scalar_type()), tensors[i].sizes());
+  }
+  are_other_ = shapes_ != shared_;
+}
+
+std::string SharedBuffers::name(const std::string& operation) const {
+  std::string changes;
+  if (are_other_) {
+    for (const auto& [name, shape] : shapes_) {
+      const auto before = shared_.find(name);
+      if (before == shared_.end() || before->second != shape) {
+        changes += str_cat(" whose buffer '", name, "' is now ", shape);
+      }
+    }
+    for (const auto& [name, shape] : shared_) {
+      if (!shapes_.contains(name)) {
+        changes += str_cat(" whose buffer '", name, "' is gone");
+      }
+    }
+  }
+  return operation + changes;
+}
+
+void SharedBuffers::share(const ProcessGroup& group, int root) {
+  broadcast_tensors(group, "broadcast of buffers", tensors_, root);
+  shared_ = shapes_;
+  are_other_ = false;
+}
+
 void broadcast_tensors(
     const ProcessGroup& group,
     const char* what,

@@ -39,14 +39,19 @@ void write_into(const std::string& name, Work&& work) {
 
 } // namespace
 
-void ModelContext::set_buffers(std::vector<at::Tensor> buffers) {
-  engine->set_buffers(buffers);
+void ModelContext::set_buffers(
+    std::vector<std::string> names,
+    std::vector<at::Tensor> buffers) {
+  engine->set_buffers(names, buffers);
+  model.buffer_names = std::move(names);
   model.buffers = std::move(buffers);
 }
 
 void ModelContext::prepare_again(ParameterSet now) {
-  as_prepared.check_unchanged(now);
-  set_buffers(std::move(now.buffers));
+  as_prepared.check_unchanged("prepare", now);
+  set_buffers(std::move(now.buffer_names), std::move(now.buffers));
+  model.tied = std::move(now.tied);
+  model.transient_buffers = std::move(now.transient_buffers);
 }
 
 StateDict ModelContext::state_dict() const {

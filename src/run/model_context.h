@@ -32,13 +32,18 @@ struct ACCELERATE_API ModelContext : Stateful {
   bool is_for_evaluation = false;
   /// Outputs of reduced precision are handed out as fp32.
   bool outputs_to_fp32 = true;
+  /// Whether gradients of it that did not meet were complained of.
+  bool is_said_to_stay = false;
   /// From the model's tensors, and from what is trained in their place.
   std::unordered_map<const c10::TensorImpl*, size_t> index_of;
 
   /// The model's buffers are other tensors from now on.
-  void set_buffers(std::vector<at::Tensor> buffers);
-  /// Throws `UsageError` naming the first tensor that came, went or changed
-  /// since the model was prepared; buffers may be other tensors.
+  void set_buffers(
+      std::vector<std::string> names,
+      std::vector<at::Tensor> buffers);
+  /// Throws `UsageError` naming the first parameter that came, went or changed
+  /// since the model was prepared. Buffers are from now on what they are: a
+  /// forward may have filled one, replaced it or put it away.
   void prepare_again(ParameterSet now);
 
   StateDict state_dict() const override;

@@ -423,36 +423,40 @@ void TrainingRun::check_weights() const {
   }
 }
 
-void TrainingRun::check_arrivals() const {
+void TrainingRun::check_arrivals() {
+  // Each once: people step another model on purpose, to compare.
+  const auto complain = [&](bool& is_said, const std::string& what) {
+    if (!complain_) {
+      throw UsageError(what);
+    }
+    if (!std::exchange(is_said, true)) {
+      complain_(what);
+    }
+  };
   bool has_come = false;
-  std::string what;
   for (const auto& model : living_models()) {
     const auto arrival = model->engine->arrival();
     has_come = has_come || (arrival != GradientArrival::kNone &&
                             !model->engine->is_local());
     if (arrival == GradientArrival::kStayed) {
-      what = str_cat(
-          "[backward] gradients of '",
-          state_->name_of(*model),
-          "' did not meet those of the other processes: the loss was computed "
-          "with the module itself, or is run backward again without another "
-          "forward; compute it with the model that prepare() gave back, once "
-          "for each backward");
+      complain(
+          model->is_said_to_stay,
+          str_cat(
+              "[backward] gradients of '",
+              state_->name_of(*model),
+              "' did not meet those of the other processes: the loss was "
+              "computed with the module itself, or is run backward again "
+              "without another forward; compute it with the model that "
+              "prepare() gave back, once for each backward"));
     }
   }
   if (!has_come) {
-    what =
+    complain(
+        is_said_to_reach_none_,
         "[backward] got a loss that reaches no prepared model, so that what it "
         "trains differs between processes; compute it with the model that "
-        "prepare() gave back";
+        "prepare() gave back");
   }
-  if (what.empty()) {
-    return;
-  }
-  if (!complain_) {
-    throw UsageError(what);
-  }
-  complain_(what);
 }
 
 JoinGuard TrainingRun::begin_join(

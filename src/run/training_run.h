@@ -174,7 +174,8 @@ class ACCELERATE_API TrainingRun {
 
   /// A loss of a model that was called without its context, or of none that was
   /// prepared, is a `UsageError` unless there is something else to do with what
-  /// would be said. Then a process on its own does not look.
+  /// would be said, once for each model. Then a process on its own does not
+  /// look.
   void on_raw_loss(Complain complain) { complain_ = std::move(complain); }
 
   using RunAutograd = std::function<void(const at::Tensor& loss)>;
@@ -293,7 +294,7 @@ class ACCELERATE_API TrainingRun {
       std::optional<at::ScalarType> weights);
   /// Whether the gradients of the backward that has ended met those of the
   /// other ranks.
-  void check_arrivals() const;
+  void check_arrivals();
   /// Whether all ranks have the same weights.
   void check_weights() const;
   /// The scale moves as the last steps ask; gradients that are left follow it.
@@ -330,6 +331,8 @@ class ACCELERATE_API TrainingRun {
   std::vector<std::weak_ptr<OptimizerStep>> optimizers_;
   bool has_models_ = false;
   Complain complain_;
+  /// Whether a loss that reaches no prepared model was complained of.
+  bool is_said_to_reach_none_ = false;
   bool trigger_ = false;
   /// Of the runs before in this thread.
   StepTimes times_before_;

@@ -27,9 +27,14 @@ auto find(const Entries& entries, const std::string& name) {
   });
 }
 
-[[noreturn]] void refuse(const std::string& name, const std::string& change) {
+[[noreturn]] void refuse(
+    const std::string& where,
+    const std::string& name,
+    const std::string& change) {
   throw UsageError(str_cat(
-      "[prepare] got a module that was prepared before, but '",
+      '[',
+      where,
+      "] got a module that was prepared before, but '",
       name,
       "' ",
       change,
@@ -47,25 +52,24 @@ std::vector<ParameterSnapshot::Entry> ParameterSnapshot::entries_of(
     entries.push_back(
         {model.names[i], describe(parameter), parameter.unsafeGetTensorImpl()});
   }
-  for (size_t i = 0; i < model.buffer_names.size(); ++i) {
-    entries.push_back(
-        {model.buffer_names[i], describe(model.buffers[i]), nullptr});
-  }
   return entries;
 }
 
 ParameterSnapshot::ParameterSnapshot(const ParameterSet& model)
     : entries_(entries_of(model)) {}
 
-void ParameterSnapshot::check_unchanged(const ParameterSet& now) const {
+void ParameterSnapshot::check_unchanged(
+    const std::string& where,
+    const ParameterSet& now) const {
   const auto current = entries_of(now);
   for (const auto& before : entries_) {
     const auto found = find(current, before.name);
     if (found == current.end()) {
-      refuse(before.name, "was removed");
+      refuse(where, before.name, "was removed");
     }
     if (found->description != before.description) {
       refuse(
+          where,
           before.name,
           str_cat(
               "changed from (",
@@ -75,12 +79,12 @@ void ParameterSnapshot::check_unchanged(const ParameterSet& now) const {
               ")"));
     }
     if (found->identity != before.identity) {
-      refuse(before.name, "was replaced by another tensor");
+      refuse(where, before.name, "was replaced by another tensor");
     }
   }
   for (const auto& entry : current) {
     if (find(entries_, entry.name) == entries_.end()) {
-      refuse(entry.name, "was added");
+      refuse(where, entry.name, "was added");
     }
   }
 }

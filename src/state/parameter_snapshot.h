@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's tensors were like at one moment.
+// What a model's parameters were like at one moment.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace accelerate {
 
-/// Names, shapes, dtypes and devices of parameters and buffers, which of the
-/// parameters are trained, and which tensors they are; a forward may put
-/// another tensor in the place of a buffer. Keeps no tensor alive.
+/// Names, shapes, dtypes and devices of parameters, which of them are trained,
+/// and which tensors they are. Keeps no tensor alive.
 class ACCELERATE_API ParameterSnapshot {
  public:
   ParameterSnapshot() = default;
   explicit ParameterSnapshot(const ParameterSet& model);
 
-  /// Throws `UsageError` naming the first tensor that came, went or changed.
-  void check_unchanged(const ParameterSet& now) const;
+  /// Throws `UsageError` naming the first parameter that came, went or changed;
+  /// `where` is what found out.
+  void check_unchanged(const std::string& where, const ParameterSet& now) const;
 
  private:
   struct Entry {

@@ -64,7 +64,9 @@ void OptimizerSharder::after_forward(std::span<at::Tensor* const> outputs) {
   calls["outputs"] += static_cast<int>(outputs.size());
 }
 
-void OptimizerSharder::set_buffers(const std::vector<at::Tensor>& buffers) {
+void OptimizerSharder::set_buffers(
+    const std::vector<std::string>& /*names*/,
+    const std::vector<at::Tensor>& buffers) {
   ++calls["set_buffers"];
   buffers_ = buffers;
 }

@@ -22,7 +22,9 @@ class OptimizerSharder final : public ParallelEngine {
   bool wants_outputs() const override { return true; }
   void after_forward(std::span<at::Tensor* const> outputs) override;
   void abandon_forward() override { ++calls["abandon_forward"]; }
-  void set_buffers(const std::vector<at::Tensor>& buffers) override;
+  void set_buffers(
+      const std::vector<std::string>& names,
+      const std::vector<at::Tensor>& buffers) override;
   void before_backward() override { ++calls["before_backward"]; }
   /// Where a window ends: sums the gradients and gives the slices theirs.
   void after_backward() override;
