@@ -66,6 +66,8 @@ for epoch in range(begin // len(loader), 3):
             accelerator.save_state(
                 f"{told['folder']}/step_{num_steps}", asynchronous=told["asynchronous"]
             )
+# A forked rank ends without what a process does at its end.
+accelerator.wait_for_save()
 
 
 def digest(value):
