@@ -32,6 +32,7 @@ constexpr auto kBetweenQuestions = 1000ms;
 constexpr const char* kPrefix = "hangs";
 // What came of a question.
 constexpr const char* kSaid = "said";
+constexpr const char* kSaidOfSlow = "said, and a rank is slow";
 constexpr const char* kNotSaid = "not said";
 
 bool is_between_processes(const StorePtr& store) {
@@ -289,11 +290,11 @@ void HangExchange::Talk::hear_verdict(c10d::Store& store) {
   }
   const std::string verdict = key("verdict", answered->round);
   if (store.check({verdict})) {
-    const bool was_said = text_of(store.get(verdict)) == kSaid;
-    if (was_said && answered->since) {
-      Watchdog::note_told(*membership, *answered->since, false);
+    const auto said = text_of(store.get(verdict));
+    if (said != kNotSaid && answered->since) {
+      Watchdog::note_told(*membership, *answered->since, false, said == kSaid);
     } else if (answered->was_due) {
-      Watchdog::note_nothing_told(*membership);
+      Watchdog::instance().note_nothing_told(*membership);
     }
     answered.reset();
   } else if (Watchdog::Clock::now() > answered->end) {
@@ -332,15 +333,20 @@ void HangExchange::Talk::print(c10d::Store& store) {
   const double threshold =
       std::chrono::duration<double>(membership->threshold).count();
   const auto since = watchdog.waits_since(*membership);
-  const bool says = is_hang(reports, silent, threshold) && since &&
-                    watchdog.is_due(*membership);
-  store.set(key("verdict", round), bytes_of(says ? kSaid : kNotSaid));
+  const bool says = since && watchdog.has_news(*membership, reports, silent);
+  const bool is_settled = !names_slow_rank(reports, threshold);
+  store.set(
+      key("verdict", round),
+      bytes_of(
+          !says        ? kNotSaid
+          : is_settled ? kSaid
+                       : kSaidOfSlow));
   answered.reset();
   if (says) {
     Watchdog::say(describe_hang(reports, silent, threshold));
-    Watchdog::note_told(*membership, *since, true);
+    Watchdog::note_told(*membership, *since, true, is_settled);
   } else {
-    Watchdog::note_nothing_told(*membership);
+    watchdog.note_nothing_told(*membership);
   }
 }
 

@@ -119,15 +119,30 @@ bool differ(
          });
 }
 
+bool is_there(const RankReport& report, const Expected& expected) {
+  return Expected{report.operation, report.number} == expected;
+}
+
+// One that others wait for in a backward computes.
+bool waits_for_others(const RankReport& report, const Expected& expected) {
+  return report.waits &&
+         (is_there(report, expected) || report.part != Part::kBackward);
+}
+
+bool is_slow(
+    const RankReport& report,
+    const Expected& expected,
+    double threshold) {
+  return !waits_for_others(report, expected) && report.seconds < threshold;
+}
+
 std::string
 describe(const RankReport& report, const Expected& expected, double threshold) {
   const std::string moved = seconds_text(report.seconds);
-  const bool is_there = Expected{report.operation, report.number} == expected;
-  // One that others wait for in a backward computes.
-  if (report.waits && (is_there || report.part != Part::kBackward)) {
+  if (waits_for_others(report, expected)) {
     std::string what = str_cat(
         "in ", report.operation, ", collective ", report.number, ", for ");
-    if (is_there) {
+    if (is_there(report, expected)) {
       return str_cat("waiting ", what, moved);
     }
     const bool is_shape =
@@ -143,7 +158,7 @@ describe(const RankReport& report, const Expected& expected, double threshold) {
   if (report.number > 0) {
     doing += str_cat("; collective ", report.number, " was its last");
   }
-  return report.seconds < threshold
+  return is_slow(report, expected, threshold)
              ? str_cat(doing, "; slow, not missing: it moved ", moved, " ago")
              : str_cat(doing, "; it has not moved for ", moved);
 }
@@ -226,6 +241,13 @@ bool is_hang(
   });
 }
 
+bool names_slow_rank(const std::vector<RankReport>& reports, double threshold) {
+  const auto expected = expected_of(reports);
+  return std::any_of(reports.begin(), reports.end(), [&](const auto& one) {
+    return is_slow(one, expected, threshold);
+  });
+}
+
 std::string describe_hang(
     const std::vector<RankReport>& reports,
     const std::vector<SilentRank>& silent,
@@ -238,9 +260,7 @@ std::string describe_hang(
       alike;
   double longest = 0;
   for (const auto& report : reports) {
-    const bool is_there =
-        report.waits && Expected{report.operation, report.number} == expected;
-    alike[{!is_there,
+    alike[{!(report.waits && is_there(report, expected)),
            report.operation,
            report.number,
            place_of(report.stack),

@@ -61,6 +61,12 @@ ACCELERATE_API bool is_hang(
     const std::vector<SilentRank>& silent,
     double threshold);
 
+/// Whether a message would call a rank slow: what it says of that rank need not
+/// stay true.
+ACCELERATE_API bool names_slow_rank(
+    const std::vector<RankReport>& reports,
+    double threshold);
+
 /// The one message for a collective that waits: who waits in what, who is
 /// elsewhere and where, who does not answer. Ranks that say the same share a
 /// line. One that moved within `threshold` seconds is called slow.

@@ -268,20 +268,44 @@ bool Watchdog::is_due(const Membership& membership) {
   return since && membership.threshold.count() > 0 &&
          now - *since >= membership.threshold &&
          now.time_since_epoch().count() >= membership.quiet_until &&
-         since->time_since_epoch().count() != membership.told_of;
+         (since->time_since_epoch().count() != membership.told_of ||
+          !membership.is_settled);
+}
+
+bool Watchdog::has_news(
+    const Membership& membership,
+    const std::vector<RankReport>& reports,
+    const std::vector<SilentRank>& silent) {
+  const double threshold = seconds_from(membership.threshold);
+  const auto since = waits_since(membership);
+  const bool was_told =
+      since && since->time_since_epoch().count() == membership.told_of;
+  return is_due(membership) && is_hang(reports, silent, threshold) &&
+         !(was_told && names_slow_rank(reports, threshold));
+}
+
+// Each question stays in the store: of a wait of hours there are few.
+void Watchdog::be_quiet_after(Membership& membership, Clock::duration waited) {
+  const auto quiet = std::max<Clock::duration>(waited, membership.threshold);
+  membership.quiet_until = (Clock::now() + quiet).time_since_epoch().count();
 }
 
 void Watchdog::note_told(
     Membership& membership,
     Clock::time_point since,
-    bool by_this_rank) {
+    bool by_this_rank,
+    bool is_settled) {
+  if (!is_settled) {
+    be_quiet_after(membership, Clock::now() - since);
+  }
+  membership.is_settled = is_settled;
   membership.told_of = since.time_since_epoch().count();
   membership.has_spoken = by_this_rank;
 }
 
 void Watchdog::note_nothing_told(Membership& membership) {
-  membership.quiet_until =
-      (Clock::now() + membership.threshold).time_since_epoch().count();
+  const auto now = Clock::now();
+  be_quiet_after(membership, now - waits_since(membership).value_or(now));
 }
 
 void Watchdog::note_asked(Membership& membership) {
@@ -365,14 +389,15 @@ void Watchdog::watch_threads(const std::string& threads_of) {
     reports.push_back(look(*rank));
   }
   const double threshold = seconds_from((*due)->threshold);
-  const bool says = is_hang(reports, {}, threshold);
+  const bool says = has_news(**due, reports, {});
   if (says) {
     say(describe_hang(reports, {}, threshold));
   }
   for (auto* rank : ranks) {
     const auto since = waits_since(*rank);
     if (since && says) {
-      note_told(*rank, *since, rank == *due);
+      note_told(
+          *rank, *since, rank == *due, !names_slow_rank(reports, threshold));
     } else if (is_due(*rank)) {
       note_nothing_told(*rank);
     }
@@ -415,7 +440,7 @@ void Watchdog::watch_store(Membership& membership) {
           {look(membership)}, {holder}, seconds_from(membership.threshold)) +
       "\n  it holds the store by which ranks ask each other: nothing is known "
       "of the others");
-  note_told(membership, *since, true);
+  note_told(membership, *since, true, true);
 }
 
 void Watchdog::watch_end(Membership& membership) {

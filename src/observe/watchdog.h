@@ -45,7 +45,10 @@ struct Membership {
   /// The last wait that a message was written for, and whether by this rank.
   std::atomic<Clock::rep> told_of = 0;
   std::atomic<bool> has_spoken = false;
-  /// Until then nobody is asked again: there was nothing to say.
+  /// Whether that message called no rank slow, and so stays true.
+  std::atomic<bool> is_settled = true;
+  /// Until then nobody is asked again: there was nothing to say, or a rank was
+  /// slow.
   std::atomic<Clock::rep> quiet_until = 0;
   std::atomic<bool> has_told_of_data = false;
 };
@@ -72,15 +75,25 @@ class ACCELERATE_API Watchdog {
       std::chrono::milliseconds longest = std::chrono::milliseconds(500));
   /// Since when this rank waits for others.
   std::optional<Clock::time_point> waits_since(const Membership& membership);
-  /// Whether it has waited for longer than the threshold, and nothing was said
-  /// of it yet.
+  /// Whether it has waited for longer than the threshold, and nothing that
+  /// stays true was said of it yet.
   bool is_due(const Membership& membership);
+  /// Whether these ranks have something to say of what `membership` waits in: a
+  /// rank that was called slow is news again only when it stands still.
+  bool has_news(
+      const Membership& membership,
+      const std::vector<RankReport>& reports,
+      const std::vector<SilentRank>& silent);
   /// Something was said of what it waited in since then, by this rank or
   /// another.
-  static void
-  note_told(Membership& membership, Clock::time_point since, bool by_this_rank);
-  /// Ranks were asked, and there was nothing to say of what it waits in.
-  static void note_nothing_told(Membership& membership);
+  static void note_told(
+      Membership& membership,
+      Clock::time_point since,
+      bool by_this_rank,
+      bool is_settled);
+  /// Ranks were asked, and there was nothing to say of what it waits in. They
+  /// are asked again when it has waited for twice as long.
+  void note_nothing_told(Membership& membership);
   /// Another rank will name this one in its message: a loader that it waits
   /// for needs none of its own.
   void note_asked(Membership& membership);
@@ -102,6 +115,7 @@ class ACCELERATE_API Watchdog {
   void start();
   void run();
   void watch();
+  static void be_quiet_after(Membership& membership, Clock::duration waited);
   void watch_script();
   void note_script(const std::optional<ScriptStack>& answer);
   static void watch_count(Membership& membership);

@@ -170,6 +170,16 @@ TEST(Hang, TellsASlowRankFromAMissingOne) {
                 "missing: it moved 0.3 s ago"));
 }
 
+TEST(Hang, OfASlowRankNeedNotStayTrue) {
+  std::vector<RankReport> reports = {
+      waiting(0, "barrier", 3), elsewhere(1, Part::kUser, 9)};
+  EXPECT_TRUE(names_slow_rank(reports, 10));
+  EXPECT_FALSE(names_slow_rank(reports, 9));
+  reports[1] = waiting(1, "all_gather", 3);
+  reports[1].seconds = 1;
+  EXPECT_FALSE(names_slow_rank(reports, 10));
+}
+
 TEST(Hang, NamesRanksThatAreSilent) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
