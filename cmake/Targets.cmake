@@ -97,6 +97,10 @@ function(accelerate_tests_wait)
   set_tests_properties(${ARGN} PROPERTIES PROCESSORS 1 COST 1000)
 endfunction()
 
+# Tests see no GPU, so that they are the same on every machine. Those that need
+# one have the label `gpu`, and see what there is.
+set(ACCELERATE_TEST_NO_GPU "CUDA_VISIBLE_DEVICES=")
+
 # accelerate_test(NAME SOURCES files... [NEEDS libs...] [LABELS labels...]
 #                 [TORCH] [TIMEOUT seconds])
 # One GoogleTest program, run as one CTest case. TORCH adds the training
@@ -128,11 +132,26 @@ function(accelerate_test name)
     list(APPEND ARG_LABELS core)
   endif()
   accelerate_unity(${name})
+  set(environment "OMP_NUM_THREADS=1")
+  if(NOT gpu IN_LIST ARG_LABELS)
+    list(APPEND environment ${ACCELERATE_TEST_NO_GPU})
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(
     ${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-                       SKIP_RETURN_CODE 77 ENVIRONMENT "OMP_NUM_THREADS=1"
+                       SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}"
                        ${ACCELERATE_TEST_LOAD})
+endfunction()
+
+# accelerate_gpu_cases(NAMES...): the suites `...Gpu` of programs whose other
+# tests see no GPU, as cases of their own.
+function(accelerate_gpu_cases)
+  foreach(name IN LISTS ARGN)
+    add_test(NAME ${name}_on_gpu COMMAND ${name} --gtest_filter=*Gpu.*)
+    set_tests_properties(
+      ${name}_on_gpu PROPERTIES LABELS gpu TIMEOUT 300 SKIP_RETURN_CODE 77
+                                ENVIRONMENT "OMP_NUM_THREADS=1" ${ACCELERATE_TEST_LOAD})
+  endforeach()
 endfunction()
 
 # accelerate_program(NAME sources... [NEEDS libs...] [ALONE]): an example or a
