@@ -183,6 +183,10 @@ std::string compare(const AcceleratorOptions& options) {
 
 /// The most that was in use since the call before, and what is.
 std::pair<double, double> peak_and_now(c10::Device device) {
+  // What several streams have used is given back by the first allocation after
+  // all of them are done, which others who use the device may delay.
+  torch::cuda::synchronize();
+  static_cast<void>(torch::empty({1}, device));
   auto* allocator = c10::getDeviceAllocator(device.type());
   constexpr auto kAll =
       static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
