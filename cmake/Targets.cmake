@@ -98,8 +98,10 @@ function(accelerate_tests_wait)
 endfunction()
 
 # Tests see no GPU, so that they are the same on every machine. Those that need
-# one have the label `gpu`, and see what there is.
+# one have the label `gpu`, and see what there is, one after the other: they
+# measure its memory.
 set(ACCELERATE_TEST_NO_GPU "CUDA_VISIBLE_DEVICES=")
+set(ACCELERATE_TEST_GPU RESOURCE_LOCK gpu)
 
 # accelerate_test(NAME SOURCES files... [NEEDS libs...] [LABELS labels...]
 #                 [TORCH] [TIMEOUT seconds])
@@ -133,10 +135,12 @@ function(accelerate_test name)
   endif()
   accelerate_unity(${name})
   set(environment "OMP_NUM_THREADS=1")
-  if(NOT gpu IN_LIST ARG_LABELS)
+  add_test(NAME ${name} COMMAND ${name})
+  if(gpu IN_LIST ARG_LABELS)
+    set_tests_properties(${name} PROPERTIES ${ACCELERATE_TEST_GPU})
+  else()
     list(APPEND environment ${ACCELERATE_TEST_NO_GPU})
   endif()
-  add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(
     ${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                        SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}"
@@ -150,7 +154,8 @@ function(accelerate_gpu_cases)
     add_test(NAME ${name}_on_gpu COMMAND ${name} --gtest_filter=*Gpu.*)
     set_tests_properties(
       ${name}_on_gpu PROPERTIES LABELS gpu TIMEOUT 300 SKIP_RETURN_CODE 77
-                                ENVIRONMENT "OMP_NUM_THREADS=1" ${ACCELERATE_TEST_LOAD})
+                                ENVIRONMENT "OMP_NUM_THREADS=1" ${ACCELERATE_TEST_GPU}
+                                ${ACCELERATE_TEST_LOAD})
   endforeach()
 endfunction()
 

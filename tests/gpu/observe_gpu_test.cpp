@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "support/subprocess.h"
 #include "support/temp_dir.h"
 
 namespace accelerate {
@@ -46,6 +47,13 @@ class ObservationOnGpu : public ::testing::Test {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
+  /// When the device has told of as many, which others who use it may delay.
+  StepTimes times_of(int64_t num_steps) const {
+    EXPECT_TRUE(testing::eventually(
+        [&] { return accelerator->step_times().num_steps >= num_steps; }));
+    return accelerator->step_times();
+  }
+
   std::optional<Accelerator> accelerator;
   std::optional<PreparedModel<torch::nn::LinearImpl>> net;
   std::optional<optim::AdamW> adamw;
@@ -56,14 +64,13 @@ class ObservationOnGpu : public ::testing::Test {
 TEST_F(ObservationOnGpu, StepTimesAreTheDevices) {
   constexpr int64_t kSteps = 20;
   step(input);
-  torch::cuda::synchronize(); // Else this step may end, and count, later.
-  const auto before = accelerator->step_times();
+  const auto before = times_of(1);
   const double wall = seconds_of([&] {
     for (int64_t i = 0; i < kSteps; ++i) {
       step(input);
     }
   });
-  const auto times = accelerator->step_times();
+  const auto times = times_of(1 + kSteps);
   ASSERT_EQ(times.num_steps - before.num_steps, kSteps);
   const double computed = times.sum.forward + times.sum.backward -
                           before.sum.forward - before.sum.backward;

@@ -181,19 +181,26 @@ std::string compare(const AcceleratorOptions& options) {
   return problems.str();
 }
 
-/// The most that was in use since the call before, and what is.
-std::pair<double, double> peak_and_now(c10::Device device) {
+c10::CachingDeviceAllocator::DeviceStats stats_of(c10::Device device) {
+  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+}
+
+constexpr auto kAll =
+    static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+/// The most that was in use since the call before.
+double peak(c10::Device device) {
+  const auto bytes = stats_of(device).allocated_bytes[kAll].peak;
+  c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+  return static_cast<double>(bytes);
+}
+
+double in_use(c10::Device device) {
   // What several streams have used is given back by the first allocation after
-  // all of them are done, which others who use the device may delay.
+  // all of them are done.
   torch::cuda::synchronize();
   static_cast<void>(torch::empty({1}, device));
-  auto* allocator = c10::getDeviceAllocator(device.type());
-  constexpr auto kAll =
-      static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  const auto bytes =
-      allocator->getDeviceStats(device.index()).allocated_bytes[kAll];
-  allocator->resetPeakStats(device.index());
-  return {static_cast<double>(bytes.peak), static_cast<double>(bytes.current)};
+  return static_cast<double>(stats_of(device).allocated_bytes[kAll].current);
 }
 
 std::string measure(const AcceleratorOptions& base) {
@@ -213,7 +220,13 @@ std::string measure(const AcceleratorOptions& base) {
     Accelerator accelerator(with(base, c));
     const auto device = accelerator.device();
     const auto first = torch::zeros({1}, device); // The allocator is there.
-    const double before = peak_and_now(device).second;
+    const double before = in_use(device);
+    // A thread of Gloo's lets go of what it has sent a moment later.
+    const auto expect_to_keep = [&](const char* what, double most) {
+      if (!eventually([&] { return in_use(device) <= most; })) {
+        expect_most(what, in_use(device), most);
+      }
+    };
     Stack model(width);
     optim::AdamW adamw(model->parameters(), {.lr = 0.01});
     auto [net, opt] = accelerator.prepare(model, adamw);
@@ -227,32 +240,34 @@ std::string measure(const AcceleratorOptions& base) {
           input_of(device, accelerator.process_index(), number, width);
       accelerator.backward(net(input, false).square().mean());
     };
-    const auto [peak_before, rest_before] = peak_and_now(device);
     // The model comes from the host, one unit after the other.
     expect_most(
-        "while it is prepared", peak_before, before + parts + unit + slack);
-    expect_most("at rest", rest_before, before + parts + slack);
+        "while it is prepared", peak(device), before + parts + unit + slack);
+    expect_to_keep("at rest", before + parts + slack);
     // Libraries take their own at the first step.
     step(0);
     opt.step();
     opt.zero_grad();
-    const double rest = peak_and_now(device).second;
+    const double rest = in_use(device);
     for (int number = 1; number < 4; ++number) {
+      peak(device);
       step(number);
-      const auto [peak, now] = peak_and_now(device);
+      const double most_in_step = peak(device);
       // Two units; a part is cast, or comes from the host, before it travels.
       const double sent = 2 * unit / accelerator.num_processes();
       const double gathered = c.has_masters    ? unit + sent / 2
                               : c.is_offloaded ? 2 * unit + sent
                                                : 2 * unit;
-      // Parts of gradients; a unit that comes, one that leaves, and what comes
-      // from the others.
+      // Parts of gradients; a unit that comes, one that leaves, one that has
+      // left, and what comes from the others.
       expect_most(
-          "in a step", peak, rest + gathered + parts + 3 * unit + slack);
-      expect_most("after backward", now, rest + parts + slack);
+          "in a step",
+          most_in_step,
+          rest + gathered + parts + 4 * unit + slack);
+      expect_to_keep("after backward", rest + parts + slack);
       opt.step();
       opt.zero_grad();
-      expect_most("after a step", peak_and_now(device).second, rest + slack);
+      expect_to_keep("after a step", rest + slack);
     }
   }
   return problems.str();
