@@ -17,7 +17,8 @@ namespace accelerate {
 /// itself; after each `local_sgd_steps` calls of `step`, and when it goes, the
 /// trained parameters become their mean over ranks: one reduction for all of
 /// them (per dtype and device). Alone, nothing happens. Buffers and the state
-/// of optimizers stay each rank's own. Call `step` equally often on all ranks:
+/// of optimizers stay each rank's own. A weight of a loss counts among the
+/// rank's own losses. Call `step` equally often on all ranks:
 ///
 ///     accelerate::LocalSGD local_sgd(accelerator, net, 8);
 ///     for (auto& batch : loader) {
@@ -59,6 +60,7 @@ class ACCELERATE_API LocalSGD {
 
   ProcessGroup group_;
   NoSyncGuard no_sync_;
+  std::shared_ptr<ParallelEngine> engine_;
   /// Parameters that can travel in one piece.
   std::vector<std::vector<at::Tensor>> groups_;
   int64_t local_sgd_steps_;

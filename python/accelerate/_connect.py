@@ -42,7 +42,7 @@ def _environment_of_user() -> _C.ProcessEnvironment:
 
 def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str, Any]) -> None:
     backend = environment.choose_backend(kwargs.pop("backend", None), cpu)
-    timeout = kwargs.pop("timeout", None) or _C.collective_timeout()
+    timeout = kwargs.pop("timeout", None)
     if "init_method" in kwargs:
         meeting_point = {"init_method": kwargs.pop("init_method")}
     else:
@@ -61,7 +61,7 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
         backend=backend,
         rank=environment.rank,
         world_size=environment.world_size,
-        timeout=timeout,
+        timeout=_C.collective_timeout() if timeout is None else timeout,
         **meeting_point,
     )
     _tell_torchrun_variables(environment)

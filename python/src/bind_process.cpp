@@ -58,13 +58,15 @@ void bind_process(py::module_& module) {
           })
       .def(
           "meet",
-          [](const ProcessEnvironment& e, std::chrono::milliseconds timeout) {
+          [](const ProcessEnvironment& e,
+             const std::optional<std::chrono::milliseconds>& timeout) {
             ignore_broken_pipes();
-            auto store = meet(e, ProcessGroupOptions().connect_timeout);
-            store->setTimeout(timeout);
+            const ProcessGroupOptions defaults;
+            auto store = meet(e, timeout.value_or(defaults.connect_timeout));
+            store->setTimeout(timeout.value_or(defaults.timeout));
             return store;
           },
-          py::arg("timeout"),
+          py::arg("timeout") = std::nullopt,
           py::call_guard<py::gil_scoped_release>());
 
   module.def("detect_environment", [] { return detect_environment(); });

@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import datetime
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 import ranks
@@ -27,6 +31,29 @@ def test_one_process_is_alone():
     assert group.is_solo and not group.is_shut_down
     group.shutdown()
     assert not group.is_shut_down
+
+
+ALONE = """
+from datetime import timedelta
+from accelerate import Accelerator, InitProcessGroupKwargs
+from accelerate.errors import CommTimeoutError
+
+try:
+    Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=1))])
+except CommTimeoutError as error:
+    print(error)
+"""
+
+
+def test_the_timeout_of_the_group_is_that_of_first_contact(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    said = subprocess.run(
+        [sys.executable, "-c", ALONE], env=os.environ | found, capture_output=True, text=True
+    )
+    assert "did not find rank 0 within 1 s" in said.stdout, said.stderr
 
 
 AGAIN = """

@@ -313,6 +313,37 @@ def test_a_weight_on_some_ranks_is_named_where_gradients_meet(tmp_path, weighing
             assert weighted in text and plain in text
 
 
+def test_a_weight_counts_on_its_own_rank_while_ranks_train_alone(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+    from accelerate.local_sgd import LocalSGD
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net = torch.nn.Linear(1, 1, bias=False)
+    model = accelerator.prepare(net)
+    rank = accelerator.process_index
+    found = []
+    with LocalSGD(accelerator=accelerator, model=model, local_sgd_steps=2) as local_sgd:
+        for x, weight in [(3.0, 1), (7.0, 3)]:
+            with accelerator.accumulate(model):
+                # One rank weighs, the other does not.
+                options = {"weight": weight} if rank == 0 else {}
+                accelerator.backward(model(torch.tensor([[x]])).sum(), **options)
+        found.append(net.weight.grad.item())
+    model.zero_grad()
+    for _ in range(2):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(torch.tensor([[1.0 + rank]])).sum(), weight=3 - rank)
+    found.append(net.weight.grad.item())
+    answer(found)
+    """
+    # Afterwards weights meet again: (2 * 3 * 1 + 2 * 2 * 2) / 10.
+    first, second = ranks.run_ours(script, tmp_path)
+    assert first == pytest.approx([(1 * 3 + 3 * 7) / 4, 1.4])
+    assert second == pytest.approx([(3 + 7) / 2, 1.4])
+
+
 class _NoNumber:
     def __float__(self) -> float:
         raise ValueError
@@ -335,6 +366,8 @@ def test_a_weight_that_is_no_number_is_refused_in_a_line(weight):
         -1,
         float("nan"),
         float("inf"),
+        1e308,
+        1e-320,
         torch.tensor(-1),
         torch.tensor(float("nan")),
         torch.tensor(float("inf")),

@@ -8,6 +8,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "parallel/engine.h"
 
 namespace accelerate {
 
@@ -18,6 +19,7 @@ LocalSGD::LocalSGD(
     int64_t local_sgd_steps)
     : group_(group),
       no_sync_(engine),
+      engine_(engine.shared_from_this()),
       local_sgd_steps_(local_sgd_steps),
       num_exceptions_(std::uncaught_exceptions()) {
   if (local_sgd_steps < 1) {
@@ -44,9 +46,11 @@ LocalSGD::LocalSGD(
   for (const auto& [kind, tensors] : alike) {
     groups_.push_back(tensors);
   }
+  engine_->set_alone(true);
 }
 
 LocalSGD::~LocalSGD() noexcept(false) {
+  engine_->set_alone(false);
   if (std::uncaught_exceptions() == num_exceptions_ &&
       num_steps_ % local_sgd_steps_ != 0) {
     average();

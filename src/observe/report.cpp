@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <tuple>
 
 #include "accelerate/error.h"
@@ -43,37 +44,45 @@ std::string first_word(const std::string& text) {
   return text.substr(0, text.find(' '));
 }
 
-/// Where the user's code is: its innermost frame, else the innermost.
-std::string place_of(const Stack& stack) {
-  for (const auto& frame : stack.frames) {
-    if (frame.is_users) {
-      return frame.text;
-    }
-  }
-  return stack.frames.empty() ? std::string() : stack.frames[0].text;
-}
-
 /// From the user's innermost frame to the outermost: who called `main` says
-/// nothing, nor how a library waits for other ranks; what else it is in stands
-/// behind the line that called it. All frames where none is the user's.
-std::string places_of(const RankReport& report) {
+/// nothing, nor how a library waits for other ranks. All frames where none is
+/// the user's.
+std::span<const Stack::Frame> frames_to_show(const Stack& stack) {
   constexpr std::ptrdiff_t kMostFrames = 16;
   const auto is_users = [](const Stack::Frame& frame) {
     return frame.is_users;
   };
-  const auto& frames = report.stack.frames;
+  const auto& frames = stack.frames;
   auto first = std::find_if(frames.begin(), frames.end(), is_users);
   auto end = std::find_if(frames.rbegin(), frames.rend(), is_users).base();
   if (first == frames.end()) {
     first = frames.begin();
     end = frames.end();
   }
-  end = first + std::min(end - first, kMostFrames);
+  return {first, first + std::min(end - first, kMostFrames)};
+}
+
+/// Equal for ranks that are in the same place of the user's code.
+std::string place_of(const Stack& stack) {
   std::string text;
-  for (auto frame = first; frame != end; ++frame) {
-    text += str_cat("\n      ", printable(frame->text));
-    if (frame == first && first != frames.begin() && !report.waits) {
-      text += str_cat(" (inside: ", printable(frames[0].text), ")");
+  for (const auto& frame : frames_to_show(stack)) {
+    text += str_cat(frame.text, '\n');
+    if (!frame.is_users && text.size() == frame.text.size() + 1) {
+      break; // None is: by which way a library came there says nothing.
+    }
+  }
+  return text;
+}
+
+/// What else the innermost is in stands behind the line that called it.
+std::string places_of(const RankReport& report) {
+  std::string text;
+  for (const auto& frame : frames_to_show(report.stack)) {
+    const auto& innermost = report.stack.frames[0];
+    const bool is_first = text.empty();
+    text += str_cat("\n      ", printable(frame.text));
+    if (is_first && &frame != &innermost && !report.waits) {
+      text += str_cat(" (inside: ", printable(innermost.text), ")");
     }
   }
   return text;
@@ -136,9 +145,17 @@ bool is_slow(
   return !waits_for_others(report, expected) && report.seconds < threshold;
 }
 
-std::string
-describe(const RankReport& report, const Expected& expected, double threshold) {
-  const std::string moved = seconds_text(report.seconds);
+/// `longest` is the time of the one in a group of alike ranks that stands
+/// longest; `report` is of the one that stands shortest.
+std::string describe(
+    const RankReport& report,
+    double longest,
+    const Expected& expected,
+    double threshold) {
+  // They wait since they came, one after the other.
+  const std::string moved = longest - report.seconds < 1
+                                ? seconds_text(longest)
+                                : "up to " + seconds_text(longest);
   if (waits_for_others(report, expected)) {
     std::string what = str_cat(
         "in ", report.operation, ", collective ", report.number, ", for ");
@@ -284,13 +301,16 @@ std::string describe_hang(
     for (const auto* report : group) {
       ranks.push_back(report->rank);
     }
-    const RankReport& first = *group[0];
+    const auto [shortest, longest] = std::minmax_element(
+        group.begin(), group.end(), [](const auto* a, const auto* b) {
+          return a->seconds < b->seconds;
+        });
     text += str_cat(
         "\n  ",
         name_ranks(ranks),
         ": ",
-        describe(first, expected, threshold),
-        places_of(first));
+        describe(**shortest, (*longest)->seconds, expected, threshold),
+        places_of(**shortest));
   }
   for (const auto& rank : silent) {
     text += str_cat("\n  rank ", rank.rank, ": ", describe(rank));

@@ -265,11 +265,14 @@ std::optional<Watchdog::Clock::time_point> Watchdog::waits_since(
 bool Watchdog::is_due(const Membership& membership) {
   const auto since = waits_since(membership);
   const auto now = Clock::now();
-  return since && membership.threshold.count() > 0 &&
-         now - *since >= membership.threshold &&
-         now.time_since_epoch().count() >= membership.quiet_until &&
-         (since->time_since_epoch().count() != membership.told_of ||
-          !membership.is_settled);
+  if (!since || membership.threshold.count() == 0 ||
+      now - *since < membership.threshold) {
+    return false;
+  }
+  const auto begin = since->time_since_epoch().count();
+  const bool is_quiet = begin <= membership.quiet_from &&
+                        now.time_since_epoch().count() < membership.quiet_until;
+  return !is_quiet && (begin != membership.told_of || !membership.is_settled);
 }
 
 bool Watchdog::has_news(
@@ -286,8 +289,10 @@ bool Watchdog::has_news(
 
 // Each question stays in the store: of a wait of hours there are few.
 void Watchdog::be_quiet_after(Membership& membership, Clock::duration waited) {
+  const auto now = Clock::now();
   const auto quiet = std::max<Clock::duration>(waited, membership.threshold);
-  membership.quiet_until = (Clock::now() + quiet).time_since_epoch().count();
+  membership.quiet_from = now.time_since_epoch().count();
+  membership.quiet_until = (now + quiet).time_since_epoch().count();
 }
 
 void Watchdog::note_told(

@@ -47,8 +47,9 @@ struct Membership {
   std::atomic<bool> has_spoken = false;
   /// Whether that message called no rank slow, and so stays true.
   std::atomic<bool> is_settled = true;
-  /// Until then nobody is asked again: there was nothing to say, or a rank was
-  /// slow.
+  /// Of a wait that was there at the first time nobody is asked again until the
+  /// second: there was nothing to say, or a rank was slow.
+  std::atomic<Clock::rep> quiet_from = 0;
   std::atomic<Clock::rep> quiet_until = 0;
   std::atomic<bool> has_told_of_data = false;
 };

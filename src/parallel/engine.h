@@ -89,6 +89,10 @@ class ACCELERATE_API ParallelEngine
   /// While false, backward adds up local gradients and sends nothing.
   virtual void set_sync(bool /*sync*/) {}
   virtual bool sync() const { return true; }
+  /// Whether this rank trains the model by itself for a while, as `LocalSGD`
+  /// does: its steps ask no other rank for anything.
+  void set_alone(bool alone) { is_alone_ = alone; }
+  bool is_alone() const { return is_alone_; }
   /// Makes the next backward average all gradients, although the forward ran
   /// while `sync` was false.
   virtual void sync_next_backward() {}
@@ -205,6 +209,9 @@ class ACCELERATE_API ParallelEngine
 
  protected:
   MemoryLayout layout_;
+
+ private:
+  bool is_alone_ = false;
 };
 
 } // namespace accelerate

@@ -77,12 +77,20 @@ StateDict joined_window(
   return joined;
 }
 
+// Sums of smaller or larger ones, and what is divided by them, leave the range
+// of what gradients are computed in.
+constexpr double kLeastWeight = 1e-12;
+constexpr double kMostWeight = 1e30;
+
 void check_weight(double count) {
-  if (!(count >= 0) || std::isinf(count)) {
+  if (count != 0 && !(count >= kLeastWeight && count <= kMostWeight)) {
     throw UsageError(str_cat(
         "[backward] got weight ",
         count,
-        ", expected the number of samples or tokens of the loss"));
+        ", expected the number of samples or tokens of the loss: 0, or from ",
+        kLeastWeight,
+        " to ",
+        kMostWeight));
   }
 }
 
@@ -202,7 +210,8 @@ at::Tensor Accumulation::weigh(
     const at::Tensor& loss,
     const std::optional<LossWeight>& weight,
     const StepState& step_state,
-    StepReductions& reductions) {
+    StepReductions& reductions,
+    bool is_alone) {
   if (weight && step_state.is_captured()) {
     throw UsageError(
         "[capture] a weighted loss needs sums of the host, expected a loss "
@@ -233,13 +242,14 @@ at::Tensor Accumulation::weigh(
     }
     return loss * (count / window.divisor).to(loss.scalar_type());
   }
-  if (!reductions.is_joining()) {
+  if (!is_alone && !reductions.is_joining()) {
     // Ranks without a weight would send gradients where these send weights.
     announce(reductions.group(), kWeightedBackward);
   }
   // Gradients are averaged over ranks on their way: undo the division.
-  const auto divisor = reductions.reduce(window.total, ReduceOp::kSum);
-  const auto unit = divisor / at::clamp_min(window.total, 1e-12);
+  const int64_t divisor =
+      is_alone ? 1 : reductions.reduce(window.total, ReduceOp::kSum);
+  const auto unit = divisor / at::clamp_min(window.total, kLeastWeight);
   if (!is_first) {
     const auto correction = (window.divisor * unit).to(at::kFloat);
     for (const auto& model : window.models) {

@@ -50,12 +50,14 @@ class ACCELERATE_API Accumulation : public Stateful {
   void set_num_steps(int64_t num_steps);
 
   /// The loss to run backward from. Where it is weighted and the window ends,
-  /// gradients that were added up so far are brought to the same scale.
+  /// gradients that were added up so far are brought to the same scale. Where
+  /// this rank trains alone, its own weights are all there are.
   at::Tensor weigh(
       const at::Tensor& loss,
       const std::optional<LossWeight>& weight,
       const StepState& step_state,
-      StepReductions& reductions);
+      StepReductions& reductions,
+      bool is_alone);
 
   /// Losses without weight that were run backward without `weigh`.
   void note_backwards(int64_t count, bool ends);

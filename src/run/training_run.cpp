@@ -370,8 +370,17 @@ void TrainingRun::backward(
         "the last step; compute the loss with the model that prepare() gave "
         "back, or its gradients do not meet those of the other processes");
   }
-  at::Tensor weighted =
-      accumulation_->weigh(loss, options.weight, *step_state_, *reductions_);
+  const auto models = living_models();
+  const bool trains_alone =
+      std::all_of(models.begin(), models.end(), [](const auto& model) {
+        return model->engine->is_alone();
+      });
+  at::Tensor weighted = accumulation_->weigh(
+      loss,
+      options.weight,
+      *step_state_,
+      *reductions_,
+      trains_alone && !models.empty());
   settle_scale();
   if (scaler_) {
     weighted = scaler_->scale(weighted);
@@ -382,7 +391,7 @@ void TrainingRun::backward(
       &ParallelEngine::before_backward,
       &ParallelEngine::abandon_backward);
   if (options.retain_graph) {
-    for (const auto& model : living_models()) {
+    for (const auto& model : models) {
       model->engine->await_another_backward();
     }
   }

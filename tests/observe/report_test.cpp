@@ -13,6 +13,7 @@ namespace accelerate {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -168,6 +169,29 @@ TEST(Hang, TellsASlowRankFromAMissingOne) {
           10),
       HasSubstr("rank 1: in a forward; collective 2 was its last; slow, not "
                 "missing: it moved 0.3 s ago"));
+}
+
+TEST(Hang, ShowsRanksApartThatCameToOnePlaceByDifferentLines) {
+  std::vector<RankReport> reports = {
+      waiting(0, "barrier", 3),
+      elsewhere(1, Part::kUser, 12),
+      elsewhere(2, Part::kUser, 12)};
+  reports[2].stack.frames[1].text = "train.cpp:47 in main";
+  EXPECT_THAT(
+      describe_hang(reports, {}, 10),
+      AllOf(
+          ContainsRegex("rank 1: .*\n.*spin\n *train.cpp:30 in main"),
+          ContainsRegex("rank 2: .*\n.*spin\n *train.cpp:47 in main")));
+}
+
+TEST(Hang, SaysHowLongTheFirstOfAlikeRanksWaits) {
+  auto reports =
+      std::vector{waiting(0, "barrier", 3), waiting(1, "barrier", 3)};
+  reports[0].seconds = 14;
+  EXPECT_THAT(
+      describe_hang(reports, {{2, "", 0}}, 10),
+      HasSubstr(
+          "ranks 0, 1: waiting in barrier, collective 3, for up to 14 s"));
 }
 
 TEST(Hang, OfASlowRankNeedNotStayTrue) {

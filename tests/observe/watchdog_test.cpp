@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// When there is something to say of a rank that waits, and when there no longer
+// is.
+#include "observe/watchdog.h"
+
+#include <gmock/gmock.h>
+
+#include "support/subprocess.h"
+
+namespace accelerate {
+namespace {
+
+using namespace std::chrono_literals;
+
+class WatchdogTest : public ::testing::Test {
+ protected:
+  WatchdogTest() {
+    auto own = std::make_unique<Membership>();
+    own->world_size = 2;
+    own->threshold = 1ms;
+    membership_ = &watchdog_.join(std::move(own));
+    RankRecord::of_this_thread().join(*membership_);
+  }
+  ~WatchdogTest() override { membership_->is_over = true; }
+  bool becomes_due() {
+    return testing::eventually(
+        [this] { return watchdog_.is_due(*membership_); });
+  }
+  Watchdog::Clock::time_point since() {
+    return watchdog_.waits_since(*membership_).value();
+  }
+
+  Watchdog& watchdog_ = Watchdog::instance();
+  Membership* membership_ = nullptr;
+};
+
+RankReport report_of(int rank, bool waits, double seconds) {
+  RankReport report;
+  report.rank = rank;
+  report.waits = waits;
+  report.seconds = seconds;
+  report.operation = waits ? "barrier" : "";
+  report.part = waits ? Part::kCommunication : Part::kUser;
+  return report;
+}
+
+const auto kWaiting = report_of(0, true, 10);
+const auto kSlow = report_of(1, false, 0);
+const auto kMissing = report_of(1, false, 10);
+
+TEST_F(WatchdogTest, HasNewsOfAMissingRankOnce) {
+  const PartScope waits(Part::kCommunication);
+  ASSERT_TRUE(becomes_due());
+  EXPECT_TRUE(watchdog_.has_news(*membership_, {kWaiting, kMissing}, {}));
+  Watchdog::note_told(*membership_, since(), true, true);
+  EXPECT_FALSE(watchdog_.is_due(*membership_));
+}
+
+TEST_F(WatchdogTest, HasNewsOfASlowRankAgainWhenItStandsStill) {
+  const PartScope waits(Part::kCommunication);
+  ASSERT_TRUE(becomes_due());
+  EXPECT_TRUE(watchdog_.has_news(*membership_, {kWaiting, kSlow}, {}));
+  Watchdog::note_told(*membership_, since(), true, false);
+  ASSERT_TRUE(becomes_due());
+  EXPECT_FALSE(watchdog_.has_news(*membership_, {kWaiting, kSlow}, {}));
+  EXPECT_TRUE(watchdog_.has_news(*membership_, {kWaiting, kMissing}, {}));
+}
+
+TEST_F(WatchdogTest, IsQuietForAsLongAsTheWaitButNotInTheNextOne) {
+  {
+    const PartScope waits(Part::kCommunication);
+    ASSERT_TRUE(becomes_due());
+    // For an hour that it has waited.
+    Watchdog::note_told(*membership_, since() - 1h, true, false);
+    EXPECT_FALSE(watchdog_.is_due(*membership_));
+  }
+  const PartScope waits(Part::kCommunication);
+  EXPECT_TRUE(becomes_due());
+}
+
+} // namespace
+} // namespace accelerate
