@@ -34,24 +34,31 @@ struct ACCELERATE_API JoinOptions {
 /// use the given models alike, and may run no other collective (`gather`, say),
 /// as nobody would answer it. Throws `MismatchError` on all ranks that still
 /// train where they use models differently, as when one accumulates and one
-/// does not.
+/// does not. A forward with gradients of another prepared model, which nobody
+/// would answer either, throws `UsageError`.
 ///
-/// Where the block is left by an exception, nothing is matched any more. It may
-/// outlive the models.
+/// At the end, throws `UsageError` on all ranks where they stand at different
+/// micro-batches of a window of `accumulate`: the gradients of those in the
+/// middle of one went into no step. Where the block is left by an exception,
+/// nothing is matched or thrown any more. It may outlive the models.
 class ACCELERATE_API JoinGuard {
  public:
-  /// Throws `UsageError` where there is no model, one is given twice, one has a
-  /// static graph, whose first pass cannot be matched, or another guard lives.
+  /// Throws `UsageError` where there is no model, one is given twice, or
+  /// another guard lives; unless all ranks have `even` numbers of batches, also
+  /// where one has a static graph, whose first pass cannot be matched, or is
+  /// sharded.
   JoinGuard(
       std::shared_ptr<StepReductions> reductions,
       std::vector<ParallelEngine*> engines,
-      JoinOptions options = {});
+      JoinOptions options = {},
+      bool even = false);
   ~JoinGuard() noexcept(false);
   JoinGuard(const JoinGuard&) = delete;
   JoinGuard& operator=(const JoinGuard&) = delete;
 
  private:
   void match_the_others();
+  void check_windows() const;
   void leave();
 
   std::shared_ptr<StepReductions> reductions_;

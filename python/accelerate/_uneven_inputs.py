@@ -3,37 +3,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from accelerate import _debug
+import torch
+
+from accelerate import _C, _debug
 from accelerate._dispatch import DataLoaderDispatcher
+from accelerate.errors import UsageError
 from accelerate.prepared_module import Scope, context_of
 
 if TYPE_CHECKING:
     from accelerate.accelerator import Accelerator
 
 
-@contextmanager
-def join(accelerator: Accelerator, joinables: list[Any], even_batches: bool | None) -> Iterator[None]:
+def join(
+    accelerator: Accelerator, joinables: Iterable[Any], even_batches: bool | None
+) -> AbstractContextManager[None]:
     """What `Accelerator.join_uneven_inputs` gives."""
     if not accelerator.use_distributed:
-        yield
-        return
+        # As the original, which does not look at the models here.
+        return nullcontext()
+    return _joined(accelerator, _contexts(joinables), even_batches)
+
+
+@contextmanager
+def _joined(
+    accelerator: Accelerator, models: list[_C.ModelContext], even_batches: bool | None
+) -> Iterator[None]:
     is_even = accelerator.even_batches if even_batches is None else even_batches
     changed = [] if even_batches is None else _set_even(accelerator, even_batches)
-    models = [context for model in joinables if (context := context_of(model)) is not None]
-    if is_even:
-        # Loaders that fill up are what a model needs that cannot be joined.
-        models = [context for context in models if context.can_join]
+    # Loaders that fill up are what a model needs that cannot be joined. Loops need no loader of
+    # ours: those of even loaders are joined too.
+    joins = not is_even or any(context.can_join for context in models)
     try:
-        # Loops need no loader of ours: those of even loaders are joined too.
-        with Scope(*([accelerator._run.join(models)] if models else [])):
+        with Scope(*([accelerator._run.join(models, is_even)] if joins else [])):
             yield
     finally:
         for sampler, before in changed:
             sampler.even_batches = before
+
+
+def _contexts(joinables: Iterable[Any]) -> list[_C.ModelContext]:
+    # Some modules can be iterated over.
+    if isinstance(joinables, torch.nn.Module) or not isinstance(joinables, Iterable):
+        raise UsageError(
+            f"[join_uneven_inputs] got a {type(joinables).__name__}, expected a list of the "
+            "prepared models that the loop trains"
+        )
+    models = list(joinables)
+    if not models:
+        raise UsageError(
+            "[join_uneven_inputs] got no model, expected every prepared model that the loop trains"
+        )
+    contexts = []
+    for model in models:
+        context = context_of(model)
+        if context is None:
+            raise UsageError(
+                f"[join_uneven_inputs] got a {type(model).__name__} that was not prepared, "
+                "expected the model that prepare() gave back"
+            )
+        contexts.append(context)
+    return contexts
 
 
 def _set_even(accelerator: Accelerator, even_batches: bool) -> list[tuple[Any, bool]]:

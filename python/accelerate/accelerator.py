@@ -366,7 +366,9 @@ class Accelerator(Configuration, Observation, Saving):
         units = [] if plugin is None else _fully_sharded.units_of(plugin, model)
         # One that is to be evaluated may be trained later.
         whole = _fully_sharded.whole_of(self.state.fsdp_plugin, model)
-        context = self._run.prepare_model(parameter_set(model, units, whole), evaluation_mode)
+        context = self._run.prepare_model(
+            parameter_set(model, units, whole), type(model).__name__, evaluation_mode
+        )
         self._models.append(model)
         self._prepared_models.append(model)
         return self._keep_prepared(model, context, evaluation_mode)
@@ -615,7 +617,8 @@ class Accelerator(Configuration, Observation, Saving):
         models that it trains: those that are done take part with zero gradients until all are, and
         have the weights of the others then. `even_batches` says for the time of the block whether
         loaders fill up. Where they do, a model that cannot be joined (sharded, or with
-        `static_graph`) trains as without the block; else it is refused."""
+        `static_graph`) trains as without the block; else it is refused, as is what is no list of
+        prepared models. Alone, nothing is looked at."""
         from accelerate._uneven_inputs import join
 
         return join(self, joinables, even_batches)

@@ -148,14 +148,15 @@ class Join {
  public:
   Join(
       const TrainingRun& run,
-      std::vector<std::shared_ptr<ModelContext>> models)
-      : run_(run), models_(std::move(models)) {}
+      std::vector<std::shared_ptr<ModelContext>> models,
+      bool even)
+      : run_(run), models_(std::move(models)), even_(even) {}
   void enter() {
     std::vector<ParallelEngine*> engines;
     for (const auto& model : models_) {
       engines.push_back(model->engine.get());
     }
-    guard_.reset(new JoinGuard(run_.begin_join(std::move(engines), {})));
+    guard_.reset(new JoinGuard(run_.begin_join(std::move(engines), {}, even_)));
   }
   // Its destructor may throw, which a smart pointer's must not.
   void exit() { delete guard_.release(); }
@@ -164,6 +165,7 @@ class Join {
  private:
   const TrainingRun& run_;
   std::vector<std::shared_ptr<ModelContext>> models_;
+  bool even_;
   std::unique_ptr<JoinGuard> guard_;
 };
 
@@ -342,6 +344,7 @@ void bind_run(py::module_& module) {
           "prepare_model",
           &TrainingRun::prepare_model,
           py::arg("model"),
+          py::arg("type"),
           py::arg("evaluation_mode"),
           release)
       .def_property_readonly("places_parts", &TrainingRun::places_parts)
@@ -362,10 +365,12 @@ void bind_run(py::module_& module) {
       .def(
           "join",
           [](const TrainingRun& run,
-             std::vector<std::shared_ptr<ModelContext>> models) {
-            return std::make_unique<Join>(run, std::move(models));
+             std::vector<std::shared_ptr<ModelContext>> models,
+             bool even) {
+            return std::make_unique<Join>(run, std::move(models), even);
           },
           py::arg("models"),
+          py::arg("even"),
           py::keep_alive<0, 1>())
       .def(
           "local_steps",

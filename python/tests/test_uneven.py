@@ -218,7 +218,8 @@ accelerator = Accelerator(
 )
 net = torch.nn.Linear(1, 1, bias=False)
 model = accelerator.prepare(net)
-with accelerator.join_uneven_inputs([model]):
+still = accelerator.prepare_model(torch.nn.Linear(1, 1), evaluation_mode=True)
+with accelerator.join_uneven_inputs([model, still]):
     accelerator.backward(model(torch.full((1, 1), 1.0 + accelerator.process_index)).sum())
 try:
     with accelerator.join_uneven_inputs([model], even_batches=False):
@@ -257,6 +258,121 @@ def test_a_join_that_an_exception_leaves_waits_for_nobody(tmp_path):
     assert ranks.run_ours(LEFT, tmp_path) == [1.5, 1.5]
 
 
+UNFINISHED = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+net = torch.nn.Linear(1, 1, bias=False)
+net.weight.data.fill_(0)
+model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=1.0))
+said = []
+for counts in COUNTS:
+    try:
+        with accelerator.join_uneven_inputs([model]):
+            for _ in range(counts[accelerator.process_index]):
+                with accelerator.accumulate(model):
+                    weight = {"weight": 1} if WEIGHTED else {}
+                    accelerator.backward(model(torch.ones(1, 1)).sum(), **weight)
+                    optimizer.step()
+                    optimizer.zero_grad()
+    except ValueError as error:
+        said.append([type(error).__name__, str(error)])
+answer([net.weight.item(), said])
+"""
+
+
+@pytest.mark.parametrize("weighted", ["False", "True"])
+def test_a_rank_that_ends_in_the_middle_of_a_window_is_named_on_all(tmp_path, weighted):
+    script = UNFINISHED.replace("WEIGHTED", weighted)
+    for weight, said in ranks.run_ours(script.replace("COUNTS", "[(6, 3)]"), tmp_path):
+        ((kind, line),) = said
+        assert kind == "UsageError" and "\n" not in line
+        assert line.startswith(
+            "[join_uneven_inputs] rank 1 ended in the middle of an accumulation window, of which "
+            "it has 1 micro-batch and rank 0 has 0: their gradients went into no step"
+        )
+        # Together once, then rank 0 alone, of whose gradients the other's zeros take the half.
+        assert weight == pytest.approx(-3 if weighted == "True" else -2, abs=1e-6)
+
+
+@pytest.mark.parametrize("weighted", ["False", "True"])
+def test_ranks_that_end_at_the_same_place_of_a_window_go_on_from_there(tmp_path, weighted):
+    script = UNFINISHED.replace("WEIGHTED", weighted).replace("COUNTS", "[(4, 2), (5, 3), (1, 1)]")
+    for weight, said in ranks.run_ours(script, tmp_path):
+        assert said == []
+        # Five windows, two of them rank 0's alone; the last began in the block before.
+        assert weight == pytest.approx(-5 if weighted == "True" else -4, abs=1e-6)
+
+
+FORGOTTEN = """
+import torch
+from accelerate import Accelerator
+class Critic(torch.nn.Linear):
+    pass
+accelerator = Accelerator(cpu=True)
+rank = accelerator.process_index
+net, critic = torch.nn.Linear(1, 1, bias=False), Critic(1, 1, bias=False)
+critic.weight.data.fill_(2)
+model, other = accelerator.prepare(net, critic)
+x = torch.full((1, 1), 1.0 + rank)
+try:
+    with accelerator.join_uneven_inputs([model]):
+        for _ in range((1, 3)[rank]):
+            with torch.no_grad():
+                seen = other(x).item()
+            accelerator.backward(model(x).sum())
+            accelerator.backward(other(x).sum())
+except ValueError as error:
+    said = [type(error).__name__, str(error)]
+# Nothing was sent of it, and it trains on outside.
+accelerator.backward(other(x).sum())
+answer([seen, said, critic.weight.grad.item()])
+"""
+
+
+def test_a_model_that_a_join_leaves_out_is_named_where_it_trains(tmp_path):
+    for rank, (seen, (kind, line), gradient) in enumerate(ranks.run_ours(FORGOTTEN, tmp_path)):
+        assert kind == "UsageError" and "\n" not in line
+        assert "a prepared Critic that is not among the models of the block" in line
+        assert seen == 2.0 * (1 + rank) and gradient == 1.5
+
+
+GIVEN = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+raw = torch.nn.Sequential(torch.nn.Linear(1, 1))
+model, optimizer = accelerator.prepare(raw, torch.optim.SGD(raw.parameters(), lr=0.1))
+said = []
+for given in (raw, model, None, [], [raw], [model, raw], [optimizer]):
+    try:
+        accelerator.join_uneven_inputs(given)
+        said.append(None)
+    except ValueError as error:
+        said.append(str(error))
+with accelerator.join_uneven_inputs((model,)):
+    pass
+answer(said)
+"""
+
+
+def test_a_join_wants_a_list_of_prepared_models(tmp_path):
+    ours = ranks.run_ours(GIVEN, tmp_path)
+    assert ours[0] == ours[1]
+    here = "[join_uneven_inputs] got "
+    wants = [
+        f"{here}a Sequential, expected a list",
+        f"{here}a Sequential, expected a list",
+        f"{here}a NoneType, expected a list",
+        f"{here}no model, expected every prepared model",
+        f"{here}a Sequential that was not prepared",
+        f"{here}a Sequential that was not prepared",
+        f"{here}a AcceleratedOptimizer that was not prepared",
+    ]
+    for line, want in zip(ours[0], wants, strict=True):
+        assert line.startswith(want) and "\n" not in line
+
+
 def test_join_alone_is_nothing():
     AcceleratorState._reset_state(True)
     accelerator = Accelerator(cpu=True)
@@ -265,3 +381,9 @@ def test_join_alone_is_nothing():
         accelerator.backward(model(torch.ones(1, 1)).sum())
 
 
+def test_join_alone_looks_at_no_model_as_the_original():
+    AcceleratorState._reset_state(True)
+    accelerator = Accelerator(cpu=True)
+    for given in ([torch.nn.Linear(1, 1)], torch.nn.Linear(1, 1), []):
+        with accelerator.join_uneven_inputs(given):
+            pass

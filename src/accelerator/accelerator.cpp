@@ -84,7 +84,8 @@ std::shared_ptr<ModelContext> Accelerator::prepare_module(
         /*with_parameters=*/!state_->run.places_parts());
   }
   detail::give_process_group(*module, process_group());
-  auto context = state_->run.prepare_model(parameters_of(*module));
+  auto context =
+      state_->run.prepare_model(parameters_of(*module), module->name());
   models.emplace_back(module, context);
   return context;
 }

@@ -18,6 +18,9 @@ namespace {
 
 constexpr size_t kNumFacts = 4;
 constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
+/// How a rank stands that trains. One that is done has the negative of its
+/// micro-batches in windows that did not end.
+constexpr int64_t kTrains = 1;
 
 } // namespace
 
@@ -29,11 +32,12 @@ JoinNews JoinChannel::announce(
     int64_t model,
     bool records,
     bool syncs) {
-  return *exchange({static_cast<int64_t>(event), model, records, syncs});
+  return *exchange(
+      {static_cast<int64_t>(event), model, records, syncs}, kTrains);
 }
 
-std::optional<JoinNews> JoinChannel::listen() {
-  return exchange({});
+std::optional<JoinNews> JoinChannel::listen(int64_t num_unfinished) {
+  return exchange({}, -num_unfinished);
 }
 
 int64_t JoinChannel::divisor(const JoinNews& news) const {
@@ -41,30 +45,33 @@ int64_t JoinChannel::divisor(const JoinNews& news) const {
 }
 
 // Every fact travels with its negative: the maximum of both is the same number
-// only where all ranks say the same. Behind them, one flag for each rank.
+// only where all ranks say the same. Behind them, how each rank stands.
 std::optional<JoinNews> JoinChannel::exchange(
-    const std::vector<int64_t>& facts) {
+    const std::vector<int64_t>& facts,
+    int64_t standing) {
   const auto world_size = static_cast<size_t>(group_.world_size());
   std::vector<int64_t> message(2 * kNumFacts + world_size, kNothing);
   for (size_t i = 0; i < facts.size(); ++i) {
     message[2 * i] = facts[i];
     message[2 * i + 1] = -facts[i];
   }
-  if (!facts.empty()) {
-    message[2 * kNumFacts + static_cast<size_t>(group_.rank())] = 1;
-  }
+  message[2 * kNumFacts + static_cast<size_t>(group_.rank())] = standing;
   auto shared = at::tensor(message, at::kLong);
   group_.all_reduce(shared, ReduceOp::kMax);
   const auto* seen = shared.const_data_ptr<int64_t>();
 
   JoinNews news;
   for (size_t rank = 0; rank < world_size; ++rank) {
-    if (seen[2 * kNumFacts + rank] == 1) {
+    if (seen[2 * kNumFacts + rank] == kTrains) {
       ++news.num_active;
       news.last_active = static_cast<int>(rank);
     }
   }
   if (news.num_active == 0) {
+    unfinished_of_ranks_.clear();
+    for (size_t rank = 0; rank < world_size; ++rank) {
+      unfinished_of_ranks_.push_back(-seen[2 * kNumFacts + rank]);
+    }
     return std::nullopt;
   }
   for (size_t i = 0; i < kNumFacts; ++i) {
@@ -74,7 +81,8 @@ std::optional<JoinNews> JoinChannel::exchange(
           "loss a weight",
           "they call different models",
           "some record gradients and some do not",
-          "some accumulate gradients and some send them"};
+          "some accumulate gradients and some send them, as where the loader "
+          "of one ends in the middle of a window of the others"};
       throw MismatchError(str_cat(
           "[join_uneven_inputs] ranks that still have batches do different "
           "things: ",
@@ -109,13 +117,32 @@ int64_t StepReductions::reduce(at::Tensor& numbers, ReduceOp op) {
   return join_->divisor(news);
 }
 
-void StepReductions::begin_join(std::shared_ptr<JoinChannel> channel) {
+void StepReductions::begin_join(
+    std::shared_ptr<JoinChannel> channel,
+    const Engines& engines) {
   if (join_) {
     throw UsageError(
         "[join_uneven_inputs] got a second guard inside of the first, expected "
         "one with all models that the loop trains");
   }
   join_ = std::move(channel);
+  joined_ = engines;
+}
+
+void StepReductions::end_join() {
+  join_.reset();
+  joined_.clear();
+}
+
+bool StepReductions::leaves_out(const ParallelEngine& engine) const {
+  return join_ && !engine.is_local() &&
+         std::none_of(joined_.begin(), joined_.end(), [&](const auto& joined) {
+           return joined.get() == &engine;
+         });
+}
+
+int64_t StepReductions::num_unfinished() const {
+  return unfinished_ ? unfinished_(joined_) : 0;
 }
 
 void StepReductions::match(const JoinNews& news) const {
@@ -135,7 +162,8 @@ void StepReductions::share(int root) const {
 JoinGuard::JoinGuard(
     std::shared_ptr<StepReductions> reductions,
     std::vector<ParallelEngine*> engines,
-    JoinOptions options)
+    JoinOptions options,
+    bool even)
     : reductions_(std::move(reductions)),
       channel_(std::make_shared<JoinChannel>(reductions_->group(), options)),
       num_exceptions_(std::uncaught_exceptions()) {
@@ -149,12 +177,12 @@ JoinGuard::JoinGuard(
   for (auto* engine : engines) {
     engines_.push_back(engine->shared_from_this());
   }
-  reductions_->begin_join(channel_);
+  reductions_->begin_join(channel_, engines_);
   try {
     for (size_t i = 0; i < engines_.size(); ++i) {
       if (auto* joinable = engines_[i]->joinable()) {
         joinable->begin_join(channel_, static_cast<int64_t>(i));
-      } else if (!engines_[i]->is_local()) {
+      } else if (!even && !engines_[i]->is_local()) {
         throw UsageError(str_cat(
             "[join_uneven_inputs] got model ",
             i,
@@ -193,7 +221,8 @@ JoinGuard::~JoinGuard() noexcept(false) {
 }
 
 void JoinGuard::match_the_others() {
-  while (const auto news = channel_->listen()) {
+  const auto num_unfinished = reductions_->num_unfinished();
+  while (const auto news = channel_->listen(num_unfinished)) {
     if (news->event == JoinEvent::kReduction) {
       reductions_->match(*news);
     } else {
@@ -209,6 +238,33 @@ void JoinGuard::match_the_others() {
     }
     reductions_->share(*root);
   }
+  check_windows();
+}
+
+void JoinGuard::check_windows() const {
+  const auto& unfinished = channel_->unfinished_of_ranks();
+  const auto [least, most] =
+      std::minmax_element(unfinished.begin(), unfinished.end());
+  if (*least == *most) {
+    return;
+  }
+  const auto rank_of = [&](const auto& place) {
+    return place - unfinished.begin();
+  };
+  throw UsageError(str_cat(
+      "[join_uneven_inputs] rank ",
+      rank_of(most),
+      " ended in the middle of an accumulation window, of which it has ",
+      *most,
+      *most == 1 ? " micro-batch" : " micro-batches",
+      " and rank ",
+      rank_of(least),
+      " has ",
+      *least,
+      ": their gradients went into no step, and the next windows of the ranks "
+      "would end at different times; give every rank a number of batches that "
+      "is a multiple of gradient_accumulation_steps, but for those that end "
+      "last with a prepared loader, whose end closes the window"));
 }
 
 } // namespace accelerate

@@ -36,8 +36,13 @@ class JoinChannel {
 
   /// Throws `MismatchError` where ranks announce different things.
   JoinNews announce(JoinEvent event, int64_t model, bool records, bool syncs);
-  /// Nothing when no rank trains any more.
-  std::optional<JoinNews> listen();
+  /// By a rank that is done, in the middle of windows where `num_unfinished`
+  /// micro-batches wait for their end. Nothing when no rank trains any more.
+  std::optional<JoinNews> listen(int64_t num_unfinished);
+  /// What each rank listened with when the last was done.
+  const std::vector<int64_t>& unfinished_of_ranks() const {
+    return unfinished_of_ranks_;
+  }
 
   /// The rank whose parameters all get in the end; nothing where no rank had a
   /// batch.
@@ -49,11 +54,14 @@ class JoinChannel {
   }
 
  private:
-  std::optional<JoinNews> exchange(const std::vector<int64_t>& facts);
+  std::optional<JoinNews> exchange(
+      const std::vector<int64_t>& facts,
+      int64_t standing);
 
   ProcessGroup group_;
   JoinOptions options_;
   std::optional<int> last_trained_;
+  std::vector<int64_t> unfinished_of_ranks_;
 };
 
 /// The small reductions of a training step: flags of overflow, weights of
@@ -63,17 +71,28 @@ class ACCELERATE_API StepReductions {
   /// Gives all ranks what `root` has of a step beside its models.
   using Share = std::function<void(int root)>;
 
+  using Engines = std::vector<std::shared_ptr<ParallelEngine>>;
+  /// How many micro-batches of these engines' models wait for the end of their
+  /// windows.
+  using Unfinished = std::function<int64_t(const Engines& engines)>;
+
   StepReductions(ProcessGroup group, c10::Device device);
   void set_share(Share share) { share_ = std::move(share); }
+  void set_unfinished(Unfinished unfinished) {
+    unfinished_ = std::move(unfinished);
+  }
   const ProcessGroup& group() const { return group_; }
 
   /// `numbers` are floats to compare or doubles to add, of which zero changes
   /// nothing. Returns by what gradients are divided that meet now.
   int64_t reduce(at::Tensor& numbers, ReduceOp op);
 
-  void begin_join(std::shared_ptr<JoinChannel> channel);
-  void end_join() { join_.reset(); }
+  void begin_join(std::shared_ptr<JoinChannel> channel, const Engines& engines);
+  void end_join();
   bool is_joining() const { return join_ != nullptr; }
+  /// Whether ranks that have no batches left would not answer this engine.
+  bool leaves_out(const ParallelEngine& engine) const;
+  int64_t num_unfinished() const;
   /// On a rank that has no batches left.
   void match(const JoinNews& news) const;
   void share(int root) const;
@@ -82,7 +101,9 @@ class ACCELERATE_API StepReductions {
   ProcessGroup group_;
   c10::Device device_;
   Share share_;
+  Unfinished unfinished_;
   std::shared_ptr<JoinChannel> join_;
+  Engines joined_;
 };
 
 } // namespace accelerate

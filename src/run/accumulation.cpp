@@ -265,6 +265,23 @@ void Accumulation::note_backwards(int64_t count, bool ends) {
   current_->num_backwards = ends ? 0 : current_->num_backwards + count;
 }
 
+int64_t Accumulation::num_unfinished(
+    const StepReductions::Engines& engines) const {
+  const auto is_among = [&](const std::weak_ptr<ModelContext>& model) {
+    const auto alive = model.lock();
+    return alive && std::find(engines.begin(), engines.end(), alive->engine) !=
+                        engines.end();
+  };
+  int64_t count = 0;
+  for (const auto& [key, window] : windows_) {
+    const auto& models = window.models;
+    if (models.empty() || std::any_of(models.begin(), models.end(), is_among)) {
+      count += window.num_begun;
+    }
+  }
+  return count;
+}
+
 StateDict Accumulation::state_dict() const {
   StateDict state;
   int64_t num_windows = 0;

@@ -62,6 +62,10 @@ class ACCELERATE_API Accumulation : public Stateful {
   /// Losses without weight that were run backward without `weigh`.
   void note_backwards(int64_t count, bool ends);
 
+  /// Micro-batches that wait for the end of their window, of these engines'
+  /// models or of none.
+  int64_t num_unfinished(const StepReductions::Engines& engines) const;
+
   StateDict state_dict() const override;
   /// The models of the windows must be prepared before.
   void load_state_dict(const StateDict& state) override;

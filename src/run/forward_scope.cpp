@@ -9,9 +9,17 @@
 
 namespace accelerate {
 namespace detail {
+namespace {
+
+ModelContext& checked(ModelContext& context) {
+  context.check_join();
+  return context;
+}
+
+} // namespace
 
 ForwardScope::ForwardScope(ModelContext& context)
-    : context_(context),
+    : context_(checked(context)),
       part_before_(static_cast<uint8_t>(
           RankRecord::of_this_thread().enter(Part::kForward))),
       recorded_(record_part(kRecordedForward)) {

@@ -39,6 +39,17 @@ void write_into(const std::string& name, Work&& work) {
 
 } // namespace
 
+void ModelContext::check_join() const {
+  if (at::GradMode::is_enabled() && reductions->leaves_out(*engine)) {
+    throw UsageError(str_cat(
+        "[join_uneven_inputs] got a forward with gradients of a prepared ",
+        type,
+        " that is not among the models of the block, so that ranks without "
+        "batches would not answer it; give the block every model that the "
+        "loop trains, or evaluate this one without gradients (no_grad)"));
+  }
+}
+
 void ModelContext::set_buffers(
     std::vector<std::string> names,
     std::vector<at::Tensor> buffers) {

@@ -9,6 +9,7 @@
 #include "accelerate/precision.h"
 #include "accelerate/stateful.h"
 #include "parallel/engine.h"
+#include "parallel/join.h"
 #include "state/parameter_set.h"
 #include "state/parameter_snapshot.h"
 #include "state/step_state.h"
@@ -21,8 +22,11 @@ namespace accelerate {
 struct ACCELERATE_API ModelContext : Stateful {
   std::shared_ptr<ParallelEngine> engine;
   ParameterSet model;
+  /// The name of the model's class.
+  std::string type;
   ParameterSnapshot as_prepared;
   std::shared_ptr<StepState> step_state;
+  std::shared_ptr<const StepReductions> reductions;
   c10::DeviceType device = c10::kCPU;
   Precision precision = Precision::kNo;
   /// Where given, what the weights are themselves, and fp32 inputs become;
@@ -37,6 +41,9 @@ struct ACCELERATE_API ModelContext : Stateful {
   /// From the model's tensors, and from what is trained in their place.
   std::unordered_map<const c10::TensorImpl*, size_t> index_of;
 
+  /// Before a forward. Throws `UsageError` where its gradients would be sent
+  /// inside of a join that leaves the model out.
+  void check_join() const;
   /// The model's buffers are other tensors from now on.
   void set_buffers(
       std::vector<std::string> names,

@@ -166,6 +166,10 @@ TrainingRun::TrainingRun(
       saving_(std::make_unique<BackgroundSave>()) {
   state_->add("progress", progress_);
   state_->add(kAccumulation, accumulation_, StateScope::kPerRank);
+  reductions_->set_unfinished(
+      [accumulation = accumulation_](const StepReductions::Engines& engines) {
+        return accumulation->num_unfinished(engines);
+      });
   if (scaler_) {
     state_->add("scaler", scaler_);
     reductions_->set_share(
@@ -261,9 +265,12 @@ DistributedType TrainingRun::distributed_type() const {
 
 std::shared_ptr<ModelContext> TrainingRun::prepare_model(
     ParameterSet model,
+    std::string type,
     bool evaluation_mode) {
   auto context = std::make_shared<ModelContext>();
   context->model = std::move(model);
+  context->type = std::move(type);
+  context->reductions = reductions_;
   if (evaluation_mode) {
     put_engine(context, SingleDevice{}, std::nullopt);
   } else {
@@ -470,8 +477,9 @@ void TrainingRun::check_arrivals() {
 
 JoinGuard TrainingRun::begin_join(
     std::vector<ParallelEngine*> engines,
-    JoinOptions options) const {
-  return JoinGuard(reductions_, std::move(engines), options);
+    JoinOptions options,
+    bool even) const {
+  return JoinGuard(reductions_, std::move(engines), options, even);
 }
 
 AccumulateGuard TrainingRun::begin_micro_batch(

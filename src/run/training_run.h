@@ -88,10 +88,11 @@ class ACCELERATE_API TrainingRun {
   ///
   /// A model that is on its device already, where the run `places_parts` and it
   /// is to be trained only its buffers; in `evaluation_mode` its gradients
-  /// never meet those of other ranks. Throws `UsageError` on fp16 parameters
-  /// with fp16.
+  /// never meet those of other ranks. Errors name its `type`. Throws
+  /// `UsageError` on fp16 parameters with fp16.
   std::shared_ptr<ModelContext> prepare_model(
       ParameterSet model,
+      std::string type,
       bool evaluation_mode = false);
   /// Whether `prepare_model` cuts parameters where they are and brings each
   /// rank's part to its device: the whole model need not fit there.
@@ -188,7 +189,8 @@ class ACCELERATE_API TrainingRun {
       std::vector<std::shared_ptr<ModelContext>> models);
   JoinGuard begin_join(
       std::vector<ParallelEngine*> engines,
-      JoinOptions options) const;
+      JoinOptions options,
+      bool even = false) const;
   int64_t num_accumulation_steps() const { return accumulation_->num_steps(); }
   void set_num_accumulation_steps(int64_t num_steps) {
     accumulation_->set_num_steps(num_steps);

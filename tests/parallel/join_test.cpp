@@ -192,6 +192,125 @@ TEST(JoinUnevenInputs, SaysWhereRanksUseModelsDifferently) {
           HasSubstr("some accumulate gradients and some send them")));
 }
 
+/// Micro-batches of w * x with x = 1 in windows of two; what the end of the
+/// block says.
+std::string said_at_the_end(
+    ProcessGroup group,
+    const std::vector<int>& counts,
+    double& trained) {
+  Accelerator accelerator(
+      {.accumulation = {.num_steps = 2}, .process_group = group});
+  Weight model;
+  torch::optim::SGD sgd(model->parameters(), 1.0);
+  auto [net, optimizer] = accelerator.prepare(model, sgd);
+  std::string said;
+  try {
+    const auto join = accelerator.join_uneven_inputs(net);
+    for (int i = 0; i < counts[static_cast<size_t>(group.rank())]; ++i) {
+      const auto window = accelerator.accumulate(net);
+      accelerator.backward(net(torch::ones(1)).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  } catch (const UsageError& error) {
+    said = error.what();
+  }
+  trained = model->w.item<double>();
+  return said;
+}
+
+TEST(JoinUnevenInputs, SaysOnAllRanksWhereOneEndsInTheMiddleOfAWindow) {
+  run_ranks(
+      3,
+      [](ProcessGroup group) {
+        double trained = 0;
+        const auto said = said_at_the_end(group, {6, 3, 2}, trained);
+        EXPECT_THAT(
+            said,
+            HasSubstr(
+                "rank 1 ended in the middle of an accumulation window, of "
+                "which it has 1 micro-batch and rank 0 has 0"));
+        EXPECT_THAT(said, HasSubstr("multiple of gradient_accumulation_steps"));
+        // All ranks, then rank 0 alone twice.
+        EXPECT_NEAR(trained, -1 - 2.0 / 3, 1e-6);
+      },
+      kImpatient);
+}
+
+TEST(JoinUnevenInputs, AcceptsRanksThatEndAtTheSamePlaceOfAWindow) {
+  for (const auto& counts : {std::vector{4, 2}, {5, 3}, {1, 1}, {0, 4}}) {
+    run_ranks(
+        2,
+        [&](ProcessGroup group) {
+          double trained = 0;
+          EXPECT_EQ(said_at_the_end(group, counts, trained), "");
+        },
+        kImpatient);
+  }
+}
+
+TEST(JoinUnevenInputs, SaysNothingOfWindowsWhereAnExceptionLeaves) {
+  run_ranks(
+      2,
+      [](ProcessGroup group) {
+        Accelerator accelerator(
+            {.accumulation = {.num_steps = 2}, .process_group = group});
+        auto net = accelerator.prepare(Weight());
+        EXPECT_THAT(
+            [&] {
+              const auto join = accelerator.join_uneven_inputs(net);
+              if (group.rank() == 1) {
+                const auto window = accelerator.accumulate(net);
+              }
+              throw std::runtime_error("of the loop");
+            },
+            ThrowsMessage<std::runtime_error>(HasSubstr("of the loop")));
+      },
+      kImpatient);
+}
+
+/// The gradient of w * x is x; rank r feeds x = r + 1.
+TEST(JoinUnevenInputs, RefusesToTrainAModelThatItLeavesOut) {
+  run_ranks(
+      2,
+      [](ProcessGroup group) {
+        Accelerator accelerator({.process_group = group});
+        auto a = accelerator.prepare(Weight());
+        auto b = accelerator.prepare(Weight());
+        auto norm = accelerator.prepare(torch::nn::BatchNorm1d(1));
+        const auto x = torch::full({1}, group.rank() + 1.0);
+        // Its buffers differ now, and are sent by its next forward.
+        accelerator.backward(norm(torch::stack({x, 3 * x})).sum());
+        {
+          const auto join = accelerator.join_uneven_inputs(a);
+          const int num_batches = group.rank() == 0 ? 1 : 2;
+          for (int i = 0; i < num_batches; ++i) {
+            EXPECT_THAT(
+                [&] { b(x); },
+                ThrowsMessage<UsageError>(::testing::AllOf(
+                    HasSubstr("WeightImpl"),
+                    HasSubstr("not among the models of the block"))));
+            {
+              const torch::NoGradGuard no_grad;
+              norm->eval();
+              norm(x.view({1, 1}));
+              EXPECT_EQ(b(x).item<double>(), 0);
+            }
+            a->w.mutable_grad() = Tensor();
+            accelerator.backward(a(x).sum());
+          }
+        }
+        if (group.rank() == 1) {
+          EXPECT_EQ(a->w.grad().item<double>(), 1) << "alone";
+        }
+        // The mean of rank 0's batch, with momentum 0.1.
+        EXPECT_NEAR(norm->running_mean.item<double>(), 0.2, 1e-6);
+        accelerator.backward(b(x).sum());
+        EXPECT_EQ(b->w.grad().item<double>(), 1.5);
+      },
+      kImpatient);
+}
+
 TEST(JoinUnevenInputs, RefusesWhatCannotBeMatched) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
