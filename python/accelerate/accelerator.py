@@ -39,6 +39,7 @@ from accelerate.prepared_module import (
     has_compiled_parts,
     parameter_set,
     refuse_compiled,
+    refuse_compiled_twice,
 )
 from accelerate.scheduler import AcceleratedScheduler, check_state, join_state, split_state
 from accelerate.state import (
@@ -178,7 +179,7 @@ class Accelerator(Configuration, Observation, Saving):
         self._shard_options(options)
         self._run = _C.TrainingRun(options, self.gradient_state.step_state, _warn_of_loss)
         self.state.accelerator = weakref.ref(self)
-        self._bucket_bytes_cap = options.ddp.bucket_cap_mb * 1024 * 1024
+        self._ddp = options.ddp
         self.gradient_accumulation_steps = self._run.num_accumulation_steps
         # Scripts switch it off on devices that cannot; and count their own steps here.
         self.native_amp = self._computes_in != "no"
@@ -320,6 +321,7 @@ class Accelerator(Configuration, Observation, Saving):
             return self._prepare_model(obj, device_placement, evaluation_mode=False)
         if isinstance(obj, torch.optim.Optimizer):
             return self._prepare_optimizer(obj, device_placement)
+        refuse_compiled_twice(obj)
         return obj
 
     def prepare_model(
@@ -376,7 +378,7 @@ class Accelerator(Configuration, Observation, Saving):
     def _keep_prepared(
         self, model: torch.nn.Module, context: _C.ModelContext, evaluation_mode: bool
     ) -> torch.nn.Module:
-        prepared = attach(model, context, self._autocast(), self._bucket_bytes_cap)
+        prepared = attach(model, context, self._autocast(), self._ddp)
         if self.state.dynamo_plugin.backend != DynamoBackend.NO:
             prepared = compiled(prepared, self.state.dynamo_plugin, evaluation_mode)
         index = next(i for i, known in enumerate(self._models) if known is model)
@@ -721,11 +723,13 @@ def _weight(weight: Any) -> float | torch.Tensor | None:
     """Of a loss, as the engine takes it."""
     if weight is None or isinstance(weight, torch.Tensor):
         return weight
-    is_complex = isinstance(weight, numbers.Complex) and not isinstance(weight, numbers.Real)
+    # Of an array of one element, as of a tensor of one.
+    number = weight.item() if getattr(weight, "size", None) == 1 else weight
+    is_complex = isinstance(number, numbers.Complex) and not isinstance(number, numbers.Real)
     # Texts have no such method, although `float` reads them.
-    if hasattr(weight, "__float__") and not is_complex:
+    if hasattr(number, "__float__") and not is_complex:
         with suppress(TypeError, ValueError, OverflowError):
-            return float(weight)
+            return float(number)
     shown = " ".join(repr(weight).split())
     raise UsageError(
         f"[Accelerator.backward] weight is {shown[:60]} ({type(weight).__name__}), expected a number "

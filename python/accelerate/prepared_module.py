@@ -14,7 +14,9 @@ mixed precision it computes in the same precision, as the original's does."""
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
+import inspect
 import sys
 import threading
 import types
@@ -162,6 +164,17 @@ def refuse_compiled() -> NoReturn:
     )
 
 
+def refuse_compiled_twice(function: Any) -> None:
+    """A function has no parameters that a prepared one could share."""
+    module = _module_of_compiled(function)
+    if module is not None and _prepared_in(module) is None:
+        raise UsageError(
+            f"[prepare] got a function that calls a {module.__class__.__name__}, which torch.compile "
+            "makes of a module that is compiled already, expected the module; compile it once, or "
+            "after prepare"
+        )
+
+
 _REDUCED = (torch.float16, torch.bfloat16)
 _READ_OF_MEMORY = "[shard] got a read of the memory"
 _NO_GRADIENT = "[forward] got no gradient"
@@ -182,7 +195,7 @@ class _Engine:
         self,
         module: torch.nn.Module,
         context: _C.ModelContext,
-        bucket_bytes_cap: int,
+        ddp: _C.DdpOptions,
         autocast: Autocast | None,
     ) -> None:
         self.module = module
@@ -191,41 +204,56 @@ class _Engine:
         self._autocast = None if autocast is None or autocast.is_plain else autocast
         # What the weights are themselves, where masters are trained in their place.
         self._weights = context.weights
-        self._buckets = _Buckets(bucket_bytes_cap)
+        self._buckets = _Buckets(ddp.bucket_cap_mb * 1024 * 1024)
         self._thread = threading.local()
         self._inlined: Callable | None = None
         self._list_buffers()
         self._is_sharded = context.is_sharded
-        if self._is_sharded:
-            self._names = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-            self._list_members()
+        # Whether gradients meet without those of a parameter that is gone.
+        self._may_miss = self._is_sharded or ddp.find_unused_parameters
+        self._parameters = dict(module.named_parameters(remove_duplicate=False))
+        self._list_members()
 
     def _list_buffers(self) -> None:
-        self._places = [
+        self._buffer_places = [
             (owner._buffers, name)
             for owner in self.module.modules()
             for name, buffer in owner._buffers.items()
             if buffer is not None
         ]
-        self._buffers = [place[name] for place, name in self._places]
+        self._buffers = [place[name] for place, name in self._buffer_places]
 
     def _list_members(self) -> None:
-        self._members = [
-            place for owner in self.module.modules() for place in (owner._parameters, owner._modules)
+        # What comes into an empty place takes nothing away, and whole parameters beside it train on.
+        self._places = [
+            place
+            for owner in self.module.modules()
+            for place in (owner._parameters, owner._modules)
+            if place or self._is_sharded
         ]
-        self._num_members = sum(map(len, self._members))
+        self._members = [member for place in self._places for member in place.values()]
 
     def _check_members(self) -> None:
-        """No part of a parameter that came since is anybody's: it would train apart on each process."""
-        if sum(map(len, self._members)) == self._num_members:
+        """The gradient of a parameter that came since meets no other, and one that is gone keeps
+        those of its bucket from meeting: processes would train apart."""
+        if _C.hold_still(self._places, self._members):
             return
-        for name, parameter in self.module.named_parameters(remove_duplicate=False):
-            if name not in self._names and parameter.requires_grad:
-                raise UsageError(
-                    f"[forward] parameter '{name}' was added since prepare, so that processes would "
-                    f"not share its gradient, expected the {len(self._names)} that were prepared; add "
-                    "it before prepare, or freeze it"
-                )
+        now = dict(self.module.named_parameters(remove_duplicate=False))
+        present = {id(parameter) for parameter in now.values()}
+        prepared = {id(parameter) for parameter in self._parameters.values()}
+        came = [n for n, p in now.items() if p.requires_grad and id(p) not in prepared]
+        misses = not self._may_miss and any(
+            p.requires_grad and id(p) not in present for p in self._parameters.values()
+        )
+        is_changed = any(now.get(n) is not p for n, p in self._parameters.items())
+        if misses or (came and is_changed):
+            self.context.check_unchanged("forward", parameter_set(self.module))
+        if came and self._is_sharded:
+            raise UsageError(
+                f"[forward] parameter '{came[0]}' was added since prepare, so that processes would "
+                f"not share its gradient, expected the {len(self._parameters)} that were prepared; "
+                "add it before prepare, or freeze it"
+            )
         self._list_members()
 
     @property
@@ -246,13 +274,13 @@ class _Engine:
 
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         # `self.buffer = new` in the user's forward puts another tensor in the place of the old one.
-        for (place, name), known in zip(self._places, self._buffers):
+        for (place, name), known in zip(self._buffer_places, self._buffers):
             if place.get(name) is not known:
                 self._list_buffers()
                 named = dict(self.module.named_buffers())
                 self.context.set_buffers(list(named), list(named.values()))
                 break
-        if self._is_sharded and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             self._check_members()
         if torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False):
             if self.context.is_spread:
@@ -268,7 +296,7 @@ class _Engine:
             forward = self.context.begin_forward()
         except UsageError as error:
             if _NO_GRADIENT in str(error):
-                # Of a parameter that is the module's no more.
+                # Of a parameter that is not what it was.
                 self.context.check_unchanged("forward", parameter_set(self.module))
             raise
         self._thread.is_inside = True
@@ -441,6 +469,25 @@ def _own_compiler_config(prepared: Any) -> NoReturn:
     raise AttributeError("get_compiler_config")
 
 
+def _run_compiled(prepared: Any, *args: Any, **kwargs: Any) -> Any:
+    return prepared._accelerate_engine.run(prepared.__dict__["forward"], args, kwargs)
+
+
+class _CompiledForward:
+    """Torch's compiler puts the forward of its modules into their attributes, from where it would
+    be called past the engine, as by `torch.compile` of a compiled module."""
+
+    def __get__(self, prepared: Any, owner: type | None = None) -> Any:
+        if prepared is None:
+            return self
+        if prepared._accelerate_engine.is_inside:
+            return prepared.__dict__["forward"]
+        return types.MethodType(_run_compiled, prepared)
+
+    def __set__(self, prepared: Any, forward: Callable) -> None:
+        prepared.__dict__["forward"] = forward
+
+
 def _keep_out_of_graphs(function: Callable) -> Callable:
     """Torch's compiler passes this frame over and compiles those inside of it, as its own `skip`
     asks for, which is slow to import."""
@@ -451,11 +498,15 @@ def _keep_out_of_graphs(function: Callable) -> Callable:
     return function
 
 
+def _is_prepared_as(kind: type, module: Any) -> bool:
+    """Not where a class of the user's calls `type(model).forward(self, ...)` for its base's."""
+    return getattr(type(module), "_accelerate_kind", None) is kind
+
+
 def _engine_forward(kind: type) -> Callable:
     @functools.wraps(kind.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        engine = self._accelerate_engine
-        if engine.is_inside:
+        if not _is_prepared_as(kind, self) or (engine := self._accelerate_engine).is_inside:
             return kind.forward(self, *args, **kwargs)
         return engine.run(functools.partial(kind.forward, self), args, kwargs)
 
@@ -468,8 +519,10 @@ def _inner_generate(kind: type) -> Callable:
 
     @functools.wraps(kind.generate)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        engine = self._accelerate_engine
         run = functools.partial(kind.generate, self)
+        if not _is_prepared_as(kind, self):
+            return run(*args, **kwargs)
+        engine = self._accelerate_engine
         if engine.is_inside or not engine.context.is_spread:
             return run(*args, **kwargs)
         with torch.no_grad():
@@ -481,13 +534,15 @@ def _inner_generate(kind: type) -> Callable:
 def _precise_forward(kind: type) -> Callable:
     @functools.wraps(kind.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_prepared_as(kind, self):
+            return kind.forward(self, *args, **kwargs)
         run = functools.partial(kind.forward, self)
         return self._accelerate_autocast.run(run, args, kwargs)
 
     return forward
 
 
-for _function in (_Engine.run, _Prepared.__call__):
+for _function in (_Engine.run, _Prepared.__call__, _run_compiled):
     _keep_out_of_graphs(_function)
 
 _FORWARDS = {_Prepared: _engine_forward, _InPrecision: _precise_forward}
@@ -513,9 +568,14 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
             if not hasattr(kind, name):
                 members[name] = member
         if _is_compiled_kind(kind):
+            members["forward"] = _CompiledForward()
             members["get_compiler_config"] = property(_own_compiler_config)
     _types[key] = made = subclass(base, kind, members)
     return made
+
+
+# Classes of the user's that came of a type of this module, and the classes it stood in for.
+_made_of: weakref.WeakKeyDictionary[type, list[type]] = weakref.WeakKeyDictionary()
 
 
 class _StandIn:
@@ -525,15 +585,32 @@ class _StandIn:
     def __new__(cls, name: str, bases: tuple, members: dict[str, Any], **kwargs: Any) -> Any:
         if "_accelerate_kind" in members:
             return super().__new__(cls, name, bases, members, **kwargs)  # type: ignore[call-arg]
+        kinds = [base._accelerate_kind for base in bases if issubclass(base, _Retyped)]
         users = tuple(
             base._accelerate_kind if issubclass(base, _Retyped) else base for base in bases
         )
-        return types.new_class(name, users, kwargs, lambda made: made.update(members))
+        made = types.new_class(name, users, kwargs, lambda space: space.update(members))
+        _made_of[made] = kinds
+        return made
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        if super().__subclasscheck__(other):  # type: ignore[misc]
+            return True
+        kind = cls._accelerate_kind  # type: ignore[attr-defined]
+        return any(kind in _made_of.get(base, ()) for base in other.__mro__)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return super().__instancecheck__(instance) or issubclass(  # type: ignore[misc]
+            instance.__class__, cls  # type: ignore[arg-type]
+        )
 
 
 @functools.cache
 def _metaclass_over(kind: type) -> type:
-    return type(kind.__name__, (_StandIn, kind), {})
+    made = type(kind.__name__, (_StandIn, kind), {})
+    # `cast` gives its second argument back: what is saved is the user's class.
+    copyreg.pickle(made, lambda ours: (typing.cast, (object, ours._accelerate_kind)))
+    return made
 
 
 def subclass(base: type, kind: type, members: dict[str, Any]) -> type:
@@ -559,7 +636,7 @@ def attach(
     module: torch.nn.Module,
     context: _C.ModelContext,
     autocast: Autocast | None,
-    bucket_bytes_cap: int,
+    ddp: _C.DdpOptions,
 ) -> torch.nn.Module:
     """The module itself, or a prepared one on its attributes where its engine has something to do
     around calls."""
@@ -573,7 +650,7 @@ def attach(
     # Not the user's __new__, which may want arguments.
     prepared = object.__new__(_type_of(_Prepared, kind))
     object.__setattr__(prepared, "__dict__", module.__dict__)
-    engine = _Engine(module, context, bucket_bytes_cap, autocast)
+    engine = _Engine(module, context, ddp, autocast)
     object.__setattr__(prepared, "_accelerate_engine", engine)
     return prepared
 
@@ -609,7 +686,19 @@ def _is_compiled_kind(kind: type) -> bool:
     return compiler is not None and issubclass(kind, compiler.OptimizedModule)
 
 
+def _module_of_compiled(function: Any) -> torch.nn.Module | None:
+    """That of a function which `torch.compile` makes of a module that it made."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    called: Any = getattr(function, "_torchdynamo_orig_callable", None)
+    called = inspect.unwrap(called, stop=lambda inner: hasattr(inner, "__self__"))
+    module = getattr(called, "__self__", None)
+    return module if isinstance(module, torch.nn.Module) else None
+
+
 def _prepared_in(model: Any) -> torch.nn.Module | None:
+    if (module := _module_of_compiled(model)) is not None:
+        model = module
     if issubclass(type(model), _Prepared) or model in _local:
         return model
     if is_compiled_module(model):

@@ -47,6 +47,25 @@ class NoSync {
   std::unique_ptr<NoSyncGuard> guard_;
 };
 
+/// Whether dictionaries hold these very objects, in this order. Every forward
+/// asks it of all parameters: a loop in Python would be too slow.
+bool hold_still(const py::list& places, const py::list& values) {
+  const auto count = PyList_GET_SIZE(values.ptr());
+  Py_ssize_t index = 0;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(places.ptr()); ++i) {
+    auto* place = PyList_GET_ITEM(places.ptr(), i);
+    PyObject* value = nullptr;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(place, &position, nullptr, &value) != 0) {
+      if (index == count || PyList_GET_ITEM(values.ptr(), index) != value) {
+        return false;
+      }
+      ++index;
+    }
+  }
+  return index == count;
+}
+
 } // namespace
 
 void bind_model(py::module_& module) {
@@ -90,6 +109,7 @@ void bind_model(py::module_& module) {
       .def_readonly("transient_buffers", &ParameterSet::transient_buffers)
       .def_readonly("units", &ParameterSet::units)
       .def_readonly("whole", &ParameterSet::whole);
+  module.def("hold_still", &hold_still, py::arg("places"), py::arg("values"));
   py::class_<Forward>(module, "Forward")
       .def_property_readonly("wants_outputs", &Forward::wants_outputs)
       .def("finish", &Forward::finish, py::arg("outputs"), release)

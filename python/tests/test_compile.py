@@ -15,6 +15,7 @@ from original import originals_python, run_python
 from tiers import cases
 
 from accelerate import Accelerator
+from accelerate.errors import UsageError
 from accelerate.utils import DynamoBackend
 
 
@@ -125,13 +126,32 @@ def check(order, is_torchs):
 
 
 # 2 MiB of parameters in buckets of 1 MiB: a graph for each.
-orders = ("compile prepare", "prepare compile", "compile prepare compile")
+orders = ["compile prepare", "prepare compile", "compile prepare compile"]
+orders += ["prepare compile compile", "compile prepare compile compile"]
 answer([check(order, torchs) > 1 for order in orders for torchs in (True, False)])
 """
 
 
 def test_accumulation_and_buckets_reach_compiled_models_on_two_processes(tmp_path):
-    assert ranks.run_ours(TWO, tmp_path) == [[True] * 6] * 2
+    assert ranks.run_ours(TWO, tmp_path) == [[True] * 10] * 2
+
+
+@pytest.mark.parametrize("is_torchs", [True, False])
+def test_a_function_of_a_module_that_is_compiled_twice_is_refused(is_torchs):
+    class Net(torch.nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)
+
+    net = make_net() if is_torchs else Net(*make_net())
+    twice = torch.compile(torch.compile(net, backend="eager"), backend="eager")
+    accelerator = Accelerator(cpu=True)
+    with pytest.raises(UsageError, match=r"^\[prepare\] got a function that calls a \w+, which .*$"):
+        accelerator.prepare(twice)
+    function = torch.compile(lambda x: x, backend="eager")
+    assert accelerator.prepare(function) is function
+    again = torch.compile(accelerator.prepare(net), backend="eager")
+    again = torch.compile(again, backend="eager")
+    assert accelerator.prepare(again) is again
 
 
 # --- by the launcher ----------------------------------------------------------------------------

@@ -374,7 +374,12 @@ def test_a_weight_that_is_no_number_is_refused_in_a_line(weight):
         torch.tensor(1j),
         torch.ones(2),
         torch.tensor([]),
+        torch.ones(1, device="meta"),
+        torch.ones(1).to_sparse(),
+        torch.quantize_per_tensor(torch.ones(1), 1.0, 0, torch.quint8),
+        torch.nested.nested_tensor([torch.ones(1)], layout=torch.jagged),
     ],
+    ids=str,
 )
 def test_a_weight_that_counts_nothing_is_refused_in_a_line(weight):
     with pytest.raises(ValueError) as caught:
@@ -384,7 +389,18 @@ def test_a_weight_that_counts_nothing_is_refused_in_a_line(weight):
 
 
 @pytest.mark.parametrize(
-    "weight", [3, 3.0, True, np.int64(3), np.float32(3), np.array(3), Fraction(3), torch.tensor([3])]
+    "weight",
+    [
+        3,
+        3.0,
+        True,
+        np.int64(3),
+        np.float32(3),
+        np.array(3),
+        np.array([[3]]),
+        Fraction(3),
+        torch.tensor([3]),
+    ],
 )
 def test_whatever_is_a_number_is_a_weight(weight):
     # Of the only loss.

@@ -212,13 +212,34 @@ def test_a_class_of_the_users_comes_of_a_prepared_ones_type(accelerator, pair):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x).parts["y"][0] * 2
 
+    class Named(type(prepared)):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return type(prepared).forward(self, x).parts["y"][0] * 2
+
+    x = torch.ones(1, 3)
+    named = Named()
+    expected = named.layer(x) * 4
+    assert torch.equal(named(x), expected) and torch.equal(named.forward(x), expected)
+    assert torch.equal(
+        accelerator.prepare(named)(x), as_torch_computes(accelerator, lambda: named.layer(x) * 4)
+    )
     made = Sub()
     assert type(made) is Sub and Sub.__mro__ == (Sub, Net, *Net.__mro__[1:])
     x = torch.ones(1, 3)
     assert torch.equal(made(x), made.layer(x) * 4)
     twice = accelerator.prepare(made)
+    kind = type(prepared)
+    assert issubclass(Sub, kind) and isinstance(made, kind) and isinstance(twice, kind)
+    assert isinstance(prepared, kind) and not isinstance(prepared, Sub)
+    if kind is not Net:
+        assert not isinstance(Net(), kind) and not issubclass(Net, kind)
     assert accelerator.unwrap_model(twice) is made
     assert torch.equal(twice(x), as_torch_computes(accelerator, lambda: made(x)))
+
+
+def test_its_type_is_pickled_as_the_users_class(pair):
+    _, prepared = pair
+    assert pickle.loads(pickle.dumps(type(prepared))) is Net
 
 
 def test_a_shallow_copy_is_the_users_own(pair):
@@ -275,6 +296,92 @@ def test_gradients_are_those_of_all_processes(accelerator, pair):
     # d(2 w x) / dw = 2 x, of which processes take the mean.
     mean = (accelerator.num_processes + 1) / 2
     assert torch.equal(net.layer.weight.grad, torch.full((2, 3), 2 * mean))
+
+
+
+CHANGED = """
+import torch
+from torch.nn.utils import parametrizations
+from accelerate import Accelerator
+from accelerate.errors import UsageError
+from accelerate.utils import DistributedDataParallelKwargs
+
+
+def begin(**options):
+    torch.manual_seed(0)
+    accelerator = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(**options)])
+    return accelerator, accelerator.prepare(Net())
+
+
+class Net(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+        self.frozen = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+
+    def forward(self, x):
+        for part in list(self)[:3]:
+            x = part(x)
+        return x
+
+
+def set_weight(net):
+    net[2].weight = torch.nn.Parameter(torch.ones(1, 4))
+
+
+def exchange(net):
+    net[2] = torch.nn.Linear(4, 1)
+
+
+def remove(net):
+    del net[2]
+
+
+def put_frozen(net):
+    net[2].bias = torch.nn.Parameter(torch.ones(1))
+    net[2].bias.requires_grad_(False)
+
+
+def set_frozen(net):
+    net.frozen = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+
+
+def rename(net):
+    net.again = net[2]
+
+
+def said(change, **options):
+    accelerator, net = begin(**options)
+    x = torch.full((1, 3), 1.0 + accelerator.process_index)
+    accelerator.backward(net(x).sum())
+    change(net)
+    with torch.no_grad():
+        net(x)
+    try:
+        accelerator.backward(net(x).sum())
+    except UsageError as error:
+        return str(error).split("expected")[0]
+    gradients = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+    everybodys = accelerator.gather(gradients[None])
+    assert torch.equal(everybodys[0], everybodys[1])
+    return "trained"
+
+
+weight_norm = lambda net: parametrizations.weight_norm(net[2])
+old_weight_norm = lambda net: torch.nn.utils.weight_norm(net[2])
+changes = [weight_norm, old_weight_norm, set_weight, exchange, remove, put_frozen, set_frozen, rename]
+whole = [said(change) for change in changes]
+answer([whole, [said(change, find_unused_parameters=True) for change in changes]])
+"""
+
+
+def test_a_parameter_that_is_gone_is_told_before_anything_is_trained(tmp_path):
+    got = "[forward] got a module that was prepared before, but "
+    gone = got + "'2.weight' was removed since, "
+    other = got + "'2.weight' was replaced by another tensor since, "
+    new = [gone, gone, other, other]
+    frozen = got + "'2.bias' changed from (Float[1] on cpu, trained) to (Float[1] on cpu) since, "
+    expected = [[*new, gone, frozen, "trained", "trained"], [*new, *["trained"] * 4]]
+    assert ranks.run_ours(CHANGED, tmp_path) == [expected] * 2
 
 
 def test_all_of_this_as_one_of_two_processes(tmp_path):

@@ -109,18 +109,18 @@ LossWeight::LossWeight(double count)
   check_weight(count);
 }
 LossWeight::LossWeight(at::Tensor count) {
-  const bool is_number =
-      count.defined() && count.numel() == 1 && !count.is_complex();
+  const bool is_number = count.defined() && count.layout() == at::kStrided &&
+                         !count.is_meta() && !count.is_nested() &&
+                         !count.is_quantized() && !count.is_complex() &&
+                         count.numel() == 1;
   if (!is_number) {
     throw UsageError(str_cat(
         "[backward] got a weight ",
-        count.defined() ? str_cat(
-                              "of ",
-                              c10::toString(count.scalar_type()),
-                              " and of shape ",
-                              count.sizes())
-                        : "undefined",
-        ", expected a tensor of one number"));
+        count.defined()
+            ? str_cat(
+                  "of ", count.toString(), " with ", count.numel(), " elements")
+            : "undefined",
+        ", expected a dense tensor of one number"));
   }
   count_ = count.detach().reshape({}).to(at::kDouble);
   // Others would be waited for.
