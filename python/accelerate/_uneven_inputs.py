@@ -12,7 +12,7 @@ import torch
 from accelerate import _C, _debug
 from accelerate._dispatch import DataLoaderDispatcher
 from accelerate.errors import UsageError
-from accelerate.prepared_module import Scope, context_of
+from accelerate.prepared_module import Scope, context_for
 
 if TYPE_CHECKING:
     from accelerate.accelerator import Accelerator
@@ -57,16 +57,7 @@ def _contexts(joinables: Iterable[Any]) -> list[_C.ModelContext]:
         raise UsageError(
             "[join_uneven_inputs] got no model, expected every prepared model that the loop trains"
         )
-    contexts = []
-    for model in models:
-        context = context_of(model)
-        if context is None:
-            raise UsageError(
-                f"[join_uneven_inputs] got a {type(model).__name__} that was not prepared, "
-                "expected the model that prepare() gave back"
-            )
-        contexts.append(context)
-    return contexts
+    return [context_for("join_uneven_inputs", model) for model in models]
 
 
 def _set_even(accelerator: Accelerator, even_batches: bool) -> list[tuple[Any, bool]]:

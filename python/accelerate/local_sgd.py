@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from accelerate._placeholders import placeholders_for
-from accelerate.errors import UsageError
-from accelerate.prepared_module import context_of
+from accelerate.prepared_module import context_for
 
 if TYPE_CHECKING:
     import torch
@@ -44,12 +43,7 @@ class LocalSGD:
         self.accelerator = accelerator
         self.model = model
         self.local_sgd_steps = local_sgd_steps
-        context = context_of(model)
-        if context is None:
-            raise UsageError(
-                f"[LocalSGD] got a {type(model).__name__} that was not prepared, expected the model "
-                "that prepare() gave back"
-            )
+        context = context_for("LocalSGD", model)
         self._steps = accelerator._run.local_steps(context, local_sgd_steps)
 
     def __enter__(self) -> LocalSGD:

@@ -715,6 +715,17 @@ def context_of(model: Any) -> _C.ModelContext | None:
     return prepared._accelerate_engine.context if own is None else own
 
 
+def context_for(where: str, model: Any) -> _C.ModelContext:
+    """Raises `UsageError` for an object that was not prepared."""
+    context = context_of(model)
+    if context is None:
+        raise UsageError(
+            f"[{where}] got a {type(model).__name__} that was not prepared, expected the model that "
+            "prepare() gave back"
+        )
+    return context
+
+
 def unwrap(model: Any) -> Any:
     """The module that was prepared; any other object as it is."""
     return model._accelerate_engine.module if issubclass(type(model), _Prepared) else model

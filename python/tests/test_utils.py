@@ -119,6 +119,17 @@ def test_to_kwargs_gives_what_differs_from_the_defaults() -> None:
     ).to_kwargs() == {"static_graph": True}
 
 
+def test_to_kwargs_leaves_the_environment_of_the_process_alone(monkeypatch: Any) -> None:
+    # A thread in C that reads a variable meanwhile would end the process.
+    def change(*arguments: Any) -> None:
+        raise AssertionError(arguments)
+
+    with monkeypatch.context() as patched:
+        for name in ("putenv", "unsetenv"):
+            patched.setattr(os, name, change)
+        assert options.GradScalerKwargs(growth_interval=10).to_kwargs() == {"growth_interval": 10}
+
+
 def test_to_kwargs_takes_defaults_without_the_environment(monkeypatch: Any) -> None:
     @dataclasses.dataclass
     class Plugin(options.KwargsHandler):

@@ -103,7 +103,8 @@ std::function<std::optional<uint64_t>()> collective_counter(
 
 /// What the thread holds, which may outlive the exchange by a store's answer.
 struct HangExchange::Talk {
-  StorePtr shared_store;
+  /// A connection of its own; nothing where the store has gone.
+  StorePtr store;
   Membership* membership = nullptr;
   /// Of the next question.
   int64_t round = 0;
@@ -148,7 +149,7 @@ struct HangExchange::Talk {
   }
   /// Before others can wait for this rank, so that they can name it, and it
   /// answers what they ask from now on.
-  void sign_in();
+  void sign_in(const StorePtr& shared_store);
   void talk();
   void look(c10d::Store& store);
   void hear_verdict(c10d::Store& store);
@@ -207,19 +208,25 @@ void end_talks() {
 
 } // namespace
 
-void HangExchange::Talk::sign_in() {
+void HangExchange::Talk::sign_in(const StorePtr& shared_store) {
   const QuietLog quiet;
+  begin_asking();
   try {
-    c10d::PrefixStore store(kPrefix, shared_store);
+    // That of the group may hold what listens, which ends with the group. Names
+    // of hosts are looked up with the environment, which the program may change
+    // beside the thread.
+    store =
+        c10::make_intrusive<c10d::PrefixStore>(kPrefix, shared_store->clone());
     char host[256] = {};
     gethostname(host, sizeof(host) - 1);
-    store.set(
+    store->set(
         key("who", membership->rank), bytes_of(str_cat(getpid(), ' ', host)));
-    while (store.check({key("ask", round)})) {
+    while (store->check({key("ask", round)})) {
       ++round; // Those of a group that this process had before.
     }
   } catch (const std::exception&) {
     // The store has gone, and its holder: collectives say so.
+    store.reset();
   }
 }
 
@@ -236,16 +243,11 @@ std::chrono::milliseconds HangExchange::Talk::until_next() const {
 }
 
 void HangExchange::Talk::talk() {
-  begin_asking();
-  const StorePtr own = [this] {
-    const QuietLog quiet;
-    return shared_store->clone();
-  }();
-  // It may hold what listens, which ends with the group.
-  shared_store.reset();
-  c10d::PrefixStore store(kPrefix, own);
+  if (!store) {
+    return;
+  }
   do {
-    look(store);
+    look(*store);
   } while (pause(until_next()));
 }
 
@@ -388,9 +390,8 @@ HangExchange::HangExchange(
   membership->threshold = threshold;
   membership->num_collectives = collective_counter(group);
   membership_ = &Watchdog::instance().join(std::move(membership));
-  talk_->shared_store = group->getStore();
   talk_->membership = membership_;
-  talk_->sign_in();
+  talk_->sign_in(group->getStore());
   [[maybe_unused]] static const int registered = std::atexit(end_talks);
   background_thread([talk = talk_] { talk->run(); }).detach();
 }

@@ -61,6 +61,9 @@ std::shared_ptr<RankRecord> record_of(const Membership& membership) {
 struct Runner {
   std::thread thread;
   UniqueFile wake;
+  /// None where it cannot be made: nobody can ask then, messages come all the
+  /// same.
+  std::unique_ptr<JobSocket> socket;
   std::atomic<bool> is_stopping = false;
   int owner = 0;
 };
@@ -129,6 +132,12 @@ void Watchdog::start() {
   runner = new Runner;
   runner->owner = owner_;
   runner->wake = UniqueFile(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  try {
+    // Not by the thread: it reads the environment, which the program may be
+    // changing beside it.
+    runner->socket = std::make_unique<JobSocket>();
+  } catch (const Error&) {
+  }
   runner->thread = background_thread([this] { run(); });
 }
 
@@ -144,12 +153,7 @@ std::vector<Membership*> Watchdog::memberships() {
 }
 
 void Watchdog::run() {
-  std::unique_ptr<JobSocket> socket;
-  try {
-    socket = std::make_unique<JobSocket>();
-  } catch (const Error&) {
-    // Nobody can ask then; messages come all the same.
-  }
+  const auto socket = std::move(runner->socket);
   while (!runner->is_stopping) {
     milliseconds interval = interval_for({});
     for (const auto* membership : memberships()) {

@@ -4,7 +4,12 @@
 #include "observe/watchdog.h"
 
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <filesystem>
+
+#include "observe/runtime_folder.h"
 #include "support/subprocess.h"
 
 namespace accelerate {
@@ -76,6 +81,20 @@ TEST_F(WatchdogTest, IsQuietForAsLongAsTheWaitButNotInTheNextOne) {
   }
   const PartScope waits(Part::kCommunication);
   EXPECT_TRUE(becomes_due());
+}
+
+// By then the environment is read, which the program may change from now on: a
+// thread that reads it beside that ends the process.
+TEST(Watchdog, CanBeAskedWhenARankHasJoined) {
+  const auto folder = runtime_folder(system_env);
+  const pid_t child = fork();
+  if (child == 0) {
+    Watchdog::instance().join(std::make_unique<Membership>());
+    _exit(std::filesystem::exists(socket_of(folder, getpid())) ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 } // namespace

@@ -22,7 +22,7 @@ from accelerate.utils.constants import (
     FSDP_BACKWARD_PREFETCH,
     FSDP_SHARDING_STRATEGY,
 )
-from accelerate.utils.environment import clear_environment, parse_flag_from_env, str_to_bool
+from accelerate.utils.environment import parse_flag_from_env, str_to_bool
 
 if TYPE_CHECKING:
     import torch
@@ -188,6 +188,18 @@ class TensorInformation:
     dtype: torch.dtype
 
 
+@contextmanager
+def _no_variables() -> Iterator[None]:
+    """Code in Python sees none inside. The process keeps them: threads of libraries in C read them
+    at any time, and must not meet a change."""
+    known = os.environ
+    os.environ = {}  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os.environ = known
+
+
 class KwargsHandler:
     """Base of dataclasses whose fields are keyword arguments of something."""
 
@@ -196,7 +208,7 @@ class KwargsHandler:
 
     def to_kwargs(self) -> dict[str, Any]:
         """The fields that differ from the class's defaults without any environment variable."""
-        with clear_environment():
+        with _no_variables():
             defaults = type(self)().to_dict()
         return {key: value for key, value in self.to_dict().items() if defaults[key] != value}
 
