@@ -64,12 +64,14 @@ std::span<const Stack::Frame> frames_to_show(const Stack& stack) {
 
 /// Equal for ranks that are in the same place of the user's code.
 std::string place_of(const Stack& stack) {
+  auto frames = frames_to_show(stack);
+  if (!frames.empty() && !frames[0].is_users) {
+    // None is: by which way a library came there says nothing.
+    frames = frames.first(1);
+  }
   std::string text;
-  for (const auto& frame : frames_to_show(stack)) {
+  for (const auto& frame : frames) {
     text += str_cat(frame.text, '\n');
-    if (!frame.is_users && text.size() == frame.text.size() + 1) {
-      break; // None is: by which way a library came there says nothing.
-    }
   }
   return text;
 }

@@ -377,17 +377,19 @@ void TrainingRun::backward(
         "the last step; compute the loss with the model that prepare() gave "
         "back, or its gradients do not meet those of the other processes");
   }
-  const auto models = living_models();
-  const bool trains_alone =
-      std::all_of(models.begin(), models.end(), [](const auto& model) {
-        return model->engine->is_alone();
-      });
+  const auto trains_alone = [&] {
+    const auto models = living_models();
+    return !models.empty() &&
+           std::all_of(models.begin(), models.end(), [](const auto& model) {
+             return model->engine->is_alone();
+           });
+  };
   at::Tensor weighted = accumulation_->weigh(
       loss,
       options.weight,
       *step_state_,
       *reductions_,
-      trains_alone && !models.empty());
+      options.weight && trains_alone());
   settle_scale();
   if (scaler_) {
     weighted = scaler_->scale(weighted);
@@ -398,7 +400,7 @@ void TrainingRun::backward(
       &ParallelEngine::before_backward,
       &ParallelEngine::abandon_backward);
   if (options.retain_graph) {
-    for (const auto& model : models) {
+    for (const auto& model : living_models()) {
       model->engine->await_another_backward();
     }
   }
