@@ -4,6 +4,9 @@ which costs more than most scripts of tests:
 
     python rank_server.py MODULE...
 
+Imports must not leave threads behind: a rank would lack them, and locks that they held during the
+fork would stay locked.
+
 One line of JSON for each run comes in (`script`, `folder`, `arguments`, `variables`, `num_ranks`,
 `seconds`; one rank is a process that nobody launched), one with the exit codes and the output of
 its ranks goes out. Ranks that take longer are ended; their output has the stacks of their threads."""
@@ -21,9 +24,13 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
+from pathlib import Path
 
-import numpy
-import torch._dynamo  # noqa: F401, what takes the time: the first step of an optimizer imports it
+# Threads beside which a fork is safe, by the names that they give themselves. jemalloc, which
+# pyarrow brings on x86_64, holds all of its locks during a fork and does without its thread in the
+# child (pthread_atfork).
+SAFE_THREADS = {"jemalloc_bg_thd"}
 
 
 def free_port() -> int:
@@ -59,7 +66,8 @@ def be_rank(rank: int, port: int, order: dict, output: int) -> None:
         )
     # Those of a fresh interpreter differ from rank to rank.
     random.seed()
-    numpy.random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
     sys.argv = [order["script"], *order["arguments"]]
     sys.path.insert(0, os.path.dirname(order["script"]))
     code = 0
@@ -112,11 +120,21 @@ def read_and_close(output: int) -> str:
     return text
 
 
+def unsafe_threads() -> list[str]:
+    """The names of the threads that a fork would harm."""
+    names = []
+    for thread in Path("/proc/self/task").iterdir():
+        if thread.name != str(os.getpid()):
+            with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
+                names.append((thread / "comm").read_text().strip())
+    return sorted(set(names) - SAFE_THREADS)
+
+
 def main() -> None:
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    # Other threads do not live through a fork, and what they held stays held.
-    assert len(os.listdir("/proc/self/task")) == 1
+    if found := unsafe_threads():
+        sys.exit(f"[rank_server] cannot fork beside the threads {found} of {sys.argv[1:]}")
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
 

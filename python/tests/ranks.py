@@ -24,6 +24,9 @@ TORCHRUN = [sys.executable, *_TORCHRUN]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
 # Of the machine that runs the tests; a run must find its place by its own starter's variables.
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SERVER = Path(__file__).with_name("rank_server.py")
+# What takes most of the time of a script: the first step of an optimizer imports it.
+SLOW_MODULE = "torch._dynamo"
 # What a script calls to answer.
 _ANSWER = """
 import json, os
@@ -67,7 +70,7 @@ class RankServer:
     def __init__(self, python: str, modules: list[str], **variables: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name not in PLACE}
         self._process = subprocess.Popen(
-            [python, str(Path(__file__).with_name("rank_server.py")), *modules],
+            [python, str(SERVER), SLOW_MODULE, *modules],
             env={**environment, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -88,9 +91,12 @@ class RankServer:
         """The exit codes of the ranks, and what they print."""
         order = {"script": str(script), "folder": str(folder), "arguments": arguments}
         order |= {"variables": variables, "num_ranks": num_ranks, "seconds": seconds}
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        done = json.loads(self._process.stdout.readline())
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the rank server ended with {self._process.wait()}; stderr says why"
+        done = json.loads(answer)
         return done["codes"], done["output"]
 
     def run(self, script: str, folder: Path, *arguments: str, num_ranks: int = 2) -> str:
