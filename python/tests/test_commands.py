@@ -287,13 +287,29 @@ for words in {GCLOUD!r}:
     assert run_python(code, path=os.environ["PYTHONPATH"]) == theirs
 
 
+def test_a_tpu_pod_is_reached_by_the_gcloud_on_the_path(tmp_path: Path, monkeypatch) -> None:
+    from accelerate.commands.tpu import tpu_command_launcher, tpu_command_parser
+
+    # The machine may have a gcloud of its own, which no test may run.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    args = tpu_command_parser().parse_args(GCLOUD[0])
+    with pytest.raises(FileNotFoundError, match="^.tpu-config. the program `gcloud`[^\n]*$"):
+        tpu_command_launcher(args)
+    program = tmp_path / "gcloud"
+    program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > '{tmp_path}/given'\n")
+    program.chmod(0o755)
+    tpu_command_launcher(args)
+    assert (tmp_path / "given").read_text().splitlines() == [
+        *"compute tpus tpu-vm ssh t --zone z --command".split(),
+        "cd /usr/share; ls; echo a; b",
+        *"--worker all".split(),
+    ]
+
+
 def test_what_is_missing_for_tpus_and_sagemaker_is_one_line() -> None:
-    from accelerate.commands import launch, tpu
+    from accelerate.commands import launch
     from accelerate.commands.config.sagemaker import get_sagemaker_input
 
-    args = tpu.tpu_command_parser().parse_args("--command ls --tpu_name t --tpu_zone z".split())
-    with pytest.raises(FileNotFoundError, match="^.tpu-config. the program `gcloud`[^\n]*$"):
-        tpu.tpu_command_launcher(args)
     nothing = argparse.Namespace()
     for call, words in (
         (lambda: launch.tpu_pod_launcher(nothing), "no TPU engine"),
