@@ -21,7 +21,9 @@ LAUNCH = ["accelerate", "launch", "--cpu", "--num_processes", "2"]
 # `--standalone` chooses a free port.
 _TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 TORCHRUN = [sys.executable, *_TORCHRUN]
-MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
+# Debian's Open MPI, whatever other mpirun the PATH leads to.
+_MPIRUN = "/usr/bin/mpirun.openmpi"
+MPIRUN = [_MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
 # Of the machine that runs the tests; a run must find its place by its own starter's variables.
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SERVER = Path(__file__).with_name("rank_server.py")

@@ -165,25 +165,29 @@ TEST(GpuUse, OfAGpuThatIsNotThereIsUnknown) {
   EXPECT_FALSE(nvidia_gpus().open_use(env, 4096));
 }
 
-TEST(Gpus, AreListedOrTheReasonIsGiven) {
+/// "Model: \t\t NVIDIA H200" is the line of "Model".
+std::string line_of(const std::string& text, const std::string& name) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name + ":")) {
+      return line.substr(line.find_last_of('\t') + 2);
+    }
+  }
+  return {};
+}
+
+TEST(Gpus, AreThoseOfTheKernelsDriverOrTheReasonIsGiven) {
   const auto inventory = list_gpus(gpu_kinds());
-  const auto smi = testing::run_process({"nvidia-smi", "-L"});
-  if (smi.exit_code != 0) {
-    EXPECT_THAT(inventory.gpus, IsEmpty());
+  if (inventory.gpus.empty()) {
     EXPECT_THAT(inventory.problem, HasSubstr("NVIDIA driver"));
     return;
   }
-  std::istringstream lines(smi.out);
-  size_t count = 0;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find("UUID: GPU-") != std::string::npos) {
-      ASSERT_LT(count, inventory.gpus.size());
-      EXPECT_THAT(line, HasSubstr(inventory.gpus[count].uuid));
-      EXPECT_THAT(line, HasSubstr(inventory.gpus[count].name));
-      ++count;
-    }
+  for (const auto& gpu : inventory.gpus) {
+    const auto told = testing::read_file(
+        "/proc/driver/nvidia/gpus/" + gpu.pci_address + "/information");
+    EXPECT_EQ(line_of(told, "Model"), gpu.name) << told;
+    EXPECT_EQ(line_of(told, "GPU UUID"), gpu.uuid) << told;
   }
-  EXPECT_THAT(inventory.gpus, SizeIs(count));
 }
 
 TEST(Memory, IsWhatTheKernelSays) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Under a real Slurm of two hosts: slurmctld, two slurmd and munge.
+// Under a real Slurm of two hosts: slurmctld, two slurmd and munge. All of its
+// programs are Debian's, whatever other Slurm the PATH leads to.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -18,7 +19,10 @@ using namespace std::chrono_literals;
 
 bool is_installed() {
   for (const char* program :
-       {"/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/sbin/munged"}) {
+       {"/usr/sbin/slurmctld",
+        "/usr/sbin/slurmd",
+        "/usr/sbin/munged",
+        "/usr/bin/srun"}) {
     if (!std::filesystem::exists(program)) {
       return false;
     }
@@ -96,8 +100,9 @@ class Slurm : public ::testing::Test {
         "--seed-file=" + here + "/munge.seed",
         "--log-file=" + here + "/munge.log"}));
     eventually([&] { return std::filesystem::exists(here + "/munge.socket"); });
-    daemons_.push_back(cluster_->start(0, {"slurmctld", "-D"}, variables()));
-    const std::vector<std::string> slurmd = {"slurmd", "-D"};
+    daemons_.push_back(
+        cluster_->start(0, {"/usr/sbin/slurmctld", "-D"}, variables()));
+    const std::vector<std::string> slurmd = {"/usr/sbin/slurmd", "-D"};
     daemons_.push_back(cluster_->start(0, slurmd, variables()));
     daemons_.push_back(cluster_->start(1, slurmd, variables()));
     is_up_ = eventually(
@@ -110,8 +115,7 @@ class Slurm : public ::testing::Test {
   static std::map<std::string, std::string> variables() {
     return {
         {"SLURM_CONF", folder_->path() / "slurm.conf"},
-        {"PATH",
-         "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+        {"PATH", "/usr/sbin:/usr/bin:/sbin:/bin"},
         {"HOME", folder_->path()},
         {"TEST_MARK", folder_->path().filename()}};
   }
@@ -119,7 +123,7 @@ class Slurm : public ::testing::Test {
   static ProcessResult srun(
       std::vector<std::string> arguments,
       std::chrono::seconds limit = 30s) {
-    arguments.insert(arguments.begin(), "srun");
+    arguments.insert(arguments.begin(), "/usr/bin/srun");
     return cluster_->start(0, arguments, variables())->wait(limit);
   }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `--hosts` and `--hostfile` with a real sshd on each host.
+// `--hosts` and `--hostfile` with a real sshd on each host. All programs are
+// Debian's, whatever other ssh the PATH leads to.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -25,18 +26,22 @@ class Ssh : public ::testing::Test {
     if (!reason.empty()) {
       GTEST_SKIP() << reason;
     }
-    if (shell("test -x /usr/sbin/sshd && ssh -V && ssh-keygen -h; [ $? -le 1 "
-              "]") != 0 ||
-        !std::filesystem::exists("/usr/sbin/sshd")) {
-      GTEST_SKIP() << "openssh-server is not installed";
+    for (const char* program :
+         {"/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/ssh-keygen"}) {
+      if (!std::filesystem::exists(program)) {
+        GTEST_SKIP() << program
+                     << " is missing: openssh-server and openssh-client are "
+                        "not installed";
+      }
     }
     cluster_ = std::make_unique<Cluster>(3);
     const std::string here = folder_.path();
     ASSERT_EQ(
         shell(
             "mkdir -p /run/sshd; cd " + here +
-            "; ssh-keygen -q -t ed25519 -N '' -f host_key; ssh-keygen -q -t "
-            "ed25519 -N '' -f user_key; cp user_key.pub authorized; chmod 600 "
+            "; /usr/bin/ssh-keygen -q -t ed25519 -N '' -f host_key; "
+            "/usr/bin/ssh-keygen -q -t ed25519 -N '' -f user_key; cp "
+            "user_key.pub authorized; chmod 600 "
             "authorized"),
         0);
     folder_.write(
@@ -66,7 +71,7 @@ class Ssh : public ::testing::Test {
     command.insert(command.end(), flags.begin(), flags.end());
     command.insert(command.end(), {"sh", "-c", script});
     variables["ACCELERATE_SSH_COMMAND"] =
-        "ssh -F '" + folder_.path().string() + "/ssh_config'";
+        "/usr/bin/ssh -F '" + folder_.path().string() + "/ssh_config'";
     variables["ACCELERATE_TEST_MARK"] = mark();
     variables["NCCL_TEST_VALUE"] = "passed on";
     return cluster_->start(0, command, variables);
