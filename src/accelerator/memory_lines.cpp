@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "accelerate/error.h"
+#include "base/plain_text.h"
 #include "base/str.h"
 #include "parallel/recorded_part.h"
 
@@ -159,15 +160,13 @@ std::string counters_of(Recorded recorded) {
           std::max<int64_t>(0, allocation.total - allocation.size);
     }
     device.take(allocation, parts.at(allocation.time));
-    char time[32];
-    std::snprintf(time, sizeof(time), "%.3f", allocation.time);
     lines += str_cat(
         "\n  {\"ph\": \"C\", \"cat\": \"memory\", \"name\": \"memory of ",
         allocation.device,
         "\", \"pid\": ",
         getpid(),
         ", \"ts\": ",
-        time,
+        fixed_point(allocation.time, 3),
         ", \"args\": {");
     for (size_t i = 0; i < kAllocators.size(); ++i) {
       lines += str_cat(

@@ -7,6 +7,7 @@
 #include "accelerate/precision_name.h"
 #include "base/host_name.h"
 #include "base/parse.h"
+#include "base/plain_text.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "config/stream_choice.h"
@@ -161,12 +162,9 @@ constexpr std::string_view kCompilers[] = {
 
 // The original writes them in lower case in flags, in upper case in files.
 std::string check_compiler(const std::string& text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
   const bool is_known =
-      std::find(std::begin(kCompilers), std::end(kCompilers), lower) !=
+      std::find(
+          std::begin(kCompilers), std::end(kCompilers), lower_case(text)) !=
       std::end(kCompilers);
   return is_known ? ""
                   : "no, inductor, eager, aot_eager, cudagraphs or another "

@@ -2,8 +2,9 @@
 #include "config/foreign.h"
 
 #include <algorithm>
-#include <cctype>
 #include <string>
+
+#include "base/plain_text.h"
 
 namespace accelerate {
 namespace {
@@ -146,10 +147,7 @@ const ForeignKey* find_foreign_key(std::string_view key) {
 }
 
 bool is_off(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
+  const std::string lower = lower_case(text);
   return lower.empty() || lower == "no" || lower == "none" ||
          lower == "false" || lower == "null" || lower == "~" ||
          lower == "static";

@@ -8,6 +8,7 @@
 
 #include "accelerate/safetensors_index.h"
 #include "base/atomic_file.h"
+#include "base/plain_text.h"
 #include "base/str.h"
 #include "base/words.h"
 #include "safetensors/folder.h"
@@ -136,11 +137,7 @@ void finish_save(
 } // namespace
 
 std::uint64_t parse_size(std::string_view text) {
-  std::string upper(trimmed(text));
-  std::transform(
-      upper.begin(), upper.end(), upper.begin(), [](unsigned char c) {
-        return static_cast<char>(std::toupper(c));
-      });
+  const std::string upper = upper_case(trimmed(text));
   for (const auto& unit : kUnits) {
     if (!upper.ends_with(unit.name)) {
       continue;

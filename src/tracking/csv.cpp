@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // metrics.csv in the run's folder: one row for each value, so that values may
 // come and go between steps.
-#include <cinttypes>
-#include <cstdio>
 #include <optional>
 
+#include "base/plain_text.h"
 #include "base/str.h"
 #include "tracking/append_file.h"
 #include "tracking/builtin.h"
@@ -37,9 +36,7 @@ class CsvTracker : public Tracker {
     }
   }
   void log(const TrackedValues& values, int64_t step) override {
-    char when[64];
-    std::snprintf(
-        when, sizeof(when), "%.6f,%" PRId64 ",", wall_seconds(), step);
+    const auto when = str_cat(fixed_point(wall_seconds(), 6), ',', step, ',');
     std::string rows;
     for (const auto& [name, value] : values) {
       rows += str_cat(when, csv_cell(name), ',', csv_cell(value.text()), '\n');

@@ -2,12 +2,12 @@
 #include "accelerate/logger.h"
 
 #include <algorithm>
-#include <cctype>
 #include <iostream>
 #include <mutex>
 #include <set>
 
 #include "accelerate/error.h"
+#include "base/plain_text.h"
 #include "base/printable.h"
 #include "base/str.h"
 #include "base/variables.h"
@@ -19,12 +19,8 @@ constexpr const char* kLevelNames[] =
     {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"};
 
 LogLevel level_of(const std::string& given) {
-  std::string name = given;
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
-    return static_cast<char>(std::toupper(c));
-  });
-  const auto found =
-      std::find(std::begin(kLevelNames), std::end(kLevelNames), name);
+  const auto found = std::find(
+      std::begin(kLevelNames), std::end(kLevelNames), upper_case(given));
   if (found == std::end(kLevelNames)) {
     throw ConfigError(str_cat(
         "[Logger] ",

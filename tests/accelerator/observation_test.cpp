@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
+#include "support/other_locale.h"
 #include "support/temp_dir.h"
 
 namespace accelerate {
@@ -292,6 +293,7 @@ std::vector<nlohmann::json> memory_of(const std::filesystem::path& trace) {
 }
 
 TEST(Profile, ShowsMemoryOverTimeByPartOfTheStep) {
+  const testing::OtherLocale other; // Moments are numbers of JSON nevertheless.
   const TempDir folder;
   Accelerator accelerator({.cpu = true});
   // Weights of 1 MiB, an input of 2 MiB.

@@ -7,6 +7,7 @@
 
 #include "accelerate/safetensors_index.h"
 #include "safetensors/reference.h"
+#include "support/other_locale.h"
 
 namespace accelerate::testing {
 namespace {
@@ -92,6 +93,8 @@ TEST(SafetensorsIndex, ReadsSizesAsHuggingFaceDoes) {
     EXPECT_EQ(parse_size(text), bytes.get<std::uint64_t>()) << text;
   }
   EXPECT_EQ(parse_size("1000"), 1000u);
+  const OtherLocale other;
+  EXPECT_EQ(parse_size("1.5gib"), 3u << 29);
   for (const char* text :
        {"", "GB", "10 apples", "-1GB", "1GB2", "nanGB", "infGB", "1e30GB"}) {
     EXPECT_THROW(parse_size(text), ConfigError) << text;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "accelerate/error.h"
+#include "support/other_locale.h"
 
 namespace accelerate {
 namespace {
@@ -84,6 +85,11 @@ TEST(Logger, TakesItsLevelFromTheVariable) {
   setenv("ACCELERATE_LOG_LEVEL", "error", 1);
   EXPECT_EQ(Logger("a").level(), LogLevel::kError);
   EXPECT_EQ(Logger("a", {.level = LogLevel::kDebug}).level(), LogLevel::kDebug);
+  {
+    const testing::OtherLocale other;
+    setenv("ACCELERATE_LOG_LEVEL", "critical", 1);
+    EXPECT_EQ(Logger("a").level(), LogLevel::kCritical);
+  }
   setenv("ACCELERATE_LOG_LEVEL", "loud", 1);
   EXPECT_THROW(Logger("a"), ConfigError);
   unsetenv("ACCELERATE_LOG_LEVEL");

@@ -11,12 +11,14 @@
 
 #include "accelerate/error.h"
 #include "accelerate/tracking.h"
+#include "support/other_locale.h"
 #include "support/temp_dir.h"
 #include "tracking/event_file.h"
 
 namespace accelerate {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -92,6 +94,22 @@ TEST(Trackers, HandEverythingToEachInOrder) {
           "11 text",
           "finish"));
   EXPECT_EQ(one->calls, two->calls);
+}
+
+TEST(Trackers, WriteNumbersWithAPointInEveryLocale) {
+  const testing::OtherLocale other;
+  const TempDir folder;
+  {
+    Trackers trackers(
+        "sky", {.log_with = {"csv", "jsonl"}, .logging_dir = folder.path()});
+    trackers.log({{"a", 1.5}}, 3);
+  }
+  EXPECT_THAT(
+      read_file(folder.path() / "sky" / "metrics.csv"),
+      ContainsRegex("\n[0-9]+[.][0-9]+,3,a,1[.]5\n"));
+  EXPECT_THAT(
+      read_file(folder.path() / "sky" / "metrics.jsonl"),
+      HasSubstr("{\"a\":1.5}"));
 }
 
 TEST(Trackers, GoOnWhereTheCheckpointWas) {

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text that is the same in every locale. Where a program has taken over the
+// user's, as Python does, a comma may be the decimal point, and an `i` may not
+// become an `I`.
+#pragma once
+
+#include <charconv>
+#include <string>
+#include <string_view>
+
+namespace accelerate {
+
+/// With a to z for A to Z; other characters stay.
+inline std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    c = 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return lower;
+}
+
+/// With A to Z for a to z; other characters stay.
+inline std::string upper_case(std::string_view text) {
+  std::string upper(text);
+  for (char& c : upper) {
+    c = 'a' <= c && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  return upper;
+}
+
+/// "1.500" for three digits.
+inline std::string fixed_point(double value, int num_digits) {
+  char text[400]; // The largest double has 309 digits before the point.
+  const auto end = std::to_chars(
+                       text,
+                       text + sizeof(text),
+                       value,
+                       std::chars_format::fixed,
+                       num_digits)
+                       .ptr;
+  return {text, end};
+}
+
+} // namespace accelerate
