@@ -177,6 +177,7 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata's, with torch 2.15
 for is_stateful in (False, True):
     config = DataLoaderConfiguration(use_stateful_dataloader=is_stateful)
     accelerator = Accelerator(cpu=True, dataloader_config=config)
