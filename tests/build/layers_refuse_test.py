@@ -20,7 +20,9 @@ def with_planted(path, text):
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder)
         for name in ("include", "src", "cli", "tools"):
-            shutil.copytree(ROOT / name, copy / name)
+            # Files there come and go, and may be another user's.
+            without = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, copy / name, ignore=without)
         with open(copy / path, "a") as file:
             file.write(text)
         return check(copy)
