@@ -50,8 +50,11 @@ def clean_variables() -> dict[str, str]:
 
 def pip_install(programs: pathlib.Path, *options: str) -> subprocess.CompletedProcess:
     command = [programs / "pip", "install", "--disable-pip-version-check", *options, str(ROOT)]
+    variables = clean_variables()
+    # Of the user: the registry that pip is set to, and what ccache has compiled.
+    variables["HOME"] = os.environ.get("ACCELERATE_TEST_USERS_HOME") or variables["HOME"]
     return subprocess.run(
-        command, env=clean_variables(), capture_output=True, text=True, timeout=BUILD_SECONDS
+        command, env=variables, capture_output=True, text=True, timeout=BUILD_SECONDS
     )
 
 
