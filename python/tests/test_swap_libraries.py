@@ -27,9 +27,9 @@ SCENARIOS = cases(
     small=["sft", "sft_lora", "dpo", "lora_loop", "sentences", "gathered_sentences", "diffusion"],
 )
 # The original adds up the gradients of a cached loss's parts, then processes meet once; here they
-# meet for each part. The sum is the same, its rounding is not.
-ROUNDED = {"sentences", "gathered_sentences"}
-ROUNDING = 1e-4
+# meet for each part. The sum is the same, its rounding is not. bf16 keeps 8 bits: where that difference tips
+# a rounding, which depends on the processor, an activation and its gradients move by 1 in 256.
+ROUNDING = {"sentences": 1e-4, "gathered_sentences": 2**-8}
 # An epoch is run, saved, gone on with, loaded and gone on with again.
 RESUMED = {"diffusion", "diffusion_bf16"}
 NUM_PROCESSES = cases([1, 2], small=[2])
@@ -72,16 +72,17 @@ def test_nothing_differs(runs, scenario):
             # The original goes on with another order of rows, so what follows is not compared.
             for answer in [*original, *ours]:
                 del answer["losses"][-epoch:], answer["again"], answer["average"]
-    if scenario in ROUNDED and runs.num_processes == 2:
+    if scenario in ROUNDING and runs.num_processes == 2:
+        near = ROUNDING[scenario]
         for theirs, mine in zip(original, ours):
             assert len(mine["history"]) == len(theirs["history"])
             for expected, found in zip(theirs["history"], mine["history"]):
-                assert found == pytest.approx(expected, rel=ROUNDING)
+                assert found == pytest.approx(expected, rel=near)
             # The biases of keys have no gradient but rounding.
             for norms in (theirs["norms"], mine["norms"]):
                 for name in [name for name in norms if name.endswith("key.bias")]:
                     del norms[name]
-            assert mine["norms"] == pytest.approx(theirs["norms"], rel=ROUNDING, abs=1e-5)
+            assert mine["norms"] == pytest.approx(theirs["norms"], rel=near, abs=1e-5)
     else:
         assert differences(original, ours) == []
     weights = [rank["weights"] for rank in ours if "weights" in rank]
