@@ -18,6 +18,7 @@ TEST(PlainText, IsTheSameInEveryLocale) {
   ASSERT_STREQ(printed, "1,5");
   ASSERT_EQ(std::toupper('i'), 'i');
   ASSERT_EQ(std::toupper('a'), 'A');
+  ASSERT_TRUE(std::isprint('_') && std::isalpha('i') && std::isdigit('7'));
   EXPECT_EQ(fixed_point(1.5, 1), "1.5");
   EXPECT_EQ(lower_case("STATIC 1\xc4\xb0"), "static 1\xc4\xb0");
   EXPECT_EQ(upper_case("5 gib\xc4\xb1"), "5 GIB\xc4\xb1");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/other_locale.h"
 
+#include <cctype>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
@@ -31,22 +32,45 @@ std::string ascii_characters() {
   return text + "END CHARMAP\n";
 }
 
-std::string definition() {
-  std::string upper, lower, to_upper, to_lower;
-  for (int c = 'A'; c <= 'Z'; ++c) {
-    const std::string big = symbol(c), small = symbol(c - 'A' + 'a');
-    const char* separator = c > 'A' ? ";" : "";
-    upper += separator + big;
-    lower += separator + small;
-    if (c != 'I') {
-      to_upper += separator + ("(" + small + "," + big + ")");
-      to_lower += separator + ("(" + big + "," + small + ")");
+// The characters of a class, as those of C.
+std::string characters_of(const char* name, int (*is_inside)(int)) {
+  std::string text = name;
+  for (int c = 0; c < 128; ++c) {
+    if (is_inside(c) != 0) {
+      text += (text == name ? " " : ";") + symbol(c);
     }
   }
+  return text + "\n";
+}
+
+// Pairs of a character and what it becomes, but for `i` and `I`.
+std::string mapping(const char* name, int (*changed)(int)) {
+  std::string text = name;
+  for (int c = 0; c < 128; ++c) {
+    if (changed(c) != c && std::tolower(c) != 'i') {
+      text += (text == name ? " (" : ";(") + symbol(c) + "," +
+              symbol(changed(c)) + ")";
+    }
+  }
+  return text + "\n";
+}
+
+std::string definition() {
   return "LC_NUMERIC\ndecimal_point \"" + symbol(',') +
-         "\"\nthousands_sep \"\"\ngrouping -1\nEND LC_NUMERIC\n" +
-         "LC_CTYPE\nupper " + upper + "\nlower " + lower + "\ntoupper " +
-         to_upper + "\ntolower " + to_lower + "\nEND LC_CTYPE\n";
+         "\"\nthousands_sep \"\"\ngrouping -1\nEND LC_NUMERIC\nLC_CTYPE\n" +
+         characters_of("upper", std::isupper) +
+         characters_of("lower", std::islower) +
+         characters_of("alpha", std::isalpha) +
+         characters_of("digit", std::isdigit) +
+         characters_of("xdigit", std::isxdigit) +
+         characters_of("space", std::isspace) +
+         characters_of("blank", std::isblank) +
+         characters_of("cntrl", std::iscntrl) +
+         characters_of("punct", std::ispunct) +
+         characters_of("graph", std::isgraph) +
+         characters_of("print", std::isprint) +
+         mapping("toupper", std::toupper) + mapping("tolower", std::tolower) +
+         "END LC_CTYPE\n";
 }
 
 } // namespace
