@@ -59,7 +59,7 @@ find_package_handle_standard_args(
   REQUIRED_VARS ACCELERATE_TORCH_DIR ACCELERATE_TORCH_VERSION
   VERSION_VAR ACCELERATE_TORCH_VERSION
   REASON_FAILURE_MESSAGE
-    "no torch found in '${_looked_in}': install torch 2.11 to 2.15 there first (pip install torch==2.11.0), set ACCELERATE_PYTHON to a Python that has it, or put a LibTorch folder on CMAKE_PREFIX_PATH")
+    "no torch found in '${_looked_in}': install torch 2.11 to 2.15 there first (pip install torch), set ACCELERATE_PYTHON to a Python that has it, or put a LibTorch folder on CMAKE_PREFIX_PATH")
 if(NOT TorchWheel_FOUND)
   return()
 endif()

@@ -113,4 +113,4 @@ def test_without_torch_one_sentence_says_so(tmp_path):
         programs, "--no-deps", f"--config-settings=build-dir={tmp_path / 'build'}"
     )
     assert result.returncode != 0
-    assert "no torch found in" in result.stderr and "pip install torch==2.11.0" in result.stderr
+    assert "no torch found in" in result.stderr and "(pip install torch)" in result.stderr

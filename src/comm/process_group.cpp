@@ -114,6 +114,43 @@ void check_rows(
   }
 }
 
+// Torch 2.13 renamed these collectives and deprecated the old names.
+template <typename Group>
+auto all_gather_single(Group& group, at::Tensor& whole, at::Tensor& part) {
+  if constexpr (requires { group.all_gather_single(whole, part); }) {
+    return group.all_gather_single(whole, part);
+  } else {
+    return group._allgather_base(whole, part);
+  }
+}
+
+template <typename Group>
+auto all_to_all_single(Group& group, at::Tensor& output, at::Tensor& input) {
+  std::vector<int64_t> evenly;
+  if constexpr (requires {
+                  group.all_to_all_single(output, input, evenly, evenly);
+                }) {
+    return group.all_to_all_single(output, input, evenly, evenly);
+  } else {
+    return group.alltoall_base(output, input, evenly, evenly);
+  }
+}
+
+template <typename Group>
+auto reduce_scatter_single(
+    Group& group,
+    at::Tensor& part,
+    at::Tensor& whole,
+    const c10d::ReduceScatterOptions& options) {
+  if constexpr (requires {
+                  group.reduce_scatter_single(part, whole, options);
+                }) {
+    return group.reduce_scatter_single(part, whole, options);
+  } else {
+    return group._reduce_scatter_base(part, whole, options);
+  }
+}
+
 } // namespace
 
 ProcessGroup::Impl::Impl(
@@ -487,7 +524,7 @@ ProcessGroup::Work ProcessGroup::start_all_gather_into(
       impl_,
       "all_gather",
       part,
-      [&](auto& group) { return group._allgather_base(output, input); },
+      [&](auto& group) { return all_gather_single(group, output, input); },
       [whole, gathered, carried]() mutable { take(whole, gathered); });
 }
 
@@ -519,12 +556,11 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
       whole,
       [&, flat = rows.view(-1)](auto& group) mutable {
         if (by_exchange) {
-          std::vector<int64_t> evenly;
-          return group.alltoall_base(flat, input, evenly, evenly);
+          return all_to_all_single(group, flat, input);
         }
         c10d::ReduceScatterOptions options;
         options.reduceOp = to_c10d(op, input.scalar_type());
-        return group._reduce_scatter_base(flat, input, options);
+        return reduce_scatter_single(group, flat, input, options);
       },
       [part, rows, input, op, size = world_size()]() mutable {
         auto reduced = reduce_rows(rows, op);

@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <utility>
+
 #include "accelerate/error.h"
 #include "observe/rank_record.h"
 #include "parallel/carried_errors.h"
@@ -47,6 +49,12 @@ struct Arrivals::Counts {
   };
 };
 
+struct Arrivals::HookedAccumulator {
+  // A std::shared_ptr up to torch 2.12, a c10::intrusive_ptr from 2.13 on.
+  decltype(torch::autograd::impl::grad_accumulator({})) node;
+  uintptr_t key;
+};
+
 Arrivals::Arrivals(
     const std::vector<at::Tensor>& parameters,
     std::function<void(size_t)> on_arrival)
@@ -56,13 +64,13 @@ Arrivals::Arrivals(
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
     const auto key =
         accumulator->add_post_hook(std::make_unique<Counts::Hook>(counts_, i));
-    hooked_.emplace_back(std::move(accumulator), key);
+    hooked_.push_back({std::move(accumulator), key});
   }
 }
 
 Arrivals::~Arrivals() {
-  for (const auto& [accumulator, key] : hooked_) {
-    accumulator->del_post_hook(key);
+  for (const auto& hooked : hooked_) {
+    hooked.node->del_post_hook(hooked.key);
   }
 }
 
@@ -79,7 +87,7 @@ int64_t Arrivals::begin_backward() {
 
 bool Arrivals::is_hooked(size_t place, const at::Tensor& parameter) const {
   return torch::autograd::impl::try_get_grad_accumulator(parameter) ==
-         hooked_[place].first;
+         hooked_[place].node;
 }
 
 bool Arrivals::is_known() const {

@@ -8,12 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <utility>
 #include <vector>
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace accelerate {
 
@@ -43,10 +38,10 @@ class Arrivals {
 
  private:
   struct Counts;
+  struct HookedAccumulator;
   std::shared_ptr<Counts> counts_;
-  /// Accumulators are kept alive, as torch makes new ones otherwise.
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>>
-      hooked_;
+  /// Keeps the accumulators alive: torch would make new ones otherwise.
+  std::vector<HookedAccumulator> hooked_;
 };
 
 } // namespace accelerate

@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <mutex>
+
 #include "accelerate/c10d.h"
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -59,6 +61,25 @@ struct NotifyingIdentity : torch::autograd::Function<NotifyingIdentity> {
 /// Makes the gradients' views of buckets plain tensors to autograd: torch's own
 /// `Optimizer::zero_grad` detaches gradients in place, which views refuse.
 using UnmarkedViews = at::AutoDispatchBelowADInplaceOrView;
+
+/// Shows its buckets as they are. From torch 2.15 on, `get_grad_buckets` throws
+/// if one has no memory, as those of sparse gradients.
+class OpenReducer : public c10d::Reducer {
+ public:
+  using Reducer::Reducer;
+  struct BucketView {
+    at::Tensor memory;
+    std::vector<at::Tensor> parameters;
+  };
+  std::vector<BucketView> buckets() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<BucketView> views;
+    for (const auto& bucket : buckets_) {
+      views.push_back({bucket.gradients, bucket.variables});
+    }
+    return views;
+  }
+};
 
 /// A finished piece of work whose result is a number: by how many ranks the
 /// reducer divides.
@@ -586,7 +607,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     arrivals_ = std::make_unique<Arrivals>(
         parameters, [group = group_](size_t) { settle(group); });
     const UnmarkedViews unmarked;
-    reducer_ = std::make_shared<c10d::Reducer>(
+    reducer_ = std::make_shared<OpenReducer>(
         parameters,
         buckets,
         to_c10d(group_),
@@ -628,9 +649,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
     std::vector<std::vector<size_t>> units;
     order_.clear();
-    for (const auto& bucket : buckets()) {
+    for (const auto& bucket : reducer_->buckets()) {
       auto& unit = units.emplace_back();
-      for (const auto& parameter : bucket.getParameters()) {
+      for (const auto& parameter : bucket.parameters) {
         unit.push_back(index_of_.at(parameter.unsafeGetTensorImpl()));
         order_.push_back(places_[unit.back()]);
       }
@@ -646,16 +667,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   // The reducer allocates its buckets itself.
   void place_buckets() {
-    for (const auto& bucket : buckets()) {
+    for (const auto& bucket : reducer_->buckets()) {
       // A bucket of sparse gradients has no memory of its own.
-      if (bucket.getBuffer().defined()) {
-        layout_.move_in(MemoryUse::kGradients, bucket.getBuffer());
+      if (bucket.memory.defined()) {
+        layout_.move_in(MemoryUse::kGradients, bucket.memory);
       }
     }
-  }
-
-  std::vector<c10d::GradBucket> buckets() const {
-    return reducer_->get_grad_buckets(/*return_zero_tensors=*/false);
   }
 
   void watch_backward(std::span<at::Tensor* const> outputs) {
@@ -710,7 +727,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       std::make_shared<CompressionState>();
   std::shared_ptr<JoinChannel> join_;
   int64_t join_index_ = 0;
-  std::shared_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<OpenReducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;
   c10::intrusive_ptr<BackwardNotifier> notifier_ =
       c10::make_intrusive<BackwardNotifier>();
