@@ -132,10 +132,17 @@ def _given_policy(plugin: FullyShardedDataParallelPlugin) -> Any:
     return None if is_filled_in else plugin.mixed_precision_policy
 
 
+def _reduces_in_trained_dtype(plugin: FullyShardedDataParallelPlugin) -> bool:
+    """Whether torch reduces in the dtype of the parameters, and not in `param_dtype`, if the policy
+    has no `reduce_dtype`: FSDP2 does so from torch 2.15 on."""
+    return plugin.fsdp_version == 2 and torch.__version__ >= (2, 15)
+
+
 def _reduce_dtype(plugin: FullyShardedDataParallelPlugin) -> str:
     policy = _given_policy(plugin)
-    # As in torch, what is left out is what the model reads.
-    wanted = policy and (policy.reduce_dtype or policy.param_dtype)
+    wanted = policy and policy.reduce_dtype
+    if policy and wanted is None and not _reduces_in_trained_dtype(plugin):
+        wanted = policy.param_dtype
     if wanted != torch.bfloat16:
         return "no"
     if _stage_of(plugin) == 0:

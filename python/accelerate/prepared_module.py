@@ -443,6 +443,11 @@ class _UsersOwn:
                 return place[self._name]
         return self._instead(prepared._accelerate_engine)
 
+    def __bool__(self) -> bool:
+        # From torch 2.14 on, its compiler reads `_is_fsdp_managed_module` without calling `__get__`,
+        # and leaves modules alone for which it is true. It never sees a sharded one.
+        return False
+
 
 def _no_sync(engine: _Engine) -> Callable[[], Scope]:
     return lambda: Scope(engine.context.no_sync())

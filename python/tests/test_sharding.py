@@ -296,8 +296,12 @@ SAVE = COMMON + """
     assert state["words.weight"].shape == (33, 16)
     refused(lambda: torch.save(state, io.BytesIO()), "save_model")
     refused(lambda: copy.deepcopy(model), "save_model")
-    refused(lambda: repr(model.words.weight), "save_model")
-    refused(lambda: repr(model.blocks[2].outer.weight), "unit 'blocks.2'")
+    for weight, word in ((model.words.weight, "save_model"),
+                         (model.blocks[2].outer.weight, "unit 'blocks.2'")):
+        if torch.__version__ < "2.15":
+            refused(lambda: repr(weight), word)
+        else:  # It prints the tensor without its values.
+            assert "..., size=" in repr(weight), repr(weight)
     refused(lambda: model.words.weight.detach().numpy(), "save_model")
     refused(lambda: model.words.weight.data_ptr(), "save_model")
     refused(lambda: model.load_state_dict(state), "load_state")
