@@ -24,15 +24,11 @@ void add_to(ByDevice& devices, const std::vector<at::Tensor>& gradients) {
 }
 
 /// The norm of slices, of which every rank of the engine has its own.
-at::Tensor norm_over_ranks(
-    const HeldGradients& held,
-    double norm_type,
-    c10::Device device) {
-  const auto options = at::TensorOptions(at::kFloat).device(device);
-  auto own = at::zeros({}, options);
-  if (!held.gradients.empty()) {
-    own = kernels::total_norm(held.gradients, norm_type);
-  }
+at::Tensor norm_over_ranks(const HeldGradients& held, double norm_type) {
+  auto own = held.gradients.empty()
+                 ? at::zeros({}, held.norm_options)
+                 : kernels::total_norm(held.gradients, norm_type)
+                       .to(held.norm_options);
   if (std::isinf(norm_type)) {
     held.engine->combine(own, ReduceOp::kMax);
     return own;
@@ -50,7 +46,7 @@ at::Tensor total_norm(
   ByDevice whole;
   for (const auto& part : held) {
     if (part.engine != nullptr) {
-      norms.push_back(norm_over_ranks(part, norm_type, device));
+      norms.push_back(norm_over_ranks(part, norm_type).to(device));
     } else {
       add_to(whole, part.gradients);
     }
@@ -86,9 +82,12 @@ at::Tensor clip_gradient_norm(
   for (const auto& part : held) {
     add_to(devices, part.gradients);
   }
-  const c10::Device first = devices.empty()
-                                ? c10::Device(c10::kCPU)
-                                : devices.begin()->second[0].device();
+  c10::Device first(c10::kCPU);
+  if (!devices.empty()) {
+    first = devices.begin()->second[0].device();
+  } else if (!held.empty()) {
+    first = held.back().norm_options.device();
+  }
   const auto total = total_norm(held, norm_type, first);
   // The same small number as PyTorch's, against division by zero. The product
   // is made in any case: to look first would wait for the device.

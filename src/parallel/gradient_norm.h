@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
 
 #include <vector>
 
@@ -21,6 +22,9 @@ struct HeldGradients {
   /// The engine that keeps all of these for the step; null where they are
   /// changed in place.
   ParallelEngine* keeper = nullptr;
+  /// With an `engine`: device and dtype of the norm that its ranks reduce. All
+  /// ranks must agree on it, also those that hold no slice.
+  c10::TensorOptions norm_options = {};
 };
 
 /// Shrinks all gradients alike so that their norm is at most `max_norm`; the

@@ -584,8 +584,13 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
     size_t place = 0;
     if (engine != nullptr && engine->slice_begin(parameter)) {
       place = place_of.emplace(engine, held.size()).first->second;
+      const auto options = engine->trained(parameter).options();
       if (place == held.size()) {
-        held.push_back({engine, {}});
+        held.push_back(
+            {.engine = engine, .norm_options = options.dtype(at::kFloat)});
+      }
+      if (options.dtype() == at::kDouble) {
+        held[place].norm_options = options;
       }
     }
     if (gradient.defined()) {

@@ -802,6 +802,66 @@ TEST(Sharded, NamesAForwardThatOneRankLeft) {
   }
 }
 
+// Slices begin at multiples of 64 elements, so that only rank 0 has one here.
+TEST(Sharded, ClipsOnRanksWithoutASlice) {
+  const auto input_of = [](int rank) {
+    auto generator =
+        at::detail::createCPUGenerator(static_cast<uint64_t>(rank));
+    return torch::randn({4, 4}, generator, torch::kDouble);
+  };
+  const auto make = [](c10::ScalarType dtype) {
+    torch::nn::Linear model(4, 4);
+    model->to(dtype);
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) {
+      parameter.copy_(
+          torch::linspace(-1, 1, parameter.numel(), dtype).view_as(parameter));
+    }
+    return model;
+  };
+  constexpr int kRanks = 4;
+  constexpr double kMaxNorm = 0.01;
+  for (const auto dtype : {torch::kFloat, torch::kDouble}) {
+    // The same in one process by PyTorch's own clipping.
+    auto plain = make(dtype);
+    std::vector<Tensor> inputs;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      inputs.push_back(input_of(rank).to(dtype));
+    }
+    plain(torch::cat(inputs)).square().mean().backward();
+    const double expected =
+        torch::nn::utils::clip_grad_norm_(plain->parameters(), kMaxNorm);
+    // Rounding of a sum of a few terms in the model's dtype.
+    const double tolerance = dtype == torch::kFloat ? 1e-5 : 1e-13;
+    for (const auto stage :
+         {ShardStage::kOptimizer,
+          ShardStage::kGradients,
+          ShardStage::kParameters}) {
+      run_ranks(kRanks, [&](ProcessGroup group) {
+        Accelerator accelerator(
+            with({.process_group = group}, {.stage = stage}));
+        auto model = make(dtype);
+        torch::optim::SGD sgd(model->parameters(), 1.0);
+        auto [net, optimizer] = accelerator.prepare(model, sgd);
+        accelerator.backward(
+            net(input_of(group.rank()).to(dtype)).square().mean());
+        const auto norm =
+            accelerator.clip_grad_norm_(net->parameters(), kMaxNorm);
+        EXPECT_EQ(norm.scalar_type(), dtype);
+        EXPECT_NEAR(norm.item<double>(), expected, tolerance * expected);
+        optimizer.step();
+        const auto weights = net.engine().whole_parameters(true);
+        for (size_t i = 0; i < weights.size(); ++i) {
+          const auto right =
+              make(dtype)->parameters()[i] - plain->parameters()[i].grad();
+          EXPECT_TRUE(torch::allclose(
+              weights[i].view_as(right), right, tolerance, tolerance));
+        }
+      });
+    }
+  }
+}
+
 const RankBodyRegistration kKilledInGather(
     "is killed before a gather",
     [](const AcceleratorOptions& options) {
