@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import torch.distributed as dist
@@ -41,7 +42,12 @@ def _environment_of_user() -> _C.ProcessEnvironment:
 
 
 def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str, Any]) -> None:
-    backend = environment.choose_backend(kwargs.pop("backend", None), cpu)
+    wanted = kwargs.pop("backend", None)
+    if wanted == "nccl" and (cpu or _C.default_device().type == "cpu"):
+        # Scripts for GPUs name it and run on CPUs too: the original uses Gloo there, silently.
+        warnings.warn('backend="nccl" needs GPUs. This run is on CPU and uses Gloo.', stacklevel=6)
+        wanted = None
+    backend = environment.choose_backend(wanted, cpu)
     timeout = kwargs.pop("timeout", None)
     if "init_method" in kwargs:
         meeting_point = {"init_method": kwargs.pop("init_method")}

@@ -149,7 +149,7 @@ class Accelerator(Configuration, Observation, Saving):
         # The engine writes its part of checkpoints where Python writes its own.
         options.save_on_each_node(self._saves_on_each_node)
 
-        init = self.init_handler.to_kwargs() if self.init_handler else {}
+        init = self.init_handler._given() if self.init_handler else {}
         sharding = {
             "fsdp_plugin": _fully_sharded.plugin_of(fsdp_plugin),
             "deepspeed_plugin": _deepspeed.plugins_of(deepspeed_plugin, deepspeed_plugins),

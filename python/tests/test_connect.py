@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import os
 import socket
@@ -12,7 +13,7 @@ import sys
 import pytest
 import ranks
 
-from accelerate import _C
+from accelerate import _C, InitProcessGroupKwargs
 from accelerate.errors import ConfigError
 
 
@@ -24,6 +25,31 @@ def test_backend_and_timeouts_are_decided_once():
         with pytest.raises(ConfigError, match=f"'{wanted}', but these processes can speak gloo"):
             environment.choose_backend(wanted, cpu=True)
     assert _C.collective_timeout() == datetime.timedelta(minutes=10)
+
+
+def test_what_the_user_gives_is_known_even_if_it_equals_the_default():
+    assert InitProcessGroupKwargs()._given() == {}
+    assert InitProcessGroupKwargs(backend="nccl")._given() == {"backend": "nccl"}
+    minutes = datetime.timedelta(minutes=10)
+    assert InitProcessGroupKwargs(timeout=minutes)._given() == {"timeout": minutes}
+    copied = copy.deepcopy(InitProcessGroupKwargs(init_method="env://"))
+    assert copied._given() == {"init_method": "env://"}
+
+
+NCCL_ON_CPU = """
+import warnings
+from accelerate import Accelerator, InitProcessGroupKwargs
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="nccl")])
+said = [str(one.message) for one in caught if one.filename == __file__]
+answer([accelerator.state.backend, said])
+"""
+
+
+def test_nccl_on_cpus_becomes_gloo_with_a_warning(tmp_path):
+    said = 'backend="nccl" needs GPUs. This run is on CPU and uses Gloo.'
+    assert ranks.launch_ours(NCCL_ON_CPU, tmp_path) == [["gloo", [said]]] * 2
 
 
 def test_one_process_is_alone():

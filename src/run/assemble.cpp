@@ -59,13 +59,14 @@ void refuse_threads_on_one_device(const Assembly& assembly) {
   }
 }
 
-// Collectives of accelerators need one for each rank: say it once where ranks
-// have to share.
-void warn_where_devices_are_shared(const Assembly& assembly) {
+// An accelerator's own collectives need one device per rank as a rule, so ranks
+// that share one use the CPU's, unless the user chose otherwise.
+void warn_if_devices_are_shared(const Assembly& assembly) {
   const auto& topology = assembly.topology;
   const auto* kind = kind_of(assembly.device);
   if (kind != nullptr && topology.world_size > 1 &&
-      topology.local_world_size > kind->count() && topology.is_local_main()) {
+      topology.local_world_size > kind->count() && topology.is_local_main() &&
+      assembly.group.backend() != kind->collective_backend) {
     std::cerr << str_cat(
         "[Accelerator] ",
         topology.local_world_size,
@@ -73,8 +74,8 @@ void warn_where_devices_are_shared(const Assembly& assembly) {
         kind->count(),
         " ",
         kind->name(),
-        " device(s): they speak through Gloo and the CPU, which is slow; start "
-        "one process per device\n");
+        " device(s), so they communicate through Gloo on the CPU, which is "
+        "slow. Start one process per device.\n");
   }
 }
 
@@ -259,7 +260,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
   }
   refuse_memory_of_scaled_gradients(assembly, options.ddp);
   watch_this_thread(assembly.group);
-  warn_where_devices_are_shared(assembly);
+  warn_if_devices_are_shared(assembly);
   return assembly;
 }
 

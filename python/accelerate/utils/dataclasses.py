@@ -260,19 +260,38 @@ class GradScalerKwargs(KwargsHandler):
     enabled: bool = True
 
 
+class _DefaultBackend(str):
+    """Equal to the same string, but known not to come from the user."""
+
+
+class _DefaultTimeout(timedelta):
+    """As `_DefaultBackend`."""
+
+    def __repr__(self) -> str:
+        return repr(timedelta(seconds=self.total_seconds()))
+
+
 @dataclass
 class InitProcessGroupKwargs(KwargsHandler):
     """Arguments of `torch.distributed.init_process_group`. A timeout of None becomes 10 minutes
     for NCCL and 30 otherwise.
     """
 
-    backend: str | None = "nccl"
+    backend: str | None = _DefaultBackend("nccl")
     init_method: str | None = None
     timeout: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is None:
-            self.timeout = timedelta(minutes=10 if self.backend == "nccl" else 30)
+            self.timeout = _DefaultTimeout(minutes=10 if self.backend == "nccl" else 30)
+
+    def _given(self) -> dict[str, Any]:
+        """The fields that the user set, also to a value that equals the default."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and not isinstance(value, (_DefaultBackend, _DefaultTimeout))
+        }
 
 
 @dataclass
