@@ -3,12 +3,42 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import ranks
 import torch
 from both_packages import Runs, differences, python_with
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+def nccl_variables(num_ranks: int) -> dict[str, str]:
+    """Environment variables with which NCCL ranks run here. They share a GPU if there are fewer
+    than ranks, which NCCL 2.30 and later allow; see docs/building.md."""
+    if torch.cuda.device_count() >= num_ranks:
+        return {}
+    variables = {
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        # With few blocks per kernel, ranks do not wait for each other to get onto the GPU.
+        "NCCL_MAX_CTAS": "4",
+    }
+    if library := os.environ.get("ACCELERATE_TEST_NCCL"):
+        return {**variables, "LD_PRELOAD": library}
+    version = torch.cuda.nccl.version()
+    if version < (2, 30):
+        pytest.skip(
+            f"{num_ranks} NCCL ranks need {num_ranks} GPUs, or NCCL 2.30 or later to share one. "
+            f"This machine has {torch.cuda.device_count()} and NCCL {'.'.join(map(str, version))}. "
+            "Set ACCELERATE_TEST_NCCL to a newer libnccl.so.2 (docs/building.md)."
+        )
+    return variables
+
+
+def launch(num_processes: int) -> list[str]:
+    return ["accelerate", "launch", "--num_processes", str(num_processes)]
+
 
 FP16 = """
     import torch
@@ -236,6 +266,9 @@ SHARDED = """
 """
 
 SHARDED_BY_TWO = SHARDED + """
+    import sys
+    from accelerate import PartialState
+    assert PartialState(backend=sys.argv[1]).backend == sys.argv[1]
     FULL, HALF = dict(fsdp_version=2), dict(sharding_strategy="SHARD_GRAD_OP")
     train()  # Libraries take their own memory at the first step.
     for run in (dict(), dict(steps=2), dict(mixed_precision="bf16")):
@@ -316,10 +349,10 @@ SHARDED_BY_TWO = SHARDED + """
 """
 
 
-def test_sharded_training_of_processes_that_share_a_gpu_equals_ddp(tmp_path):
-    out = ranks.check(
-        ranks.run(["accelerate", "launch", "--num_processes", "2"], tmp_path, SHARDED_BY_TWO)
-    )
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_sharded_training_of_processes_that_share_a_gpu_equals_ddp(tmp_path, backend):
+    variables = nccl_variables(2) if backend == "nccl" else {}
+    out = ranks.check(ranks.run(launch(2), tmp_path, SHARDED_BY_TWO, backend, **variables))
     assert "sharded 0" in out and "sharded 1" in out
 
 
@@ -357,11 +390,12 @@ def test_sharded_training_by_nccl_equals_ddp(tmp_path, variables):
 
 
 CAPTURED_BY_NCCL = """
-    import sys
+    import os, sys
     import torch, torch.distributed as dist
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
-    dist.init_process_group(sys.argv[1], init_method="file://" + __file__ + ".meet", rank=0, world_size=1)
+    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    dist.init_process_group(sys.argv[1], init_method="file://" + __file__ + ".meet", rank=rank, world_size=size)
     nccl = dist.group.WORLD._get_backend(torch.device("cuda"))
 
     def train(captured, **options):
@@ -386,7 +420,8 @@ CAPTURED_BY_NCCL = """
         losses = []
         begun = nccl._get_sequence_number_for_group()
         for i in range(40):
-            x = torch.randn(5 if i % 7 == 0 else 8, 16, generator=torch.Generator().manual_seed(i)).cuda()
+            generator = torch.Generator().manual_seed(i + 1000 * rank)
+            x = torch.randn(5 if i % 7 == 0 else 8, 16, generator=generator).cuda()
             with accelerator.accumulate(net):
                 losses.append((step if captured else function)(x, x.sum(1, keepdim=True)))
             if i == 20:
@@ -418,3 +453,83 @@ def test_captured_steps_whose_gradients_meet_by_nccl_train_as_they_are_written(t
     result = ranks.run([sys.executable], tmp_path, CAPTURED_BY_NCCL, backend)
     assert "captured" in ranks.check(result)
     assert "stream does not match" not in result.stderr
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_captured_steps_of_several_nccl_ranks_train_as_they_are_written(tmp_path, num_ranks):
+    variables = nccl_variables(num_ranks)
+    result = ranks.run(
+        launch(num_ranks), tmp_path, CAPTURED_BY_NCCL, "cpu:gloo,cuda:nccl", **variables
+    )
+    assert ranks.check(result).count("captured") == num_ranks
+    assert "stream does not match" not in result.stderr
+
+
+BY_SEVERAL_NCCL_RANKS = SHARDED + """
+    from accelerate import InitProcessGroupKwargs
+
+    STEPS, MICRO_BATCHES, MAX_NORM = 2, 8, 0.1
+
+    def make():
+        torch.manual_seed(3)
+        model = Net().double()
+        return model, torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)
+
+    def batch(rank, i):
+        generator = torch.Generator().manual_seed(1000 * rank + i)
+        return torch.randn(4, WIDTH, generator=generator, dtype=torch.float64).cuda()
+
+    def train_plainly(size):
+        model, optimizer = make()
+        model.cuda()
+        for i in range(MICRO_BATCHES):
+            x = torch.cat([batch(rank, i) for rank in range(size)])
+            (model(x).square().mean() / STEPS).backward()
+            if (i + 1) % STEPS == 0:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+                optimizer.step()
+                optimizer.zero_grad()
+        return {name: value.cpu() for name, value in model.state_dict().items()}
+
+    def train_by_nccl(**settings):
+        AcceleratorState._reset_state()
+        os.environ.update(ACCELERATE_USE_FSDP="false", ACCELERATE_USE_DEEPSPEED="false")
+        # Given, although it equals the default: ranks that share a GPU would use Gloo otherwise.
+        accelerator = Accelerator(
+            gradient_accumulation_steps=STEPS,
+            kwargs_handlers=[InitProcessGroupKwargs(backend="nccl")], **settings)
+        assert accelerator.state.backend == "nccl", accelerator.state.backend
+        model, optimizer = accelerator.prepare(*make())
+        for i in range(MICRO_BATCHES):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch(accelerator.process_index, i)).square().mean())
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), MAX_NORM)
+                optimizer.step()
+                optimizer.zero_grad()
+        return accelerator, {
+            name: value.cpu() for name, value in accelerator.get_state_dict(model).items()}
+
+    def zero(stage):
+        # DeepSpeed's configuration clips; `clip_grad_norm_` leaves it to that.
+        return dict(deepspeed_plugin=DeepSpeedPlugin(
+            zero_stage=stage, gradient_accumulation_steps=STEPS, gradient_clipping=MAX_NORM))
+
+    accelerator, state = train_by_nccl()
+    size = accelerator.num_processes
+    expected = train_plainly(size)
+    every = [dict(), fsdp(fsdp_version=2), fsdp(sharding_strategy="SHARD_GRAD_OP"), zero(1), zero(2), zero(3)]
+    for settings in every:
+        accelerator, state = train_by_nccl(**settings)
+        # Sums of fp64 are added in another order.
+        assert worst(state, expected) < 1e-9, (settings, worst(state, expected))
+    print("equal", accelerator.process_index)
+"""
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_several_nccl_ranks_train_as_pytorch_in_one_process(tmp_path, num_ranks):
+    variables = nccl_variables(num_ranks)
+    result = ranks.run(launch(num_ranks), tmp_path, BY_SEVERAL_NCCL_RANKS, **variables)
+    out = ranks.check(result)
+    assert all(f"equal {rank}" in out for rank in range(num_ranks)), out

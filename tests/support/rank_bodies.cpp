@@ -30,24 +30,26 @@ std::string own_path() {
 ProcessResult launch(
     int num_ranks,
     const std::string& name,
-    const std::filesystem::path& folder) {
+    const std::filesystem::path& folder,
+    Variables variables) {
+  variables[kBodyVariable] = name;
+  variables[kFolderVariable] = folder.string();
+  variables["OMP_NUM_THREADS"] = "1";
   return run_process(
       {std::string(TEST_BIN_DIR) + "/accelerate",
        "launch",
        "--num_processes",
        std::to_string(num_ranks),
        own_path()},
-      {{kBodyVariable, name},
-       {kFolderVariable, folder.string()},
-       {"OMP_NUM_THREADS", "1"}},
+      std::move(variables),
       std::chrono::seconds(120));
 }
 
 int run_as_worker(const std::string& name) {
   try {
     const std::string text = bodies().at(name)({});
-    const auto file = std::filesystem::path(std::getenv(kFolderVariable)) /
-                      std::to_string(detect_topology().rank);
+    const auto file =
+        *folder_of_ranks() / std::to_string(detect_topology().rank);
     std::ofstream(file, std::ios::binary) << text;
     return 0;
   } catch (const std::exception& error) {
@@ -68,8 +70,11 @@ std::ostream& operator<<(std::ostream& out, RankKind kind) {
   return out << (kind == RankKind::kThreads ? "Threads" : "Processes");
 }
 
-std::vector<std::string>
-run_body(RankKind kind, int num_ranks, const std::string& name) {
+std::vector<std::string> run_body(
+    RankKind kind,
+    int num_ranks,
+    const std::string& name,
+    const Variables& variables) {
   std::vector<std::string> texts(static_cast<size_t>(num_ranks));
   if (kind == RankKind::kThreads) {
     run_ranks(num_ranks, [&](ProcessGroup group) {
@@ -79,7 +84,7 @@ run_body(RankKind kind, int num_ranks, const std::string& name) {
     return texts;
   }
   const TempDir folder;
-  const auto result = launch(num_ranks, name, folder.path());
+  const auto result = launch(num_ranks, name, folder.path(), variables);
   if (result.exit_code != 0) {
     throw std::runtime_error(result.err);
   }
@@ -89,9 +94,18 @@ run_body(RankKind kind, int num_ranks, const std::string& name) {
   return texts;
 }
 
-ProcessResult launch_body(int num_ranks, const std::string& name) {
+ProcessResult launch_body(
+    int num_ranks,
+    const std::string& name,
+    const Variables& variables) {
   const TempDir folder;
-  return launch(num_ranks, name, folder.path());
+  return launch(num_ranks, name, folder.path(), variables);
+}
+
+std::optional<std::filesystem::path> folder_of_ranks() {
+  const char* folder = std::getenv(kFolderVariable);
+  return folder != nullptr ? std::optional<std::filesystem::path>(folder)
+                           : std::nullopt;
 }
 
 std::string to_text(const at::Tensor& tensor) {

@@ -2,7 +2,10 @@
 // One piece of test code run by several ranks: as threads or as processes.
 #pragma once
 
+#include <filesystem>
 #include <functional>
+#include <map>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -27,13 +30,26 @@ class RankBodyRegistration {
 enum class RankKind { kThreads, kProcesses };
 std::ostream& operator<<(std::ostream& out, RankKind kind);
 
-/// Runs a body as `num_ranks` ranks; their texts in rank order. Throws where a
-/// rank fails.
-std::vector<std::string>
-run_body(RankKind kind, int num_ranks, const std::string& name);
+/// Environment variables of rank processes.
+using Variables = std::map<std::string, std::string>;
 
-/// As processes only, started by `accelerate launch`: how it ended.
-ProcessResult launch_body(int num_ranks, const std::string& name);
+/// Runs a body as `num_ranks` ranks and returns their texts in rank order.
+/// Throws if a rank fails. Threads ignore `variables`.
+std::vector<std::string> run_body(
+    RankKind kind,
+    int num_ranks,
+    const std::string& name,
+    const Variables& variables = {});
+
+/// Runs a body as processes of `accelerate launch` and returns how it ended.
+ProcessResult launch_body(
+    int num_ranks,
+    const std::string& name,
+    const Variables& variables = {});
+
+/// In a process of a launched body: a folder that its ranks share, which goes
+/// when they have ended.
+std::optional<std::filesystem::path> folder_of_ranks();
 
 /// Floats as text that reads back to the same bits, and back.
 std::string to_text(const at::Tensor& tensor);
