@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "accelerate/error.h"
@@ -106,9 +107,17 @@ void settle_files(const fs::path& target, Manifest& manifest) {
 
 /// Whether the checkpoint of this moment counts, with all files in their
 /// places.
-bool is_settled(const fs::path& target, std::int64_t moment) {
-  const auto manifest = try_manifest(target);
+bool is_settled(const std::optional<Manifest>& manifest, std::int64_t moment) {
   return manifest && manifest->moment == moment && manifest->staged.empty();
+}
+
+/// The main process's, which no part of a rank replaces.
+std::set<std::string> names_of_files(const Manifest& manifest) {
+  std::set<std::string> names = {kManifestName};
+  for (const auto& [name, record] : manifest.files) {
+    names.insert(name);
+  }
+  return names;
 }
 
 bool is_part_of_a_rank(const fs::path& entry) {
@@ -162,7 +171,7 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::commit(Manifest manifest) {
   manifest.staged.clear();
   // Parts that are finished by now appear together with the checkpoint.
-  take_in_parts(stage_);
+  take_in_parts(manifest, stage_);
   if (stage_.parent_path() == target_) {
     commit_inside(manifest);
   } else {
@@ -189,7 +198,7 @@ void CheckpointWriter::commit(Manifest manifest) {
   }
   // Ranks that did not see the checkpoint yet have left their parts to us.
   // Those that come later see it.
-  take_in_parts(target_);
+  take_in_parts(manifest, target_);
   for (const auto& entry : entries_of(target_)) {
     if (is_part_of_a_rank(entry) && !is_of_moment(entry, moment_)) {
       remove_tree(entry);
@@ -212,11 +221,11 @@ void CheckpointWriter::commit_inside(Manifest& manifest) {
   settle_files(target_, manifest);
 }
 
-void CheckpointWriter::take_in_parts(const fs::path& folder) const {
+void CheckpointWriter::take_in_parts(
+    const Manifest& manifest,
+    const fs::path& folder) const {
   for (const auto& part : ready_parts(target_, moment_)) {
-    if (!take_in_part(part, folder)) {
-      return; // Another process has removed the checkpoint.
-    }
+    take_in_part(part, folder, names_of_files(manifest));
   }
 }
 
@@ -240,19 +249,11 @@ void RankPlace::commit(bool is_of_all) {
   }
   // The main process looks for finished parts after the checkpoint counts, and
   // we look for the checkpoint after the part is finished: one finds the other.
-  constexpr int kMostTries = 20;
-  for (int i = 0; i < kMostTries; ++i) {
-    if (!is_settled(target_, moment_)) {
-      return;
-    }
-    if (take_in_part(ready, target_)) {
-      if (!is_settled(target_, moment_)) {
-        remove_late_part();
-      }
-      return;
-    }
+  const auto manifest = try_manifest(target_);
+  if (is_settled(manifest, moment_)) {
+    take_in_part(ready, target_, names_of_files(*manifest));
+    remove_late_part();
   }
-  cannot_save("add a rank's part to", target_, "it is removed again and again");
 }
 
 void RankPlace::remove_late_part() const {
@@ -260,7 +261,7 @@ void RankPlace::remove_late_part() const {
   if (!manifest || manifest->moment == moment_) {
     return;
   }
-  // The next checkpoint may have looked for old parts before ours was there.
+  // The next save has looked for old parts, but ours came after that.
   const auto start = rank_part_name(rank_, moment_) + '.';
   for (const auto& entry : entries_of(target_)) {
     if (entry.filename().string().starts_with(start)) {

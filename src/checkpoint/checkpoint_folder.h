@@ -47,7 +47,9 @@ class ACCELERATE_API CheckpointWriter {
 
  private:
   void commit_inside(Manifest& manifest);
-  void take_in_parts(const std::filesystem::path& folder) const;
+  void take_in_parts(
+      const Manifest& manifest,
+      const std::filesystem::path& folder) const;
 
   std::filesystem::path target_;
   std::filesystem::path stage_;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 #include <random>
+#include <set>
 #include <string_view>
 #include <thread>
 
@@ -179,11 +180,11 @@ void remove_leftover(
   }
   const bool is_own = name->target == target.filename();
   const bool is_now = is_own && name->moment == std::to_string(moment);
-  if (name->is_ready) {
-    if (!is_now && !has_writer(entry, *name)) {
-      remove_if_unlocked(entry, is_own);
+  if (name->is_part) {
+    if (!(name->is_ready && is_now) && !has_writer(entry, *name)) {
+      remove_if_unlocked(entry, name->is_ready && is_own);
     }
-  } else if (name->is_part || !is_own) {
+  } else if (!is_own) {
     remove_if_unlocked(entry, false);
   } else {
     const auto locked = lock(entry, target);
@@ -191,43 +192,31 @@ void remove_leftover(
   }
 }
 
-/// False if `to` does not exist any more.
-bool move_entries(std::vector<fs::path> entries, const fs::path& to) {
-  // A manifest must not be found before the files that it lists.
-  std::stable_partition(entries.begin(), entries.end(), [](const auto& entry) {
-    return entry.extension() != ".json";
-  });
-  for (const auto& entry : entries) {
-    const auto place = to / entry.filename();
-    for (int i = 0;; ++i) {
-      if (rename(entry.c_str(), place.c_str()) == 0) {
-        break;
-      }
-      const int error = errno;
-      if (error == ENOENT) {
-        if (!fs::is_directory(to)) {
-          return false;
-        }
-        break; // Another process has moved it.
-      }
-      if (i == kMostTries) {
-        cannot_save("give its name to", place, std::strerror(error));
-      }
-      if (fs::is_directory(entry) && fs::is_directory(place)) {
-        // Another rank's is there already: join them.
-        if (!move_entries(entries_of(entry), place)) {
-          return false;
-        }
-        rmdir(entry.c_str());
-        break;
-      }
-      if (error != EISDIR && error != ENOTDIR) {
-        cannot_save("give its name to", place, std::strerror(error));
-      }
-      remove_tree(place); // A folder instead of a file, or the reverse.
+/// A new name for the folder of a part that only this process uses.
+std::string private_name(std::string_view start) {
+  std::random_device random;
+  return str_cat(start, '.', getpid(), '-', random(), kTemporaryEnd);
+}
+
+void move_entry(const fs::path& entry, const fs::path& place) {
+  for (int i = 0; i < kMostTries; ++i) {
+    if (rename(entry.c_str(), place.c_str()) == 0 || errno == ENOENT) {
+      return; // ENOENT: another process has removed the checkpoint.
     }
+    const int error = errno;
+    if (fs::is_directory(entry) && fs::is_directory(place)) {
+      // Another rank's is there already: join them.
+      for (const auto& inner : entries_of(entry)) {
+        move_entry(inner, place / inner.filename());
+      }
+      return;
+    }
+    if (error != EISDIR && error != ENOTDIR) {
+      cannot_save("give its name to", place, std::strerror(error));
+    }
+    remove_tree(place); // A folder instead of a file, or the reverse.
   }
-  return true;
+  cannot_save("give its name to", place, "another process makes it anew");
 }
 
 } // namespace
@@ -340,18 +329,17 @@ UniqueFile make_part_folder(
     int rank,
     fs::path& folder) {
   const auto parent = target.parent_path();
-  const auto start = str_cat(start_of(target, moment, rank), '.');
+  const auto start = start_of(target, moment, rank);
   // The main process removes them too, but not on file systems without locks.
   for (const auto& entry : entries_of(parent)) {
     const auto name = entry.filename().string();
-    if (name.starts_with(start) && !name.ends_with(kReadyEnd)) {
+    if (name.starts_with(start + '.') && !name.ends_with(kReadyEnd)) {
       remove_if_unlocked(entry, true);
     }
   }
-  std::random_device random;
   for (int i = 0; i < kMostTries; ++i) {
     // A name of its own: a rank never waits for whoever looks for leftovers.
-    folder = parent / str_cat(start, getpid(), '-', random(), kTemporaryEnd);
+    folder = parent / private_name(start);
     make_hidden_folder(folder);
     auto locked = try_lock(folder);
     if (locked.state == LockState::kOurs ||
@@ -379,20 +367,37 @@ void remove_leftovers(const fs::path& target, std::int64_t moment) {
   }
 }
 
-bool take_in_part(const fs::path& part, const fs::path& to) {
-  for (int i = 0; i < kMostTries; ++i) {
-    if (!move_entries(entries_of(part), to)) {
-      return false;
+void take_in_part(
+    const fs::path& part,
+    const fs::path& to,
+    const std::set<std::string>& kept) {
+  const auto name = part.filename().string();
+  const auto taken =
+      part.parent_path() /
+      private_name(name.substr(0, name.size() - kReadyEnd.size()));
+  const auto locked = try_lock(part); // The rank may have ended.
+  if (rename(part.c_str(), taken.c_str()) != 0) {
+    if (errno == ENOENT) {
+      return; // Another process has taken it.
     }
-    if (rmdir(part.c_str()) == 0 || errno == ENOENT) {
-      return true;
-    }
-    if (errno != ENOTEMPTY && errno != EEXIST) {
-      break;
-    }
-    // The rank has finished the same part once more.
+    cannot_save("take in", part, std::strerror(errno));
   }
-  cannot_save("take in", part, std::strerror(errno));
+  auto entries = entries_of(taken);
+  std::erase_if(entries, [&](const auto& entry) {
+    return kept.contains(entry.filename().string());
+  });
+  const auto manifests = std::stable_partition(
+      entries.begin(), entries.end(), [](const auto& entry) {
+        return entry.extension() != ".json";
+      });
+  // A reader must not find a manifest with other files than it lists.
+  std::for_each(manifests, entries.end(), [&](const auto& entry) {
+    unlink((to / entry.filename()).c_str());
+  });
+  for (const auto& entry : entries) {
+    move_entry(entry, to / entry.filename());
+  }
+  remove_tree(taken);
 }
 
 } // namespace accelerate

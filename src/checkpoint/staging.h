@@ -3,8 +3,8 @@
 //
 //     .NAME.at-7.tmp                 main process: a checkpoint with a new name
 //     NAME/.staged-7                 main process: one that replaces another
-//     .NAME.at-7.rank_2.PID-N.tmp    rank 2: its part, being written
-//     .NAME.at-7.rank_2.ready.tmp    rank 2: its part, finished
+//     .NAME.at-7.rank_2.PID-N.tmp    rank 2's part, being written or taken in
+//     .NAME.at-7.rank_2.ready.tmp    rank 2's part, finished
 //     ANY.removed.tmp                being removed
 //
 // Each has one owner, which holds a lock on it (`flock`) while it lives. A
@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,11 +74,12 @@ UniqueFile lock_folder(
 /// saving to the target.
 void remove_leftovers(const std::filesystem::path& target, std::int64_t moment);
 
-/// Moves a finished part into the folder `to`, manifests last. Two processes
-/// may do so at once. Returns false if `to` does not exist any more. Throws
-/// `SystemError`.
-bool take_in_part(
+/// Moves a finished part into the folder `to`, except the files in `kept`,
+/// which the main process has written. If several processes try, one does it.
+/// Drops the part if `to` does not exist any more. Throws `SystemError`.
+void take_in_part(
     const std::filesystem::path& part,
-    const std::filesystem::path& to);
+    const std::filesystem::path& to,
+    const std::set<std::string>& kept);
 
 } // namespace accelerate

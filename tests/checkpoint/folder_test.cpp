@@ -130,6 +130,23 @@ TEST(CheckpointFolder, JoinsFoldersThatSeveralRanksWrite) {
   EXPECT_THAT(names_in(target / "unet"), UnorderedElementsAre("1", "2"));
 }
 
+TEST(CheckpointFolder, KeepsTheMainProcesssFilesWhenARankHasTheSame) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  const auto save_same = [&](int rank) {
+    RankPlace place(target, 1, rank);
+    for (const char* name : {"one", "checkpoint.json", "extra"}) {
+      write_text(place.folder() / name, "a rank's");
+    }
+    place.commit();
+  };
+  save_same(1);
+  save(target, 1);
+  save_same(2);
+  EXPECT_EQ(moment_of(target), 1);
+  EXPECT_EQ(read_file(target / "extra"), "a rank's");
+}
+
 TEST(CheckpointFolder, TakesRanksInThatWriteAtTheSameTime) {
   for (const bool is_new : {true, false}) {
     const TempDir folder;

@@ -266,6 +266,8 @@ std::vector<Pair> all_pairs() {
     pairs.push_back({Scene::kNewCheckpoint, Role::kRank2, role});
     pairs.push_back({Scene::kNewCheckpoint, role, Role::kRank2});
   }
+  pairs.push_back({Scene::kNewCheckpoint, Role::kRank1, Role::kWriter});
+  pairs.push_back({Scene::kNewCheckpoint, Role::kWriter, Role::kRank1});
   pairs.push_back({Scene::kNewCheckpoint, Role::kAllRanks, Role::kReader});
   pairs.push_back({Scene::kOldCheckpoint, Role::kLateRank1, Role::kWriter});
   pairs.push_back({Scene::kOldCheckpoint, Role::kWriter, Role::kLateRank1});

@@ -2,6 +2,8 @@
 // Small checkpoints for tests.
 #pragma once
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -54,13 +56,13 @@ inline void save(
   writer.commit(manifest);
 }
 
-/// A rank's manifest, and a file with data that tells two saves apart.
+/// A rank's manifest, and a file with data that differs between two processes.
 inline void write_part(const RankPlace& place, int rank, Manifest manifest) {
   const auto name = rank_part_name(rank, manifest.moment);
   const auto data = name + ".data";
   manifest.state["generator"]["rank"] = rank;
   manifest.files[data] =
-      write_text(place.folder() / data, std::to_string(manifest.saved_at));
+      write_text(place.folder() / data, std::to_string(getpid()));
   write_text(place.folder() / (name + ".json"), format_manifest(manifest));
 }
 
