@@ -363,17 +363,32 @@ void play_pair(const Pair& pair, int num_first, int num_second, bool kills) {
   stage.expect_next_save();
 }
 
-/// Every `stride`-th cell of the grid of all steps of both roles.
-void play_grid(bool kills, int stride) {
+/// One of how many cases is tried. In the long tier each call of the first
+/// process still has a case, as partners make more than four calls.
+int stride(int in_short_run) {
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+  constexpr int kSlowForks = 10; // They have much more memory to copy.
+  in_short_run *= kSlowForks;
+#endif
+#endif
+  return is_long_run() ? std::max(4, in_short_run / 100) : in_short_run;
+}
+
+/// Cases for all calls of both roles of all pairs.
+void play_grid(bool kills) {
   std::mt19937 random(1);
+  const int step = stride(400);
+  std::uniform_int_distribution begin(0, step - 1);
   for (const auto& pair : all_pairs()) {
     const int num_first = num_steps(pair.scene, pair.first);
     const int num_second = num_steps(pair.scene, pair.second);
-    int cell = std::uniform_int_distribution(0, stride - 1)(random);
-    for (; cell < num_first * num_second; cell += stride) {
-      play_pair(pair, cell % num_first, cell / num_first, kills);
-      if (::testing::Test::HasFailure()) {
-        return;
+    for (int first = 0; first < num_first; ++first) {
+      for (int second = begin(random); second < num_second; second += step) {
+        play_pair(pair, first, second, kills);
+        if (::testing::Test::HasFailure()) {
+          return;
+        }
       }
     }
   }
@@ -389,46 +404,54 @@ class SaveSteps : public ::testing::Test {
 };
 
 TEST_F(SaveSteps, KeepAWholeCheckpointWhenAProcessIsKilledAtAnyOfThem) {
-  play_grid(true, is_long_run() ? 1 : 401);
+  play_grid(true);
 }
 
 TEST_F(SaveSteps, LoseNoPartWhenAProcessIsDelayedAtAnyOfThem) {
-  play_grid(false, is_long_run() ? 1 : 401);
+  play_grid(false);
+}
+
+/// A save is killed, then the next one, which finds what the first has left.
+void kill_two_saves(Scene scene, int at_first, int at_second) {
+  const ::testing::ScopedTrace trace(
+      __FILE__,
+      __LINE__,
+      "killed at call " + std::to_string(at_first) + ", then at call " +
+          std::to_string(at_second));
+  const Stage stage(scene);
+  const auto first = stage.start(Role::kWriter);
+  first->step(at_first);
+  first->kill();
+  const auto second = stage.start(Role::kRepairer);
+  second->step(at_second);
+  second->kill();
+  EXPECT_EQ(second->error(), "");
+  stage.expect_whole(true);
+  stage.expect_next_save();
 }
 
 TEST_F(SaveSteps, KeepAWholeCheckpointWhenTheNextSaveIsKilledToo) {
-  const int stride = is_long_run() ? 1 : 211;
+  std::mt19937 random(2);
+  const int step = stride(100);
+  std::uniform_int_distribution begin(0, step - 1);
   for (const auto scene : {Scene::kNothing, Scene::kOldCheckpoint}) {
     const int num_first = num_steps(scene, Role::kWriter);
-    int num_second = 1; // Depends on what the first has left.
-    for (int cell = 0; cell < num_first * num_second; cell += stride) {
-      const int at_first = cell % num_first;
-      const int at_second = cell / num_first;
-      SCOPED_TRACE(
-          "killed at call " + std::to_string(at_first) + ", then at call " +
-          std::to_string(at_second));
-      const Stage stage(scene);
-      const auto first = stage.start(Role::kWriter);
-      first->step(at_first);
-      first->kill();
-      const auto second = stage.start(Role::kRepairer);
-      if (second->step(at_second) == at_second) {
-        num_second = std::max(num_second, at_second + 2);
+    // It makes more calls if it finds something that was left.
+    const int num_second = 2 * num_steps(scene, Role::kRepairer);
+    for (int first = 0; first < num_first; ++first) {
+      for (int second = begin(random); second < num_second; second += step) {
+        kill_two_saves(scene, first, second);
+        ASSERT_FALSE(HasFailure());
       }
-      second->kill();
-      EXPECT_EQ(second->error(), "");
-      stage.expect_whole(true);
-      stage.expect_next_save();
-      ASSERT_FALSE(HasFailure());
     }
   }
 }
 
 TEST_F(SaveSteps, StayWholeWhenTwoProcessesSaveByMistake) {
-  const int stride = is_long_run() ? 1 : 37;
+  const int step = is_long_run() ? 1 : 37;
   for (const auto scene : {Scene::kNothing, Scene::kOldCheckpoint}) {
     for (const auto role : {Role::kWriter, Role::kRepairer}) {
-      for (int at = 0; at < num_steps(scene, Role::kWriter); at += stride) {
+      for (int at = 0; at < num_steps(scene, Role::kWriter); at += step) {
         SCOPED_TRACE("delayed at call " + std::to_string(at));
         const Stage stage(scene);
         const auto first = stage.start(Role::kWriter);
@@ -453,7 +476,7 @@ TEST_F(SaveSteps, StayWholeWhenTwoProcessesSaveByMistake) {
 }
 
 TEST_F(SaveSteps, MayFollowEachOtherInAnyOrder) {
-  const int num_plays = is_long_run() ? 5000 : 100;
+  const int num_plays = 40'000 / stride(400);
   for (int i = 0; i < num_plays; ++i) {
     SCOPED_TRACE("play " + std::to_string(i));
     std::mt19937 random(i);
