@@ -130,7 +130,7 @@ TEST(CheckpointFolder, JoinsFoldersThatSeveralRanksWrite) {
   EXPECT_THAT(names_in(target / "unet"), UnorderedElementsAre("1", "2"));
 }
 
-TEST(CheckpointFolder, KeepsTheMainProcesssFilesWhenARankHasTheSame) {
+TEST(CheckpointFolder, RankFilesDoNotReplaceThoseOfMainProcess) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   const auto save_same = [&](int rank) {
@@ -227,7 +227,7 @@ TEST(CheckpointFolder, LeavesAnotherRunsAlone) {
   EXPECT_TRUE(fs::exists(other.folder()));
 }
 
-TEST(CheckpointFolder, LeavesFinishedPartsOfAnotherRunToIt) {
+TEST(CheckpointFolder, KeepsFinishedPartsOfOtherRuns) {
   const TempDir folder;
   const auto other = folder.path() / "other";
   CheckpointWriter writer(other, 1);
@@ -237,7 +237,7 @@ TEST(CheckpointFolder, LeavesFinishedPartsOfAnotherRunToIt) {
   EXPECT_TRUE(CheckpointReader(other).rank_part(1));
 }
 
-TEST(CheckpointFolder, RemovesPartsThatNobodyTookIn) {
+TEST(CheckpointFolder, RemovesPartsThatKilledRunsLeft) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   save_rank(target, 1, 1);
@@ -250,7 +250,7 @@ TEST(CheckpointFolder, RemovesPartsThatNobodyTookIn) {
       names_in(target), UnorderedElementsAre("checkpoint.json", "one", "two"));
 }
 
-TEST(CheckpointFolder, RemovesFinishedPartsWithASaveThatIsGivenUp) {
+TEST(CheckpointFolder, RemovesFinishedPartsWhenSaveIsAborted) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   {
@@ -260,7 +260,7 @@ TEST(CheckpointFolder, RemovesFinishedPartsWithASaveThatIsGivenUp) {
   EXPECT_THAT(names_in(folder.path()), ElementsAre());
 }
 
-TEST(CheckpointFolder, JoinsAFolderThatSomebodyMakesMeanwhile) {
+TEST(CheckpointFolder, KeepsFilesOfFolderMadeDuringSave) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   CheckpointWriter writer(target, 1);

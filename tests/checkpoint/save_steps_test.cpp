@@ -20,20 +20,22 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
-using ::testing::UnorderedElementsAre;
 
-// A scene begins with moment 1, its roles save moment 2.
+// Tests begin with moment 1 and save moment 2.
 constexpr std::int64_t kOld = 1;
 constexpr std::int64_t kNew = 2;
 constexpr std::int64_t kRepair = 5;
 constexpr std::int64_t kNext = 9;
 
-/// Throws unless all that is there is of one moment. Returns the moment and the
-/// ranks whose parts are there; nothing if there is no checkpoint.
+/// A checkpoint as a reader sees it.
 struct Seen {
   std::int64_t moment = 0;
+  /// Whose parts are there.
   std::vector<int> ranks = {};
 };
+
+/// Nothing if there is no checkpoint. Throws if it is damaged or mixes two
+/// saves.
 std::optional<Seen> see(const fs::path& target) {
   std::optional<Seen> seen;
   if (!is_checkpoint(target)) {
@@ -65,7 +67,7 @@ std::optional<Seen> see(const fs::path& target) {
 }
 
 /// What is there when the roles begin.
-enum class Scene { kNothing, kUsersFolder, kOldCheckpoint, kNewCheckpoint };
+enum class Start { kNothing, kUsersFolder, kOldCheckpoint, kNewCheckpoint };
 
 /// What one process does.
 enum class Role {
@@ -97,7 +99,7 @@ const char* name_of(Role role) {
 void save_of_all(const fs::path& target) {
   auto manifest = manifest_of(kNew);
   manifest.is_of_all = true;
-  manifest.saved_at = 1000; // Not the one that the scene has.
+  manifest.saved_at = 1000; // Not that of the checkpoint before.
   CheckpointWriter writer(target, kNew);
   for (const int rank : {1, 2}) {
     RankPlace place(target, kNew, rank);
@@ -108,7 +110,7 @@ void save_of_all(const fs::path& target) {
   writer.commit(manifest);
 }
 
-void play(Role role, const fs::path& target) {
+void run(Role role, const fs::path& target) {
   switch (role) {
     case Role::kWriter:
       save(target, kNew, {"one", "three"});
@@ -138,17 +140,17 @@ void play(Role role, const fs::path& target) {
 }
 
 /// A folder in memory if there is one: each save waits for the disk ten times.
-class Stage {
+class TestFolder {
  public:
-  explicit Stage(Scene scene) : scene_(scene) {
-    if (scene == Scene::kUsersFolder) {
+  explicit TestFolder(Start start) : start_(start) {
+    if (start == Start::kUsersFolder) {
       fs::create_directory(target());
     }
-    if (scene == Scene::kOldCheckpoint) {
+    if (start == Start::kOldCheckpoint) {
       save_rank(target(), kOld, 3);
       save(target(), kOld);
     }
-    if (scene == Scene::kNewCheckpoint) {
+    if (start == Start::kNewCheckpoint) {
       save_rank(target(), kNew, 1);
       save(target(), kNew, {"one", "three"});
     }
@@ -158,10 +160,10 @@ class Stage {
   }
 
   fs::path target() const { return folder_->path() / "state"; }
-  bool has_folder() const { return scene_ != Scene::kNothing; }
+  bool has_folder() const { return start_ != Start::kNothing; }
   std::unique_ptr<SteppedProcess> start(Role role) const {
     return std::make_unique<SteppedProcess>(
-        [role, path = target()] { play(role, path); });
+        [role, path = target()] { run(role, path); });
   }
   /// The moment that a reader sees, 0 if none.
   std::int64_t look() const {
@@ -178,9 +180,9 @@ class Stage {
     const auto moment = look();
     if (moment == kRepair) {
       EXPECT_TRUE(may_be_repaired);
-    } else if (scene_ == Scene::kOldCheckpoint) {
+    } else if (start_ == Start::kOldCheckpoint) {
       EXPECT_TRUE(moment == kOld || moment == kNew) << moment;
-    } else if (scene_ == Scene::kNewCheckpoint) {
+    } else if (start_ == Start::kNewCheckpoint) {
       EXPECT_EQ(moment, kNew);
     } else {
       EXPECT_TRUE(moment == 0 || moment == kNew) << moment;
@@ -229,13 +231,13 @@ class Stage {
     return folder;
   }
 
-  Scene scene_;
+  Start start_;
   std::unique_ptr<TempDir> folder_ = make_folder();
 };
 
-int num_steps(Scene scene, Role role) {
-  const Stage stage(scene);
-  const auto process = stage.start(role);
+int num_steps(Start start, Role role) {
+  const TestFolder folder(start);
+  const auto process = folder.start(role);
   int count = 0;
   while (process->step()) {
     ++count;
@@ -245,34 +247,34 @@ int num_steps(Scene scene, Role role) {
 }
 
 struct Pair {
-  Scene scene;
+  Start start;
   Role first;
   Role second;
 };
 
 std::vector<Pair> all_pairs() {
   std::vector<Pair> pairs;
-  for (const auto scene :
-       {Scene::kNothing, Scene::kUsersFolder, Scene::kOldCheckpoint}) {
+  for (const auto start :
+       {Start::kNothing, Start::kUsersFolder, Start::kOldCheckpoint}) {
     for (const auto role : {Role::kRank1, Role::kReader}) {
-      pairs.push_back({scene, Role::kWriter, role});
-      pairs.push_back({scene, role, Role::kWriter});
+      pairs.push_back({start, Role::kWriter, role});
+      pairs.push_back({start, role, Role::kWriter});
     }
-    pairs.push_back({scene, Role::kRank1, Role::kRank2});
-    pairs.push_back({scene, Role::kAllRanks, Role::kReader});
+    pairs.push_back({start, Role::kRank1, Role::kRank2});
+    pairs.push_back({start, Role::kAllRanks, Role::kReader});
   }
   for (const auto role :
        {Role::kRank1, Role::kReader, Role::kRemover, Role::kWriter}) {
-    pairs.push_back({Scene::kNewCheckpoint, Role::kRank2, role});
-    pairs.push_back({Scene::kNewCheckpoint, role, Role::kRank2});
+    pairs.push_back({Start::kNewCheckpoint, Role::kRank2, role});
+    pairs.push_back({Start::kNewCheckpoint, role, Role::kRank2});
   }
-  pairs.push_back({Scene::kNewCheckpoint, Role::kRank1, Role::kWriter});
-  pairs.push_back({Scene::kNewCheckpoint, Role::kWriter, Role::kRank1});
-  pairs.push_back({Scene::kNewCheckpoint, Role::kAllRanks, Role::kReader});
-  pairs.push_back({Scene::kOldCheckpoint, Role::kLateRank1, Role::kWriter});
-  pairs.push_back({Scene::kOldCheckpoint, Role::kWriter, Role::kLateRank1});
-  pairs.push_back({Scene::kOldCheckpoint, Role::kLateRank1, Role::kReader});
-  pairs.push_back({Scene::kNewCheckpoint, Role::kRemover, Role::kReader});
+  pairs.push_back({Start::kNewCheckpoint, Role::kRank1, Role::kWriter});
+  pairs.push_back({Start::kNewCheckpoint, Role::kWriter, Role::kRank1});
+  pairs.push_back({Start::kNewCheckpoint, Role::kAllRanks, Role::kReader});
+  pairs.push_back({Start::kOldCheckpoint, Role::kLateRank1, Role::kWriter});
+  pairs.push_back({Start::kOldCheckpoint, Role::kWriter, Role::kLateRank1});
+  pairs.push_back({Start::kOldCheckpoint, Role::kLateRank1, Role::kReader});
+  pairs.push_back({Start::kNewCheckpoint, Role::kRemover, Role::kReader});
   return pairs;
 }
 
@@ -283,7 +285,7 @@ std::vector<int> ranks_of(const Pair& pair) {
   };
   std::vector<int> ranks;
   if (has(Role::kRank1) || has(Role::kAllRanks) ||
-      pair.scene == Scene::kNewCheckpoint) {
+      pair.start == Start::kNewCheckpoint) {
     ranks.push_back(1);
   }
   if (has(Role::kRank2) || has(Role::kAllRanks)) {
@@ -302,53 +304,53 @@ bool saves(Role role) {
 }
 
 /// Both have ended by themselves.
-void expect_end(const Stage& stage, const Pair& pair) {
+void expect_end(const TestFolder& folder, const Pair& pair) {
   if (pair.first == Role::kRemover || pair.second == Role::kRemover) {
     return;
   }
-  stage.expect_whole();
+  folder.expect_whole();
   const bool is_late =
       pair.first == Role::kLateRank1 || pair.second == Role::kLateRank1;
-  const auto seen = see(stage.target());
+  const auto seen = see(folder.target());
   if (seen && seen->moment == kNew) {
     EXPECT_EQ(seen->ranks, ranks_of(pair));
     if (!is_late) {
-      stage.expect_only(kNew, {"one", "three"}, ranks_of(pair));
+      folder.expect_only(kNew, {"one", "three"}, ranks_of(pair));
     }
   }
   const bool is_saved = saves(pair.first) || saves(pair.second);
   EXPECT_EQ(
       seen && seen->moment == kNew,
-      is_saved || pair.scene == Scene::kNewCheckpoint);
+      is_saved || pair.start == Start::kNewCheckpoint);
 }
 
 /// The first role makes `num_first` steps while the second one stands still
 /// after `num_second`. Then the first is killed, or waits until the second has
 /// ended.
-void play_pair(const Pair& pair, int num_first, int num_second, bool kills) {
+void run_pair(const Pair& pair, int num_first, int num_second, bool kills) {
   const ::testing::ScopedTrace trace(
       __FILE__,
       __LINE__,
       std::string(kills ? "kill " : "delay ") + name_of(pair.first) +
           " at call " + std::to_string(num_first) + ", with " +
           name_of(pair.second) + " at call " + std::to_string(num_second) +
-          ", scene " + std::to_string(static_cast<int>(pair.scene)));
-  const Stage stage(pair.scene);
+          ", start " + std::to_string(static_cast<int>(pair.start)));
+  const TestFolder folder(pair.start);
   const bool removes =
       pair.first == Role::kRemover || pair.second == Role::kRemover;
-  const auto second = stage.start(pair.second);
+  const auto second = folder.start(pair.second);
   second->step(num_second);
-  const auto first = stage.start(pair.first);
+  const auto first = folder.start(pair.first);
   first->step(num_first);
   if (!removes) {
-    stage.expect_whole();
+    folder.expect_whole();
   }
   if (kills) {
     first->kill();
   }
   second->finish();
   if (!removes) {
-    stage.expect_whole();
+    folder.expect_whole();
   }
   first->finish();
   if (!may_fail(pair.second, pair.first)) {
@@ -358,9 +360,9 @@ void play_pair(const Pair& pair, int num_first, int num_second, bool kills) {
     EXPECT_EQ(first->error(), "");
   }
   if (!kills) {
-    expect_end(stage, pair);
+    expect_end(folder, pair);
   }
-  stage.expect_next_save();
+  folder.expect_next_save();
 }
 
 /// One of how many cases is tried. In the long tier each call of the first
@@ -376,16 +378,16 @@ int stride(int in_short_run) {
 }
 
 /// Cases for all calls of both roles of all pairs.
-void play_grid(bool kills) {
+void run_grid(bool kills) {
   std::mt19937 random(1);
   const int step = stride(400);
   std::uniform_int_distribution begin(0, step - 1);
   for (const auto& pair : all_pairs()) {
-    const int num_first = num_steps(pair.scene, pair.first);
-    const int num_second = num_steps(pair.scene, pair.second);
+    const int num_first = num_steps(pair.start, pair.first);
+    const int num_second = num_steps(pair.start, pair.second);
     for (int first = 0; first < num_first; ++first) {
       for (int second = begin(random); second < num_second; second += step) {
-        play_pair(pair, first, second, kills);
+        run_pair(pair, first, second, kills);
         if (::testing::Test::HasFailure()) {
           return;
         }
@@ -403,62 +405,62 @@ class SaveSteps : public ::testing::Test {
   }
 };
 
-TEST_F(SaveSteps, KeepAWholeCheckpointWhenAProcessIsKilledAtAnyOfThem) {
-  play_grid(true);
+TEST_F(SaveSteps, KeepsPreviousOrNewCheckpointWhenKilled) {
+  run_grid(true);
 }
 
-TEST_F(SaveSteps, LoseNoPartWhenAProcessIsDelayedAtAnyOfThem) {
-  play_grid(false);
+TEST_F(SaveSteps, LosesNoPartWhenDelayed) {
+  run_grid(false);
 }
 
 /// A save is killed, then the next one, which finds what the first has left.
-void kill_two_saves(Scene scene, int at_first, int at_second) {
+void kill_two_saves(Start start, int at_first, int at_second) {
   const ::testing::ScopedTrace trace(
       __FILE__,
       __LINE__,
       "killed at call " + std::to_string(at_first) + ", then at call " +
           std::to_string(at_second));
-  const Stage stage(scene);
-  const auto first = stage.start(Role::kWriter);
+  const TestFolder folder(start);
+  const auto first = folder.start(Role::kWriter);
   first->step(at_first);
   first->kill();
-  const auto second = stage.start(Role::kRepairer);
+  const auto second = folder.start(Role::kRepairer);
   second->step(at_second);
   second->kill();
   EXPECT_EQ(second->error(), "");
-  stage.expect_whole(true);
-  stage.expect_next_save();
+  folder.expect_whole(true);
+  folder.expect_next_save();
 }
 
-TEST_F(SaveSteps, KeepAWholeCheckpointWhenTheNextSaveIsKilledToo) {
+TEST_F(SaveSteps, KeepsACheckpointWhenTwoSavesAreKilled) {
   std::mt19937 random(2);
   const int step = stride(100);
   std::uniform_int_distribution begin(0, step - 1);
-  for (const auto scene : {Scene::kNothing, Scene::kOldCheckpoint}) {
-    const int num_first = num_steps(scene, Role::kWriter);
+  for (const auto start : {Start::kNothing, Start::kOldCheckpoint}) {
+    const int num_first = num_steps(start, Role::kWriter);
     // It makes more calls if it finds something that was left.
-    const int num_second = 2 * num_steps(scene, Role::kRepairer);
+    const int num_second = 2 * num_steps(start, Role::kRepairer);
     for (int first = 0; first < num_first; ++first) {
       for (int second = begin(random); second < num_second; second += step) {
-        kill_two_saves(scene, first, second);
+        kill_two_saves(start, first, second);
         ASSERT_FALSE(HasFailure());
       }
     }
   }
 }
 
-TEST_F(SaveSteps, StayWholeWhenTwoProcessesSaveByMistake) {
+TEST_F(SaveSteps, KeepsACheckpointWhenTwoRunsSaveToOneFolder) {
   const int step = is_long_run() ? 1 : 37;
-  for (const auto scene : {Scene::kNothing, Scene::kOldCheckpoint}) {
+  for (const auto start : {Start::kNothing, Start::kOldCheckpoint}) {
     for (const auto role : {Role::kWriter, Role::kRepairer}) {
-      for (int at = 0; at < num_steps(scene, Role::kWriter); at += step) {
+      for (int at = 0; at < num_steps(start, Role::kWriter); at += step) {
         SCOPED_TRACE("delayed at call " + std::to_string(at));
-        const Stage stage(scene);
-        const auto first = stage.start(Role::kWriter);
+        const TestFolder folder(start);
+        const auto first = folder.start(Role::kWriter);
         first->step(at);
-        const auto second = stage.start(role);
+        const auto second = folder.start(role);
         second->finish();
-        stage.expect_whole(true);
+        folder.expect_whole(true);
         first->finish();
         for (const auto* process : {first.get(), second.get()}) {
           if (!process->error().empty()) {
@@ -467,23 +469,23 @@ TEST_F(SaveSteps, StayWholeWhenTwoProcessesSaveByMistake) {
                 ::testing::HasSubstr("another process is saving to"));
           }
         }
-        stage.expect_whole(true);
-        stage.expect_next_save();
+        folder.expect_whole(true);
+        folder.expect_next_save();
         ASSERT_FALSE(HasFailure());
       }
     }
   }
 }
 
-TEST_F(SaveSteps, MayFollowEachOtherInAnyOrder) {
-  const int num_plays = 40'000 / stride(400);
-  for (int i = 0; i < num_plays; ++i) {
-    SCOPED_TRACE("play " + std::to_string(i));
+TEST_F(SaveSteps, WorksInRandomOrders) {
+  const int num_runs = 40'000 / stride(400);
+  for (int i = 0; i < num_runs; ++i) {
+    SCOPED_TRACE("run " + std::to_string(i));
     std::mt19937 random(i);
     const auto draw = [&](int below) {
       return std::uniform_int_distribution(0, below - 1)(random);
     };
-    const Stage stage(static_cast<Scene>(draw(3)));
+    const TestFolder folder(static_cast<Start>(draw(3)));
     const std::vector<Role> roles = {
         Role::kWriter,
         Role::kRank1,
@@ -492,7 +494,7 @@ TEST_F(SaveSteps, MayFollowEachOtherInAnyOrder) {
         Role::kLateRank1};
     std::vector<std::unique_ptr<SteppedProcess>> processes;
     for (const auto role : roles) {
-      processes.push_back(stage.start(role));
+      processes.push_back(folder.start(role));
     }
     // Every second time nobody is killed.
     const int victim = draw(2 * static_cast<int>(roles.size()));
@@ -514,15 +516,15 @@ TEST_F(SaveSteps, MayFollowEachOtherInAnyOrder) {
         processes[who]->step(1 + draw(12));
       }
       if (draw(10) == 0) {
-        stage.expect_whole();
+        folder.expect_whole();
       }
     }
     for (size_t who = 0; who < processes.size(); ++who) {
       EXPECT_EQ(processes[who]->error(), "") << name_of(roles[who]);
     }
-    stage.expect_whole();
+    folder.expect_whole();
     if (victim != 0) {
-      const auto seen = see(stage.target());
+      const auto seen = see(folder.target());
       ASSERT_TRUE(seen);
       EXPECT_EQ(seen->moment, kNew);
       for (const int rank : {1, 2}) {
@@ -531,7 +533,7 @@ TEST_F(SaveSteps, MayFollowEachOtherInAnyOrder) {
         }
       }
     }
-    stage.expect_next_save();
+    folder.expect_next_save();
     ASSERT_FALSE(HasFailure());
   }
 }
