@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "accelerate/error.h"
@@ -16,66 +14,12 @@
 #include "base/checksum.h"
 #include "base/mapped_file.h"
 #include "base/str.h"
-#include "base/unique_file.h"
+#include "checkpoint/staging.h"
 
 namespace accelerate {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kWhere = "[save_state]";
-
-[[noreturn]] void cannot(
-    const std::string& what,
-    const fs::path& path,
-    const std::string& cause) {
-  throw SystemError(str_cat(
-      kWhere,
-      " cannot ",
-      what,
-      " '",
-      path.string(),
-      "': ",
-      cause,
-      "; check the folder's rights and the space on the disk"));
-}
-
-void make_folder(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error || !fs::is_directory(path)) {
-    cannot(
-        "make the folder", path, error ? error.message() : "a file is there");
-  }
-}
-
-std::vector<fs::path> entries_of(const fs::path& folder) {
-  std::vector<fs::path> entries;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end;
-       it.increment(error)) {
-    entries.push_back(it->path());
-  }
-  return entries;
-}
-
-// By hand: libtorch.so exports a remove_all of its own, which programs that
-// link it get in place of the standard library's, and which ends them.
-void take_away(const fs::path& path) {
-  std::error_code ignored; // What stays is tried again by the next save.
-  if (fs::is_directory(fs::symlink_status(path, ignored))) {
-    for (const auto& entry : entries_of(path)) {
-      take_away(entry);
-    }
-  }
-  fs::remove(path, ignored);
-}
-
-void rename_or_throw(const fs::path& from, const fs::path& to) {
-  if (rename(from.c_str(), to.c_str()) != 0) {
-    cannot("give its name to", to, std::strerror(errno));
-  }
-}
 
 /// As the system understands it: ".." behind a link is not the folder before
 /// it.
@@ -86,48 +30,6 @@ fs::path without_slash(const fs::path& path) {
   }
   const auto name = plain.filename();
   return name == "." || name == ".." ? fs::weakly_canonical(plain) : plain;
-}
-
-std::string hidden(const fs::path& target) {
-  return str_cat('.', target.filename().string());
-}
-
-/// Beside the target while there is none, inside of it where there is.
-fs::path stage_of(const fs::path& target, std::int64_t moment) {
-  if (fs::exists(target)) {
-    return target / str_cat(".staged-", moment);
-  }
-  return target.parent_path() / str_cat(hidden(target), ".at-", moment, ".tmp");
-}
-
-/// Opens the folder and says that a living process writes there; nothing where
-/// one does already, or nobody can tell.
-UniqueFile try_lock(const fs::path& folder) {
-  UniqueFile file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (file && flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    const bool is_locked = errno == EWOULDBLOCK;
-    file.reset();
-    errno = is_locked ? EWOULDBLOCK : 0;
-  }
-  return file;
-}
-
-/// The same; throws where another process writes there.
-UniqueFile lock(const fs::path& folder, const fs::path& target) {
-  // Whoever looks for what killed runs have left holds it for a moment.
-  constexpr int kMostTries = 20;
-  for (int i = 0; i < kMostTries; ++i) {
-    auto file = try_lock(folder);
-    if (file || errno != EWOULDBLOCK) {
-      return file;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  throw SystemError(str_cat(
-      kWhere,
-      " another process is saving to '",
-      target.string(),
-      "'; give each run a folder of its own"));
 }
 
 std::string read_text(const fs::path& path) {
@@ -158,11 +60,17 @@ void replace_manifest(
     const fs::path& stage,
     const Manifest& manifest) {
   write_manifest(stage, manifest);
-  rename_or_throw(stage / kManifestName, target / kManifestName);
+  if (rename(
+          (stage / kManifestName).c_str(), (target / kManifestName).c_str()) !=
+      0) {
+    cannot_save(
+        "give its name to", target / kManifestName, std::strerror(errno));
+  }
   sync_folder(target);
 }
 
-/// Brings the files of a manifest that counts to their places.
+/// Brings the files of a manifest that counts to their places, and removes
+/// those that it replaces.
 void settle_files(const fs::path& target, Manifest& manifest) {
   if (manifest.staged.empty()) {
     return;
@@ -171,78 +79,45 @@ void settle_files(const fs::path& target, Manifest& manifest) {
   for (const auto& entry : entries_of(stage)) {
     const auto place = target / entry.filename();
     if (entry.filename().string().starts_with('.')) {
-      take_away(entry); // Half of a file.
+      remove_tree(entry); // Half of a file.
       continue;
     }
-    if (fs::is_directory(fs::symlink_status(place))) {
-      take_away(place);
+    const auto is_folder = [](const fs::path& path) {
+      return fs::is_directory(fs::symlink_status(path));
+    };
+    if (is_folder(entry) || is_folder(place)) {
+      remove_tree(place);
     }
-    // A rank that came late may have brought it there already.
-    if (rename(entry.c_str(), place.c_str()) != 0 &&
-        (errno != ENOENT || !fs::exists(place))) {
-      cannot("give its name to", place, std::strerror(errno));
+    if (rename(entry.c_str(), place.c_str()) != 0) {
+      cannot_save("give its name to", place, std::strerror(errno));
+    }
+  }
+  for (const auto& name : manifest.replaced) {
+    if (!manifest.files.contains(name)) {
+      remove_tree(target / name);
     }
   }
   sync_folder(target);
   manifest.staged.clear();
+  manifest.replaced.clear();
   make_folder(stage);
   replace_manifest(target, stage, manifest);
-  std::error_code ignored; // A rank that came late is still writing there.
-  fs::remove(stage, ignored);
+  remove_tree(stage);
 }
 
-/// Whether nobody writes there any more. Two runs may save beside each other,
-/// but not under one name, which throws; ranks of our own may be late or ahead.
-bool is_left_behind(
-    const fs::path& entry,
-    const fs::path& target,
-    std::int64_t moment) {
-  const auto name = entry.filename().string();
-  if (!name.starts_with('.') || !name.ends_with(".tmp")) {
-    return false;
-  }
-  if (name.ends_with(".removed.tmp")) {
-    return true;
-  }
-  const auto own = str_cat(hidden(target), ".at-");
-  if (!name.starts_with(own) || name.find(".rank_") != std::string::npos) {
-    return name.find(".at-") != std::string::npos &&
-           !name.starts_with(str_cat(own, moment, '.')) && try_lock(entry);
-  }
-  if (name == str_cat(own, moment, ".tmp")) {
-    return false;
-  }
-  lock(entry, target);
-  return true;
+/// Whether the checkpoint of this moment counts, with all files in their
+/// places.
+bool is_settled(const std::optional<Manifest>& manifest, std::int64_t moment) {
+  return manifest && manifest->moment == moment && manifest->staged.empty();
 }
 
-/// Whether the checkpoint of this moment counts already.
-bool is_there(const fs::path& target, std::int64_t moment) {
-  const auto manifest = try_manifest(target);
-  return manifest && manifest->moment == moment;
-}
-
-/// Manifests last. False where `to` is gone.
-bool move_entries(std::vector<fs::path> entries, const fs::path& to) {
-  std::stable_partition(entries.begin(), entries.end(), [](const auto& entry) {
-    return entry.extension() != ".json";
-  });
-  for (const auto& entry : entries) {
-    const auto place = to / entry.filename();
-    if (fs::is_directory(entry) && fs::is_directory(place)) {
-      // Another rank's is there already.
-      if (!move_entries(entries_of(entry), place)) {
-        return false;
-      }
-      take_away(entry);
-    } else if (rename(entry.c_str(), place.c_str()) != 0 && fs::exists(entry)) {
-      if (errno == ENOENT) {
-        return false;
-      }
-      cannot("give its name to", place, std::strerror(errno));
-    }
+/// The main process's, which no part of a rank replaces.
+std::set<std::string> names_of_files(const Manifest& manifest) {
+  std::set<std::string> names = {kManifestName};
+  for (const auto& [name, record] : manifest.files) {
+    names.insert(name);
   }
-  return true;
+  return names;
 }
 
 bool is_part_of_a_rank(const fs::path& entry) {
@@ -261,130 +136,138 @@ bool is_of_moment(const fs::path& entry, std::int64_t moment) {
 CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
     : target_(without_slash(target)), moment_(moment) {
   make_folder(target_.parent_path());
-  if (fs::exists(target_)) {
+  const bool is_new = !fs::exists(target_);
+  if (!is_new) {
     if (!fs::is_directory(target_)) {
-      cannot("make the folder", target_, "a file is there");
+      cannot_save("make the folder", target_, "a file is there");
     }
-    // A save that was killed after it had begun to count is ended first.
-    if (auto manifest = try_manifest(target_)) {
+    // A save that was killed after it had begun to count is finished first.
+    auto manifest = try_manifest(target_);
+    if (manifest && !manifest->staged.empty()) {
+      const auto lock = lock_folder(target_ / manifest->staged, target_);
       settle_files(target_, *manifest);
     }
   }
-  stage_ = stage_of(target_, moment_);
-  for (const auto& entry : entries_of(target_.parent_path())) {
-    if (is_left_behind(entry, target_, moment_)) {
-      take_away(entry);
-    }
-  }
-  for (const auto& entry : entries_of(target_)) {
-    if (entry != stage_ && entry.filename().string().starts_with(".staged-")) {
-      lock(entry, target_);
-      take_away(entry);
-    }
-  }
-  make_folder(stage_);
-  lock_ = lock(stage_, target_);
-  // Halves of files, by a run that was killed here.
-  for (const auto& entry : entries_of(stage_)) {
-    if (entry.filename().string().starts_with('.')) {
-      take_away(entry);
-    }
-  }
+  remove_leftovers(target_, moment_);
+  stage_ =
+      is_new ? stage_beside(target_, moment_) : stage_inside(target_, moment_);
+  lock_ = make_locked_folder(stage_, target_);
 }
 
 CheckpointWriter::~CheckpointWriter() {
-  if (!is_committed_) {
-    take_away(stage_);
+  if (is_committed_) {
+    return;
+  }
+  remove_tree(stage_);
+  try {
+    for (const auto& part : ready_parts(target_, moment_)) {
+      remove_at_once(part);
+    }
+  } catch (const Error&) {
+    // The next save removes them.
   }
 }
 
 void CheckpointWriter::commit(Manifest manifest) {
   manifest.staged.clear();
+  // Parts that are finished by now appear together with the checkpoint.
+  take_in_parts(manifest, stage_);
   if (stage_.parent_path() == target_) {
     commit_inside(manifest);
   } else {
     write_manifest(stage_, manifest);
-    // Fails where somebody has filled the folder meanwhile.
     if (rename(stage_.c_str(), target_.c_str()) == 0) {
+      is_committed_ = true;
       sync_folder(target_.parent_path());
-    } else if (errno == ENOTEMPTY || errno == EEXIST) {
+    } else {
+      const int error = errno;
+      if (!fs::is_directory(target_)) {
+        cannot_save("give its name to", target_, std::strerror(error));
+      }
+      // Somebody has made the folder meanwhile.
       fs::remove(stage_ / kManifestName);
-      const auto inside = stage_of(target_, moment_);
-      take_away(inside);
-      rename_or_throw(stage_, inside);
+      const auto inside = stage_inside(target_, moment_);
+      const auto lock = lock_folder(inside, target_);
+      remove_tree(inside);
+      if (rename(stage_.c_str(), inside.c_str()) != 0) {
+        cannot_save("give its name to", inside, std::strerror(errno));
+      }
       stage_ = inside;
       commit_inside(manifest);
-    } else {
-      cannot("give its name to", target_, std::strerror(errno));
     }
   }
-  is_committed_ = true;
+  // Ranks that did not see the checkpoint yet have left their parts to us.
+  // Those that come later see it.
+  take_in_parts(manifest, target_);
+  for (const auto& entry : entries_of(target_)) {
+    if (is_part_of_a_rank(entry) && !is_of_moment(entry, moment_)) {
+      remove_tree(entry);
+    }
+  }
+  lock_.reset();
 }
 
 void CheckpointWriter::commit_inside(Manifest& manifest) {
-  const auto before = try_manifest(target_);
   manifest.staged = stage_.filename().string();
-  replace_manifest(target_, stage_, manifest);
-  is_committed_ = true;
-  settle_files(target_, manifest);
-  if (before) {
+  if (const auto before = try_manifest(target_)) {
     for (const auto& [name, record] : before->files) {
       if (!manifest.files.contains(name)) {
-        take_away(target_ / name);
+        manifest.replaced.push_back(name);
       }
     }
   }
-  for (const auto& entry : entries_of(target_)) {
-    if (is_part_of_a_rank(entry) && !is_of_moment(entry, moment_)) {
-      take_away(entry);
-    }
+  replace_manifest(target_, stage_, manifest);
+  is_committed_ = true;
+  settle_files(target_, manifest);
+}
+
+void CheckpointWriter::take_in_parts(
+    const Manifest& manifest,
+    const fs::path& folder) const {
+  for (const auto& part : ready_parts(target_, moment_)) {
+    take_in_part(part, folder, names_of_files(manifest));
   }
 }
 
 RankPlace::RankPlace(const fs::path& target, std::int64_t moment, int rank)
-    : target_(without_slash(target)), moment_(moment) {
-  folder_ = target_.parent_path() /
-            str_cat(hidden(target_), ".at-", moment, ".rank_", rank, ".tmp");
-  take_away(folder_);
-  make_folder(folder_);
-  lock_ = try_lock(folder_);
+    : target_(without_slash(target)), moment_(moment), rank_(rank) {
+  lock_ = make_part_folder(target_, moment_, rank_, folder_);
 }
 
 RankPlace::~RankPlace() {
-  take_away(folder_);
+  remove_tree(folder_);
 }
 
-void RankPlace::commit() {
-  // A few times, as the place may become the checkpoint under our hands.
-  constexpr int kMostTries = 20;
-  std::string cause = "it goes away again and again";
-  for (int i = 0; i < kMostTries; ++i) {
-    const bool was_there = is_there(target_, moment_);
-    const auto place = was_there ? target_ : stage_of(target_, moment_);
-    std::error_code error;
-    fs::create_directories(place, error);
-    if (error) {
-      cause = error.message();
-      continue;
-    }
-    const auto own = entries_of(folder_);
-    if (!move_entries(own, place)) {
-      continue;
-    }
-    if (!was_there && is_there(target_, moment_) && fs::exists(place)) {
-      // It had its name already, and we have made its place anew. What others
-      // have there is theirs to move.
-      std::vector<fs::path> moved;
-      for (const auto& entry : own) {
-        moved.push_back(place / entry.filename());
-      }
-      move_entries(moved, target_);
-      std::error_code ignored; // Another rank does the same.
-      fs::remove(place, ignored);
-    }
+void RankPlace::commit(bool is_of_all) {
+  const auto ready = ready_part(target_, moment_, rank_);
+  // Of a run that was killed, or of an earlier save of this moment.
+  if (!remove_at_once(ready) || rename(folder_.c_str(), ready.c_str()) != 0) {
+    cannot_save("give its name to", ready, std::strerror(errno));
+  }
+  if (is_of_all) {
     return;
   }
-  cannot("add a rank's part to", target_, cause);
+  // The main process looks for finished parts after the checkpoint counts, and
+  // we look for the checkpoint after the part is finished: one finds the other.
+  const auto manifest = try_manifest(target_);
+  if (is_settled(manifest, moment_)) {
+    take_in_part(ready, target_, names_of_files(*manifest));
+    remove_late_part();
+  }
+}
+
+void RankPlace::remove_late_part() const {
+  const auto manifest = try_manifest(target_);
+  if (!manifest || manifest->moment == moment_) {
+    return;
+  }
+  // The next save has looked for old parts, but ours came after that.
+  const auto start = rank_part_name(rank_, moment_) + '.';
+  for (const auto& entry : entries_of(target_)) {
+    if (entry.filename().string().starts_with(start)) {
+      remove_tree(entry);
+    }
+  }
 }
 
 FileRecord record_of(const fs::path& file) {
@@ -578,11 +461,9 @@ std::optional<fs::path> newest_sound_checkpoint(
 
 void remove_checkpoint(const fs::path& folder) {
   const auto target = without_slash(folder);
-  const auto gone =
-      target.parent_path() / str_cat(hidden(target), ".removed.tmp");
-  take_away(gone);
-  rename_or_throw(target, gone);
-  take_away(gone);
+  if (!remove_at_once(target)) {
+    cannot_save("remove", target, std::strerror(errno));
+  }
 }
 
 } // namespace accelerate

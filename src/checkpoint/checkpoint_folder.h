@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The folder of a checkpoint, which is there whole or not at all.
 //
-// A new checkpoint grows under a hidden name beside its own (".NAME.at-7.tmp")
-// and gets its name at the end. One that replaces another, or joins files of
-// the user's, grows in a hidden folder inside (".staged-7"): the new manifest
-// makes it count, and only then do files move to their places. Whoever reads
-// meanwhile finds each file in one of the two.
+// A new checkpoint is written to a hidden folder beside its own name
+// (".NAME.at-7.tmp") and renamed at the end. One that replaces another, or
+// joins files of the user's, is written to a hidden folder inside
+// (".staged-7"): the new manifest makes it count, and only then do files move
+// to their places. A reader finds each file in one of the two.
 //
-// The number is that of the moment, so that all ranks of a run find the same
-// place without a word, whoever comes first. Ranks write beside it, and rename.
+// The main process alone writes there. Every other rank writes its part to a
+// folder of its own and renames it when it is finished. Then one of two takes
+// it in: the main process, which looks for finished parts before and after the
+// checkpoint counts, or the rank, if it finds that the checkpoint counts
+// already. Nobody waits. All ranks of a run know the number, which is that of
+// the moment, so they find each other's folders without a message.
 #pragma once
 
 #include <filesystem>
@@ -29,7 +33,7 @@ namespace accelerate {
 /// `commit` was not called. Throws `SystemError`.
 class ACCELERATE_API CheckpointWriter {
  public:
-  /// The main part's: makes the place, and takes away what killed runs left.
+  /// For the main process. Removes what killed runs have left.
   CheckpointWriter(const std::filesystem::path& target, std::int64_t moment);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -43,6 +47,9 @@ class ACCELERATE_API CheckpointWriter {
 
  private:
   void commit_inside(Manifest& manifest);
+  void take_in_parts(
+      const Manifest& manifest,
+      const std::filesystem::path& folder) const;
 
   std::filesystem::path target_;
   std::filesystem::path stage_;
@@ -52,8 +59,9 @@ class ACCELERATE_API CheckpointWriter {
   bool is_committed_ = false;
 };
 
-/// Where a rank that is not the main one writes its part, before, while or
-/// after the main part comes into being. Throws `SystemError`.
+/// The part of another rank, which is written before, while or after the main
+/// process saves. Goes without a trace if `commit` was not called. Throws
+/// `SystemError`.
 class ACCELERATE_API RankPlace {
  public:
   RankPlace(const std::filesystem::path& target, std::int64_t moment, int rank);
@@ -61,15 +69,20 @@ class ACCELERATE_API RankPlace {
   RankPlace(const RankPlace&) = delete;
   RankPlace& operator=(const RankPlace&) = delete;
 
-  /// The rank's own.
+  /// Where the rank writes its files, under their final names.
   const std::filesystem::path& folder() const { return folder_; }
-  /// Gives everything in it to the checkpoint, or to what is going to be it.
-  void commit();
+  /// Hands all files to the checkpoint. `is_of_all`: the main process commits
+  /// after all ranks, so a checkpoint of this moment that counts already is an
+  /// older one and stays as it is.
+  void commit(bool is_of_all = false);
 
  private:
+  void remove_late_part() const;
+
   std::filesystem::path target_;
   std::filesystem::path folder_;
   std::int64_t moment_;
+  int rank_;
   UniqueFile lock_;
 };
 

@@ -93,7 +93,7 @@ std::string format_manifest(const Manifest& manifest) {
   for (const auto& [name, record] : manifest.files) {
     files[name] = {{"bytes", record.num_bytes}, {"checksum", record.checksum}};
   }
-  const json content = {
+  json content = {
       {"format", kFormatVersion},
       {"version", ACCELERATE_VERSION},
       {"moment", manifest.moment},
@@ -103,6 +103,9 @@ std::string format_manifest(const Manifest& manifest) {
       {"staged", manifest.staged},
       {"files", files},
       {"state", manifest.state}};
+  if (!manifest.replaced.empty()) {
+    content["replaced"] = manifest.replaced;
+  }
   std::string text;
   try {
     text = content.dump(2);
@@ -137,6 +140,9 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
     content.at("saved_at").get_to(manifest.saved_at);
     content.at("is_of_all").get_to(manifest.is_of_all);
     content.at("staged").get_to(manifest.staged);
+    if (content.contains("replaced")) {
+      content.at("replaced").get_to(manifest.replaced);
+    }
     for (const auto& [name, record] : content.at("files").items()) {
       manifest.files[name] = {
           record.at("bytes").get<std::uint64_t>(),
@@ -154,10 +160,16 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   if (!is_object || manifest.world_size < 1) {
     refuse(source, "holds a state that is no state");
   }
-  for (const auto& [name, record] : manifest.files) {
+  const auto check_name = [&](const std::string& name) {
     if (!is_plain_name(name)) {
       refuse(source, "names a file outside of the checkpoint");
     }
+  };
+  for (const auto& [name, record] : manifest.files) {
+    check_name(name);
+  }
+  for (const auto& name : manifest.replaced) {
+    check_name(name);
   }
   if (!manifest.staged.empty() && (!manifest.staged.starts_with(".staged-") ||
                                    !is_plain_name(manifest.staged.substr(1)))) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "accelerate/export.h"
 
@@ -37,6 +38,8 @@ struct ACCELERATE_API Manifest {
   /// A folder inside that still holds some of the files; empty where all are in
   /// their place.
   std::string staged = {};
+  /// Files of the checkpoint before that go once the staged ones are in place.
+  std::vector<std::string> replaced = {};
   /// By name, all beside the manifest.
   std::map<std::string, FileRecord> files = {};
   /// Object -> name -> value.

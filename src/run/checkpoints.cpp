@@ -137,7 +137,7 @@ struct TrainingRun::PendingSave {
     if (writer) {
       write_common(stage(), objects, manifest);
     } else {
-      place->commit();
+      place->commit(manifest.is_of_all);
     }
   }
   void finish() {

@@ -14,9 +14,8 @@
 #include <thread>
 
 #include "accelerate/error.h"
-#include "base/atomic_file.h"
-#include "base/checksum.h"
 #include "base/mapped_file.h"
+#include "checkpoint/saving.h"
 #include "support/long_run.h"
 #include "support/subprocess.h"
 #include "support/temp_dir.h"
@@ -29,39 +28,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-FileRecord write(const fs::path& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit(false);
-  return {text.size(), checksum_of(text)};
-}
-
-/// A checkpoint of two files that say which moment they are of.
-void save(
-    const fs::path& target,
-    int64_t moment,
-    const std::vector<std::string>& names = {"one", "two"}) {
-  CheckpointWriter writer(target, moment);
-  Manifest manifest;
-  manifest.moment = moment;
-  manifest.saved_at = moment;
-  for (const auto& name : names) {
-    manifest.files[name] =
-        write(writer.folder() / name, name + std::to_string(moment));
-  }
-  writer.commit(manifest);
-}
-
-void save_rank(const fs::path& target, int64_t moment, int rank) {
-  RankPlace place(target, moment, rank);
-  const auto name = rank_part_name(rank, moment) + ".json";
-  Manifest manifest;
-  manifest.moment = moment;
-  manifest.state["generator"]["rank"] = rank;
-  write(place.folder() / name, format_manifest(manifest));
-  place.commit();
-}
-
 /// Its moment; all of its files must be of it.
 int64_t moment_of(const fs::path& folder) {
   const CheckpointReader reader(folder);
@@ -73,14 +39,6 @@ int64_t moment_of(const fs::path& folder) {
         name + std::to_string(manifest.moment));
   }
   return manifest.moment;
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    names.push_back(entry.path().filename().string());
-  }
-  return names;
 }
 
 template <class Error>
@@ -98,7 +56,7 @@ TEST(CheckpointFolder, HasItsNameOnlyWhenItIsComplete) {
   const auto target = folder.path() / "deep" / "state";
   {
     CheckpointWriter writer(target, 3);
-    write(writer.folder() / "one", "one3");
+    write_text(writer.folder() / "one", "one3");
     EXPECT_FALSE(fs::exists(target));
   }
   EXPECT_THAT(names_in(target.parent_path()), ElementsAre());
@@ -130,7 +88,7 @@ TEST(CheckpointFolder, KeepsTheOldStateWhereASaveIsGivenUp) {
   save(target, 1);
   {
     CheckpointWriter writer(target, 2);
-    write(writer.folder() / "one", "half");
+    write_text(writer.folder() / "one", "half");
     EXPECT_EQ(moment_of(target), 1);
   }
   EXPECT_EQ(moment_of(target), 1);
@@ -152,7 +110,7 @@ TEST(CheckpointFolder, TakesRanksInWhenTheyComeBeforeAndAfter) {
       ASSERT_TRUE(part) << rank;
       EXPECT_EQ(part->state["generator"]["rank"], rank);
     }
-    EXPECT_EQ(names_in(target).size(), 5u);
+    EXPECT_EQ(names_in(target).size(), 7u);
     EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
   }
   save_rank(target, 5, 3);
@@ -165,11 +123,28 @@ TEST(CheckpointFolder, JoinsFoldersThatSeveralRanksWrite) {
   for (const int rank : {1, 2}) {
     RankPlace place(target, 1, rank);
     fs::create_directory(place.folder() / "unet");
-    write(place.folder() / "unet" / std::to_string(rank), "x");
+    write_text(place.folder() / "unet" / std::to_string(rank), "x");
     place.commit();
   }
   save(target, 1);
   EXPECT_THAT(names_in(target / "unet"), UnorderedElementsAre("1", "2"));
+}
+
+TEST(CheckpointFolder, RankFilesDoNotReplaceThoseOfMainProcess) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  const auto save_same = [&](int rank) {
+    RankPlace place(target, 1, rank);
+    for (const char* name : {"one", "checkpoint.json", "extra"}) {
+      write_text(place.folder() / name, "a rank's");
+    }
+    place.commit();
+  };
+  save_same(1);
+  save(target, 1);
+  save_same(2);
+  EXPECT_EQ(moment_of(target), 1);
+  EXPECT_EQ(read_file(target / "extra"), "a rank's");
 }
 
 TEST(CheckpointFolder, TakesRanksInThatWriteAtTheSameTime) {
@@ -191,7 +166,7 @@ TEST(CheckpointFolder, TakesRanksInThatWriteAtTheSameTime) {
       const CheckpointReader reader(target);
       EXPECT_TRUE(reader.rank_part(1) && reader.rank_part(2)) << moment;
       EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
-      EXPECT_EQ(names_in(target).size(), 5u) << moment;
+      EXPECT_EQ(names_in(target).size(), 7u) << moment;
       if (is_new) {
         remove_checkpoint(target);
       }
@@ -250,6 +225,55 @@ TEST(CheckpointFolder, LeavesAnotherRunsAlone) {
   CheckpointWriter other(folder.path() / "other", 1);
   save(folder.path() / "state", 1);
   EXPECT_TRUE(fs::exists(other.folder()));
+}
+
+TEST(CheckpointFolder, KeepsFinishedPartsOfOtherRuns) {
+  const TempDir folder;
+  const auto other = folder.path() / "other";
+  CheckpointWriter writer(other, 1);
+  save_rank(other, 1, 1);
+  save(folder.path() / "state", 2);
+  writer.commit(manifest_of(1));
+  EXPECT_TRUE(CheckpointReader(other).rank_part(1));
+}
+
+TEST(CheckpointFolder, RemovesPartsThatKilledRunsLeft) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  save_rank(target, 1, 1);
+  save_rank(folder.path() / "other", 2, 1);
+  fs::create_directory(folder.path() / ".state.at-2.rank_3.1-1.tmp");
+  fs::create_directory(folder.path() / ".state.at-3.rank_3.1-1.tmp");
+  save(target, 2);
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
+  EXPECT_THAT(
+      names_in(target), UnorderedElementsAre("checkpoint.json", "one", "two"));
+}
+
+TEST(CheckpointFolder, RemovesFinishedPartsWhenSaveIsAborted) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  {
+    const CheckpointWriter writer(target, 1);
+    save_rank(target, 1, 1);
+  }
+  EXPECT_THAT(names_in(folder.path()), ElementsAre());
+}
+
+TEST(CheckpointFolder, KeepsFilesOfFolderMadeDuringSave) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  CheckpointWriter writer(target, 1);
+  auto manifest = manifest_of(1);
+  write_files(writer, {"one", "two"}, manifest);
+  fs::create_directory(target);
+  folder.write("state/notes.txt", "mine");
+  writer.commit(manifest);
+  EXPECT_EQ(moment_of(target), 1);
+  EXPECT_THAT(
+      names_in(target),
+      UnorderedElementsAre("checkpoint.json", "one", "two", "notes.txt"));
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
 }
 
 TEST(CheckpointFolder, IsRefusedWhereItIsDamaged) {

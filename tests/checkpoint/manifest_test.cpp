@@ -31,6 +31,7 @@ Manifest example() {
   manifest.saved_at = 1'800'000'000'000;
   manifest.is_of_all = true;
   manifest.staged = ".staged-7";
+  manifest.replaced = {"ema.safetensors"};
   manifest.files["model.safetensors"] = {12, "0123456789abcdef"};
   manifest.state["optimizer"]["groups.0.lr"] = 0.1;
   manifest.state["scheduler"] = nlohmann::json::object();
@@ -45,6 +46,7 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(read.saved_at, manifest.saved_at);
   EXPECT_TRUE(read.is_of_all);
   EXPECT_EQ(read.staged, ".staged-7");
+  EXPECT_EQ(read.replaced, manifest.replaced);
   EXPECT_EQ(read.files, manifest.files);
   EXPECT_EQ(read.state, manifest.state);
   EXPECT_TRUE(nlohmann::json::parse(format_manifest(manifest)).is_object());
@@ -89,12 +91,18 @@ TEST(Manifest, RefusesWhatIsSignedButHostile) {
     auto content = good;
     content["files"][name] = record;
     expect_refused(content, "outside of the checkpoint");
+    content = good;
+    content["replaced"].push_back(name);
+    expect_refused(content, "outside of the checkpoint");
   }
   for (const char* name : {"..", "/tmp", ".staged-/../..", "x"}) {
     auto content = good;
     content["staged"] = name;
     expect_refused(content, "outside of the checkpoint");
   }
+  auto settled = good; // As it is once all files are in their places.
+  settled.erase("replaced");
+  EXPECT_NO_THROW(parse_manifest(signed_text(settled.dump(2)), "x"));
   auto newer = good;
   newer["format"] = 2;
   expect_refused(newer, "cannot read");

@@ -3,6 +3,7 @@
 // is compared bit for bit with the run that did not stop.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -438,16 +439,20 @@ TEST(AsynchronousSave, ThatFailsIsToldByTheNextCallOnce) {
   Begun training;
   training.accelerator.save_state(target, {.asynchronous = true});
   training.accelerator.wait_for_save();
-  // Files of the new one cannot be made any more, once it has its place.
-  fs::create_directory(folder.path() / "run" / "state" / ".staged-5");
-  fs::create_directory(
-      folder.path() / "run" / "state" / ".staged-5" / "model.safetensors");
   training.step();
+  // The folder of the new one can be made, its files cannot be written.
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit nothing = {.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &nothing), 0);
   training.accelerator.save_state(target, {.asynchronous = true});
   training.step();
   EXPECT_THAT(
       [&] { training.accelerator.latest_checkpoint(); },
-      ThrowsMessage<SystemError>(HasSubstr("model.safetensors")));
+      ThrowsMessage<SystemError>(HasSubstr("File too large")));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  signal(SIGXFSZ, SIG_DFL);
   training.accelerator.wait_for_save();
   Begun again;
   again.accelerator.load_state(target);
