@@ -22,9 +22,12 @@ def main() -> None:
     # The program starts the `python3` of the path, as it does for users.
     folders = [str(build / "bin"), str(pathlib.Path(python).parent), os.environ["PATH"]]
     os.environ["PATH"] = os.pathsep.join(folders)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
+    paths = [str(build / "python")]
+    if deps := os.environ.get("ACCELERATE_DEPS"):
+        paths.append(os.path.join(deps, "python"))  # pytest, on machines without a network.
+    if own := os.environ.get("PYTHONPATH"):
+        paths.append(own)
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ["OMP_NUM_THREADS"] = "1"
     options = ["-q", "-rs", "-p", "no:cacheprovider"]
     os.execv(python, [python, "-m", "pytest", *options, *sys.argv[2:]])

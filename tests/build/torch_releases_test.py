@@ -3,7 +3,7 @@
 
     torch_releases_test.py CMAKE SOURCE SITE_PACKAGES PYTHON
 
-ACCELERATE_TORCH_HEADERS is a folder with VERSION/torch/include for each of them, which
+ACCELERATE_TEST_TORCH_HEADERS is a folder with VERSION/torch/include for each of them, which
 `./dev test long` makes. CUDA's headers come from SITE_PACKAGES. Nothing is linked, so that a release
 costs minutes and 60 MB instead of gigabytes."""
 
@@ -51,9 +51,9 @@ def check(call: dict) -> str:
 
 def main() -> None:
     cmake, source, site_packages, python = sys.argv[1:]
-    headers = os.environ.get("ACCELERATE_TORCH_HEADERS")
+    headers = os.environ.get("ACCELERATE_TEST_TORCH_HEADERS")
     if not headers:
-        print("skipped: ACCELERATE_TORCH_HEADERS is not set; ./dev test long sets it")
+        print("skipped: ACCELERATE_TEST_TORCH_HEADERS is not set; ./dev test long sets it")
         sys.exit(77)
     releases = sorted(pathlib.Path(headers).iterdir())
     assert releases, f"no torch release in {headers}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests pass whatever surrounds them: some quick ones again, on machines that mean no good.
+"""Runs some quick tests again in a hostile environment: they must pass on every machine.
 
     python3 tests/support/surroundings_test.py CTEST BUILD
 
-One machine has a terminal and a job that the tests run in; its PATH, HOME and PYTHONPATH lead to
-things of somebody else. On the other, input is closed, nobody may write to HOME, and an ordinary
-user runs the tests. The tests of BUILD are started as `./dev test` starts them: by CTest.
+The first environment has a terminal and the variables of a job; PATH, HOME and PYTHONPATH lead to
+other people's programs and settings. In the second one stdin is closed, HOME cannot be written, and
+the user is not root. CTest starts the tests of BUILD, as in `./dev test`.
 """
 import os
 import pathlib
@@ -15,10 +15,10 @@ import subprocess
 import sys
 import tempfile
 
-# Quick, and sensitive: they read settings, start programs by name, make files, or name times.
+# Quick ones that depend on the environment: settings, programs, files, times.
 TESTS = ("cli_test", "config_command_test", "config_test", "documents", "hardware_test",
          "observe_test", "process_test", "sharding_simulator", "tracking_test")
-# Not so quick: on one machine only.
+# Slower: in the first environment only.
 PYTHON_TESTS = ("python_commands",)
 PROGRAMS = ("accelerate bash c++ chromium clang-format cmake docker env g++ gcloud git hostname ip "
             "kubectl ldd mpiexec mpirun ninja nproc nvidia-smi python python3 sh sleep srun ssh "
@@ -65,20 +65,20 @@ def make_things_of_somebody_else(folder: pathlib.Path) -> dict[str, str]:
 
 
 def kept() -> dict[str, str]:
-    """Where libraries are, and what `./dev test` tells tests, but for the oracles, which take long."""
+    """Paths of libraries and the variables of `./dev test`, without the oracles, which are slow."""
     own = re.compile(r"ACCELERATE_TEST_.*|LD_.*|TMPDIR|PATH|HOME")
     return {name: value for name, value in os.environ.items() if own.fullmatch(name)}
 
 
 def as_ordinary_user(command: list[str]) -> list[str]:
-    """The command without root's rights; as it is where they cannot be given away."""
+    """The command without root's rights, or unchanged if this machine cannot drop them."""
     without = ["/usr/bin/unshare", "--user", "--map-user=1000", "--map-group=1000"]
     if os.geteuid() != 0:
         return command
     try:
         subprocess.run([*without, "/bin/true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        print("this machine gives root's rights away to nobody: root runs the tests once more")
+        print("cannot drop root's rights on this machine; running as root")
         return command
     return [*without, *command]
 
