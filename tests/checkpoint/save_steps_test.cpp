@@ -367,8 +367,7 @@ void run_pair(const Pair& pair, int num_first, int num_second, bool kills) {
   folder.expect_next_save();
 }
 
-/// One of how many cases is tried. In the long tier each call of the first
-/// process still has a case, as partners make more than four calls.
+/// One of how many cases is tried.
 int stride(int in_short_run) {
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -382,8 +381,6 @@ int stride(int in_short_run) {
 /// Cases for all calls of both roles of all pairs.
 void run_grid(bool kills) {
   std::mt19937 random(1);
-  const int step = stride(400);
-  std::uniform_int_distribution begin(0, step - 1);
   for (const auto& pair : all_pairs()) {
     // A rank that finds the checkpoint has more to do, for example.
     const int num_first = std::max(
@@ -392,6 +389,10 @@ void run_grid(bool kills) {
     const int num_second = std::max(
         num_steps(pair.start, pair.second),
         num_steps(pair.start, pair.second, pair.first));
+    // In the long tier each call of the first process has a case.
+    const int step =
+        is_long_run() ? std::min(stride(400), num_second) : stride(400);
+    std::uniform_int_distribution begin(0, step - 1);
     for (int first = 0; first < num_first; ++first) {
       for (int second = begin(random); second < num_second; second += step) {
         run_pair(pair, first, second, kills);
