@@ -108,6 +108,15 @@ void OptimizerOf<Options, State>::add_group(const ParameterGroup& group) {
 }
 
 template <class Options, class State>
+void OptimizerOf<Options, State>::add_param_group(
+    const torch::optim::OptimizerParamGroup& group) {
+  Optimizer::add_param_group(group);
+  if (group.has_options()) {
+    param_groups_.back().set_options(group.options().clone());
+  }
+}
+
+template <class Options, class State>
 at::Tensor OptimizerOf<Options, State>::step(LossClosure closure) {
   at::Tensor loss;
   if (closure) {
