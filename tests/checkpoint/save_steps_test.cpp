@@ -326,7 +326,7 @@ void expect_end(const TestFolder& folder, const Pair& pair) {
       is_saved || pair.start == Start::kNewCheckpoint);
 }
 
-/// The first role makes `num_first` steps while the second one stands still
+/// The first role makes `num_first` steps while the second one is paused
 /// after `num_second`. Then the first is killed, or waits until the second has
 /// ended.
 void run_pair(const Pair& pair, int num_first, int num_second, bool kills) {

@@ -10,7 +10,7 @@
 namespace accelerate::testing {
 
 /// Runs a function in a forked process under `ptrace`. Between two calls of
-/// `step` it stands still, as on a machine that gives it no time; `kill` ends
+/// `step` it is paused, as on a busy machine; `kill` ends
 /// it there, as SIGKILL does at any instant.
 class SteppedProcess {
  public:
@@ -35,7 +35,7 @@ class SteppedProcess {
   const std::string& error() const { return error_; }
 
  private:
-  /// Goes on with `request`. Returns whether it stopped again.
+  /// Continues with `request`. Returns whether it stopped again.
   bool resume(int request);
   bool is_before_file_call() const;
 
