@@ -142,7 +142,7 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   Options& options(size_t group = 0);
   const Options& options(size_t group = 0) const;
   void add_group(const ParameterGroup& group);
-  /// As torch's own, which from torch 2.12 on replaces options of a type that it
+  /// As torch's own. From torch 2.12 on that one replaces options of a type it
   /// does not know by the defaults; here the group keeps its options.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 

@@ -10,8 +10,8 @@
 namespace accelerate::testing {
 
 /// Runs a function in a forked process under `ptrace`. Between two calls of
-/// `step` it is paused, as on a busy machine; `kill` ends
-/// it there, as SIGKILL does at any instant.
+/// `step` it is paused, as on a busy machine; `kill` ends it there, as SIGKILL
+/// does at any instant.
 class SteppedProcess {
  public:
   /// Stops before the first file-system call.
