@@ -50,11 +50,11 @@ def check(call: dict) -> str:
 
 
 def main() -> None:
-    cmake, source, site_packages, python = sys.argv[1:]
     headers = os.environ.get("ACCELERATE_TEST_TORCH_HEADERS")
     if not headers:
         print("skipped: ACCELERATE_TEST_TORCH_HEADERS is not set; ./dev test long sets it")
         sys.exit(77)
+    cmake, source, site_packages, python = sys.argv[1:]
     releases = sorted(pathlib.Path(headers).iterdir())
     assert releases, f"no torch release in {headers}"
     problems = []
