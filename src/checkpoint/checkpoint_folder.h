@@ -3,7 +3,7 @@
 //
 // A new checkpoint is written to a hidden folder beside its own name
 // (".NAME.at-7.tmp") and renamed at the end. One that replaces another, or
-// joins files of the user's, is written to a hidden folder inside
+// joins other files of the user, is written to a hidden folder inside
 // (".staged-7"): the new manifest makes it count, and only then do files move
 // to their places. A reader finds each file in one of the two.
 //
@@ -33,7 +33,7 @@ namespace accelerate {
 /// `commit` was not called. Throws `SystemError`.
 class ACCELERATE_API CheckpointWriter {
  public:
-  /// For the main process. Removes what killed runs have left.
+  /// For the main process. Removes leftovers of killed runs.
   CheckpointWriter(const std::filesystem::path& target, std::int64_t moment);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;

@@ -69,7 +69,7 @@ UniqueFile lock_folder(
     const std::filesystem::path& folder,
     const std::filesystem::path& target);
 
-/// Removes what killed runs have left beside the target and inside it, except
+/// Removes leftovers of killed runs beside the target and inside it, except
 /// finished parts of this moment. Throws `SystemError` if another process is
 /// saving to the target.
 void remove_leftovers(const std::filesystem::path& target, std::int64_t moment);
