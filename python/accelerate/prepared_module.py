@@ -262,17 +262,46 @@ class _Engine:
         return getattr(self._thread, "is_inside", False)
 
     def _compilable(self, function: Callable) -> Callable:
-        # Torch's compiler passes a forward of torch.nn over, unless it is called by a frame that
-        # it compiles.
-        from torch._dynamo import external_utils, trace_rules
+        # Torch's compiler passes a forward of torch.nn over, unless a frame calls it that it
+        # compiles.
+        from torch._dynamo import trace_rules
 
-        if not trace_rules.check(type(self.module).forward):
+        if not trace_rules.check(self.module.__class__.forward):
             return function
         if self._inlined is None:
-            self._inlined = external_utils.wrap_inline(self.module)
+            module = self.module
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return module(*args, **kwargs)
+
+            self._inlined = call
         return self._inlined
 
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+        frames: Any = torch._C._dynamo.eval_frame
+        compiler = frames.get_eval_frame_callback()
+        if compiler in (None, False):
+            return self._run(function, args, kwargs)
+        if self.context.is_spread:
+            refuse_compiled()
+        function = self._compilable(function)
+
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            frames.set_eval_frame(compiler)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                frames.set_eval_frame(None)
+
+        # The compiler sees the user's frames only: one of ours would end a graph, or fail with
+        # `fullgraph`.
+        frames.set_eval_frame(None)
+        try:
+            return self._run(compiled, args, kwargs)
+        finally:
+            frames.set_eval_frame(compiler)
+
+    def _run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
         # `self.buffer = new` in the user's forward puts another tensor in the place of the old one.
         for (place, name), known in zip(self._buffer_places, self._buffers):
             if place.get(name) is not known:
@@ -282,10 +311,6 @@ class _Engine:
                 break
         if torch.is_grad_enabled():
             self._check_members()
-        if torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False):
-            if self.context.is_spread:
-                refuse_compiled()
-            function = self._compilable(function)
         if self._autocast is not None:
             args, kwargs, function = (function, args, kwargs), {}, self._autocast.run
         if (kind := self._weights) is not None:

@@ -136,6 +136,47 @@ def test_accumulation_and_buckets_reach_compiled_models_on_two_processes(tmp_pat
     assert ranks.run_ours(TWO, tmp_path) == [[True] * 10] * 2
 
 
+WHOLE = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(mixed_precision="bf16")
+
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return {"out": [self.inner(x)]}
+
+
+def num_graphs(net, output_of):
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model = torch.compile(accelerator.prepare(net), backend=backend, fullgraph=True)
+    for _ in range(2):
+        output = output_of(model(torch.ones(2, 4)))
+        assert output.dtype == torch.float32
+        accelerator.backward(output.sum())
+    return len(graphs)
+
+
+torchs = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+answer([num_graphs(torchs, lambda x: x), num_graphs(Own(), lambda x: x["out"][0])])
+"""
+
+
+def test_on_two_processes_the_compiler_sees_the_whole_forward_and_no_frame_of_ours(tmp_path):
+    assert ranks.run_ours(WHOLE, tmp_path) == [[1, 1]] * 2
+
+
 @pytest.mark.parametrize("is_torchs", [True, False])
 def test_a_function_of_a_module_that_is_compiled_twice_is_refused(is_torchs):
     class Net(torch.nn.Sequential):
