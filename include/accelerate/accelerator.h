@@ -154,7 +154,9 @@ class ACCELERATE_API Accelerator {
   /// processes or to the launcher (a machine that is taken away, the end of the
   /// time that Slurm gave); true on all ranks at the same step. A collective.
   /// From the first call on the two signals no longer end the process, unless
-  /// the program has a handler of its own, which stays.
+  /// the program has a handler of its own, which stays. Before that a signal
+  /// sent to the process ends it; one sent to the launcher is held back until
+  /// the first call, for at most half of `--grace_seconds`.
   ///
   ///     if (accelerator.should_stop()) {
   ///       accelerator.save_and_leave();

@@ -230,7 +230,9 @@ class Saving(Processes):
     def should_stop(self) -> bool:
         """Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to one of its processes or
         to the launcher; true on all processes at the same step. A collective. From the first call
-        on the two signals no longer end the process, unless the program handles them itself."""
+        on the two signals no longer end the process, unless the program handles them itself.
+        Before that a signal sent to the process ends it; the launcher holds back its own until the
+        first call, for at most half of `--grace_seconds`."""
         return self._run.should_stop()
 
     def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:

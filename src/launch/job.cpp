@@ -263,10 +263,10 @@ void Job::interrupt(int signal, const std::string& host) {
           " got ",
           strsignal(signal),
           ": all workers were ended")};
-  stop_all(signal, State::kStopping);
+  stop_all(signal, State::kStopping, true);
 }
 
-void Job::stop_all(int signal, State next) {
+void Job::stop_all(int signal, State next, bool is_request) {
   state_ = next;
   // Who was only asked to leave is told once more where the job ends.
   const bool is_urgent = is_asking_ && next == State::kStopping;
@@ -288,7 +288,7 @@ void Job::stop_all(int signal, State next) {
     }
   }
   for (Machine* machine : told) {
-    machine->stop(signal, next == State::kRestarting);
+    machine->stop({signal, next == State::kRestarting, is_request});
   }
   if (told.empty()) {
     go_on_when_all_stopped();

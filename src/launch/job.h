@@ -2,6 +2,8 @@
 // The life of a job over all its machines: what happens when.
 #pragma once
 
+#include <signal.h>
+
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -48,15 +50,26 @@ struct Departure {
   bool operator==(const Departure&) const = default;
 };
 
+/// How a machine has to end its workers.
+struct StopOrder {
+  /// SIGUSR1 asks them to leave at a step, before SIGTERM does.
+  int signal = SIGTERM;
+  bool is_to_restart = false;
+  /// Somebody asked a launcher to end: workers that are still starting get
+  /// SIGTERM once they handle it. Else something failed, and nobody waits.
+  bool is_request = false;
+
+  bool operator==(const StopOrder&) const = default;
+};
+
 /// One machine of a job, here or behind a connection.
 class Machine {
  public:
   virtual ~Machine() = default;
   /// Start the workers of attempt `attempt`, counted from 0.
   virtual void start(int attempt) = 0;
-  /// End the workers with `signal`; then say that they have stopped. SIGUSR1
-  /// asks them to leave at a step, before SIGTERM does.
-  virtual void stop(int signal, bool is_to_restart) = 0;
+  /// End the workers; then say that they have stopped.
+  virtual void stop(const StopOrder& order) = 0;
   /// The job is over and nothing runs here.
   virtual void end(const JobEnding& ending) = 0;
 };
@@ -141,7 +154,7 @@ class ACCELERATE_API Job {
   /// Whether this restart may be made; it counts once.
   bool count_restart();
   void part_with(size_t machine, const std::string& what);
-  void stop_all(int signal, State next);
+  void stop_all(int signal, State next, bool is_request = false);
   void go_on_when_all_stopped();
   void wait_for_machines();
   void start_later();

@@ -39,9 +39,7 @@ class LeaderSession::LocalMachine : public Machine {
   void start(int attempt) override {
     session_.start_workers(session_.order_for(0, attempt));
   }
-  void stop(int signal, bool is_to_restart) override {
-    session_.stop_workers(signal, is_to_restart);
-  }
+  void stop(const StopOrder& order) override { session_.stop_workers(order); }
   void end(const JobEnding& ending) override { session_.end(ending); }
 
  private:
@@ -58,8 +56,8 @@ class LeaderSession::RemoteMachine : public Machine {
         machine_,
         StartMessage{order, session_.is_roll_new_ ? session_.roll_ : ""});
   }
-  void stop(int signal, bool is_to_restart) override {
-    session_.server_->send(machine_, StopMessage{signal, is_to_restart});
+  void stop(const StopOrder& order) override {
+    session_.server_->send(machine_, StopMessage{order});
   }
   void end(const JobEnding& ending) override {
     session_.server_->send(machine_, EndMessage{ending});

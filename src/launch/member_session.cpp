@@ -39,7 +39,7 @@ void MemberSession::received(const Message& message) {
   } else if (const auto* stop = std::get_if<StopMessage>(&message)) {
     // Whoever leaves by itself has told its workers.
     if (!leaving_) {
-      stop_workers(stop->signal, stop->is_to_restart);
+      stop_workers(stop->order);
     }
   } else if (const auto* signal = std::get_if<SignalMessage>(&message)) {
     take_passed_on(signal->signal);
@@ -70,12 +70,12 @@ void MemberSession::lost(const std::string& why, bool was_accepted) {
     say(why + "; ending the workers here and joining it again");
     is_cut_off_ = true;
     is_joining_again_ = true;
-    stop_workers(SIGTERM, true);
+    stop_workers({SIGTERM, true});
     return;
   }
   leaving_ = JobEnding{1, why};
   if (was_accepted && has_started_) {
-    stop_workers(SIGTERM, false);
+    stop_workers({SIGTERM});
   } else {
     end(*leaving_);
   }
@@ -121,7 +121,7 @@ void MemberSession::interrupted(int signal) {
   leaving_ =
       JobEnding{128 + signal, str_cat("[launch] got ", strsignal(signal))};
   if (has_started_) {
-    stop_workers(signal, false);
+    stop_workers({.signal = signal, .is_request = true});
   } else {
     end(*leaving_);
   }

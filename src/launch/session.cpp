@@ -82,12 +82,14 @@ void LaunchSession::start_workers(const StartOrder& order) {
   }
 }
 
-void LaunchSession::stop_workers(int signal, bool is_to_restart) {
-  const bool is_asked_here = first_request_ && first_request_->signal == signal;
+void LaunchSession::stop_workers(const StopOrder& order) {
+  const bool is_asked_here =
+      first_request_ && first_request_->signal == order.signal;
   supervisor_.stop(
-      signal,
-      is_to_restart,
-      is_asked_here ? first_request_->told : GroupTold::kNo);
+      order.signal,
+      order.is_to_restart,
+      is_asked_here ? first_request_->told : GroupTold::kNo,
+      order.is_request ? Timing::kWhenHandled : Timing::kAtOnce);
 }
 
 void LaunchSession::take_signals() {

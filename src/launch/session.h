@@ -76,7 +76,7 @@ class LaunchSession {
   void start_workers(const StartOrder& order);
   /// Whoever was told by the terminal, or with the whole process group, is not
   /// told twice.
-  void stop_workers(int signal, bool is_to_restart);
+  void stop_workers(const StopOrder& order);
   /// What another machine passes on. False where the workers have got the same
   /// signal just before: a scheduler tells all machines.
   bool take_passed_on(int signal);

@@ -142,9 +142,11 @@ TEST_F(Preemption, OfTheLauncherIsItsExitCodeWhereAllHaveSaved) {
 }
 
 TEST_F(Preemption, IsAnEndWhereOneHasNotSaved) {
-  auto job = launch(script(
-      "[ $RANK = 1 ] && { touch " + (folder_.path() / "attempt_0.1").string() +
-      "; exec sleep 61; }; "));
+  auto job = launch(
+      script(
+          "[ $RANK = 1 ] && { touch " +
+          (folder_.path() / "attempt_0.1").string() + "; exec sleep 61; }; "),
+      {"--grace_seconds", "2"});
   ASSERT_TRUE(wait_for_attempt(0, 2));
   job->send(SIGTERM);
   EXPECT_EQ(job->wait(kLong).exit_code, 128 + SIGTERM) << job->err();
@@ -160,7 +162,8 @@ TEST_F(Preemption, IsNoneAtCtrlC) {
 TEST_F(Preemption, DoesNotSpin) {
   auto job = launch(
       "[ $RANK = 1 ] && exec sleep 61; touch " + folder_.path().string() +
-      "/attempt_$TORCHELASTIC_RESTART_COUNT.$RANK; exit 75");
+          "/attempt_$TORCHELASTIC_RESTART_COUNT.$RANK; exit 75",
+      {"--grace_seconds", "2"});
   const auto start = std::chrono::steady_clock::now();
   ASSERT_TRUE(wait_for_attempt(4, 1));
   // The pauses: 0.1, 0.2, 0.4 and 0.8 s. The first attempt began before.

@@ -144,7 +144,9 @@ TEST_P(Closed, StreamsNeitherHangNorDeafen) {
       {"bash",
        "-c",
        "exec " +
-           launch("--num_processes 2 sh -c 'echo > " + pid + "; sleep 61' ") +
+           launch(
+               "--num_processes 2 --grace_seconds 2 sh -c 'echo > " + pid +
+               "; sleep 61' ") +
            GetParam()});
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(pid); }));
   waiting.send(SIGTERM);
@@ -199,8 +201,8 @@ TEST(Reader, ThatNeverReadsIsLeftAfterASecondSignal) {
       {"bash",
        "-c",
        launch(
-           "--num_processes 2 sh -c 'echo $PPID > " + pid_file +
-           "; exec yes'") +
+           "--num_processes 2 --grace_seconds 2 sh -c 'echo $PPID > " +
+           pid_file + "; exec yes'") +
            " | sleep 50"},
       {{"TEST_MARK", folder.path().filename()}});
   ASSERT_TRUE(eventually([&] { return !read_file(pid_file).empty(); }));

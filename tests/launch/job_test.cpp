@@ -21,9 +21,12 @@ class RecordingMachine : public Machine {
   void start(int attempt) override {
     log.push_back("start " + std::to_string(attempt));
   }
-  void stop(int signal, bool is_to_restart) override {
+  void stop(const StopOrder& order) override {
     log.push_back(
-        (is_to_restart ? "restart " : "stop ") + std::to_string(signal));
+        (order.is_to_restart ? "restart "
+         : order.is_request  ? "request "
+                             : "stop ") +
+        std::to_string(order.signal));
     if (stopped) {
       stopped();
     }
@@ -138,7 +141,7 @@ TEST(Job, IsInterruptedBetweenTwoAttempts) {
   two.job.machine_stopped(1);
   EXPECT_THAT(
       two.second.log,
-      ElementsAre("start 0", "restart 15", "stop 15", "end 143"));
+      ElementsAre("start 0", "restart 15", "request 15", "end 143"));
 }
 
 TEST(Job, RestartsWhenALostMachineIsBack) {
@@ -183,7 +186,7 @@ TEST(Job, IsInterruptedOnce) {
   two.job.machine_failed(0, {0, "node0", 130, "signal 2", {}});
   two.job.machine_stopped(0);
   two.job.machine_stopped(1);
-  EXPECT_THAT(two.second.log, ElementsAre("start 0", "stop 2", "end 130"));
+  EXPECT_THAT(two.second.log, ElementsAre("start 0", "request 2", "end 130"));
 }
 
 TEST(Job, ReportsAProgramThatCannotStartAsACommandThatWasWrong) {
@@ -258,7 +261,8 @@ TEST(Job, TellsWorkersThatWereOnlyAskedToLeave) {
   TwoMachines two;
   two.job.machine_failed(1, kLeft);
   two.job.interrupt(SIGTERM, "node0");
-  EXPECT_THAT(two.second.log, ElementsAre("start 0", "restart 10", "stop 15"));
+  EXPECT_THAT(
+      two.second.log, ElementsAre("start 0", "restart 10", "request 15"));
   two.job.machine_stopped(0, kPreempted);
   two.job.machine_stopped(1, kPreempted);
   EXPECT_EQ(two.second.log.back(), "end 75");
@@ -269,7 +273,7 @@ TEST(Job, TellsThemAlsoWhereAMachineWasLostBetween) {
   two.job.machine_failed(1, kLeft);
   two.job.machine_lost(1, "node1", "was lost");
   two.job.interrupt(SIGINT, "node0");
-  EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 10", "stop 2"));
+  EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 10", "request 2"));
   two.job.machine_stopped(0);
   EXPECT_EQ(two.first.log.back(), "end 130");
 }

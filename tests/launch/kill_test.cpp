@@ -92,7 +92,7 @@ constexpr const char* kDeaf =
 class Interrupted : public ::testing::TestWithParam<int> {};
 
 TEST_P(Interrupted, LauncherEndsEverythingAndReturnsTheSignal) {
-  MarkedLaunch job(2, kFamily);
+  MarkedLaunch job(2, kFamily, {"--grace_seconds", "2"});
   ASSERT_TRUE(job.is_ready());
   ASSERT_TRUE(eventually(
       [&] { return !job.processes("sleep\000965").empty(); }, kLimit));

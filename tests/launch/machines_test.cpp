@@ -525,7 +525,8 @@ TEST_P(MachinesStruck, EndTogether) {
   const Blow blow = GetParam();
   make_hosts(2);
   std::unique_ptr<Subprocess> launchers[] = {
-      launch(2, 0, waiting_script()), launch(2, 1, waiting_script())};
+      launch(2, 0, waiting_script(), {"--grace_seconds", "4"}),
+      launch(2, 1, waiting_script(), {"--grace_seconds", "4"})};
   ASSERT_TRUE(wait_for_ranks(4));
   launchers[blow.machine]->send(blow.signal);
   // A shell that is struck between two commands may wait for the second one,

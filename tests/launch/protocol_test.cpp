@@ -52,7 +52,7 @@ TEST(Protocol, EveryMessageComesBackAsItWas) {
       AcceptedMessage{},
       RefusedMessage{"because"},
       start,
-      StopMessage{2, true},
+      StopMessage{{2, true, true}},
       EndMessage{{7, "rank 1 failed"}},
       FailedMessage{{1, "node1", 137, "signal 9 (Killed)", {"a", "b"}}},
       CannotStartMessage{"no such file"},
@@ -75,12 +75,13 @@ TEST(Protocol, FramesAreALengthAndJson) {
 
 TEST(Protocol, FramesMayArriveByteByByte) {
   FrameReader reader;
-  for (const char byte : encode_frame(StopMessage{2, true})) {
+  for (const char byte : encode_frame(StopMessage{{2, true, true}})) {
     EXPECT_FALSE(reader.next());
     reader.add({&byte, 1});
   }
   EXPECT_EQ(
-      decode_payload(reader.next().value()), Message(StopMessage{2, true}));
+      decode_payload(reader.next().value()),
+      Message(StopMessage{{2, true, true}}));
 }
 
 TEST(Protocol, RefusesFramesThatAreTooLongBeforeTheyArrive) {
@@ -105,6 +106,7 @@ TEST(Protocol, RefusesWhatIsNoMessage) {
       {R"({"type":"stop","signal":0,"is_to_restart":true})", "'signal'"},
       {R"({"type":"stop","signal":1e9,"is_to_restart":true})", "'signal'"},
       {R"({"type":"stop","signal":15,"is_to_restart":1})", "'is_to_restart'"},
+      {R"({"type":"stop","signal":15,"is_to_restart":true})", "'is_request'"},
       {R"({"type":"end","exit_code":-1,"summary":""})", "'exit_code'"},
       {R"({"type":"interrupted","signal":18446744073709551615})", "'signal'"},
       {R"({"type":"signal","signal":9})", "signal 9 is none that is passed on"},

@@ -264,6 +264,126 @@ TEST_F(Signals, QuitEndsEverythingWithTheStacksOfPython) {
   EXPECT_THAT(left(), IsEmpty());
 }
 
+/// Workers that handle SIGWINCH from the start, and `signals` (which they write
+/// to their log) once there is a file `go`.
+class SlowStart : public Signals {
+ protected:
+  void launch(const std::string& signals, const std::string& grace) {
+    const auto script = folder_.write(
+        "slow.py",
+        "import os, signal, sys, time\n"
+        "folder = sys.argv[1]\n"
+        "log = open(os.path.join(folder, 'log' + os.environ['RANK']), 'a')\n"
+        "def note(n, f):\n"
+        "    print(signal.Signals(n).name, file=log, flush=True)\n"
+        "    if n == signal.SIGTERM: os._exit(75)\n"
+        "signal.signal(signal.SIGWINCH, note)\n"
+        "print('starting', file=log, flush=True)\n"
+        "while not os.path.exists(os.path.join(folder, 'go')):\n"
+        "    time.sleep(0.02)\n"
+        "for name in sys.argv[2].split():\n"
+        "    signal.signal(getattr(signal, name), note)\n"
+        "while not os.path.exists(os.path.join(folder, 'end')):\n"
+        "    time.sleep(0.02)\n");
+    std::vector<std::string> command = {
+        kProgram,
+        "launch",
+        "--num_processes",
+        "2",
+        "--grace_seconds",
+        grace,
+        "python3",
+        script,
+        folder_.path(),
+        signals};
+    job_ = std::make_unique<Subprocess>(
+        command, std::map<std::string, std::string>{{"TEST_MARK", mark()}});
+    ASSERT_TRUE(both_logs_are("starting\n"));
+    launcher_ = job_->pid();
+  }
+  /// Sends a signal that the workers do not handle yet, and waits until the
+  /// launcher has taken it: signals are handed on in order.
+  void send_early(int signal) {
+    kill(launcher_, signal);
+    kill(launcher_, SIGWINCH);
+    ASSERT_TRUE(both_logs_are("starting\nSIGWINCH\n")) << job_->err();
+  }
+  bool wait_for_words(const std::string& words) const {
+    return eventually(
+        [&] { return job_->err().find(words) != std::string::npos; }, kLimit);
+  }
+};
+
+TEST_F(SlowStart, GetsSignalsOnceItHandlesThem) {
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    const std::string name = signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2";
+    launch(name, "900");
+    send_early(signal);
+    folder_.write("go", "");
+    EXPECT_TRUE(both_logs_are("starting\nSIGWINCH\n" + name + "\n"))
+        << log(0) << log(1) << job_->err();
+    folder_.write("end", "");
+    EXPECT_EQ(job_->wait(kLimit).exit_code, 0) << job_->err();
+    for (const char* file : {"go", "end", "log0", "log1"}) {
+      std::filesystem::remove(folder_.path() / file);
+    }
+  }
+}
+
+TEST_F(SlowStart, GetsTheRequestToEndOnceItHandlesIt) {
+  launch("SIGTERM", "900");
+  kill(launcher_, SIGTERM);
+  ASSERT_TRUE(wait_for_words("no handler for SIGTERM yet in rank 0, 1"));
+  folder_.write("go", "");
+  EXPECT_EQ(job_->wait(kLimit).exit_code, 75) << job_->err();
+  EXPECT_TRUE(each_got_once({"SIGTERM"})) << log(0) << log(1);
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(SlowStart, IsNotEndedBySignalsThatItNeverHandles) {
+  launch("SIGCONT", "2");
+  send_early(SIGUSR1);
+  EXPECT_TRUE(wait_for_words("dropped SIGUSR1 for rank 0, 1")) << job_->err();
+  folder_.write("go", "");
+  folder_.write("end", "");
+  EXPECT_EQ(job_->wait(kLimit).exit_code, 0) << job_->err();
+}
+
+TEST_F(SlowStart, IsEndedByTheRequestThatItNeverHandles) {
+  launch("SIGCONT", "2");
+  kill(launcher_, SIGTERM);
+  EXPECT_EQ(job_->wait(kLimit).exit_code, 128 + SIGTERM) << job_->err();
+  EXPECT_THAT(job_->err(), Not(HasSubstr("killing them")));
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(SlowStart, EndsAtOnceAtASecondRequestAndWhereAWorkerFails) {
+  for (const bool is_failure : {false, true}) {
+    launch("SIGCONT", "900");
+    kill(launcher_, SIGTERM);
+    ASSERT_TRUE(wait_for_words("no handler for SIGTERM yet"));
+    if (is_failure) {
+      kill(workers_with("TEST_MARK=" + mark()).at(1), SIGSEGV);
+    } else {
+      // Within a twentieth of a second it would be the same one.
+      usleep(100000);
+      kill(launcher_, SIGTERM);
+    }
+    EXPECT_EQ(job_->wait(kLimit).exit_code, 128 + SIGTERM) << job_->err();
+    EXPECT_THAT(left(), IsEmpty());
+    for (const char* file : {"log0", "log1"}) {
+      std::filesystem::remove(folder_.path() / file);
+    }
+  }
+}
+
+TEST_F(SlowStart, DoesNotDelayTheEndAfterAFailure) {
+  launch("SIGCONT", "900");
+  kill(workers_with("TEST_MARK=" + mark()).at(1), SIGSEGV);
+  EXPECT_EQ(job_->wait(kLimit).exit_code, 128 + SIGSEGV) << job_->err();
+  EXPECT_THAT(left(), IsEmpty());
+}
+
 TEST(Grace, IsAsLongAsAsked) {
   for (const bool is_long : {false, true}) {
     TempDir folder;

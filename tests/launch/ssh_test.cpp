@@ -126,7 +126,12 @@ TEST_F(Ssh, ReadsAHostFileWithSlots) {
 
 TEST_F(Ssh, KeepsTheTokenOffEveryCommandLine) {
   auto job = launch(
-      {"--hosts", "node0,node1", "--num_processes", "2"},
+      {"--hosts",
+       "node0,node1",
+       "--num_processes",
+       "2",
+       "--grace_seconds",
+       "2"},
       "touch " + folder_.path().string() + "/run$RANK; sleep 61");
   ASSERT_TRUE(eventually([&] {
     return std::filesystem::exists(folder_.path() / "run0") &&

@@ -199,8 +199,9 @@ json to_json(const StartMessage& m) {
 json to_json(const StopMessage& m) {
   return {
       {"type", "stop"},
-      {"signal", m.signal},
-      {"is_to_restart", m.is_to_restart}};
+      {"signal", m.order.signal},
+      {"is_to_restart", m.order.is_to_restart},
+      {"is_request", m.order.is_request}};
 }
 json to_json(const EndMessage& m) {
   return {
@@ -318,7 +319,9 @@ const std::map<std::string, Reader, std::less<>>& readers() {
       {"stop",
        [](auto& in) -> Message {
          return StopMessage{
-             in.number("signal", 1, SIGRTMAX), in.boolean("is_to_restart")};
+             {in.number("signal", 1, SIGRTMAX),
+              in.boolean("is_to_restart"),
+              in.boolean("is_request")}};
        }},
       {"end",
        [](auto& in) -> Message {

@@ -16,7 +16,7 @@
 
 namespace accelerate {
 
-inline constexpr int kProtocolVersion = 3;
+inline constexpr int kProtocolVersion = 4;
 /// Of one frame, without its length.
 inline constexpr size_t kMaxFrameBytes = 64 * 1024;
 /// Of the frames of a peer that has not yet shown who it is.
@@ -72,8 +72,7 @@ struct StartMessage {
   bool operator==(const StartMessage&) const = default;
 };
 struct StopMessage {
-  int signal = 15;
-  bool is_to_restart = false;
+  StopOrder order = {};
   bool operator==(const StopMessage&) const = default;
 };
 struct EndMessage {

@@ -20,6 +20,8 @@ namespace {
 constexpr std::chrono::milliseconds kSweepGrace{3000};
 // From SIGKILL to the end of our patience.
 constexpr std::chrono::milliseconds kKillLimit{5000};
+// Between looks for a handler.
+constexpr std::chrono::milliseconds kHandlerPause{200};
 
 std::filesystem::path error_file_of(const WorkerSpec& worker) {
   const auto found = worker.command.variables.find(variables::kErrorFile);
@@ -39,6 +41,38 @@ int suitable_for(pid_t pid, int signal) {
 
 bool is_told(pid_t pid) {
   return getpgid(pid) == getpgrp();
+}
+
+bool ends_nothing(int signal) {
+  return signal == SIGUSR1 || signal == SIGUSR2;
+}
+
+// A blocked signal waits in the process for whoever takes it.
+bool is_handled_by(pid_t pid, int signal) {
+  return has_signal_flag(pid, "SigCgt", signal) ||
+         has_signal_flag(pid, "SigIgn", signal) ||
+         has_signal_flag(pid, "SigBlk", signal);
+}
+
+/// Those who get the signal: the worker, and with a signal that ends, all
+/// below it.
+std::vector<pid_t> receivers_of(int signal, pid_t worker) {
+  std::vector<pid_t> found = {worker};
+  if (!ends_nothing(signal)) {
+    const auto below = descendants_of(worker);
+    found.insert(found.end(), below.begin(), below.end());
+  }
+  return found;
+}
+
+bool can_take(pid_t worker, int signal) {
+  if (is_handled_by(worker, signal)) {
+    return true;
+  }
+  const auto receivers = receivers_of(signal, worker);
+  return std::any_of(receivers.begin(), receivers.end(), [&](pid_t pid) {
+    return is_handled_by(pid, signal);
+  });
 }
 
 } // namespace
@@ -96,6 +130,12 @@ void Supervisor::kill_what_was_started() {
 void Supervisor::worker_ended(size_t index, int wait_status) {
   Worker& worker = workers_[index];
   worker.wait_status = wait_status;
+  if (is_stopping() && hold_timer_ != 0 && wait_status != 0 &&
+      exit_code_of(wait_status) != kExitPreempted) {
+    // The others cannot train on.
+    stop(SIGTERM, state_ == WorkersState::kRestarting);
+    return;
+  }
   if (state_ == WorkersState::kRunning && wait_status != 0) {
     state_ = WorkersState::kFailed;
     std::string how = describe_end(wait_status) + who_left_before();
@@ -126,14 +166,37 @@ std::string Supervisor::who_left_before() const {
   return text;
 }
 
-void Supervisor::stop(int signal, bool is_to_restart, GroupTold told) {
+void Supervisor::stop(
+    int signal,
+    bool is_to_restart,
+    GroupTold told,
+    Timing timing) {
   state_ = is_to_restart ? WorkersState::kRestarting : WorkersState::kStopping;
+  forget_held();
   if (signal == SIGKILL) {
     kill_everything();
   } else if (signal == SIGUSR1) {
     ask_to_leave();
   } else if (!is_killing_) {
     loop_.cancel(std::exchange(ask_timer_, 0));
+    if (timing == Timing::kWhenHandled && told == GroupTold::kNo &&
+        signal == SIGTERM) {
+      std::string ranks;
+      for (Worker& worker : workers_) {
+        if (!worker.wait_status && !can_take(worker.pid, signal)) {
+          hold(worker, signal);
+          ranks += str_cat(ranks.empty() ? "" : ", ", worker.rank);
+        }
+      }
+      if (!ranks.empty()) {
+        output_.say(str_cat(
+            "[launch] no handler for SIGTERM yet in rank ",
+            ranks,
+            ": waiting up to ",
+            std::chrono::duration<double>(grace_).count() / 2,
+            " s for one. Send SIGTERM again to end the job at once"));
+      }
+    }
     signal_everything(signal, told);
     // What was suspended ends too.
     signal_everything(SIGCONT);
@@ -159,6 +222,61 @@ void Supervisor::ask_to_leave() {
     ask_timer_ = 0;
     stop(SIGTERM, state_ == WorkersState::kRestarting);
   });
+}
+
+void Supervisor::hold(Worker& worker, int signal) {
+  worker.held.try_emplace(signal, EventLoop::Clock::now() + grace_ / 2);
+  if (hold_timer_ == 0) {
+    hold_timer_ = loop_.after(kHandlerPause, [this] {
+      hold_timer_ = 0;
+      deliver_held();
+    });
+  }
+}
+
+void Supervisor::deliver_held() {
+  const auto now = EventLoop::Clock::now();
+  std::map<int, std::string> dropped;
+  for (Worker& worker : workers_) {
+    for (const auto& [signal, end] : std::exchange(worker.held, {})) {
+      if (worker.wait_status) {
+        continue;
+      }
+      const bool is_ready = can_take(worker.pid, signal);
+      if (!is_ready && now < end) {
+        hold(worker, signal);
+        worker.held[signal] = end;
+      } else if (is_ready || !ends_nothing(signal)) {
+        deliver(worker, signal);
+      } else {
+        std::string& ranks = dropped[signal];
+        ranks += str_cat(ranks.empty() ? "" : ", ", worker.rank);
+      }
+    }
+  }
+  for (const auto& [signal, ranks] : dropped) {
+    output_.say(str_cat(
+        "[launch] dropped ",
+        signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2",
+        " for rank ",
+        ranks,
+        ", which did not handle it within ",
+        std::chrono::duration<double>(grace_).count() / 2,
+        " s. Call should_stop() in the training loop, or install a handler"));
+  }
+}
+
+void Supervisor::deliver(const Worker& worker, int signal) {
+  for (const pid_t pid : receivers_of(signal, worker.pid)) {
+    kill(pid, signal);
+  }
+}
+
+void Supervisor::forget_held() {
+  loop_.cancel(std::exchange(hold_timer_, 0));
+  for (Worker& worker : workers_) {
+    worker.held.clear();
+  }
 }
 
 Departure Supervisor::departure() const {
@@ -237,6 +355,7 @@ void Supervisor::look_again() {
     }
     return;
   }
+  forget_held();
   loop_.cancel(std::exchange(ask_timer_, 0));
   loop_.cancel(std::exchange(kill_timer_, 0));
   loop_.cancel(std::exchange(give_up_timer_, 0));
@@ -255,16 +374,27 @@ void Supervisor::forward(int signal, GroupTold told) {
     signal_everything(signal, told);
     return;
   }
-  for (const Worker& worker : workers_) {
-    if (!worker.wait_status &&
-        (told == GroupTold::kNo || !is_told(worker.pid))) {
+  for (Worker& worker : workers_) {
+    if (worker.wait_status ||
+        (told == GroupTold::kYes && is_told(worker.pid))) {
+      continue;
+    }
+    if (ends_nothing(signal) && !can_take(worker.pid, signal)) {
+      hold(worker, signal);
+    } else {
       kill(worker.pid, signal);
     }
   }
 }
 
 void Supervisor::signal_everything(int signal, GroupTold told) {
-  for (const pid_t pid : descendants_of(getpid(), spared_)) {
+  std::set<pid_t> except = spared_;
+  for (const Worker& worker : workers_) {
+    if (worker.held.contains(signal)) {
+      except.insert(worker.pid);
+    }
+  }
+  for (const pid_t pid : descendants_of(getpid(), except)) {
     if (told == GroupTold::kNo || !is_told(pid)) {
       kill(pid, suitable_for(pid, signal));
     }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -31,6 +32,10 @@ struct WorkerSpec {
 /// Whether the process group of the launcher has got a signal already, so that
 /// only those who left it must be told.
 enum class GroupTold { kNo, kYes };
+
+/// When workers get a signal: `kWhenHandled` gives those that are still
+/// starting half of the grace period to install a handler for it.
+enum class Timing { kAtOnce, kWhenHandled };
 
 enum class WorkersState {
   kDone, // Nothing runs: before the start, and after the end.
@@ -78,12 +83,20 @@ class ACCELERATE_API Supervisor {
   /// who handle it; the others get SIGABRT, at which Python prints its stacks.
   /// Ends in any case: a process that not even SIGKILL ends (it waits in the
   /// kernel) is named and left alone.
-  void
-  stop(int signal, bool is_to_restart = false, GroupTold told = GroupTold::kNo);
+  ///
+  /// With `Timing::kWhenHandled` a worker gets SIGTERM once it or a process
+  /// below it handles it, and after half of the grace period in any case.
+  void stop(
+      int signal,
+      bool is_to_restart = false,
+      GroupTold told = GroupTold::kNo,
+      Timing timing = Timing::kAtOnce);
   /// How those that have ended did.
   Departure departure() const;
   /// Passes a signal on to the workers; one that stops or continues, to all
-  /// below them too.
+  /// below them too. SIGUSR1 and SIGUSR2 never end a worker: one that has no
+  /// handler gets them once it has. After half of the grace period they are
+  /// dropped, which is said.
   void forward(int signal, GroupTold told);
   /// Children of this process that `stop` leaves alone (ssh).
   void spare(pid_t pid) { spared_.insert(pid); }
@@ -96,11 +109,17 @@ class ACCELERATE_API Supervisor {
     int rank = 0;
     std::optional<int> wait_status = {};
     std::filesystem::path error_file = {};
+    /// Signals that wait for its handlers, and until when.
+    std::map<int, EventLoop::Clock::time_point> held = {};
   };
 
   std::string who_left_before() const;
   void worker_ended(size_t index, int wait_status);
   void ask_to_leave();
+  void hold(Worker& worker, int signal);
+  void deliver_held();
+  void deliver(const Worker& worker, int signal);
+  void forget_held();
   void kill_after(std::chrono::milliseconds grace);
   void kill_everything();
   void kill_what_was_started();
@@ -120,6 +139,7 @@ class ACCELERATE_API Supervisor {
   WorkersState state_ = WorkersState::kDone;
   std::vector<Worker> workers_;
   std::set<pid_t> spared_;
+  EventLoop::TimerId hold_timer_ = 0;
   EventLoop::TimerId ask_timer_ = 0;
   EventLoop::TimerId kill_timer_ = 0;
   EventLoop::TimerId give_up_timer_ = 0;
