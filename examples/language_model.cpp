@@ -52,9 +52,10 @@ void train(const char* file) {
   for (int epoch = 0; epoch < 3; ++epoch) {
     net.train();
     for (auto& batch : loader) {
-      // The model's loss is the mean over labels from the second on.
-      const auto weight = accelerate::num_loss_tokens(batch[0].slice(1, 1));
-      const auto loss = net(inputs_of(batch[0])).loss;
+      const auto inputs = inputs_of(batch[0]);
+      const auto weight = accelerate::num_loss_tokens(
+          accelerate::models::causal_labels(inputs));
+      const auto loss = net(inputs).loss;
       accelerator.backward(loss, {.weight = weight});
       accelerator.clip_grad_norm_(net.parameters(), 1.0);
       opt.step();
@@ -64,8 +65,9 @@ void train(const char* file) {
     perplexity.reset();
     const torch::NoGradGuard no_grad;
     for (auto& batch : eval_loader) {
-      const auto logits = net(inputs_of(batch[0])).logits;
-      perplexity.update(logits.slice(1, 0, -1), batch[0].slice(1, 1));
+      const auto inputs = inputs_of(batch[0]);
+      perplexity.update(
+          net(inputs).logits, accelerate::models::causal_labels(inputs));
     }
     accelerator.print_once("perplexity ", perplexity.compute());
   }

@@ -59,6 +59,18 @@ inline auto field_names(const ModelInputs&) {
       "labels"};
 }
 
+/// The labels that the loss of a causal model compares its logits with, B x T:
+/// `labels` moved by one token, -100 at the last token of each sequence, packed
+/// ones included. Their number is the weight of the loss; `Perplexity` takes
+/// them beside the logits. Throws `UsageError` if `labels` is not B x T.
+///
+///     accelerator.backward(
+///         output.loss, {.weight = accelerate::num_loss_tokens(
+///                           accelerate::models::causal_labels(batch))});
+///     perplexity.update(
+///         output.logits, accelerate::models::causal_labels(batch));
+ACCELERATE_API at::Tensor causal_labels(const ModelInputs& inputs);
+
 /// What a model answers. Members that the model or the call does not have are
 /// undefined tensors or empty. Of S packed sequences, what is B x T here is
 /// 1 x T; logits of a classifier, `pooler_output` and `attentions` (S x H x L x

@@ -2,6 +2,7 @@
 #include "models/attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <ATen/SDPBackend.h>
 
 #include <algorithm>
@@ -203,7 +204,8 @@ at::Tensor attend(
       scores = scores + mask.bias;
     }
     auto weights =
-        at::softmax(scores, -1, at::kFloat).to(queries_BHTD.scalar_type());
+        at::softmax(scores, -1, at::toOpMathType(scores.scalar_type()))
+            .to(queries_BHTD.scalar_type());
     if (options.dropout > 0) {
       weights = at::dropout(weights, options.dropout, true);
     }

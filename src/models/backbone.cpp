@@ -376,12 +376,8 @@ ModelOutput CausalModel::run(
   ModelOutput result = answer(std::move(output));
   result.logits = logits_BTP.narrow(-1, 0, vocab_size);
   if (inputs.labels.defined()) {
-    // The last token of a sequence does not guess the first of the next.
-    result.loss = next_token_loss(
-        logits_BTP,
-        packed ? without_first_tokens(inputs.labels, packed->positions_1T())
-               : inputs.labels,
-        vocab_size);
+    result.loss = token_loss(
+        logits_BTP, next_labels(inputs.labels, packed.get()), vocab_size);
   }
   return result;
 }

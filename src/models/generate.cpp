@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Continuing texts, token by token. Shapes: B batch, T tokens, V vocabulary.
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 #include <limits>
 #include <memory>
@@ -106,7 +107,9 @@ class Generation {
   at::Tensor run() {
     auto is_done_B = at::zeros({ids_BT_.size(0)}, flags());
     for (int64_t i = 0; i < options_.max_new_tokens; ++i) {
-      auto next_B = pick(next_logits().to(at::kFloat), options_);
+      const auto logits = next_logits();
+      auto next_B =
+          pick(logits.to(at::toOpMathType(logits.scalar_type())), options_);
       if (!stops_.empty()) {
         next_B = at::where(is_done_B, at::full_like(next_B, padding_), next_B);
       }

@@ -2,6 +2,7 @@
 #include "models/layers.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <ATen/autocast_mode.h>
 
 #include <map>
@@ -140,7 +141,7 @@ at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
   if (is_fused(x, weight)) {
     return kernels::rms_norm(x, weight, epsilon_);
   }
-  const auto exact = x.to(at::kFloat);
+  const auto exact = x.to(at::toOpMathType(x.scalar_type()));
   const auto variance = exact.pow(2).mean(-1, /*keepdim=*/true);
   return weight * (exact * at::rsqrt(variance + epsilon_)).to(x.scalar_type());
 }

@@ -99,7 +99,8 @@ class LayerNorm final : public Layer {
   double epsilon_;
 };
 
-/// Divides by the root of the mean square; computed in float32.
+/// Divides by the root of the mean square; computed in float32, of float64 in
+/// float64.
 class RmsNorm final : public Layer {
  public:
   RmsNorm(int64_t num_channels, double epsilon);

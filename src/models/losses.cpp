@@ -5,6 +5,7 @@
 
 #include "accelerate/error.h"
 #include "accelerate/kernels.h"
+#include "accelerate/model_inputs.h"
 #include "base/str.h"
 
 namespace accelerate::models {
@@ -95,20 +96,30 @@ at::Tensor token_loss(
       kIgnored);
 }
 
-at::Tensor next_token_loss(
-    const at::Tensor& logits_BTP,
-    const at::Tensor& labels_BT,
-    int64_t vocab_size) {
-  // Labels move instead of logits, which are larger by the vocabulary.
-  const auto shifted_BT = at::constant_pad_nd(labels_BT, {0, 1}, kIgnored)
-                              .narrow(1, 1, labels_BT.size(1));
-  return token_loss(logits_BTP, shifted_BT, vocab_size);
+at::Tensor next_labels(const at::Tensor& labels_BT, const PackedRows* packed) {
+  // The last token of a packed sequence does not guess the first of the next.
+  const auto counted_BT =
+      packed == nullptr
+          ? labels_BT
+          : labels_BT.masked_fill(packed->positions_1T().eq(0), kIgnored);
+  return at::constant_pad_nd(counted_BT, {0, 1}, kIgnored)
+      .narrow(1, 1, labels_BT.size(1));
 }
 
-at::Tensor without_first_tokens(
-    const at::Tensor& labels_BT,
-    const at::Tensor& positions_BT) {
-  return labels_BT.masked_fill(positions_BT.eq(0), kIgnored);
+at::Tensor causal_labels(const ModelInputs& inputs) {
+  const auto& labels_BT = inputs.labels;
+  if (!labels_BT.defined() || labels_BT.dim() != 2) {
+    throw UsageError(str_cat(
+        "[causal_labels] labels is ",
+        labels_BT.defined() ? str_cat("of shape ", labels_BT.sizes())
+                            : "missing",
+        ", expected token ids of shape [batch, tokens]"));
+  }
+  if (!inputs.packed_mask.defined()) {
+    return next_labels(labels_BT, nullptr);
+  }
+  const PackedRows packed(inputs.packed_mask, labels_BT.size(1));
+  return next_labels(labels_BT, &packed);
 }
 
 } // namespace accelerate::models

@@ -9,6 +9,8 @@
 
 #include <string>
 
+#include "models/packed_rows.h"
+
 namespace accelerate::models {
 
 /// `problem_type` may be empty: see `PretrainedOptions`.
@@ -24,15 +26,8 @@ at::Tensor token_loss(
     const at::Tensor& labels_BT,
     int64_t vocab_size);
 
-/// The same, where the logits of a token guess the label of the next one.
-at::Tensor next_token_loss(
-    const at::Tensor& logits_BTP,
-    const at::Tensor& labels_BT,
-    int64_t vocab_size);
-
-/// The labels, of which those at place 0 do not count.
-at::Tensor without_first_tokens(
-    const at::Tensor& labels_BT,
-    const at::Tensor& positions_BT);
+/// See `causal_labels`. Labels move instead of logits, which are larger by the
+/// vocabulary.
+at::Tensor next_labels(const at::Tensor& labels_BT, const PackedRows* packed);
 
 } // namespace accelerate::models

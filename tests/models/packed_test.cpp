@@ -156,6 +156,94 @@ TEST(PackedForward, LearnsTheSameWhereActivationsAreComputedAgain) {
   }
 }
 
+// Two texts in a row: of six tokens four are guessed, those behind the first of
+// each. The loss of each text alone is what the packed loss must be made of.
+TEST(PackedForward, TellsWhichLabelsTheLossCounts) {
+  for (const char* config :
+       {R"({"model_type": "gpt2", "vocab_size": 11, "n_embd": 8, "n_layer": 1,
+            "n_head": 2, "n_positions": 9})",
+        R"({"model_type": "llama", "vocab_size": 11, "hidden_size": 8,
+            "intermediate_size": 8, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 1})"}) {
+    torch::manual_seed(4);
+    const auto model = models::AutoModelForCausalLM::from_config(
+        models::ModelConfig::parse(config));
+    model->to(torch::kDouble);
+    model->eval();
+    ModelInputs padded{
+        .input_ids = torch::tensor({{5, 6, 7, 1}, {8, 9, 0, 0}}),
+        .attention_mask = torch::tensor({{1, 1, 1, 1}, {1, 1, 0, 0}}),
+        .labels = torch::tensor({{5, 6, -100, 1}, {8, 9, -100, -100}})};
+    double sum = 0;
+    int64_t count = 0;
+    for (const auto& text : {std::vector<int64_t>{5, 6, 7, 1}, {8, 9}}) {
+      const auto ids = torch::tensor(text).unsqueeze(0);
+      const auto logits = model->forward(ModelInputs{.input_ids = ids}).logits;
+      for (size_t i = 1; i < text.size(); ++i) {
+        if (text[i] == 7) {
+          continue;
+        }
+        const auto row = static_cast<int64_t>(i) - 1;
+        sum -= logits[0][row].log_softmax(-1)[text[i]].item<double>();
+        ++count;
+      }
+    }
+    for (const auto& batch :
+         {padded, pack(padded), pack(padded, {.num_tokens = 9})}) {
+      const auto labels = models::causal_labels(batch);
+      EXPECT_EQ(labels.sizes(), batch.input_ids.sizes());
+      EXPECT_EQ(num_loss_tokens(labels), count);
+      const auto output = model->forward(batch);
+      // Doubles all the way; angles of llama are of float32, as transformers'.
+      EXPECT_NEAR(
+          output.loss.item<double>() * static_cast<double>(count), sum, 1e-12);
+      Accelerator accelerator(AcceleratorOptions{.cpu = true});
+      Perplexity perplexity(accelerator);
+      perplexity.update(output.logits, labels);
+      EXPECT_NEAR(
+          perplexity.compute(),
+          std::exp(sum / static_cast<double>(count)),
+          1e-12);
+    }
+  }
+  EXPECT_THAT(
+      [] { models::causal_labels(padded_batch()); },
+      ThrowsMessage<UsageError>(HasSubstr("labels is of shape [3]")));
+}
+
+// Norms and softmax widen half types only.
+TEST(Models, KeepTheDigitsOfDoubles) {
+  torch::manual_seed(5);
+  const auto model = models::AutoModelForCausalLM::from_config(
+      models::ModelConfig::parse(R"({"model_type": "llama", "vocab_size": 11,
+          "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "num_key_value_heads": 2})"));
+  model->to(torch::kDouble);
+  model->eval();
+  const ModelInputs batch{
+      .input_ids = torch::tensor({{1, 2, 3, 4}}),
+      .labels = torch::tensor({{1, 2, 3, 4}})};
+  const auto named = model->named_parameters();
+  const auto weight = named["model.layers.0.input_layernorm.weight"];
+  // The slope of the loss, as a central difference: its error is h squared plus
+  // the rounding of doubles over h. Losses of float32 would differ by 1e-4.
+  for (const bool steps : {false, true}) {
+    const models::ForwardOptions options{.output_attentions = steps};
+    const auto loss = [&] { return model->forward(batch, options).loss; };
+    model->zero_grad();
+    loss().backward();
+    const double slope = weight.grad()[0].item<double>();
+    const torch::NoGradGuard no_grad;
+    const double h = 1e-4;
+    weight[0] += h;
+    const double above = loss().item<double>();
+    weight[0] -= 2 * h;
+    const double below = loss().item<double>();
+    weight[0] += h;
+    EXPECT_NEAR((above - below) / (2 * h), slope, 1e-9) << steps;
+  }
+}
+
 // Every step of an epoch has the same shapes, and all samples come once.
 TEST(PackedForward, TrainsFromALoaderOfPackedBatches) {
   std::vector<ModelInputs> texts;
