@@ -404,10 +404,13 @@ class ACCELERATE_API Accelerator {
   }
   /// As `gather`, without the samples that a loader repeated to fill up the
   /// last batch: what is gathered over an epoch is each sample exactly once.
-  /// Called in the loop over a prepared loader, with values that have one row
-  /// per sample of the batch, or of a full one where the batch is short (a loss
-  /// that was repeated `batch_size` times). Tensors with another number of rows
-  /// and scalars are gathered whole. Outside of loops nothing is left out.
+  /// Call it in the loop over a prepared loader, with values that have one row
+  /// per sample of the batch. If a loader repeated a whole batch, as it does
+  /// with packed ones, none of its rows are gathered, whatever they stand for.
+  /// Tensors with another number of rows than samples are gathered whole; if
+  /// some of the samples are repeats, a warning on stderr says so, once. So are
+  /// scalars. A loss that was repeated `batch_size` times counts once for each
+  /// sample of a short batch. Outside of loops nothing is left out.
   ///
   ///     for (auto& batch : eval_loader) {
   ///       auto [p, y] = accelerator.gather_for_metrics(
@@ -451,7 +454,10 @@ class ACCELERATE_API Accelerator {
     return accelerate::pad_across_processes(process_group(), value, options);
   }
   /// How many of `size` rows, one for each sample of the batch in use, are no
-  /// repetition: see `gather_for_metrics`. All outside of loops.
+  /// repetition; they come first. Rows that stand for something else, such as
+  /// tokens, are all real, or none if the whole batch is a repetition. All
+  /// outside of loops. Throws `UsageError` if some samples of the batch are
+  /// repeats and it has another number of samples than `size`.
   int64_t num_real_samples(int64_t size) const;
   /// Compares the parameters of a model across ranks by their hashes (buffers,
   /// such as running means, may differ between forwards). Throws
@@ -529,10 +535,13 @@ class ACCELERATE_API Accelerator {
   std::shared_ptr<StepState> step_state() const;
   detail::LoaderPlace loader_place() const;
   std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
+  int64_t num_gathered(int64_t size) const;
+  friend class Metric;
+  bool is_in_repeated_batch() const;
   template <class T>
   std::vector<T> real(const std::vector<T>& objects) const {
     const auto size = static_cast<std::ptrdiff_t>(objects.size());
-    return {objects.begin(), objects.begin() + num_real_samples(size)};
+    return {objects.begin(), objects.begin() + num_gathered(size)};
   }
 
   struct State;

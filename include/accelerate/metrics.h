@@ -12,8 +12,12 @@
 //     accelerator.print("accuracy ", accuracy.compute());
 //
 // `update` is called in the loop over a prepared loader, with tensors that have
-// one row per sample of the batch. `compute` is a collective that changes
-// nothing, and gives NaN where nothing was counted; `reset` begins again.
+// one row per sample of the batch. Other rows, as those of packed batches, count
+// unless the loader repeated the whole batch, as it does with those of a
+// `BatchSampler`; if it repeated only some of the samples, `update` throws
+// `UsageError`. Numbers of a repeated batch do not count. `compute` is a
+// collective that changes nothing, and gives NaN where nothing was counted;
+// `reset` begins again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,8 +34,10 @@ class Accelerator;
 inline constexpr int64_t kIgnoredLabel = -100;
 
 /// How many labels of this tensor count: the weight of a loss that is the mean
-/// over them (`BackwardOptions::weight`). For causal language models, whose
-/// loss shifts labels by one, pass `labels.slice(1, 1)`.
+/// over them (`BackwardOptions::weight`). The loss of a causal language model
+/// shifts labels by one, so the first label of every sequence does not count:
+/// pass `models::causal_labels(batch)` (`model_inputs.h`), or, of padded
+/// batches, `labels.slice(1, 1)`.
 ///
 ///     accelerator.backward(
 ///         loss, {.weight = accelerate::num_loss_tokens(batch.labels)});
@@ -131,11 +137,10 @@ class ACCELERATE_API Perplexity : public Metric {
       int64_t ignored_label = kIgnoredLabel)
       : Metric(accelerator), ignored_label_(ignored_label) {}
   /// Logits of shape B x T x V and labels of shape B x T that stand beside each
-  /// other: for a causal model the logits without the last and the labels
-  /// without the first. Throws `UsageError` on other shapes, and on the CPU on
+  /// other: for a causal model `models::causal_labels`. Throws `UsageError` on other shapes, and on the CPU on
   /// labels outside of V.
   void update(const at::Tensor& logits, const at::Tensor& labels);
-  /// A loss that is the mean over so many tokens.
+  /// A loss that is the mean over `num_tokens` tokens.
   void update(double loss, int64_t num_tokens);
   double compute() const;
 

@@ -685,10 +685,12 @@ class Accelerator(Configuration, Observation, Saving):
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """As `gather`, without the samples that a loader repeated to fill up the last batch: what
-        is gathered over an epoch is each sample exactly once. Values with as many rows as the
-        batch, or as a full one where it is short, are taken for one row per sample; others are
-        gathered whole. Values that are no tensors are gathered as objects, from a list with one
-        for each sample; so are lists without a tensor in them, whose samples may all be empty."""
+        is gathered over an epoch is each sample exactly once. Values with as many rows as the batch
+        has samples have one row per sample; copies of one value, as many as a full batch has
+        samples, count once for each sample of a short one. Other values are gathered whole, but
+        for those of a batch that was repeated as a whole. Values that are no tensors are gathered
+        as objects, from a list with one for each sample; so are lists without a tensor in them,
+        whose samples may all be empty."""
         has_tensors = isinstance(input_data, Mapping) or bool(_trees.tensors_of(input_data))
         if use_gather_object or not has_tensors or not _trees.has_only_tensors(input_data):
             # Arrays of NumPy have rows too.
@@ -698,15 +700,37 @@ class Accelerator(Configuration, Observation, Saving):
         if self.state.group.is_solo:
             return _trees.map_tensors(input_data, self._real)
         structure = operations.structure_of(input_data, "gather_for_metrics")
-        tensors = self._run.gather_real(_trees.tensors_of(input_data), structure)
-        return _trees.with_tensors(input_data, tensors)
+        tensors = _trees.tensors_of(input_data)
+        for tensor in tensors:
+            if tensor.dim() > 0 and tensor.numel() > 1:
+                self._warn_of_repeats(len(tensor))
+        return _trees.with_tensors(input_data, self._run.gather_real(tensors, structure))
+
+    _has_warned_of_repeats = False
 
     def _real(self, values: Any) -> Any:
         """Those that are no repetition, out of one for each sample."""
+        if isinstance(values, torch.Tensor):
+            return self._run.real_rows(values)
         if getattr(values, "ndim", 1) == 0:
             return values
-        num_real = self._run.num_real(len(values))
-        return values if num_real == len(values) else values[:num_real]
+        size = len(values)
+        if size > 1:
+            self._warn_of_repeats(size)
+        num_real = self._run.num_real(size)
+        num_of_copies = self._run.num_real(size, are_copies=True)
+        if num_of_copies != num_real and _are_copies(values):
+            num_real = num_of_copies
+        return values if num_real == size else values[:num_real]
+
+    def _warn_of_repeats(self, num_rows: int) -> None:
+        """If nothing says which of these rows belong to repeated samples."""
+        problem = self._run.mixed_repeats(num_rows)
+        if problem is not None and not self._has_warned_of_repeats:
+            self._has_warned_of_repeats = True
+            _debug.warn(
+                f"[gather_for_metrics] repeated samples are gathered too: {problem}", stacklevel=3
+            )
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """The sum, mean or maximum over all processes, in new tensors."""
@@ -735,6 +759,16 @@ def _weight(weight: Any) -> float | torch.Tensor | None:
         f"[Accelerator.backward] weight is {shown[:60]} ({type(weight).__name__}), expected a number "
         "or a tensor of one: how many samples or tokens the loss is the mean of"
     )
+
+
+def _are_copies(values: Any) -> bool:
+    """Whether all objects of a list, or numbers of an array, are the same."""
+    if hasattr(values, "ndim"):
+        same = (values == values[:1]) | (values != values)
+        return values.dtype.kind == "f" and bool(same.all())
+    with suppress(TypeError, ValueError, RuntimeError):
+        return all(value is values[0] or bool(value == values[0]) for value in values)
+    return False
 
 
 def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Accelerator:

@@ -473,7 +473,13 @@ void bind_run(py::module_& module) {
           py::arg("tensors"),
           py::arg("structure"),
           release)
-      .def("num_real", &TrainingRun::num_real, py::arg("size"));
+      .def(
+          "num_real",
+          &TrainingRun::num_real,
+          py::arg("size"),
+          py::arg("are_copies") = false)
+      .def("mixed_repeats", &TrainingRun::mixed_repeats, py::arg("size"))
+      .def("real_rows", &TrainingRun::real_rows, py::arg("values"), release);
 }
 
 } // namespace accelerate::python

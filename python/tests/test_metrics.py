@@ -93,6 +93,18 @@ def test_values_that_are_not_of_samples_stay_whole(accelerator):
         assert accelerator.gather_for_metrics("a text") == "a text"
 
 
+def test_rows_of_tokens_all_count_where_nothing_is_repeated(accelerator):
+    # The last batch has 15 samples, and as many tokens as a full one has samples.
+    loader = accelerator.prepare(DataLoader(NUMBERS[:33], batch_size=18))
+    for batch in loader:
+        tokens = torch.arange(18)
+        assert accelerator.gather_for_metrics(tokens).tolist() == tokens.tolist()
+        assert len(accelerator.gather_for_metrics(torch.ones(18, dtype=torch.int64))) == 18
+        assert accelerator.gather_for_metrics(list(range(18))) == list(range(18))
+        assert len(accelerator.gather_for_metrics(tokens.numpy())) == 18
+        assert len(accelerator.gather_for_metrics(torch.full((18,), torch.nan))) == len(batch)
+
+
 def test_tensors_of_a_stream_that_have_other_sizes_are_not_taken_for_its_batches(accelerator):
     loader = accelerator.prepare(
         DataLoader(Count(11), batch_size=8, collate_fn=lambda i: (torch.ones(3), torch.tensor(i)))
@@ -103,6 +115,7 @@ def test_tensors_of_a_stream_that_have_other_sizes_are_not_taken_for_its_batches
 
 TWO = '''
 import functools
+import warnings
 import torch
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, WeightedRandomSampler
 from accelerate import Accelerator
@@ -156,6 +169,23 @@ found["varying"] = [
     for batch in accelerator.prepare(DataLoader(numbers, batch_sampler=Lengths()))
 ]
 rank = accelerator.process_index
+
+def packed(loader):
+    """What is gathered of batches that are packed into rows of two tokens for each sample."""
+    tokens, ones = [], 0
+    for batch in accelerator.prepare(loader):
+        tokens.append(accelerator.gather_for_metrics(batch).tolist())
+        ones += len(accelerator.gather_for_metrics(["text"] * (len(batch) + 1)))
+    return [tokens, ones]
+
+def pack(samples):
+    return torch.tensor(samples).repeat_interleave(2)
+
+found["packed"] = packed(DataLoader(numbers, batch_sampler=Lengths(), collate_fn=pack))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    found["partly repeated"] = packed(DataLoader(numbers[:5], 2, collate_fn=pack))
+    found["warnings"] = [str(w.message) for w in caught if "repeat" in str(w.message)]
 
 def of_ranks(first, second, gather=accelerator.gather_for_metrics):
     """What comes of these values, or of the error."""
@@ -214,6 +244,22 @@ def test_two_processes_give_each_drawn_sample_once(two):
         assert found["full"] == [list(range(32)), 32, 16]
         # The fifth batch meets the first, which repeats.
         assert found["varying"] == [[0, 1, 2], [3, 4, 5, 6, 7, 8, 9], list(range(10, 20))]
+
+
+def test_repeated_batches_do_not_count_whatever_their_rows_are(two):
+    def twice(numbers):
+        return [number for number in numbers for _ in range(2)]
+
+    for found in two:
+        rounds = [[0, 1, 2], range(3, 10), range(10, 20)]
+        # Each text list is longer than its batch by one.
+        assert found["packed"] == [[twice(numbers) for numbers in rounds], 45]
+        # Of five samples in batches of two, the first process repeats one and the second both. Of
+        # the first's nobody knows the rows.
+        tokens, _ = found["partly repeated"]
+        assert tokens == [twice(range(4)), twice([4, 0])]
+    first, second = (found["warnings"] for found in two)
+    assert len(first) == 1 and "1 of the 2 samples" in first[0] and second == []
 
 
 def test_ranks_with_and_without_objects_meet(two):

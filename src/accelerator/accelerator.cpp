@@ -37,6 +37,7 @@ struct Accelerator::State {
   /// In the registry from `init_trackers` on.
   std::shared_ptr<RunTrackers> trackers =
       std::make_shared<RunTrackers>(Trackers());
+  bool has_warned_of_repeats = false;
 };
 
 Accelerator::Accelerator(AcceleratorOptions options)
@@ -348,10 +349,35 @@ void Accelerator::end_training() {
 
 std::vector<at::Tensor> Accelerator::gather_real(
     const detail::Leaves& leaves) const {
+  for (const auto& tensor : leaves.tensors) {
+    if (tensor.defined() && tensor.dim() > 0 && tensor.numel() > 1) {
+      num_gathered(tensor.size(0));
+    }
+  }
   return state_->run.gather_real(leaves);
 }
 
+int64_t Accelerator::num_gathered(int64_t size) const {
+  // No error: the other ranks are about to gather.
+  const auto problem = state_->run.mixed_repeats(size);
+  if (problem && !state_->has_warned_of_repeats) {
+    state_->has_warned_of_repeats = true;
+    std::cerr << str_cat(
+        "[gather_for_metrics] repeated samples are gathered too: ",
+        *problem,
+        "\n");
+  }
+  return state_->run.num_real(size);
+}
+
+bool Accelerator::is_in_repeated_batch() const {
+  return state_->run.num_real(1) == 0;
+}
+
 int64_t Accelerator::num_real_samples(int64_t size) const {
+  if (const auto problem = state_->run.mixed_repeats(size)) {
+    throw UsageError(str_cat("[metrics] ", *problem));
+  }
   return state_->run.num_real(size);
 }
 

@@ -2,6 +2,7 @@
 #include "accelerate/metrics.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 #include <cmath>
 
@@ -96,13 +97,19 @@ void Metric::reset() {
 
 at::Tensor Metric::real_rows(const at::Tensor& rows) const {
   const auto values = rows.detach();
-  return values.dim() == 0
+  // One number is of the batch as a whole.
+  const bool counts_alone =
+      values.numel() == 1 && !accelerator_->is_in_repeated_batch();
+  return values.dim() == 0 || counts_alone
              ? values
              : values.narrow(
                    0, 0, accelerator_->num_real_samples(values.size(0)));
 }
 
 void Metric::add(const at::Tensor& sums) {
+  if (accelerator_->is_in_repeated_batch()) {
+    return;
+  }
   sums_ = sums_.defined() ? sums_.to(sums.device()) + sums : sums;
 }
 
@@ -231,7 +238,7 @@ void Perplexity::update(const at::Tensor& logits, const at::Tensor& labels) {
       wanted.masked_select(wanted.ne(ignored_label_)),
       scores.size(-1));
   const auto loss = at::cross_entropy_loss(
-      scores.flatten(0, -2).to(at::kFloat),
+      scores.flatten(0, -2).to(at::toOpMathType(scores.scalar_type())),
       wanted.flatten(),
       /*weight=*/{},
       at::Reduction::Sum,

@@ -240,8 +240,14 @@ class ACCELERATE_API TrainingRun {
   bool check_trigger();
   /// Everybody's rows that are no repetition (`gather_for_metrics`).
   std::vector<at::Tensor> gather_real(const detail::Leaves& leaves) const;
-  /// How many of `size` objects count, were they one for each sample.
-  int64_t num_real(int64_t size) const;
+  /// How many of `size` rows or objects count, the first ones; `are_copies`: of
+  /// one value. See `BatchFacts`.
+  int64_t num_real(int64_t size, bool are_copies = false) const;
+  /// If `BatchFacts::mixes_repeats`: what a message says about it.
+  std::optional<std::string> mixed_repeats(int64_t size) const;
+  /// The rows of a tensor that count. Rows of floating-point numbers that are
+  /// all alike are copies of one value.
+  at::Tensor real_rows(const at::Tensor& values) const;
   /// The steps of the thread that calls, since this run was made.
   StepTimes step_times() const;
   /// What bounds the run, once, where the options ask for it: a run that ends

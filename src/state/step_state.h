@@ -24,12 +24,25 @@ struct BatchFacts {
   /// they vary. The loop's feed says it.
   int64_t full_size = 0;
 
-  /// How many of `num_rows` count, were they one for each sample. Of values
-  /// with as many rows as a full batch, in a short one too: loops repeat a loss
-  /// so often. All where they are no such values.
+  /// How many of `num_rows` rows count, the first ones. Rows stand for samples
+  /// if there are as many. Other rows (of tokens, of the batch as a whole)
+  /// count unless the whole batch is a repetition.
   int64_t num_real_of(int64_t num_rows) const {
-    const bool is_of_full = num_rows == full_size && num_samples < full_size;
-    return num_rows == num_samples || is_of_full ? num_real : num_rows;
+    if (num_real == 0 && num_samples > 0) {
+      return 0;
+    }
+    return num_rows == num_samples ? num_real : num_rows;
+  }
+  /// Whether some of the samples are repetitions and these rows do not say
+  /// which of them belong to those.
+  bool mixes_repeats(int64_t num_rows) const {
+    return num_real > 0 && num_real < num_samples && num_rows != num_samples;
+  }
+  /// Whether the batch is short and rows that are copies of one value stand for
+  /// the samples of a full one: loops repeat a loss `batch_size` times. Then
+  /// `num_real` of them count.
+  bool stands_for_full(int64_t num_rows) const {
+    return num_rows == full_size && num_samples < full_size;
   }
 };
 

@@ -105,6 +105,136 @@ TEST(Metrics, CountTokensAndLeaveOutIgnoredOnes) {
   EXPECT_THROW(F1(accelerator, {.num_classes = 3}), UsageError);
 }
 
+/// Batches of 2, 2 and 1 of five samples.
+class TwoTwoOne final : public BatchSampler {
+ public:
+  std::vector<std::vector<int64_t>> batches(uint64_t, int64_t) const override {
+    return {{0, 1}, {2, 3}, {4}};
+  }
+};
+
+// Three packed batches for two ranks: the one that fills up the last round does
+// not count, although its one row is not its number of samples.
+TEST(Metrics, LeaveOutRepeatedBatchesWhoseRowsAreNoSamples) {
+  torch::manual_seed(3);
+  const auto logits = torch::randn({5, 4, 7}, torch::kDouble);
+  const auto labels = torch::randint(7, {5, 4});
+  const double loss = torch::nn::functional::cross_entropy(
+                          logits.view({-1, 7}), labels.view(-1))
+                          .item<double>();
+  const double accuracy =
+      logits.argmax(2).eq(labels).to(torch::kDouble).mean().item<double>();
+  for (const bool dispatches : {false, true}) {
+    run_ranks(2, [&](ProcessGroup group) {
+      Accelerator accelerator({.cpu = true, .process_group = group});
+      using Batch = std::pair<at::Tensor, at::Tensor>;
+      auto loader = accelerator.prepare(DataLoader(
+          PairDataset(logits, labels),
+          {.batch_sampler = std::make_shared<TwoTwoOne>(),
+           .dispatch_batches = dispatches},
+          [](const std::vector<Batch>& samples) {
+            std::vector<at::Tensor> rows;
+            std::vector<at::Tensor> classes;
+            for (const auto& [row, label] : samples) {
+              rows.push_back(row);
+              classes.push_back(label);
+            }
+            return Batch(
+                at::cat(rows).unsqueeze(0), at::cat(classes).unsqueeze(0));
+          }));
+      Perplexity perplexity(accelerator);
+      Perplexity of_losses(accelerator);
+      Accuracy share(accelerator);
+      Mean mean(accelerator);
+      int64_t num_tokens = 0;
+      int64_t num_objects = 0;
+      for (auto& [scores, wanted] : loader) {
+        perplexity.update(scores, wanted);
+        share.update(scores.transpose(1, 2), wanted);
+        const auto own = torch::nn::functional::cross_entropy(
+            scores.view({-1, 7}), wanted.view(-1));
+        of_losses.update(own.item<double>(), wanted.numel());
+        mean.update(own, torch::tensor(wanted.numel()));
+        num_tokens += accelerator.gather_for_metrics(wanted.flatten()).numel();
+        num_objects +=
+            static_cast<int64_t>(accelerator
+                                     .gather_for_metrics(std::vector<int64_t>(
+                                         static_cast<size_t>(wanted.numel())))
+                                     .size());
+      }
+      // Sums of 20 numbers in another order.
+      EXPECT_NEAR(perplexity.compute(), std::exp(loss), 1e-12);
+      EXPECT_NEAR(of_losses.compute(), std::exp(loss), 1e-12);
+      EXPECT_NEAR(mean.compute(), loss, 1e-12);
+      EXPECT_NEAR(share.compute(), accuracy, 1e-14);
+      EXPECT_EQ(num_tokens, 20);
+      EXPECT_EQ(num_objects, 20);
+    });
+  }
+}
+
+// Five samples in batches of two: rank 0's last batch has a repeat.
+TEST(Metrics, RefuseRowsOfABatchInWhichSomeSamplesAreRepeated) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.cpu = true, .process_group = group});
+    auto loader = accelerator.prepare(
+        DataLoader(TensorDataset({torch::arange(5)}), {.batch_size = 2}));
+    Accuracy accuracy(accelerator);
+    Mean mean(accelerator);
+    int64_t round = 0;
+    for (auto& batch : loader) {
+      const auto tokens = batch[0].repeat_interleave(3);
+      const bool is_mixed = round++ == 1 && group.rank() == 0;
+      if (is_mixed) {
+        EXPECT_THAT(
+            [&] { accuracy.update(tokens, tokens); },
+            ThrowsMessage<UsageError>(
+                AllOf(HasSubstr("1 of the 2 samples"), HasSubstr("6 rows"))));
+      } else {
+        accuracy.update(tokens, tokens);
+      }
+      // The loss of a batch stands for all of it.
+      mean.update(torch::ones({1}));
+    }
+    EXPECT_EQ(accuracy.compute(), 1.0);
+    EXPECT_EQ(mean.compute(), 1.0);
+  });
+}
+
+// The last batch has as many tokens as a full one has samples.
+TEST(Metrics, GatherAllRowsWhereNothingIsRepeated) {
+  Accelerator accelerator({.cpu = true});
+  auto loader = accelerator.prepare(
+      DataLoader(TensorDataset({torch::arange(33.0)}), {.batch_size = 18}));
+  for (auto& batch : loader) {
+    const auto losses = torch::arange(18.0);
+    EXPECT_EQ(accelerator.gather_for_metrics(losses).size(0), 18);
+    EXPECT_EQ(
+        accelerator.gather_for_metrics(torch::ones({18}, torch::kLong)).size(0),
+        18);
+    // A loss that the loop repeats counts once for each sample.
+    const auto loss = batch[0].mean();
+    for (const auto& repeated :
+         {loss.repeat({18}), loss.expand({18, 2}), loss.log().repeat({18})}) {
+      EXPECT_EQ(
+          accelerator.gather_for_metrics(-repeated).size(0), batch[0].size(0));
+    }
+    EXPECT_EQ(
+        accelerator.gather_for_metrics(torch::full({18}, NAN)).size(0),
+        batch[0].size(0));
+  }
+}
+
+TEST(Metrics, KeepTheDigitsOfDoubles) {
+  Accelerator accelerator({.cpu = true});
+  // One of two classes is ahead by d: the loss is log(1 + exp(-d)).
+  const double ahead = 1.0 / 3;
+  const auto logits = torch::tensor({{{ahead, 0.0}}}, torch::kDouble);
+  Perplexity perplexity(accelerator);
+  perplexity.update(logits, torch::zeros({1, 1}, torch::kLong));
+  EXPECT_NEAR(perplexity.compute(), 1 + std::exp(-ahead), 1e-15);
+}
+
 TEST(Metrics, RefuseWhatTheyWouldCountWrongly) {
   Accelerator accelerator({.cpu = true});
   const auto labels = torch::tensor({0, 1, 1});

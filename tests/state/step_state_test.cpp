@@ -32,15 +32,27 @@ TEST(BatchFacts, CountsRowsThatStandForSamples) {
   const BatchFacts filled{.num_samples = 8, .num_real = 3, .full_size = 8};
   EXPECT_EQ(filled.num_real_of(8), 3);
   EXPECT_EQ(filled.num_real_of(7), 7);
+  EXPECT_TRUE(filled.mixes_repeats(7));
+  EXPECT_FALSE(filled.mixes_repeats(8));
+  EXPECT_FALSE(filled.stands_for_full(8));
   // A short batch, whose loss was repeated as often as a full one has samples.
   const BatchFacts last{.num_samples = 5, .num_real = 4, .full_size = 8};
   EXPECT_EQ(last.num_real_of(5), 4);
-  EXPECT_EQ(last.num_real_of(8), 4);
+  EXPECT_EQ(last.num_real_of(8), 8);
+  EXPECT_TRUE(last.stands_for_full(8));
+  EXPECT_FALSE(last.stands_for_full(16));
   EXPECT_EQ(last.num_real_of(16), 16);
   EXPECT_EQ(last.num_real_of(0), 0);
+  // A whole batch that fills up a round, whatever its rows are.
+  const BatchFacts repeated{.num_samples = 5, .num_real = 0};
+  EXPECT_EQ(repeated.num_real_of(5), 0);
+  EXPECT_EQ(repeated.num_real_of(1), 0);
+  EXPECT_EQ(repeated.num_real_of(64), 0);
+  EXPECT_FALSE(repeated.mixes_repeats(64));
   // Larger than its loader says: 8 rows are not its samples.
   const BatchFacts large{.num_samples = 9, .num_real = 9, .full_size = 8};
   EXPECT_EQ(large.num_real_of(8), 8);
+  EXPECT_FALSE(large.stands_for_full(8));
   const BatchFacts varying{.num_samples = 2, .num_real = 2};
   EXPECT_EQ(varying.num_real_of(0), 0);
   EXPECT_EQ(varying.num_real_of(3), 3);
