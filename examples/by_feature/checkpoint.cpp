@@ -49,6 +49,9 @@ int main(int argc, char** argv) {
       torch::nn::Linear(16, 1));
   accelerate::optim::AdamW optimizer(model->parameters(), {.lr = 0.01});
   auto [loader, net, opt] = accelerator.prepare(dataloader, model, optimizer);
+  // Built on the prepared optimizer, so it is saved too.
+  auto scheduler = accelerate::get_scheduler(
+      "linear", opt, {.num_warmup_steps = 10, .num_training_steps = kNumSteps});
   const auto steps = std::make_shared<Steps>();
   accelerator.state().add("steps", steps);
 
@@ -62,6 +65,7 @@ int main(int argc, char** argv) {
       auto loss = torch::mse_loss(net(batch[0]), batch[1]);
       accelerator.backward(loss);
       opt.step();
+      scheduler.step();
       opt.zero_grad();
       last = accelerator.reduce(loss.detach(), accelerate::ReduceOp::kMean)
                  .item<float>();

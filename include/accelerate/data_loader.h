@@ -45,8 +45,11 @@ class ACCELERATE_API AnyDataLoader {
   /// it. Throws `UsageError` where the state is of another data set or order.
   void load_state_dict(const StateDict& state);
 
-  /// The same state, for a `StateRegistry`; lives as long as this loader or a
-  /// copy of it.
+  /// The state that checkpoints hold, for a `StateRegistry`. It holds a
+  /// position only while a loop is open: after a `break` it is the start of the
+  /// next epoch. If the loader is prepared, the batch in hand counts once
+  /// `Accelerator::backward` was called since it was handed out, or once the
+  /// next batch was asked for. Lives as long as this loader or a copy of it.
   std::shared_ptr<Stateful> stateful() const;
 
   const DataLoaderOptions& options() const;

@@ -18,7 +18,8 @@ class OptimizerStep;
 /// the gradients that the engine lays out, left out while gradients are
 /// accumulated and after an overflow. Borrows the optimizer, which must outlive
 /// it. Converts to `torch::optim::Optimizer&`, so that torch's schedulers take
-/// it. Copies share everything.
+/// it; their state cannot be saved, `save_state` warns of them. Copies share
+/// everything.
 class ACCELERATE_API PreparedOptimizer {
  public:
   PreparedOptimizer(
@@ -40,7 +41,7 @@ class ACCELERATE_API PreparedOptimizer {
   void zero_grad(bool set_to_none = true);
 
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
-  operator torch::optim::Optimizer&() { return *optimizer_; }
+  operator torch::optim::Optimizer&();
   const std::shared_ptr<OptimizerStep>& shared_step() const { return step_; }
 
  private:

@@ -176,7 +176,8 @@ class ACCELERATE_API OptimizerToSchedule {
 ///
 /// With a prepared optimizer `step` does nothing unless the latest
 /// `optimizer.step()` updated the weights: nothing while gradients are
-/// accumulated, nothing after a skipped step.
+/// accumulated, nothing after a skipped step. `save_state` saves the scheduler
+/// then, also if it is never passed to `prepare`.
 class ACCELERATE_API Scheduler {
  public:
   /// Throws `UsageError` where the optimizer has no groups.

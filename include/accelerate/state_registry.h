@@ -47,7 +47,17 @@ class ACCELERATE_API StateRegistry {
       const std::string& kind,
       const std::shared_ptr<Stateful>& object,
       StateScope scope = StateScope::kCommon);
-  /// The living objects by name, in the order in which they came.
+  /// Puts in an object that checkpoints may lack, and that a run may lack when
+  /// it loads one: `load_state` warns then. Nothing if the object is in; if it
+  /// is given to `add` later, it becomes an ordinary one. Returns its name,
+  /// which moves on if `add` needs it.
+  std::string add_optional(
+      const std::string& kind,
+      const std::shared_ptr<Stateful>& object);
+  /// Whether a living object of that name was put in by `add_optional`.
+  bool is_optional(const std::string& name) const;
+  /// The living objects by name, in the order in which they came; optional ones
+  /// at the end.
   std::vector<std::pair<std::string, std::shared_ptr<Stateful>>> objects()
       const;
   /// Empty where the object is not in.
@@ -72,7 +82,16 @@ class ACCELERATE_API StateRegistry {
     std::weak_ptr<Stateful> object;
     StateScope scope;
   };
+  struct Optional {
+    std::string kind;
+    std::weak_ptr<Stateful> object;
+  };
+  using Named = std::vector<std::pair<std::string, std::shared_ptr<Stateful>>>;
+
+  Named added() const;
+
   std::vector<Entry> entries_;
+  std::vector<Optional> optional_;
 };
 
 } // namespace accelerate

@@ -20,6 +20,7 @@ import torch
 from accelerate import _C, _debug, _files, checkpointing
 from accelerate._state_values import ObjectState, OnlyPickled
 from accelerate.errors import UsageError
+from accelerate.logging import get_logger
 from accelerate.prepared_module import context_of, parameter_set
 from accelerate.utils import operations
 from accelerate.utils.constants import (
@@ -327,7 +328,7 @@ def load_ours(
     accelerator: Accelerator,
     folder: Path,
     allow_pickle: bool,
-    restore_loaders: bool,
+    restore_loaders: bool | None,
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
 ) -> None:
@@ -352,13 +353,17 @@ def load_ours(
             without.add(kept.name)
             value = _read_pickle(parts.path_of(kept.name), kept.name, allow_pickle, load_kwargs)
             loads.append(lambda kept=kept, value=value: kept.put(value))
-    if not restore_loaders:
-        loaders = ("loader", "python_loader")
-        without |= {name for name in accelerator._run.state.names() if name.startswith(loaders)}
+    loaders = [loader for loader in accelerator._dataloaders if hasattr(loader, "_state_name")]
+    for loader in loaders:
+        is_asked = loader.use_stateful_dataloader if restore_loaders is None else restore_loaders
+        loader._resumes_on_load = is_asked
     for line in accelerator._run.load_state(str(folder), without):
         warnings.warn(line, stacklevel=4)
     for run in loads:
         run()
+    if loaders:
+        lines = [f"{loader._state_name} {loader._restored_to()}" for loader in loaders]
+        get_logger("accelerate.accelerator").info(f"[load_state] {'; '.join(lines)}")
 
 
 class _Parts:

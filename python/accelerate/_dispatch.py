@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import IterDataPipe
 
-from accelerate import _C, _generators
+from accelerate import _C
 from accelerate._loop_places import Place, ReadAhead
 from accelerate._prepared_loader import DataLoaderAdapter, DataLoaderStateMixin
 from accelerate._sharding import BatchCounts
@@ -189,6 +189,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
 
         told = self.begin()
         feed = self.gradient_state.step_state.open_feed(self._full_size)
+        position = None
         try:
             device = self.state.device
             position, num_passed = self._begin_loop()
@@ -202,9 +203,9 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                     self.end_of_dataloader = True
                     self.remainder = num_of_turn
                 feed.hand_out(facts.is_last, facts.num_samples, facts.num_real)
-                position.num_batches += 1
-                position.is_at_end = facts.is_last
+                self._hand_out(position, facts.is_last)
                 yield batch
+                self._take_back(position)
             self._end_loop(position)
         except GeneratorExit:
             feed.leave()
@@ -212,6 +213,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
         finally:
             # Not left to the frame, which the traceback of an exception keeps alive.
             del feed
+            self._leave_loop(position)
             self.end(told)
 
     def _receive(self, position: Place) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
@@ -273,8 +275,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             for _ in islice(turns, num_to_skip):
                 pass
         ahead = ReadAhead(position, is_here=self.num_workers == 0)
-        with _generators.lent(position.ahead):
-            turn = ahead.read(turns)
+        turn = ahead.read(turns)
         while turn is not None:
             yield turn
             turn = ahead.read(turns)

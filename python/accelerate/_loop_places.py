@@ -5,6 +5,7 @@ epoch, and the generators by which the order was drawn and samples were made."""
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,27 +22,30 @@ from accelerate._sharding import (
     are_of_one_size,
 )
 from accelerate.errors import UsageError
-from accelerate.state import PartialState
+from accelerate.state import GradientState, PartialState
 
 
 class Place:
-    """In an epoch, behind its first `num_batches`; `is_at_end` where that was the last.
+    """Where a loop stands in its epoch: `num_batches` were handed out, `is_at_end` if the last one
+    was.
 
     `begin`: what generators were when the loop began, those of `_generators.KINDS` and the
     loader's own by name. `ahead`: what they were before the batch was read that comes next, which
-    is read before the one in hand is given out. `num_left_out`: units (`_turn`) in front of the
-    first batch, less than a turn, that other processes than these were given."""
+    is read before the one in hand is given out; `ahead_of_hand`: before the one in hand was read.
+    `num_left_out`: units (`_turn`) in front of the first batch, less than a turn, that other
+    processes than these were given."""
 
     def __init__(
         self,
         epoch: int,
         num_batches: int,
         begin: dict[str, Any] | None = None,
-        ahead: dict[str, Any] | None = None,
         num_left_out: int = 0,
     ):
         self.epoch = epoch
         self.num_batches = num_batches
+        self.begin = begin or {}
+        self.num_left_out = num_left_out
         self.is_at_end = False
         self.is_restored = False
         # Of `begin`, what the order was drawn by in a run before: others go on from there.
@@ -50,20 +54,109 @@ class Place:
         self.has_workers = False
         # What a sampler that tells its state was when the loop began.
         self.sampler_state: Any = None
-        # Of the batches so far; None where nothing is known of them.
+        # Of the batches so far, and of those before the one in hand; None where nothing is known.
         self.digest: int | None = None
-        self.begin = begin or {}
-        self.ahead = ahead or {}
-        self.num_left_out = num_left_out
+        self.digest_before: int | None = None
+        self.ahead: dict[str, Any] = {}
+        self.ahead_of_hand: dict[str, Any] = {}
+        # For the first batches that are read: what generators were in the run before.
+        self.to_lend: list[dict[str, Any]] = []
+        # How many batches the run before was given, and their digest.
+        self.expected: tuple[int, int | None] | None = None
+        # Backwards of this process when the batch in hand was given out; None without one.
+        self.backwards_at_hand: int | None = None
+        # Whether the loop was left with a batch in hand that no backward followed.
+        self.is_left_unused = False
+
+    def hand_out(self, is_last: bool, digest: int | None, total_backwards: int) -> None:
+        self.num_batches += 1
+        self.is_at_end = is_last
+        self.digest_before, self.digest = self.digest, digest
+        self.backwards_at_hand = total_backwards
+
+    def is_used(self, total_backwards: int) -> bool:
+        """Whether the loop is done with what it was given."""
+        return not self.is_left_unused and self.backwards_at_hand != total_backwards
+
+
+@dataclasses.dataclass
+class Start:
+    """Where the next loop starts: in `epoch`, behind `num_batches` if it `resumes`, else with the
+    first batch, in either case in the order that `begin` gives.
+
+    `left`: generators of the loader's own, and whether it has workers, where the loop was left
+    before the save. Then a new loop draws a new order, and only `skip_first_batches` takes up the
+    one that was left. `own`: what this process alone goes on from."""
+
+    epoch: int
+    num_batches: int = 0
+    resumes: bool = True
+    begin: dict[str, Any] = dataclasses.field(default_factory=dict)
+    has_workers: bool = False
+    num_left_out: int = 0
+    left: dict[str, Any] | None = None
+    own: dict[str, Any] | None = None
+
+    @property
+    def num_to_pass(self) -> int:
+        return self.num_batches if self.resumes else 0
+
+    def place_at(self, num_batches: int) -> Place:
+        place = Place(self.epoch, num_batches, self.begin, self.num_left_out)
+        place.is_restored = True
+        place.has_workers = self.has_workers
+        own = self.own
+        if own and own["epoch"] == self.epoch:
+            # Where all processes drew from it, they drew from process 0's.
+            of_order = {name: self.begin[name] for name in _OF_ORDER if name in self.begin}
+            place.begin = {**own["begin"], **of_order}
+            place.sampler_state = own["sampler"]
+            num_given = own["num_batches"]
+            if num_batches == num_given:
+                place.to_lend = [own["ahead"]]
+                place.digest = own["digest"]
+            elif num_batches == num_given - 1 and "ahead_of_hand" in own:
+                place.to_lend = [own["ahead_of_hand"], own["ahead"]]
+                place.digest = own["digest_before"]
+            elif num_batches < num_given:
+                place.expected = num_given, own["digest"]
+        return place
+
+
+# Generators of a loader that decide on the order, for all processes.
+_OF_ORDER = ("sampler", "shared")
 
 
 class _Loops:
     """What a loader and those that `skip_first_batches` makes of it have in common: how many loops
-    came to their end, and the place of the one that was begun last, until it does."""
+    came to their end, the places of those that run, and of the one that was left last."""
 
     def __init__(self, iteration: int):
         self.iteration = iteration
-        self.latest: Place | None = None
+        self.running: list[Place] = []
+        self.left: Place | None = None
+
+    @property
+    def latest(self) -> Place | None:
+        return self.running[-1] if self.running else self.left
+
+    def is_open(self, place: Place) -> bool:
+        return any(place is running for running in self.running)
+
+    def begin(self, place: Place) -> None:
+        self.running.append(place)
+        self.left = None
+
+    def end(self, place: Place) -> None:
+        self.running = [running for running in self.running if running is not place]
+
+    def leave(self, place: Place) -> None:
+        if self.is_open(place):
+            self.end(place)
+            self.left = place
+
+    def forget(self) -> None:
+        self.running, self.left = [], None
 
 
 class ReadAhead:
@@ -79,15 +172,20 @@ class ReadAhead:
         """The next batch, or None."""
         part = _C.enter_data()
         try:
-            return self._read(batches)
+            if not self._place.to_lend:
+                return self._read(batches)
+            with _generators.lent(self._place.to_lend.pop(0)):
+                return self._read(batches)
         finally:
             _C.leave_part(part)
 
     def _read(self, batches: Iterator) -> Any:
+        place = self._place
+        place.ahead_of_hand = place.ahead
         if self._kinds is not None:
-            self._place.ahead = _generators.take(self._kinds)
+            place.ahead = _generators.take(self._kinds)
             return next(batches, None)
-        self._place.ahead = before = _generators.take()
+        place.ahead = before = _generators.take()
         batch = next(batches, None)
         self._kinds = _generators.differ(before, _generators.take(before))
         return batch
@@ -97,6 +195,7 @@ class PlacedLoader(DataLoader):
     """The part of a prepared loader that knows the place of its loops."""
 
     set_epoch: Callable[[int], None]
+    use_stateful_dataloader: bool
     _batches: Any
     _recorded: RecordedIndices | None
 
@@ -104,9 +203,10 @@ class PlacedLoader(DataLoader):
         """`num_before`: batches of an epoch in front of the first that a loop gives."""
         self._loops = _Loops(iteration)
         self._num_before = num_before
-        # Where the next loop begins, if it is of that epoch; and what is this process's own of it.
-        self._restored: Place | None = None
-        self._restored_own: dict[str, Any] | None = None
+        # Where the next loop begins, if it is of that epoch.
+        self._restored: Start | None = None
+        # Whether a state that is loaded restores the position, beside epoch and order.
+        self._resumes_on_load = True
 
     def get_sampler(self) -> Any:
         return get_sampler(self)
@@ -121,28 +221,73 @@ class PlacedLoader(DataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop stands, and the generators that it depends on: a loop over a loader of the
-        same data that has loaded it goes on from here, in as many processes."""
-        return {"shared": self._state(), "own": self._own_state()}
+        same data that has loaded it goes on from here, in as many processes. A batch counts when
+        it was handed out."""
+        start = self._start(counts_handed_out=True)
+        return {"shared": self._state_of(start), "own": start.own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next loop goes on where the state was taken."""
+        self._resumes_on_load = True
         self._load_state(state_dict["shared"])
         self._load_own_state(state_dict["own"])
 
-    def _place(self) -> Place:
-        """The loop begun last, as long as it is not at its end, or the one to come."""
-        place = self._loops.latest or self._restored
-        if place is not None and not place.is_at_end:
-            return place
-        epoch = self.iteration if place is None else place.epoch + 1
-        place = Place(epoch, 0, self._states_of_own())
-        self._note_begin(place)
-        return place
+    def _start(self, counts_handed_out: bool) -> Start:
+        """Where a loop in another process starts. A loop that is open gives its position, behind
+        the batch in hand if `backward` was called since it was handed out; with
+        `counts_handed_out` behind it in any case, and of a loop that was left too."""
+        place = self._loops.latest
+        if place is None:
+            return self._restored or self._start_of_epoch(self.iteration)
+        is_used = counts_handed_out or place.is_used(self._total_backwards)
+        if place.is_at_end and is_used:
+            return self._start_of_epoch(place.epoch + 1)
+        own = {
+            "epoch": place.epoch,
+            "num_batches": place.num_batches,
+            "begin": place.begin,
+            "ahead": place.ahead,
+            "ahead_of_hand": place.ahead_of_hand,
+            "sampler": place.sampler_state,
+            "digest": place.digest,
+            "digest_before": place.digest_before,
+        }
+        start = Start(place.epoch, begin=place.begin, has_workers=place.has_workers, own=own)
+        if counts_handed_out or self._loops.is_open(place):
+            start.num_batches = place.num_batches - (not is_used)
+            start.num_left_out = place.num_left_out
+        else:
+            start.left = {
+                "generators": self._states_of_own(),
+                "has_workers": self._iterator is not None,
+            }
+            own["left_sampler"] = self._sampler_state()
+        return start
 
-    def _note_begin(self, place: Place) -> None:
-        place.has_workers = self._iterator is not None
+    def _start_of_epoch(self, epoch: int) -> Start:
+        begin = self._states_of_own()
+        own = {
+            "epoch": epoch,
+            "num_batches": 0,
+            "begin": begin,
+            "ahead": {},
+            "sampler": self._sampler_state(),
+            "digest": None,
+        }
+        return Start(epoch, begin=begin, has_workers=self._iterator is not None, own=own)
+
+    @property
+    def _total_backwards(self) -> int:
+        return GradientState().step_state.total_backwards
+
+    def _sampler_state(self) -> Any:
         sampler = self._sampler_with_state
-        place.sampler_state = None if sampler is None else copy.deepcopy(sampler.state_dict())
+        return None if sampler is None else copy.deepcopy(sampler.state_dict())
+
+    def _load_sampler_state(self, state: Any) -> None:
+        sampler = self._sampler_with_state
+        if sampler is not None and state is not None:
+            sampler.load_state_dict(state)
 
     @property
     def _sampler_with_state(self) -> Any:
@@ -159,51 +304,68 @@ class PlacedLoader(DataLoader):
     def _position(self) -> dict[str, int]:
         """`epoch`, `num_batches` of it that this process was given, and the `seed` of a sampler of
         ours."""
-        place = self._place()
-        position = {"epoch": place.epoch, "num_batches": place.num_batches}
+        start = self._start(counts_handed_out=True)
+        position = {"epoch": start.epoch, "num_batches": start.num_to_pass}
         sampler = self.get_sampler()
         if isinstance(sampler, SeedableRandomSampler):
             position["seed"] = sampler.initial_seed
         return position
 
-    def _restore_position(self, position: dict[str, int], num_left_out: int = 0) -> None:
-        """The next loop goes on where a loader of the same data, in as many processes, stood."""
+    def _restore_position(
+        self, position: dict[str, int], num_left_out: int = 0, resumes: bool = True
+    ) -> None:
+        """The next loop starts in that epoch, and if it `resumes` where a loader of the same data,
+        in as many processes, stood."""
         sampler = self.get_sampler()
         is_seedable = isinstance(sampler, SeedableRandomSampler)
         if is_seedable != ("seed" in position):
-            raise UsageError(
-                f"[DataLoader] got the position {position} for a loader that shuffles "
-                f"{'by a seed' if is_seedable else 'without a seed of its own'}, expected one of "
-                "the same kind; prepare it with the same use_seedable_sampler"
+            how = "by a seed" if is_seedable else "without a seed of its own"
+            if resumes:
+                raise UsageError(
+                    f"[DataLoader] got the position {position} for a loader that shuffles {how}, "
+                    "expected one of the same kind; prepare it with the same use_seedable_sampler"
+                )
+            _debug.warn(
+                f"[load_state] the checkpoint has the position {position} of a loader, but this "
+                f"one shuffles {how}: its order is not restored. Prepare it with the same "
+                "use_seedable_sampler",
+                stacklevel=2,
             )
-        if is_seedable:
+        elif is_seedable:
             sampler.initial_seed = position["seed"]
         self.set_epoch(position["epoch"])
-        self._loops.latest = None
-        self._restored = Place(
-            position["epoch"], position["num_batches"], num_left_out=num_left_out
+        self._loops.forget()
+        self._restored = Start(
+            position["epoch"], position["num_batches"], resumes, num_left_out=num_left_out
         )
 
     def _state(self) -> dict[str, Any]:
-        """What all processes go on from, under C++'s names but for `begin`."""
-        place = self._place()
-        position = self._position()
+        """What all processes go on from in a checkpoint."""
+        return self._state_of(self._start(self.use_stateful_dataloader))
+
+    def _state_of(self, start: Start) -> dict[str, Any]:
+        """Under C++'s names but for `begin`."""
         unit, num_per_turn = self._turn
         sampler = self.get_sampler()
+        num_left_out = start.num_left_out if start.resumes else 0
         state = {
-            "epoch": place.epoch,
-            "num_done": place.num_left_out + place.num_batches * num_per_turn,
+            "epoch": start.epoch,
+            "num_done": num_left_out + start.num_to_pass * num_per_turn,
             "unit": unit,
             "shuffle": isinstance(sampler, RandomSampler),
             "num_samples": len(self.dataset) if hasattr(self.dataset, "__len__") else -1,
             "world_size": PartialState().num_processes,
             "num_workers": self.num_workers,
             "batch_size": getattr(self._batches, "batch_size", None) or 0,
-            "begin": {"generators": place.begin, "has_workers": place.has_workers},
+            "begin": {
+                "generators": start.begin,
+                "has_workers": start.has_workers,
+                "left": start.left,
+            },
         }
-        if "seed" in position:
+        if isinstance(sampler, SeedableRandomSampler):
             # Bits of a number without a sign.
-            state["seed"] = (position["seed"] + 2**63) % 2**64 - 2**63
+            state["seed"] = (sampler.initial_seed + 2**63) % 2**64 - 2**63
         return state
 
     @staticmethod
@@ -218,15 +380,17 @@ class PlacedLoader(DataLoader):
 
     def _load_state(self, state: dict[str, Any]) -> None:
         unit, num_per_turn = self._turn
-        if state["unit"] != unit:
+        resumes = self._resumes_on_load
+        if resumes and state["unit"] != unit:
             raise UsageError(
                 f"[load_state] got a place in an epoch in {state['unit']}, expected {unit}, which "
                 "this loader counts; prepare one over the same data"
             )
         # Batches are dealt out over the processes, so the place is one of all of them.
         num_batches, num_left = divmod(state["num_done"], num_per_turn)
-        shard = self._shard_of_batches
-        if num_left > 0 and shard is None:
+        if not resumes:
+            num_left = 0
+        elif num_left > 0 and self._shard_of_batches is None:
             _debug.warn(
                 f"[load_state] {state['num_done']} {unit} of the epoch were given to "
                 f"{state['world_size']} processes, which these cannot share evenly: the last "
@@ -238,9 +402,21 @@ class PlacedLoader(DataLoader):
         # C++ has a seed whether it shuffles or not.
         if state["shuffle"] and "seed" in state:
             position["seed"] = state["seed"]
-        self._restore_position(position, num_left)
-        self._restored.begin = state["begin"]["generators"]
-        self._restored.has_workers = state["begin"]["has_workers"]
+        self._restore_position(position, num_left, resumes)
+        begin = state["begin"]
+        self._restored.begin = begin["generators"]
+        self._restored.has_workers = begin["has_workers"]
+        self._restored.left = begin.get("left")
+
+    def _restored_to(self) -> str:
+        """Where the next loop starts after a state was loaded, for the user."""
+        start = self._restored
+        if start is None:
+            return f"starts epoch {self.iteration}"
+        if start.num_to_pass > 0:
+            return f"resumes epoch {start.epoch} after {start.num_to_pass} batches"
+        done = f" (saved after {start.num_batches} batches)" if start.num_batches else ""
+        return f"starts epoch {start.epoch}{done}"
 
     @property
     def _turn(self) -> tuple[str, int]:
@@ -260,17 +436,11 @@ class PlacedLoader(DataLoader):
 
     def _own_state(self) -> dict[str, Any]:
         """What this process alone goes on from: generators may differ between processes."""
-        place = self._place()
-        return {
-            **self._position(),
-            "begin": place.begin,
-            "ahead": place.ahead,
-            "sampler": place.sampler_state,
-            "digest": place.digest,
-        }
+        return self._start(self.use_stateful_dataloader).own or {}
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
-        self._restored_own = state
+        if self._restored is not None:
+            self._restored.own = state
 
     @property
     def _num_per_turn(self) -> int:
@@ -296,56 +466,51 @@ class PlacedLoader(DataLoader):
         of where that would have gone on, which is not skipped to a second time."""
         self._loops = loader._loops
         self._num_before = loader._num_before + num_skipped
-        restored = loader._take_restored()
-        if restored is not None:
-            is_there = restored.num_batches == self._num_before
-            ahead = restored.ahead if is_there else None
-            self._restored = Place(
-                restored.epoch, self._num_before, restored.begin, ahead, restored.num_left_out
+        start, loader._restored = loader._restored, None
+        if start is not None and start.epoch == self.iteration:
+            self._restored = dataclasses.replace(
+                start,
+                resumes=False,
+                left=start.left if num_skipped == 0 else None,
+                num_left_out=start.num_left_out if start.resumes else 0,
             )
-            self._restored.has_workers = restored.has_workers
 
-    def _take_restored(self) -> Place | None:
-        """Where the loop that begins now is to go on; once."""
-        place, self._restored = self._restored, None
-        own, self._restored_own = self._restored_own, None
-        if place is None or place.epoch != self.iteration:
+    def _take_restored(self) -> Start | None:
+        """Where the loop that begins now starts, if it is not simply the next; once."""
+        start, self._restored = self._restored, None
+        if start is None or start.epoch != self.iteration:
             return None
-        if own and (own["epoch"], own["num_batches"]) == (place.epoch, place.num_batches):
-            # Where all processes drew from it, they drew from process 0's.
-            place.begin = {**own["begin"], **self._of_order(place.begin)}
-            place.ahead = own["ahead"]
-            place.sampler_state = own["sampler"]
-            place.digest = own["digest"]
-        return place
-
-    @staticmethod
-    def _of_order(begin: dict[str, Any]) -> dict[str, Any]:
-        return {name: begin[name] for name in ("sampler", "shared") if name in begin}
+        if start.left is None:
+            return start
+        for name, generator in self._own_generators().items():
+            if name in start.left["generators"]:
+                generator.set_state(start.left["generators"][name])
+        self._load_sampler_state((start.own or {}).get("left_sampler"))
+        if start.left["has_workers"] and self._iterator is None:
+            self._make_workers()
+        return None
 
     def _begin_loop(self) -> tuple[Place, int]:
         """The place of a new loop, and how many batches it must leave out to come there."""
-        num_batches = self._num_before
-        place = self._take_restored()
-        if place is None:
+        num_before = self._num_before
+        start = self._take_restored()
+        if start is None:
             begin = {**_generators.take(), **self._states_of_own()}
-            place = Place(self.iteration, num_batches, begin)
-            self._note_begin(place)
+            place = Place(self.iteration, num_before, begin)
+            place.has_workers = self._iterator is not None
+            place.sampler_state = self._sampler_state()
         else:
-            sampler = self._sampler_with_state
-            if sampler is not None and place.sampler_state is not None:
-                sampler.load_state_dict(place.sampler_state)
+            place = start.place_at(max(num_before, start.num_to_pass))
+            self._load_sampler_state(place.sampler_state)
             if place.has_workers and self._iterator is None:
                 self._make_workers()
-            place.num_batches = max(num_batches, place.num_batches)
-            place.is_restored = True
             place.lends = [kind for kind in _generators.KINDS if kind in place.begin]
             # An epoch that had not begun is drawn by the generators as they are now.
             place.begin = {**_generators.take(), **place.begin}
         if (shard := self._shard_of_batches) is not None:
             shard.num_left_out = place.num_left_out
-        self._loops.latest = place
-        return place, place.num_batches - num_batches
+        self._loops.begin(place)
+        return place, place.num_batches - num_before
 
     def _make_workers(self) -> None:
         """The persistent workers that a run had when it was saved. Making them draws a seed; the
@@ -365,13 +530,35 @@ class PlacedLoader(DataLoader):
     def _check_replay(self, place: Place, digest: int | None) -> None:
         """Whether the sampler has given the same again for the part of the epoch that was done."""
         if self._num_before == 0 and place.is_restored and place.digest not in (None, digest):
-            _debug.warn(
-                f"[load_state] {type(self.get_sampler()).__name__} gives other batches than before "
-                "for the part of the epoch that was done, so that samples come twice or never: it "
-                "draws while the loop runs, or keeps a state; let it draw when the epoch begins, or "
-                "give it state_dict and load_state_dict",
-                stacklevel=4,
-            )
+            self._warn_of_order()
+
+    def _hand_out(self, place: Place, is_last: bool, digest: int | None = None) -> None:
+        """Notes that the loop is given its next batch."""
+        place.hand_out(is_last, digest, self._total_backwards)
+        if place.expected is not None and place.expected[0] == place.num_batches:
+            if self._num_before == 0 and None not in (digest, place.expected[1]):
+                if digest != place.expected[1]:
+                    self._warn_of_order()
+            place.expected = None
+
+    def _take_back(self, place: Place) -> None:
+        """The loop asks for its next batch."""
+        place.backwards_at_hand = None
+        start = self._restored
+        if start is not None and not start.resumes and not self._loops.is_open(place):
+            # State was loaded inside of the loop, which goes on: so does its epoch.
+            self.set_epoch(place.epoch)
+            self._restored = None
+            self._loops.begin(place)
+
+    def _warn_of_order(self) -> None:
+        _debug.warn(
+            f"[load_state] {type(self.get_sampler()).__name__} gives other batches than before "
+            "for the part of the epoch that was done, so that samples come twice or never: it "
+            "draws while the loop runs, or keeps a state; let it draw when the epoch begins, or "
+            "give it state_dict and load_state_dict",
+            stacklevel=5,
+        )
 
     @contextmanager
     def _as_begun(self, place: Place) -> Iterator[None]:
@@ -401,5 +588,10 @@ class PlacedLoader(DataLoader):
     def _end_loop(self, place: Place) -> None:
         if self._restored is None:  # Else the next loop goes on from there.
             self.iteration += 1
-        if self._loops.latest is place:
-            self._loops.latest = None
+        self._loops.end(place)
+
+    def _leave_loop(self, place: Place | None) -> None:
+        """Nothing for a loop that came to its end."""
+        if place is not None:
+            place.is_left_unused = not place.is_used(self._total_backwards)
+            self._loops.leave(place)

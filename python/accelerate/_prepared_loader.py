@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from accelerate import _generators
 from accelerate._batch_indices import RecordedIndices, count_samples, indices_in_turn
 from accelerate._loop_places import PlacedLoader, ReadAhead
 from accelerate._sharding import BatchCounts, CountingCollate, IterableDatasetShard
@@ -169,7 +168,8 @@ class DataLoaderAdapter(PlacedLoader):
     def set_epoch(self, epoch: int) -> None:
         """Tells the number of the epoch to every sampler underneath, and to the data set."""
         if epoch != self.iteration:
-            self._loops.latest = self._restored = None
+            self._loops.forget()
+            self._restored = None
         self.iteration = epoch
         level = self._batches
         while level is not None:
@@ -223,6 +223,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
         told = self.begin()
         self._num_loops += 1
         feed = self.gradient_state.step_state.open_feed(self._full_size)
+        position = None
         try:
             self.set_epoch(self.iteration)
             position, num_passed = self._begin_loop()
@@ -241,8 +242,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                     pass
             place = self._placer()
             ahead = ReadAhead(position, is_here=self.num_workers == 0)
-            with _generators.lent(position.ahead):
-                upcoming = ahead.read(iterator)
+            upcoming = ahead.read(iterator)
             while upcoming is not None:
                 batch, counts = upcoming
                 batch = place(batch)
@@ -253,10 +253,11 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                 if is_last:
                     self._end_with(counts)
                 feed.hand_out(is_last, counts.num_samples, counts.num_real)
-                position.num_batches += 1
-                position.is_at_end = is_last
-                position.digest = None if epoch is None else epoch.digests.popleft()
+                self._hand_out(
+                    position, is_last, None if epoch is None else epoch.digests.popleft()
+                )
                 yield batch
+                self._take_back(position)
             self._end_loop(position)
         except GeneratorExit:
             feed.leave()
@@ -264,6 +265,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
         finally:
             # Not left to the frame, which the traceback of an exception keeps alive.
             del feed
+            self._leave_loop(position)
             self._num_loops -= 1
             self.end(told)
 

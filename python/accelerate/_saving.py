@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +19,9 @@ from accelerate._processes import Processes
 from accelerate._state_values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint
 from accelerate.errors import AccelerateError, UsageError
+from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.prepared_module import context_of
+from accelerate.scheduler import AcceleratedScheduler, state_of, unprepared_schedulers
 from accelerate.utils.dataclasses import ProjectConfiguration
 from accelerate.utils.other import save
 
@@ -33,6 +36,8 @@ class Saving(Processes):
     _run: _C.TrainingRun
     _models: list[torch.nn.Module]
     _prepared_models: list[torch.nn.Module]
+    _optimizers: list[AcceleratedOptimizer]
+    _schedulers: list[AcceleratedScheduler]
     _shards: bool
 
     def _keep_project(
@@ -214,12 +219,27 @@ class Saving(Processes):
         self.wait_for_save()
         folder = _checkpoints.folder_to_save(self, output_dir)
         if layout is None:
-            _checkpoints.save(self, folder, safe_serialization, asynchronous)
+            with self._unprepared_schedulers():
+                _checkpoints.save(self, folder, safe_serialization, asynchronous)
         else:
             _checkpoints.save_as_original(self, folder, safe_serialization)
         self.project_configuration.iteration += 1
         self._mark("checkpoint")
         return folder
+
+    @contextmanager
+    def _unprepared_schedulers(self) -> Iterator[None]:
+        """Inside of the block checkpoints hold schedulers that were not prepared, but drive a
+        prepared optimizer. A checkpoint and a run may lack them."""
+        found = unprepared_schedulers(self._optimizers, self._schedulers)
+        states = [state_of(scheduler) for scheduler in found]
+        for kept in states:
+            kept.name = self._run.state.add_optional("scheduler", kept)
+        self._states += states
+        try:
+            yield
+        finally:
+            del self._states[len(self._states) - len(states) :]
 
     def wait_for_save(self) -> None:
         """Until nothing is being written any more. Raises what an asynchronous save failed with,
@@ -257,7 +277,7 @@ class Saving(Processes):
         load_kwargs: dict[str, Any] | None = None,
         *,
         allow_pickle: bool = False,
-        restore_loaders: bool = True,
+        restore_loaders: bool | None = None,
         **load_model_func_kwargs: Any,
     ) -> None:
         """Goes on from a checkpoint of this package or of Hugging Face Accelerate; prepare and
@@ -266,23 +286,25 @@ class Saving(Processes):
 
         `input_dir`: a folder; "latest" is the newest complete checkpoint in
         `project_dir/checkpoints`, as is None with automatic naming. The next loop over a loader
-        goes on where it stood, also where the loader goes through `skip_first_batches`; with
-        `restore_loaders=False` it begins with the epoch. `allow_pickle` loads what only a pickle
-        holds, which may run any code. Other arguments go to the models' `load_state_dict`."""
+        runs the epoch of the save in its order, from its first batch: call `skip_first_batches`,
+        or pass `restore_loaders=True` to resume where an open loop stood. None does so for loaders
+        with `use_stateful_dataloader` only. `allow_pickle` loads what only a pickle holds, which
+        may run any code. Other arguments go to the models' `load_state_dict`."""
         # A process whose own part is written may be ahead of the main one's.
         self._run.wait_for_saves_of_all()
         folder = _checkpoints.folder_to_load(self, input_dir)
         # Says where tensors lie on their way, which is where they are used at once.
         load_model_func_kwargs.pop("map_location", None)
         if _C.is_checkpoint(str(folder)):
-            _checkpoints.load_ours(
-                self,
-                folder,
-                allow_pickle,
-                restore_loaders,
-                load_kwargs or {},
-                load_model_func_kwargs,
-            )
+            with self._unprepared_schedulers():
+                _checkpoints.load_ours(
+                    self,
+                    folder,
+                    allow_pickle,
+                    restore_loaders,
+                    load_kwargs or {},
+                    load_model_func_kwargs,
+                )
         elif is_original_checkpoint(folder):
             _checkpoints.load_original(
                 self, folder, allow_pickle, load_kwargs or {}, load_model_func_kwargs

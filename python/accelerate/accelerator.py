@@ -10,7 +10,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ from accelerate.prepared_module import (
     refuse_compiled,
     refuse_compiled_twice,
 )
-from accelerate.scheduler import AcceleratedScheduler, check_state, join_state, split_state
+from accelerate.scheduler import AcceleratedScheduler, state_of
 from accelerate.state import (
     AcceleratorState,
     GradientState,
@@ -456,14 +455,7 @@ class Accelerator(Configuration, Observation, Saving):
             for opt in prepared.optimizers:
                 opt._scheduler = prepared
         self._schedulers.append(prepared)
-        kept = SharedState(
-            scheduler.state_dict,
-            scheduler.load_state_dict,
-            partial(split_state, scheduler),
-            partial(join_state, scheduler),
-            partial(check_state, scheduler),
-        )
-        self._states.append(self._keep("scheduler", kept))
+        self._states.append(self._keep("scheduler", state_of(scheduler)))
         return prepared
 
     def prepare_data_loader(
@@ -508,8 +500,9 @@ class Accelerator(Configuration, Observation, Saving):
             kept = SharedState(
                 loader._state, loader._load_state, loader._split_state, loader._join_state
             )
+            loader._state_name = self._keep("loader", kept).name
             self._states += (
-                self._keep("loader", kept),
+                kept,
                 self._keep_state("python_loader", loader._own_state, loader._load_own_state, True),
             )
 

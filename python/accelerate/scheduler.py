@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import copy
 import typing
+import weakref
+from functools import partial
 from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
 
 from accelerate import _C, _debug
 from accelerate._placeholders import placeholders_for
+from accelerate._state_values import SharedState
 from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, GradientState
@@ -67,6 +72,51 @@ def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -
             "is lost",
             stacklevel=2,
         )
+
+
+def state_of(scheduler: Any) -> SharedState:
+    """What a checkpoint holds of a scheduler."""
+    return SharedState(
+        scheduler.state_dict,
+        scheduler.load_state_dict,
+        partial(split_state, scheduler),
+        partial(join_state, scheduler),
+        partial(check_state, scheduler),
+    )
+
+
+# All schedulers of the process that are alive, in the order in which they were made.
+_made: list[weakref.ref[LRScheduler]] = []
+
+
+def _remember(kind: type[LRScheduler], *args: Any, **kwargs: Any) -> LRScheduler:
+    scheduler = object.__new__(kind)
+    _made.append(weakref.ref(scheduler, _made.remove))
+    return scheduler
+
+
+# torch tells nobody which schedulers drive an optimizer, and not all of them call `__init__` of
+# this class.
+LRScheduler.__new__ = _remember  # type: ignore[method-assign, assignment]
+
+
+def unprepared_schedulers(
+    optimizers: list[AcceleratedOptimizer], prepared: list[AcceleratedScheduler]
+) -> list[LRScheduler]:
+    """Schedulers that drive one of the optimizers and were never prepared. Those that are parts of
+    another scheduler are left out, as its state holds theirs."""
+    driven = [known for opt in optimizers for known in (opt, opt.optimizer)]
+    found = [scheduler for ref in _made if (scheduler := ref()) is not None]
+    found = [
+        scheduler
+        for scheduler in found
+        if any(getattr(scheduler, "optimizer", None) is known for known in driven)
+    ]
+    known = [wrapper.scheduler for wrapper in prepared]
+    parts = [part for whole in found + known for part in getattr(whole, "_schedulers", ())]
+    return [
+        scheduler for scheduler in found if not any(scheduler is left for left in known + parts)
+    ]
 
 
 class AcceleratedScheduler:

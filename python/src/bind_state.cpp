@@ -193,6 +193,11 @@ void bind_state(py::module_& module) {
           py::arg("object"),
           py::arg("per_rank") = false)
       .def(
+          "add_optional",
+          &StateRegistry::add_optional,
+          py::arg("kind"),
+          py::arg("object"))
+      .def(
           "names",
           [](const StateRegistry& registry) {
             std::vector<std::string> names;

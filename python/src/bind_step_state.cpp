@@ -28,6 +28,7 @@ void bind_step_state(py::module_& module) {
       .def(py::init<>())
       .def("open_feed", &StepState::open_feed, py::arg("full_size") = 0)
       .def("batch", &StepState::batch)
+      .def_property_readonly("total_backwards", &StepState::total_backwards)
       .def_property(
           "sync_gradients",
           &StepState::sync_gradients,

@@ -534,7 +534,7 @@ import warnings
 for name, num_left in (("together", 1), ("alone", 3)):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        accelerator.load_state(name)
+        accelerator.load_state(name, restore_loaders=True)
     said = [str(w.message) for w in caught if "[load_state]" in str(w.message)]
     missing = name == "alone" and accelerator.process_index == 1
     assert len(said) == missing, said
@@ -554,7 +554,91 @@ print("equal", accelerator.process_index)
     assert "equal 0" in out and "equal 1" in out
     # One process goes on from what two have saved: after 3 turns of 2 batches.
     script = ALONE + """
-accelerator.load_state("alone")
+accelerator.load_state("alone", restore_loaders=True)
 print("left", len(list(loader)))
 """
     assert "left 6" in ranks.fork_ours(script, tmp_path, num_ranks=1)
+
+
+# --- schedulers that were not prepared ------------------------------------------------------------
+
+
+def _schedulers(optimizer):
+    """Each kind, on the optimizer that `prepare` gave."""
+    lr = torch.optim.lr_scheduler
+    return {
+        "lambda": lambda: lr.LambdaLR(optimizer, lambda step: 1 / (step + 1)),
+        "plateau": lambda: lr.ReduceLROnPlateau(optimizer, factor=0.5, patience=0),
+        "sequential": lambda: lr.SequentialLR(
+            optimizer,
+            [lr.LinearLR(optimizer, 0.1, total_iters=2), lr.ExponentialLR(optimizer, 0.9)],
+            milestones=[2],
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["lambda", "plateau", "sequential"])
+@pytest.mark.parametrize("is_raw", [False, True], ids=["prepared", "raw"])
+def test_a_scheduler_of_a_prepared_optimizer_is_saved(make, kind, is_raw, recwarn):
+    def begun():
+        accelerator, model, optimizer = make()
+        driven = optimizer.optimizer if is_raw else optimizer
+        return accelerator, model, optimizer, _schedulers(driven)[kind]()
+
+    def run(accelerator, model, optimizer, scheduler, num_steps):
+        rates = []
+        for _ in range(num_steps):
+            step(accelerator, model, optimizer)
+            scheduler.step(*([1.0] if kind == "plateau" else []))
+            rates.append(optimizer.param_groups[0]["lr"])
+        return rates
+
+    first = begun()
+    run(*first, 3)
+    first[0].save_state("x")
+    names = json.loads(open("x/checkpoint.json").read())["state"]
+    assert [name for name in names if name.startswith("scheduler")] == ["scheduler"]
+    expected = run(*first, 4)
+    again = begun()
+    again[0].load_state("x")
+    assert run(*again, 4) == expected
+    assert not [w for w in recwarn if "load_state" in str(w.message)]
+
+
+def test_a_prepared_scheduler_is_saved_once(make):
+    accelerator, _, optimizer = make()
+    made = _schedulers(optimizer)
+    unprepared, prepared = made["lambda"](), made["sequential"]()
+    accelerator.prepare(prepared)
+    unprepared.last_epoch = 7
+    accelerator.save_state("x")
+    states = json.loads(open("x/checkpoint.json").read())["state"]
+    schedulers = {name: s for name, s in states.items() if name.startswith("scheduler")}
+    assert {name: s["torch_class"] for name, s in schedulers.items()} == {
+        "scheduler": "SequentialLR",
+        "scheduler_1": "LambdaLR",
+    }
+    # One that is gone is not saved.
+    del unprepared
+    accelerator.save_state("y")
+    assert "scheduler_1" not in json.loads(open("y/checkpoint.json").read())["state"]
+
+
+def test_a_checkpoint_or_a_run_may_lack_an_unprepared_scheduler(make):
+    accelerator, *_ = make()
+    accelerator.save_state("without")
+    accelerator, _, optimizer = make()
+    scheduler = _schedulers(optimizer)["lambda"]()
+    with pytest.warns(UserWarning, match="has no state for 'scheduler', which was not passed"):
+        accelerator.load_state("without")
+    scheduler.last_epoch = 3
+    accelerator.save_state("with")
+    del scheduler
+    accelerator, *_ = make()
+    with pytest.warns(UserWarning, match="has the state of 'scheduler', which this run lacks"):
+        accelerator.load_state("with")
+    # Prepared here, or there.
+    accelerator, _, optimizer = make()
+    scheduler = accelerator.prepare(_schedulers(optimizer)["lambda"]())
+    accelerator.load_state("with")
+    assert scheduler.scheduler.last_epoch == 3

@@ -78,7 +78,7 @@ if told.get("custom"):
 if told.get("load"):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        accelerator.load_state(told["load"])
+        accelerator.load_state(told["load"], restore_loaders=True)
     for warning in caught:
         print("warning", warning.message)
     print("lr", scheduler.get_last_lr(), "scaler", json.dumps(scaler.state_dict(), sort_keys=True))

@@ -46,7 +46,8 @@ scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=100
 loader = DataLoader(Data(), batch_size=3, shuffle=True, num_workers=told["workers"])
 model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
 if begin:
-    accelerator.load_state(f"{told['folder']}/step_{begin}")
+    restores = None if told["skip"] else True
+    accelerator.load_state(f"{told['folder']}/step_{begin}", restore_loaders=restores)
 losses = []
 num_steps = begin
 for epoch in range(begin // len(loader), 3):
@@ -147,13 +148,13 @@ accelerator = Accelerator(
 loader = DataLoader(TensorDataset(torch.arange(30)), batch_size=3, shuffle=True)
 loader = accelerator.prepare(loader)
 if told["resume"]:
-    accelerator.load_state("begun")
+    accelerator.load_state("begun", restore_loaders=True)
 seen = []
 for number, (samples,) in enumerate(loader):
-    seen += samples.tolist()
-    if not told["resume"] and number == 1:
-        accelerator.save_state("begun")
+    if not told["resume"] and number == 2:
+        accelerator.save_state("begun")  # Before the third batch is used.
         break
+    seen += samples.tolist()
 print("\\nSEEN", json.dumps(seen))
 """
 
@@ -169,3 +170,116 @@ def test_another_number_of_processes_sees_each_sample_once(tmp_path, seedable):
         assert len(lines) == num_processes
         seen += [sample for line in lines for sample in json.loads(line.partition("SEEN ")[2])]
     assert sorted(seen) == list(range(30))
+
+
+# The loop of the original's examples/complete_nlp_example.py, with the parts that decide on
+# batches: a checkpoint after each of `save` steps, and the way in which it resumes.
+EXAMPLE = """
+import json, sys
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader, TensorDataset
+
+told = json.loads(sys.argv[1])
+accelerator = Accelerator(
+    cpu=True,
+    gradient_accumulation_steps=2,
+    dataloader_config=DataLoaderConfiguration(use_seedable_sampler=told["seedable"]),
+)
+set_seed(42)
+train_dataloader = DataLoader(TensorDataset(torch.arange(24)), batch_size=2, shuffle=True)
+eval_dataloader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2)
+model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.1), torch.nn.Linear(4, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
+model, optimizer, train_dataloader, eval_dataloader, lr_scheduler = accelerator.prepare(
+    model, optimizer, train_dataloader, eval_dataloader, lr_scheduler
+)
+overall_step = 0
+starting_epoch = 0
+resume_step = None
+if told["resume"] is not None:
+    accelerator.load_state(f"{told['folder']}/step_{told['resume']}")
+    resume_step = told["resume"]
+    starting_epoch = resume_step // len(train_dataloader)
+    resume_step -= starting_epoch * len(train_dataloader)
+seen = []
+for epoch in range(starting_epoch, 2):
+    model.train()
+    active_dataloader = train_dataloader
+    num_passed = 0
+    if told["resume"] is not None and epoch == starting_epoch:
+        overall_step += starting_epoch * len(train_dataloader)
+        if told["way"] == "skip_first_batches":
+            active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_step)
+            overall_step += resume_step
+        else:
+            num_passed = resume_step
+    for step, (batch,) in enumerate(active_dataloader):
+        if step < num_passed:
+            overall_step += 1
+            continue
+        with accelerator.accumulate(model):
+            loss = model(batch[:, None] / 24.0).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            lr_scheduler.step()
+            optimizer.zero_grad()
+        seen.append(batch.tolist())
+        overall_step += 1
+        if overall_step in told["save"]:
+            accelerator.save_state(f"{told['folder']}/step_{overall_step}")
+    model.eval()
+    for (batch,) in eval_dataloader:
+        accelerator.gather_for_metrics(model(batch[:, None] / 24.0))
+        if told["resume"] is None:
+            break
+print("\\nSEEN", json.dumps({"rank": accelerator.process_index, "seen": seen}))
+"""
+
+
+def _example(fork, folder: Path, num_processes: int, **told) -> list[list]:
+    told = {"folder": str(folder / "checkpoints"), "resume": None, "save": [], "way": "", **told}
+    out = fork(EXAMPLE, folder, json.dumps(told), num_ranks=num_processes)
+    found = [json.loads(line.partition("SEEN ")[2]) for line in out.splitlines() if "SEEN" in line]
+    assert len(found) == num_processes
+    return [answer["seen"] for answer in sorted(found, key=lambda answer: answer["rank"])]
+
+
+def _examples():
+    whole = [
+        (num_processes, seedable, way, list(range(1, 24 // num_processes)))
+        for num_processes in (1, 2)
+        for seedable in (False, True)
+        for way in ("skip_first_batches", "continue")
+    ]
+    small = [
+        (1, False, "continue", [5, 12]),
+        (2, False, "skip_first_batches", [3, 6, 7]),
+        (2, True, "continue", [4]),
+    ]
+    return tiers.cases(whole + small, small=small)
+
+
+@pytest.mark.parametrize("num_processes, seedable, way, steps", _examples())
+def test_the_originals_way_to_resume_sees_the_samples_of_a_whole_run(
+    tmp_path, num_processes, seedable, way, steps
+):
+    common = {"seedable": seedable, "way": way}
+    whole = _example(ranks.fork_ours, tmp_path, num_processes, save=steps, **common)
+    assert [len(seen) for seen in whole] == [24 // num_processes] * num_processes
+    for step in steps:
+        rest = _example(ranks.fork_ours, tmp_path, num_processes, resume=step, **common)
+        assert rest == [seen[step:] for seen in whole], f"resumed after step {step}"
+
+
+def test_the_originals_way_to_resume_sees_as_many_batches_as_there(tmp_path):
+    common = {"seedable": True, "way": "continue"}
+    counts = []
+    for name, fork in (("ours", ranks.fork_ours), ("original", ranks.fork_original)):
+        (tmp_path / name).mkdir()
+        _example(fork, tmp_path / name, 2, save=[5], **common)
+        rest = _example(fork, tmp_path / name, 2, resume=5, **common)
+        counts.append([len(seen) for seen in rest])
+    assert counts[0] == counts[1] == [7, 7]

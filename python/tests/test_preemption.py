@@ -37,7 +37,7 @@ steps = Steps()
 accelerator.register_for_checkpointing(steps)
 is_again = os.path.exists("run/checkpoints")
 if is_again:
-    accelerator.load_state("latest")
+    accelerator.load_state("latest", restore_loaders=True)
 else:
     accelerator.should_stop()
 while steps.done < 12:

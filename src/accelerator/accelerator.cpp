@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <string_view>
 
 #include "accelerate/detail/needs_process_group.h"
 #include "accelerate/error.h"
@@ -38,7 +39,56 @@ struct Accelerator::State {
   std::shared_ptr<RunTrackers> trackers =
       std::make_shared<RunTrackers>(Trackers());
   bool has_warned_of_repeats = false;
+  bool has_warned_of_schedulers = false;
+
+  void warn_of_torch_schedulers();
 };
+
+void Accelerator::State::warn_of_torch_schedulers() {
+  if (has_warned_of_schedulers || !processes.is_main_process()) {
+    return;
+  }
+  for (const auto& [optimizer, step] : optimizers->entries) {
+    const auto living = step.lock();
+    has_warned_of_schedulers |= living && living->has_unsaved_schedule();
+  }
+  if (has_warned_of_schedulers) {
+    std::cerr << "[save_state] The learning rate of an optimizer has changed, "
+                 "but no scheduler of it is saved: torch::optim's schedulers "
+                 "have no state to save. Use accelerate::Scheduler "
+                 "(schedulers.h) to resume a schedule.\n";
+  }
+}
+
+namespace {
+
+constexpr std::string_view kLoader = "loader";
+
+/// Where the next loop over each loader starts, in one line.
+std::string positions(const StateRegistry& registry) {
+  std::string line;
+  for (const auto& [name, object] : registry.objects()) {
+    if (name != kLoader && !name.starts_with(str_cat(kLoader, '_'))) {
+      continue;
+    }
+    const auto state = object->state_dict();
+    if (!state.contains("epoch") || !state.contains("num_done")) {
+      continue; // An object of the program with such a name.
+    }
+    const auto num_done = state.get<int64_t>("num_done");
+    line += str_cat(
+        line.empty() ? "" : "; ",
+        name,
+        num_done == 0 ? " starts epoch " : " resumes epoch ",
+        state.get<int64_t>("epoch"));
+    if (num_done > 0) {
+      line += str_cat(" after ", num_done, ' ', state.get<std::string>("unit"));
+    }
+  }
+  return line;
+}
+
+} // namespace
 
 Accelerator::Accelerator(AcceleratorOptions options)
     : state_(std::make_unique<State>(std::move(options))) {
@@ -133,6 +183,7 @@ std::filesystem::path Accelerator::save_state(
     with.total_limit = run.options().checkpoints.total_limit;
     target = run.next_checkpoint();
   }
+  state_->warn_of_torch_schedulers();
   run.save_state(target, with);
   state_->trackers->trackers().mark("checkpoint");
   return target;
@@ -207,6 +258,10 @@ void Accelerator::load_state(const std::filesystem::path& folder) {
   const auto found = state_->run.find_checkpoint(folder, say);
   for (const auto& line : state_->run.load_state(found)) {
     say(line);
+  }
+  const auto loaders = positions(state());
+  if (!loaders.empty() && is_main_process()) {
+    say("[load_state] " + loaders);
   }
 }
 

@@ -63,7 +63,12 @@ void check(const DataLoaderOptions& options, bool is_stream) {
 
 /// Shared by the copies of a loader.
 struct AnyDataLoader::State final : Stateful {
+  /// For checkpoints: the position of a loop that is still open, behind the
+  /// last batch that was trained on.
   StateDict state_dict() const override;
+  /// Behind the last batch that was handed out.
+  StateDict handed_out() const;
+  StateDict state_at(int64_t epoch, int64_t num_done) const;
   void check_state_dict(const StateDict& state) const override;
   void load_state_dict(const StateDict& state) override;
 
@@ -84,6 +89,15 @@ struct AnyDataLoader::State final : Stateful {
   const void* running = nullptr;
   int64_t epoch = 0;
   int64_t num_done = 0;
+  /// False once the loop was left early.
+  bool is_open = false;
+  /// While a batch is in hand: `num_done` before it, and how many backwards
+  /// had run when it was handed out.
+  struct Hand {
+    int64_t num_done_before = 0;
+    int64_t total_backwards = 0;
+  };
+  std::optional<Hand> in_hand;
 
   detail::EpochPlan plan(int64_t epoch, int64_t num_done) const {
     return {
@@ -150,16 +164,20 @@ std::unique_ptr<BatchStream> make_stream(
 
 class Cursor final : public BatchCursor {
  public:
-  using HandedOut = std::function<void(bool is_end)>;
+  enum class Event { kHandedOut, kFailed, kEnd, kLeft };
+  using Listener = std::function<void(Event event)>;
 
   Cursor(
       std::unique_ptr<BatchStream> stream,
       std::shared_ptr<StepState::Feed> feed)
       : stream_(std::move(stream)), feed_(std::move(feed)) {}
-
-  void set_listener(HandedOut handed_out) {
-    handed_out_ = std::move(handed_out);
+  ~Cursor() override {
+    if (listener_) {
+      listener_(Event::kLeft);
+    }
   }
+
+  void set_listener(Listener listener) { listener_ = std::move(listener); }
   void advance() override {
     // Before the next is made, so that one batch less is alive.
     batch_.reset();
@@ -169,10 +187,10 @@ class Cursor final : public BatchCursor {
       item = stream_->next();
     } catch (...) {
       // The loop may go on behind it: the batch counts as passed.
-      handed_out_(false);
+      listener_(Event::kFailed);
       throw;
     }
-    handed_out_(!item);
+    listener_(item ? Event::kHandedOut : Event::kEnd);
     if (!item) {
       feed_.reset();
       return;
@@ -187,7 +205,7 @@ class Cursor final : public BatchCursor {
  private:
   std::unique_ptr<BatchStream> stream_;
   std::shared_ptr<StepState::Feed> feed_;
-  HandedOut handed_out_;
+  Listener listener_;
   Any batch_;
 };
 
@@ -297,19 +315,34 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   state.running = cursor.get();
   state.epoch = epoch;
   state.num_done = first;
+  state.is_open = true;
+  state.in_hand.reset();
   // Weak: threads on the shelf end with the loader, not with its last loop.
+  using Event = detail::Cursor::Event;
   cursor->set_listener([weak = std::weak_ptr<State>(state_),
                         self = cursor.get(),
                         num_units,
-                        per_round](bool is_end) {
+                        per_round](Event event) {
     const auto state = weak.lock();
     if (!state || state->running != self) {
       return;
     }
-    if (is_end) {
-      state->running = nullptr;
-    } else {
-      state->num_done = advanced(state->num_done, per_round, num_units);
+    state->in_hand.reset();
+    switch (event) {
+      case Event::kHandedOut:
+        if (const auto& step = state->place.step_state) {
+          state->in_hand = {state->num_done, step->total_backwards()};
+        }
+        [[fallthrough]];
+      case Event::kFailed:
+        state->num_done = advanced(state->num_done, per_round, num_units);
+        break;
+      case Event::kEnd:
+        state->running = nullptr;
+        break;
+      case Event::kLeft:
+        state->is_open = false;
+        break;
     }
   });
   cursor->advance();
@@ -364,10 +397,24 @@ bool AnyDataLoader::is_prepared() const {
 }
 
 StateDict AnyDataLoader::State::state_dict() const {
+  if (running == nullptr || !is_open) {
+    return state_at(next_epoch, next_num_done);
+  }
+  const bool is_unused = in_hand && place.step_state->total_backwards() ==
+                                        in_hand->total_backwards;
+  return state_at(epoch, is_unused ? in_hand->num_done_before : num_done);
+}
+
+StateDict AnyDataLoader::State::handed_out() const {
+  return running != nullptr ? state_at(epoch, num_done)
+                            : state_at(next_epoch, next_num_done);
+}
+
+StateDict AnyDataLoader::State::state_at(int64_t epoch, int64_t num_done)
+    const {
   StateDict dict;
-  const bool is_running = running != nullptr;
-  dict.set("epoch", is_running ? epoch : next_epoch);
-  dict.set("num_done", is_running ? num_done : next_num_done);
+  dict.set("epoch", epoch);
+  dict.set("num_done", num_done);
   dict.set("unit", unit());
   dict.set("seed", static_cast<int64_t>(seed));
   dict.set("shuffle", options.shuffle);
@@ -436,7 +483,7 @@ void AnyDataLoader::State::load_state_dict(const StateDict& dict) {
 }
 
 StateDict AnyDataLoader::state_dict() const {
-  return state_->state_dict();
+  return state_->handed_out();
 }
 void AnyDataLoader::load_state_dict(const StateDict& state) {
   state_->load_state_dict(state);

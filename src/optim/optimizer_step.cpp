@@ -42,16 +42,36 @@ bool is_counter(const SliceEntry& entry) {
 OptimizerStep::OptimizerStep(
     std::unique_ptr<OptimizerAdapter> optimizer,
     std::shared_ptr<StepState> step_state,
-    std::shared_ptr<GradScaler> scaler)
+    std::shared_ptr<GradScaler> scaler,
+    std::weak_ptr<StateRegistry> registry)
     : optimizer_(std::move(optimizer)),
       step_state_(std::move(step_state)),
-      scaler_(std::move(scaler)) {}
+      scaler_(std::move(scaler)),
+      registry_(std::move(registry)) {}
 
 OptimizerStep::~OptimizerStep() {
   // Another optimizer may come to live at the same address.
   if (scaler_) {
     scaler_->forget(this);
   }
+}
+
+void OptimizerStep::add_scheduler(const std::shared_ptr<Stateful>& scheduler) {
+  has_scheduler_ = true;
+  if (const auto registry = registry_.lock()) {
+    registry->add_optional("scheduler", scheduler);
+  }
+}
+
+void OptimizerStep::note_lent() {
+  if (lent_rates_.empty()) {
+    lent_rates_ = optimizer_->learning_rates();
+  }
+}
+
+bool OptimizerStep::has_unsaved_schedule() {
+  return !has_scheduler_ && !lent_rates_.empty() &&
+         lent_rates_ != optimizer_->learning_rates();
 }
 
 void OptimizerStep::wire(

@@ -14,6 +14,7 @@
 #include "accelerate/export.h"
 #include "accelerate/grad_scaler.h"
 #include "accelerate/optimizer_state.h"
+#include "accelerate/state_registry.h"
 #include "accelerate/stateful.h"
 #include "parallel/engine.h"
 #include "state/step_state.h"
@@ -73,11 +74,12 @@ class ACCELERATE_API OptimizerAdapter {
 /// Decides whether a call of `step` updates weights.
 class ACCELERATE_API OptimizerStep : public Stateful {
  public:
-  /// `scaler` may be empty.
+  /// `scaler` may be empty. Schedulers join `registry`.
   OptimizerStep(
       std::unique_ptr<OptimizerAdapter> optimizer,
       std::shared_ptr<StepState> step_state,
-      std::shared_ptr<GradScaler> scaler);
+      std::shared_ptr<GradScaler> scaler,
+      std::weak_ptr<StateRegistry> registry = {});
   ~OptimizerStep() override;
   OptimizerStep(const OptimizerStep&) = delete;
   OptimizerStep& operator=(const OptimizerStep&) = delete;
@@ -110,6 +112,16 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   /// Whether gradients are scaled, which those of a closure would stay.
   bool has_scaler() const { return scaler_ != nullptr; }
   OptimizerAdapter& optimizer() { return *optimizer_; }
+
+  /// Saves the state of a scheduler that sets the rates of this optimizer, also
+  /// if it is never prepared.
+  void add_scheduler(const std::shared_ptr<Stateful>& scheduler);
+  /// The optimizer itself was handed out, so that a scheduler of torch may set
+  /// its rates.
+  void note_lent();
+  /// Whether rates have changed since then, without a scheduler whose state is
+  /// saved.
+  bool has_unsaved_schedule();
 
   /// For steps that are recorded: brings the rates of the groups to where these
   /// read them.
@@ -159,6 +171,10 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   std::unique_ptr<OptimizerAdapter> optimizer_;
   std::shared_ptr<StepState> step_state_;
   std::shared_ptr<GradScaler> scaler_;
+  std::weak_ptr<StateRegistry> registry_;
+  bool has_scheduler_ = false;
+  /// Rates when the optimizer was lent; empty if it was not.
+  std::vector<double> lent_rates_;
   std::vector<Part> parts_;
   /// Of the parts, each once.
   std::vector<std::weak_ptr<ParallelEngine>> engines_;

@@ -9,6 +9,11 @@ PreparedOptimizer::PreparedOptimizer(
     std::shared_ptr<OptimizerStep> step)
     : optimizer_(&optimizer), step_(std::move(step)) {}
 
+PreparedOptimizer::operator torch::optim::Optimizer&() {
+  step_->note_lent();
+  return *optimizer_;
+}
+
 void PreparedOptimizer::step() {
   step_->step();
 }

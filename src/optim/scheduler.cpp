@@ -155,6 +155,9 @@ Scheduler::Scheduler(
   Rates rates = state_->rates();
   state_->rule->start(rates);
   state_->apply(rates);
+  if (state_->prepared) {
+    state_->prepared->shared_step()->add_scheduler(state_);
+  }
 }
 
 void Scheduler::step() {
@@ -249,6 +252,9 @@ void Scheduler::prepare(
     SchedulerStepping stepping,
     int num_processes) {
   if (!state_->prepared) {
+    if (const auto followed = prepared->find(state_->optimizer)) {
+      followed->add_scheduler(state_);
+    }
     state_->registry = std::move(prepared);
   }
   state_->stepping = stepping;

@@ -28,6 +28,8 @@ namespace fs = std::filesystem;
 constexpr const char* kCheckpoints = "checkpoints";
 constexpr const char* kSaveState = "save_state";
 constexpr const char* kLoadState = "load_state";
+/// Marks the state of an object that a run may lack when it loads.
+constexpr const char* kIsOptional = "is_optional";
 
 int64_t milliseconds_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -180,6 +182,9 @@ void TrainingRun::begin_save(
         object->state_dict(),
         state_->scope_of(name) == StateScope::kPerRank,
         model ? model->model.tied : std::map<std::string, std::string>()};
+    if (state_->is_optional(name)) {
+      saved.state.set(kIsOptional, true);
+    }
     if (with.asynchronous) {
       const bool is_all_ours = save.writer || saved.is_per_rank;
       saved.state = copied(saved.state, is_all_ours, *host_copies_);
@@ -315,6 +320,9 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
       kept.insert(name);
     }
   }
+  for (auto& line : leave_optional(folder, states, kept)) {
+    warnings.push_back(std::move(line));
+  }
   if (!states.contains(kTrackersState)) {
     kept.insert(kTrackersState);
   } else if (!is_tracked) {
@@ -324,6 +332,42 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
     warnings.push_back(std::move(*line));
   }
   return loaded;
+}
+
+std::vector<std::string> TrainingRun::leave_optional(
+    const fs::path& folder,
+    StatesByName& states,
+    std::set<std::string>& kept) const {
+  std::vector<std::string> warnings;
+  std::set<std::string> living;
+  for (const auto& [name, object] : state_->objects()) {
+    living.insert(name);
+    if (!states.contains(name) && !kept.contains(name) &&
+        state_->is_optional(name)) {
+      kept.insert(name);
+      warnings.push_back(str_cat(
+          "[load_state] '",
+          folder.string(),
+          "' has no state for '",
+          name,
+          "', which was not passed to prepare: it stays as it is"));
+    }
+  }
+  std::erase_if(states, [&](const auto& entry) {
+    const auto& [name, state] = entry;
+    if (living.contains(name) || !state.contains(kIsOptional)) {
+      return false;
+    }
+    warnings.push_back(str_cat(
+        "[load_state] '",
+        folder.string(),
+        "' has the state of '",
+        name,
+        "', which this run lacks: it is not restored. Build the scheduler "
+        "before load_state"));
+    return true;
+  });
+  return warnings;
 }
 
 std::vector<std::string> TrainingRun::add_own_part(

@@ -334,7 +334,7 @@ std::shared_ptr<OptimizerStep> TrainingRun::prepare_optimizer(
     std::unique_ptr<OptimizerAdapter> optimizer) {
   std::erase_if(optimizers_, [](const auto& entry) { return entry.expired(); });
   auto step = std::make_shared<OptimizerStep>(
-      std::move(optimizer), step_state_, scaler_);
+      std::move(optimizer), step_state_, scaler_, state_);
   optimizers_.push_back(step);
   state_->add("optimizer", step);
   return step;
@@ -851,6 +851,7 @@ void TrainingRun::repeat(const RunTrace& trace) {
   step_state_->set_counts(
       {counts.num_forwards + trace.counts.num_forwards,
        counts.num_backwards + trace.counts.num_backwards});
+  step_state_->note_replayed_backwards(trace.num_backwards);
   accumulation_->note_backwards(
       trace.num_backwards, step_state_->sync_gradients());
   progress_->num_backwards += trace.num_backwards;

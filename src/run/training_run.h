@@ -286,6 +286,12 @@ class ACCELERATE_API TrainingRun {
   LoadedState read_own_state(
       const std::filesystem::path& folder,
       const std::set<std::string>& without) const;
+  /// Leaves out optional objects that only the run or only the checkpoint has;
+  /// returns a warning for each.
+  std::vector<std::string> leave_optional(
+      const std::filesystem::path& folder,
+      StatesByName& states,
+      std::set<std::string>& kept) const;
   /// Adds what this rank has for itself, or what ranks of another number had;
   /// returns what the user should see.
   std::vector<std::string> add_own_part(

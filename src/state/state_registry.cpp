@@ -22,6 +22,32 @@ std::string listed(const std::set<std::string>& names) {
   return text;
 }
 
+using Named = std::vector<std::pair<std::string, std::shared_ptr<Stateful>>>;
+
+/// Null if the object is not among them.
+const std::string* find(const Named& living, const Stateful& object) {
+  for (const auto& [name, known] : living) {
+    if (known.get() == &object) {
+      return &name;
+    }
+  }
+  return nullptr;
+}
+
+/// `kind`, or `kind_1`, `kind_2` and so on if living objects have those names.
+std::string free_name(const Named& living, const std::string& kind) {
+  const auto is_taken = [&](const std::string& name) {
+    return std::any_of(living.begin(), living.end(), [&](const auto& entry) {
+      return entry.first == name;
+    });
+  };
+  std::string name = kind;
+  for (int i = 1; is_taken(name); ++i) {
+    name = str_cat(kind, '_', i);
+  }
+  return name;
+}
+
 } // namespace
 
 Stateful::~Stateful() = default;
@@ -45,26 +71,39 @@ std::string StateRegistry::add(
         kind,
         "', expected one with letters and without dots, which part names"));
   }
-  if (auto known = name_of(*object); !known.empty()) {
-    return known;
+  const auto known = added();
+  if (const auto* found = find(known, *object)) {
+    return *found;
   }
   std::erase_if(entries_, [](const Entry& e) { return e.object.expired(); });
-  const auto is_taken = [&](const std::string& name) {
-    return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& e) {
-      return e.name == name;
-    });
-  };
-  std::string name = kind;
-  for (int i = 1; is_taken(name); ++i) {
-    name = str_cat(kind, '_', i);
-  }
+  std::erase_if(
+      optional_, [&](const Optional& o) { return o.object.lock() == object; });
+  auto name = free_name(known, kind);
   entries_.push_back({name, object, scope});
   return name;
 }
 
-std::vector<std::pair<std::string, std::shared_ptr<Stateful>>>
-StateRegistry::objects() const {
-  std::vector<std::pair<std::string, std::shared_ptr<Stateful>>> living;
+std::string StateRegistry::add_optional(
+    const std::string& kind,
+    const std::shared_ptr<Stateful>& object) {
+  std::erase_if(
+      optional_, [](const Optional& o) { return o.object.expired(); });
+  if (name_of(*object).empty()) {
+    optional_.push_back({kind, object});
+  }
+  return name_of(*object);
+}
+
+bool StateRegistry::is_optional(const std::string& name) const {
+  const auto living = objects();
+  return std::any_of(
+      living.begin() + static_cast<std::ptrdiff_t>(added().size()),
+      living.end(),
+      [&](const auto& entry) { return entry.first == name; });
+}
+
+StateRegistry::Named StateRegistry::added() const {
+  Named living;
   for (const auto& entry : entries_) {
     if (auto object = entry.object.lock()) {
       living.emplace_back(entry.name, std::move(object));
@@ -73,13 +112,22 @@ StateRegistry::objects() const {
   return living;
 }
 
-std::string StateRegistry::name_of(const Stateful& object) const {
-  for (const auto& [name, known] : objects()) {
-    if (known.get() == &object) {
-      return name;
+std::vector<std::pair<std::string, std::shared_ptr<Stateful>>>
+StateRegistry::objects() const {
+  Named living = added();
+  for (const auto& entry : optional_) {
+    if (auto object = entry.object.lock()) {
+      auto name = free_name(living, entry.kind);
+      living.emplace_back(std::move(name), std::move(object));
     }
   }
-  return {};
+  return living;
+}
+
+std::string StateRegistry::name_of(const Stateful& object) const {
+  const auto living = objects();
+  const auto* found = find(living, object);
+  return found != nullptr ? *found : std::string();
 }
 
 StateScope StateRegistry::scope_of(const std::string& name) const {

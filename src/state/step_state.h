@@ -78,7 +78,10 @@ class ACCELERATE_API StepState {
   /// for yet.
   bool has_forward() const { return num_forwards_ > 0; }
   void note_forward() { ++num_forwards_; }
-  void note_backward() { ++num_backwards_; }
+  void note_backward() {
+    ++num_backwards_;
+    ++total_backwards_;
+  }
   /// How many of each are under way.
   struct Counts {
     int64_t num_forwards = 0;
@@ -89,6 +92,10 @@ class ACCELERATE_API StepState {
     num_forwards_ = std::max<int64_t>(0, counts.num_forwards);
     num_backwards_ = std::max<int64_t>(0, counts.num_backwards);
   }
+  /// Backwards since the process started, replayed ones included. Loading state
+  /// does not change it.
+  int64_t total_backwards() const { return total_backwards_; }
+  void note_replayed_backwards(int64_t count) { total_backwards_ += count; }
 
   /// Whether the step under way is recorded: what the host does in it happens
   /// once, what the device does at every replay.
@@ -111,6 +118,7 @@ class ACCELERATE_API StepState {
   bool sync_gradients_ = true;
   int64_t num_forwards_ = 0;
   int64_t num_backwards_ = 0;
+  int64_t total_backwards_ = 0;
   bool is_captured_ = false;
   bool keeps_gradients_ = false;
 };

@@ -60,8 +60,7 @@ std::string train_and_save(const AcceleratorOptions& options) {
   Training training(options, false, 0.3);
   // Dropout differs between ranks.
   torch::manual_seed(2 + training.accelerator.process_index());
-  training.run(std::stoll(getenv(kStop)));
-  training.accelerator.save_state(getenv(kFolder));
+  training.run_and_save(std::stoll(getenv(kStop)), getenv(kFolder));
   return "saved";
 }
 /// The run goes on while the checkpoint is written, and ends at once.
@@ -70,8 +69,7 @@ std::string train_and_save_beside(const AcceleratorOptions& options) {
   Training training(options, false, 0.3);
   torch::manual_seed(2 + training.accelerator.process_index());
   const auto stop = std::stoll(getenv(kStop));
-  training.run(stop);
-  training.accelerator.save_state(getenv(kFolder), {.asynchronous = true});
+  training.run_and_save(stop, getenv(kFolder), {.asynchronous = true});
   training.run(stop + 4);
   return "saved";
 }
@@ -585,13 +583,233 @@ TEST(Checkpoint, IsLoadedByAnotherNumberOfRanks) {
   const auto checkpoint = folder.path() / "state";
   run_ranks(2, [&](ProcessGroup group) {
     Training training(group, false);
-    training.run(6);
-    training.accelerator.save_state(checkpoint);
+    training.run_and_save(6, checkpoint);
   });
   Training alone(ProcessGroup(), false);
   alone.accelerator.load_state(checkpoint);
   EXPECT_EQ(alone.counter->seen, 6);
   alone.run(10);
+}
+
+/// Batches of two of ten samples, in order.
+auto ten() {
+  return DataLoader(TensorDataset({torch::arange(10)}), {.batch_size = 2});
+}
+
+/// A run with a model, and a loader that is prepared.
+struct WithLoader {
+  explicit WithLoader(DataLoader<TensorDataset> data = ten())
+      : accelerator({.cpu = true}),
+        model(1, 1),
+        net(accelerator.prepare(model.ptr())),
+        loader(accelerator.prepare(data)) {}
+  void backward() { accelerator.backward(net(torch::ones({1, 1})).sum()); }
+
+  Accelerator accelerator;
+  torch::nn::Linear model;
+  PreparedModel<torch::nn::LinearImpl> net;
+  DataLoader<TensorDataset> loader;
+};
+
+/// The samples that the next loop gives after the checkpoint was loaded.
+std::vector<int64_t> rest_of(
+    const fs::path& checkpoint,
+    DataLoader<TensorDataset> data = ten()) {
+  WithLoader run(std::move(data));
+  run.accelerator.load_state(checkpoint);
+  std::vector<int64_t> samples;
+  for (auto& batch : run.loader) {
+    for (int64_t i = 0; i < batch[0].numel(); ++i) {
+      samples.push_back(batch[0][i].item<int64_t>());
+    }
+  }
+  return samples;
+}
+
+TEST(LoaderOfACheckpoint, CountsBatchInHandOnceBackwardWasCalled) {
+  const TempDir folder;
+  for (const int num_workers : {0, 2}) {
+    const auto data = [&] {
+      return DataLoader(
+          TensorDataset({torch::arange(10)}),
+          {.batch_size = 2, .num_workers = num_workers});
+    };
+    WithLoader run(data());
+    int number = 0;
+    for ([[maybe_unused]] auto& batch : run.loader) {
+      if (++number == 3) {
+        run.accelerator.save_state(folder.path() / "top");
+      }
+      run.backward();
+      if (number == 3) {
+        run.accelerator.save_state(folder.path() / "bottom");
+        // What was handed out counts where a loader is asked itself.
+        EXPECT_EQ(run.loader.state_dict().get<int64_t>("num_done"), 6);
+      }
+    }
+    EXPECT_THAT(
+        rest_of(folder.path() / "top", data()), ElementsAre(4, 5, 6, 7, 8, 9));
+    EXPECT_THAT(
+        rest_of(folder.path() / "bottom", data()), ElementsAre(6, 7, 8, 9));
+  }
+}
+
+TEST(LoaderOfACheckpoint, StartsNextEpochIfItsLoopWasLeft) {
+  const TempDir folder;
+  const auto all = ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
+  WithLoader run;
+  for ([[maybe_unused]] auto& batch : run.loader) {
+    run.backward();
+    break;
+  }
+  run.accelerator.save_state(folder.path() / "break");
+  EXPECT_THAT(rest_of(folder.path() / "break"), all);
+  // One batch, of an iterator that is gone, and of one that is not.
+  { const auto first = run.loader.begin(); }
+  run.accelerator.save_state(folder.path() / "gone");
+  EXPECT_THAT(rest_of(folder.path() / "gone"), all);
+  auto open = run.loader.begin();
+  run.backward();
+  run.accelerator.save_state(folder.path() / "open");
+  EXPECT_THAT(
+      rest_of(folder.path() / "open"), ElementsAre(2, 3, 4, 5, 6, 7, 8, 9));
+  // An evaluation: nobody calls backward, and the loop comes to its end.
+  WithLoader evaluation;
+  for ([[maybe_unused]] auto& batch : evaluation.loader) {
+  }
+  evaluation.accelerator.save_state(folder.path() / "end");
+  EXPECT_THAT(rest_of(folder.path() / "end"), all);
+}
+
+TEST(LoaderOfACheckpoint, IsNamedWithItsPosition) {
+  const TempDir folder;
+  WithLoader run;
+  for ([[maybe_unused]] auto& batch : run.loader) {
+    run.backward();
+    run.accelerator.save_state(folder.path() / "state");
+    break;
+  }
+  WithLoader again;
+  ::testing::internal::CaptureStderr();
+  again.accelerator.load_state(folder.path() / "state");
+  EXPECT_EQ(
+      ::testing::internal::GetCapturedStderr(),
+      "[load_state] loader resumes epoch 0 after 2 samples\n");
+}
+
+TEST(Checkpoint, OfAnEarlierReleaseLoads) {
+  Training training({.cpu = true}, false, 0.0);
+  training.accelerator.load_state(
+      fs::path(TEST_REFERENCE_DIR) / "checkpoint" / "from_d5ba3cd" / "cpp");
+  EXPECT_EQ(training.counter->seen, 7);
+  EXPECT_EQ(training.loader.state_dict().get<int64_t>("num_done"), 14);
+  EXPECT_THAT(training.scheduler.last_lr(), ElementsAre(0.025));
+  training.run(9);
+}
+
+/// A model, its prepared optimizer, and a schedule that halves the rate.
+struct Scheduled {
+  explicit Scheduled(bool has_scheduler = true)
+      : accelerator({.cpu = true}),
+        model(1, 1),
+        sgd(model->parameters(), {.lr = 1}),
+        net(accelerator.prepare(model.ptr())),
+        opt(accelerator.prepare(sgd)) {
+    if (has_scheduler) {
+      scheduler.emplace(opt, ExponentialLR{.gamma = 0.5});
+    }
+  }
+  void step() {
+    accelerator.backward(net(torch::ones({1, 1})).sum());
+    opt.step();
+    scheduler->step();
+    opt.zero_grad();
+  }
+  std::string load(const fs::path& checkpoint) {
+    ::testing::internal::CaptureStderr();
+    accelerator.load_state(checkpoint);
+    return ::testing::internal::GetCapturedStderr();
+  }
+
+  Accelerator accelerator;
+  torch::nn::Linear model;
+  optim::SGD sgd;
+  PreparedModel<torch::nn::LinearImpl> net;
+  PreparedOptimizer opt;
+  std::optional<Scheduler> scheduler;
+};
+
+TEST(SchedulerOfACheckpoint, IsSavedWithoutPrepare) {
+  const TempDir folder;
+  Scheduled run;
+  run.step();
+  run.step();
+  run.accelerator.save_state(folder.path() / "with");
+  run.step();
+  Scheduled again;
+  EXPECT_EQ(again.load(folder.path() / "with"), "");
+  EXPECT_THAT(again.scheduler->last_lr(), ElementsAre(0.25));
+  again.step();
+  EXPECT_EQ(again.scheduler->last_lr(), run.scheduler->last_lr());
+  // The same state if it goes through prepare here.
+  Scheduled prepared;
+  prepared.accelerator.prepare(*prepared.scheduler);
+  EXPECT_EQ(prepared.load(folder.path() / "with"), "");
+  EXPECT_THAT(prepared.scheduler->last_lr(), ElementsAre(0.25));
+}
+
+TEST(SchedulerOfACheckpoint, IsSavedOnce) {
+  Scheduled run;
+  Scheduler other(run.opt, StepLR{.step_size = 2});
+  run.accelerator.prepare(other);
+  std::vector<std::string> names;
+  for (const auto& [name, object] : run.accelerator.state().objects()) {
+    if (name.starts_with("scheduler")) {
+      names.push_back(name);
+    }
+  }
+  EXPECT_THAT(names, ElementsAre("scheduler", "scheduler_1"));
+  // Those that were prepared have the names that they always had.
+  EXPECT_EQ(run.accelerator.state().name_of(*other.stateful()), "scheduler");
+  run.scheduler.reset();
+  EXPECT_FALSE(run.accelerator.state().is_optional("scheduler_1"));
+}
+
+TEST(SchedulerOfACheckpoint, MayBeMissingWithAWarning) {
+  const TempDir folder;
+  Scheduled without(false);
+  without.accelerator.save_state(folder.path() / "without");
+  Scheduled run;
+  EXPECT_THAT(
+      run.load(folder.path() / "without"),
+      HasSubstr("has no state for 'scheduler', which was not passed"));
+  run.step();
+  run.accelerator.save_state(folder.path() / "with");
+  EXPECT_THAT(
+      without.load(folder.path() / "with"),
+      HasSubstr("has the state of 'scheduler', which this run lacks"));
+  // One that was prepared must be there.
+  Scheduled prepared;
+  prepared.accelerator.prepare(*prepared.scheduler);
+  EXPECT_THAT(
+      [&] { prepared.accelerator.load_state(folder.path() / "without"); },
+      ThrowsMessage<UsageError>(HasSubstr("the state lacks 'scheduler'")));
+}
+
+TEST(SchedulerOfACheckpoint, OfTorchIsWarnedAbout) {
+  const TempDir folder;
+  Scheduled run(false);
+  torch::optim::StepLR scheduler(run.opt, 1, 0.5);
+  const auto saved = [&] {
+    ::testing::internal::CaptureStderr();
+    run.accelerator.save_state(folder.path() / "state");
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(saved(), "");
+  scheduler.step();
+  scheduler.step(); // The first leaves the rate as it is.
+  EXPECT_THAT(saved(), HasSubstr("torch::optim's schedulers have no state"));
+  EXPECT_EQ(saved(), "");
 }
 
 /// Windows of three micro-batches of one linear model, whose gradient is known.

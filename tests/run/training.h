@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include <filesystem>
+
 #include "accelerate/accelerate.h"
 #include "support/state.h"
 
@@ -99,6 +101,20 @@ struct Training {
         }
       }
     }
+  }
+
+  /// The same; saves in the loop, behind the last micro-batch.
+  void run_and_save(
+      int64_t end,
+      const std::filesystem::path& folder,
+      const SaveStateOptions& options = {}) {
+    after_micro_batch = [this, end, folder, options] {
+      if (counter->seen == end) {
+        accelerator.save_state(folder, options);
+      }
+    };
+    run(end);
+    after_micro_batch = nullptr;
   }
 
   Accelerator accelerator;
