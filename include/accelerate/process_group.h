@@ -18,7 +18,9 @@
 namespace accelerate {
 
 /// Reduced are fp32, fp64, bf16, fp16, whole numbers of 8, 32 and 64 bits,
-/// complex ones (sum and mean), and bool, whose sum is "or". Means are of
+/// complex ones (sum and mean), and bool, whose sum is "or". Sums of whole
+/// numbers wrap around as PyTorch's do: convert small types first. The maximum
+/// and minimum of NaN and a number are NaN. Means are of
 /// floating and complex numbers alone; those of bf16 and fp16 are added in fp32
 /// and rounded once. Anything else is a `UsageError`, on one rank too.
 enum class ReduceOp { kSum, kMean, kMax, kMin };

@@ -483,8 +483,11 @@ ProcessGroup::Work ProcessGroup::start_all_reduce(
     return {};
   }
   auto real = tensor.is_complex() ? as_real(tensor) : tensor;
-  const auto carried =
-      impl_->carried(is_reduced_wide(real, op) ? real.to(at::kFloat) : real);
+  const bool is_ordered = is_reduced_ordered(real, op);
+  const auto carried = impl_->carried(
+      is_ordered                  ? as_ordered(real, op)
+      : is_reduced_wide(real, op) ? real.to(at::kFloat)
+                                  : real);
   c10d::AllreduceOptions options;
   options.reduceOp = to_c10d(op, tensor.scalar_type());
   // The caller's tensor may be Python's: whoever drops it last needs the
@@ -495,9 +498,9 @@ ProcessGroup::Work ProcessGroup::start_all_reduce(
       "all_reduce",
       tensor,
       [&](auto& group) { return group.allreduce(tensors, options); },
-      [real, carried, op, size = world_size()]() mutable {
+      [real, carried, op, is_ordered, size = world_size()]() mutable {
         divide(carried, op, size);
-        take(real, carried);
+        take(real, is_ordered ? from_ordered(carried) : carried);
       });
 }
 
@@ -544,7 +547,10 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
   input = (input.is_complex() ? at::view_as_real(input) : input).flatten();
   // All ranks' pieces for this one, or their reduction, as rows.
   const bool by_exchange = impl_->sums_after_exchange(input.device().type());
-  if (!by_exchange && is_reduced_wide(input, op)) {
+  const bool is_ordered = !by_exchange && is_reduced_ordered(input, op);
+  if (is_ordered) {
+    input = as_ordered(input, op);
+  } else if (!by_exchange && is_reduced_wide(input, op)) {
     input = input.to(at::kFloat);
   }
   auto rows = at::empty(
@@ -562,8 +568,11 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
         options.reduceOp = to_c10d(op, input.scalar_type());
         return reduce_scatter_single(group, flat, input, options);
       },
-      [part, rows, input, op, size = world_size()]() mutable {
+      [part, rows, input, op, is_ordered, size = world_size()]() mutable {
         auto reduced = reduce_rows(rows, op);
+        if (is_ordered) {
+          reduced = from_ordered(reduced);
+        }
         divide(reduced, op, size);
         if (part.is_complex()) {
           reduced = at::view_as_complex(reduced.view({-1, 2}));

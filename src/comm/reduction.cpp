@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 namespace accelerate {
 
 c10d::ReduceOp to_c10d(ReduceOp op, at::ScalarType dtype) {
@@ -23,6 +25,43 @@ c10d::ReduceOp to_c10d(ReduceOp op, at::ScalarType dtype) {
 bool is_reduced_wide(const at::Tensor& tensor, ReduceOp op) {
   return op == ReduceOp::kMean &&
          at::isReducedFloatingType(tensor.scalar_type());
+}
+
+bool is_reduced_ordered(const at::Tensor& tensor, ReduceOp op) {
+  return (op == ReduceOp::kMax || op == ReduceOp::kMin) &&
+         tensor.is_floating_point();
+}
+
+namespace {
+
+// Negative numbers have their order reversed among the bits.
+at::Tensor with_order_of_negatives_reversed(const at::Tensor& bits) {
+  const auto others = bits.scalar_type() == at::kLong
+                          ? std::numeric_limits<int64_t>::max()
+                          : std::numeric_limits<int32_t>::max();
+  return at::where(bits < 0, bits.bitwise_xor(others), bits);
+}
+
+} // namespace
+
+at::Tensor as_ordered(const at::Tensor& tensor, ReduceOp op) {
+  const bool is_double = tensor.scalar_type() == at::kDouble;
+  const auto wide =
+      tensor.detach().to(is_double ? at::kDouble : at::kFloat).contiguous();
+  auto ordered = with_order_of_negatives_reversed(
+      wide.view(is_double ? at::kLong : at::kInt));
+  const auto limit = [&](auto type) {
+    using Limits = std::numeric_limits<decltype(type)>;
+    return at::Scalar(op == ReduceOp::kMax ? Limits::max() : Limits::min());
+  };
+  return ordered.masked_fill_(
+      wide.isnan(), is_double ? limit(int64_t()) : limit(int32_t()));
+}
+
+// The limits are NaN too.
+at::Tensor from_ordered(const at::Tensor& ordered) {
+  return with_order_of_negatives_reversed(ordered).view(
+      ordered.scalar_type() == at::kLong ? at::kDouble : at::kFloat);
 }
 
 at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {

@@ -2,12 +2,13 @@
 // Raw collectives against closed forms, with ranks as threads.
 #include "accelerate/process_group.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include <ATen/CPUGeneratorImpl.h>
-
 #include <atomic>
+#include <cmath>
+#include <limits>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -54,6 +55,38 @@ TEST_P(ProcessGroupOf, ReducesToClosedForms) {
     auto flag = torch::full({1}, true, torch::kBool);
     group.all_reduce(flag, ReduceOp::kSum);
     EXPECT_EQ(flag.view(torch::kByte).item<int>(), 1);
+  });
+}
+
+TEST_P(ProcessGroupOf, KeepsNanInMaximaAndMinima) {
+  const int n = GetParam();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  run_ranks(n, [&](ProcessGroup group) {
+    for (const auto dtype :
+         {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16}) {
+      for (const auto op : {ReduceOp::kMax, ReduceOp::kMin}) {
+        for (const int64_t size : {1, 2, 33, 1000}) {
+          for (int owner = 0; owner < n; ++owner) {
+            auto value = torch::full({size}, -1.5 - group.rank(), dtype);
+            value[0] = group.rank() == owner ? kInfinity : -kInfinity;
+            if (group.rank() == owner) {
+              value[size - 1] = std::nan("");
+            }
+            auto rows = group.all_gather(value);
+            const auto expected =
+                op == ReduceOp::kMax ? rows.amax(0) : rows.amin(0);
+            auto part = torch::empty({size}, dtype);
+            group.reduce_scatter(part, value.repeat({n}), op);
+            group.all_reduce(value, op);
+            EXPECT_TRUE(std::isnan(value[size - 1].item<double>()));
+            EXPECT_TRUE(
+                torch::allclose(value, expected, 0, 0, /*equal_nan=*/true));
+            EXPECT_TRUE(
+                torch::allclose(part, expected, 0, 0, /*equal_nan=*/true));
+          }
+        }
+      }
+    }
   });
 }
 

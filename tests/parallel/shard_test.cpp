@@ -568,6 +568,31 @@ TEST(Sharded, HoldsPartsAtRestAndTwoUnitsInAStep) {
   }
 }
 
+TEST(Sharded, FindsNanInTheLargestGradient) {
+  for (const int owner : {0, 1}) {
+    run_ranks(2, [&](ProcessGroup group) {
+      Accelerator accelerator(
+          {.cpu = true,
+           .shard = {.stage = ShardStage::kGradients},
+           .process_group = group});
+      torch::nn::Linear model(64, 4);
+      auto net = accelerator.prepare(model);
+      auto x = torch::ones({1, 64});
+      accelerator.backward(net(x).sum());
+      // Of one rank's part alone.
+      const auto weight = model->weight;
+      const auto& engine = net.engine();
+      auto own = engine.trained(weight).grad();
+      if (group.rank() == owner) {
+        own[0] = std::nan("");
+      }
+      const auto norm = accelerator.clip_grad_norm_(
+          model->parameters(), 1, std::numeric_limits<double>::infinity());
+      EXPECT_TRUE(std::isnan(norm.item<double>())) << owner;
+    });
+  }
+}
+
 TEST(Sharded, RefusesWhatCannotBeRight) {
   run_ranks(2, [](ProcessGroup group) {
     Accelerator accelerator(
