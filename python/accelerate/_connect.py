@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from accelerate import _C
 from accelerate._stacks import watch_script
 from accelerate.errors import ConfigError
+from accelerate.utils.dataclasses import InitProcessGroupKwargs
 
 
 def connect(cpu: bool, kwargs: dict[str, Any]) -> tuple[_C.ProcessEnvironment, _C.ProcessGroup]:
@@ -43,12 +45,13 @@ def _environment_of_user() -> _C.ProcessEnvironment:
 
 def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str, Any]) -> None:
     wanted = kwargs.pop("backend", None)
+    timeout = kwargs.pop("timeout", None)
+    _check_arguments(wanted, timeout)
     if wanted == "nccl" and (cpu or _C.default_device().type == "cpu"):
         # Scripts for GPUs name it and run on CPUs too: the original uses Gloo there, silently.
         warnings.warn('backend="nccl" needs GPUs. This run is on CPU and uses Gloo.', stacklevel=6)
         wanted = None
     backend = environment.choose_backend(wanted, cpu)
-    timeout = kwargs.pop("timeout", None)
     if "init_method" in kwargs:
         meeting_point = {"init_method": kwargs.pop("init_method")}
     else:
@@ -67,10 +70,28 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
         backend=backend,
         rank=environment.rank,
         world_size=environment.world_size,
-        timeout=_C.collective_timeout() if timeout is None else timeout,
+        timeout=timeout or _default_timeout(wanted),
         **meeting_point,
     )
     _tell_torchrun_variables(environment)
+
+
+def _check_arguments(backend: Any, timeout: Any) -> None:
+    if backend is not None and not isinstance(backend, str):
+        raise ConfigError(f"[PartialState] backend must be a string such as 'gloo', got {backend!r}")
+    if timeout is not None and not isinstance(timeout, timedelta):
+        raise TypeError(
+            f"[PartialState] timeout must be a datetime.timedelta, got {timeout!r}. "
+            "Pass for example timedelta(seconds=600)"
+        )
+    if timeout is not None and timeout <= timedelta(0):
+        raise ConfigError(f"[PartialState] timeout must be positive, got {timeout}")
+
+
+def _default_timeout(backend: str | None) -> timedelta:
+    """As `InitProcessGroupKwargs` says for a backend that the user chose."""
+    chosen = InitProcessGroupKwargs(backend=backend).timeout if backend else None
+    return chosen or _C.collective_timeout()
 
 
 def _tell_torchrun_variables(environment: _C.ProcessEnvironment) -> None:

@@ -13,7 +13,7 @@ import sys
 import pytest
 import ranks
 
-from accelerate import _C, InitProcessGroupKwargs
+from accelerate import _C, InitProcessGroupKwargs, _connect
 from accelerate.errors import ConfigError
 
 
@@ -34,6 +34,35 @@ def test_what_the_user_gives_is_known_even_if_it_equals_the_default():
     assert InitProcessGroupKwargs(timeout=minutes)._given() == {"timeout": minutes}
     copied = copy.deepcopy(InitProcessGroupKwargs(init_method="env://"))
     assert copied._given() == {"init_method": "env://"}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"timeout": 77}, TypeError, "must be a datetime.timedelta, got 77"),
+        ({"timeout": datetime.timedelta(0)}, ConfigError, "must be positive, got 0:00:00"),
+        ({"timeout": datetime.timedelta(seconds=-1)}, ConfigError, "must be positive"),
+        ({"backend": 3}, ConfigError, "must be a string such as 'gloo', got 3"),
+    ],
+)
+def test_arguments_of_the_group_are_checked_before_first_contact(monkeypatch, given, kind, said):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(kind, match=said):
+        _connect.connect(True, given)
+
+
+GLOO_TIMEOUT = """
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator, InitProcessGroupKwargs
+Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])
+answer(dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds())
+"""
+
+
+def test_a_chosen_backend_has_the_timeout_of_the_original(tmp_path):
+    assert ranks.launch_ours(GLOO_TIMEOUT, tmp_path) == [1800.0] * 2
 
 
 NCCL_ON_CPU = """
