@@ -30,8 +30,8 @@ struct PageAnswer {
 };
 
 /// Answers one request after the other on a thread of its own, each on a
-/// connection of its own. What is larger, slower or more than the limits below
-/// is refused by closing it.
+/// connection of its own. What is larger or slower than the limits below is
+/// refused by closing it; of more connections, the oldest is closed.
 class ACCELERATE_API PageServer {
  public:
   static constexpr size_t kMaxConnections = 64;

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -104,10 +105,24 @@ struct PageServer::Impl {
     auto& impl = *static_cast<Impl*>(self);
     const std::lock_guard<std::mutex> lock(impl.mutex);
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+      if (impl.connections.size() + 1 >= kMaxConnections) {
+        impl.close_oldest();
+      }
       impl.connections[socket_of(connection)] = Clock::now();
     } else {
       impl.connections.erase(socket_of(connection));
     }
+  }
+
+  /// Makes a place for the next: else those that say nothing would keep
+  /// everybody waiting until their time is over.
+  void close_oldest() {
+    const auto oldest = std::min_element(
+        connections.begin(),
+        connections.end(),
+        [](const auto& a, const auto& b) { return a.second < b.second; });
+    shutdown(oldest->first, SHUT_RDWR);
+    oldest->second = Clock::time_point::max();
   }
 
   static std::optional<std::string>

@@ -24,6 +24,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
+using namespace std::chrono_literals;
 
 const std::string kGood = "HTTP/1.1 200";
 const std::string kForbidden = "HTTP/1.1 403";
@@ -241,6 +242,30 @@ TEST_F(WatchTest, WhoTricklesIsCutOffAndHoldsNobodyUp) {
       kLimit));
   EXPECT_THAT(read_all(slow), Not(HasSubstr("200")));
   EXPECT_THAT(get(with_token("/runs")), StartsWith(kGood));
+}
+
+TEST_F(WatchTest, AnswersBesideMoreThatTrickleThanItTakes) {
+  // On its own, so that no time limit makes room: these send a byte now and
+  // then for as long as the answer takes.
+  PageServer server(0, [](const PageRequest&) { return PageAnswer(); });
+  port_ = server.port();
+  std::vector<UniqueFile> slow;
+  for (size_t i = 0; i < 3 * PageServer::kMaxConnections; ++i) {
+    slow.push_back(connect_to());
+    send_all(slow.back(), "GET / HTTP/1.1\r\nX: ");
+  }
+  const auto file = connect_to();
+  send_all(file, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_TRUE(eventually(
+      [&] {
+        for (const auto& one : slow) {
+          send_all(one, "x");
+        }
+        pollfd state = {.fd = file.get(), .events = POLLIN, .revents = 0};
+        return poll(&state, 1, 100) > 0;
+      },
+      30s));
+  EXPECT_THAT(read_all(file), StartsWith(kGood));
 }
 
 TEST_F(WatchTest, MoreConnectionsThanItTakesEndAndLeaveItAlive) {

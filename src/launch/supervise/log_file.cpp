@@ -3,10 +3,12 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -84,7 +86,34 @@ void LogFile::rotate() {
   }
 }
 
+void LogFile::replace_deleted() {
+  struct stat found {};
+  if (fstat(file_.get(), &found) != 0 || found.st_nlink > 0) {
+    return;
+  }
+  try {
+    const UniqueFile folder = open_own_folder(path_.parent_path());
+    UniqueFile old = std::move(file_);
+    open(folder);
+    if (file_) {
+      say_(str_cat(
+          "[launch] ", path_.string(), " was deleted; a new one begins"));
+      return;
+    }
+    file_ = std::move(old);
+  } catch (const SystemError&) {
+    // Below.
+  }
+  if (!std::exchange(is_loss_said_, true)) {
+    say_(str_cat(
+        "[launch] ",
+        path_.string(),
+        " was deleted and cannot be made again: its lines are lost"));
+  }
+}
+
 void LogFile::append(std::string_view text) {
+  replace_deleted();
   if (num_lost_here_ > 0) {
     const std::string gap = str_cat(
         is_at_line_start_ ? "" : "\n",

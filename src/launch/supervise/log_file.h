@@ -15,7 +15,8 @@ namespace accelerate {
 
 /// A file that grows by what is written to it. Where the disk is full the
 /// bytes are lost, which is said once; the file goes on when there is space,
-/// with a line that says how much is missing.
+/// with a line that says how much is missing. A file that somebody deletes is
+/// made again with its folders, which is said.
 class ACCELERATE_API LogFile {
  public:
   using Say = std::function<void(const std::string& line)>;
@@ -33,6 +34,7 @@ class ACCELERATE_API LogFile {
  private:
   void open(const UniqueFile& folder);
   void rotate();
+  void replace_deleted();
   void append(std::string_view text);
 
   std::filesystem::path path_;
@@ -43,6 +45,7 @@ class ACCELERATE_API LogFile {
   int64_t num_lost_ = 0;
   int64_t num_lost_here_ = 0;
   bool is_at_line_start_ = true;
+  bool is_loss_said_ = false;
 };
 
 } // namespace accelerate
