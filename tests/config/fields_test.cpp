@@ -107,6 +107,8 @@ TEST(LaunchFlags, AreExactlyThese) {
           "hidden --rdzv_backend",
           "hidden --rdzv_conf",
           "hidden --role",
+          "hidden --main_training_function",
+          "hidden --downcast_bf16",
           "hidden --deepspeed_multinode_launcher",
           "hidden --monitor_interval",
       }));

@@ -222,7 +222,8 @@ TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
       with_file(
           "rdzv_backend: static\nsame_network: false\n",
           {{"rdzv_backend", {"static", "--rdzv_backend"}},
-           {"same_network", {"true", "--same_network"}}})
+           {"same_network", {"true", "--same_network"}},
+           {"main_training_function", {"main", "--main_training_function"}}})
           .notes,
       IsEmpty());
   const auto in_file = with_file("rdzv_backend: c10d\n");
@@ -232,10 +233,12 @@ TEST_F(Resolve, TakesTheOriginalsFlagsThatChangeNothingAndSaysSo) {
   const auto as_flags = with_file(
       "debug: false\n",
       {{"rdzv_backend", {"etcd", "--rdzv_backend"}},
+       {"downcast_bf16", {"true", "--downcast_bf16"}},
        {"monitor_interval", {"5", "--monitor_interval"}}});
-  ASSERT_THAT(as_flags.notes, SizeIs(2));
+  ASSERT_THAT(as_flags.notes, SizeIs(3));
   EXPECT_THAT(as_flags.notes[0], HasSubstr("--rdzv_backend changes nothing"));
-  EXPECT_THAT(as_flags.notes[1], HasSubstr("at once"));
+  EXPECT_THAT(as_flags.notes[1], HasSubstr("--downcast_bf16 changes nothing"));
+  EXPECT_THAT(as_flags.notes[2], HasSubstr("at once"));
 }
 
 // Whoever trains decides: a Python script goes on in fp32, as the original's.
