@@ -16,8 +16,17 @@ from pathlib import Path
 
 import pytest
 from accelerate.commands import _program
-from accelerate.commands.launch import launch_command, launch_command_parser
+from accelerate.commands.launch import (
+    _validate_launch_command,
+    launch_command,
+    launch_command_parser,
+)
 from accelerate.commands.utils import CustomArgumentParser
+from accelerate.utils.launch import (
+    _filter_args,
+    env_var_path_add,
+    prepare_simple_launcher_cmd_env,
+)
 from original import ROOT, originals_python, run_python
 
 PRINT = """
@@ -167,6 +176,38 @@ def test_launch_command_starts_the_script_on_its_processes(script: Path, capfd) 
     launch_command(launch_command_parser().parse_args(words))
     lines = re.findall(r"of .*", capfd.readouterr().out)
     assert sorted(lines) == [f"of {rank} {sys.prefix} --lr 1e-3 --cpu" for rank in "01"]
+
+
+def test_helpers_of_other_peoples_launchers(script: Path, tmp_path: Path, monkeypatch) -> None:
+    words = ["--cpu", "--num_processes", "2", "--main_training_function", "main", str(script), "x"]
+    parsed = launch_command_parser().parse_args(words)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nmixed_precision: bf16\n"
+        "num_processes: 1\nuse_cpu: true\n"
+    )
+    args, defaults, is_from_file = _validate_launch_command(parsed)
+    assert args is parsed and (defaults, is_from_file) == (None, False)
+    parsed.config_file = str(config)
+    args, defaults, is_from_file = _validate_launch_command(parsed)
+    assert defaults.mixed_precision == "bf16" and is_from_file
+    command, environment = prepare_simple_launcher_cmd_env(args)
+    launched = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert launched.returncode == 0, launched.stderr
+    lines = re.findall(r"of .*", launched.stdout)
+    assert sorted(lines) == [f"of {rank} {sys.prefix} x" for rank in "01"]
+    args.use_megatron_lm = True
+    with pytest.raises(NotImplementedError, match="Megatron-LM"):
+        _validate_launch_command(args)
+    # As the original, which filters the arguments of torchrun so.
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rank", type=int, default=1)
+    parser.add_argument("--color", default="red")
+    given = argparse.Namespace(color="blue", other=3)
+    assert vars(_filter_args(given, parser, ["--rank", "5"])) == {"rank": 5, "color": "blue"}
+    monkeypatch.setenv("FOLDERS", "/a::/b")
+    assert env_var_path_add("FOLDERS", Path("/c")) == "/a:/b:/c"
+    assert env_var_path_add("NO_FOLDERS", "/c") == "/c"
 
 
 def test_a_failed_launch_raises_and_a_quiet_one_exits(tmp_path: Path, capfd) -> None:

@@ -176,7 +176,7 @@ def refuse_foreign(args: argparse.Namespace) -> None:
 # --- running it -------------------------------------------------------------------------------
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Scripts are run by the Python that asks, whether or not its folder is on the PATH."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {**os.environ, "PATH": os.pathsep.join(folders)}
@@ -184,11 +184,11 @@ def _environment() -> dict[str, str]:
 
 def _ask(words: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [find_program("commands"), *words],
+        full_command(words),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env=_environment(),
+        env=environment(),
     )
 
 
@@ -203,14 +203,19 @@ def output(words: list[str]) -> str:
 def become(*command: str) -> NoReturn:
     """This process goes on as the program, with the command line that it got itself."""
     program = find_program("commands")
-    os.execve(program, [program, *command, *sys.argv[1:]], _environment())
+    os.execve(program, [program, *command, *sys.argv[1:]], environment())
+
+
+def full_command(words: list[str]) -> list[str]:
+    """The program and its words."""
+    return [find_program("commands"), *words]
 
 
 def run(words: list[str], *, is_quiet: bool = False) -> None:
     """Runs the program to its end. It has said itself what went wrong where it fails; that is
     then `subprocess.CalledProcessError`, or a plain exit where `is_quiet`."""
-    command = [find_program("commands"), *words]
-    with subprocess.Popen(command, env=_environment()) as process:
+    command = full_command(words)
+    with subprocess.Popen(command, env=environment()) as process:
         exit_code = _wait(process)
     if exit_code != 0:
         if is_quiet:

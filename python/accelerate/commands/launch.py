@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from accelerate._placeholders import placeholders_for
 from accelerate.commands import _program
+from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 
 if TYPE_CHECKING:
     from accelerate.commands.config.config_args import SageMakerConfig
@@ -32,6 +34,23 @@ def launch_command(args: argparse.Namespace) -> None:
     _program.refuse_foreign(args)
     is_quiet = bool(getattr(args, "quiet", False))
     _program.run(_program.command_line(args, "launch"), is_quiet=is_quiet)
+
+
+def _validate_launch_command(
+    args: argparse.Namespace,
+) -> tuple[argparse.Namespace, Any, bool]:
+    """`args` as they are, the configuration file if there is one, and whether mixed precision
+    comes from it. The program reads the file itself, so nothing of it is copied to `args`.
+
+    Raises `NotImplementedError` where `args` ask for another engine.
+    """
+    _program.refuse_foreign(args)
+    file = args.config_file
+    if file is None and not os.path.isfile(default_config_file):
+        return args, None, False
+    defaults = load_config_from_file(file)
+    is_from_file = not args.mixed_precision and defaults.mixed_precision is not None
+    return args, defaults, is_from_file
 
 
 def simple_launcher(args: argparse.Namespace) -> None:
