@@ -9,6 +9,9 @@
 # ACCELERATE_TORCH_VERSION, ACCELERATE_TORCH_CUDA (torch has CUDA),
 # ACCELERATE_TORCH_NCCL (and the headers of CUDA and NCCL are here).
 
+# In a project that asks for a CMake below 3.21, set(CACHE) would else remove the
+# variable that accelerateConfig.cmake gives (CMP0126).
+cmake_policy(VERSION 3.25)
 set(ACCELERATE_TORCH_DIR "" CACHE PATH "Folder with torch's lib/ and include/; looked for where empty")
 set(ACCELERATE_PYTHON "$ENV{ACCELERATE_PYTHON}" CACHE STRING
     "Python whose installed torch is used")

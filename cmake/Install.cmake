@@ -3,6 +3,13 @@ include(CMakePackageConfigHelpers)
 get_property(_libraries GLOBAL PROPERTY ACCELERATE_LIBRARIES)
 install(TARGETS ${_libraries} EXPORT accelerateTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(ACCELERATE_WITH_TORCH AND NOT SKBUILD)
+  # CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out folders below the source tree,
+  # such as a virtual environment there.
+  foreach(_target accelerate accelerate_models accelerate_selftest)
+    set_property(TARGET ${_target} APPEND PROPERTY INSTALL_RPATH ${ACCELERATE_TORCH_DIR}/lib)
+  endforeach()
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/accelerate
                   ${PROJECT_BINARY_DIR}/include/accelerate
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -2,6 +2,7 @@
 // The commands of the program `accelerate`, one file each.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ ACCELERATE_API int launch(
     const ConfigLayer& flags,
     const std::vector<std::string>& program,
     const std::string& parent_folder = {});
+
+/// The self-check beside this program. It is not there without the training
+/// library.
+ACCELERATE_API std::filesystem::path selftest_program();
 
 /// Adds a command to `app`. Parsing it runs it; `exit_code` is then what the
 /// program returns, 0 unless the command sets it.

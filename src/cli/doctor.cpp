@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -78,8 +79,11 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
       return;
     }
     constexpr const char* kMarks[] = {"ok  ", "hm  ", "BAD "};
-    const auto findings =
+    auto findings =
         diagnose(resolve_launch_config(*flags, system_env), system_env);
+    if (std::filesystem::exists(selftest_program())) {
+      findings.push_back(look_at_libraries(selftest_program()));
+    }
     for (const auto& finding : findings) {
       std::cout << kMarks[static_cast<size_t>(finding.verdict)] << finding.what;
       if (!finding.remedy.empty()) {

@@ -98,6 +98,21 @@ std::string note_on_python(
                    " run as they are");
 }
 
+/// Not an error, as configurations travel between machines.
+std::string note_on_gpus(
+    const LaunchConfig& config,
+    const MachineFacts& facts) {
+  if (config.gpu_ids.empty() || config.cpu || !facts.gpus.empty()) {
+    return {};
+  }
+  return str_cat(
+      "gpu_ids is ",
+      format_field(config, *find_field("gpu_ids")),
+      ", but this machine has no usable GPU (",
+      facts.gpu_problem,
+      "): training on the CPU. Pass --cpu if that is what you want");
+}
+
 int run_plan(const LaunchPlan& plan, SessionOptions options) {
   return run_guarded(
       [&](int lifeline) {
@@ -269,6 +284,7 @@ int launch(
   auto notes = config.notes;
   notes.push_back(note_on_hidden_output(plan));
   notes.push_back(note_on_python(values, program));
+  notes.push_back(note_on_gpus(values, facts));
   for (const auto& note : notes) {
     if (!note.empty()) {
       std::cerr << "[launch] " << printable(note) << '\n';

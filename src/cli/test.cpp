@@ -13,8 +13,7 @@ namespace accelerate {
 namespace {
 
 std::filesystem::path find_selftest() {
-  const auto self = std::filesystem::read_symlink("/proc/self/exe");
-  const auto program = self.parent_path() / "accelerate-selftest";
+  const auto program = selftest_program();
   if (!std::filesystem::exists(program)) {
     throw ConfigError(str_cat(
         "[test] the self-check ",
@@ -26,6 +25,11 @@ std::filesystem::path find_selftest() {
 }
 
 } // namespace
+
+std::filesystem::path selftest_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() /
+         "accelerate-selftest";
+}
 
 void add_test_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(

@@ -74,10 +74,13 @@ torch::Tensor train(Accelerator* accelerator, const torch::Tensor& data) {
     auto [net, optimizer] = accelerator->prepare(model, sgd);
     for (int64_t step = 0; step < kSteps; ++step) {
       const auto part = data[step].narrow(0, rank * rows, rows);
-      optimizer.zero_grad();
-      accelerator->backward(
-          net(part.to(accelerator->device())).square().mean());
-      optimizer.step();
+      do {
+        optimizer.zero_grad();
+        accelerator->backward(
+            net(part.to(accelerator->device())).square().mean());
+        optimizer.step();
+        // Until the gradient scaler of fp16 has found its scale.
+      } while (optimizer.step_was_skipped());
     }
   }
   return torch::cat({model->weight.flatten(), model->bias}).detach().cpu();
@@ -89,9 +92,14 @@ void check_training(Accelerator& accelerator) {
       torch::randn({kSteps, kBatch * accelerator.num_processes(), 3});
   const auto alone = train(nullptr, data);
   const auto together = train(&accelerator, data);
-  // Sums are grouped differently: a few units in the last place.
+  // Sums are grouped differently: a few units in the last place. bf16 rounds
+  // each of the five gradients by up to 2^-8 of about 1, of which a tenth
+  // counts; what is learned is some 0.3.
+  const bool is_full =
+      accelerator.mixed_precision() == accelerate::Precision::kNo;
   require(
-      together.allclose(alone, 1e-4, 1e-5),
+      is_full ? together.allclose(alone, 1e-4, 1e-5)
+              : together.allclose(alone, 0, 1e-2),
       "training on all ranks differs from training on one");
   const auto all = accelerator.gather(together.unsqueeze(0));
   require(

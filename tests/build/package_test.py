@@ -48,6 +48,26 @@ with tempfile.TemporaryDirectory() as folder:
     slope, offset = map(float, match.groups())
     assert abs(slope - 3) < 0.01 and abs(offset - 1) < 0.01, out
 
+    # The programs find torch wherever the build found it.
+    accelerate = prefix / "bin/accelerate"
+    doctor = run(accelerate, "doctor", "--cpu")
+    assert "ok  the training library finds torch" in doctor, doctor
+    for precision in "no", "bf16":
+        out_of_test = run(accelerate, "test", "--cpu", "--num_processes", 2,
+                          "--mixed_precision", precision)
+        assert "you are ready to train" in out_of_test, out_of_test
+
+    # A project may ask for an older CMake; the first configuration must do.
+    old = pathlib.Path(folder, "old")
+    old.mkdir()
+    (old / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(old CXX)\n"
+        "find_package(accelerate REQUIRED)\n"
+        "message(STATUS torch=${ACCELERATE_TORCH_DIR})\n")
+    says = run(cmake, "-S", old, "-B", old / "build", "-G", "Ninja",
+               f"-DCMAKE_PREFIX_PATH={prefix}", "-DACCELERATE_PYTHON=/no/python")
+    assert re.search(r"^-- torch=/", says, re.M), says
+
     # The libraries fit one torch: no other is taken in its place.
     other = pathlib.Path(folder, "other_torch")
     make_torch(other, "2.12.7")

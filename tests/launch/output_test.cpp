@@ -16,6 +16,8 @@
 #include <thread>
 
 #include "accelerate/error.h"
+#include "base/str.h"
+#include "launch/machines/diagnosis.h"
 #include "launch/supervise/own_folder.h"
 #include "support/program.h"
 #include "support/subprocess.h"
@@ -200,6 +202,40 @@ TEST(Output, PutsFullLogFilesAside) {
   EXPECT_EQ(all.size(), 450001U * 8);
   EXPECT_TRUE(all.starts_with("1000000\n"));
   EXPECT_TRUE(all.ends_with("\n1450000\n"));
+}
+
+TEST(Output, GoesToNewLogFilesWhereTheOldAreDeleted) {
+  TempDir folder;
+  const auto logs = folder.path() / "logs";
+  Subprocess job(launch_printing(
+      {"--num_processes", "2", "--log_dir", logs, "--tee", "0"},
+      "echo before; while [ ! -e " + folder.path().string() +
+          "/go ]; do sleep 0.05; done; echo after; echo again"));
+  const auto log = [&](int rank) {
+    for (const auto& run : std::filesystem::directory_iterator(logs)) {
+      if (run.is_directory() && !run.is_symlink()) {
+        return read_file(
+            run.path() / "attempt_0" / str_cat("rank_", rank) / "stdout.log");
+      }
+    }
+    return std::string();
+  };
+  ASSERT_TRUE(eventually(
+      [&] {
+        return std::filesystem::exists(logs / "latest") &&
+               log(0) == "before\n" && log(1) == "before\n";
+      },
+      kLimit));
+  std::filesystem::remove_all(logs);
+  folder.write("go", "");
+  EXPECT_EQ(job.wait(kLimit).exit_code, 0) << job.err();
+  EXPECT_EQ(log(0), "after\nagain\n");
+  EXPECT_EQ(log(1), "after\nagain\n");
+  for (const char* rank : {"rank_0", "rank_1"}) {
+    EXPECT_THAT(
+        job.err(),
+        HasSubstr(str_cat(rank, "/stdout.log was deleted; a new one begins")));
+  }
 }
 
 TEST(Failure, IsExplainedByTheWorkersErrorFile) {
@@ -523,6 +559,40 @@ TEST(Commands, DoctorNamesWhatIsWrongAndTheRemedy) {
   EXPECT_THAT(
       bad.out,
       HasSubstr("BAD name no.such.host.invalid has no address: correct it"));
+}
+
+TEST(Commands, LaunchSaysThatChosenGpusAreMissing) {
+  // Tests see no GPU.
+  const auto chosen =
+      run_process({kProgram, "launch", "--gpu_ids", "0,1", "true"});
+  EXPECT_EQ(chosen.exit_code, 0) << chosen.err;
+  EXPECT_THAT(
+      chosen.err,
+      HasSubstr("[launch] gpu_ids is 0,1, but this machine has no usable GPU"));
+  const auto cpu =
+      run_process({kProgram, "launch", "--cpu", "--gpu_ids", "0,1", "true"});
+  EXPECT_EQ(cpu.err, "");
+  const auto all =
+      run_process({kProgram, "launch", "--gpu_ids", "all", "true"});
+  EXPECT_EQ(all.err, "");
+}
+
+TEST(Commands, DoctorNamesLibrariesThatAreNotFound) {
+  TempDir folder;
+  const std::string program = folder.path() / "needy";
+  const auto made = run_process(
+      {"sh",
+       "-c",
+       "cd " + folder.path().string() +
+           " && echo 'int lost() { return 0; }' > lost.c && "
+           "echo 'int lost(); int main() { return lost(); }' > needy.c && "
+           "/usr/bin/cc -shared -fPIC -o liblost.so lost.c && "
+           "/usr/bin/cc -o needy needy.c -L. -llost"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto finding = look_at_libraries(program);
+  EXPECT_EQ(finding.verdict, Verdict::kBad);
+  EXPECT_EQ(finding.what, program + " does not find liblost.so");
+  EXPECT_EQ(look_at_libraries(kProgram).verdict, Verdict::kGood);
 }
 
 TEST(Commands, TestSaysWhenTheSelfCheckIsMissing) {

@@ -349,6 +349,34 @@ std::vector<Finding> diagnose_machine(
   return findings;
 }
 
+Finding look_at_libraries(const std::string& program) {
+  // The dynamic linker lists what it loads, and does not start the program.
+  const std::string command =
+      "LD_TRACE_LOADED_OBJECTS=1 " + shell_quoted(program) + " 2>&1";
+  std::string missing;
+  if (FILE* pipe = popen(command.c_str(), "re")) {
+    char text[4096];
+    while (std::fgets(text, sizeof(text), pipe) != nullptr) {
+      const std::string line = text;
+      if (const size_t end = line.find(" => not found");
+          end != std::string::npos) {
+        const size_t begin = line.find_first_not_of(" \t");
+        missing +=
+            (missing.empty() ? "" : ", ") + line.substr(begin, end - begin);
+      }
+    }
+    pclose(pipe);
+  }
+  if (missing.empty()) {
+    return {Verdict::kGood, "the training library finds torch"};
+  }
+  return {
+      Verdict::kBad,
+      str_cat(program, " does not find ", missing),
+      "install the torch that accelerate was built with in its old place, or "
+      "add its folder lib to LD_LIBRARY_PATH"};
+}
+
 std::vector<std::string> problems_of(const std::vector<Finding>& findings) {
   std::vector<std::string> problems;
   for (const auto& finding : findings) {

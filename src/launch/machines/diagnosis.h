@@ -43,6 +43,9 @@ ACCELERATE_API std::vector<Finding> diagnose_machine(
 ACCELERATE_API std::vector<std::string> problems_of(
     const std::vector<Finding>& findings);
 
+/// Whether the system finds the shared libraries of a program of ours.
+ACCELERATE_API Finding look_at_libraries(const std::string& program);
+
 /// The parts that depend on figures alone.
 ACCELERATE_API Finding judge_shared_memory(const MemoryFigures& memory);
 /// Whether every GPU reads every other's memory without the CPU.
