@@ -37,6 +37,10 @@ struct ACCELERATE_API Rendezvous {
   /// The network interface to speak through (GLOO_SOCKET_IFNAME); where empty,
   /// the one that leads to `address`.
   std::string interface = {};
+  /// Set by `accelerate launch` for all ranks but 0: the process of rank 0, or
+  /// 0 if it runs on another machine. The others then wait for rank 0 to
+  /// listen for as long as it lives (30 minutes on another machine).
+  std::optional<int> main_pid = {};
 
   bool operator==(const Rendezvous&) const = default;
 };

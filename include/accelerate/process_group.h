@@ -40,7 +40,8 @@ struct ACCELERATE_API ProcessGroupOptions {
   std::string backend = Backend::kAuto;
   /// How long one collective may take before it is a `TimeoutError`.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// How long to wait for all ranks to arrive at the meeting point.
+  /// How long to wait for all ranks to arrive at the meeting point. Under
+  /// `accelerate launch` the others wait for rank 0 while its process lives.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
   /// A collective that waits for longer than this has one rank say on stderr
   /// where all of them are (docs/troubleshooting.md); 0: never. It goes on

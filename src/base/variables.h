@@ -15,6 +15,9 @@ inline constexpr const char* kCpuAffinity = "ACCELERATE_CPU_AFFINITY";
 inline constexpr const char* kHangSeconds = "ACCELERATE_HANG_SECONDS";
 inline constexpr const char* kStepSummary = "ACCELERATE_STEP_SUMMARY";
 
+// What the launcher tells its workers, and nobody asks for.
+inline constexpr const char* kMainPid = "ACCELERATE_MAIN_PID";
+
 // How the Python package shards models, as the original names it.
 inline constexpr const char* kUseFsdp = "ACCELERATE_USE_FSDP";
 inline constexpr const char* kFsdpVersion = "FSDP_VERSION";

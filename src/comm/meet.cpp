@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The meeting point: a store that rank 0 holds.
+#include <signal.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
+#include <future>
+#include <iostream>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <stdexcept>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -16,6 +25,7 @@
 #include "comm/meeting_point.h"
 #include "comm/quiet_log.h"
 #include "comm/roll_call.h"
+#include "hardware/network.h"
 
 namespace accelerate {
 namespace {
@@ -78,6 +88,29 @@ StorePtr reach_store(
   }
 }
 
+/// The same for who did not open it: c10d waits without limit for the first
+/// answer of whoever listens there. The thread is then left to its wait.
+StorePtr reach_foreign_store(
+    const std::string& address,
+    const c10d::TCPStoreOptions& options,
+    const Deadline& deadline) {
+  // What `reach_store` may take beyond the deadline.
+  constexpr std::chrono::seconds kMargin(1);
+  const auto promise = std::make_shared<std::promise<StorePtr>>();
+  auto answer = promise->get_future();
+  std::thread([=] {
+    try {
+      promise->set_value(reach_store(address, options, deadline));
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (answer.wait_for(deadline.left() + kMargin) != std::future_status::ready) {
+    throw std::runtime_error("timed out: whoever listens there says nothing");
+  }
+  return answer.get();
+}
+
 StorePtr open_store(
     const ProcessEnvironment& environment,
     const Deadline& deadline) {
@@ -90,7 +123,10 @@ StorePtr open_store(
   // Later groups of this process find the server of the first.
   options.multiTenant = true;
   try {
-    auto store = reach_store(rendezvous.address, options, deadline);
+    auto store =
+        options.isServer
+            ? reach_store(rendezvous.address, options, deadline)
+            : reach_foreign_store(rendezvous.address, options, deadline);
     store->setTimeout(time_left(deadline));
     if (options.isServer) {
       keep_listening(rendezvous.port, store);
@@ -127,7 +163,8 @@ StorePtr open_store(
           where,
           " did not find rank 0 within ",
           deadline.seconds(),
-          " s; see that rank 0 runs and that the port is open"));
+          " s; see that rank 0 runs, that the port is open and that no other "
+          "program listens there"));
     }
     give_culprit_time();
     throw CommError(str_cat(
@@ -140,12 +177,81 @@ StorePtr open_store(
   }
 }
 
+// Only a process that is gone for certain counts as such: a worker may live in
+// another PID namespace.
+bool is_running(int pid) {
+  return kill(pid, 0) == 0 || errno != ESRCH;
+}
+
+/// Waits while rank 0 lives and does not listen yet: it may have a model to
+/// download before it comes here. Somebody who listens and says nothing is not
+/// waited for. The deadline for what follows.
+Deadline await_rank_0(
+    const ProcessEnvironment& environment,
+    const std::vector<std::string>& addresses,
+    const Deadline& deadline) {
+  // What torch waits for by default.
+  constexpr std::chrono::minutes kLongestWait(30);
+  constexpr std::chrono::milliseconds kPause(100);
+  const auto& rendezvous = environment.rendezvous;
+  const auto main_pid = rendezvous.main_pid;
+  const int rank = environment.topology.rank;
+  const auto is_silent = [&] {
+    return std::all_of(
+        addresses.begin(), addresses.end(), [&](const auto& one) {
+          return is_refused_at(one, rendezvous.port);
+        });
+  };
+  if (!main_pid || rank == 0 || rendezvous.is_hosted ||
+      (*main_pid != 0 && !is_running(*main_pid)) || !is_silent()) {
+    return deadline;
+  }
+  const Deadline longest(kLongestWait);
+  bool is_said = false;
+  do {
+    if (*main_pid != 0 && !is_running(*main_pid)) {
+      give_culprit_time();
+      throw CommError(str_cat(
+          "[connect] rank ",
+          rank,
+          " waited for rank 0, which ended without creating an Accelerator. "
+          "Create one on every rank"));
+    }
+    if (*main_pid == 0 && longest.left().count() == 0) {
+      throw TimeoutError(str_cat(
+          "[connect] rank ",
+          rank,
+          " waited ",
+          longest.seconds(),
+          " s for rank 0 to create its Accelerator at ",
+          rendezvous.address,
+          ":",
+          rendezvous.port,
+          ". Check what rank 0 does"));
+    }
+    if (!is_said && deadline.left().count() == 0) {
+      is_said = true;
+      std::cerr << str_cat(
+                       "[connect] rank ",
+                       rank,
+                       " has waited ",
+                       deadline.seconds(),
+                       " s for rank 0, which has not created its Accelerator "
+                       "yet; waiting on while it runs\n")
+                << std::flush;
+    }
+    std::this_thread::sleep_for(kPause);
+  } while (is_silent());
+  return deadline.anew();
+}
+
 } // namespace
 
-StorePtr meet(const ProcessEnvironment& environment, const Deadline& deadline) {
+StorePtr meet(const ProcessEnvironment& environment, const Deadline& given) {
   const QuietLog quiet;
   // Before c10d, which would say the same of an unknown name and a taken port.
-  find_meeting_point(environment, deadline);
+  const auto addresses = find_meeting_point(environment, given);
+  const Deadline deadline = await_rank_0(environment, addresses, given);
   StorePtr store = c10::make_intrusive<c10d::PrefixStore>(
       next_group_name(environment.rendezvous),
       open_store(environment, deadline));

@@ -24,6 +24,8 @@ class Deadline {
         std::chrono::duration_cast<milliseconds>(
             end_ - std::chrono::steady_clock::now()));
   }
+  /// As long as this one, from now on.
+  Deadline anew() const { return timeout_; }
   /// What it was at the beginning, for messages.
   double seconds() const {
     return std::chrono::duration<double>(timeout_).count();

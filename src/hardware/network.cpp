@@ -5,15 +5,18 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 
 #include "accelerate/error.h"
 #include "base/printable.h"
 #include "base/str.h"
+#include "base/unique_file.h"
 
 namespace accelerate {
 namespace {
@@ -28,6 +31,39 @@ std::string text_of(const sockaddr* address) {
     inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof(text));
   }
   return text;
+}
+
+/// A port at an address that is given as text.
+struct Target {
+  Target(const std::string& text, int port) {
+    if (text.find(':') != std::string::npos) {
+      auto* v6 = reinterpret_cast<sockaddr_in6*>(&address);
+      v6->sin6_family = AF_INET6;
+      v6->sin6_port = htons(static_cast<uint16_t>(port));
+      size = sizeof(sockaddr_in6);
+      inet_pton(AF_INET6, text.c_str(), &v6->sin6_addr);
+    } else {
+      auto* v4 = reinterpret_cast<sockaddr_in*>(&address);
+      v4->sin_family = AF_INET;
+      v4->sin_port = htons(static_cast<uint16_t>(port));
+      size = sizeof(sockaddr_in);
+      inet_pton(AF_INET, text.c_str(), &v4->sin_addr);
+    }
+  }
+  int family() const { return address.ss_family; }
+  const sockaddr* generic() const {
+    return reinterpret_cast<const sockaddr*>(&address);
+  }
+
+  sockaddr_storage address = {};
+  socklen_t size = 0;
+};
+
+sockaddr_storage local_of(const UniqueFile& socket) {
+  sockaddr_storage local{};
+  socklen_t size = sizeof(local);
+  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &size);
+  return local;
 }
 
 using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
@@ -119,37 +155,40 @@ bool is_this_machine(const std::string& host) {
 }
 
 std::string own_address_towards(const std::string& address) {
-  const bool is_v6 = address.find(':') != std::string::npos;
-  sockaddr_storage target{};
-  socklen_t size = 0;
-  if (is_v6) {
-    auto* v6 = reinterpret_cast<sockaddr_in6*>(&target);
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(9);
-    size = sizeof(sockaddr_in6);
-    inet_pton(AF_INET6, address.c_str(), &v6->sin6_addr);
-  } else {
-    auto* v4 = reinterpret_cast<sockaddr_in*>(&target);
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(9);
-    size = sizeof(sockaddr_in);
-    inet_pton(AF_INET, address.c_str(), &v4->sin_addr);
-  }
+  const Target target(address, 9);
   // Connecting a datagram socket sends nothing: it only asks for the route.
-  const int probe =
-      socket(is_v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const UniqueFile probe(socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   std::string own;
-  if (probe >= 0 &&
-      connect(probe, reinterpret_cast<sockaddr*>(&target), size) == 0) {
-    sockaddr_storage local{};
-    socklen_t local_size = sizeof(local);
-    getsockname(probe, reinterpret_cast<sockaddr*>(&local), &local_size);
-    own = text_of(reinterpret_cast<sockaddr*>(&local));
-  }
-  if (probe >= 0) {
-    close(probe);
+  if (probe && connect(probe.get(), target.generic(), target.size) == 0) {
+    const sockaddr_storage local = local_of(probe);
+    own = text_of(reinterpret_cast<const sockaddr*>(&local));
   }
   return own;
+}
+
+bool is_refused_at(const std::string& address, int port) {
+  constexpr int kLimitMs = 1000;
+  const Target target(address, port);
+  const UniqueFile probe(
+      socket(target.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe) {
+    return false;
+  }
+  if (connect(probe.get(), target.generic(), target.size) != 0 &&
+      errno != EINPROGRESS) {
+    return errno == ECONNREFUSED;
+  }
+  pollfd answer = {probe.get(), POLLOUT, 0};
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (poll(&answer, 1, kLimitMs) != 1 ||
+      getsockopt(probe.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
+    return false;
+  }
+  // The kernel may lend the very port to the probe, which then reaches itself.
+  const sockaddr_storage local = local_of(probe);
+  return error == ECONNREFUSED ||
+         (error == 0 && std::memcmp(&local, &target.address, target.size) == 0);
 }
 
 std::string interface_towards(const std::string& address) {

@@ -38,6 +38,10 @@ ACCELERATE_API bool is_this_machine(const std::string& host);
 /// is no route.
 ACCELERATE_API std::string own_address_towards(const std::string& address);
 
+/// Whether the machine at `address` answers that nobody listens on `port`.
+/// Waits for an answer for a second.
+ACCELERATE_API bool is_refused_at(const std::string& address, int port);
+
 /// The interface through which packets to `address` leave; empty where there
 /// is no route.
 ACCELERATE_API std::string interface_towards(const std::string& address);

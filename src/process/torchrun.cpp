@@ -29,6 +29,7 @@ std::optional<ProcessEnvironment> detect_torchrun(
     found->topology.node_rank = *node;
   }
   found->rendezvous = read_rendezvous(env, {});
+  found->rendezvous.main_pid = env.number(variables::kMainPid);
   found->rendezvous.is_hosted = env.text(variables::kUseAgentStore) == "True";
   return found;
 }

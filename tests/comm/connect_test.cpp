@@ -154,6 +154,71 @@ TEST(Connect, EndsAtItsDeadlineWhereRank0IsNotThere) {
       TimeoutError);
 }
 
+constexpr auto kPatience = 2s;
+
+const testing::RankBodyRegistration kLateMain(
+    "late main",
+    [](const AcceleratorOptions&) {
+      const auto found = detect_environment();
+      if (found.topology.rank == 0) {
+        std::this_thread::sleep_for(kPatience + 1s);
+      }
+      const auto group =
+          ProcessGroup::connect(found, {.connect_timeout = kPatience});
+      auto value = torch::full({1}, group.rank() + 1);
+      group.all_reduce(value, ReduceOp::kSum);
+      std::cout << "sum " << value.item<int64_t>() << std::endl;
+      return std::string();
+    });
+
+TEST(Connect, WaitsForRank0WhileItsProcessLives) {
+  const auto result = testing::launch_body(2, "late main");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.err, HasSubstr("rank 1 has waited 2 s for rank 0, which has not"));
+}
+
+const testing::RankBodyRegistration kAbsentMain(
+    "absent main",
+    [](const AcceleratorOptions&) {
+      const auto found = detect_environment();
+      if (found.topology.rank == 0) {
+        std::this_thread::sleep_for(kPatience);
+        _exit(0);
+      }
+      ProcessGroup::connect(found, {.connect_timeout = 600s});
+      return std::string();
+    });
+
+TEST(Connect, EndsWhereRank0LeavesWithoutComing) {
+  const auto result = testing::launch_body(2, "absent main");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("rank 0, which ended without creating an Accelerator"),
+          HasSubstr("rank 0 had left before with exit code 0")));
+}
+
+TEST(Connect, DoesNotWaitForAStrangerWhoListensInSilence) {
+  const int port = find_free_port();
+  testing::Subprocess stranger(
+      {"python3",
+       "-c",
+       "import socket,time\ns=socket.socket()\ns.bind(('127.0.0.1'," +
+           std::to_string(port) +
+           "))\ns.listen()\nprint('up',flush=True)\n"
+           "time.sleep(600)"});
+  ASSERT_TRUE(testing::eventually([&] { return stranger.out() == "up\n"; }));
+  auto led_astray = environment(1, 2, port);
+  for (const int pid : {0, getpid()}) {
+    led_astray.rendezvous.main_pid = pid;
+    EXPECT_THROW(
+        ProcessGroup::connect(led_astray, {.connect_timeout = 500ms}),
+        TimeoutError);
+  }
+}
+
 class UnknownHost : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(
     Ranks,

@@ -226,6 +226,7 @@ LaunchPlan make_plan(
   plan.command.removed = {
       variables::kJobToken,
       variables::kJobTokenFile,
+      variables::kMainPid,
       variables::kUseAgentStore};
   if (placement.is_in_place) {
     plan.num_local = placement.environment.topology.local_world_size;
@@ -308,6 +309,10 @@ std::vector<WorkerSpec> workers_of(
     set(worker.command, variables::kRank, rank);
     set(worker.command, variables::kLocalRank, local);
     set(worker.command, variables::kRoleRank, rank);
+    // On the machine of rank 0 its process is known once it has started.
+    if (order.first_rank != 0) {
+      set(worker.command, variables::kMainPid, 0);
+    }
     if (!worker.log_folder.empty()) {
       set(worker.command,
           variables::kErrorFile,

@@ -99,7 +99,12 @@ void Supervisor::start(const std::vector<WorkerSpec>& workers) {
       const size_t index = workers_.size();
       const auto streams =
           output_.open(worker.rank, static_cast<int>(index), worker.log_folder);
-      const pid_t pid = start_child(worker.command, streams);
+      ChildCommand command = worker.command;
+      if (index > 0 && workers_.front().rank == 0) {
+        command.variables[variables::kMainPid] =
+            std::to_string(workers_.front().pid);
+      }
+      const pid_t pid = start_child(command, streams);
       workers_.push_back({pid, worker.rank, {}, error_file_of(worker)});
       reaper_.on_end(
           pid, [this, index](int status) { worker_ended(index, status); });
