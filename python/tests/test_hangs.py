@@ -17,6 +17,8 @@ from hosts import ADDRESSES, two_hosts
 from processes import wait_until
 from ranks import LAUNCH, PLACE, run
 
+# Workers that handle no SIGTERM are ended after half of it.
+SHORT_GRACE = ["--grace_seconds", "1"]
 # A job ends when it has said what it should: nobody waits for its timeouts.
 SCRIPT = """
 import os, signal, time
@@ -137,7 +139,7 @@ def job(
     folder: Path, script: str, *commands: list[str], seconds: str = "0.5"
 ) -> Iterator[Job]:
     """Ends the job with the block."""
-    started = Job(folder, script, list(commands) or [LAUNCH], seconds)
+    started = Job(folder, script, list(commands) or [[*LAUNCH, *SHORT_GRACE]], seconds)
     try:
         yield started
     finally:
@@ -160,7 +162,9 @@ def test_a_hang_is_explained_on_two_hosts(name: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         on_hosts = stack.enter_context(two_hosts())
         machines = ["--num_machines", "2", "--main_process_ip", ADDRESSES[0], "--machine_rank"]
-        commands = [[*on, *LAUNCH, *machines, str(host)] for host, on in enumerate(on_hosts)]
+        commands = [
+            [*on, *LAUNCH, *SHORT_GRACE, *machines, str(host)] for host, on in enumerate(on_hosts)
+        ]
         started = stack.enter_context(job(tmp_path, script_of(first, second), *commands))
         started.expect(said)
 
