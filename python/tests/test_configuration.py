@@ -190,6 +190,46 @@ for size in ("5", "x GB", -1):
 answers += [dtype_byte_size(kind) for kind in (torch.bool, torch.float32, torch.bfloat16,
             torch.int64, torch.float8_e4m3fn, CustomDtype.INT2, CustomDtype.FP8)]
 answers.append(get_max_memory({"disk": "1GB", "cpu": 5}))
+given = {"cpu": "2KB", "disk": 0.9 * 2**31}
+answers.append([get_max_memory(given), given])
+tied = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2) for name in ("d", "b", "c", "a")})
+tied["a"].weight = tied["b"].weight = tied["d"].weight
+tied["c"].bias = tied["b"].bias
+answers.append(sorted(modeling.find_tied_parameters(tied)))
+answers.append(modeling.find_tied_parameters(net))
+answers.append([bool(modeling.has_offloaded_params(part)) for part in net.modules()])
+from accelerate.hooks import ModelHook, remove_hook_from_module
+class Doubling(ModelHook):
+    def pre_forward(self, module, *args, **kwargs):
+        return tuple(2 * arg for arg in args), kwargs
+    def detach_hook(self, module):
+        answers.append("detached")
+        return module
+hook = Doubling()
+layer = torch.nn.Linear(2, 2)
+answers.append([hook.init_hook(layer) is layer, hook.pre_forward(layer, 1, a=2), hook.no_grad,
+                hook.post_forward(layer, 3)])
+layer._hf_hook = hook
+layer._old_forward = layer.forward
+layer.forward = lambda x: 2 * x
+answers.append(remove_hook_from_module(torch.nn.Sequential(layer), recurse=True)[0] is layer)
+answers.append([hasattr(layer, "_hf_hook"), layer(torch.ones(1, 2)).shape == (1, 2)])
+import os, tempfile
+from safetensors.torch import save_file
+with tempfile.TemporaryDirectory() as folder:
+    state = {"a.w": torch.ones(2), "b.w": torch.zeros(3), "b": torch.ones(1)}
+    path = os.path.join(folder, "m.safetensors")
+    for metadata in ({"format": "pt"}, {"format": "tf"}, {"format": "x"}):
+        save_file(state, path, metadata=metadata)
+        for places in (None, {"": "cpu"}, {"a": "cpu", "b": "cpu", "c": "disk"}):
+            try:
+                found = modeling.load_state_dict(path, places)
+                answers.append(sorted((n, t.tolist())
+                                      for n, t in found.items()))
+            except Exception as error:
+                answers.append([type(error).__name__, str(error).replace(path, "PATH")])
+    torch.save(state, path + ".bin")
+    answers.append(sorted(modeling.load_state_dict(path + ".bin")))
 answers.append(list(get_max_memory()))
 try:
     check_device_map(net, {"0": 0, "kept": 0})

@@ -57,7 +57,7 @@ print(json.dumps(names))
 
 @pytest.fixture
 def hook() -> typing.Any:
-    return Placeholder("accelerate.hooks", "ModelHook")
+    return Placeholder("accelerate.hooks", "AlignDevicesHook")
 
 
 # --- which names ------------------------------------------------------------------------------
@@ -174,11 +174,11 @@ def test_stubs_name_only_what_the_original_has() -> None:
 def test_a_call_raises_the_sentence(hook: typing.Any) -> None:
     with pytest.raises(NotImplementedError, match=SENTENCE) as error:
         hook(1, two=2)
-    assert str(error.value).startswith("[accelerate.hooks.ModelHook] was called")
+    assert str(error.value).startswith("[accelerate.hooks.AlignDevicesHook] was called")
 
 
 def test_a_subclass_raises_the_sentence_also_beside_other_bases(hook: typing.Any) -> None:
-    with pytest.raises(NotImplementedError, match=r"\[accelerate.hooks.ModelHook\] was subcl"):
+    with pytest.raises(NotImplementedError, match=r"\[accelerate.hooks.AlignDevicesHook\] was subcl"):
 
         class Mine(hook):
             pass
@@ -230,7 +230,7 @@ def test_questions_of_libraries_are_answered(hook: typing.Any) -> None:
     assert hook == hook and hook in {hook}
     assert inspect.unwrap(hook) is hook
     assert str(inspect.signature(hook)) == "(*args: 'Any', **kwargs: 'Any') -> 'NoReturn'"
-    assert "ModelHook" in repr(hook) and "ModelHook" in f"{hook}"
+    assert "AlignDevicesHook" in repr(hook) and "AlignDevicesHook" in f"{hook}"
     assert inspect.getmodule(hook).__name__ == "accelerate.hooks"
 
 

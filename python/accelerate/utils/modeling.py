@@ -4,6 +4,7 @@ loading a model on one device needs them."""
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from accelerate import _files
 from accelerate._placeholders import placeholders_for
 from accelerate.state import AcceleratorState
 from accelerate.utils.constants import WEIGHTS_INDEX_NAME as WEIGHTS_INDEX_NAME
@@ -160,13 +162,16 @@ def _free_memory_of_machine() -> int:
 
 
 def get_max_memory(
-    max_memory: dict[int | str, int | str] | None = None,
-) -> dict[int | str, int]:
+    max_memory: dict[int | str, int | float | str] | None = None,
+) -> dict[int | str, int | float]:
     """Free bytes of each accelerator, by number, and of the machine ("cpu"); or what is given, in
-    bytes, with accelerators first."""
+    bytes, with accelerators first. Sizes with a unit become bytes in the given dictionary too."""
     if max_memory is None:
         return _free_memory()
-    sizes = {device: convert_file_size_to_int(size) for device, size in max_memory.items()}
+    sizes: dict[Any, Any] = max_memory
+    for device, size in sizes.items():
+        if isinstance(size, str):
+            sizes[device] = convert_file_size_to_int(size)
     numbers = sorted(device for device in sizes if isinstance(device, int))
     module = _accelerator()
     num_there = 0 if module is None else module.device_count()
@@ -389,6 +394,67 @@ def get_grad_scaler(distributed_type: DistributedType | None = None, **kwargs: A
     """A scaler of torch's, for losses that no `Accelerator` scales."""
     device = torch.accelerator.current_accelerator(check_available=True)
     return torch.amp.GradScaler("cuda" if device is None else device.type, **kwargs)
+
+
+# --- weights ------------------------------------------------------------------------------------
+
+
+def find_tied_parameters(model: torch.nn.Module, **kwargs: Any) -> list[list[str]]:
+    """The names of each parameter that has several, sorted."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[id(parameter)].append(name)
+    return [sorted(group) for group in names.values() if len(group) > 1]
+
+
+def has_offloaded_params(module: torch.nn.Module) -> bool:
+    """Whether a hook brings the module's weights to its device when they are used."""
+    from accelerate.hooks import AlignDevicesHook
+
+    hook = getattr(module, "_hf_hook", None)
+    return isinstance(hook, AlignDevicesHook) and hook.offload
+
+
+def load_state_dict(
+    checkpoint_file: str, device_map: dict[str, int | str | torch.device] | None = None
+) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, or of a file of `torch.save` on the CPU. `device_map` says
+    by the name of a module where its tensors go; others stay on the CPU."""
+    if not checkpoint_file.endswith(".safetensors"):
+        return torch.load(checkpoint_file, map_location="cpu", weights_only=True)
+    metadata = _metadata_of(checkpoint_file)
+    if metadata is None:
+        warnings.warn(
+            f"The safetensors archive passed at {checkpoint_file} does not contain metadata. Make "
+            "sure to save your model with the `save_pretrained` method. Defaulting to 'pt' "
+            "metadata.",
+            stacklevel=2,
+        )
+    elif metadata.get("format") not in ("pt", "tf", "flax"):
+        raise OSError(
+            f"The safetensors archive passed at {checkpoint_file} does not contain the valid "
+            "metadata. Make sure you save your model with the `save_pretrained` method."
+        )
+    elif metadata["format"] != "pt":
+        raise ValueError(
+            f"The checkpoint passed was saved with {metadata['format']}, we need a the pt format."
+        )
+    tensors = _files.load_tensors(checkpoint_file)
+    if device_map is None:
+        return tensors
+    is_of_one = len(set(device_map.values())) == 1
+    for name, tensor in tensors.items():
+        for module, device in device_map.items():
+            if is_of_one or name == module or name.startswith(f"{module}."):
+                tensors[name] = tensor if device == "disk" else tensor.to(device)
+    return tensors
+
+
+def _metadata_of(path: str) -> dict[str, str] | None:
+    """What stands beside the tensors of a safetensors file."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        return json.loads(file.read(size)).get("__metadata__")
 
 
 __getattr__ = placeholders_for(__name__)
