@@ -180,7 +180,7 @@ def _write_parts(
     writes = accelerator._is_writer
     parts = accelerator._parts
     parts.weights, parts.pickles = {}, {}
-    left_out = set()
+    left_out = _names_left_out(accelerator)
     for index, (name, model) in enumerate(_named_models(accelerator)):
         state = weights[index]
         if state is None:
@@ -197,6 +197,8 @@ def _write_parts(
             (_files.save_tensors if is_safe else _files.save_pickle)(state, stage / file)
             parts.weights[name] = file
     for kept in accelerator._states + accelerator._custom_states:
+        if kept.name in left_out:
+            continue
         try:
             kept.state_dict()
         except OnlyPickled as reason:
@@ -207,6 +209,12 @@ def _write_parts(
                 parts.pickles[kept.name] = path.name
                 _warn_of_code(kept, path, reason)
     return left_out, {*parts.weights.values(), *parts.pickles.values()}
+
+
+def _names_left_out(accelerator: Accelerator) -> set[str]:
+    """Of the objects that the checkpoint under way does not hold."""
+    kinds = accelerator._kinds_left_out
+    return {name for name in accelerator._run.state.names() if name.startswith(kinds)}
 
 
 def _call_save_hooks(accelerator: Accelerator, stage: Path) -> list[dict[str, Any] | None]:
@@ -339,7 +347,7 @@ def load_ours(
         )
     parts = _Parts(folder)
     models = _call_load_hooks(accelerator, folder)
-    without = set()
+    without = _names_left_out(accelerator)
     loads: list[Callable[[], Any]] = []
     for name, model in _named_models(accelerator):
         if not any(model is left for left in models):

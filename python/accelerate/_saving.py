@@ -39,6 +39,8 @@ class Saving(Processes):
     _optimizers: list[AcceleratedOptimizer]
     _schedulers: list[AcceleratedScheduler]
     _shards: bool
+    # Kinds of state that the checkpoint under way does not hold.
+    _kinds_left_out: tuple[str, ...] = ()
 
     def _keep_project(
         self, config: ProjectConfiguration | None, project_dir: str | os.PathLike | None

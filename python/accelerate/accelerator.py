@@ -22,6 +22,7 @@ from accelerate._configuration import (
     dynamo_plugin_of,
     parallelism_config_of,
 )
+from accelerate._deepspeed_engine import DeepSpeedEngine
 from accelerate._observation import Observation
 from accelerate._placeholders import placeholders_for
 from accelerate._saving import Saving
@@ -377,7 +378,9 @@ class Accelerator(Configuration, Observation, Saving):
     def _keep_prepared(
         self, model: torch.nn.Module, context: _C.ModelContext, evaluation_mode: bool
     ) -> torch.nn.Module:
-        prepared = attach(model, context, self._autocast(), self._ddp)
+        is_of_deepspeed = self.deepspeed_plugin is not None and not evaluation_mode
+        deepspeed = DeepSpeedEngine(self) if is_of_deepspeed else None
+        prepared = attach(model, context, self._autocast(), self._ddp, deepspeed)
         if self.state.dynamo_plugin.backend != DynamoBackend.NO:
             prepared = compiled(prepared, self.state.dynamo_plugin, evaluation_mode)
         index = next(i for i, known in enumerate(self._models) if known is model)
@@ -551,6 +554,15 @@ class Accelerator(Configuration, Observation, Saving):
         `weight` says how many samples or tokens the loss is the mean of: micro-batches and
         processes then count by it, and the update is that of one big batch, however ragged. Give it
         to all losses of an accumulation on all processes, or to none."""
+        if "scale_wrt_gas" in kwargs and self.deepspeed_plugin is not None:
+            # DeepSpeed's: whether the loss is divided by the number of micro-batches.
+            num_steps = self._run.num_accumulation_steps
+            self._run.num_accumulation_steps = num_steps if kwargs.pop("scale_wrt_gas") else 1
+            try:
+                self.backward(loss, weight=weight, **kwargs)
+            finally:
+                self._run.num_accumulation_steps = num_steps
+            return
         keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
         taken = _weight(weight)
         if kwargs:

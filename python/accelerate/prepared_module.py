@@ -17,6 +17,7 @@ import copy
 import copyreg
 import functools
 import inspect
+import os
 import sys
 import threading
 import types
@@ -30,6 +31,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from accelerate import _C
+from accelerate._deepspeed_engine import ConfigView, DeepSpeedEngine
 from accelerate._trees import map_tensors, tensors_of, with_tensors
 from accelerate.errors import UsageError
 
@@ -205,6 +207,8 @@ class _Engine:
         # What the weights are themselves, where masters are trained in their place.
         self._weights = context.weights
         self._buckets = _Buckets(ddp.bucket_cap_mb * 1024 * 1024)
+        # Set by `attach`.
+        self.deepspeed: DeepSpeedEngine | None = None
         self._thread = threading.local()
         self._inlined: Callable | None = None
         self._list_buffers()
@@ -399,6 +403,21 @@ class _InPrecision(InPlace):
         return self._accelerate_autocast.run(super().__call__, args, kwargs)
 
 
+class _Routed(InPlace):
+    """The user's own module, whose calls pass the engine of the prepared one while that exists:
+    DeepSpeed's loops call either."""
+
+    @classmethod
+    def _accelerate_type_for(cls, kind: type) -> type:
+        return _type_of(_Routed, kind)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = _prepared_of[self]() if self in _prepared_of else None
+        if prepared is None or prepared._accelerate_engine.is_inside:
+            return super().__call__(*args, **kwargs)
+        return prepared._accelerate_engine.run(super().__call__, args, kwargs)
+
+
 class _Prepared(_Retyped):
     """A prepared module whose calls pass the engine."""
 
@@ -419,7 +438,7 @@ class _Prepared(_Retyped):
     def __class__(self, kind: type) -> None:
         # As `torch.nn.utils.parametrize` does, to give the module's class a property.
         self._accelerate_engine.module.__class__ = kind
-        set_type(self, _type_of(_Prepared, kind))
+        set_type(self, _type_of(type(self).__mro__[1], kind))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         if self._accelerate_engine.context.is_spread:
@@ -447,6 +466,43 @@ class _Prepared(_Retyped):
     def __reduce_ex__(self, protocol: int) -> Any:
         # `cast` gives its second argument back: what is saved loads without this package.
         return typing.cast, (object, self._accelerate_engine.module)
+
+
+class _DeepSpeedPrepared(_Prepared):
+    """One with the methods of DeepSpeed's engine that loops call."""
+
+    def save_checkpoint(
+        self,
+        save_dir: str | os.PathLike,
+        tag: str | None = None,
+        client_state: dict[str, Any] | None = None,
+        save_latest: bool = True,
+    ) -> bool:
+        """Saves everything that was prepared into `save_dir/tag`, by default `global_stepN` after N
+        updates, and names it in the file `latest`. All processes call it."""
+        engine = self._accelerate_engine.deepspeed
+        return engine.save_checkpoint(save_dir, tag, client_state, save_latest)
+
+    def load_checkpoint(
+        self, load_dir: str | os.PathLike, tag: str | None = None, **options: Any
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Loads what `save_checkpoint` saved, by default the latest; gives its path and the
+        `client_state`, or None and nothing if there is no checkpoint. All processes call it."""
+        return self._accelerate_engine.deepspeed.load_checkpoint(load_dir, tag, **options)
+
+    @property
+    def config(self) -> Any:
+        """The model's, which answers `get` with DeepSpeed's; DeepSpeed's if the model has none."""
+        engine = self._accelerate_engine
+        own = getattr(engine.module, "config", None)
+        if engine.is_inside or hasattr(own, "get"):
+            return engine.module.config
+        sections = engine.deepspeed.config
+        return sections if own is None else ConfigView(own, sections)
+
+    @config.setter
+    def config(self, value: Any) -> None:
+        self._accelerate_engine.module.config = value
 
 
 class _UsersOwn:
@@ -572,10 +628,14 @@ def _precise_forward(kind: type) -> Callable:
     return forward
 
 
-for _function in (_Engine.run, _Prepared.__call__, _run_compiled):
+for _function in (_Engine.run, _Prepared.__call__, _Routed.__call__, _run_compiled):
     _keep_out_of_graphs(_function)
 
-_FORWARDS = {_Prepared: _engine_forward, _InPrecision: _precise_forward}
+_FORWARDS = {
+    _Prepared: _engine_forward,
+    _DeepSpeedPrepared: _engine_forward,
+    _InPrecision: _precise_forward,
+}
 # One type for all modules of a class; it goes when the last of them has gone.
 _types: weakref.WeakValueDictionary[tuple, type] = weakref.WeakValueDictionary()
 
@@ -589,11 +649,11 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     if autocast is not None:
         members["_accelerate_autocast"] = autocast
     # Scripted modules have no forward in Python.
-    if getattr(kind, "forward", None) is not None:
+    if base in _FORWARDS and getattr(kind, "forward", None) is not None:
         members["forward"] = _FORWARDS[base](kind)
-    if base is _Prepared and hasattr(kind, "generate") and hasattr(kind, "get_base_model"):
+    if issubclass(base, _Prepared) and hasattr(kind, "generate") and hasattr(kind, "get_base_model"):
         members["generate"] = _inner_generate(kind)
-    if base is _Prepared:
+    if issubclass(base, _Prepared):
         for name, member in _as_of_ddp().items():
             if not hasattr(kind, name):
                 members[name] = member
@@ -660,6 +720,8 @@ def set_type(module: Any, kind: type) -> None:
 
 # The contexts of modules that are prepared as they are.
 _local: Any = WeakIdKeyDictionary()
+# Weak references to the prepared modules that belong to `_Routed` ones.
+_prepared_of: Any = WeakIdKeyDictionary()
 
 
 def attach(
@@ -667,21 +729,27 @@ def attach(
     context: _C.ModelContext,
     autocast: Autocast | None,
     ddp: _C.DdpOptions,
+    deepspeed: DeepSpeedEngine | None = None,
 ) -> torch.nn.Module:
-    """The module itself, or a prepared one on its attributes where its engine has something to do
-    around calls."""
+    """The module itself, or a prepared one on its attributes if its engine has something to do
+    around calls, or has the methods of `deepspeed`."""
     kind = module.__class__
     if autocast is not None:
         set_type(module, _type_of(_InPrecision, kind, autocast))
-    if context.is_local:
+    if context.is_local and deepspeed is None:
         _local[module] = context
         return module
     _local.pop(module, None)
     # Not the user's __new__, which may want arguments.
-    prepared = object.__new__(_type_of(_Prepared, kind))
+    base = _Prepared if deepspeed is None else _DeepSpeedPrepared
+    prepared = object.__new__(_type_of(base, kind))
     object.__setattr__(prepared, "__dict__", module.__dict__)
     engine = _Engine(module, context, ddp, autocast)
+    engine.deepspeed = deepspeed
     object.__setattr__(prepared, "_accelerate_engine", engine)
+    if deepspeed is not None and context.is_spread:
+        set_type(module, _type_of(_Routed, kind))
+        _prepared_of[module] = weakref.ref(prepared)
     return prepared
 
 

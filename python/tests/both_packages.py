@@ -71,6 +71,12 @@ class Runs:
         assert isinstance(ours, list), ours
         return ours
 
+    def ours(self, name: str) -> list:
+        """What every rank of ours answered, where the original is not asked."""
+        answer = self._run(True)[name]
+        assert isinstance(answer, list), answer
+        return answer
+
     def _answers(self, name: str) -> tuple[list | str, list | str]:
         if self.answers is None:
             with ThreadPoolExecutor(2) as pool:

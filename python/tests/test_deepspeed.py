@@ -5,6 +5,7 @@ parallel training bit for bit."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -18,7 +19,7 @@ import torch
 from original import originals_python
 
 from accelerate import Accelerator
-from accelerate.errors import ConfigError
+from accelerate.errors import ConfigError, UsageError
 from accelerate.state import AcceleratorState
 from accelerate.utils import DeepSpeedPlugin, DistributedType, DummyOptim, DummyScheduler
 
@@ -506,3 +507,81 @@ def test_plugin_is_filled_in_as_the_originals(tmp_path):
 
     own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "ACCELERATE_USE_DEEPSPEED")}
     assert describe(sys.executable) == describe(originals_python(), own)
+
+
+# --- what loops ask of DeepSpeed's engine -----------------------------------------------------
+
+
+def prepared_line(steps=1):
+    AcceleratorState._reset_state(True)
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"
+    config = {"zero_optimization": {"stage": 2}, "gradient_accumulation_steps": steps,
+              "train_micro_batch_size_per_gpu": 1}
+    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+    model = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+    return accelerator, model, *accelerator.prepare(model, optimizer)
+
+
+@pytest.mark.parametrize("divides", [True, False, None])
+def test_a_loss_is_divided_by_micro_batches_unless_told_not_to(divides):
+    accelerator, module, model, optimizer = prepared_line(steps=4)
+    kwargs = {} if divides is None else {"scale_wrt_gas": divides}
+    accelerator.backward(model(torch.ones(1, 2)).sum(), **kwargs)
+    assert module.weight.grad.tolist() == [[1.0 if divides is False else 0.25] * 2]
+    assert accelerator.gradient_accumulation_steps == 4
+
+
+def test_the_prepared_model_saves_and_loads_checkpoints(tmp_path):
+    def train(accelerator, model, optimizer):
+        for _ in range(2):
+            accelerator.backward(model(torch.ones(1, 2)).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    accelerator, module, model, optimizer = prepared_line()
+    train(accelerator, model, optimizer)
+    assert model.save_checkpoint(tmp_path, client_state={"epoch": 3})
+    assert (tmp_path / "latest").read_text() == "global_step2"
+    assert model.save_checkpoint(str(tmp_path), "named", save_latest=False)
+    train(accelerator, model, optimizer)
+    expected = module.weight.tolist()
+
+    accelerator, module, model, optimizer = prepared_line()
+    generator = torch.get_rng_state()
+    path, client = model.load_checkpoint(tmp_path, load_module_strict=True)
+    assert (path, client) == (str(tmp_path / "global_step2"), {"epoch": 3})
+    assert torch.equal(generator, torch.get_rng_state())
+    # The momentum has come back too.
+    train(accelerator, model, optimizer)
+    assert module.weight.tolist() == expected
+    model.save_checkpoint(tmp_path)
+    assert (tmp_path / "latest").read_text() == "global_step4"
+    assert model.load_checkpoint(tmp_path, tag="named") == (str(tmp_path / "named"), {})
+    with pytest.warns(UserWarning, match="No checkpoint"):
+        assert model.load_checkpoint(tmp_path / "named") == (None, {})
+    with pytest.raises(UsageError, match="loaded as a whole"):
+        model.load_checkpoint(tmp_path, load_optimizer_states=False)
+
+
+def test_the_configuration_of_a_model_answers_as_both():
+    class Configured(torch.nn.Linear):
+        def forward(self, x):
+            assert type(self.config) is Settings
+            return super().forward(x)
+
+    class Settings:
+        width = 2
+
+    accelerator, _, plain, _ = prepared_line()
+    assert plain.config.get("zero_optimization")["stage"] == 2
+    model = Configured(2, 1)
+    model.config = Settings()
+    prepared = accelerator.prepare(model)
+    assert prepared.config.get("zero_optimization")["stage"] == 2
+    assert prepared.config.width == 2 and isinstance(prepared.config, Settings)
+    prepared.config.width = 2.0
+    assert model.config.width == 2.0
+    assert type(copy.deepcopy(prepared.config)) is Settings
+    prepared(torch.ones(1, 2))

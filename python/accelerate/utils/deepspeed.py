@@ -25,6 +25,7 @@ from accelerate._placeholders import placeholders_for
 from accelerate.errors import ConfigError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
+from accelerate.state import GradientState
 from accelerate.utils.dataclasses import DeepSpeedPlugin
 
 _COUNT = whole_number(1)
@@ -223,11 +224,14 @@ class DeepSpeedOptimizerWrapper(AcceleratedOptimizer):
     # Set by `prepare`.
     _clip: Callable[[], Any] | None = None
     _scheduler: DeepSpeedSchedulerWrapper | None = None
+    _num_updates = 0
 
     def step(self, closure: Callable | None = None) -> Any:
         if self._clip is not None:
             self._clip()
         result = super().step(closure)
+        if GradientState().sync_gradients and not self.step_was_skipped:
+            self._num_updates += 1
         if self._scheduler is not None:
             self._scheduler.move()
         return result

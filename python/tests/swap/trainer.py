@@ -426,5 +426,86 @@ def beside_deepspeed(folder: Path) -> dict:
     )
 
 
+@scenario
+def device_maps(folder: Path) -> dict:
+    """A model that fits on one device is loaded there, whatever map is asked for."""
+    from transformers import LlamaForCausalLM
+
+    made = parts.made_once(folder / "model", parts.causal_model().save_pretrained)
+    tokens = torch.arange(5, 12).unsqueeze(0)
+    found = {}
+    for name in ("auto", "balanced", "balanced_low_0", "sequential", "cpu"):
+        for memory in (None, {"cpu": "1GB"}, {"cpu": 0.9e9}):
+            given = None if memory is None else dict(memory)
+            model = LlamaForCausalLM.from_pretrained(made, device_map=name, max_memory=given)
+            with torch.no_grad():
+                logits = model(tokens).logits
+            found[f"{name} {memory}"] = [parts.digest_of(logits), given, str(model.device)]
+    return found
+
+
+def _configured(stage: int, **sections) -> dict:
+    return {
+        "zero_optimization": {"stage": stage},
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        **sections,
+    }
+
+
+def _train_configured(folder: Path, checkpoint: Path | None = None, **settings) -> dict:
+    """Trains as a program of its own would: history, and the weights that were saved."""
+    from accelerate.state import AcceleratorState, GradientState
+    from safetensors.torch import load_file
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"
+    made = trainer(
+        folder, gradient_accumulation_steps=2, save_strategy="steps", save_steps=2,
+        max_grad_norm=0.05, eval_strategy="steps", eval_steps=2, **settings,
+    )
+    made.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    made.save_model(str(folder / "saved"))
+    made.accelerator.wait_for_everyone()
+    return {
+        "history": parts.history(made),
+        "steps": made.state.global_step,
+        "weights": {
+            name: tensor.flatten().tolist()
+            for name, tensor in load_file(folder / "saved" / "model.safetensors").items()
+        },
+    }
+
+
+def _train_all_configured(folder: Path, configurations: dict[str, dict]) -> dict:
+    """Without DeepSpeed, and with each configuration, whole and from the checkpoint in the middle."""
+    found = {"plain": _train_configured(folder / "plain")}
+    for name, configuration in configurations.items():
+        work = folder / name
+        found[name] = _train_configured(work, deepspeed=configuration)
+        again = work / "again"
+        found[f"{name} resumed"] = _train_configured(
+            again, work / "checkpoint-2", deepspeed=configuration
+        )
+    return found
+
+
+@scenario
+def with_deepspeed(folder: Path) -> dict:
+    optimizer = {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}}
+    scheduler = {"type": "WarmupLR", "params": {"warmup_max_lr": "auto", "warmup_num_steps": 2}}
+    sections = _configured(2, optimizer=optimizer, scheduler=scheduler)
+    return _train_all_configured(folder, {"stage3": _configured(3), "sections": sections})
+
+
+@scenario
+def with_deepspeed_stages(folder: Path) -> dict:
+    stages = {f"stage{stage}": _configured(stage) for stage in range(3)}
+    return _train_all_configured(folder, stages)
+
+
 if __name__ == "__main__":
     parts.main()

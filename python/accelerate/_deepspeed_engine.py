@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What loops and libraries ask of the model that `prepare` gives back with a `DeepSpeedPlugin`: the
+methods of DeepSpeed's engine that save and load (docs/guide_sharding.md)."""
+
+from __future__ import annotations
+
+import os
+import re
+import typing
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelerate import _debug
+from accelerate.errors import UsageError
+
+if TYPE_CHECKING:
+    from accelerate.accelerator import Accelerator
+
+# DeepSpeed's names.
+_LATEST = "latest"
+_STEP = "global_step"
+_CLIENT = "client_state.pt"
+# Kinds of state that DeepSpeed's checkpoints do not hold.
+_NOT_DEEPSPEEDS = ("loader", "python_loader", "generator", "python_generator")
+
+
+class DeepSpeedEngine:
+    """One prepared model's; `accelerator` saves and loads everything that it prepared."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = weakref.ref(accelerator)
+
+    @property
+    def accelerator(self) -> Accelerator:
+        found = self._accelerator()
+        if found is None:
+            raise UsageError(
+                "[DeepSpeed] the Accelerator that prepared this model is gone. Keep it alive while "
+                "the model is used."
+            )
+        return found
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.accelerator.deepspeed_plugin.deepspeed_config
+
+    def save_checkpoint(
+        self,
+        save_dir: str | os.PathLike,
+        tag: str | None = None,
+        client_state: dict[str, Any] | None = None,
+        save_latest: bool = True,
+    ) -> bool:
+        accelerator = self.accelerator
+        name = str(tag or f"{_STEP}{self._num_updates}")
+
+        def write_client_state(models: Any, weights: Any, folder: str) -> None:
+            if client_state and accelerator.is_main_process:
+                torch.save(client_state, Path(folder) / _CLIENT)
+
+        hook = accelerator.register_save_state_pre_hook(write_client_state)
+        try:
+            with self._as_deepspeed():
+                accelerator.save_state(Path(save_dir) / name)
+        finally:
+            hook.remove()
+        # The checkpoint is complete when all processes have written their parts.
+        accelerator.wait_for_everyone()
+        if save_latest and accelerator._is_writer:
+            latest = Path(save_dir) / f".{_LATEST}.{os.getpid()}"
+            latest.write_text(name, encoding="utf-8")
+            latest.replace(Path(save_dir) / _LATEST)
+        return True
+
+    def load_checkpoint(
+        self,
+        load_dir: str | os.PathLike,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+    ) -> tuple[str | None, dict[str, Any]]:
+        accelerator = self.accelerator
+        if load_module_only or not (load_optimizer_states and load_lr_scheduler_states):
+            raise UsageError(
+                "[load_checkpoint] A checkpoint is loaded as a whole: weights, optimizer state and "
+                "scheduler. Leave load_module_only, load_optimizer_states and "
+                "load_lr_scheduler_states at their defaults, or load the weights of save_model() "
+                "before prepare()."
+            )
+        if tag is None:
+            latest = Path(load_dir) / _LATEST
+            if not latest.is_file():
+                _debug.warn(f"[load_checkpoint] No checkpoint in {load_dir}: it has no file latest")
+                return None, {}
+            tag = latest.read_text(encoding="utf-8").strip()
+        folder = Path(load_dir) / tag
+        with self._as_deepspeed():
+            accelerator.load_state(folder)
+        if (found := re.fullmatch(rf"{_STEP}(\d+)", tag)) is not None:
+            for optimizer in accelerator._optimizers:
+                optimizer._num_updates = int(found[1])
+        client = folder / _CLIENT
+        state = torch.load(client, map_location="cpu") if client.is_file() else {}
+        return str(folder), state
+
+    @contextmanager
+    def _as_deepspeed(self) -> Iterator[None]:
+        """Inside of the block checkpoints hold what DeepSpeed's do: no loaders and generators."""
+        self.accelerator._kinds_left_out = _NOT_DEEPSPEEDS
+        try:
+            yield
+        finally:
+            self.accelerator._kinds_left_out = ()
+
+    @property
+    def _num_updates(self) -> int:
+        return max((opt._num_updates for opt in self.accelerator._optimizers), default=0)
+
+
+class ConfigView:
+    """The configuration of a model, which answers `get` with that of DeepSpeed, as `config` of
+    DeepSpeed's engine does."""
+
+    __slots__ = ("_own", "_deepspeed")
+
+    def __init__(self, own: Any, deepspeed: dict[str, Any]) -> None:
+        object.__setattr__(self, "_own", own)
+        object.__setattr__(self, "_deepspeed", deepspeed)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return self._own.__class__
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._deepspeed.get(key, default)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._own, name, value)
+
+    def __reduce__(self) -> Any:
+        # `cast` gives its second argument back: a copy is of the model's own configuration.
+        return typing.cast, (object, self._own)
+
+    def __repr__(self) -> str:
+        return repr(self._own)
