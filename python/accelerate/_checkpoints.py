@@ -221,7 +221,7 @@ def _call_save_hooks(accelerator: Accelerator, stage: Path) -> list[dict[str, An
     """The weights of each model; None where a hook has taken them out."""
     given = [model.state_dict() for model in accelerator._models]
     weights = list(given)
-    for hook in list(accelerator._save_hooks.values()):
+    for hook in list(accelerator._save_model_state_pre_hook.values()):
         hook(accelerator._models, weights, str(stage))
     foreign = [state for state in weights if not any(state is own for own in given)]
     if foreign:
@@ -395,7 +395,7 @@ class _Parts:
 def _call_load_hooks(accelerator: Accelerator, folder: Path) -> list[torch.nn.Module]:
     """The models that no hook has loaded by itself."""
     models = list(accelerator._models)
-    for hook in list(accelerator._load_hooks.values()):
+    for hook in list(accelerator._load_model_state_pre_hook.values()):
         hook(models, str(folder))
     return models
 

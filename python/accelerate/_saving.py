@@ -55,8 +55,8 @@ class Saving(Processes):
         self._states: list[ObjectState] = []
         self._custom_objects: list[Any] = []
         self._custom_states: list[ObjectState] = []
-        self._save_hooks: OrderedDict[int, Callable] = OrderedDict()
-        self._load_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._save_model_state_pre_hook: OrderedDict[int, Callable] = OrderedDict()
+        self._load_model_state_pre_hook: OrderedDict[int, Callable] = OrderedDict()
         self._generators = ObjectState(
             lambda: _generators.take(("python", "numpy")), _generators.put
         )
@@ -166,15 +166,15 @@ class Saving(Processes):
         write into the folder, which has another name until the checkpoint is complete, and take
         out of the list the weights that it has saved by itself. Call `remove()` of the handle to
         be rid of it."""
-        handle = RemovableHandle(self._save_hooks)
-        self._save_hooks[handle.id] = hook
+        handle = RemovableHandle(self._save_model_state_pre_hook)
+        self._save_model_state_pre_hook[handle.id] = hook
         return handle
 
     def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
         """`hook(models, folder)` runs in `load_state` before anything is loaded, and takes models
         out of the list that it has loaded by itself."""
-        handle = RemovableHandle(self._load_hooks)
-        self._load_hooks[handle.id] = hook
+        handle = RemovableHandle(self._load_model_state_pre_hook)
+        self._load_model_state_pre_hook[handle.id] = hook
         return handle
 
     def save_state(

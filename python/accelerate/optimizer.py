@@ -438,6 +438,11 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         self._step.zero_grad(set_to_none is None or set_to_none)
 
     @property
+    def _is_overflow(self) -> bool:
+        # The original's name, which loops read.
+        return self.step_was_skipped
+
+    @property
     def step_was_skipped(self) -> bool:
         """Whether the latest `step` was left out because of an overflow."""
         return self._step.was_skipped

@@ -241,6 +241,25 @@ answers.append([has_repeated(net) for has_repeated in (other.has_repeated_blocks
 answers.append([name for name, _ in get_module_children_bottom_up(net, return_fqns=True)])
 answers.append(bool(is_peft_model(net)))
 from accelerate.utils import operations as o
+for data in (["text"], [{"a": 3}], [3, 4], [{"a": "b"}, {"a": "c"}]):
+    try:
+        answers.append(o.concatenate(data))
+    except TypeError as error:
+        answers.append(str(error))
+import warnings
+nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    left, padded = o.pad_across_processes([nested, torch.ones(2)])
+answers.append([left is nested, padded.tolist(),
+                [[w.category.__name__, str(w.message)] for w in caught if "pad" in str(w.message)]])
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+optimizer = accelerator.prepare(torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), 0.1))
+handle = accelerator.register_save_state_pre_hook(print)
+answers.append([optimizer._is_overflow, list(accelerator._save_model_state_pre_hook.values()) == [print],
+                len(accelerator._load_model_state_pre_hook)])
+handle.remove()
 answers.append(o.get_shape({"a": [torch.ones(2, 3)]}))
 answers.append(str(o.get_data_structure((torch.ones(2, 3),))))
 answers.append([str(t.shape) for t in o.initialize_tensors(o.get_data_structure([torch.ones(2)]))])

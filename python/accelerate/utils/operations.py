@@ -192,11 +192,20 @@ def pad_across_processes(
     tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
 ) -> Any:
     """Each tensor padded along `dim` with `pad_index` to the longest of all processes; tensors
-    without that dimension stay as they are."""
+    without that dimension stay as they are, and nested ones with a warning."""
+    tensors = _trees.tensors_of(tensor)
+    if any(t.is_nested for t in tensors):
+        _debug.warn(
+            "Cannot pad nested tensors without more information. Leaving unprocessed.",
+            CannotPadNestedTensorWarning,
+            stacklevel=2,
+        )
+        plain = [t for t in tensors if not t.is_nested]
+        padded = iter(pad_across_processes(plain, dim, pad_index, pad_first))
+        return _trees.with_tensors(tensor, [t if t.is_nested else next(padded) for t in tensors])
     if _is_alone():
         return tensor
     structure = structure_of(tensor, "pad_across_processes")
-    tensors = _trees.tensors_of(tensor)
     if dim >= 0:
         padded = _group().pad_across_processes(tensors, structure, dim, pad_index, pad_first)
         return _trees.with_tensors(tensor, padded)
@@ -219,16 +228,19 @@ def slice_tensors(
 
 
 def concatenate(data: Any, dim: int = 0) -> Any:
-    """A list of equal structures as one, whose tensors are concatenated along `dim`."""
+    """A list of equal structures as one, whose tensors are concatenated along `dim`. Of a single
+    structure other values stay as they are."""
     first = data[0]
     if isinstance(first, (list, tuple)):
         return _trees.like(first, (concatenate(list(items), dim) for items in zip(*data)))
     if isinstance(first, Mapping):
         joined = {key: concatenate([item[key] for item in data], dim) for key in first}
         return _trees.with_values(first, joined)
-    if not isinstance(first, torch.Tensor):
-        raise TypeError(f"[concatenate] got a {type(first).__name__}, expected tensors")
-    return torch.cat(data, dim=dim)
+    if isinstance(first, torch.Tensor):
+        return torch.cat(data, dim=dim)
+    if isinstance(data, (list, tuple)) and len(data) == 1:
+        return first
+    raise TypeError(f"Can only concatenate tensors but got {type(first)}")
 
 
 def find_batch_size(data: Any) -> int:
