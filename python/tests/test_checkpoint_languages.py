@@ -210,7 +210,8 @@ def test_objects_of_python_are_named_and_left(tmp_path):
     result = _go_on(tmp_path, 1, "AdamW", 1)
     assert result.returncode == 0, result.stderr
     assert "'python_custom', 'python_generators'" in result.stderr
-    assert result.stderr.count("\n") == 1
+    # And one line that says where the loader starts.
+    assert result.stderr.count("\n") == 2
 
 
 def test_an_option_that_would_be_lost_is_refused(tmp_path):
