@@ -369,6 +369,7 @@ def load_ours(
         warnings.warn(line, stacklevel=4)
     for run in loads:
         run()
+    accelerator.step = _num_accumulated(accelerator)
     if loaders:
         lines = [f"{loader._state_name} {loader._restored_to()}" for loader in loaders]
         get_logger("accelerate.accelerator").info(f"[load_state] {'; '.join(lines)}")
@@ -524,6 +525,15 @@ def load_original(
         load_kwargs,
         **model_kwargs,
     )
+    registry = accelerator._run.state
+    registry.load_part("accumulation", {"num_windows": 0})
+    for optimizer in accelerator._optimizers:
+        optimizer.zero_grad()
+    for name in registry.names():
+        # What a compression has left out of steps that were never made.
+        if name.startswith("engine") and "iteration" in registry.part(name):
+            registry.load_part(name, {})
+    accelerator.step = found.get("step", 0)
     num_lost = found.get("step", 0) % accelerator.gradient_accumulation_steps
     if num_lost > 0:
         warnings.warn(

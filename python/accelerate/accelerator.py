@@ -611,7 +611,10 @@ class Accelerator(Configuration, Observation, Saving):
     def accumulate(self, *models: Any) -> AbstractContextManager[None]:
         """Around one micro-batch of these models: gradients meet and optimizers step in every
         `gradient_accumulation_steps`-th, and in the last batch of the loader."""
-        return Scope(self._run.micro_batch(_contexts(models)))
+        scope = Scope(self._run.micro_batch(_contexts(models)))
+        is_end = self.gradient_state.sync_with_dataloader and self.gradient_state.end_of_dataloader
+        self.step = 0 if is_end else self.step + 1
+        return scope
 
     def no_sync(self, model: Any) -> AbstractContextManager[None]:
         """Gradients of the model stay on this process inside of the block."""

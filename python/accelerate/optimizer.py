@@ -121,6 +121,9 @@ class _Adapter:
     def parameters(self) -> list[torch.Tensor]:
         return [p for group in self._optimizer.param_groups for p in group["params"]]
 
+    def num_groups(self) -> int:
+        return len(self._optimizer.param_groups)
+
     def replace(self, replacements: list[tuple[str, torch.Tensor, torch.Tensor]]) -> None:
         state = self._optimizer.state
         made = [(name, b, new) for name, b, new in replacements if b in state]

@@ -78,6 +78,11 @@ std::string PythonOptimizer::prepare_capture() {
   return adapter_.attr("prepare_capture")().cast<std::string>();
 }
 
+size_t PythonOptimizer::num_groups() {
+  const py::gil_scoped_acquire gil;
+  return adapter_.attr("num_groups")().cast<size_t>();
+}
+
 bool PythonOptimizer::has_all_state() {
   const py::gil_scoped_acquire gil;
   return adapter_.attr("has_all_state")().cast<bool>();

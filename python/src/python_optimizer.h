@@ -17,6 +17,7 @@ class PythonOptimizer final : public OptimizerAdapter {
   PythonOptimizer& operator=(const PythonOptimizer&) = delete;
 
   std::vector<at::Tensor> parameters() override;
+  size_t num_groups() override;
   void replace(const std::vector<Replacement>& replacements) override;
   std::string why_no_slices() const override;
   bool takes_scalars() const override;

@@ -143,6 +143,24 @@ def test_schedulers_stop_at_their_end_and_may_count_accumulation():
         counts(2, with_optimizer=False)
 
 
+def test_micro_batches_are_counted_as_the_original_does(tmp_path):
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net = torch.nn.Linear(1, 1)
+    net, loader = accelerator.prepare(net, torch.utils.data.DataLoader(torch.ones(5, 1)))
+    counts = []
+    for batch in loader:
+        with accelerator.accumulate(net):
+            accelerator.backward(net(batch).sum())
+            counts.append((accelerator.step, accelerator.sync_gradients))
+        if len(counts) == 3:
+            accelerator.save_state(tmp_path / "state")
+    assert counts == [(1, False), (2, True), (3, False), (4, True), (0, True)]
+    accelerator.load_state(tmp_path / "state")
+    assert accelerator.step == 1
+    with accelerator.accumulate(net):
+        assert accelerator.step == 2 and accelerator.sync_gradients
+
+
 def test_a_closure_is_called_and_its_loss_comes_back():
     accelerator = Accelerator(cpu=True)
     net = torch.nn.Linear(1, 1)

@@ -512,6 +512,42 @@ print("equal", accelerator.process_index)
     assert "equal 0" in out and "equal 1" in out
 
 
+@pytest.mark.parametrize("layout", [None, "accelerate"])
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_rollback_drops_gradients_that_were_not_stepped(tmp_path, layout, num_ranks):
+    script = f"""
+import torch, warnings
+from accelerate import Accelerator
+warnings.simplefilter("ignore")
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+temperature = torch.nn.Parameter(torch.zeros(()))
+model = torch.nn.Linear(1, 1, bias=False)
+model, optimizer = accelerator.prepare(
+    model, torch.optim.SGD([*model.parameters(), temperature], lr=1.0))
+
+def micro_batch(x):
+    with accelerator.accumulate(model):
+        accelerator.backward((model(torch.full((1, 1), x)) + x * temperature).sum())
+        return [p.grad.item() for p in (model.weight, temperature)]
+
+# On the main process alone: another has no part of its own.
+if accelerator.is_main_process:
+    accelerator.save_state("state", layout={layout!r})
+for num_done in (1, 2):
+    for _ in range(num_done):
+        micro_batch(1024.0)
+    accelerator.load_state("state")
+    assert model.weight.grad is None and temperature.grad is None
+    micro_batch(1.0)
+    assert micro_batch(1.0) == [1.0, 1.0]
+    optimizer.step()
+    optimizer.zero_grad()
+print("equal", accelerator.process_index)
+"""
+    out = ranks.fork_ours(script, tmp_path, num_ranks=num_ranks)
+    assert all(f"equal {rank}" in out for rank in range(num_ranks))
+
+
 def test_the_main_process_saves_alone_and_waits_for_nobody(tmp_path):
     script = ALONE + """
 import os

@@ -122,6 +122,155 @@ def test_sparse_gradients_equal_those_of_pytorch(tmp_path):
     assert ranks.run_ours(script, tmp_path) == ["equal", "equal"]
 
 
+def test_sparse_gradients_train_with_a_communication_hook(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+    from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
+    accelerator = Accelerator(kwargs_handlers=[
+        DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)])
+    net = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 1))
+    torch.nn.init.ones_(net[1].weight)
+    net = accelerator.prepare(net)
+    for _ in range(3):
+        net.zero_grad()
+        accelerator.backward(net(torch.tensor([accelerator.process_index])).sum())
+        expected = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0, 0], [0, 0]])
+        assert torch.equal(net[0].weight.grad.to_dense(), expected)
+    answer("equal")
+    """
+    assert ranks.run_ours(script, tmp_path) == ["equal", "equal"]
+
+
+def test_parameters_may_be_frozen_and_unfrozen_after_prepare(tmp_path):
+    script = """
+    import os, torch
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
+
+    # What is trained in each two updates: the backbone, the head.
+    PHASES = [(False, True), (True, True), (True, False), (True, True)]
+
+    def make():
+        torch.manual_seed(1)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+        # A gradient of zeros would let a frozen weight decay.
+        return net, torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.5, weight_decay=0.1)
+
+    def batch(step):
+        return (torch.arange(12.0).view(4, 3) * 0.1 + 0.3 * step).sin()
+
+    def loss_of(net, x):
+        return torch.nn.functional.mse_loss(net(x), x.sum(1, keepdim=True))
+
+    def freeze(net, phase):
+        net[0].requires_grad_(phase[0])
+        net[2].requires_grad_(phase[1])
+
+    def train(window, accelerator=None, is_frozen_before=False):
+        net, sgd = make()
+        if is_frozen_before:
+            freeze(net, PHASES[0])
+        if accelerator is not None:
+            net, sgd = accelerator.prepare(net, sgd)
+        outputs, step = [], 0
+        for phase in PHASES:
+            freeze(net, phase)
+            for _ in range(2):
+                for micro in range(window):
+                    x = batch(step)
+                    step += 1
+                    if accelerator is None:
+                        (loss_of(net, x) / window).backward()
+                        if micro < window - 1:
+                            continue
+                        sgd.step()
+                        sgd.zero_grad()
+                    else:
+                        x = x[2 * accelerator.process_index :][:2]
+                        with accelerator.accumulate(net):
+                            accelerator.backward(loss_of(net, x))
+                            sgd.step()
+                            sgd.zero_grad()
+                with torch.no_grad():
+                    outputs.append(net(batch(0)))
+        return torch.cat(outputs)
+
+    for window in (1, 2):
+        expected = train(window)
+        for kwargs in (
+            {},
+            {"kwargs_handlers": [DistributedDataParallelKwargs(find_unused_parameters=True)]},
+            {"fsdp_plugin": {"sharding_strategy": "SHARD_GRAD_OP"}},
+            {"fsdp_plugin": {"sharding_strategy": "FULL_SHARD", "use_orig_params": True}},
+        ):
+            for is_frozen_before in (False, True):
+                AcceleratorState._reset_state()
+                os.environ.pop("ACCELERATE_USE_FSDP", None)
+                own = dict(kwargs)
+                if "fsdp_plugin" in own:
+                    own["fsdp_plugin"] = FullyShardedDataParallelPlugin(**own["fsdp_plugin"])
+                accelerator = Accelerator(gradient_accumulation_steps=window, **own)
+                outputs = train(window, accelerator, is_frozen_before)
+                torch.testing.assert_close(outputs, expected, rtol=1e-5, atol=1e-6)
+    answer("equal")
+    """
+    assert ranks.run_ours(script, tmp_path) == ["equal", "equal"]
+
+
+def test_a_parameter_of_no_model_is_said_once(tmp_path):
+    script = """
+    import torch, warnings
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    net, later = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    temperature = torch.nn.Parameter(torch.ones(()))
+    both = torch.optim.SGD([*net.parameters(), *later.parameters()], lr=0.1)
+    both, net = accelerator.prepare(both, net)
+    later = accelerator.prepare(later)
+
+    def said(scale):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            accelerator.backward((later(net(torch.ones(1, 2))) * scale).sum())
+        return [str(w.message) for w in caught if "no prepared model" in str(w.message)]
+
+    assert said(1) == []
+    own = accelerator.prepare(torch.optim.SGD([temperature], lr=0.1))
+    answer([*said(temperature), *said(temperature)])
+    """
+    for said in ranks.run_ours(script, tmp_path):
+        assert len(said) == 1, said
+        assert "parameter 0 of 'optimizer_1' belongs to no prepared model" in said[0]
+    (tmp_path / "alone").mkdir()
+    script = script.replace("answer(", "print(")
+    assert "[]" in ranks.fork_ours(script, tmp_path / "alone", num_ranks=1)
+
+
+def test_a_group_that_is_added_after_prepare_is_trained_in_parts(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    plugin = FullyShardedDataParallelPlugin(sharding_strategy="FULL_SHARD")
+    accelerator = Accelerator(fsdp_plugin=plugin)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    torch.nn.init.ones_(net[0].bias)
+    torch.nn.init.ones_(net[1].weight)
+    parameters = [list(layer.parameters()) for layer in net]
+    net, sgd = accelerator.prepare(net, torch.optim.SGD(parameters[1], lr=1.0))
+    sgd.add_param_group({"params": parameters[0]})
+    accelerator.backward(net(torch.ones(1, 2)).sum())
+    sgd.step()
+    state = accelerator.get_state_dict(net)
+    if accelerator.is_main_process:
+        assert torch.equal(state["0.bias"], torch.zeros(2)), state
+    answer("trained")
+    """
+    assert ranks.run_ours(script, tmp_path) == ["trained", "trained"]
+
+
 def test_a_users_exception_in_backward_stays_what_it_is(tmp_path):
     folder = tmp_path / "gloo"    # a path that messages about communication have too
     folder.mkdir()

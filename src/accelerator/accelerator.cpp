@@ -149,6 +149,11 @@ std::shared_ptr<OptimizerStep> Accelerator::prepare_optimizer(
   if (auto known = state_->optimizers->find(optimizer)) {
     return known;
   }
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    throw UsageError(
+        "[prepare] got an optimizer whose step needs a closure (LBFGS), which "
+        "PreparedOptimizer::step() does not take. Use another optimizer");
+  }
   auto step = state_->run.prepare_optimizer(
       std::make_unique<TorchOptimizer>(optimizer));
   optimizers.emplace_back(&optimizer, step);

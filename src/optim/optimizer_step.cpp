@@ -77,6 +77,7 @@ bool OptimizerStep::has_unsaved_schedule() {
 void OptimizerStep::wire(
     const std::shared_ptr<ParallelEngine>& engine,
     const NamedParameters& parameters) {
+  num_groups_ = optimizer_->num_groups();
   std::unordered_set<const c10::TensorImpl*> own;
   for (const auto& parameter : optimizer_->parameters()) {
     own.insert(parameter.unsafeGetTensorImpl());
@@ -133,6 +134,28 @@ std::shared_ptr<ParallelEngine> OptimizerStep::engine_of(
                                  : parts_[found->second].engine.lock();
 }
 
+void OptimizerStep::follow_groups() {
+  const auto num_groups = optimizer_->num_groups();
+  if (std::exchange(num_groups_, num_groups) != num_groups && wire_) {
+    wire_();
+  }
+}
+
+std::optional<size_t> OptimizerStep::unowned_parameter() {
+  constexpr int kMostLooks = 64;
+  if (num_looks_++ >= kMostLooks) {
+    return std::nullopt;
+  }
+  follow_groups();
+  const auto parameters = optimizer_->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].grad().defined() && !engine_of(parameters[i])) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<at::Tensor> OptimizerStep::gradients() {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : optimizer_->parameters()) {
@@ -185,6 +208,7 @@ void OptimizerStep::step(StepScalars scalars) {
   if (!syncs()) {
     return;
   }
+  follow_groups();
   step_state_->end_step();
   const PartScope scope_of_time(accelerate::Part::kOptimizer);
   const auto recorded = record_part(kRecordedOptimizer);
@@ -403,6 +427,16 @@ void OptimizerStep::check_state_dict(const StateDict& state) const {
 void OptimizerStep::load_state_dict(const StateDict& state) {
   optimizer_->load_state(names(), of_this_rank(state));
   ++num_loads_;
+  // Those of models are dropped with their windows.
+  for (auto parameter : optimizer_->parameters()) {
+    if (!engine_of(parameter)) {
+      parameter.mutable_grad().reset();
+    }
+  }
+  if (scaler_) {
+    scaler_->forget(this);
+  }
+  set_done(false);
 }
 
 } // namespace accelerate

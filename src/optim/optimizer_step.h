@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -34,6 +36,7 @@ class ACCELERATE_API OptimizerAdapter {
   virtual ~OptimizerAdapter() = default;
   /// Of all groups.
   virtual std::vector<at::Tensor> parameters() = 0;
+  virtual size_t num_groups() = 0;
   /// Trains other tensors from now on, in the same groups. Throws `UsageError`
   /// where the optimizer has state for one of them already.
   virtual void replace(const std::vector<Replacement>& replacements) = 0;
@@ -92,6 +95,13 @@ class ACCELERATE_API OptimizerStep : public Stateful {
       const std::shared_ptr<ParallelEngine>& engine,
       const NamedParameters& parameters);
 
+  /// What to do before a step that finds other groups than the last `wire`; may
+  /// be empty.
+  void on_new_groups(std::function<void()> wire) { wire_ = std::move(wire); }
+  /// The first parameter that has a gradient and belongs to no prepared model,
+  /// by its index. Looks in the first calls only.
+  std::optional<size_t> unowned_parameter();
+
   /// Nothing while gradients are accumulated; else unscales, agrees with the
   /// other ranks on overflow, and steps where there is none. Waits for the
   /// device only with a scaler and an optimizer that does not take scalars.
@@ -141,6 +151,7 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   /// By the names of `wire`. Moments of slices are `TensorSlice`s.
   StateDict state_dict() const override;
   void check_state_dict(const StateDict& state) const override;
+  /// Drops gradients that belong to no prepared model.
   void load_state_dict(const StateDict& state) override;
   /// Whether all slices of such a state are those that this rank trains.
   bool fits(const StateDict& state) const;
@@ -157,6 +168,8 @@ class ACCELERATE_API OptimizerStep : public Stateful {
     std::vector<at::Tensor> trained;
   };
 
+  /// Meets the engines of parameters in groups that were added.
+  void follow_groups();
   bool syncs() const { return step_state_->sync_gradients(); }
   /// The gradients of all that it trains, as this rank holds them.
   std::vector<at::Tensor> gradients();
@@ -180,6 +193,10 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   std::vector<std::weak_ptr<ParallelEngine>> engines_;
   /// From what is trained to its part.
   std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
+  std::function<void()> wire_;
+  /// When `wire` was called last.
+  size_t num_groups_ = 0;
+  int num_looks_ = 0;
   bool is_done_ = false;
   int64_t num_calls_ = 0;
   int64_t num_loads_ = 0;

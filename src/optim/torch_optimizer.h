@@ -31,6 +31,7 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
     return all;
   }
+  size_t num_groups() override { return optimizer_.param_groups().size(); }
   void replace(const std::vector<Replacement>& replacements) override;
   std::string why_no_slices() const override {
     if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer_) != nullptr) {

@@ -34,15 +34,37 @@ class CastHook final : public c10d::CommHookInterface {
   std::shared_ptr<CompressionState> state_;
 };
 
-} // namespace
+/// Sums sparse gradients as they are, and has another hook compress the rest.
+class DenseOnlyHook final : public c10d::CommHookInterface {
+ public:
+  DenseOnlyHook(
+      std::unique_ptr<c10d::CommHookInterface> dense,
+      std::shared_ptr<CompressionState> state)
+      : dense_(std::move(dense)), state_(std::move(state)) {}
 
-CompressionHook make_cast_compression(
-    at::ScalarType dtype,
-    std::shared_ptr<CompressionState> state) {
-  return {std::make_unique<CastHook>(dtype, std::move(state)), nullptr};
-}
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(
+      c10d::GradBucket& bucket) override {
+    auto gradient = bucket.getBuffer();
+    if (!gradient.is_sparse()) {
+      return dense_->runHook(bucket);
+    }
+    gradient.div_(state_->divisor);
+    std::vector<at::Tensor> tensors = {gradient};
+    return state_->group->allreduce(tensors)->getFuture()->then(
+        [gradient](c10::ivalue::Future&) { return c10::IValue(gradient); },
+        c10::TensorType::get());
+  }
 
-CompressionHook make_compression(
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return c10d::detail::parseCppCommHookResult(result);
+  }
+
+ private:
+  std::unique_ptr<c10d::CommHookInterface> dense_;
+  std::shared_ptr<CompressionState> state_;
+};
+
+CompressionHook of_kind(
     const DdpOptions& options,
     std::shared_ptr<CompressionState> state) {
   switch (options.compression) {
@@ -56,6 +78,25 @@ CompressionHook make_compression(
       break;
   }
   return {};
+}
+
+} // namespace
+
+CompressionHook make_cast_compression(
+    at::ScalarType dtype,
+    std::shared_ptr<CompressionState> state) {
+  return {std::make_unique<CastHook>(dtype, std::move(state)), nullptr};
+}
+
+CompressionHook make_compression(
+    const DdpOptions& options,
+    std::shared_ptr<CompressionState> state) {
+  auto compression = of_kind(options, state);
+  if (compression.hook) {
+    compression.hook = std::make_unique<DenseOnlyHook>(
+        std::move(compression.hook), std::move(state));
+  }
+  return compression;
 }
 
 c10::intrusive_ptr<c10d::Work> start_sum(

@@ -29,7 +29,6 @@ namespace accelerate {
 namespace {
 
 constexpr int64_t kMiB = 1024 * 1024;
-constexpr const char* kForward = "forward of a prepared model";
 constexpr const char* kOrder = "arrival_order";
 
 /// What a graph calls when its backward begins; empty once the engine is gone,
@@ -139,17 +138,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   bool is_local() const override { return false; }
 
   void before_forward() override {
-    const bool records = at::GradMode::is_enabled();
-    if (records) {
-      check_frozen(
-          model_,
-          frozen_,
-          "that its gradients would not meet those of the other processes; "
-          "unfreeze before prepare, or drop the prepared model and prepare "
-          "again");
-    }
+    trains_ = at::GradMode::is_enabled() && is_trained(model_);
+    const bool records = trains_;
     if (records && is_abandoned_) {
       remake_reducer();
+    }
+    if (records && (forgets_used_ || trains_others())) {
+      follow_frozen();
     }
     if (records && !sync_ && options_.static_graph && !has_seen_graph_) {
       // The reducer would learn the graph from several backwards, and wait for
@@ -172,6 +167,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (records && sync_ && !has_shared_order_ && lays_out_anew() && !join_) {
       share_order();
     }
+    const bool is_unfinished = is_awaiting_ && !finds_unused() &&
+                               !is_only_guessed_ &&
+                               arrivals_->num_arrived() > num_at_await_;
+    if (records && !sync_ && is_unfinished) {
+      // Backwards that send nothing would bring it gradients twice.
+      name_unused_parameters(names_, [&] { rebuild_buckets(); });
+    }
     if (records && sync_) {
       // Buckets are laid out anew once, in the order gradients arrived in,
       // which ranks tell each other.
@@ -189,13 +191,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   }
 
   bool wants_outputs() const override {
-    return at::GradMode::is_enabled() && sync_ &&
+    return trains_ && sync_ &&
            (join_ || options_.find_unused_parameters ||
             (options_.static_graph && !has_seen_graph_));
   }
 
   void after_forward(std::span<at::Tensor* const> outputs) override {
-    if (!at::GradMode::is_enabled() || !sync_) {
+    if (!trains_ || !sync_) {
       return;
     }
     std::vector<at::Tensor> roots;
@@ -233,9 +235,24 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     await_gradients();
   }
 
-  void before_backward() override { num_before_ = arrivals_->begin_backward(); }
+  void before_backward() override {
+    num_before_ = arrivals_->begin_backward();
+    is_in_backward_ = true;
+    has_arrived_.assign(has_arrived_.size(), false);
+    frozen_since_forward_.clear();
+    for (const auto& parameter : trained_) {
+      if (!parameter.requires_grad() && !parameter.grad().defined()) {
+        frozen_since_forward_.push_back(parameter);
+      }
+    }
+  }
 
   void after_backward() override {
+    is_in_backward_ = false;
+    // The reducer has filled them with zeros.
+    for (const auto& parameter : frozen_since_forward_) {
+      parameter.mutable_grad().reset();
+    }
     if (!arrivals_->is_known()) {
       arrival_ = GradientArrival::kUnknown;
       return;
@@ -250,6 +267,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       arrival_ = GradientArrival::kNone;
       return;
     }
+    has_unsent_ = has_unsent_ || !sync_;
     arrival_ = !sync_ || is_awaiting_ ? GradientArrival::kMet
                                       : GradientArrival::kStayed;
     // Where parameters may go unused, the reducer knows which it waits for.
@@ -261,6 +279,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void await_another_backward() override { ++num_forwards_; }
 
   void abandon_backward() override {
+    is_in_backward_ = false;
     is_abandoned_ = is_abandoned_ || (sync_ && is_awaiting_ &&
                                       arrivals_->num_arrived() > num_before_);
   }
@@ -328,6 +347,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (state.contains(kOrder)) {
       loaded_order_ = as_order(state.get<at::Tensor>(kOrder));
     }
+    // The reducer keeps which parameters were used in half a window.
+    forgets_used_ = has_unsent_ && options_.find_unused_parameters;
+    has_unsent_ = false;
   }
 
   // Ranks without batches cannot match the first backward of a static graph.
@@ -370,6 +392,63 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     return options_.find_unused_parameters || options_.static_graph;
   }
 
+  /// Whether other parameters require a gradient than those that the reducer
+  /// knows.
+  bool trains_others() const {
+    for (size_t i = 0; i < is_reduced_.size(); ++i) {
+      if (model_.parameters[i].requires_grad() != is_reduced_[i]) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// Has the reducer wait for the parameters that require a gradient now.
+  void follow_frozen() {
+    for (size_t i = 0; has_unsent_ && i < is_reduced_.size(); ++i) {
+      const auto& parameter = model_.parameters[i];
+      if (is_reduced_[i] && !parameter.requires_grad() &&
+          parameter.grad().defined()) {
+        throw UsageError(str_cat(
+            "[forward] parameter '",
+            model_.names[i],
+            "' was frozen in the middle of gradient accumulation, so its "
+            "gradient would not be synchronised. Freeze parameters after "
+            "optimizer.step() and zero_grad()"));
+      }
+    }
+    if (trains_others()) {
+      if (join_) {
+        throw UsageError(
+            "[forward] parameters were frozen or unfrozen inside of "
+            "join_uneven_inputs, which ranks without batches do not see. Do it "
+            "before the block");
+      }
+      if (!group_.is_shut_down()) {
+        agree_on_text(
+            group_,
+            kForward,
+            "with trained parameters\n" + trained_names(model_));
+      }
+    }
+    forgets_used_ = false;
+    remake_reducer_beside_gradients();
+  }
+
+  /// By autograd, before the reducer's own hook: of a parameter whose gradient
+  /// comes in parts, the first may be on its way already.
+  void check_only_once(size_t place) {
+    const bool is_second = std::exchange(has_arrived_[place], true);
+    if (is_second && is_in_backward_ && sync_ && !options_.static_graph) {
+      throw UsageError(str_cat(
+          "[backward] parameter '",
+          names_[place],
+          "' has a second gradient in one backward, as it is used in a "
+          "recomputed segment and in another or outside. Use it in one segment "
+          "only, or set static_graph"));
+    }
+  }
+
   void check_hooks() {
     for (size_t i = 0; i < trained_.size(); ++i) {
       if (!arrivals_->is_hooked(i, trained_[i])) {
@@ -398,6 +477,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   // may follow.
   void end_reduction() {
     is_awaiting_ = false;
+    has_unsent_ = false;
     if (!join_) {
       // At once: the order is known to a state that is saved now, and the
       // reducer allows one reduction before it lays its buckets out anew.
@@ -474,8 +554,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void share_order() {
     agree_on(kForward);
     const auto num_trained = static_cast<int64_t>(trained_.size());
-    auto order = loaded_order_.empty() ? at::full({num_trained}, -1, at::kLong)
-                                       : at::tensor(loaded_order_, at::kLong);
+    auto order = is_order(loaded_order_)
+                     ? at::tensor(loaded_order_, at::kLong)
+                     : at::full({num_trained}, -1, at::kLong);
     order = order.to(trained_.front().device());
     share("order of gradients", {order}, 0);
     has_shared_order_ = true;
@@ -498,13 +579,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void remake_reducer_beside_gradients(const std::function<void()>& then = [] {
   }) {
     std::vector<at::Tensor> gradients;
-    for (const auto& parameter : trained_) {
+    for (const auto& parameter : model_.parameters) {
       gradients.push_back(std::exchange(parameter.mutable_grad(), {}));
     }
-    const auto owners = trained_;
     const auto put_back = c10::make_scope_exit([&] {
-      for (size_t i = 0; i < owners.size(); ++i) {
-        owners[i].mutable_grad() = gradients[i];
+      for (size_t i = 0; i < gradients.size(); ++i) {
+        model_.parameters[i].mutable_grad() = gradients[i];
       }
     });
     remake_reducer();
@@ -576,13 +656,14 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     index_of_.clear();
     names_.clear();
     places_.clear();
-    frozen_.clear();
-    for (size_t i = 0; i < model_.parameters.size(); ++i) {
-      if (!model_.parameters[i].requires_grad()) {
-        frozen_.push_back(i);
-      }
+    is_reduced_.clear();
+    for (const auto& parameter : model_.parameters) {
+      is_reduced_.push_back(parameter.requires_grad());
     }
     const bool has_order = is_order(order_);
+    if (!has_order) {
+      order_.clear();
+    }
     for (const int64_t index : has_order ? order_ : trained_indices()) {
       const auto i = static_cast<size_t>(index);
       index_of_.emplace(
@@ -604,8 +685,11 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
     layout_.set_units(parameters, buckets);
     // Before the reducer's own hooks, which may send.
-    arrivals_ = std::make_unique<Arrivals>(
-        parameters, [group = group_](size_t) { settle(group); });
+    arrivals_ = std::make_unique<Arrivals>(parameters, [this](size_t place) {
+      settle(group_);
+      check_only_once(place);
+    });
+    has_arrived_.assign(parameters.size(), false);
     const UnmarkedViews unmarked;
     reducer_ = std::make_shared<OpenReducer>(
         parameters,
@@ -707,8 +791,10 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   SharedBuffers buffers_;
   /// All of them, frozen ones too, without their graph.
   std::vector<at::Tensor> parameters_;
-  /// Those of the model that were frozen when it was prepared.
-  std::vector<size_t> frozen_;
+  /// Of each parameter of the model: whether the reducer knows it.
+  std::vector<bool> is_reduced_;
+  /// Of those, frozen and without a gradient when the backward began.
+  std::vector<at::Tensor> frozen_since_forward_;
   /// The parameters that the reducer knows, their names, and their places in
   /// the model.
   std::vector<at::Tensor> trained_;
@@ -738,6 +824,10 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   int64_t num_before_ = 0;
   int64_t num_at_await_ = 0;
   bool is_awaiting_ = false;
+  bool is_in_backward_ = false;
+  /// Of each parameter that the reducer knows: whether the backward under way
+  /// has brought its gradient. Bytes, as threads of autograd write them.
+  std::vector<char> has_arrived_;
   /// Not by a forward: one of those before may still have a backward.
   bool is_only_guessed_ = false;
   /// The last backward broke off in the middle.
@@ -745,6 +835,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   /// Of those since the last reduction, how many may still have a backward.
   int64_t num_forwards_ = 0;
   bool sync_ = true;
+  /// Whether the forward under way, or the last one, has a backward.
+  bool trains_ = false;
+  /// Whether a backward has added up gradients that other ranks have not seen.
+  bool has_unsent_ = false;
+  /// Whether the next forward is to wait for all parameters, whatever was used
+  /// before a state was loaded.
+  bool forgets_used_ = false;
   bool has_seen_graph_ = false;
   bool buffers_may_differ_ = true;
   bool has_queued_first_reduction_ = false;
@@ -757,12 +854,15 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   size_t num_layouts_ = 0;
 };
 
-bool is_trained(const ParameterSet& model) {
-  return std::any_of(
-      model.parameters.begin(), model.parameters.end(), [](const auto& p) {
-        return p.requires_grad();
-      });
-}
+/// Of a model that had nothing to train when it was prepared.
+class FrozenEngine final : public ParallelEngine {
+ public:
+  explicit FrozenEngine(const ParameterSet& model) : model_(model) {}
+  bool is_outdated() const override { return is_trained(model_); }
+
+ private:
+  ParameterSet model_;
+};
 
 } // namespace
 
@@ -779,7 +879,7 @@ std::unique_ptr<ParallelEngine> make_ddp_engine(
   agree_on_text(arguments.group, "prepare", describe(arguments.model, options));
   // A frozen model has no gradients to average.
   if (!is_trained(arguments.model)) {
-    return std::make_unique<ParallelEngine>();
+    return std::make_unique<FrozenEngine>(arguments.model);
   }
   return std::make_unique<DdpEngine>(arguments, options);
 }

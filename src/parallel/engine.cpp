@@ -21,14 +21,18 @@ void ParallelEngine::scale_gradients(
     const std::vector<at::Tensor>& parameters,
     const at::Tensor& factor) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> gradients, wide;
   for (const auto& parameter : parameters) {
     if (auto own = gradient(parameter); own.defined()) {
-      gradients.push_back(std::move(own));
+      const bool is_wide = own.scalar_type() == at::kDouble;
+      (is_wide ? wide : gradients).push_back(std::move(own));
     }
   }
   if (!gradients.empty()) {
-    at::_foreach_mul_(gradients, factor);
+    at::_foreach_mul_(gradients, factor.to(at::kFloat));
+  }
+  if (!wide.empty()) {
+    at::_foreach_mul_(wide, factor.to(at::kDouble));
   }
 }
 
@@ -73,9 +77,12 @@ void ParallelEngine::load_gradient(
     const StateValue& value) {
   const auto& whole = std::get<at::Tensor>(value);
   at::Tensor target = parameter;
-  target.mutable_grad() = whole.defined()
-                              ? whole.detach().to(parameter.device()).clone()
-                              : at::Tensor();
+  target.mutable_grad() = whole.defined() ? whole.detach().to(
+                                                parameter.device(),
+                                                parameter.scalar_type(),
+                                                /*non_blocking=*/false,
+                                                /*copy=*/true)
+                                          : at::Tensor();
 }
 
 } // namespace accelerate

@@ -64,6 +64,11 @@ class ACCELERATE_API ParallelEngine
   /// Whether gradients never meet those of other ranks and every seam is empty.
   virtual bool is_local() const { return true; }
 
+  /// Whether it cannot train the model as it is now, as all parameters were
+  /// frozen when the engine was made and some are not any more: another one is
+  /// made before the next forward that records.
+  virtual bool is_outdated() const { return false; }
+
   // --- forward --------------------------------------------------------------
   virtual void before_forward() {}
   /// Whether `after_forward` wants to see the output at this step.
@@ -108,7 +113,7 @@ class ACCELERATE_API ParallelEngine
   /// all of them. A collective; nothing where gradients are whole.
   virtual void combine(at::Tensor& /*number*/, ReduceOp /*op*/) const {}
   /// Multiplies what was added up for these parameters so far in a window that
-  /// goes on. `factor` is a tensor of one number.
+  /// goes on. `factor` is an fp64 tensor of one number.
   virtual void scale_gradients(
       const std::vector<at::Tensor>& parameters,
       const at::Tensor& factor);

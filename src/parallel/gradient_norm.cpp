@@ -19,6 +19,13 @@ using ByDevice = std::map<std::string, std::vector<at::Tensor>>;
 
 void add_to(ByDevice& devices, const std::vector<at::Tensor>& gradients) {
   for (const auto& gradient : gradients) {
+    if (gradient.layout() != at::kStrided) {
+      throw UsageError(str_cat(
+          "[clip_grad] a gradient of shape ",
+          gradient.sizes(),
+          " is sparse and cannot be clipped. Leave its parameter out, or make "
+          "its Embedding with sparse(false) (Python: sparse=False)"));
+    }
     devices[gradient.device().str()].push_back(gradient);
   }
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -28,7 +29,7 @@ class MasterEngine final : public ParallelEngine {
  public:
   MasterEngine(const EngineArguments& arguments, const MakeInner& make_inner)
       : ParallelEngine(MemoryLayout(arguments.memory)),
-        parameters_(arguments.model.parameters) {
+        model_(arguments.model) {
     for (size_t i = 0; i < arguments.model.parameters.size(); ++i) {
       const auto& parameter = arguments.model.parameters[i];
       if (!is_castable(parameter)) {
@@ -43,6 +44,8 @@ class MasterEngine final : public ParallelEngine {
       }
       if (parameter.requires_grad()) {
         weights_.push_back(parameter);
+      } else {
+        frozen_.push_back(i);
       }
     }
     make_masters(arguments);
@@ -60,7 +63,20 @@ class MasterEngine final : public ParallelEngine {
   }
 
   bool is_local() const override { return false; }
-  void before_forward() override { inner_->before_forward(); }
+  bool is_outdated() const override {
+    return weights_.empty() && (inner_->is_outdated() || unfrozen());
+  }
+  void before_forward() override {
+    const auto place = at::GradMode::is_enabled() ? unfrozen() : std::nullopt;
+    if (place) {
+      throw UsageError(str_cat(
+          "[forward] parameter '",
+          model_.names[*place],
+          "' was frozen in prepare() and requires a gradient now, but has no "
+          "master weight. Freeze it after prepare() instead"));
+    }
+    inner_->before_forward();
+  }
   bool wants_outputs() const override { return inner_->wants_outputs(); }
   void after_forward(std::span<at::Tensor* const> outputs) override {
     inner_->after_forward(outputs);
@@ -205,10 +221,12 @@ class MasterEngine final : public ParallelEngine {
     return inner_->saved(trained(parameter));
   }
   void visit_whole_parameters(bool keep, const TakeWhole& take) override {
-    for (size_t i = 0; keep && i < parameters_.size(); ++i) {
+    for (size_t i = 0; keep && i < model_.parameters.size(); ++i) {
       take(
           i,
-          trained(parameters_[i]).detach().to(at::kCPU, false, /*copy=*/true));
+          trained(model_.parameters[i])
+              .detach()
+              .to(at::kCPU, false, /*copy=*/true));
     }
   }
   void load(const at::Tensor& parameter, const StateValue& value) override {
@@ -221,13 +239,19 @@ class MasterEngine final : public ParallelEngine {
   void load_gradient(const at::Tensor& parameter, const StateValue& value)
       override {
     const auto place = place_of(parameter);
-    if (!place || !inner_->is_local()) {
+    if (!place) {
       inner_->load_gradient(parameter, value);
       return;
     }
     settle_gradients();
     at::Tensor& gradient = masters_[*place].mutable_grad();
     gradient.reset();
+    is_shown_[*place] = false;
+    if (!inner_->is_local()) {
+      inner_->load_gradient(weights_[*place], value);
+      return;
+    }
+    weights_[*place].mutable_grad().reset();
     if (const auto& whole = std::get<at::Tensor>(value); whole.defined()) {
       gradient = room_of(*place);
       gradient.copy_(whole);
@@ -288,6 +312,16 @@ class MasterEngine final : public ParallelEngine {
       place_of_[masters_[i].unsafeGetTensorImpl()] = i;
       master_values_.push_back(masters_[i].detach());
     }
+  }
+
+  /// A parameter without a master that requires a gradient.
+  std::optional<size_t> unfrozen() const {
+    for (const size_t place : frozen_) {
+      if (model_.parameters[place].requires_grad()) {
+        return place;
+      }
+    }
+    return std::nullopt;
   }
 
   std::optional<size_t> place_of(const at::Tensor& parameter) const {
@@ -416,8 +450,9 @@ class MasterEngine final : public ParallelEngine {
   }
 
   std::shared_ptr<ParallelEngine> inner_;
-  /// Of the model, whatever their type.
-  std::vector<at::Tensor> parameters_;
+  ParameterSet model_;
+  /// Those that have no master as they were frozen, by their places.
+  std::vector<size_t> frozen_;
   /// What the model computes with, and what is trained in its place.
   std::vector<at::Tensor> weights_;
   std::vector<at::Tensor> masters_;

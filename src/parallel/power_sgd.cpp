@@ -79,8 +79,11 @@ class PowerSgdMemory final : public Stateful {
   }
 
   void load_state_dict(const StateDict& state) override {
-    const auto new_iteration = state.get<int64_t>("iteration");
-    const auto num_seeds = state.get<int64_t>("num_seeds");
+    const auto count_of = [&](const char* name) {
+      return state.contains(name) ? state.get<int64_t>(name) : 0;
+    };
+    const auto new_iteration = count_of("iteration");
+    const auto num_seeds = count_of("num_seeds");
     const auto tensors_of = [&](const char* kind) {
       std::map<std::string, at::Tensor> tensors;
       for (const auto& [name, value] : state.part(kind)) {

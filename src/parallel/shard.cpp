@@ -3,6 +3,7 @@
 // parameters.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "accelerate/error.h"
@@ -41,11 +42,7 @@ class ShardEngine final : public ParallelEngine {
     }
     buffers_.share(model_.everyone(), 0);
     gradients_.emplace(model_);
-    for (size_t i = 0; i < all_.parameters.size(); ++i) {
-      if (!all_.parameters[i].requires_grad()) {
-        frozen_.push_back(i);
-      }
-    }
+    note_frozen();
   }
 
   bool is_local() const override { return false; }
@@ -58,10 +55,7 @@ class ShardEngine final : public ParallelEngine {
     model_.check_places();
     const bool records = at::GradMode::is_enabled();
     if (records) {
-      check_frozen(
-          all_,
-          frozen_,
-          "that no rank would take its gradient; unfreeze before prepare");
+      follow_frozen();
     }
     if (gathers_.is_stale()) {
       gathers_.gather_weights();
@@ -265,11 +259,41 @@ class ShardEngine final : public ParallelEngine {
            gathers_.pass() == ShardPass::kEvaluation;
   }
 
+  void note_frozen() {
+    is_trained_.clear();
+    for (const auto& parameter : all_.parameters) {
+      is_trained_.push_back(parameter.requires_grad());
+    }
+  }
+
+  /// Takes the gradients of the parameters that require one now.
+  void follow_frozen() {
+    if (std::equal(
+            is_trained_.begin(),
+            is_trained_.end(),
+            all_.parameters.begin(),
+            [](bool is_trained, const at::Tensor& parameter) {
+              return parameter.requires_grad() == is_trained;
+            })) {
+      return;
+    }
+    if (!model_.everyone().is_shut_down()) {
+      agree_on_text(
+          model_.everyone(),
+          kForward,
+          "with trained parameters\n" + trained_names(all_));
+    }
+    note_frozen();
+    model_.follow_frozen();
+    gradients_->follow_frozen();
+    whole_.follow_frozen();
+  }
+
   // As DDP: once after a forward that changed them.
   void share_buffers(bool trains) {
     const auto& group = model_.everyone();
     if (buffers_may_differ_ && buffers_.is_shared() && !group.is_shut_down()) {
-      announce(group, buffers_.name("forward of a prepared model"));
+      announce(group, buffers_.name(kForward));
       settle(group);
       buffers_.share(group, 0);
     }
@@ -297,8 +321,8 @@ class ShardEngine final : public ParallelEngine {
   UnitGathers gathers_;
   /// From when all units are there.
   std::optional<UnitGradients> gradients_;
-  /// Into `all_`.
-  std::vector<size_t> frozen_;
+  /// Of each of `all_`: whether it required a gradient in the last forward.
+  std::vector<bool> is_trained_;
   SharedBuffers buffers_;
   bool buffers_may_differ_ = true;
 };

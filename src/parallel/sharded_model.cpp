@@ -269,6 +269,15 @@ void ShardedModel::add_slices(const ShardUnit& unit) {
   }
 }
 
+void ShardedModel::follow_frozen() {
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const bool is_trained = model_.parameters[i].requires_grad();
+    slices_[i].own.set_requires_grad(is_trained);
+    auto& unit = units_[slices_[i].unit];
+    unit.is_trained = unit.is_trained || is_trained;
+  }
+}
+
 void ShardedModel::check_places() const {
   for (size_t i = 0; i < model_.parameters.size(); ++i) {
     const auto& parameter = model_.parameters[i];

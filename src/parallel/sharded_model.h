@@ -26,6 +26,7 @@ struct ShardUnit {
   /// Into the model's list.
   std::vector<size_t> members;
   std::vector<int64_t> offsets;
+  /// Whether any of them has required a gradient since prepare.
   bool is_trained = false;
   /// Of all ranks, with what fills up; a rank's part.
   int64_t num_numbers = 0;
@@ -72,6 +73,9 @@ class ShardedModel {
   /// collective. Where parameters are gathered, they keep their own memory:
   /// whoever gathers them takes it away.
   bool add_unit();
+
+  /// Parameters were frozen or unfrozen: so are the slices of them.
+  void follow_frozen();
 
   /// All ranks.
   const ProcessGroup& everyone() const { return everyone_; }

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include <algorithm>
+
 #include "accelerate/c10d.h"
 #include "accelerate/error.h"
 #include "base/str.h"
@@ -25,19 +27,21 @@ std::string describe_model(const ParameterSet& model) {
   return text + str_cat(model.buffers.size(), " buffers");
 }
 
-void check_frozen(
-    const ParameterSet& model,
-    const std::vector<size_t>& frozen,
-    const char* why) {
-  for (const size_t i : frozen) {
+bool is_trained(const ParameterSet& model) {
+  return std::any_of(
+      model.parameters.begin(), model.parameters.end(), [](const auto& p) {
+        return p.requires_grad();
+      });
+}
+
+std::string trained_names(const ParameterSet& model) {
+  std::string text;
+  for (size_t i = 0; i < model.names.size(); ++i) {
     if (model.parameters[i].requires_grad()) {
-      throw UsageError(str_cat(
-          "[forward] parameter '",
-          model.names[i],
-          "' was frozen when the model was prepared and is trained now, so ",
-          why));
+      text += model.names[i] + '\n';
     }
   }
+  return text;
 }
 
 SharedBuffers::SharedBuffers(const ParameterSet& model) {

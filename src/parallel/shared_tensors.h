@@ -11,15 +11,16 @@
 
 namespace accelerate {
 
+/// What ranks tell each other before a forward has them meet.
+inline constexpr const char* kForward = "forward of a prepared model";
+
 /// Names, types and shapes, a line each, for ranks to compare.
 std::string describe_model(const ParameterSet& model);
 
-/// Throws `UsageError` where one of these, by their places, is trained by now.
-/// `why` says what comes of it and what to do.
-void check_frozen(
-    const ParameterSet& model,
-    const std::vector<size_t>& frozen,
-    const char* why);
+/// Whether any of its parameters requires a gradient.
+bool is_trained(const ParameterSet& model);
+/// Of the parameters that require a gradient, a line each.
+std::string trained_names(const ParameterSet& model);
 
 /// The buffers of a model, which each rank's own forward may replace.
 class SharedBuffers {

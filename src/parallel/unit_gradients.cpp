@@ -16,8 +16,9 @@ struct UnitGradients::Gradient {
   at::Tensor whole;
   /// Of which members there are some.
   std::vector<bool> has;
-  /// Those that the backward under way has brought.
+  /// Those that the backward under way has brought, and how many may come.
   std::set<size_t> arrived;
+  size_t num_trained = 0;
 
   bool has_any() const {
     return std::find(has.begin(), has.end(), true) != has.end();
@@ -55,20 +56,28 @@ UnitGradients::UnitGradients(ShardedModel& model)
     Gradient& gradient = gradients_.emplace_back();
     gradient.has.assign(unit.members.size(), false);
   }
+  follow_frozen();
+}
+
+UnitGradients::~UnitGradients() = default;
+
+void UnitGradients::follow_frozen() {
   std::vector<at::Tensor> trained;
   std::vector<size_t> places;
-  const auto& parameters = model.model().parameters;
+  for (auto& gradient : gradients_) {
+    gradient.num_trained = 0;
+  }
+  const auto& parameters = model_.model().parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].requires_grad()) {
       trained.push_back(parameters[i]);
       places.push_back(i);
+      ++gradient_of(model_.slices()[i]).num_trained;
     }
   }
   arrivals_ = std::make_unique<Arrivals>(
       trained, [this, places](size_t place) { take(places[place]); });
 }
-
-UnitGradients::~UnitGradients() = default;
 
 // --- backward ---------------------------------------------------------------
 void UnitGradients::before_backward() {
@@ -155,7 +164,7 @@ void UnitGradients::take(size_t place) {
   const auto& slice = model_.slices()[place];
   auto& gradient = gradient_of(slice);
   gradient.arrived.insert(slice.member);
-  if (syncs() && gradient.arrived.size() == gradient.has.size()) {
+  if (syncs() && gradient.arrived.size() == gradient.num_trained) {
     announce_reduction(model_.unit_of(slice));
   }
 }
@@ -379,7 +388,7 @@ StateValue UnitGradients::saved(size_t place) const {
 }
 
 void UnitGradients::load(size_t place, const StateValue& value) {
-  forget(place);
+  zero(place, Zeroing::kDrop);
   const at::NoGradGuard no_grad;
   if (const auto* part = std::get_if<TensorSlice>(&value)) {
     at::Tensor own = model_.slices()[place].own;

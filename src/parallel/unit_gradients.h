@@ -27,6 +27,9 @@ class UnitGradients {
   explicit UnitGradients(ShardedModel& model);
   ~UnitGradients();
 
+  /// Parameters were frozen or unfrozen.
+  void follow_frozen();
+
   void set_sync(bool sync) { sync_ = sync; }
   bool sync() const { return sync_; }
   void sync_next_backward() { syncs_next_ = true; }

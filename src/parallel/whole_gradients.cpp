@@ -26,16 +26,20 @@ std::vector<at::Tensor> trained_of(const ParameterSet& model) {
 WholeGradients::WholeGradients(
     const ProcessGroup& group,
     ParameterSet parameters)
-    : group_(group),
-      parameters_(std::move(parameters)),
-      arrivals_(trained_of(parameters_), [](size_t) {}) {
+    : group_(group), parameters_(std::move(parameters)) {
+  follow_frozen();
   const at::NoGradGuard no_grad;
   broadcast_tensors(
       group_, "broadcast of whole parameters", parameters_.parameters, 0);
 }
 
+void WholeGradients::follow_frozen() {
+  arrivals_ =
+      std::make_unique<Arrivals>(trained_of(parameters_), [](size_t) {});
+}
+
 void WholeGradients::before_backward() {
-  num_before_ = arrivals_.num_arrived();
+  num_before_ = arrivals_->num_arrived();
 }
 
 void WholeGradients::after_backward(bool syncs) {
@@ -76,7 +80,7 @@ void WholeGradients::abandon_backward() {
 }
 
 bool WholeGradients::has_arrived() const {
-  return arrivals_.num_arrived() != num_before_;
+  return arrivals_->num_arrived() != num_before_;
 }
 
 } // namespace accelerate

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "accelerate/process_group.h"
 #include "parallel/arrivals.h"
@@ -16,6 +17,8 @@ class WholeGradients {
  public:
   WholeGradients(const ProcessGroup& group, ParameterSet parameters);
 
+  /// Parameters were frozen or unfrozen.
+  void follow_frozen();
   void before_backward();
   /// A collective where it `syncs`.
   void after_backward(bool syncs);
@@ -26,7 +29,7 @@ class WholeGradients {
  private:
   ProcessGroup group_;
   ParameterSet parameters_;
-  Arrivals arrivals_;
+  std::unique_ptr<Arrivals> arrivals_;
   int64_t num_before_ = 0;
 };
 

@@ -251,7 +251,7 @@ at::Tensor Accumulation::weigh(
       is_alone ? 1 : reductions.reduce(window.total, ReduceOp::kSum);
   const auto unit = divisor / at::clamp_min(window.total, kLeastWeight);
   if (!is_first) {
-    const auto correction = (window.divisor * unit).to(at::kFloat);
+    const auto correction = window.divisor * unit;
     for (const auto& model : window.models) {
       if (const auto alive = model.lock()) {
         alive->engine->scale_gradients(alive->model.parameters, correction);
@@ -338,9 +338,34 @@ void Accumulation::save(const Window& window, StateDict& state) const {
   state.set("num_models", num_models);
 }
 
-void Accumulation::load_state_dict(const StateDict& state) {
+StateDict Accumulation::nothing() {
+  StateDict state;
+  state.set("num_windows", int64_t{0});
+  return state;
+}
+
+void Accumulation::drop_everything() {
+  for (const auto& [name, object] : registry_->objects()) {
+    if (const auto model = std::dynamic_pointer_cast<ModelContext>(object)) {
+      for (const auto& parameter : model->model.parameters) {
+        model->engine->load_gradient(parameter, at::Tensor());
+      }
+    }
+  }
+  const bool is_in_micro_batch =
+      std::any_of(windows_.begin(), windows_.end(), [](const auto& entry) {
+        return !entry.second.guard.expired();
+      });
+  if (!is_in_micro_batch) {
+    step_state_->set_sync_gradients(true);
+  }
+  step_state_->end_step();
   windows_.clear();
   current_ = &windows_[{}];
+}
+
+void Accumulation::load_state_dict(const StateDict& state) {
+  drop_everything();
   const auto num_windows = state.get<int64_t>("num_windows");
   for (int64_t i = 0; i < num_windows; ++i) {
     load_window(state.part(str_cat("window.", i)));

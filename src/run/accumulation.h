@@ -67,8 +67,11 @@ class ACCELERATE_API Accumulation : public Stateful {
   int64_t num_unfinished(const StepReductions::Engines& engines) const;
 
   StateDict state_dict() const override;
-  /// The models of the windows must be prepared before.
+  /// Drops the gradients of all prepared models first. The models of the
+  /// windows must be prepared before.
   void load_state_dict(const StateDict& state) override;
+  /// The state between two updates, without gradients.
+  static StateDict nothing();
   /// What each of `num_ranks` ranks goes on from, where others had the states
   /// `of_ranks`: its share of their gradients, so that a window that is ended
   /// by these ranks has the gradient that those would have given it. Nothing
@@ -92,6 +95,8 @@ class ACCELERATE_API Accumulation : public Stateful {
   using Models = std::vector<std::shared_ptr<ModelContext>>;
   static std::vector<const ModelContext*> key_of(const Models& models);
   void drop_dead_windows();
+  /// Windows and the gradients of all models, in a window or not.
+  void drop_everything();
   void save(const Window& window, StateDict& state) const;
   void load_window(const StateDict& state);
 

@@ -311,6 +311,15 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
                    : add_parts_of_all(checkpoint, states);
   });
   kept = without;
+  // Gradients and compression errors of steps that the loaded run never made
+  // are dropped, whether or not it had some itself.
+  states.try_emplace(kAccumulation, Accumulation::nothing());
+  const bool is_own = std::holds_alternative<OwnEngine>(assembly_.strategy);
+  for (const auto& [name, object] : state_->objects()) {
+    if (!is_own && std::dynamic_pointer_cast<ParallelEngine>(object)) {
+      states.try_emplace(name);
+    }
+  }
   bool is_tracked = false;
   for (const auto& [name, object] : state_->objects()) {
     is_tracked |= name == kTrackersState;

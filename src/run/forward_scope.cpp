@@ -24,6 +24,10 @@ ForwardScope::ForwardScope(ModelContext& context)
           RankRecord::of_this_thread().enter(Part::kForward))),
       recorded_(record_part(kRecordedForward)) {
   try {
+    if (at::GradMode::is_enabled() && context_.renew &&
+        context_.engine->is_outdated()) {
+      context_.renew();
+    }
     context_.engine->before_forward();
   } catch (...) {
     context_.engine->abandon_forward();

@@ -2,6 +2,7 @@
 // A prepared model without its type.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -38,6 +39,8 @@ struct ACCELERATE_API ModelContext : Stateful {
   bool outputs_to_fp32 = true;
   /// Whether gradients of it that did not meet were complained of.
   bool is_said_to_stay = false;
+  /// Makes another engine where this one is outdated; may be empty.
+  std::function<void()> renew;
   /// From the model's tensors, and from what is trained in their place.
   std::unordered_map<const c10::TensorImpl*, size_t> index_of;
 

@@ -192,6 +192,12 @@ TrainingRun::TrainingRun(
 }
 
 TrainingRun::~TrainingRun() {
+  for (const auto& model : living_models()) {
+    model->renew = nullptr; // Models may outlive their run.
+  }
+  for (const auto& optimizer : living_optimizers()) {
+    optimizer->on_new_groups({});
+  }
   say_step_times();
   end_journal();
 }
@@ -276,6 +282,7 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   } else {
     check_precision(context->model, precision());
     put_engine(context, assembly_.strategy, assembly_.weights);
+    let_renew(context);
   }
   context->step_state = step_state_;
   context->device = device().type();
@@ -315,8 +322,9 @@ void TrainingRun::put_engine(
     model->index_of[parameter.unsafeGetTensorImpl()] = i;
     model->index_of[trained.unsafeGetTensorImpl()] = i;
   }
-  std::erase_if(
-      seamed_models_, [](const auto& entry) { return entry.expired(); });
+  std::erase_if(seamed_models_, [&](const auto& entry) {
+    return entry.expired() || entry.lock() == model;
+  });
   if (!model->engine->is_local()) {
     seamed_models_.push_back(model);
   }
@@ -328,6 +336,17 @@ void TrainingRun::train_evaluated(const std::shared_ptr<ModelContext>& model) {
   model->is_for_evaluation = false;
   has_models_ = true;
   state_->add("engine", model->engine, StateScope::kPerRank);
+  let_renew(model);
+}
+
+void TrainingRun::let_renew(const std::shared_ptr<ModelContext>& model) {
+  model->renew = [this, weak = std::weak_ptr(model)] {
+    const auto context = weak.lock();
+    check_precision(context->model, precision());
+    put_engine(context, assembly_.strategy, assembly_.weights);
+    state_->add("engine", context->engine, StateScope::kPerRank);
+    wire();
+  };
 }
 
 std::shared_ptr<OptimizerStep> TrainingRun::prepare_optimizer(
@@ -335,6 +354,7 @@ std::shared_ptr<OptimizerStep> TrainingRun::prepare_optimizer(
   std::erase_if(optimizers_, [](const auto& entry) { return entry.expired(); });
   auto step = std::make_shared<OptimizerStep>(
       std::move(optimizer), step_state_, scaler_, state_);
+  step->on_new_groups([this] { wire(); });
   optimizers_.push_back(step);
   state_->add("optimizer", step);
   return step;
@@ -474,6 +494,20 @@ void TrainingRun::check_arrivals() {
         "[backward] got a loss that reaches no prepared model, so that what it "
         "trains differs between processes; compute it with the model that "
         "prepare() gave back");
+  }
+  for (const auto& optimizer : living_optimizers()) {
+    if (const auto place = optimizer->unowned_parameter()) {
+      complain(
+          is_unowned_said_,
+          str_cat(
+              "[backward] parameter ",
+              *place,
+              " of '",
+              state_->name_of(*optimizer),
+              "' belongs to no prepared model, so its gradient is not "
+              "synchronised and its value will differ between processes. Make "
+              "it a parameter of a prepared model"));
+    }
   }
 }
 

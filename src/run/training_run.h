@@ -306,6 +306,9 @@ class ACCELERATE_API TrainingRun {
       const std::shared_ptr<ModelContext>& model,
       const Strategy& strategy,
       std::optional<at::ScalarType> weights);
+  /// Lets the model have another engine when all its parameters were frozen and
+  /// some are trained again.
+  void let_renew(const std::shared_ptr<ModelContext>& model);
   /// Whether the gradients of the backward that has ended met those of the
   /// other ranks.
   void check_arrivals();
@@ -347,6 +350,8 @@ class ACCELERATE_API TrainingRun {
   Complain complain_;
   /// Whether a loss that reaches no prepared model was complained of.
   bool is_said_to_reach_none_ = false;
+  /// Whether an optimizer's parameter of no model was complained of.
+  bool is_unowned_said_ = false;
   bool trigger_ = false;
   /// Of the runs before in this thread.
   StepTimes times_before_;

@@ -16,8 +16,7 @@ std::string describe(const at::Tensor& tensor) {
       c10::toString(tensor.scalar_type()),
       tensor.sizes(),
       " on ",
-      tensor.device(),
-      tensor.requires_grad() ? ", trained" : "");
+      tensor.device());
 }
 
 template <class Entries>

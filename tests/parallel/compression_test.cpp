@@ -204,6 +204,30 @@ TEST(Compression, GoesOnFromItsStateBitForBit) {
   }
 }
 
+TEST(Compression, RollsBackWhatWasLeftOut) {
+  run_ranks(2, [](ProcessGroup group) {
+    ReferenceTraining training({.ddp = power_sgd(1), .process_group = group});
+    const auto saved = copy_of(training.accelerator.state().state_dict());
+    const auto train = [&] {
+      for (int step = 0; step < 4; ++step) {
+        training.step(step);
+      }
+      return values_of(*training.model, true);
+    };
+    const auto first = train();
+    training.accelerator.state().load_state_dict(saved);
+    EXPECT_TRUE(torch::equal(train(), first));
+    StateDict without;
+    for (const auto& [name, value] : saved) {
+      if (!name.starts_with("engine.") || name == "engine.is_here") {
+        without.set(name, value);
+      }
+    }
+    training.accelerator.state().load_state_dict(without);
+    EXPECT_TRUE(torch::equal(train(), first)) << "as a new engine";
+  });
+}
+
 double loss_after(const DdpOptions& options, int num_steps) {
   double last = 0;
   run_ranks(2, [&](ProcessGroup group) {

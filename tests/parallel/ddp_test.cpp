@@ -171,10 +171,7 @@ TEST(Ddp, RefusesAModuleThatAnotherAcceleratorPrepared) {
 TEST(Ddp, SaysWhatChangedBetweenTwoPrepares) {
   const std::pair<std::function<void(TwoWeightsImpl&)>, const char*> changes[] =
       {{[](auto& m) { m.to(torch::kDouble); },
-        "'a' changed from (Float[3] on cpu, trained) to (Double[3] on cpu, "
-        "trained)"},
-       {[](auto& m) { m.b.requires_grad_(false); },
-        "'b' changed from (Float[2] on cpu, trained) to (Float[2] on cpu)"},
+        "'a' changed from (Float[3] on cpu) to (Double[3] on cpu)"},
        {[](auto& m) { m.register_parameter("c", torch::ones(1)); },
         "'c' was added"},
        {[](auto& m) { m.unregister_module("part"); },
@@ -405,16 +402,274 @@ TEST(Ddp, GoesOnAfterABackwardThatBrokeOff) {
   }
 }
 
-TEST(Ddp, RefusesToTrainWhatWasFrozenAtPrepare) {
+struct TwoLayersImpl : torch::nn::Module {
+  TwoLayersImpl() : first(3, 4), second(4, 1) {
+    register_module("first", first);
+    register_module("second", second);
+    const torch::NoGradGuard no_grad;
+    for (auto& p : parameters()) {
+      p.copy_(torch::linspace(-1, 1, p.numel()).view_as(p).cos() - 0.4);
+    }
+  }
+  Tensor forward(const Tensor& x) { return second(torch::tanh(first(x))); }
+  void train_only(bool trains_first, bool trains_second) {
+    for (auto& p : first->parameters()) {
+      p.requires_grad_(trains_first);
+    }
+    for (auto& p : second->parameters()) {
+      p.requires_grad_(trains_second);
+    }
+  }
+  torch::nn::Linear first;
+  torch::nn::Linear second;
+};
+TORCH_MODULE(TwoLayers);
+
+/// Two samples of each of two ranks.
+Tensor samples_of(int64_t step, int64_t first_rank, int64_t num_ranks) {
+  const auto all =
+      torch::arange(12).view({4, 3}) * 0.1 + 0.3 * static_cast<double>(step);
+  return all.sin().narrow(0, 2 * first_rank, 2 * num_ranks);
+}
+Tensor loss_of(const Tensor& output, const Tensor& x) {
+  return torch::mse_loss(output, x.sum(1, true));
+}
+
+// A frozen parameter would move by its decay if it had a gradient of zeros.
+constexpr double kDecay = 0.1;
+// What is trained in each two updates.
+constexpr std::pair<bool, bool> kPhases[] =
+    {{false, true}, {true, true}, {true, false}, {false, true}, {true, true}};
+
+/// Outputs after each update, trained by torch alone on the joined batch.
+Tensor train_phases_alone(int64_t window) {
+  TwoLayers model;
+  torch::optim::SGD sgd(
+      model->parameters(),
+      torch::optim::SGDOptions(0.2).momentum(0.5).weight_decay(kDecay));
+  std::vector<Tensor> outputs;
+  int64_t step = 0;
+  for (const auto& [trains_first, trains_second] : kPhases) {
+    model->train_only(trains_first, trains_second);
+    for (int i = 0; i < 2; ++i) {
+      for (int64_t micro = 0; micro < window; ++micro) {
+        const auto x = samples_of(step++, 0, 2);
+        (loss_of(model(x), x) / static_cast<double>(window)).backward();
+      }
+      sgd.step();
+      sgd.zero_grad();
+      outputs.push_back(model(samples_of(0, 0, 2)).detach());
+    }
+  }
+  return torch::cat(outputs);
+}
+
+Tensor train_phases(AcceleratorOptions options, bool freezes_before) {
+  options.cpu = true;
+  const auto window = options.accumulation.num_steps.value_or(1);
+  Accelerator accelerator(options);
+  TwoLayers model;
+  if (freezes_before) {
+    model->train_only(false, true);
+  }
+  torch::optim::SGD sgd(
+      model->parameters(),
+      torch::optim::SGDOptions(0.2).momentum(0.5).weight_decay(kDecay));
+  auto [net, opt] = accelerator.prepare(model, sgd);
+  std::vector<Tensor> outputs;
+  int64_t step = 0;
+  for (const auto& [trains_first, trains_second] : kPhases) {
+    model->train_only(trains_first, trains_second);
+    for (int64_t i = 0; i < 2 * window; ++i) {
+      const auto guard = accelerator.accumulate(net);
+      const auto x = samples_of(step++, accelerator.process_index(), 1);
+      accelerator.backward(loss_of(net(x), x));
+      opt.step();
+      opt.zero_grad();
+      if (accelerator.sync_gradients()) {
+        const torch::NoGradGuard no_grad;
+        outputs.push_back(net(samples_of(0, 0, 2)));
+      }
+    }
+  }
+  return torch::cat(outputs);
+}
+
+std::vector<AcceleratorOptions> kinds_to_freeze() {
+  std::vector<AcceleratorOptions> kinds(7);
+  kinds[1].ddp.find_unused_parameters = true;
+  kinds[2].ddp.static_graph = true;
+  kinds[3].ddp.gradient_as_bucket_view = false;
+  kinds[4].ddp.compression = Compression::kPowerSgd;
+  kinds[4].ddp.power_sgd = {
+      .matrix_approximation_rank = 4, .start_powerSGD_iter = 2};
+  kinds[5].ddp.bucket_cap_mb = 1;
+  kinds[6].mixed_precision = Precision::kBf16;
+  kinds[6].master_weights = true;
+  for (const auto stage :
+       {ShardStage::kOptimizer,
+        ShardStage::kGradients,
+        ShardStage::kParameters}) {
+    kinds.push_back({.shard = {.stage = stage, .min_unit_numbers = 1}});
+    kinds.push_back(
+        {.shard = {
+             .stage = stage, .min_unit_numbers = 1, .ignored = {"second"}}});
+    kinds.push_back(
+        {.mixed_precision = Precision::kBf16,
+         .master_weights = true,
+         .shard = {.stage = stage, .min_unit_numbers = 1}});
+  }
+  return kinds;
+}
+
+TEST(Freezing, TrainsInPhasesAsOneProcessOnTheJoinedBatch) {
+  for (const int64_t window : {1, 2}) {
+    const auto expected = train_phases_alone(window);
+    run_ranks(2, [&](ProcessGroup group) {
+      size_t number = 0;
+      for (auto options : kinds_to_freeze()) {
+        options.process_group = group;
+        options.accumulation = {
+            .num_steps = window, .sync_each_batch = options.ddp.static_graph};
+        for (const bool freezes_before : {false, true}) {
+          const bool has_masters = options.master_weights &&
+                                   options.shard.stage == ShardStage::kNone;
+          if (has_masters && freezes_before) {
+            continue; // Refused, as another test says.
+          }
+          const auto outputs = train_phases(options, freezes_before);
+          EXPECT_LT(
+              (outputs - expected).abs().max().item<double>(),
+              options.master_weights ? 0.05 : 1e-5)
+              << "kind " << number << ", window " << window
+              << (freezes_before ? ", frozen before prepare" : "");
+        }
+        ++number;
+      }
+    });
+  }
+}
+
+TEST(Freezing, MasterWeightsAreMadeInPrepareAlone) {
   run_ranks(2, [](ProcessGroup group) {
-    Accelerator accelerator({.process_group = group});
-    auto net = accelerator.prepare(TwoWeights());
-    step(accelerator, net);
-    net->frozen.set_requires_grad(true);
+    AcceleratorOptions options = {
+        .cpu = true,
+        .mixed_precision = Precision::kBf16,
+        .master_weights = true,
+        .process_group = group};
     EXPECT_THAT(
-        [&] { net(1.0); },
-        ThrowsMessage<UsageError>(HasSubstr("'frozen' was frozen when")));
+        [&] { train_phases(options, true); },
+        ThrowsMessage<UsageError>(
+            HasSubstr("'first.weight' was frozen in prepare() and")));
   });
+}
+
+TEST(Freezing, AModelThatWasFrozenAltogetherIsTrainedLater) {
+  for (const bool has_masters : {false, true}) {
+    for (const int num_ranks : {1, 2}) {
+      run_ranks(num_ranks, [&](ProcessGroup group) {
+        AcceleratorOptions options = {
+            .cpu = true, .master_weights = has_masters, .process_group = group};
+        if (has_masters) {
+          options.mixed_precision = Precision::kBf16;
+        }
+        Accelerator accelerator(options);
+        TwoWeights model;
+        model->a.requires_grad_(false);
+        model->b.requires_grad_(false);
+        torch::optim::SGD sgd(model->parameters(), 1);
+        auto [net, opt] = accelerator.prepare(model, sgd);
+        net(1.0);
+        model->a.requires_grad_(true);
+        const auto before = model->a.detach().clone();
+        for (int i = 1; i < 3; ++i) {
+          step(accelerator, net);
+          opt.step();
+          opt.zero_grad();
+          EXPECT_TRUE(model->a.equal(before - i * mean_of_ranks(group)));
+        }
+        EXPECT_TRUE(
+            accelerator.state().state_dict().contains("engine.is_here"));
+      });
+    }
+  }
+}
+
+// As the discriminator in the generator's half of a step.
+TEST(Freezing, AFrozenModelPassesGradientsOnAtEveryOtherStep) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.cpu = true, .process_group = group});
+    TwoLayers judge;
+    torch::nn::Linear maker(3, 3);
+    auto [net_of_judge, net] = accelerator.prepare(judge, maker);
+    for (int i = 0; i < 3; ++i) {
+      const auto x = samples_of(i, group.rank(), 1);
+      judge->train_only(true, true);
+      accelerator.backward(loss_of(net_of_judge(net(x).detach()), x));
+      EXPECT_TRUE(judge->first->weight.grad().defined());
+      judge->zero_grad();
+      judge->train_only(false, false);
+      accelerator.backward(loss_of(net_of_judge(net(x)), x));
+      EXPECT_FALSE(judge->first->weight.grad().defined());
+      const auto of_all = group.all_gather(maker->weight.grad().unsqueeze(0));
+      EXPECT_TRUE(of_all[0].equal(of_all[1]));
+      maker->zero_grad();
+    }
+  });
+}
+
+TEST(Freezing, BetweenForwardAndBackwardLeavesNoGradient) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator({.cpu = true, .process_group = group});
+    TwoLayers model;
+    auto net = accelerator.prepare(model);
+    const auto x = samples_of(0, group.rank(), 1);
+    for (int i = 0; i < 3; ++i) {
+      model->train_only(true, true);
+      const auto loss = loss_of(net(x), x);
+      model->train_only(false, true);
+      accelerator.backward(loss);
+      EXPECT_FALSE(model->first->weight.grad().defined());
+      EXPECT_TRUE(model->second->weight.grad().defined());
+      model->zero_grad();
+    }
+  });
+}
+
+TEST(Freezing, IsRefusedWhereGradientsWait) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.cpu = true,
+         .accumulation = {.num_steps = 2},
+         .process_group = group});
+    TwoLayers model;
+    auto net = accelerator.prepare(model);
+    const auto x = samples_of(0, group.rank(), 1);
+    {
+      const auto guard = accelerator.accumulate(net);
+      accelerator.backward(loss_of(net(x), x));
+    }
+    model->train_only(false, true);
+    EXPECT_THAT(
+        [&] { net(x); },
+        ThrowsMessage<UsageError>(
+            HasSubstr("frozen in the middle of gradient accumulation")));
+  });
+}
+
+TEST(Freezing, OnOneRankAloneIsRefusedOnAll) {
+  for (const auto stage : {ShardStage::kNone, ShardStage::kGradients}) {
+    run_ranks(2, [&](ProcessGroup group) {
+      Accelerator accelerator(
+          {.cpu = true, .shard = {.stage = stage}, .process_group = group});
+      TwoLayers model;
+      auto net = accelerator.prepare(model);
+      const auto x = samples_of(0, group.rank(), 1);
+      accelerator.backward(loss_of(net(x), x));
+      model->train_only(group.rank() == 0, true);
+      EXPECT_THROW(accelerator.backward(loss_of(net(x), x)), MismatchError);
+    });
+  }
 }
 
 TEST(Ddp, ComparesWhatRanksWouldSend) {
@@ -431,18 +686,181 @@ TEST(Ddp, ComparesWhatRanksWouldSend) {
 }
 
 TEST(Ddp, AveragesSparseGradients) {
-  run_ranks(2, [](ProcessGroup group) {
-    Accelerator accelerator({.process_group = group});
-    torch::nn::Embedding model(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-    auto net = accelerator.prepare(model);
-    for (int i = 0; i < 2; ++i) {
-      accelerator.backward(net(torch::full({1}, group.rank())).sum());
-      ASSERT_TRUE(model->weight.grad().is_sparse());
-      auto expected = torch::zeros({4, 2});
-      expected.narrow(0, 0, 2).fill_(0.5);
-      EXPECT_TRUE(model->weight.grad().to_dense().equal(expected));
+  for (const auto compression :
+       {Compression::kNone,
+        Compression::kBf16,
+        Compression::kFp16,
+        Compression::kPowerSgd}) {
+    run_ranks(2, [&](ProcessGroup group) {
+      Accelerator accelerator(
+          {.ddp =
+               {.compression = compression,
+                .power_sgd = {.start_powerSGD_iter = 2}},
+           .process_group = group});
+      torch::nn::Embedding words(
+          torch::nn::EmbeddingOptions(4, 2).sparse(true));
+      torch::nn::Sequential model(words, torch::nn::Linear(2, 1));
+      {
+        const torch::NoGradGuard no_grad;
+        model->parameters()[1].fill_(1);
+      }
+      auto net = accelerator.prepare(model);
+      for (int i = 0; i < 4; ++i) {
+        accelerator.backward(net(torch::full({1}, group.rank())).sum());
+        ASSERT_TRUE(words->weight.grad().is_sparse());
+        auto expected = torch::zeros({4, 2});
+        expected.narrow(0, 0, 2).fill_(0.5);
+        EXPECT_TRUE(words->weight.grad().to_dense().equal(expected));
+        EXPECT_TRUE(model->parameters()[2].grad().equal(torch::ones({1})));
+        EXPECT_THAT(
+            [&] { accelerator.clip_grad_norm_(words->parameters(), 1); },
+            ThrowsMessage<UsageError>(
+                HasSubstr("is sparse and cannot be clipped")));
+        model->zero_grad();
+      }
+    });
+  }
+}
+
+TEST(Ddp, RefusesAParameterOfNoModelInAnOptimizer) {
+  for (const int num_ranks : {1, 2}) {
+    run_ranks(num_ranks, [&](ProcessGroup group) {
+      Accelerator accelerator({.cpu = true, .process_group = group});
+      TwoLayers model;
+      torch::nn::Linear later(3, 3);
+      auto scale = torch::ones({}, torch::requires_grad());
+      auto all = model->parameters();
+      for (const auto& parameter : later->parameters()) {
+        all.push_back(parameter);
+      }
+      torch::optim::SGD sgd(all, 0.1);
+      auto [net, opt] = accelerator.prepare(model, sgd);
+      auto second = accelerator.prepare(later);
+      const auto x = samples_of(0, group.rank(), 1);
+      accelerator.backward(net(second(x)).sum());
+      opt.step();
+      opt.zero_grad();
+      torch::optim::SGD of_scale(std::vector<Tensor>{scale}, 0.1);
+      auto opt_of_scale = accelerator.prepare(of_scale);
+      const auto train = [&] {
+        accelerator.backward((net(second(x)) * scale).sum());
+      };
+      if (num_ranks == 1) {
+        train();
+      } else {
+        EXPECT_THAT(
+            train,
+            ThrowsMessage<UsageError>(HasSubstr(
+                "parameter 0 of 'optimizer_1' belongs to no prepared model")));
+      }
+    });
+  }
+}
+
+TEST(Freezing, AGroupThatIsAddedLaterIsTrained) {
+  const auto expected = [] {
+    TwoLayers model;
+    torch::optim::SGD sgd(model->second->parameters(), 0.2);
+    for (int64_t step = 0; step < 4; ++step) {
+      if (step == 2) {
+        sgd.add_param_group({model->first->parameters()});
+      }
+      const auto x = samples_of(step, 0, 2);
       model->zero_grad();
+      loss_of(model(x), x).backward();
+      sgd.step();
     }
+    return model(samples_of(0, 0, 2)).detach();
+  }();
+  run_ranks(2, [&](ProcessGroup group) {
+    for (auto options : kinds_to_freeze()) {
+      options.cpu = true;
+      options.process_group = group;
+      Accelerator accelerator(options);
+      TwoLayers model;
+      const auto of_first = model->first->parameters();
+      torch::optim::SGD sgd(model->second->parameters(), 0.2);
+      auto [net, opt] = accelerator.prepare(model, sgd);
+      for (int64_t step = 0; step < 4; ++step) {
+        if (step == 2) {
+          sgd.add_param_group({of_first});
+        }
+        const auto x = samples_of(step, group.rank(), 1);
+        model->zero_grad();
+        accelerator.backward(loss_of(net(x), x));
+        opt.step();
+        opt.zero_grad();
+      }
+      const torch::NoGradGuard no_grad;
+      EXPECT_LT(
+          (net(samples_of(0, 0, 2)) - expected).abs().max().item<double>(),
+          options.master_weights ? 0.05 : 1e-5)
+          << static_cast<int>(options.shard.stage);
+    }
+  });
+}
+
+TEST(Accumulate, WeighsGradientsOfFp64InFp64) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.cpu = true,
+         .accumulation = {.num_steps = 2},
+         .process_group = group});
+    torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+    model->to(torch::kDouble);
+    auto net = accelerator.prepare(model);
+    // Samples 1/3, 2/3, ... of which micro-batches have 1, 2, 3 and 4.
+    double sum = 0;
+    for (int i = 1; i <= 4; ++i) {
+      sum += i * i / 3.0;
+    }
+    for (int micro = 0; micro < 2; ++micro) {
+      const auto guard = accelerator.accumulate(net);
+      const int number = 2 * micro + group.rank() + 1;
+      const auto x = torch::full({1, 1}, number / 3.0, torch::kDouble);
+      accelerator.backward(net(x).sum(), {.weight = number});
+    }
+    EXPECT_NEAR(model->weight.grad().item<double>(), sum / 10, 1e-15);
+  });
+}
+
+TEST(Ddp, RefusesAnOptimizerThatNeedsAClosure) {
+  Accelerator accelerator({.cpu = true});
+  TwoLayers model;
+  torch::optim::LBFGS lbfgs(model->parameters());
+  EXPECT_THAT(
+      [&] { accelerator.prepare(model, lbfgs); },
+      ThrowsMessage<UsageError>(HasSubstr("needs a closure (LBFGS)")));
+}
+
+struct EitherWeightImpl : torch::nn::Module {
+  EitherWeightImpl()
+      : a(register_parameter("a", torch::ones({2}))),
+        b(register_parameter("b", torch::ones({2}))) {}
+  Tensor forward(bool uses_b) { return uses_b ? (a * b).sum() : a.sum(); }
+  Tensor a, b;
+};
+TORCH_MODULE(EitherWeight);
+
+TEST(Ddp, NamesParametersWithoutGradientsInTheNextWindowToo) {
+  run_ranks(2, [](ProcessGroup group) {
+    Accelerator accelerator(
+        {.cpu = true,
+         .accumulation = {.num_steps = 2},
+         .process_group = group});
+    auto net = accelerator.prepare(EitherWeight());
+    const auto train = [&](bool uses_b) {
+      const auto guard = accelerator.accumulate(net);
+      accelerator.backward(net(uses_b));
+    };
+    train(true);
+    train(true);
+    train(true);
+    train(false);
+    EXPECT_THAT(
+        [&] { train(true); },
+        ThrowsMessage<UsageError>(
+            HasSubstr("got no gradient in the last backward for 'b'")));
   });
 }
 

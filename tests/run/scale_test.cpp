@@ -129,6 +129,18 @@ TEST(Scale, AnOverflowThatWasSeenAndDroppedShrinksIt) {
   EXPECT_TRUE(is_all(w, -5));
 }
 
+TEST(Scale, ARollbackForgetsThatGradientsWereUnscaled) {
+  ScaledRun run;
+  const auto a = weight();
+  const auto optimizer = run.optimizer_of(a);
+  run.backward((1024 * a).sum());
+  optimizer->unscale();
+  optimizer->load_state_dict(optimizer->state_dict());
+  run.backward((3 * a).sum());
+  optimizer->step();
+  EXPECT_TRUE(is_all(a, -3));
+}
+
 TEST(Scale, AnOptimizerThatGoesTakesItsOverflowAlong) {
   ScaledRun run;
   auto w = weight();

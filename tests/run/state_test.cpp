@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "run/training.h"
+#include "support/temp_dir.h"
 
 namespace accelerate {
 namespace {
@@ -54,6 +55,120 @@ TEST_P(StateOfARun, GoesOnBitForBitOnTwoRanks) {
       EXPECT_EQ(rest.losses, expected) << save_at;
     });
   }
+}
+
+/// Every gradient of the only weight is x, so that its norm is known.
+struct OneWeight {
+  OneWeight(AcceleratorOptions options, int64_t num_steps)
+      : accelerator(with(std::move(options), num_steps)),
+        model(torch::nn::LinearOptions(1, 1).bias(false)),
+        sgd(model->parameters(), {.lr = 0.5}),
+        net(accelerator.prepare(model)),
+        opt(accelerator.prepare(sgd)) {}
+
+  static AcceleratorOptions with(AcceleratorOptions options, int64_t steps) {
+    options.cpu = true;
+    options.accumulation.num_steps = steps;
+    return options;
+  }
+  void micro_batch(double x) {
+    const auto window = accelerator.accumulate(net);
+    accelerator.backward(net(torch::full({1, 1}, x)).sum());
+  }
+  double norm() {
+    return accelerator.clip_grad_norm_(model->parameters(), 1e9).item<double>();
+  }
+
+  Accelerator accelerator;
+  torch::nn::Linear model;
+  optim::SGD sgd;
+  PreparedModel<torch::nn::LinearImpl> net;
+  PreparedOptimizer opt;
+};
+
+std::vector<AcceleratorOptions> kinds_of_runs() {
+  std::vector<AcceleratorOptions> kinds(3);
+  kinds[1] = {.mixed_precision = Precision::kBf16, .master_weights = true};
+  kinds[2] = {.ddp = {.gradient_as_bucket_view = false}};
+  for (const auto stage :
+       {ShardStage::kOptimizer,
+        ShardStage::kGradients,
+        ShardStage::kParameters}) {
+    kinds.push_back({.shard = {.stage = stage}});
+    kinds.push_back(
+        {.mixed_precision = Precision::kBf16,
+         .master_weights = true,
+         .shard = {.stage = stage}});
+  }
+  return kinds;
+}
+
+TEST(Rollback, DropsGradientsThatWereNotStepped) {
+  for (const int num_ranks : {1, 2}) {
+    run_ranks(num_ranks, [&](ProcessGroup group) {
+      for (auto options : kinds_of_runs()) {
+        if (num_ranks == 1 && options.shard.stage != ShardStage::kNone) {
+          continue;
+        }
+        options.process_group = group;
+        for (const int num_steps : {1, 2}) {
+          OneWeight run(options, num_steps);
+          const auto saved =
+              testing::copy_of(run.accelerator.state().state_dict());
+          // In the middle of a window, and at its end, clipped or not.
+          for (int num_done = 1; num_done <= num_steps; ++num_done) {
+            for (const bool clips : {false, true}) {
+              for (int i = 0; i < num_done; ++i) {
+                run.micro_batch(1024);
+              }
+              if (clips) {
+                run.norm();
+              }
+              run.accelerator.state().load_state_dict(saved);
+              EXPECT_FALSE(run.model->weight.grad().defined());
+              for (int i = 0; i < num_steps; ++i) {
+                run.micro_batch(1);
+              }
+              EXPECT_EQ(run.norm(), 1)
+                  << static_cast<int>(options.shard.stage)
+                  << options.master_weights << num_steps << num_done << clips;
+              run.opt.step();
+              run.opt.zero_grad();
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(Rollback, DropsGradientsThatFilesOfOtherRanksHaveNot) {
+  const testing::TempDir folder;
+  {
+    OneWeight run({}, 2);
+    run.accelerator.save_state(folder.path() / "state");
+  }
+  run_ranks(2, [&](ProcessGroup group) {
+    OneWeight run({.process_group = group}, 2);
+    run.micro_batch(1024);
+    run.accelerator.load_state(folder.path() / "state");
+    run.micro_batch(1);
+    run.micro_batch(1);
+    EXPECT_EQ(run.norm(), 1);
+  });
+}
+
+TEST(Rollback, DropsGradientsOfNoModel) {
+  Accelerator accelerator({.cpu = true});
+  torch::nn::Linear model(1, 1);
+  auto scale = torch::ones({}, torch::requires_grad());
+  optim::SGD sgd(std::vector<torch::Tensor>{scale}, {.lr = 1});
+  auto [net, opt] = accelerator.prepare(model, sgd);
+  const auto saved = testing::copy_of(accelerator.state().state_dict());
+  accelerator.backward((net(torch::ones({1, 1})) * 0 + scale * 1024).sum());
+  accelerator.state().load_state_dict(saved);
+  accelerator.backward((net(torch::ones({1, 1})) * 0 + scale).sum());
+  EXPECT_EQ(scale.grad().item<double>(), 1);
 }
 
 TEST(StateRegistry, NamesEverythingOfARun) {
