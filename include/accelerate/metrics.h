@@ -12,8 +12,8 @@
 //     accelerator.print("accuracy ", accuracy.compute());
 //
 // `update` is called in the loop over a prepared loader, with tensors that have
-// one row per sample of the batch. Other rows, as those of packed batches, count
-// unless the loader repeated the whole batch, as it does with those of a
+// one row per sample of the batch. Other rows, such as those of packed batches,
+// count unless the loader repeated the whole batch, as it does with those of a
 // `BatchSampler`; if it repeated only some of the samples, `update` throws
 // `UsageError`. Numbers of a repeated batch do not count. `compute` is a
 // collective that changes nothing, and gives NaN where nothing was counted;
@@ -137,8 +137,8 @@ class ACCELERATE_API Perplexity : public Metric {
       int64_t ignored_label = kIgnoredLabel)
       : Metric(accelerator), ignored_label_(ignored_label) {}
   /// Logits of shape B x T x V and labels of shape B x T that stand beside each
-  /// other: for a causal model `models::causal_labels`. Throws `UsageError` on other shapes, and on the CPU on
-  /// labels outside of V.
+  /// other: for a causal model `models::causal_labels`. Throws `UsageError` on
+  /// other shapes, and on the CPU on labels outside of V.
   void update(const at::Tensor& logits, const at::Tensor& labels);
   /// A loss that is the mean over `num_tokens` tokens.
   void update(double loss, int64_t num_tokens);
