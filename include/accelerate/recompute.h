@@ -42,18 +42,20 @@ ACCELERATE_API std::vector<at::Tensor> recompute(
 ///
 /// The second run sees the random numbers (of the CPU and of the inputs'
 /// devices), the autocast state and the values of the first, so gradients are
-/// those of the plain call bit for bit. Weights are cast anew by both runs:
-/// autocast's cache is off inside. `function` and what it refers to must live
-/// until backward; it must compute the same both times, and must not depend on
-/// what it changes itself (running statistics are updated twice, by batch
-/// normalisation, say). Segments may be nested. The output always requires
-/// gradients where gradients are recorded; where they are not, this is a plain
-/// call.
+/// those of the plain call bit for bit. Other threads may draw from the CPU's
+/// default generator meanwhile, but not from a device's. Weights are cast anew
+/// by both runs: autocast's cache is off inside. `function` and what it refers
+/// to must live until backward; it must compute the same both times, and must
+/// not depend on what it changes itself (running statistics are updated twice,
+/// by batch normalisation, say). Segments may be nested. The output always
+/// requires gradients where gradients are recorded; where they are not, this is
+/// a plain call.
 ///
 /// Backward must be `backward()`: `torch::autograd::grad` and a list of inputs
-/// throw `UsageError`. Under DDP, a parameter may be used in one segment only,
-/// and by no other part of the model; `find_unused_parameters` does not see
-/// into segments and must be off (`static_graph` is fine).
+/// throw `UsageError`. Under DDP without `static_graph`, a parameter may be
+/// used in one segment only, and by no other part of the model; backward throws
+/// `UsageError` otherwise. `find_unused_parameters` does not see into segments
+/// and must be off (`static_graph` is fine).
 template <class Function, class... Inputs>
 auto recompute(Function function, Inputs... inputs) {
   using Output = std::decay_t<std::invoke_result_t<Function&, Inputs&...>>;

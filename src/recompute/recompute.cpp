@@ -2,11 +2,16 @@
 #include "accelerate/recompute.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/library.h>
 
+#include <algorithm>
 #include <set>
 
 #include "accelerate/error.h"
@@ -19,12 +24,100 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
+/// What operators that draw on the CPU take in the place of torch's default
+/// generator, which all threads share; undefined outside of segments.
+at::Generator& generator_of_segment() {
+  thread_local at::Generator generator;
+  return generator;
+}
+
+at::Generator cpu_generator() {
+  const auto& own = generator_of_segment();
+  return own.defined() ? own : default_generator(c10::kCPU);
+}
+
+/// Torch keeps this key for modes that are none of its own.
+constexpr auto kSegmentKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+bool is_generator(const c10::Argument& argument) {
+  return *argument.type() ==
+         *c10::OptionalType::create(c10::GeneratorType::get());
+}
+
+/// Gives an operator that was given no generator that of the segment.
+void draw_in_segment(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto values =
+      stack->end() - static_cast<std::ptrdiff_t>(arguments.size());
+  const auto tensor = std::find_if(
+      values, stack->end(), [](const auto& value) { return value.isTensor(); });
+  // Without a tensor, the operator calls another one that has one.
+  const bool is_on_cpu = tensor != stack->end() &&
+                         tensor->toTensor().defined() &&
+                         tensor->toTensor().is_cpu();
+  for (size_t i = 0; is_on_cpu && i < arguments.size(); ++i) {
+    auto& value = values[static_cast<std::ptrdiff_t>(i)];
+    if (value.isNone() && is_generator(arguments[i])) {
+      value = generator_of_segment();
+    }
+  }
+  const c10::DispatchKeySet after(c10::DispatchKeySet::FULL_AFTER, kSegmentKey);
+  op.redispatchBoxed(keys & after, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op || name.getNamespace() != "aten") {
+      continue;
+    }
+    const auto& arguments = op->schema().arguments();
+    if (std::any_of(arguments.begin(), arguments.end(), is_generator)) {
+      library.impl(
+          c10::toString(name).c_str(),
+          torch::CppFunction::makeFromBoxedFunction<&draw_in_segment>());
+    }
+  }
+}
+
+/// Has this thread draw numbers of the CPU that no other thread takes part of.
+class SegmentGenerator {
+ public:
+  explicit SegmentGenerator(const at::Tensor& state)
+      : before_(generator_of_segment()), includes_(kSegmentKey) {
+    auto own = at::detail::createCPUGenerator();
+    set_generator_state(own, state);
+    generator_of_segment() = std::move(own);
+  }
+  ~SegmentGenerator() { generator_of_segment() = before_; }
+  SegmentGenerator(const SegmentGenerator&) = delete;
+  SegmentGenerator& operator=(const SegmentGenerator&) = delete;
+
+  /// What is drawn after the segment follows what was drawn in it.
+  void finish() const {
+    const auto state = generator_state(generator_of_segment());
+    set_generator_state(
+        before_.defined() ? before_ : default_generator(c10::kCPU), state);
+  }
+
+ private:
+  at::Generator before_;
+  c10::impl::IncludeDispatchKeyGuard includes_;
+};
+
 /// The generators of the CPU and of the devices of some tensors.
 class RandomState {
  public:
-  explicit RandomState(const std::vector<at::Tensor>& tensors) {
-    std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> devices = {
-        {c10::kCPU, c10::DeviceIndex{-1}}};
+  explicit RandomState(const std::vector<at::Tensor>& tensors)
+      : cpu_(generator_state(cpu_generator())) {
+    std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> devices;
     for (const auto& tensor : tensors) {
       if (kind_of(tensor.device()) != nullptr) {
         devices.emplace(tensor.device().type(), tensor.get_device());
@@ -35,13 +128,15 @@ class RandomState {
       states_.emplace_back(generator, generator_state(generator));
     }
   }
-  void restore() const {
+  const at::Tensor& cpu() const { return cpu_; }
+  void restore_devices() const {
     for (const auto& [generator, state] : states_) {
       set_generator_state(generator, state);
     }
   }
 
  private:
+  at::Tensor cpu_;
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
@@ -98,15 +193,16 @@ class SegmentRandom {
   SegmentRandom(
       const RandomState& wanted,
       const std::vector<at::Tensor>& tensors)
-      : before_(tensors) {
-    wanted.restore();
+      : before_(tensors), cpu_(wanted.cpu()) {
+    wanted.restore_devices();
   }
-  ~SegmentRandom() { before_.restore(); }
+  ~SegmentRandom() { before_.restore_devices(); }
   SegmentRandom(const SegmentRandom&) = delete;
   SegmentRandom& operator=(const SegmentRandom&) = delete;
 
  private:
   RandomState before_;
+  SegmentGenerator cpu_;
 };
 
 /// All that the second run needs besides the inputs.
@@ -129,7 +225,10 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     context->saved_data["recipe"] = c10::IValue::make_capsule(recipe);
     context->save_for_backward(inputs.vec());
     const SegmentAutocast autocast(recipe->autocast);
-    return recipe->segment(inputs.vec());
+    const SegmentGenerator random(recipe->random.cpu());
+    auto outputs = recipe->segment(inputs.vec());
+    random.finish();
+    return outputs;
   }
 
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {

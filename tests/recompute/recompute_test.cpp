@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <thread>
+
 #include "accelerate/accelerate.h"
 #include "support/rank_bodies.h"
 
@@ -95,6 +98,42 @@ TEST(Checkpoint, GivesTheGradientsOfThePlainCall) {
   }
 }
 
+TEST(Checkpoint, UsesTheMaskOfForwardWhileAnotherThreadDraws) {
+  std::atomic<bool> is_done = false;
+  std::thread other([&] {
+    while (!is_done) {
+      torch::rand({1});
+    }
+  });
+  torch::nn::Dropout dropout(0.5);
+  const auto mask_of = [&](Tensor h) {
+    // Several operators, each of which draws.
+    h = dropout(h) + torch::rand_like(h);
+    h = std::get<0>(torch::native_dropout(h, 0.5, true));
+    return h * torch::randn({64});
+  };
+  int num_different = 0;
+  for (int i = 0; i < 100; ++i) {
+    auto x = torch::ones({64}).requires_grad_(true);
+    // The gradient of a product is the other factor, which forward drew.
+    Tensor seen;
+    const auto y = recompute(
+        [&](Tensor h) {
+          const auto drawn = mask_of(torch::ones({64}));
+          if (!seen.defined()) {
+            seen = drawn;
+          }
+          return h * drawn;
+        },
+        x);
+    y.sum().backward();
+    num_different += !x.grad().equal(seen);
+  }
+  is_done = true;
+  other.join();
+  EXPECT_EQ(num_different, 0);
+}
+
 std::string train(AcceleratorOptions options, How how, bool static_graph) {
   options.cpu = true;
   options.ddp.static_graph = static_graph;
@@ -137,6 +176,68 @@ TEST(Checkpoint, TrainsBitForBitUnderDdp) {
   EXPECT_EQ(plain[0], plain[1]);
   for (const char* name : {"segments", "static"}) {
     EXPECT_EQ(run_body(RankKind::kProcesses, 2, name), plain) << name;
+  }
+}
+
+struct SharedImpl : torch::nn::Module {
+  SharedImpl(bool again, bool twice) : again(again), twice(twice) {
+    register_module("layer", layer);
+    register_module("last", last);
+  }
+  Tensor forward(const Tensor& x) {
+    const auto use = [this](const Tensor& h) { return torch::tanh(layer(h)); };
+    auto h = again ? recompute(use, x) : use(x);
+    h = again && twice ? recompute(use, h) : use(h);
+    return last(h);
+  }
+  torch::nn::Linear layer = torch::nn::Linear(3, 3);
+  torch::nn::Linear last = torch::nn::Linear(3, 1);
+  bool again;
+  bool twice;
+};
+TORCH_MODULE(Shared);
+
+TEST(Checkpoint, OfAWeightThatIsUsedTwiceIsRefusedUnlessTheGraphIsStatic) {
+  for (const bool twice : {true, false}) {
+    for (const auto stage : {ShardStage::kNone, ShardStage::kGradients}) {
+      for (const bool is_static : {false, true}) {
+        run_ranks(2, [&](ProcessGroup group) {
+          const auto gradient = [&](bool again) {
+            Accelerator accelerator(
+                {.cpu = true,
+                 .ddp = {.static_graph = is_static},
+                 .shard = {.stage = stage},
+                 .process_group = group});
+            Shared model(again, twice);
+            {
+              const torch::NoGradGuard no_grad;
+              for (auto& p : model->parameters()) {
+                p.fill_(0.3);
+              }
+            }
+            torch::optim::SGD sgd(model->parameters(), 1);
+            auto [net, optimizer] = accelerator.prepare(model, sgd);
+            for (int i = 0; i < 2; ++i) {
+              const auto x = torch::full({2, 3}, group.rank() + 0.5 * i);
+              accelerator.backward(net(x).sum());
+              optimizer.step();
+              optimizer.zero_grad();
+            }
+            return model->layer->weight.detach().clone();
+          };
+          if (stage == ShardStage::kNone && !is_static) {
+            EXPECT_THAT(
+                [&] { gradient(true); },
+                ThrowsMessage<UsageError>(
+                    HasSubstr("has a second gradient in one backward")));
+          } else {
+            EXPECT_LT(
+                (gradient(true) - gradient(false)).abs().max().item<double>(),
+                1e-6);
+          }
+        });
+      }
+    }
   }
 }
 
