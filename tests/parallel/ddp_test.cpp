@@ -7,6 +7,7 @@
 
 #include "accelerate/accelerate.h"
 #include "parallel/engine.h"
+#include "support/long_run.h"
 
 namespace accelerate {
 namespace {
@@ -528,6 +529,10 @@ TEST(Freezing, TrainsInPhasesAsOneProcessOnTheJoinedBatch) {
     run_ranks(2, [&](ProcessGroup group) {
       size_t number = 0;
       for (auto options : kinds_to_freeze()) {
+        ++number;
+        if (window == 2 && number % 2 == 0 && !testing::is_long_run()) {
+          continue;
+        }
         options.process_group = group;
         options.accumulation = {
             .num_steps = window, .sync_each_batch = options.ddp.static_graph};
@@ -544,7 +549,6 @@ TEST(Freezing, TrainsInPhasesAsOneProcessOnTheJoinedBatch) {
               << "kind " << number << ", window " << window
               << (freezes_before ? ", frozen before prepare" : "");
         }
-        ++number;
       }
     });
   }
