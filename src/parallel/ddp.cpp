@@ -425,10 +425,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
             "before the block");
       }
       if (!group_.is_shut_down()) {
-        agree_on_text(
-            group_,
-            kForward,
-            "with trained parameters\n" + trained_names(model_));
+        agree_on_text(group_, kRefrozenForward, trained_names(model_));
       }
     }
     forgets_used_ = false;

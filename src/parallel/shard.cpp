@@ -278,10 +278,7 @@ class ShardEngine final : public ParallelEngine {
       return;
     }
     if (!model_.everyone().is_shut_down()) {
-      agree_on_text(
-          model_.everyone(),
-          kForward,
-          "with trained parameters\n" + trained_names(all_));
+      agree_on_text(model_.everyone(), kRefrozenForward, trained_names(all_));
     }
     note_frozen();
     model_.follow_frozen();
