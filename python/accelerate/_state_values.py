@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import datetime
 import json
+import pathlib
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from enum import Enum, Flag
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import torch
 
 from accelerate import _C
-from accelerate.errors import UsageError
+from accelerate.errors import DataError, UsageError
 
 _PLAIN = (type(None), bool, int, float, str)
 # Containers by the name that stands for them. Their types are kept, so a subclass is none of them.
@@ -26,10 +31,79 @@ _LISTS: dict[str, type] = {
 }
 _DICTS: dict[str, type] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
 _NAMES = {kind: name for name, kind in (_LISTS | _DICTS).items()}
+_PATHS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        pathlib.PosixPath,
+        pathlib.WindowsPath,
+        pathlib.PurePosixPath,
+        pathlib.PureWindowsPath,
+    )
+}
+# What a defaultdict may make; another function would be code.
+_FACTORIES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (bool, int, float, complex, str, bytes, list, tuple, set, dict, Counter, deque)
+}
 
 
 class OnlyPickled(UsageError):
     """A value that only a pickle can hold."""
+
+
+def _find_class(module: str, name: str) -> type | None:
+    """A class of a module that is imported already: nothing is imported or run for a name."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    is_it = isinstance(found, type) and (found.__module__, found.__qualname__) == (module, name)
+    return found if is_it else None
+
+
+_KINDS: dict[str, Callable[[type], bool]] = {
+    "enum": lambda found: issubclass(found, Enum),
+    "flag": lambda found: issubclass(found, Flag),
+    "dataclass": dataclasses.is_dataclass,
+}
+
+
+def _class_of(owner: str, kind: str, module: str, name: str) -> type:
+    found = _find_class(module, name)
+    if found is None or not _KINDS[kind](found):
+        raise UsageError(
+            f"[load_state] the state of '{owner}' contains a {module}.{name}, which is not an "
+            f"enumeration or a dataclass that is imported. Import {module} before load_state()"
+        )
+    return found
+
+
+def _empty_instance(kind: type) -> Any:
+    """As a pickle makes one: without `__init__`."""
+    return object.__new__(kind)
+
+
+def _attributes_of(part: Any) -> dict[str, Any]:
+    """Of a dataclass: its fields, and what else was set."""
+    names = [field.name for field in dataclasses.fields(part)]
+    found = {name: getattr(part, name) for name in names if hasattr(part, name)}
+    return found | {k: v for k, v in getattr(part, "__dict__", {}).items() if k not in found}
+
+
+def _make_dataclass(kind: type, attributes: dict[str, Any]) -> Any:
+    made = _empty_instance(kind)
+    for field in dataclasses.fields(kind):
+        if field.name in attributes:
+            value = attributes.pop(field.name)
+        elif field.default is not dataclasses.MISSING:
+            value = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        else:
+            continue
+        object.__setattr__(made, field.name, value)
+    if attributes:
+        made.__dict__.update(attributes)
+    return made
 
 
 class _Encoder:
@@ -56,6 +130,27 @@ class _Encoder:
             return {"complex": [part.real, part.imag]}
         if kind in (torch.dtype, torch.device):
             return {kind.__name__: str(part).removeprefix("torch.")}
+        if kind is deque:
+            return {"deque": [[self.encode(entry) for entry in part], part.maxlen]}
+        if kind is defaultdict:
+            return {"defaultdict": [self._factory(part), self.encode(dict(part))]}
+        if kind in _PATHS.values():
+            return {"path": [kind.__name__, str(part)]}
+        if kind is datetime.timedelta:
+            return {"timedelta": [part.days, part.seconds, part.microseconds]}
+        if kind is datetime.date:
+            return {"date": part.isoformat()}
+        if kind in (datetime.datetime, datetime.time):
+            text = part.replace(tzinfo=None).isoformat()
+            return {kind.__name__: [text, part.fold, self._zone(part.tzinfo)]}
+        if _find_class(kind.__module__, kind.__qualname__) is kind:
+            name = [kind.__module__, kind.__qualname__]
+            if isinstance(part, Flag):
+                return {"flag": [*name, part.value]}
+            if isinstance(part, Enum):
+                return {"enum": [*name, part.name]}
+            if dataclasses.is_dataclass(kind) and self._is_plain(kind):
+                return {"dataclass": [*name, self.encode(_attributes_of(part))]}
         # Nobody has an array who has not imported it.
         numpy = sys.modules.get("numpy")
         if numpy is not None:
@@ -68,6 +163,41 @@ class _Encoder:
             f"[state] got a {kind.__name__} in the state of '{self._name}', expected tensors, "
             "numbers, texts and containers of them"
         )
+
+    def _factory(self, part: defaultdict) -> str | None:
+        factory = part.default_factory
+        if factory is not None and factory not in _FACTORIES.values():
+            raise OnlyPickled(
+                f"[state] got a defaultdict with a function of its own in the state of "
+                f"'{self._name}', expected a class such as int or list"
+            )
+        return None if factory is None else factory.__name__  # type: ignore[attr-defined]
+
+    def _zone(self, zone: datetime.tzinfo | None) -> Any:
+        if zone is None:
+            return None
+        if type(zone) is datetime.timezone:
+            return {"offset": [zone.utcoffset(None).total_seconds(), zone.tzname(None)]}
+        if type(zone) is ZoneInfo and zone.key is not None:
+            return {"zone": zone.key}
+        raise OnlyPickled(
+            f"[state] got a time zone {type(zone).__name__} in the state of '{self._name}', "
+            "expected a datetime.timezone or ZoneInfo"
+        )
+
+    @staticmethod
+    def _is_plain(kind: type) -> bool:
+        """Whether an instance is its attributes and nothing else."""
+        hooks = {"__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__"}
+        if not hasattr(kind, "__slots__"):  # A frozen one with slots gets these by itself.
+            hooks |= {"__getstate__", "__setstate__"}
+        if any(not hooks.isdisjoint(vars(base)) for base in kind.__mro__[:-1]):
+            return False
+        try:
+            _empty_instance(kind)
+        except TypeError:
+            return False
+        return True
 
     def _put(self, tensor: torch.Tensor) -> int:
         if not _C.fits_into_files(tensor):
@@ -82,6 +212,13 @@ class _Encoder:
         return self._put(torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[: len(data)])
 
 
+def _path_of(kind: str, text: str) -> pathlib.PurePath:
+    try:
+        return _PATHS[kind](text)
+    except NotImplementedError:  # Of another system.
+        return _PATHS["Pure" + kind](text)
+
+
 def flatten(value: Any, name: str) -> dict[str, Any]:
     """Containers and numbers as one text under `name`, tensors beside it under `name.0`, ...
     Throws `OnlyPickled`."""
@@ -93,8 +230,20 @@ def flatten(value: Any, name: str) -> dict[str, Any]:
     return {name: text, **{f"{name}.{i}": t for i, t in enumerate(encoder.tensors)}}
 
 
-def unflatten(flat: dict[str, Any], name: str) -> Any:
-    """What `flatten` was given; tensors are copies."""
+def _zone_of(zone: dict[str, Any] | None) -> datetime.tzinfo | None:
+    if zone is None:
+        return None
+    if "zone" in zone:
+        return ZoneInfo(zone["zone"])
+    seconds, name = zone["offset"]
+    offset = datetime.timedelta(seconds=seconds)
+    made = datetime.timezone(offset)
+    return made if made.tzname(None) == name else datetime.timezone(offset, name)
+
+
+def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = True) -> Any:
+    """What `flatten` was given. Tensors are copies, unless `copies` is false, which is enough to
+    see whether all classes are there."""
 
     def data_of(place: int) -> bytes:
         held = flat[f"{name}.{place}"].cpu().contiguous()
@@ -105,7 +254,8 @@ def unflatten(flat: dict[str, Any], name: str) -> Any:
             return part
         (kind, content), = part.items()
         if kind == "tensor":
-            return flat[f"{name}.{content}"].clone()
+            held = flat[f"{name}.{content}"]
+            return held.clone() if copies else held
         if kind in _LISTS:
             return _LISTS[kind](map(decode, content))
         if kind in _DICTS:
@@ -118,6 +268,39 @@ def unflatten(flat: dict[str, Any], name: str) -> Any:
             return getattr(torch, content)
         if kind == "device":
             return torch.device(content)
+        if kind == "deque":
+            return deque(map(decode, content[0]), content[1])
+        if kind == "defaultdict":
+            factory = None if content[0] is None else _FACTORIES[content[0]]
+            return defaultdict(factory, decode(content[1]))
+        if kind == "path":
+            return _path_of(*content)
+        if kind == "timedelta":
+            return datetime.timedelta(*content)
+        if kind == "date":
+            return datetime.date.fromisoformat(content)
+        if kind in ("datetime", "time"):
+            text, fold, zone = content
+            made = getattr(datetime, kind).fromisoformat(text)
+            return made.replace(tzinfo=_zone_of(zone), fold=fold)
+        if kind in _KINDS:
+            module, qualified, value = content
+            found = _class_of(owner or name, kind, module, qualified)
+            if kind == "dataclass":
+                return _make_dataclass(found, decode(value))
+            if kind == "flag":
+                return found(int(value))
+            if value not in found.__members__:  # type: ignore[attr-defined]
+                raise UsageError(
+                    f"[load_state] the state of '{owner or name}' contains {module}.{qualified}."
+                    f"{value}, which {qualified} does not have any more. Add it"
+                )
+            return found[value]  # type: ignore[index]
+        if kind not in ("array", "number"):
+            raise DataError(
+                f"[load_state] the state of '{owner or name}' contains a '{kind}', which this "
+                "version cannot read. Load it with the version that wrote it"
+            )
         import numpy
 
         if kind == "array":
@@ -145,8 +328,13 @@ class ObjectState(_C.Stateful):
     def state_dict(self) -> dict[str, Any]:
         return flatten(self.value(), "value")
 
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        # Classes that are missing must be known before anything is changed.
+        if any(f'{{"{kind}"' in state.get("value", "") for kind in _KINDS):
+            unflatten(state, "value", self.name, copies=False)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.put(unflatten(state, "value"))
+        self.put(unflatten(state, "value", self.name))
 
 
 # What of the state of an object that both languages have is Python's alone.

@@ -3,6 +3,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import enum
+import json
+import pathlib
+import sys
+import types
+import zoneinfo
+from collections import Counter, defaultdict, deque
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -232,3 +242,144 @@ def test_an_optimizer_of_masters_takes_its_own_state(kind):
     for index, entries in state["state"].items():
         assert again[index].keys() == entries.keys()
         assert all(torch.equal(again[index][key], value) for key, value in entries.items())
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+    SLOW = "slow"
+
+
+class Level(enum.IntEnum):
+    ONE = 1
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@dataclasses.dataclass
+class Best:
+    loss: float
+    mode: Mode
+    history: list = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        self.is_new = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    path: pathlib.Path
+
+
+@dataclasses.dataclass
+class Slotted:
+    __slots__ = ("tensor",)
+    tensor: torch.Tensor
+
+
+class Kept:
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+UTC = datetime.timezone.utc
+VALUES = [
+    datetime.datetime(2026, 11, 18, 4, 5, 6, 789),
+    datetime.datetime(2026, 11, 18, tzinfo=UTC, fold=1),
+    datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(minutes=-90), "X")),
+    datetime.datetime(2026, 7, 1, tzinfo=zoneinfo.ZoneInfo("UTC")),
+    datetime.date(2026, 11, 18),
+    datetime.time(1, 2, 3, 4, tzinfo=UTC),
+    datetime.timedelta(days=-1, seconds=3, microseconds=5),
+    pathlib.Path("runs/best"),
+    pathlib.PureWindowsPath("C:/runs"),
+    Mode.SLOW,
+    Level.ONE,
+    Rights.READ | Rights.WRITE,
+    deque([1, Mode.FAST], maxlen=3),
+    defaultdict(list, {"a": [1], 2: [Level.ONE]}),
+    defaultdict(None, {1: 2}),
+    Best(0.5, Mode.FAST, [datetime.date(2026, 1, 1)]),
+    Frozen(pathlib.Path("x")),
+    Counter("aab"),
+]
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    accelerator = Accelerator(cpu=True)
+    kept = Kept(None)
+    accelerator.register_for_checkpointing(kept)
+    return accelerator, kept
+
+
+def test_common_classes_are_kept_without_pickles(kept, tmp_path):
+    accelerator, held = kept
+    best = Best(1.0, Mode.SLOW)
+    best.is_new = False
+    held.value = [*VALUES, best, Slotted(torch.arange(3))]
+    accelerator.save_state("x")
+    assert not list((tmp_path / "x").glob("*.pkl"))
+    held.value = None
+    accelerator.load_state("x")
+    *values, again, slotted = held.value
+    assert values == VALUES
+    for value, expected in zip(values, VALUES):
+        assert type(value) is type(expected) and repr(value) == repr(expected)
+    assert values[1].fold == 1 and values[3].tzinfo.key == "UTC"
+    assert values[12].maxlen == 3 and values[13]["new"] == []
+    assert again == best and again.is_new is False
+    assert slotted.tensor.tolist() == [0, 1, 2]
+
+
+def test_classes_are_neither_imported_nor_run(kept, tmp_path):
+    """A file that names a class loads only if it is imported, and is one that holds values."""
+    accelerator, held = kept
+    module = types.ModuleType("not_imported")
+    exec("import enum\nclass Late(enum.Enum):\n    A = 1\n", module.__dict__)
+    sys.modules["not_imported"] = module
+    held.value = module.Late.A
+    accelerator.save_state("x")
+    held.value = None
+    with torch.no_grad():
+        generator = torch.get_rng_state()
+    del sys.modules["not_imported"]
+    torch.rand(1)
+    changed = torch.get_rng_state()
+    with pytest.raises(UsageError, match="not_imported.Late.*Import not_imported before load"):
+        accelerator.load_state("x")
+    assert held.value is None and torch.equal(torch.get_rng_state(), changed)
+    sys.modules["not_imported"] = module
+    try:
+        accelerator.load_state("x")
+    finally:
+        del sys.modules["not_imported"]
+    assert held.value is module.Late.A and torch.equal(torch.get_rng_state(), generator)
+    for name in ("enum", "flag", "dataclass"):
+        state = {"value": json.dumps({name: ["subprocess", "Popen", {"dict": [["args", "ls"]]}]})}
+        with pytest.raises(UsageError, match="subprocess.Popen"):
+            accelerator._custom_states[0].load_state_dict(state)
+
+
+def test_what_a_class_does_by_itself_is_left_to_pickles(kept):
+    accelerator, held = kept
+
+    @dataclasses.dataclass
+    class Local:
+        x: int = 0
+
+    held.value = defaultdict(lambda: 3)
+    with pytest.raises(UsageError, match="defaultdict with a function of its own"):
+        accelerator.save_state("x")
+    held.value = Local()
+    with pytest.raises(UsageError, match="can neither be saved as values"):
+        accelerator.save_state("x")
