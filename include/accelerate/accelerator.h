@@ -138,17 +138,20 @@ class ACCELERATE_API Accelerator {
   /// checkpoint, or by `end_training`; once. A program that ends waits too, and
   /// can only print it.
   void wait_for_save() const;
-  /// Goes on from a checkpoint: verifies every byte of it, then restores the
-  /// state of all objects. "latest" is the one saved last in the folder of
-  /// `AcceleratorOptions::checkpoints` that is not damaged (newer ones that are
-  /// are named on stderr), unless a folder is really named so. Another number
-  /// of processes may load it; generators are then not restored, which is said
-  /// on stderr. Throws `DataError` where it is damaged and `UsageError` where
-  /// other objects were prepared, both before anything is changed;
-  /// `SystemError` where there is none. A collective where models are sharded.
+  /// Verifies a checkpoint, then restores the state of all objects. "latest" is
+  /// the one saved last in the folder of `AcceleratorOptions::checkpoints` that
+  /// is complete and intact on every rank, unless a folder is really named so;
+  /// newer ones that are not are named on stderr. Another number of processes
+  /// may load it; generators are then not restored, which is said on stderr.
+  ///
+  /// A collective: each rank verifies what it loads, and nothing changes on any
+  /// rank unless all of them can load. If one cannot, all throw the same error,
+  /// which names the rank: `DataError` if the checkpoint is damaged or lacks a
+  /// rank's part, `UsageError` if other objects were prepared, `SystemError` if
+  /// there is none.
   void load_state(const std::filesystem::path& folder = "latest");
-  /// What `load_state("latest")` would load; nothing at the first start of a
-  /// run. Damaged and unfinished ones do not count.
+  /// What `load_state("latest")` would load, as far as this rank sees; nothing
+  /// at the first start of a run. Damaged and unfinished ones do not count.
   std::optional<std::filesystem::path> latest_checkpoint() const;
   /// Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to any of its
   /// processes or to the launcher (a machine that is taken away, the end of the

@@ -75,6 +75,14 @@ class ACCELERATE_API StateRegistry {
   void load_parts(
       const std::map<std::string, StateDict>& parts,
       const std::set<std::string>& kept = {});
+  /// Throws what `load_parts` throws before it changes anything.
+  void check_parts(
+      const std::map<std::string, StateDict>& parts,
+      const std::set<std::string>& kept = {}) const;
+  /// The rest of `load_parts`, for parts that `check_parts` has accepted.
+  void put_parts(
+      const std::map<std::string, StateDict>& parts,
+      const std::set<std::string>& kept = {});
 
  private:
   struct Entry {

@@ -13,18 +13,19 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from accelerate import _C, _debug, _files, checkpointing
 from accelerate._state_values import ObjectState, OnlyPickled
-from accelerate.errors import UsageError
+from accelerate.errors import AccelerateError, UsageError, in_one_line
 from accelerate.logging import get_logger
 from accelerate.prepared_module import context_of, parameter_set
 from accelerate.utils import operations
 from accelerate.utils.constants import (
     MODEL_NAME,
+    RNG_STATE_NAME,
     SAFE_MODEL_NAME,
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
@@ -35,6 +36,7 @@ from accelerate.utils.other import load
 if TYPE_CHECKING:
     from accelerate.accelerator import Accelerator
 
+_Result = TypeVar("_Result")
 # The object that names the files.
 PARTS = "python_parts"
 _AUTOMATIC = re.compile(r"checkpoint_(\d+)")
@@ -53,7 +55,7 @@ def folder_of_all(accelerator: Accelerator) -> Path:
     return Path(accelerator.project_dir) / "checkpoints"
 
 
-def folder_to_save(accelerator: Accelerator, output_dir: Any) -> Path:
+def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None) -> Path:
     project = accelerator.project_configuration
     if not project.automatic_checkpoint_naming:
         if output_dir is None:
@@ -63,13 +65,32 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any) -> Path:
             )
         return Path(os.path.expanduser(output_dir))
     folder = folder_of_all(accelerator) / f"checkpoint_{project.iteration}"
-    # Asked of all before one of them makes it; machines may have disks of their own.
-    if any(operations.gather_object([folder.exists()])):
+    is_taken = _is_taken(accelerator, folder, layout)
+    if accelerator._shards:  # All save together; machines may have disks of their own.
+        is_taken = any(operations.gather_object([is_taken]))
+    if is_taken:
         raise UsageError(
             f"[save_state] {folder} exists already; set project_configuration.iteration to the "
             "number to go on with"
         )
     return folder
+
+
+def _is_taken(accelerator: Accelerator, folder: Path, layout: str | None) -> bool:
+    """Whether the folder is of another save. The main process may have made it for this one."""
+    if not folder.exists():
+        return False
+    if layout is not None:
+        own = folder / f"{RNG_STATE_NAME}_{accelerator.process_index}.pkl"
+        return own.exists() or _C.is_checkpoint(str(folder))
+    if accelerator._is_writer or not _C.is_checkpoint(str(folder)):
+        return True
+    try:
+        found = _C.CheckpointReader(str(folder))
+    except AccelerateError:
+        return True
+    run = accelerator._run
+    return (found.job, found.moment) != (run.job, run.state.part("progress")["num_backwards"])
 
 
 def folder_to_leave(accelerator: Accelerator) -> Path | None:
@@ -82,33 +103,71 @@ def folder_to_leave(accelerator: Accelerator) -> Path | None:
     return folder
 
 
+def together(accelerator: Accelerator, work: Callable[[], _Result]) -> _Result:
+    """What `work` gives. If it fails on one process, it fails on all of them: with the same error,
+    if it is one of this package."""
+    if accelerator.num_processes == 1:
+        return work()
+    try:
+        result = work()
+    except Exception as problem:
+        is_ours = isinstance(problem, AccelerateError)
+        text = str(problem) if is_ours else in_one_line(problem)
+        try:
+            accelerator._run.fail_load_together(type(problem).__name__, text)
+        except AccelerateError as error:
+            if is_ours and str(error) != text:
+                raise error from problem
+        raise
+    accelerator._run.fail_load_together("", "")
+    return result
+
+
 def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
-    if input_dir is not None and (input_dir != "latest" or os.path.isdir("latest")):
-        folder = Path(os.path.expanduser(input_dir))
-        if not folder.is_dir():
+    """The same on all processes; fails on all of them if it fails on one."""
+
+    def named() -> Path | None:
+        if input_dir is not None and (input_dir != "latest" or os.path.isdir("latest")):
+            return _named_folder(Path(os.path.expanduser(input_dir)))
+        if input_dir is None and not accelerator.project_configuration.automatic_checkpoint_naming:
             raise UsageError(
-                f"[load_state] there is no folder {folder}, expected a checkpoint; give one that "
-                "was saved, on a disk that this machine sees"
+                "[load_state] got no input_dir, expected one, 'latest', or a ProjectConfiguration "
+                "with automatic_checkpoint_naming=True"
             )
-        if not os.access(folder, os.R_OK | os.X_OK):
-            raise UsageError(
-                f"[load_state] {folder} may not be read by this user; change its rights, or load a "
-                "checkpoint of your own"
-            )
+        folder_of_all(accelerator)
+        return None
+
+    folder = together(accelerator, named)
+    if folder is not None:
         return folder
-    if input_dir is None and not accelerator.project_configuration.automatic_checkpoint_naming:
-        raise UsageError(
-            "[load_state] got no input_dir, expected one, 'latest', or a ProjectConfiguration with "
-            "automatic_checkpoint_naming=True"
-        )
     parent = folder_of_all(accelerator)
-    latest = _C.latest_checkpoint(str(parent), lambda what: _debug.warn(what, stacklevel=4))
+    latest, said = accelerator._run.latest_of_all(str(parent))
+    for line in said:
+        _debug.warn(line, stacklevel=3)
     if latest is not None:
         return Path(latest)
-    numbered = [path for path in numbered_in(parent) if checkpointing.is_original_checkpoint(path)]
-    if not numbered:
-        raise UsageError(f"[load_state] there is no complete checkpoint in {parent}")
-    return numbered[-1]
+
+    def original() -> Path:
+        found = [path for path in numbered_in(parent) if checkpointing.is_original_checkpoint(path)]
+        if not found:
+            raise UsageError(f"[load_state] there is no complete checkpoint in {parent}")
+        return found[-1]
+
+    return together(accelerator, original)
+
+
+def _named_folder(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise UsageError(
+            f"[load_state] there is no folder {folder}, expected a checkpoint; give one that was "
+            "saved, on a disk that this machine sees"
+        )
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise UsageError(
+            f"[load_state] {folder} may not be read by this user; change its rights, or load a "
+            "checkpoint of your own"
+        )
+    return folder
 
 
 def numbered_in(parent: Path) -> list[Path]:
@@ -345,6 +404,31 @@ def load_ours(
             f"[load_state] got {', '.join(model_kwargs)} with sharded models, whose load_state_dict "
             "is not called, expected nothing; leave it out"
         )
+    without, loads = together(
+        accelerator,
+        lambda: _read_own_parts(accelerator, folder, allow_pickle, load_kwargs, model_kwargs),
+    )
+    loaders = [loader for loader in accelerator._dataloaders if hasattr(loader, "_state_name")]
+    for loader in loaders:
+        is_asked = loader.use_stateful_dataloader if restore_loaders is None else restore_loaders
+        loader._resumes_on_load = is_asked
+    for line in accelerator._run.load_state(str(folder), without):
+        warnings.warn(line, stacklevel=4)
+    together(accelerator, lambda: [run() for run in loads])
+    accelerator.step = _num_accumulated(accelerator)
+    if loaders:
+        lines = [f"{loader._state_name} {loader._restored_to()}" for loader in loaders]
+        get_logger("accelerate.accelerator").info(f"[load_state] {'; '.join(lines)}")
+
+
+def _read_own_parts(
+    accelerator: Accelerator,
+    folder: Path,
+    allow_pickle: bool,
+    load_kwargs: dict[str, Any],
+    model_kwargs: dict[str, Any],
+) -> tuple[set[str], list[Callable[[], Any]]]:
+    """The objects that C++ leaves as they are, and what loads those whose files Python reads."""
     parts = _Parts(folder)
     models = _call_load_hooks(accelerator, folder)
     without = _names_left_out(accelerator)
@@ -361,18 +445,7 @@ def load_ours(
             without.add(kept.name)
             value = _read_pickle(parts.path_of(kept.name), kept.name, allow_pickle, load_kwargs)
             loads.append(lambda kept=kept, value=value: kept.put(value))
-    loaders = [loader for loader in accelerator._dataloaders if hasattr(loader, "_state_name")]
-    for loader in loaders:
-        is_asked = loader.use_stateful_dataloader if restore_loaders is None else restore_loaders
-        loader._resumes_on_load = is_asked
-    for line in accelerator._run.load_state(str(folder), without):
-        warnings.warn(line, stacklevel=4)
-    for run in loads:
-        run()
-    accelerator.step = _num_accumulated(accelerator)
-    if loaders:
-        lines = [f"{loader._state_name} {loader._restored_to()}" for loader in loaders]
-        get_logger("accelerate.accelerator").info(f"[load_state] {'; '.join(lines)}")
+    return without, loads
 
 
 class _Parts:
@@ -507,24 +580,11 @@ def load_original(
             "sharded ones, expected a checkpoint of ours; load it once without sharding, and give "
             "what save_state writes then"
         )
-    files = checkpointing.custom_states(folder)
-    if len(files) != len(accelerator._custom_objects):
-        raise UsageError(
-            f"[load_state] {folder} holds {len(files)} objects (custom_checkpoint_N.pkl), expected "
-            f"{len(accelerator._custom_objects)}: register the same objects for checkpointing"
-        )
-    found = checkpointing.load_accelerator_state(
-        folder,
-        _call_load_hooks(accelerator, folder),
-        accelerator._optimizers,
-        accelerator._schedulers,
-        accelerator._dataloaders,
-        accelerator.process_index,
-        _scaler_of(accelerator),
-        None,
-        load_kwargs,
-        **model_kwargs,
+    put = together(
+        accelerator,
+        lambda: _read_original(accelerator, folder, allow_pickle, load_kwargs, model_kwargs),
     )
+    found = together(accelerator, put)
     registry = accelerator._run.state
     registry.load_part("accumulation", {"num_windows": 0})
     for optimizer in accelerator._optimizers:
@@ -541,8 +601,45 @@ def load_original(
             "whose gradients it does not hold: a new one begins",
             stacklevel=4,
         )
-    for index, kept in enumerate(accelerator._custom_objects):
-        checkpointing.load_custom_state(kept, folder, index, allow_pickle=allow_pickle)
+
+
+def _read_original(
+    accelerator: Accelerator,
+    folder: Path,
+    allow_pickle: bool,
+    load_kwargs: dict[str, Any],
+    model_kwargs: dict[str, Any],
+) -> Callable[[], dict[str, Any]]:
+    """What loads the checkpoint, all files of which are read."""
+    files = checkpointing.custom_states(folder)
+    objects = accelerator._custom_objects
+    if len(files) != len(objects):
+        raise UsageError(
+            f"[load_state] {folder} holds {len(files)} objects (custom_checkpoint_N.pkl), expected "
+            f"{len(objects)}: register the same objects for checkpointing"
+        )
+    put = checkpointing._read_accelerator_state(
+        folder,
+        _call_load_hooks(accelerator, folder),
+        accelerator._optimizers,
+        accelerator._schedulers,
+        accelerator.process_index,
+        _scaler_of(accelerator),
+        None,
+        load_kwargs,
+        model_kwargs,
+    )
+    values = [
+        checkpointing._read_custom_state(folder, i, allow_pickle) for i in range(len(objects))
+    ]
+
+    def put_all() -> dict[str, Any]:
+        found = put()
+        for kept, value in zip(objects, values):
+            kept.load_state_dict(value)
+        return found
+
+    return put_all
 
 
 class _Scaler:

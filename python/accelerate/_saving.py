@@ -219,7 +219,7 @@ class Saving(Processes):
                 "and save_model give whole weights"
             )
         self.wait_for_save()
-        folder = _checkpoints.folder_to_save(self, output_dir)
+        folder = _checkpoints.folder_to_save(self, output_dir, layout)
         if layout is None:
             with self._unprepared_schedulers():
                 _checkpoints.save(self, folder, safe_serialization, asynchronous)
@@ -283,8 +283,9 @@ class Saving(Processes):
         **load_model_func_kwargs: Any,
     ) -> None:
         """Goes on from a checkpoint of this package or of Hugging Face Accelerate; prepare and
-        register the same objects before. All processes call it: it begins when none of them saves
-        any more; then each reads for itself.
+        register the same objects before. All processes call it. It begins when none of them saves
+        any more, and changes nothing unless every process can load: if one cannot, all of them
+        raise the same error.
 
         `input_dir`: a folder; "latest" is the newest complete checkpoint in
         `project_dir/checkpoints`, as is None with automatic naming. The next loop over a loader
@@ -297,7 +298,18 @@ class Saving(Processes):
         folder = _checkpoints.folder_to_load(self, input_dir)
         # Says where tensors lie on their way, which is where they are used at once.
         load_model_func_kwargs.pop("map_location", None)
-        if _C.is_checkpoint(str(folder)):
+
+        def find_layout() -> bool:
+            if _C.is_checkpoint(str(folder)):
+                return True
+            if is_original_checkpoint(folder):
+                return False
+            raise UsageError(
+                f"[load_state] {folder} is no checkpoint, or one that was never completed: it has "
+                "neither checkpoint.json nor Hugging Face Accelerate's random_states_0.pkl"
+            )
+
+        if _checkpoints.together(self, find_layout):
             with self._unprepared_schedulers():
                 _checkpoints.load_ours(
                     self,
@@ -307,13 +319,8 @@ class Saving(Processes):
                     load_kwargs or {},
                     load_model_func_kwargs,
                 )
-        elif is_original_checkpoint(folder):
+        else:
             _checkpoints.load_original(
                 self, folder, allow_pickle, load_kwargs or {}, load_model_func_kwargs
-            )
-        else:
-            raise UsageError(
-                f"[load_state] {folder} is no checkpoint, or one that was never completed: it has "
-                "neither checkpoint.json nor Hugging Face Accelerate's random_states_0.pkl"
             )
         _checkpoints.go_on_counting(self, folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,33 @@ def load_accelerator_state(
     """Loads what the original, or `save_accelerator_state`, has written. Everything is read before
     anything is changed; pickles are read without running code, unless `load_kwargs` says
     otherwise. Gives `step`, where the generators of this process were saved."""
+    put = _read_accelerator_state(
+        input_dir,
+        models,
+        optimizers,
+        schedulers,
+        process_index,
+        scaler,
+        map_location,
+        load_kwargs,
+        load_model_func_kwargs,
+    )
+    return put()
+
+
+def _read_accelerator_state(
+    input_dir: str | os.PathLike,
+    models: list,
+    optimizers: list,
+    schedulers: list,
+    process_index: int,
+    scaler: Any,
+    map_location: Any,
+    load_kwargs: dict | None,
+    model_kwargs: dict[str, Any],
+) -> Callable[[], dict[str, Any]]:
+    """The first half of `load_accelerator_state`: gives what does the second, which changes
+    things."""
     folder = Path(input_dir)
     map_location = PartialState().device if map_location == "on_device" else map_location or "cpu"
     kwargs = {"map_location": map_location, **(load_kwargs or {})}
@@ -117,30 +145,33 @@ def load_accelerator_state(
     name = f"{RNG_STATE_NAME}_{process_index}.pkl"
     generators = read(name, map_location="cpu") if (folder / name).exists() else None
 
-    for model, state in zip(models, weights):
-        load_weights(model, state, load_model_func_kwargs)
-    for optimizer, state in zip(optimizers, of_optimizers):
-        optimizer.load_state_dict(state)
-    for scheduler, state in zip(schedulers, of_schedulers):
-        scheduler.load_state_dict(state)
-    if scaler is not None:
-        scaler.load_state_dict(of_scaler)
-    for position in (SAMPLER_NAME, "dl_state_dict"):
-        if (folder / f"{position}.bin").exists():
+    def put() -> dict[str, Any]:
+        for model, state in zip(models, weights):
+            load_weights(model, state, model_kwargs)
+        for optimizer, state in zip(optimizers, of_optimizers):
+            optimizer.load_state_dict(state)
+        for scheduler, state in zip(schedulers, of_schedulers):
+            scheduler.load_state_dict(state)
+        if scaler is not None:
+            scaler.load_state_dict(of_scaler)
+        for position in (SAMPLER_NAME, "dl_state_dict"):
+            if (folder / f"{position}.bin").exists():
+                _debug.warn(
+                    f"[load_state] {folder / position}.bin holds the place of a loader as an "
+                    "object of the original, which is not read; call skip_first_batches",
+                    stacklevel=4,
+                )
+        if generators is None:
             _debug.warn(
-                f"[load_state] {folder / position}.bin holds the place of a loader as an object "
-                "of the original, which is not read; call skip_first_batches",
-                stacklevel=3,
+                f"[load_state] {folder} has no {name}: the generators of process {process_index} "
+                "stay as they are",
+                stacklevel=4,
             )
-    if generators is None:
-        _debug.warn(
-            f"[load_state] {folder} has no {name}: the generators of process {process_index} stay "
-            "as they are",
-            stacklevel=3,
-        )
-        return {}
-    _put_generators(generators)
-    return {"step": generators["step"]} if "step" in generators else {}
+            return {}
+        _put_generators(generators)
+        return {"step": generators["step"]} if "step" in generators else {}
+
+    return put
 
 
 def _read(path: Path, kwargs: dict[str, Any]) -> Any:
@@ -217,8 +248,13 @@ def load_custom_state(
     """Loads what `save_custom_state` has written. A pickle may run any code, so by default the
     folder must be one that you trust, as in the original; without `allow_pickle` it must hold
     tensors, numbers and containers only."""
+    obj.load_state_dict(_read_custom_state(path, index, allow_pickle))
+
+
+def _read_custom_state(path: str | os.PathLike, index: int, allow_pickle: bool) -> Any:
+    """What `save_custom_state` has written."""
     file = Path(path) / f"custom_checkpoint_{index}.pkl"
-    obj.load_state_dict(_read(file, {"map_location": "cpu", "weights_only": not allow_pickle}))
+    return _read(file, {"map_location": "cpu", "weights_only": not allow_pickle})
 
 
 __getattr__ = placeholders_for(__name__)

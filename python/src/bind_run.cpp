@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "accelerate/error.h"
 #include "accelerate/local_sgd.h"
 #include "base/exit_codes.h"
 #include "config/run_settings.h"
@@ -12,6 +13,17 @@ namespace {
 
 namespace py = pybind11;
 using Tensors = std::vector<at::Tensor>;
+
+/// By the name of its class in Python; null without one.
+std::exception_ptr exception_of(
+    const std::string& kind,
+    const std::string& text) {
+  return kind.empty()            ? nullptr
+         : kind == "UsageError"  ? std::make_exception_ptr(UsageError(text))
+         : kind == "ConfigError" ? std::make_exception_ptr(ConfigError(text))
+         : kind == "DataError"   ? std::make_exception_ptr(DataError(text))
+                                 : std::make_exception_ptr(SystemError(text));
+}
 
 void bind_options(py::module_& module) {
   py::class_<PowerSgdOptions>(module, "PowerSgdOptions")
@@ -301,6 +313,28 @@ void bind_run(py::module_& module) {
       .def("wait_for_save", &TrainingRun::wait_for_save, release)
       .def(
           "wait_for_saves_of_all", &TrainingRun::wait_for_saves_of_all, release)
+      .def_property_readonly("job", &TrainingRun::job)
+      .def(
+          "latest_of_all",
+          [](const TrainingRun& run, const std::string& parent) {
+            std::vector<std::string> said;
+            const auto found = run.latest_of_all(
+                parent, [&](const std::string& what) { said.push_back(what); });
+            return std::pair(
+                found ? std::optional(found->string()) : std::nullopt, said);
+          },
+          py::arg("parent"),
+          release)
+      .def(
+          "fail_load_together",
+          [](const TrainingRun& run,
+             const std::string& kind,
+             const std::string& text) {
+            run.fail_load_together(exception_of(kind, text));
+          },
+          py::arg("kind"),
+          py::arg("text"),
+          release)
       .def(
           "save_model",
           [](const TrainingRun& run,

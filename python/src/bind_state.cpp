@@ -100,21 +100,20 @@ void bind_state(py::module_& module) {
   module.def("is_checkpoint", [](const std::string& folder) {
     return is_checkpoint(folder);
   });
-  module.def(
-      "latest_checkpoint",
-      [](const std::string& parent, const py::function& complain) {
-        const auto found = newest_sound_checkpoint(
-            parent, [&](const std::string& what) { complain(what); });
-        return found ? std::optional(found->string()) : std::nullopt;
-      },
-      py::arg("parent"),
-      py::arg("complain"));
   py::class_<CheckpointReader>(module, "CheckpointReader")
       .def(
           py::init([](const std::string& folder) {
             return std::make_unique<CheckpointReader>(folder);
           }),
           py::arg("folder"))
+      .def_property_readonly(
+          "job",
+          [](const CheckpointReader& reader) { return reader.manifest().job; })
+      .def_property_readonly(
+          "moment",
+          [](const CheckpointReader& reader) {
+            return reader.manifest().moment;
+          })
       .def(
           "texts_of",
           [](const CheckpointReader& reader, const std::string& object) {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import threading
 from collections import OrderedDict
 
@@ -678,3 +679,135 @@ def test_a_checkpoint_or_a_run_may_lack_an_unprepared_scheduler(make):
     scheduler = accelerator.prepare(_schedulers(optimizer)["lambda"]())
     accelerator.load_state("with")
     assert scheduler.scheduler.last_epoch == 3
+
+
+@pytest.mark.parametrize("layout", [None, "accelerate"])
+def test_the_main_process_saves_alone_with_automatic_names(tmp_path, layout):
+    script = ALONE + f"""
+accelerator.project_configuration.set_directories("run")
+accelerator.project_configuration.automatic_checkpoint_naming = True
+for number, batch in enumerate(loader):
+    accelerator.backward(model(batch).square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+    if accelerator.is_main_process and number == 2:
+        assert accelerator.save_state(layout={layout!r}).name == "checkpoint_0"
+accelerator.project_configuration.iteration = 1
+assert accelerator.save_state(layout={layout!r}).name == "checkpoint_1"
+accelerator.wait_for_everyone()
+accelerator.project_configuration.iteration = 1
+try:
+    accelerator.save_state(layout={layout!r})
+except ValueError as error:
+    assert "exists already" in str(error)
+    print("refused", accelerator.process_index)
+accelerator.load_state()
+print("done", accelerator.process_index)
+"""
+    out = ranks.fork_ours(script, tmp_path)
+    assert "done 0" in out and "done 1" in out and "refused 0" in out
+
+
+DAMAGED = ALONE + """
+from accelerate.errors import DataError
+accelerator.save_state("state")
+accelerator.wait_for_everyone()
+from pathlib import Path
+path = Path("state/rank_1-at-0.safetensors")
+if accelerator.is_main_process:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+with torch.no_grad():
+    model.weight.fill_(7)
+accelerator.wait_for_everyone()
+"""
+
+
+def test_all_processes_refuse_what_is_damaged_for_one(tmp_path):
+    script = DAMAGED + """
+try:
+    accelerator.load_state("state")
+except DataError as error:
+    print("refused", accelerator.process_index, error)
+assert torch.equal(model.weight, torch.full((2, 3), 7.0))
+accelerator.wait_for_everyone()
+"""
+    lines = [line for line in ranks.fork_ours(script, tmp_path).splitlines() if "refused" in line]
+    reason = r"\[load_state\] rank 1 failed: .*rank_1-at-0.safetensors' is damaged"
+    for rank in (0, 1):
+        assert any(re.search(f"refused {rank} {reason}", line) for line in lines), lines
+
+
+def test_all_processes_fail_where_a_pickle_of_one_does(tmp_path):
+    """What Python reads by itself is agreed on, too, also in the original's layout."""
+    script = ALONE + """
+for layout in (None, "accelerate"):
+    name = f"state_{layout}"
+    accelerator.save_state(name, layout=layout)
+    accelerator.wait_for_everyone()
+    with torch.no_grad():
+        model.weight.fill_(7)
+    def spoil(models, folder):
+        if accelerator.process_index == 1:
+            raise KeyError("mine")
+    hook = accelerator.register_load_state_pre_hook(spoil)
+    try:
+        accelerator.load_state(name)
+    except Exception as error:
+        print("failed", accelerator.process_index, type(error).__name__, error)
+    hook.remove()
+    assert torch.equal(model.weight, torch.full((2, 3), 7.0))
+    accelerator.load_state(name)
+    assert not torch.equal(model.weight, torch.full((2, 3), 7.0))
+"""
+    out = ranks.fork_ours(script, tmp_path)
+    assert out.count("failed 1 KeyError 'mine'") == 2, out
+    others = "failed 0 AccelerateError [load_state] rank 1 failed: KeyError: 'mine'"
+    assert out.count(others) == 2, out
+
+
+KILLED = ALONE + """
+import os, signal, sys, time
+from pathlib import Path
+is_armed = False
+def die(where):
+    if is_armed and accelerator.process_index == 1 and sys.argv[1] == where:
+        while not Path("run/checkpoints/checkpoint_1/checkpoint.json").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+class Victim:
+    def state_dict(self):
+        die("state_dict")
+        return {"x": 1}
+    def load_state_dict(self, state):
+        pass
+accelerator.register_for_checkpointing(Victim())
+accelerator.register_save_state_pre_hook(lambda models, weights, folder: die("hook"))
+accelerator.save_state("run/checkpoints/checkpoint_0")
+accelerator.wait_for_everyone()
+is_armed = True
+die("before")
+if sys.argv[1] == "late" and accelerator.process_index == 1:
+    while not Path("run/checkpoints/checkpoint_1/checkpoint.json").exists():
+        time.sleep(0.01)
+    sys.argv[1] = "state_dict"
+accelerator.save_state("run/checkpoints/checkpoint_1")
+die("after")
+accelerator.wait_for_everyone()
+"""
+
+
+@pytest.mark.parametrize(
+    "where, loaded", [("before", 1), ("hook", 0), ("state_dict", 0), ("late", 0), ("after", 1)]
+)
+def test_a_process_that_is_killed_while_it_saves_leaves_the_checkpoint_before(
+    make, tmp_path, where, loaded
+):
+    result = ranks.run(ranks.LAUNCH, tmp_path, KILLED, where)
+    assert result.returncode != 0
+    assert (tmp_path / "run/checkpoints/checkpoint_1/checkpoint.json").exists(), result.stderr
+    accelerator, *_ = make(project_dir="run")
+    latest, said = accelerator._run.latest_of_all("run/checkpoints")
+    assert latest == f"run/checkpoints/checkpoint_{loaded}", said
+    assert loaded == 1 or "the part of rank 1 was not finished" in said[0]

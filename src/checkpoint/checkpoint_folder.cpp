@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_folder.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -38,14 +41,20 @@ std::string read_text(const fs::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// The manifest of the folder where it is whole.
-std::optional<Manifest> try_manifest(const fs::path& folder) {
+/// Nothing if it is missing or damaged.
+std::optional<Manifest> try_parse(const fs::path& path) {
+  if (!fs::is_regular_file(fs::symlink_status(path))) {
+    return std::nullopt;
+  }
   try {
-    const auto path = folder / kManifestName;
     return parse_manifest(read_text(path), path.string());
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+std::optional<Manifest> try_manifest(const fs::path& folder) {
+  return try_parse(folder / kManifestName);
 }
 
 void write_manifest(const fs::path& folder, const Manifest& manifest) {
@@ -105,10 +114,15 @@ void settle_files(const fs::path& target, Manifest& manifest) {
   remove_tree(stage);
 }
 
-/// Whether the checkpoint of this moment counts, with all files in their
-/// places.
-bool is_settled(const std::optional<Manifest>& manifest, std::int64_t moment) {
-  return manifest && manifest->moment == moment && manifest->staged.empty();
+std::string save_of(const Manifest& manifest) {
+  return save_name(manifest.moment, manifest.job);
+}
+
+/// Whether the checkpoint of this save counts, with all files in their places.
+bool is_settled(
+    const std::optional<Manifest>& manifest,
+    const std::string& save) {
+  return manifest && save_of(*manifest) == save && manifest->staged.empty();
 }
 
 /// The main process's, which no part of a rank replaces.
@@ -125,6 +139,52 @@ bool is_part_of_a_rank(const fs::path& entry) {
   return name.starts_with("rank_") && name.find("-at-") != std::string::npos;
 }
 
+/// Says in `folder` that the rank has begun to save, until its part is there.
+/// Nothing if the folder is gone.
+void put_mark(
+    const fs::path& folder,
+    int rank,
+    std::int64_t moment,
+    const std::string& job) {
+  const auto mark = folder / mark_name(rank, moment, job);
+  const auto is_done = [&] {
+    const auto part =
+        try_parse(folder / (rank_part_name(rank, moment) + ".json"));
+    if (!part || part->job != job) {
+      return false;
+    }
+    unlink(mark.c_str());
+    return true;
+  };
+  if (is_done()) {
+    return;
+  }
+  constexpr mode_t kForUmask = 0666;
+  const UniqueFile file(
+      open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, kForUmask));
+  if (!file && errno != ENOENT && errno != ENOTDIR) {
+    cannot_save("make", mark, std::strerror(errno));
+  }
+  // Whoever brings the part removes the mark after it.
+  is_done();
+}
+
+/// What killed ranks left beside checkpoints is removed next: marks say then
+/// that it belonged to them.
+void keep_marks(const fs::path& parent) {
+  for (const auto& entry : entries_of(parent)) {
+    const auto part = parse_stage_name(entry);
+    if (!part || !part->rank) {
+      continue;
+    }
+    const auto target = parent / part->target;
+    const auto manifest = try_manifest(target);
+    if (is_settled(manifest, part->save) && !manifest->is_of_all) {
+      put_mark(target, *part->rank, manifest->moment, manifest->job);
+    }
+  }
+}
+
 /// As `rank_part_name` writes it.
 bool is_of_moment(const fs::path& entry, std::int64_t moment) {
   return entry.filename().string().find(str_cat("-at-", moment, '.')) !=
@@ -133,8 +193,14 @@ bool is_of_moment(const fs::path& entry, std::int64_t moment) {
 
 } // namespace
 
-CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
-    : target_(without_slash(target)), moment_(moment) {
+CheckpointWriter::CheckpointWriter(
+    const fs::path& target,
+    std::int64_t moment,
+    const std::string& job)
+    : target_(without_slash(target)),
+      moment_(moment),
+      job_(job),
+      save_(save_name(moment, job)) {
   make_folder(target_.parent_path());
   const bool is_new = !fs::exists(target_);
   if (!is_new) {
@@ -148,10 +214,17 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, std::int64_t moment)
       settle_files(target_, *manifest);
     }
   }
-  remove_leftovers(target_, moment_);
-  stage_ =
-      is_new ? stage_beside(target_, moment_) : stage_inside(target_, moment_);
+  keep_marks(target_.parent_path());
+  remove_leftovers(target_, save_);
+  stage_ = is_new ? stage_beside(target_, save_) : stage_inside(target_, save_);
   lock_ = make_locked_folder(stage_, target_);
+  try {
+    // Another job may have begun since we looked: one of us sees the other.
+    remove_leftovers(target_, save_, stage_);
+  } catch (const Error&) {
+    remove_tree(stage_);
+    throw;
+  }
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -160,7 +233,7 @@ CheckpointWriter::~CheckpointWriter() {
   }
   remove_tree(stage_);
   try {
-    for (const auto& part : ready_parts(target_, moment_)) {
+    for (const auto& part : ready_parts(target_, save_)) {
       remove_at_once(part);
     }
   } catch (const Error&) {
@@ -169,9 +242,12 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::commit(Manifest manifest) {
+  manifest.moment = moment_;
+  manifest.job = job_;
   manifest.staged.clear();
+  sync_files(stage_);
   // Parts that are finished by now appear together with the checkpoint.
-  take_in_parts(manifest, stage_);
+  const auto begun = take_in_parts(manifest, stage_, {});
   if (stage_.parent_path() == target_) {
     commit_inside(manifest);
   } else {
@@ -186,7 +262,7 @@ void CheckpointWriter::commit(Manifest manifest) {
       }
       // Somebody has made the folder meanwhile.
       fs::remove(stage_ / kManifestName);
-      const auto inside = stage_inside(target_, moment_);
+      const auto inside = stage_inside(target_, save_);
       const auto lock = lock_folder(inside, target_);
       remove_tree(inside);
       if (rename(stage_.c_str(), inside.c_str()) != 0) {
@@ -198,21 +274,35 @@ void CheckpointWriter::commit(Manifest manifest) {
   }
   // Ranks that did not see the checkpoint yet have left their parts to us.
   // Those that come later see it.
-  take_in_parts(manifest, target_);
+  take_in_parts(manifest, target_, begun);
+  remove_old_parts();
+  lock_.reset();
+}
+
+void CheckpointWriter::remove_old_parts() const {
   for (const auto& entry : entries_of(target_)) {
     if (is_part_of_a_rank(entry) && !is_of_moment(entry, moment_)) {
       remove_tree(entry);
     }
   }
-  lock_.reset();
 }
 
 void CheckpointWriter::commit_inside(Manifest& manifest) {
   manifest.staged = stage_.filename().string();
-  if (const auto before = try_manifest(target_)) {
+  const auto before = try_manifest(target_);
+  if (before) {
     for (const auto& [name, record] : before->files) {
       if (!manifest.files.contains(name)) {
         manifest.replaced.push_back(name);
+      }
+    }
+  }
+  if (!before || before->job != job_) {
+    // Parts of another job that had come as far have the names of ours.
+    for (const auto& entry : entries_of(target_)) {
+      if (is_part_of_a_rank(entry) && is_of_moment(entry, moment_) &&
+          !fs::exists(stage_ / entry.filename())) {
+        manifest.replaced.push_back(entry.filename().string());
       }
     }
   }
@@ -221,36 +311,70 @@ void CheckpointWriter::commit_inside(Manifest& manifest) {
   settle_files(target_, manifest);
 }
 
-void CheckpointWriter::take_in_parts(
+std::set<int> CheckpointWriter::take_in_parts(
     const Manifest& manifest,
-    const fs::path& folder) const {
-  for (const auto& part : ready_parts(target_, moment_)) {
+    const fs::path& folder,
+    std::set<int> begun) const {
+  begun.merge(ranks_beside(target_, save_));
+  for (const auto& part : ready_parts(target_, save_)) {
     take_in_part(part, folder, names_of_files(manifest));
+  }
+  for (const int rank : begun) {
+    put_mark(folder, rank, moment_, job_);
+  }
+  return begun;
+}
+
+RankPlace::RankPlace(
+    const fs::path& target,
+    std::int64_t moment,
+    int rank,
+    const std::string& job,
+    bool is_of_all)
+    : target_(without_slash(target)),
+      moment_(moment),
+      rank_(rank),
+      job_(job),
+      save_(save_name(moment, job)),
+      is_of_all_(is_of_all) {
+  lock_ = make_part_folder(target_, save_, rank_, folder_);
+  // The main process looks for ranks that have begun after the checkpoint
+  // counts, and we look for the checkpoint after we have begun.
+  if (!is_of_all_ && is_settled(try_manifest(target_), save_)) {
+    put_mark(target_, rank_, moment_, job_);
   }
 }
 
-RankPlace::RankPlace(const fs::path& target, std::int64_t moment, int rank)
-    : target_(without_slash(target)), moment_(moment), rank_(rank) {
-  lock_ = make_part_folder(target_, moment_, rank_, folder_);
-}
-
 RankPlace::~RankPlace() {
-  remove_tree(folder_);
+  if (is_committed_ || is_of_all_) {
+    remove_tree(folder_);
+    return;
+  }
+  try {
+    for (const auto& entry : entries_of(folder_)) {
+      remove_tree(entry);
+    }
+  } catch (const Error&) {
+    // The next save removes them.
+  }
 }
 
-void RankPlace::commit(bool is_of_all) {
-  const auto ready = ready_part(target_, moment_, rank_);
+void RankPlace::commit() {
+  sync_files(folder_);
+  sync_folder(folder_);
+  const auto ready = ready_part(target_, save_, rank_);
   // Of a run that was killed, or of an earlier save of this moment.
   if (!remove_at_once(ready) || rename(folder_.c_str(), ready.c_str()) != 0) {
     cannot_save("give its name to", ready, std::strerror(errno));
   }
-  if (is_of_all) {
+  is_committed_ = true;
+  if (is_of_all_) {
     return;
   }
   // The main process looks for finished parts after the checkpoint counts, and
   // we look for the checkpoint after the part is finished: one finds the other.
   const auto manifest = try_manifest(target_);
-  if (is_settled(manifest, moment_)) {
+  if (is_settled(manifest, save_)) {
     take_in_part(ready, target_, names_of_files(*manifest));
     remove_late_part();
   }
@@ -258,11 +382,14 @@ void RankPlace::commit(bool is_of_all) {
 
 void RankPlace::remove_late_part() const {
   const auto manifest = try_manifest(target_);
-  if (!manifest || manifest->moment == moment_) {
+  if (!manifest || save_of(*manifest) == save_) {
     return;
   }
   // The next save has looked for old parts, but ours came after that.
   const auto start = rank_part_name(rank_, moment_) + '.';
+  if (manifest->moment == moment_) {
+    return; // Another job's of the same name.
+  }
   for (const auto& entry : entries_of(target_)) {
     if (entry.filename().string().starts_with(start)) {
       remove_tree(entry);
@@ -315,10 +442,39 @@ std::optional<Manifest> CheckpointReader::rank_part(int rank) const {
     return std::nullopt;
   }
   auto part = parse_manifest(read_text(path), path.string());
-  if (part.world_size != manifest_.world_size) {
+  if (part.world_size != manifest_.world_size || part.job != manifest_.job) {
     return std::nullopt; // Of another run that had come as far.
   }
   return part;
+}
+
+void CheckpointReader::check_parts() const {
+  std::set<int> begun;
+  try {
+    begun = ranks_beside(folder_, save_of(manifest_));
+  } catch (const SystemError&) {
+    // The folder around it may be closed to this user.
+  }
+  // Without a job it is an older one, which may be of one machine's ranks.
+  const bool needs_all =
+      manifest_.is_of_all && !manifest_.is_of_machine && !manifest_.job.empty();
+  for (int rank = 0; rank < manifest_.world_size; ++rank) {
+    const auto mark = path_of(mark_name(rank, manifest_.moment, manifest_.job));
+    const bool is_marked = fs::exists(fs::symlink_status(mark));
+    if (!(needs_all || is_marked || begun.contains(rank)) || rank_part(rank)) {
+      continue;
+    }
+    throw DataError(str_cat(
+        "[load_state] the checkpoint '",
+        folder_.string(),
+        "' is incomplete: the part of rank ",
+        rank,
+        needs_all ? " is missing. Load another checkpoint"
+                  : " was not finished. Load another checkpoint",
+        is_marked
+            ? str_cat(", or delete '", mark.string(), "' to do without it")
+            : ""));
+  }
 }
 
 fs::path CheckpointReader::find(
@@ -412,51 +568,6 @@ bool is_checkpoint(const fs::path& folder) {
 bool has_rank_parts(const fs::path& folder) {
   const auto entries = entries_of(folder);
   return std::any_of(entries.begin(), entries.end(), is_part_of_a_rank);
-}
-
-std::vector<fs::path> complete_checkpoints(
-    const fs::path& parent,
-    const std::function<void(const std::string& what)>& complain) {
-  std::vector<std::pair<std::int64_t, fs::path>> found;
-  for (const auto& entry : entries_of(parent)) {
-    if (entry.filename().string().starts_with('.') || !is_checkpoint(entry)) {
-      continue;
-    }
-    try {
-      found.emplace_back(CheckpointReader(entry).manifest().saved_at, entry);
-    } catch (const Error& error) {
-      // Damaged or cut off: none to go on from.
-      if (complain) {
-        complain(error.what());
-      }
-    }
-  }
-  std::sort(found.begin(), found.end());
-  std::vector<fs::path> folders;
-  for (auto& [time, folder] : found) {
-    folders.push_back(std::move(folder));
-  }
-  return folders;
-}
-
-std::optional<fs::path> newest_sound_checkpoint(
-    const fs::path& parent,
-    const std::function<void(const std::string& what)>& complain) {
-  auto found = complete_checkpoints(parent, complain);
-  while (!found.empty()) {
-    try {
-      read_checkpoint(found.back(), [](const CheckpointReader& checkpoint) {
-        checkpoint.verify();
-      });
-      return found.back();
-    } catch (const Error& error) {
-      if (complain) {
-        complain(error.what());
-      }
-      found.pop_back();
-    }
-  }
-  return std::nullopt;
 }
 
 void remove_checkpoint(const fs::path& folder) {

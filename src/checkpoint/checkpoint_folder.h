@@ -2,22 +2,27 @@
 // The folder of a checkpoint, which is there whole or not at all.
 //
 // A new checkpoint is written to a hidden folder beside its own name
-// (".NAME.at-7.tmp") and renamed at the end. One that replaces another, or
+// (".NAME.at-SAVE.tmp") and renamed at the end. One that replaces another, or
 // joins other files of the user, is written to a hidden folder inside
-// (".staged-7"): the new manifest makes it count, and only then do files move
-// to their places. A reader finds each file in one of the two.
+// (".staged-SAVE"): the new manifest makes it count, and only then do files
+// move to their places. A reader finds each file in one of the two.
 //
 // The main process alone writes there. Every other rank writes its part to a
 // folder of its own and renames it when it is finished. Then one of two takes
 // it in: the main process, which looks for finished parts before and after the
 // checkpoint counts, or the rank, if it finds that the checkpoint counts
-// already. Nobody waits. All ranks of a run know the number, which is that of
-// the moment, so they find each other's folders without a message.
+// already. Nobody waits. All ranks of a run know the moment and the job, so
+// they find each other's folders without a message.
+//
+// The folder of a rank is also the sign that it has begun to save. A checkpoint
+// that counts without the part of such a rank gets a mark in its place, until
+// the part is there: if the rank is killed before, it is seen.
 #pragma once
 
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -34,47 +39,62 @@ namespace accelerate {
 class ACCELERATE_API CheckpointWriter {
  public:
   /// For the main process. Removes leftovers of killed runs.
-  CheckpointWriter(const std::filesystem::path& target, std::int64_t moment);
+  CheckpointWriter(
+      const std::filesystem::path& target,
+      std::int64_t moment,
+      const std::string& job = {});
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   /// Where files are to be written, under their final names.
   const std::filesystem::path& folder() const { return stage_; }
-  /// Makes it the checkpoint. Files of the one before that are no part of it go
-  /// away; the user's stay.
+  /// Brings its files to the disk and makes it the checkpoint. Files of the one
+  /// before that are no part of it go away; the user's stay.
   void commit(Manifest manifest);
 
  private:
   void commit_inside(Manifest& manifest);
-  void take_in_parts(
+  /// Marks those that are not finished. Returns the ranks that have begun,
+  /// those given among them.
+  std::set<int> take_in_parts(
       const Manifest& manifest,
-      const std::filesystem::path& folder) const;
+      const std::filesystem::path& folder,
+      std::set<int> begun) const;
+  void remove_old_parts() const;
 
   std::filesystem::path target_;
   std::filesystem::path stage_;
   std::int64_t moment_;
+  std::string job_;
+  std::string save_;
   /// Of the stage; nothing where the file system has no locks.
   UniqueFile lock_;
   bool is_committed_ = false;
 };
 
 /// The part of another rank, which is written before, while or after the main
-/// process saves. Goes without a trace if `commit` was not called. Throws
-/// `SystemError`.
+/// process saves. If `commit` was not called, only the sign stays that the rank
+/// had begun. Throws `SystemError`.
 class ACCELERATE_API RankPlace {
  public:
-  RankPlace(const std::filesystem::path& target, std::int64_t moment, int rank);
+  /// `is_of_all`: the main process commits after all ranks, so a checkpoint of
+  /// this save that counts already is an older one and stays as it is, and
+  /// nothing stays of a part that was not committed.
+  RankPlace(
+      const std::filesystem::path& target,
+      std::int64_t moment,
+      int rank,
+      const std::string& job = {},
+      bool is_of_all = false);
   ~RankPlace();
   RankPlace(const RankPlace&) = delete;
   RankPlace& operator=(const RankPlace&) = delete;
 
   /// Where the rank writes its files, under their final names.
   const std::filesystem::path& folder() const { return folder_; }
-  /// Hands all files to the checkpoint. `is_of_all`: the main process commits
-  /// after all ranks, so a checkpoint of this moment that counts already is an
-  /// older one and stays as it is.
-  void commit(bool is_of_all = false);
+  /// Brings its files to the disk and hands them to the checkpoint.
+  void commit();
 
  private:
   void remove_late_part() const;
@@ -83,6 +103,10 @@ class ACCELERATE_API RankPlace {
   std::filesystem::path folder_;
   std::int64_t moment_;
   int rank_;
+  std::string job_;
+  std::string save_;
+  bool is_of_all_;
+  bool is_committed_ = false;
   UniqueFile lock_;
 };
 
@@ -98,9 +122,12 @@ class ACCELERATE_API CheckpointReader {
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  /// The part of a rank; nothing where there is none of this moment. Throws
-  /// `DataError` where it is damaged.
+  /// The part of a rank; nothing where there is none of this moment and job.
+  /// Throws `DataError` where it is damaged.
   std::optional<Manifest> rank_part(int rank) const;
+  /// Throws `DataError` if a rank's part is missing that belongs to it: all
+  /// ranks saved together, or the rank had begun to save.
+  void check_parts() const;
   /// A file of one of the parts. Throws `DataError` where it is no plain file
   /// of the size that was written.
   std::filesystem::path find(const std::string& name, const FileRecord& record)
@@ -131,16 +158,6 @@ ACCELERATE_API void read_checkpoint(
 ACCELERATE_API bool is_checkpoint(const std::filesystem::path& folder);
 /// Whether parts of ranks are there: with no manifest it was one.
 ACCELERATE_API bool has_rank_parts(const std::filesystem::path& folder);
-/// The complete checkpoints among the folders in `parent`, the one saved last
-/// at the end. `complain` is told of those that are damaged.
-ACCELERATE_API std::vector<std::filesystem::path> complete_checkpoints(
-    const std::filesystem::path& parent,
-    const std::function<void(const std::string& what)>& complain = {});
-/// The newest of these all bytes of which are as they were written. `complain`
-/// is told of newer ones that are damaged.
-ACCELERATE_API std::optional<std::filesystem::path> newest_sound_checkpoint(
-    const std::filesystem::path& parent,
-    const std::function<void(const std::string& what)>& complain = {});
 /// Takes one away; never half of it under its name.
 ACCELERATE_API void remove_checkpoint(const std::filesystem::path& folder);
 

@@ -88,6 +88,11 @@ std::string rank_part_name(int rank, std::int64_t moment) {
   return str_cat("rank_", rank, "-at-", moment);
 }
 
+std::string mark_name(int rank, std::int64_t moment, const std::string& job) {
+  return str_cat(
+      rank_part_name(rank, moment), ".begun", job.empty() ? "" : "-", job);
+}
+
 std::string format_manifest(const Manifest& manifest) {
   json files = json::object();
   for (const auto& [name, record] : manifest.files) {
@@ -103,6 +108,12 @@ std::string format_manifest(const Manifest& manifest) {
       {"staged", manifest.staged},
       {"files", files},
       {"state", manifest.state}};
+  if (!manifest.job.empty()) {
+    content["job"] = manifest.job;
+  }
+  if (manifest.is_of_machine) {
+    content["is_of_machine"] = true;
+  }
   if (!manifest.replaced.empty()) {
     content["replaced"] = manifest.replaced;
   }
@@ -140,6 +151,8 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
     content.at("saved_at").get_to(manifest.saved_at);
     content.at("is_of_all").get_to(manifest.is_of_all);
     content.at("staged").get_to(manifest.staged);
+    manifest.job = content.value("job", "");
+    manifest.is_of_machine = content.value("is_of_machine", false);
     if (content.contains("replaced")) {
       content.at("replaced").get_to(manifest.replaced);
     }

@@ -28,11 +28,17 @@ struct ACCELERATE_API Manifest {
   /// How many backwards the run had seen: parts of one moment belong together.
   std::int64_t moment = 0;
   int world_size = 1;
+  /// Parts of one job belong together; see `job_name.h`. Empty in checkpoints
+  /// of version 0.1.
+  std::string job = {};
   /// Milliseconds since 1970, by the clock of the rank that wrote it.
   std::int64_t saved_at = 0;
   /// Whether it was saved by all ranks together, so that a rank's part that is
   /// missing was lost.
   bool is_of_all = false;
+  /// Whether every machine has written a checkpoint of its own, which holds the
+  /// parts of its ranks alone.
+  bool is_of_machine = false;
   /// Of this library.
   std::string version = {};
   /// A folder inside that still holds some of the files; empty where all are in
@@ -51,6 +57,10 @@ inline constexpr const char* kManifestName = "checkpoint.json";
 /// The names of a rank's part begin so: "rank_3-at-120". Those of two moments
 /// differ, so that a new one takes nothing from the old.
 ACCELERATE_API std::string rank_part_name(int rank, std::int64_t moment);
+/// The empty file that says that a rank has begun to save its part: a
+/// checkpoint that has the mark but not the part is incomplete.
+ACCELERATE_API std::string
+mark_name(int rank, std::int64_t moment, const std::string& job);
 
 ACCELERATE_API std::string format_manifest(const Manifest& manifest);
 /// Throws `DataError`, with `source` as the file's name: a text that is damaged

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/numbered.h"
 
+#include <algorithm>
 #include <map>
-#include <optional>
-#include <string>
 
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/staging.h"
 
 namespace accelerate {
 namespace {
@@ -50,7 +50,7 @@ bool is_original(const fs::path& folder) {
 
 bool is_whole(const fs::path& folder) {
   try {
-    const CheckpointReader reader(folder);
+    CheckpointReader(folder).check_parts();
     return true;
   } catch (const Error&) {
     return false;
@@ -58,6 +58,72 @@ bool is_whole(const fs::path& folder) {
 }
 
 } // namespace
+
+std::vector<fs::path> complete_checkpoints(
+    const fs::path& parent,
+    const std::function<void(const std::string& what)>& complain) {
+  const auto say = [&](const std::string& what) {
+    if (complain) {
+      complain(what);
+    }
+  };
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const auto& entry : entries_of(parent)) {
+    if (entry.filename().string().starts_with('.')) {
+      continue;
+    }
+    if (!is_checkpoint(entry)) {
+      if (number_of(entry) && !is_original(entry)) {
+        say(str_cat(
+            "[load_state] '",
+            entry.string(),
+            "' has no ",
+            kManifestName,
+            ", so it is not a complete checkpoint; it is not loaded"));
+      }
+      continue;
+    }
+    try {
+      const CheckpointReader checkpoint(entry);
+      checkpoint.check_parts();
+      found.emplace_back(checkpoint.manifest().saved_at, entry);
+    } catch (const Error& error) {
+      say(error.what());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> folders;
+  for (auto& [time, folder] : found) {
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+void drop_damaged(
+    std::vector<fs::path>& checkpoints,
+    const std::function<void(const std::string& what)>& complain) {
+  while (!checkpoints.empty()) {
+    try {
+      read_checkpoint(
+          checkpoints.back(),
+          [](const CheckpointReader& checkpoint) { checkpoint.verify(); });
+      return;
+    } catch (const Error& error) {
+      if (complain) {
+        complain(error.what());
+      }
+      checkpoints.pop_back();
+    }
+  }
+}
+
+std::optional<fs::path> newest_sound_checkpoint(
+    const fs::path& parent,
+    const std::function<void(const std::string& what)>& complain) {
+  auto found = complete_checkpoints(parent, complain);
+  drop_damaged(found, complain);
+  return found.empty() ? std::nullopt : std::optional(found.back());
+}
 
 fs::path numbered_checkpoint(const fs::path& parent, std::int64_t number) {
   return parent / str_cat(kNumberedStart, number);

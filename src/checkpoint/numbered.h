@@ -1,14 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints that are numbered: "checkpoint_0", "checkpoint_1" and so on.
+// The checkpoints of a run in one folder: which one is the latest, and those
+// that are numbered, "checkpoint_0", "checkpoint_1" and so on.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "accelerate/export.h"
 
 namespace accelerate {
 
+/// The complete checkpoints among the folders in `parent`, the one saved last
+/// at the end. `complain` is called for those that are damaged or incomplete,
+/// and for numbered folders that are not checkpoints.
+ACCELERATE_API std::vector<std::filesystem::path> complete_checkpoints(
+    const std::filesystem::path& parent,
+    const std::function<void(const std::string& what)>& complain = {});
+/// Takes those at the end away of which a byte has changed. `complain` is
+/// called for each.
+ACCELERATE_API void drop_damaged(
+    std::vector<std::filesystem::path>& checkpoints,
+    const std::function<void(const std::string& what)>& complain);
+/// The newest of the complete ones all bytes of which are as they were written.
+ACCELERATE_API std::optional<std::filesystem::path> newest_sound_checkpoint(
+    const std::filesystem::path& parent,
+    const std::function<void(const std::string& what)>& complain = {});
 /// Its path in `parent`.
 ACCELERATE_API std::filesystem::path numbered_checkpoint(
     const std::filesystem::path& parent,

@@ -11,21 +11,23 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <optional>
 #include <random>
 #include <set>
 #include <string_view>
 #include <thread>
 
 #include "accelerate/error.h"
+#include "base/atomic_file.h"
 #include "base/str.h"
+#include "checkpoint/job_name.h"
+#include "checkpoint/manifest.h"
 
 namespace accelerate {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kBeforeMoment = ".at-";
+constexpr std::string_view kBeforeSave = ".at-";
 constexpr std::string_view kBeforeRank = ".rank_";
 constexpr std::string_view kTemporaryEnd = ".tmp";
 constexpr std::string_view kReadyEnd = ".ready.tmp";
@@ -34,40 +36,28 @@ constexpr std::string_view kInsideStart = ".staged-";
 // Each try fails only if another process does something in that instant.
 constexpr int kMostTries = 20;
 
-std::string start_of(const fs::path& target, std::int64_t moment) {
-  return str_cat('.', target.filename().string(), kBeforeMoment, moment);
+std::string start_of(const fs::path& target, const std::string& save) {
+  return str_cat('.', target.filename().string(), kBeforeSave, save);
 }
 
-std::string start_of(const fs::path& target, std::int64_t moment, int rank) {
-  return str_cat(start_of(target, moment), kBeforeRank, rank);
+std::string
+start_of(const fs::path& target, const std::string& save, int rank) {
+  return str_cat(start_of(target, save), kBeforeRank, rank);
 }
 
-/// What the name of a folder beside a target says.
-struct StageName {
-  std::string target;
-  std::string moment;
-  bool is_part = false;
-  bool is_ready = false;
-};
+std::string job_of(const std::string& save) {
+  const auto dash = save.find('-');
+  return dash == std::string::npos ? "" : save.substr(dash + 1);
+}
 
-std::optional<StageName> parse_stage_name(std::string_view name) {
-  const auto before = name.rfind(kBeforeMoment);
-  if (!name.starts_with('.') || !name.ends_with(kTemporaryEnd) ||
-      before == name.npos || before == 0) {
-    return std::nullopt;
+/// Nothing of a folder that cannot be read.
+std::vector<fs::path> list(const fs::path& folder, std::error_code& error) {
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    entries.push_back(it->path());
   }
-  const auto rest = name.substr(before + kBeforeMoment.size());
-  const auto moment = rest.substr(0, rest.find('.'));
-  const auto end = rest.substr(moment.size());
-  const bool is_part = end.starts_with(kBeforeRank);
-  if (moment.empty() || (!is_part && end != kTemporaryEnd)) {
-    return std::nullopt;
-  }
-  return StageName{
-      std::string(name.substr(1, before - 1)),
-      std::string(moment),
-      is_part,
-      is_part && end.ends_with(kReadyEnd)};
+  return entries;
 }
 
 enum class LockState {
@@ -106,6 +96,49 @@ FolderLock try_lock(const fs::path& folder) {
   return {LockState::kOurs, std::move(file)};
 }
 
+/// The save of a folder that a main process writes to.
+std::string save_of(const fs::path& stage) {
+  const auto name = stage.filename().string();
+  const auto parsed = parse_stage_name(stage);
+  return parsed                           ? parsed->save
+         : name.starts_with(kInsideStart) ? name.substr(kInsideStart.size())
+                                          : "";
+}
+
+[[noreturn]] void refuse_second_job(
+    const fs::path& stage,
+    const fs::path& target) {
+  throw SystemError(str_cat(
+      "[save_state] ",
+      describe_job(job_of(save_of(stage))),
+      " is saving to '",
+      target.string(),
+      "'; give each run a folder of its own"));
+}
+
+/// Whether the folder or something in it has changed within the last hour.
+bool has_changed_lately(const fs::path& folder) {
+  constexpr std::chrono::hours kLongest{1};
+  const auto is_new = [&](const fs::path& path) {
+    std::error_code error;
+    const auto time = fs::last_write_time(path, error);
+    return !error && fs::file_time_type::clock::now() - time < kLongest;
+  };
+  std::error_code ignored;
+  const auto entries = list(folder, ignored);
+  return is_new(folder) || std::any_of(entries.begin(), entries.end(), is_new);
+}
+
+/// Whether the job that made the folder may still run.
+bool may_run(const fs::path& folder, const std::string& save) {
+  const auto job = job_of(save);
+  if (job.empty()) {
+    return false;
+  }
+  const auto known = is_job_alive(job);
+  return known ? *known : has_changed_lately(folder);
+}
+
 /// Throws if another process keeps the lock.
 FolderLock lock(const fs::path& folder, const fs::path& target) {
   // A process that looks for leftovers holds it for an instant.
@@ -118,10 +151,21 @@ FolderLock lock(const fs::path& folder, const fs::path& target) {
     }
     std::this_thread::sleep_for(kWait);
   }
-  throw SystemError(str_cat(
-      "[save_state] another process is saving to '",
-      target.string(),
-      "'; give each run a folder of its own"));
+  refuse_second_job(folder, target);
+}
+
+/// The same of a folder of another save: throws if its job may still write.
+FolderLock lock_abandoned(
+    const fs::path& folder,
+    const fs::path& target,
+    const std::string& own_save) {
+  auto locked = lock(folder, target);
+  const auto save = save_of(folder);
+  if (locked.state == LockState::kUnknown && job_of(save) != job_of(own_save) &&
+      may_run(folder, save)) {
+    refuse_second_job(folder, target);
+  }
+  return locked;
 }
 
 /// Unlike `make_folder`, does not mind if another process removes it at once:
@@ -145,50 +189,42 @@ void remove_if_unlocked(const fs::path& folder, bool is_own) {
   }
 }
 
-/// Nothing of a folder that cannot be read.
-std::vector<fs::path> list(const fs::path& folder, std::error_code& error) {
-  std::vector<fs::path> entries;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end;
-       it.increment(error)) {
-    entries.push_back(it->path());
-  }
-  return entries;
-}
-
 /// Whether a living main process is going to take in this part.
 bool has_writer(const fs::path& part, const StageName& name) {
-  const auto parent = part.parent_path();
-  const auto beside =
-      str_cat('.', name.target, kBeforeMoment, name.moment, kTemporaryEnd);
-  const auto inside = str_cat(kInsideStart, name.moment);
-  return try_lock(parent / beside).state == LockState::kOthers ||
-         try_lock(parent / name.target / inside).state == LockState::kOthers;
+  const auto target = part.parent_path() / name.target;
+  return try_lock(stage_beside(target, name.save)).state ==
+             LockState::kOthers ||
+         try_lock(stage_inside(target, name.save)).state == LockState::kOthers;
 }
 
 void remove_leftover(
     const fs::path& entry,
     const fs::path& target,
-    std::int64_t moment) {
+    const std::string& save) {
   const auto file_name = entry.filename().string();
   if (file_name.starts_with('.') && file_name.ends_with(kRemovedEnd)) {
     remove_tree(entry);
     return;
   }
-  const auto name = parse_stage_name(file_name);
+  const auto name = parse_stage_name(entry);
   if (!name) {
     return;
   }
   const bool is_own = name->target == target.filename();
-  const bool is_now = is_own && name->moment == std::to_string(moment);
-  if (name->is_part) {
-    if (!(name->is_ready && is_now) && !has_writer(entry, *name)) {
-      remove_if_unlocked(entry, name->is_ready && is_own);
+  if (!name->rank) {
+    if (is_own) {
+      const auto locked = lock_abandoned(entry, target, save);
+      remove_at_once(entry);
+    } else {
+      remove_if_unlocked(entry, false);
     }
-  } else if (!is_own) {
-    remove_if_unlocked(entry, false);
-  } else {
-    const auto locked = lock(entry, target);
-    remove_at_once(entry);
+    return;
+  }
+  const bool is_of_this = is_own && name->save == save;
+  const bool is_of_living_job =
+      job_of(name->save) != job_of(save) && may_run(entry, name->save);
+  if (!is_of_this && !is_of_living_job && !has_writer(entry, *name)) {
+    remove_if_unlocked(entry, name->is_ready && is_own);
   }
 }
 
@@ -254,6 +290,21 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return entries;
 }
 
+void sync_files(const fs::path& folder) {
+  for (const auto& entry : entries_of(folder)) {
+    const auto status = fs::symlink_status(entry);
+    if (fs::is_directory(status)) {
+      sync_files(entry);
+      sync_folder(entry);
+    } else if (fs::is_regular_file(status)) {
+      const UniqueFile file(open(entry.c_str(), O_RDONLY | O_CLOEXEC));
+      if (!file || fsync(file.get()) != 0) {
+        cannot_save("bring to the disk", entry, std::strerror(errno));
+      }
+    }
+  }
+}
+
 // By hand: libtorch.so exports a remove_all of its own, which programs that
 // link it get in place of the standard library's, and which ends them.
 void remove_tree(const fs::path& path) {
@@ -287,28 +338,70 @@ bool remove_at_once(const fs::path& path) {
   return false;
 }
 
-fs::path stage_beside(const fs::path& target, std::int64_t moment) {
+std::string save_name(std::int64_t moment, const std::string& job) {
+  return str_cat(moment, job.empty() ? "" : "-", job);
+}
+
+std::optional<StageName> parse_stage_name(const fs::path& folder) {
+  const auto name = folder.filename().string();
+  const auto before = name.rfind(kBeforeSave);
+  if (!name.starts_with('.') || !name.ends_with(kTemporaryEnd) ||
+      name.ends_with(kRemovedEnd) || before == name.npos || before == 0) {
+    return std::nullopt;
+  }
+  const auto rest = name.substr(before + kBeforeSave.size());
+  StageName found = {
+      name.substr(1, before - 1), rest.substr(0, rest.find('.'))};
+  const auto end = rest.substr(found.save.size());
+  if (end.starts_with(kBeforeRank)) {
+    const auto digits = end.substr(kBeforeRank.size());
+    const auto count = digits.find_first_not_of("0123456789");
+    if (count == 0 || count > 9) {
+      return std::nullopt;
+    }
+    found.rank = std::stoi(digits.substr(0, count));
+    found.is_ready = end.ends_with(kReadyEnd);
+  } else if (end != kTemporaryEnd) {
+    return std::nullopt;
+  }
+  return found.save.empty() ? std::nullopt : std::optional(found);
+}
+
+fs::path stage_beside(const fs::path& target, const std::string& save) {
+  return target.parent_path() / str_cat(start_of(target, save), kTemporaryEnd);
+}
+
+fs::path stage_inside(const fs::path& target, const std::string& save) {
+  return target / str_cat(kInsideStart, save);
+}
+
+fs::path ready_part(const fs::path& target, const std::string& save, int rank) {
   return target.parent_path() /
-         str_cat(start_of(target, moment), kTemporaryEnd);
+         str_cat(start_of(target, save, rank), kReadyEnd);
 }
 
-fs::path stage_inside(const fs::path& target, std::int64_t moment) {
-  return target / str_cat(kInsideStart, moment);
-}
-
-fs::path ready_part(const fs::path& target, std::int64_t moment, int rank) {
-  return target.parent_path() /
-         str_cat(start_of(target, moment, rank), kReadyEnd);
-}
-
-std::vector<fs::path> ready_parts(const fs::path& target, std::int64_t moment) {
-  const auto start = str_cat(start_of(target, moment), kBeforeRank);
+std::vector<fs::path> ready_parts(
+    const fs::path& target,
+    const std::string& save) {
+  const auto start = str_cat(start_of(target, save), kBeforeRank);
   auto entries = entries_of(target.parent_path());
   std::erase_if(entries, [&](const auto& entry) {
     const auto name = entry.filename().string();
     return !name.starts_with(start) || !name.ends_with(kReadyEnd);
   });
   return entries;
+}
+
+std::set<int> ranks_beside(const fs::path& target, const std::string& save) {
+  std::set<int> ranks;
+  for (const auto& entry : entries_of(target.parent_path())) {
+    const auto name = parse_stage_name(entry);
+    if (name && name->rank && name->target == target.filename() &&
+        name->save == save) {
+      ranks.insert(*name->rank);
+    }
+  }
+  return ranks;
 }
 
 UniqueFile make_locked_folder(const fs::path& folder, const fs::path& target) {
@@ -325,11 +418,11 @@ UniqueFile make_locked_folder(const fs::path& folder, const fs::path& target) {
 
 UniqueFile make_part_folder(
     const fs::path& target,
-    std::int64_t moment,
+    const std::string& save,
     int rank,
     fs::path& folder) {
   const auto parent = target.parent_path();
-  const auto start = start_of(target, moment, rank);
+  const auto start = start_of(target, save, rank);
   // The main process removes them too, but not on file systems without locks.
   for (const auto& entry : entries_of(parent)) {
     const auto name = entry.filename().string();
@@ -354,14 +447,19 @@ UniqueFile lock_folder(const fs::path& folder, const fs::path& target) {
   return lock(folder, target).file;
 }
 
-void remove_leftovers(const fs::path& target, std::int64_t moment) {
+void remove_leftovers(
+    const fs::path& target,
+    const std::string& save,
+    const fs::path& own) {
   for (const auto& entry : entries_of(target.parent_path())) {
-    remove_leftover(entry, target, moment);
+    if (entry != own) {
+      remove_leftover(entry, target, save);
+    }
   }
   for (const auto& entry : entries_of(target)) {
     const auto name = entry.filename().string();
-    if (name.starts_with(kInsideStart)) {
-      const auto locked = lock(entry, target);
+    if (name.starts_with(kInsideStart) && entry != own) {
+      const auto locked = lock_abandoned(entry, target, save);
       remove_at_once(entry);
     }
   }
@@ -396,6 +494,11 @@ void take_in_part(
   });
   for (const auto& entry : entries) {
     move_entry(entry, to / entry.filename());
+  }
+  if (const auto stage = parse_stage_name(part); stage && stage->rank) {
+    const auto mark =
+        mark_name(*stage->rank, std::stoll(stage->save), job_of(stage->save));
+    unlink((to / mark).c_str());
   }
   remove_tree(taken);
 }

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hidden folders that a checkpoint is written to before it counts.
 //
-//     .NAME.at-7.tmp                 main process: a checkpoint with a new name
-//     NAME/.staged-7                 main process: one that replaces another
-//     .NAME.at-7.rank_2.PID-N.tmp    rank 2's part, being written or taken in
-//     .NAME.at-7.rank_2.ready.tmp    rank 2's part, finished
-//     ANY.removed.tmp                being removed
+//     .NAME.at-SAVE.tmp                main process: a new checkpoint
+//     NAME/.staged-SAVE                main process: one that replaces another
+//     .NAME.at-SAVE.rank_2.PID-N.tmp   rank 2's part, being written or taken in
+//     .NAME.at-SAVE.rank_2.ready.tmp   rank 2's part, finished
+//     ANY.removed.tmp                  being removed
 //
-// Each has one owner, which holds a lock on it (`flock`) while it lives. A
-// folder without a living owner was left behind by a killed run.
+// SAVE is the moment and the job: "7-HOST-PID-START-N" (`job_name.h`). Each
+// folder has one owner, which holds a lock on it (`flock`) while it lives. A
+// folder without a living owner was left behind by a killed run. File systems
+// without locks decide by the job: it is dead if its process does not run any
+// more, or, if that is on another machine, if the folder has not changed for an
+// hour.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,24 +37,47 @@ void make_folder(const std::filesystem::path& path);
 /// What is in the folder; nothing if it does not exist. Throws `SystemError`.
 std::vector<std::filesystem::path> entries_of(
     const std::filesystem::path& folder);
+/// Brings all files in the folder to the disk, and the names in folders below.
+/// At the end of a save, when the system has begun to write most of them: that
+/// costs less than to wait for each. Throws `SystemError`.
+void sync_files(const std::filesystem::path& folder);
 /// Removes a file or a folder. What cannot be removed stays.
 void remove_tree(const std::filesystem::path& path);
 /// The same, but takes its name away first: nobody finds half of a folder.
 /// Returns false, with the cause in `errno`, if it keeps its name.
 bool remove_at_once(const std::filesystem::path& path);
 
+/// What tells one save to a target from all others.
+std::string save_name(std::int64_t moment, const std::string& job);
+
+/// What the name of a folder beside a target says.
+struct StageName {
+  std::string target;
+  std::string save;
+  /// Of a rank's part.
+  std::optional<int> rank = {};
+  bool is_ready = false;
+};
+std::optional<StageName> parse_stage_name(const std::filesystem::path& folder);
+
 std::filesystem::path stage_beside(
     const std::filesystem::path& target,
-    std::int64_t moment);
+    const std::string& save);
 std::filesystem::path stage_inside(
     const std::filesystem::path& target,
-    std::int64_t moment);
-std::filesystem::path
-ready_part(const std::filesystem::path& target, std::int64_t moment, int rank);
-/// The parts of this moment that ranks have finished.
+    const std::string& save);
+std::filesystem::path ready_part(
+    const std::filesystem::path& target,
+    const std::string& save,
+    int rank);
+/// Parts of this save that ranks have finished.
 std::vector<std::filesystem::path> ready_parts(
     const std::filesystem::path& target,
-    std::int64_t moment);
+    const std::string& save);
+/// Ranks whose parts of this save are begun, finished or being taken in.
+std::set<int> ranks_beside(
+    const std::filesystem::path& target,
+    const std::string& save);
 
 /// Makes the folder if it is missing and locks it. Throws `SystemError` if
 /// another process has locked it. Holds nothing on file systems without locks.
@@ -60,7 +88,7 @@ UniqueFile make_locked_folder(
 /// the rank has left there before it was killed.
 UniqueFile make_part_folder(
     const std::filesystem::path& target,
-    std::int64_t moment,
+    const std::string& save,
     int rank,
     std::filesystem::path& folder);
 /// Locks a folder that may exist. Throws `SystemError` if another process has
@@ -70,9 +98,12 @@ UniqueFile lock_folder(
     const std::filesystem::path& target);
 
 /// Removes leftovers of killed runs beside the target and inside it, except
-/// finished parts of this moment. Throws `SystemError` if another process is
-/// saving to the target.
-void remove_leftovers(const std::filesystem::path& target, std::int64_t moment);
+/// parts of this save and the folder `own`. Throws `SystemError` if another
+/// process is saving to the target.
+void remove_leftovers(
+    const std::filesystem::path& target,
+    const std::string& save,
+    const std::filesystem::path& own = {});
 
 /// Moves a finished part into the folder `to`, except the files in `kept`,
 /// which the main process has written. If several processes try, one does it.

@@ -16,6 +16,7 @@
 #include "process/stop_request.h"
 #include "run/background_save.h"
 #include "run/other_language.h"
+#include "run/together.h"
 #include "run/training_run.h"
 #include "state/file_tensors.h"
 #include "state/state_files.h"
@@ -30,37 +31,11 @@ constexpr const char* kSaveState = "save_state";
 constexpr const char* kLoadState = "load_state";
 /// Marks the state of an object that a run may lack when it loads.
 constexpr const char* kIsOptional = "is_optional";
+constexpr const char* kLoadLatest = "load_state(\"latest\")";
 
 int64_t milliseconds_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-}
-
-/// Does it on all ranks: where it throws on one, it does so on all, on others
-/// with the first such rank's problem.
-template <class Work>
-void do_together(
-    const ProcessGroup& group,
-    const char* operation,
-    Work&& work) {
-  std::exception_ptr own;
-  std::string problem;
-  try {
-    work();
-  } catch (const std::exception& error) {
-    own = std::current_exception();
-    problem = error.what();
-  }
-  const auto problems = group.all_gather_bytes(problem);
-  if (own) {
-    std::rethrow_exception(own);
-  }
-  for (size_t rank = 0; rank < problems.size(); ++rank) {
-    if (!problems[rank].empty()) {
-      throw SystemError(str_cat(
-          '[', operation, "] rank ", rank, " failed: ", problems[rank]));
-    }
-  }
 }
 
 /// Of the ranks that have saved one.
@@ -107,6 +82,32 @@ StateDict copied(const StateDict& state, bool is_whole, HostCopies& copies) {
   return copied;
 }
 
+int64_t saved_at(const fs::path& checkpoint) {
+  return CheckpointReader(checkpoint).manifest().saved_at;
+}
+
+/// The newest checkpoint that one rank finds intact; none without a name.
+struct Proposal {
+  int64_t saved_at = -1;
+  std::string name = {};
+
+  std::string text() const { return str_cat(saved_at, '/', name); }
+  static Proposal parse(const std::string& text) {
+    const auto slash = text.find('/');
+    return {std::stoll(text.substr(0, slash)), text.substr(slash + 1)};
+  }
+};
+
+/// Drops newer ones that are damaged.
+Proposal propose(
+    std::vector<fs::path>& found,
+    const TrainingRun::Complain& complain) {
+  drop_damaged(found, complain);
+  return found.empty()
+             ? Proposal()
+             : Proposal{saved_at(found.back()), found.back().filename()};
+}
+
 } // namespace
 
 StateDict TrainingRun::Progress::state_dict() const {
@@ -139,7 +140,7 @@ struct TrainingRun::PendingSave {
     if (writer) {
       write_common(stage(), objects, manifest);
     } else {
-      place->commit(manifest.is_of_all);
+      place->commit();
     }
   }
   void finish() {
@@ -158,12 +159,14 @@ void TrainingRun::begin_save(
   save.manifest.world_size = topology().world_size;
   save.manifest.saved_at = milliseconds_now();
   save.manifest.is_of_all = with.is_of_all;
+  save.manifest.is_of_machine = options_.checkpoints.save_on_each_node;
+  save.manifest.job = job_;
   if (is_saving_main()) {
     save.writer =
-        std::make_unique<CheckpointWriter>(folder, save.manifest.moment);
+        std::make_unique<CheckpointWriter>(folder, save.manifest.moment, job_);
   } else {
     save.place = std::make_unique<RankPlace>(
-        folder, save.manifest.moment, topology().rank);
+        folder, save.manifest.moment, topology().rank, job_, with.is_of_all);
   }
   const auto extra = with.extra ? with.extra(save.stage()) : SaveWith::Extra();
   for (const auto& name : extra.files) {
@@ -207,9 +210,9 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
   const auto finish = [save,
                        parent = fs::absolute(folder).parent_path(),
                        limit = with.total_limit] {
-    const bool is_main = save->writer != nullptr;
     save->finish();
-    if (is_main && limit) {
+    // The checkpoint may be complete with the part of any rank.
+    if (limit && (save->writer || !save->manifest.is_of_all)) {
       rotate_checkpoints(parent, *limit);
     }
   };
@@ -261,6 +264,12 @@ void TrainingRun::wait_for_saves_of_all() const {
   do_together(group(), kLoadState, [this] { wait_for_save(); });
 }
 
+void TrainingRun::fail_load_together(const std::exception_ptr& own) const {
+  announce(group(), kLoadState);
+  settle(group());
+  fail_together(group(), kLoadState, own);
+}
+
 bool TrainingRun::should_stop() const {
   watch_for_stop_requests();
   return is_on_any_rank(group(), "should_stop", is_stop_requested());
@@ -269,28 +278,18 @@ bool TrainingRun::should_stop() const {
 std::vector<std::string> TrainingRun::load_state(
     const fs::path& folder,
     const std::set<std::string>& without) {
+  // If one rank loads alone, all of them fail before anything changes.
+  wait_for_saves_of_all();
   const PartScope part(Part::kCheckpoint);
-  wait_for_save();
   LoadedState loaded;
-  const auto read = [&] { loaded = read_own_state(folder, without); };
-  const auto load = [&] { state_->load_parts(loaded.states, loaded.kept); };
-  const auto models = living_models();
-  const bool is_of_all =
-      std::any_of(models.begin(), models.end(), [](const auto& model) {
-        return model->engine->holds_slices();
-      });
-  if (!is_of_all) {
-    read();
-    load();
-    return loaded.warnings;
-  }
-  announce(group(), kLoadState);
-  settle(group());
-  // Nothing changes on any rank where one cannot read its part, and none waits
-  // in a gather for one that has failed.
-  do_together(group(), kLoadState, read);
-  do_together(group(), kLoadState, load);
-  for (const auto& model : models) {
+  do_together(group(), kLoadState, [&] {
+    loaded = read_own_state(folder, without);
+    state_->check_parts(loaded.states, loaded.kept);
+  });
+  do_together(group(), kLoadState, [&] {
+    state_->put_parts(loaded.states, loaded.kept);
+  });
+  for (const auto& model : living_models()) {
     model->engine->after_load();
   }
   return loaded.warnings;
@@ -304,6 +303,7 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
   auto& kept = loaded.kept;
   auto& warnings = loaded.warnings;
   read_checkpoint(folder, [&](const CheckpointReader& checkpoint) {
+    checkpoint.check_parts();
     const Manifest& manifest = checkpoint.manifest();
     states = read_states(checkpoint, manifest);
     warnings = manifest.world_size == topology().world_size
@@ -503,17 +503,64 @@ std::optional<fs::path> TrainingRun::latest_checkpoint(
       options_.checkpoints.folder / kCheckpoints, complain);
 }
 
+std::optional<fs::path> TrainingRun::latest_of_all(
+    const fs::path& parent,
+    const Complain& complain) const {
+  announce(group(), kLoadLatest);
+  settle(group());
+  std::vector<fs::path> found; // The oldest first.
+  do_together(group(), kLoadState, [&] {
+    found = complete_checkpoints(parent, complain);
+  });
+  while (true) {
+    Proposal own;
+    do_together(group(), kLoadState, [&] { own = propose(found, complain); });
+    std::vector<Proposal> proposed;
+    for (const auto& text : group().all_gather_bytes(own.text())) {
+      proposed.push_back(Proposal::parse(text));
+    }
+    const auto is_own = [&](const auto& other) {
+      return other.name == own.name;
+    };
+    if (std::all_of(proposed.begin(), proposed.end(), is_own)) {
+      return found.empty() ? std::nullopt : std::optional(found.back());
+    }
+    // The rank that proposes the oldest misses the newer ones.
+    const auto oldest = std::min_element(
+        proposed.begin(), proposed.end(), [](const auto& a, const auto& b) {
+          return a.saved_at < b.saved_at;
+        });
+    while (!found.empty() && found.back().filename() != oldest->name &&
+           saved_at(found.back()) >= oldest->saved_at) {
+      if (complain) {
+        complain(str_cat(
+            "[load_state] '",
+            found.back().string(),
+            "' is missing or damaged on rank ",
+            oldest - proposed.begin(),
+            "; trying an older checkpoint"));
+      }
+      found.pop_back();
+    }
+  }
+}
+
 fs::path TrainingRun::find_checkpoint(
     const fs::path& folder,
     const Complain& complain) const {
-  if (folder != kLatestCheckpoint || fs::is_directory(folder)) {
+  if (folder != kLatestCheckpoint) {
     return folder;
   }
-  auto found = latest_checkpoint(complain);
+  if (is_on_any_rank(group(), kLoadLatest, fs::is_directory(folder))) {
+    return folder;
+  }
+  wait_for_saves_of_all();
+  const auto parent = options_.checkpoints.folder / kCheckpoints;
+  auto found = latest_of_all(parent, complain);
   if (!found) {
     throw SystemError(str_cat(
         "[load_state] there is no complete checkpoint in '",
-        (options_.checkpoints.folder / kCheckpoints).string(),
+        parent.string(),
         "'; has the run saved one, and is this its folder?"));
   }
   return *found;

@@ -13,7 +13,9 @@
 #include "accelerate/c10d.h"
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "checkpoint/job_name.h"
 #include "comm/agreement.h"
+#include "comm/first_value.h"
 #include "comm/hang_exchange.h"
 #include "comm/process_group_impl.h"
 #include "device/device_graph.h"
@@ -151,6 +153,7 @@ TrainingRun::TrainingRun(
     std::shared_ptr<StepState> step_state)
     : options_(std::move(options)),
       assembly_(assemble(options_, env)),
+      job_(first_value(group(), "accelerate/job", new_job_name())),
       step_state_(std::move(step_state)),
       state_(std::make_shared<StateRegistry>()),
       reductions_(std::make_shared<StepReductions>(group(), device())),

@@ -4,6 +4,7 @@
 // adapters of it.
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -144,11 +145,16 @@ class ACCELERATE_API TrainingRun {
   /// is then complete, whoever wrote it. For ranks that save without waiting
   /// for each other, before they look for what they load. A collective.
   void wait_for_saves_of_all() const;
-  /// Restores all objects but `without`; verifies the files first. Returns
-  /// lines that the user should see. Throws `DataError` on damaged files,
-  /// `UsageError` where the run consists of other objects. A collective where
-  /// ranks hold slices of a model, which fails on all ranks where it fails on
-  /// one; else no rank waits for another.
+  /// The name of the job that saves; the same on all ranks.
+  const std::string& job() const { return job_; }
+  /// What went wrong on this rank (null: nothing) while it prepared to load, as
+  /// `fail_together` does it.
+  void fail_load_together(const std::exception_ptr& own) const;
+  /// Restores all objects but `without`. A collective: each rank verifies what
+  /// it loads, and none changes anything unless all of them can load. Waits for
+  /// saves as `wait_for_saves_of_all`. Returns lines that the user should see.
+  /// Throws `DataError` on damaged files and `UsageError` if the run consists
+  /// of other objects, the same on all ranks.
   std::vector<std::string> load_state(
       const std::filesystem::path& folder,
       const std::set<std::string>& without = {});
@@ -158,9 +164,15 @@ class ACCELERATE_API TrainingRun {
   std::filesystem::path next_checkpoint() const;
   using Complain = std::function<void(const std::string& what)>;
   /// The one saved last in the options' folder all bytes of which are as they
-  /// were written; `complain` is told of newer ones that are not.
+  /// were written; `complain` is called for newer ones that are not. Looks on
+  /// this rank alone.
   std::optional<std::filesystem::path> latest_checkpoint(
       const Complain& complain = {}) const;
+  /// The newest checkpoint in `parent` that is intact on every rank, by the
+  /// same name on all. A collective.
+  std::optional<std::filesystem::path> latest_of_all(
+      const std::filesystem::path& parent,
+      const Complain& complain) const;
   /// See `Accelerator`. `order` is that of the tensors in the files, those of
   /// their names where it is empty.
   void save_model(
@@ -168,7 +180,8 @@ class ACCELERATE_API TrainingRun {
       const std::filesystem::path& folder,
       const safetensors::SaveOptions& options,
       const std::vector<std::string>& order = {}) const;
-  /// `kLatestCheckpoint` stands for that one, unless a folder has that name.
+  /// `kLatestCheckpoint` stands for the `latest_of_all`, unless a folder has
+  /// that name on any rank. A collective then.
   std::filesystem::path find_checkpoint(
       const std::filesystem::path& folder,
       const Complain& complain) const;
@@ -335,6 +348,8 @@ class ACCELERATE_API TrainingRun {
 
   AcceleratorOptions options_;
   Assembly assembly_;
+  /// The same on all ranks; see `job_name.h`.
+  std::string job_;
   std::shared_ptr<StepState> step_state_;
   std::shared_ptr<StateRegistry> state_;
   std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 
 #include "accelerate/error.h"
 #include "accelerate/safetensors.h"
@@ -54,7 +55,9 @@ FileRecord write(
   safetensors::write_file(
       path,
       tensors.views(),
-      {.metadata = metadata, .written = [&](std::span<const std::byte> part) {
+      {.metadata = metadata,
+       .sync = false,
+       .written = [&](std::span<const std::byte> part) {
          checksum.add(part);
          num_bytes += part.size();
        }});
@@ -201,7 +204,7 @@ void write_rank_part(
   }
   AtomicFile file(folder / (name + ".json"));
   file.write(format_manifest(manifest));
-  file.commit();
+  file.commit(false);
 }
 
 ModelFiles::ModelFiles(
@@ -266,14 +269,30 @@ void ModelFiles::commit() {
 StatesByName read_states(
     const CheckpointReader& checkpoint,
     const Manifest& part) {
-  StatesByName tensors;
+  const auto owner_of = [](const std::string& name) {
+    return name.substr(0, name.rfind(kTensorsEnd));
+  };
+  const auto is_of_rank = [](const std::string& name) {
+    return name.starts_with("rank_");
+  };
+  // Large files are verified side by side: a checksum takes as long as a copy.
+  constexpr std::uint64_t kLarge = 1 << 22;
+  std::map<std::string, std::future<safetensors::File>> files;
   for (const auto& [name, record] : part.files) {
-    const bool is_rank_file = name.starts_with("rank_");
-    const auto owner = name.substr(0, name.rfind(kTensorsEnd));
-    if (!is_rank_file && !part.state.contains(owner)) {
+    if (!is_of_rank(name) && !part.state.contains(owner_of(name))) {
       continue; // A file that a language has written by itself.
     }
-    const auto file = open_verified(checkpoint, name, record);
+    files[name] = std::async(
+        record.num_bytes >= kLarge ? std::launch::async : std::launch::deferred,
+        [&checkpoint, &name = name, &record = record] {
+          return open_verified(checkpoint, name, record);
+        });
+  }
+  StatesByName tensors;
+  for (auto& [name, verified] : files) {
+    const bool is_rank_file = is_of_rank(name);
+    const auto owner = owner_of(name);
+    const auto file = verified.get();
     for (const auto& view : file.tensors()) {
       // The objects of a rank share one file, each after its name.
       const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;

@@ -36,8 +36,8 @@ struct SavedObject {
 };
 
 /// Writes what is common to all ranks into `folder`, and adds it to the
-/// manifest. Throws `SystemError`, and `UsageError` on a dtype that files have
-/// no name for.
+/// manifest. The files are not brought to the disk yet. Throws `SystemError`,
+/// and `UsageError` on a dtype that files have no name for.
 ACCELERATE_API void write_common(
     const std::filesystem::path& folder,
     const std::vector<SavedObject>& objects,

@@ -164,6 +164,13 @@ void StateRegistry::load_state_dict(const StateDict& state) {
 void StateRegistry::load_parts(
     const std::map<std::string, StateDict>& parts,
     const std::set<std::string>& kept) {
+  check_parts(parts, kept);
+  put_parts(parts, kept);
+}
+
+void StateRegistry::check_parts(
+    const std::map<std::string, StateDict>& parts,
+    const std::set<std::string>& kept) const {
   const auto living = objects();
   std::set<std::string> missing;
   std::set<std::string> unexpected;
@@ -190,7 +197,12 @@ void StateRegistry::load_parts(
       object->check_state_dict(parts.at(name));
     }
   }
-  for (const auto& [name, object] : living) {
+}
+
+void StateRegistry::put_parts(
+    const std::map<std::string, StateDict>& parts,
+    const std::set<std::string>& kept) {
+  for (const auto& [name, object] : objects()) {
     if (!kept.contains(name)) {
       object->load_state_dict(parts.at(name));
     }

@@ -15,6 +15,7 @@
 
 #include "accelerate/error.h"
 #include "base/mapped_file.h"
+#include "checkpoint/job_name.h"
 #include "checkpoint/saving.h"
 #include "support/long_run.h"
 #include "support/subprocess.h"
@@ -49,6 +50,12 @@ void expect_error(const std::function<void()>& run, const std::string& text) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr(text));
   }
+}
+
+/// The name of a job on this machine whose process does not run.
+std::string dead_job() {
+  const auto own = new_job_name();
+  return own.substr(0, own.find('-')) + "-999999999-1-1";
 }
 
 TEST(CheckpointFolder, HasItsNameOnlyWhenItIsComplete) {
@@ -242,12 +249,125 @@ TEST(CheckpointFolder, RemovesPartsThatKilledRunsLeft) {
   const auto target = folder.path() / "state";
   save_rank(target, 1, 1);
   save_rank(folder.path() / "other", 2, 1);
-  fs::create_directory(folder.path() / ".state.at-2.rank_3.1-1.tmp");
+  fs::create_directory(
+      folder.path() / (".state.at-2-" + dead_job() + ".rank_3.1-1.tmp"));
   fs::create_directory(folder.path() / ".state.at-3.rank_3.1-1.tmp");
   save(target, 2);
   EXPECT_THAT(names_in(folder.path()), ElementsAre("state"));
   EXPECT_THAT(
       names_in(target), UnorderedElementsAre("checkpoint.json", "one", "two"));
+}
+
+/// What `CheckpointReader` says that a checkpoint lacks.
+std::string missing_part(const fs::path& target) {
+  try {
+    CheckpointReader(target).check_parts();
+    return "";
+  } catch (const DataError& error) {
+    return error.what();
+  }
+}
+
+TEST(CheckpointFolder, IsIncompleteWithoutPartOfRankThatHadBegun) {
+  for (const bool is_late : {false, true}) {
+    SCOPED_TRACE(is_late);
+    const TempDir folder;
+    const auto target = folder.path() / "state";
+    const auto begin = [&] {
+      return std::make_unique<RankPlace>(target, 1, 2);
+    };
+    auto place = is_late ? nullptr : begin();
+    save(target, 1);
+    if (is_late) {
+      EXPECT_EQ(missing_part(target), "") << "main process alone";
+      place = begin();
+    }
+    EXPECT_THAT(missing_part(target), HasSubstr("the part of rank 2"));
+    place.reset(); // As if it had failed.
+    EXPECT_THAT(missing_part(target), HasSubstr("the part of rank 2"));
+    std::vector<std::string> said;
+    const auto listen = [&](const std::string& line) { said.push_back(line); };
+    EXPECT_THAT(complete_checkpoints(folder.path(), listen), ElementsAre());
+    EXPECT_THAT(said, ElementsAre(HasSubstr("the part of rank 2")));
+    // A save beside it removes what the rank has left, but not the mark.
+    save(folder.path() / "other", 2);
+    EXPECT_THAT(
+        names_in(folder.path()), UnorderedElementsAre("state", "other"));
+    EXPECT_THAT(missing_part(target), HasSubstr("the part of rank 2"));
+    save_rank(target, 1, 2);
+    EXPECT_EQ(missing_part(target), "");
+    EXPECT_EQ(names_in(target).size(), 5u) << "no mark is left";
+  }
+}
+
+TEST(CheckpointFolder, RotationKeepsPreviousCheckpointOfIncompleteOne) {
+  const TempDir folder;
+  const auto newest = numbered_checkpoint(folder.path(), 2);
+  save(numbered_checkpoint(folder.path(), 1), 1);
+  const RankPlace place(newest, 2, 1);
+  save(newest, 2);
+  rotate_checkpoints(folder.path(), 1);
+  EXPECT_TRUE(is_checkpoint(numbered_checkpoint(folder.path(), 1)));
+}
+
+TEST(CheckpointFolder, NamesNumberedFolderWithoutManifest) {
+  const TempDir folder;
+  save(numbered_checkpoint(folder.path(), 1), 1);
+  save(numbered_checkpoint(folder.path(), 2), 2);
+  fs::remove(folder.path() / "checkpoint_2" / "checkpoint.json");
+  folder.write("checkpoint_3/random_states_0.pkl", "the original's");
+  std::vector<std::string> said;
+  const auto found = newest_sound_checkpoint(
+      folder.path(), [&](const std::string& line) { said.push_back(line); });
+  EXPECT_EQ(found, folder.path() / "checkpoint_1");
+  EXPECT_THAT(said, ElementsAre(HasSubstr("checkpoint_2' has no checkpoint")));
+}
+
+TEST(CheckpointFolder, JobsDoNotMixTheirParts) {
+  const TempDir folder;
+  const auto target = folder.path() / "state";
+  const auto own = new_job_name();
+  const auto save_as = [&](const std::string& job) {
+    auto manifest = manifest_of(1);
+    manifest.job = job;
+    CheckpointWriter writer(target, 1, job);
+    write_files(writer, {"one"}, manifest);
+    writer.commit(manifest);
+  };
+  const auto save_rank_as = [&](const std::string& job, int rank) {
+    auto manifest = manifest_of(1);
+    manifest.job = job;
+    RankPlace place(target, 1, rank, job);
+    write_part(place, rank, manifest);
+    place.commit();
+  };
+  // One job has finished a part when another one saves to the same folder.
+  save_rank_as(own, 1);
+  const auto other = new_job_name();
+  save_as(other);
+  EXPECT_FALSE(CheckpointReader(target).rank_part(1));
+  save_as(own);
+  EXPECT_TRUE(CheckpointReader(target).rank_part(1));
+  save_rank_as(other, 2);
+  EXPECT_FALSE(CheckpointReader(target).rank_part(2));
+  save_as(dead_job());
+  EXPECT_FALSE(CheckpointReader(target).rank_part(1)) << "of another job";
+  EXPECT_THAT(names_in(target), UnorderedElementsAre("checkpoint.json", "one"));
+}
+
+TEST(CheckpointFolder, SecondJobIsRefusedByNameOfFirst) {
+  const TempDir folder;
+  for (const char* name : {"new", "old"}) {
+    const auto target = folder.path() / name;
+    if (std::string(name) == "old") {
+      save(target, 0);
+    }
+    const CheckpointWriter first(target, 1, new_job_name());
+    expect_error<SystemError>(
+        [&] { CheckpointWriter second(target, 1, new_job_name()); },
+        "the job of process " + std::to_string(getpid()) + " on ");
+    EXPECT_TRUE(fs::exists(first.folder()));
+  }
 }
 
 TEST(CheckpointFolder, RemovesFinishedPartsWhenSaveIsAborted) {

@@ -102,9 +102,9 @@ void save_of_all(const fs::path& target) {
   manifest.saved_at = 1000; // Not that of the checkpoint before.
   CheckpointWriter writer(target, kNew);
   for (const int rank : {1, 2}) {
-    RankPlace place(target, kNew, rank);
+    RankPlace place(target, kNew, rank, "", true);
     write_part(place, rank, manifest);
-    place.commit(true);
+    place.commit();
   }
   write_files(writer, {"one", "three"}, manifest);
   writer.commit(manifest);
@@ -187,6 +187,21 @@ class TestFolder {
     } else {
       EXPECT_TRUE(moment == 0 || moment == kNew) << moment;
     }
+  }
+  bool has_begun(int rank) const {
+    const auto start =
+        ".state.at-" + std::to_string(kNew) + ".rank_" + std::to_string(rank);
+    const auto names = names_in(folder_->path());
+    return std::any_of(names.begin(), names.end(), [&](const auto& name) {
+      return name.starts_with(start);
+    });
+  }
+  /// The new checkpoint has the part of a rank, or is known to lack it.
+  void expect_part_or_mark(int rank) const {
+    if (look() != kNew || CheckpointReader(target()).rank_part(rank)) {
+      return;
+    }
+    EXPECT_THROW(CheckpointReader(target()).check_parts(), DataError);
   }
   /// Saves once more: nothing that the roles did is in the way, or stays.
   void expect_next_save() const {
@@ -347,6 +362,8 @@ void run_pair(const Pair& pair, int num_first, int num_second, bool kills) {
   if (!removes) {
     folder.expect_whole();
   }
+  // Whether the rank that is killed has left a sign of it.
+  const bool had_begun = pair.first == Role::kRank1 && folder.has_begun(1);
   if (kills) {
     first->kill();
   }
@@ -363,6 +380,8 @@ void run_pair(const Pair& pair, int num_first, int num_second, bool kills) {
   }
   if (!kills) {
     expect_end(folder, pair);
+  } else if (had_begun && !removes) {
+    folder.expect_part_or_mark(1);
   }
   folder.expect_next_save();
 }

@@ -200,12 +200,22 @@ TEST(CheckpointOnAGpu, GoesOnBitForBitWithAScalerAndTheDevicesGenerator) {
 
 /// A training on one rank that has made a few steps.
 struct Begun : Training {
-  explicit Begun(CheckpointOptions checkpoints = {})
+  explicit Begun(
+      CheckpointOptions checkpoints = {},
+      std::optional<ProcessGroup> group = {})
       : Training(
-            {.cpu = true, .checkpoints = std::move(checkpoints)},
+            options(std::move(checkpoints), std::move(group)),
             false,
             0.0) {
     run(4);
+  }
+  static AcceleratorOptions options(
+      CheckpointOptions checkpoints,
+      std::optional<ProcessGroup> group) {
+    AcceleratorOptions options = {.cpu = true};
+    options.checkpoints = std::move(checkpoints);
+    options.process_group = std::move(group);
+    return options;
   }
   void step() { run(counter->seen + 1); }
 };
@@ -576,6 +586,85 @@ TEST(Checkpoint, OfASaveThatFailsOnOneRankIsLoadedByNone) {
   });
   EXPECT_THAT(problems[0], HasSubstr("checkpoint.json"));
   EXPECT_THAT(problems[1], HasSubstr("[load_state] rank 0 failed: "));
+}
+
+/// What each of two ranks throws on loading, and whether it has changed.
+struct Outcome {
+  std::string problem;
+  int64_t seen = 0;
+};
+std::vector<Outcome> load_on_two_ranks(
+    const fs::path& root,
+    const fs::path& checkpoint) {
+  std::vector<Outcome> outcomes(2);
+  run_ranks(2, [&](ProcessGroup group) {
+    auto& outcome = outcomes[static_cast<size_t>(group.rank())];
+    Begun training({.folder = root}, group);
+    training.counter->seen = -1;
+    try {
+      training.accelerator.load_state(checkpoint);
+    } catch (const DataError& error) {
+      outcome.problem = error.what();
+    }
+    outcome.seen = training.counter->seen;
+    training.accelerator.wait_for_everyone(); // The ranks are still in step.
+  });
+  return outcomes;
+}
+
+TEST(Checkpoint, ThatIsDamagedForOneRankIsLoadedByNone) {
+  const TempDir folder;
+  const auto parent = folder.path() / "checkpoints";
+  run_ranks(2, [&](ProcessGroup group) {
+    Begun training({.folder = folder.path()}, group);
+    training.accelerator.save_state();
+    training.step();
+    training.accelerator.save_state();
+  });
+  const auto newest = parent / "checkpoint_1";
+  const auto part = newest / "rank_1-at-5.safetensors"; // Which rank 1 reads.
+  const auto good = read_file(part);
+  auto bad = good;
+  bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 4);
+  std::ofstream(part, std::ios::binary) << bad;
+  for (const auto& [problem, seen] : load_on_two_ranks(folder.path(), newest)) {
+    EXPECT_THAT(problem, ::testing::StartsWith("[load_state] rank 1 failed: "));
+    EXPECT_THAT(problem, HasSubstr("rank_1-at-5.safetensors' is damaged"));
+    EXPECT_EQ(seen, -1);
+  }
+  std::ofstream(part, std::ios::binary) << good;
+  fs::remove(newest / "rank_1-at-5.json");
+  for (const auto& [problem, seen] : load_on_two_ranks(folder.path(), newest)) {
+    EXPECT_THAT(problem, HasSubstr("the part of rank 1 is missing"));
+    EXPECT_EQ(seen, -1);
+  }
+  for (const auto& [problem, seen] :
+       load_on_two_ranks(folder.path(), "latest")) {
+    EXPECT_EQ(problem, "");
+    EXPECT_EQ(seen, 4);
+  }
+}
+
+TEST(Checkpoint, RanksThatLoadDifferentThingsAllFail) {
+  const TempDir folder;
+  std::vector<std::string> problems(2);
+  run_ranks(2, [&](ProcessGroup group) {
+    Begun training({}, group);
+    training.accelerator.save_state(folder.path() / "state");
+    try {
+      if (group.rank() == 0) {
+        training.accelerator.load_state(folder.path() / "state");
+      } else {
+        training.accelerator.load_state("latest");
+      }
+    } catch (const MismatchError& error) {
+      problems[static_cast<size_t>(group.rank())] = error.what();
+    }
+    EXPECT_EQ(training.counter->seen, 4);
+  });
+  for (const auto& problem : problems) {
+    EXPECT_THAT(problem, HasSubstr("load_state(\"latest\")"));
+  }
 }
 
 TEST(Checkpoint, IsLoadedByAnotherNumberOfRanks) {

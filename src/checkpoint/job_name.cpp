@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/job_name.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cctype>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "base/str.h"
+
+namespace accelerate {
+namespace {
+
+/// Without what separates the parts of a name.
+std::string this_host() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  constexpr std::size_t kMostCharacters = 16;
+  auto host = std::string(name.data()).substr(0, kMostCharacters);
+  for (auto& character : host) {
+    if (std::isalnum(static_cast<unsigned char>(character)) == 0) {
+      character = '_';
+    }
+  }
+  return host.empty() ? "host" : host;
+}
+
+/// When the process began, in ticks since the machine did; empty if it does
+/// not run.
+std::string start_of(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text;
+  std::getline(file, text);
+  // The name of the program, in parentheses, may contain anything.
+  const auto end = text.rfind(')');
+  if (end == std::string::npos) {
+    return {};
+  }
+  std::istringstream rest(text.substr(end + 1));
+  constexpr int kFieldsBefore = 19;
+  std::string field;
+  for (int i = 0; i <= kFieldsBefore; ++i) {
+    rest >> field;
+  }
+  return field;
+}
+
+struct JobName {
+  std::string host;
+  std::string pid;
+  std::string start;
+};
+
+std::optional<JobName> parse(const std::string& name) {
+  std::vector<std::string> parts;
+  std::istringstream text(name);
+  for (std::string part; std::getline(text, part, '-');) {
+    parts.push_back(part);
+  }
+  if (parts.size() != 4 || parts[1].empty() ||
+      parts[1].find_first_not_of("0123456789") != std::string::npos) {
+    return std::nullopt;
+  }
+  return JobName{parts[0], parts[1], parts[2]};
+}
+
+} // namespace
+
+std::string new_job_name() {
+  static std::atomic<int> count = 0;
+  const auto pid = std::to_string(getpid());
+  return str_cat(this_host(), '-', pid, '-', start_of(pid), '-', ++count);
+}
+
+std::optional<bool> is_job_alive(const std::string& name) {
+  const auto job = parse(name);
+  if (!job || job->host != this_host()) {
+    return std::nullopt;
+  }
+  return start_of(job->pid) == job->start;
+}
+
+std::string describe_job(const std::string& name) {
+  const auto job = parse(name);
+  return job ? str_cat("the job of process ", job->pid, " on ", job->host)
+             : "another process";
+}
+
+} // namespace accelerate
