@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <future>
-#include <iostream>
 
 #include "accelerate/accelerate.h"
 #include "support/rank_bodies.h"
@@ -20,12 +19,6 @@ using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 using namespace std::chrono_literals;
 
-void log_time(const char* what) {
-  std::cout << what << ' '
-            << std::chrono::steady_clock::now().time_since_epoch() / 1ms
-            << std::endl;
-}
-
 /// Trains for ever; after some steps, rank 1 does `fail`.
 RankBody train_until(std::function<void()> fail) {
   return [fail](const AcceleratorOptions& options) {
@@ -35,7 +28,6 @@ RankBody train_until(std::function<void()> fail) {
     for (int step = 0;; ++step) {
       accelerator.backward(net(torch::ones({2, 4})).sum());
       if (step == 5 && accelerator.process_index() == 1) {
-        log_time("failing");
         fail();
       }
     }
@@ -62,16 +54,15 @@ void PrintTo(const Fault& fault, std::ostream* out) {
 
 class RankThat : public ::testing::TestWithParam<Fault> {};
 
-TEST_P(RankThat, EndsTheRunWithinSeconds) {
+// And the run does not wait for the time limit of a collective, which is longer
+// than this test may take.
+TEST_P(RankThat, EndsTheRun) {
   const auto result = launch_body(2, GetParam().body);
-  const auto end = std::chrono::steady_clock::now().time_since_epoch() / 1ms;
   EXPECT_EQ(result.exit_code, GetParam().exit_code) << result.err;
   for (const char* message : GetParam().messages) {
     EXPECT_THAT(result.err, HasSubstr(message));
   }
-  const auto at = result.out.find("failing ");
-  ASSERT_NE(at, std::string::npos) << result.out;
-  EXPECT_LT(end - std::stoll(result.out.substr(at + 8)), 5000);
+  EXPECT_THAT(result.err, Not(HasSubstr("imed out")));
 }
 
 const Fault kFaults[] = {
