@@ -64,11 +64,9 @@ inline auto field_names(const ModelInputs&) {
 /// ones included. Their number is the weight of the loss; `Perplexity` takes
 /// them beside the logits. Throws `UsageError` if `labels` is not B x T.
 ///
+///     const auto labels = accelerate::models::causal_labels(batch);
 ///     accelerator.backward(
-///         output.loss, {.weight = accelerate::num_loss_tokens(
-///                           accelerate::models::causal_labels(batch))});
-///     perplexity.update(
-///         output.logits, accelerate::models::causal_labels(batch));
+///         loss, {.weight = accelerate::num_loss_tokens(labels)});
 ACCELERATE_API at::Tensor causal_labels(const ModelInputs& inputs);
 
 /// What a model answers. Members that the model or the call does not have are
