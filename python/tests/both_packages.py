@@ -141,8 +141,8 @@ def ours_with_libraries(program: str) -> RankServer:
 def chosen_scenarios(request: pytest.FixtureRequest) -> list[str]:
     """The scenarios that the chosen tests of a module ask for."""
     items = [item for item in request.session.items if item.module is request.module]
-    names = [item.callspec.params["scenario"] for item in items if hasattr(item, "callspec")]
-    return list(dict.fromkeys(names))
+    params = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    return list(dict.fromkeys(chosen["scenario"] for chosen in params if "scenario" in chosen))
 
 
 def differences(original, ours, place: str = "") -> list[str]:

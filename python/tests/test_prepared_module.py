@@ -379,7 +379,7 @@ def test_a_parameter_that_is_gone_is_told_before_anything_is_trained(tmp_path):
     gone = got + "'2.weight' was removed since, "
     other = got + "'2.weight' was replaced by another tensor since, "
     new = [gone, gone, other, other]
-    frozen = got + "'2.bias' changed from (Float[1] on cpu, trained) to (Float[1] on cpu) since, "
+    frozen = got + "'2.bias' was replaced by another tensor since, "
     expected = [[*new, gone, frozen, "trained", "trained"], [*new, *["trained"] * 4]]
     assert ranks.run_ours(CHANGED, tmp_path) == [expected] * 2
 

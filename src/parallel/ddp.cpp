@@ -467,6 +467,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     is_awaiting_ = true;
     is_only_guessed_ = false;
     num_at_await_ = arrivals_->num_arrived();
+    // A forward inside of a backward, as GradCache makes, has gradients of its
+    // own.
+    has_arrived_.assign(has_arrived_.size(), false);
   }
 
   // The reducer has sent everything, and ignores what comes until it is told of
