@@ -5,8 +5,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -175,13 +177,23 @@ class ACCELERATE_API Accelerator {
   /// than `options.max_shard_bytes`. Only the main process writes (one of every
   /// machine with `save_on_each_node`), and nobody waits for it. Where ranks
   /// hold parts of the parameters (`ShardStage::kParameters`), a collective
-  /// that gives the main process the whole. Throws `SystemError`.
+  /// that gives the main process the whole. Writes `config.json` too if the
+  /// module has a `saved_config(dtype)` that gives its text, as those of
+  /// `models.h` have. Throws `SystemError`.
   template <class Module>
   void save_model(
       const PreparedModel<Module>& model,
       const std::filesystem::path& folder,
       const safetensors::SaveOptions& options = {}) const {
-    write_model(*model.context(), folder, options);
+    ConfigText config;
+    if constexpr (requires {
+                    {
+                      model->saved_config(at::kFloat)
+                      } -> std::convertible_to<std::string>;
+                  }) {
+      config = [&](at::ScalarType dtype) { return model->saved_config(dtype); };
+    }
+    write_model(*model.context(), folder, options, config);
   }
 
   // --- gradients ------------------------------------------------------------
@@ -530,10 +542,12 @@ class ACCELERATE_API Accelerator {
   std::shared_ptr<detail::StepCapture> make_capture(CaptureOptions options);
   Scheduler prepare_scheduler(Scheduler scheduler);
   void wire();
+  using ConfigText = std::function<std::string(at::ScalarType)>;
   void write_model(
       const ModelContext& model,
       const std::filesystem::path& folder,
-      const safetensors::SaveOptions& options) const;
+      const safetensors::SaveOptions& options,
+      const ConfigText& config) const;
   std::optional<c10::Device> placement() const;
   std::shared_ptr<StepState> step_state() const;
   detail::LoaderPlace loader_place() const;

@@ -130,11 +130,15 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
   const LoadReport& load_report() const { return report_; }
 
   /// Writes `config.json` and the weights (`model.safetensors`, or shards and
-  /// an index); transformers loads the folder. Call it on one process. Throws
-  /// `SystemError`.
+  /// an index); transformers loads the folder. Call it on one process. Where
+  /// ranks hold parts of the parameters (`ShardStage::kParameters`), call it on
+  /// all of them: rank 0 gets the whole and writes. Throws `SystemError`.
   void save_pretrained(
       const std::filesystem::path& folder,
       const SavePretrainedOptions& options = {}) const;
+  /// The text of `config.json` beside weights of this type; without a type, as
+  /// the configuration says. `Accelerator::save_model` writes it too.
+  std::string saved_config(std::optional<at::ScalarType> dtype) const;
 
  protected:
   explicit PretrainedModel(ModelConfig config);
@@ -186,6 +190,10 @@ class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
   /// is not given and differs from the end tokens). Works in the model's mode:
   /// call `eval()` first. Throws `UsageError` for padding on the right, for
   /// options outside of their ranges and for more tokens than positions.
+  ///
+  /// Where ranks hold parts of the parameters (`ShardStage::kParameters`), call
+  /// it on all of them. Prompts, options and numbers of tokens may differ: a
+  /// rank that is done computes with the others until all are.
   at::Tensor generate(
       const ModelInputs& prompt,
       const GenerateOptions& options = {});

@@ -13,6 +13,7 @@
 #include "accelerator/module_adapter.h"
 #include "accelerator/run_trackers.h"
 #include "accelerator/uncaught.h"
+#include "base/atomic_file.h"
 #include "base/exit_codes.h"
 #include "base/str.h"
 #include "optim/prepared_optimizers.h"
@@ -292,8 +293,23 @@ std::optional<std::filesystem::path> Accelerator::latest_checkpoint() const {
 void Accelerator::write_model(
     const ModelContext& model,
     const std::filesystem::path& folder,
-    const safetensors::SaveOptions& options) const {
-  state_->run.save_model(model, folder, options);
+    const safetensors::SaveOptions& options,
+    const ConfigText& config) const {
+  const auto& run = state_->run;
+  run.save_model(model, folder, options);
+  if (!config || !run.is_saving_main()) {
+    return;
+  }
+  // Of the weights in the files, which may be masters of the model's.
+  auto dtype = at::kFloat;
+  const auto& parameters = model.model.parameters;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto own = model.engine->trained(parameters[i]).scalar_type();
+    dtype = i == 0 ? own : at::promote_types(dtype, own);
+  }
+  AtomicFile file(folder / "config.json");
+  file.write(std::string_view(config(dtype)));
+  file.commit();
 }
 
 std::optional<c10::Device> Accelerator::placement() const {

@@ -10,6 +10,7 @@
 #include "accelerate/models.h"
 #include "base/str.h"
 #include "models/attention.h"
+#include "parallel/shared_reads.h"
 
 namespace accelerate::models {
 namespace {
@@ -104,27 +105,44 @@ class Generation {
     }
   }
 
+  /// Where ranks hold parts of the parameters, none may read them alone: a rank
+  /// that is done computes one token more with the others, until all are done.
   at::Tensor run() {
-    auto is_done_B = at::zeros({ids_BT_.size(0)}, flags());
-    for (int64_t i = 0; i < options_.max_new_tokens; ++i) {
-      const auto logits = next_logits();
-      auto next_B =
-          pick(logits.to(at::toOpMathType(logits.scalar_type())), options_);
-      if (!stops_.empty()) {
-        next_B = at::where(is_done_B, at::full_like(next_B, padding_), next_B);
+    const SharedReads reads("generate", model_.parameters());
+    is_done_B_ = at::zeros({ids_BT_.size(0)}, flags());
+    int64_t num_left = options_.max_new_tokens;
+    bool is_done = false;
+    do {
+      at::Tensor logits;
+      reads.run([&] { logits = is_done ? unused_logits() : next_logits(); });
+      if (!is_done) {
+        add_token(logits);
+        is_done = --num_left == 0 ||
+                  (!stops_.empty() && is_done_B_.all().item<bool>());
       }
-      append(next_B);
-      for (const int64_t stop : stops_) {
-        is_done_B = is_done_B.logical_or(next_B == stop);
-      }
-      if (!stops_.empty() && is_done_B.all().item<bool>()) {
-        break;
-      }
-    }
+    } while (reads.is_on_any_rank(!is_done));
     return ids_BT_;
   }
 
  private:
+  void add_token(const at::Tensor& logits) {
+    auto next_B =
+        pick(logits.to(at::toOpMathType(logits.scalar_type())), options_);
+    if (!stops_.empty()) {
+      next_B = at::where(is_done_B_, at::full_like(next_B, padding_), next_B);
+    }
+    append(next_B);
+    for (const int64_t stop : stops_) {
+      is_done_B_ = is_done_B_.logical_or(next_B == stop);
+    }
+  }
+
+  /// Of the smallest input there is.
+  at::Tensor unused_logits() {
+    return model_.next_logits(
+        {.input_ids = at::zeros({1, 1}, ids_BT_.options())}, nullptr);
+  }
+
   at::TensorOptions flags() const { return ids_BT_.options().dtype(at::kBool); }
 
   void choose_special_tokens() {
@@ -196,6 +214,7 @@ class Generation {
   at::Tensor ids_BT_;
   /// Undefined where nothing is padded.
   at::Tensor mask_BT_;
+  at::Tensor is_done_B_;
   std::vector<int64_t> stops_;
   bool has_padding_token_ = false;
   int64_t padding_ = 0;

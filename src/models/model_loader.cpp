@@ -13,6 +13,7 @@
 #include "accelerate/error.h"
 #include "base/atomic_file.h"
 #include "base/str.h"
+#include "parallel/shared_reads.h"
 
 namespace accelerate::models {
 namespace {
@@ -342,13 +343,26 @@ void ModelLoader::read_generation_config(
 void PretrainedModel::save_pretrained(
     const std::filesystem::path& folder,
     const SavePretrainedOptions& options) const {
-  std::vector<at::Tensor> values; // Keeps the bytes alive.
+  const SharedReads reads("save_pretrained", parameters());
+  // Keeps the bytes alive.
+  std::vector<std::pair<std::string, at::Tensor>> values;
+  reads.run([&] {
+    for (const auto& item : named_parameters()) {
+      // What was gathered does not stay: it is copied.
+      auto value = item.value().detach().to(
+          at::kCPU, /*non_blocking=*/false, /*copy=*/reads.are_spread());
+      if (reads.is_main()) {
+        values.emplace_back(item.key(), value.contiguous());
+      }
+    }
+  });
+  if (!reads.is_main()) {
+    return;
+  }
   std::vector<safetensors::TensorView> views;
-  for (const auto& item : named_parameters()) {
-    values.push_back(item.value().detach().to(at::kCPU).contiguous());
-    const auto& value = values.back();
+  for (const auto& [name, value] : values) {
     views.push_back(
-        {.name = item.key(),
+        {.name = name,
          .dtype = row_of(value.scalar_type()).file,
          .shape = value.sizes().vec(),
          .data = {
@@ -357,14 +371,22 @@ void PretrainedModel::save_pretrained(
   }
   safetensors::save_sharded(
       folder, views, {.max_shard_bytes = options.max_shard_bytes});
+  const auto dtype = values.empty()
+                         ? std::nullopt
+                         : std::optional(values.front().second.scalar_type());
+  AtomicFile file(folder / "config.json");
+  file.write(std::string_view(saved_config(dtype)));
+  file.commit();
+}
+
+std::string PretrainedModel::saved_config(
+    std::optional<at::ScalarType> dtype) const {
   ModelConfig config = config_;
   config.set("architectures", std::vector<std::string>{class_name_});
-  if (!values.empty()) {
-    config.set("dtype", dtype_name(values.front().scalar_type()));
+  if (dtype) {
+    config.set("dtype", dtype_name(*dtype));
   }
-  AtomicFile file(folder / "config.json");
-  file.write(std::string_view(config.json()));
-  file.commit();
+  return config.json();
 }
 
 } // namespace accelerate::models

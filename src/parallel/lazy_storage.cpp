@@ -294,6 +294,12 @@ bool is_lazy(const at::Tensor& tensor) {
   return lazy_context(tensor) != nullptr;
 }
 
+std::optional<MemorySharers> memory_sharers(const at::Tensor& tensor) {
+  const auto* context = lazy_context(tensor);
+  const auto owner = context ? context->owner.lock() : nullptr;
+  return owner ? owner->sharers() : std::nullopt;
+}
+
 void check_lazy_storage() {
   static const std::string problem = [] {
     try {

@@ -7,9 +7,24 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "accelerate/process_group.h"
+
 namespace accelerate {
+
+class ParallelEngine;
+
+/// The ranks that bring memory together.
+struct MemorySharers {
+  std::shared_ptr<ParallelEngine> engine;
+  /// Those that hold parts of one copy of the model, and all.
+  ProcessGroup group;
+  ProcessGroup everyone;
+  /// Whether operators may read now.
+  bool may_read = false;
+};
 
 /// Whoever brings the memory of a `LazyStorage`.
 class MemoryOwner {
@@ -19,6 +34,8 @@ class MemoryOwner {
   /// and stays so until `end_use`. Throws where nobody may read now.
   virtual void begin_use() = 0;
   virtual void end_use() noexcept = 0;
+  /// Nothing where it brings the memory alone.
+  virtual std::optional<MemorySharers> sharers() { return std::nullopt; }
 };
 
 /// A storage whose memory comes and goes under the tensors that lie in it, and
@@ -54,6 +71,9 @@ class LazyStorage {
 
 /// Whether it lies in a lazy storage, with or without memory.
 bool is_lazy(const at::Tensor& tensor);
+
+/// Nothing where it lies elsewhere, or its owner is gone.
+std::optional<MemorySharers> memory_sharers(const at::Tensor& tensor);
 
 /// Registers the key at the first call and tries it out. Throws `ConfigError`
 /// where this torch does not treat it as above.

@@ -32,7 +32,7 @@ class ShardEngine final : public ParallelEngine {
         whole_(
             arguments.group,
             split_parameters(arguments.model, options).whole),
-        gathers_(model_, [this] { gradients_->start_due_reduction(); }),
+        gathers_(*this, model_, [this] { gradients_->start_due_reduction(); }),
         buffers_(arguments.model) {
     const at::NoGradGuard no_grad;
     while (model_.add_unit()) {

@@ -20,6 +20,13 @@ struct UnitGathers::Gathered final : MemoryOwner {
 
   void begin_use() override { gathers.begin_use(*this); }
   void end_use() noexcept override { --num_uses; }
+  std::optional<MemorySharers> sharers() override {
+    return MemorySharers{
+        .engine = gathers.engine_.shared_from_this(),
+        .group = gathers.model_.group(),
+        .everyone = gathers.model_.everyone(),
+        .may_read = gathers.pass_ != ShardPass::kNone};
+  }
   const ShardUnit& unit() const { return gathers.model_.units()[index]; }
 
   UnitGathers& gathers;
@@ -33,8 +40,12 @@ struct UnitGathers::Gathered final : MemoryOwner {
   int num_uses = 0;
 };
 
-UnitGathers::UnitGathers(ShardedModel& model, std::function<void()> before_use)
-    : model_(model),
+UnitGathers::UnitGathers(
+    ParallelEngine& engine,
+    ShardedModel& model,
+    std::function<void()> before_use)
+    : engine_(engine),
+      model_(model),
       stream_(model.device()),
       before_use_(std::move(before_use)) {}
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/streams.h"
+#include "parallel/engine.h"
 #include "parallel/sharded_model.h"
 #include "parallel/use_plan.h"
 
@@ -26,7 +27,10 @@ enum class ShardPass { kNone, kTraining, kEvaluation, kBackward };
 class UnitGathers {
  public:
   /// `before_use` is called at every use of a unit, before it is gathered.
-  UnitGathers(ShardedModel& model, std::function<void()> before_use);
+  UnitGathers(
+      ParallelEngine& engine,
+      ShardedModel& model,
+      std::function<void()> before_use);
   ~UnitGathers();
 
   /// Takes away the memory of the parameters of the model's last unit.
@@ -62,6 +66,7 @@ class UnitGathers {
   void let_go(Gathered& unit);
   void release_all_but(const std::vector<size_t>& kept);
 
+  ParallelEngine& engine_;
   ShardedModel& model_;
   CommStream stream_;
   std::function<void()> before_use_;

@@ -180,6 +180,8 @@ class ACCELERATE_API TrainingRun {
       const std::filesystem::path& folder,
       const safetensors::SaveOptions& options,
       const std::vector<std::string>& order = {}) const;
+  /// Whether this process writes what one of all, or of its machine, writes.
+  bool is_saving_main() const;
   /// `kLatestCheckpoint` stands for the `latest_of_all`, unless a folder has
   /// that name on any rank. A collective then.
   std::filesystem::path find_checkpoint(
@@ -283,7 +285,6 @@ class ACCELERATE_API TrainingRun {
     void load_state_dict(const StateDict& state) override;
   };
   struct PendingSave;
-  bool is_saving_main() const;
   /// Makes the place, and collects what is to be written there.
   void begin_save(
       const std::filesystem::path& folder,

@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "accelerate/models.h"
 #include "accelerate/safetensors_index.h"
 #include "parallel/engine.h"
 #include "parallel/tower.h"
@@ -157,6 +158,105 @@ TEST(ShardFiles, ThatCannotBeWrittenLeaveNoRankWaiting) {
     }
     run.train(0, 1);
   });
+}
+
+std::shared_ptr<models::CausalLanguageModel> small_gpt2() {
+  torch::manual_seed(3);
+  return models::AutoModelForCausalLM::from_config(models::ModelConfig::parse(
+      R"({"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_head": 2,
+          "n_layer": 2, "n_positions": 24})"));
+}
+
+// Expected: the same model, which nobody has prepared.
+TEST(ShardFiles, OfPretrainedModelsAreThoseOfOneProcess) {
+  TempDir folder;
+  const auto expected = folder.path() / "expected";
+  for (const std::uint64_t most : {1'000'000, 4'000}) {
+    small_gpt2()->save_pretrained(expected, {.max_shard_bytes = most});
+    const auto config = read_file(expected / "config.json");
+    for (const int n : {1, 2, 4}) {
+      const auto model = small_gpt2(); // Ranks are threads: one seed for all.
+      std::vector<std::shared_ptr<models::CausalLanguageModel>> models;
+      for (int rank = 0; rank < n; ++rank) {
+        models.push_back(small_gpt2());
+      }
+      const auto pretrained = folder.path() / "pretrained";
+      const auto saved = folder.path() / "saved";
+      run_ranks(n, [&](ProcessGroup group) {
+        auto options = tower_options(group, ShardStage::kParameters);
+        options.shard.num_replicas = n == 4 ? 2 : 1;
+        Accelerator accelerator(options);
+        auto net = accelerator.prepare(models.at(size_t(group.rank())));
+        net->save_pretrained(pretrained, {.max_shard_bytes = most});
+        accelerator.save_model(net, saved);
+        // The model trains as before.
+        accelerator.backward(
+            net(models::ModelInputs{
+                    .input_ids = torch::ones({1, 3}, at::kLong),
+                    .labels = torch::ones({1, 3}, at::kLong)})
+                .loss);
+      });
+      EXPECT_EQ(contents_of(pretrained), contents_of(expected)) << n;
+      EXPECT_EQ(read_file(saved / "config.json"), config) << n;
+      const auto read = models::AutoModelForCausalLM::from_pretrained(saved);
+      EXPECT_EQ(read->load_report().summary(), "");
+      const auto wanted = model->named_parameters();
+      for (const auto& item : read->named_parameters()) {
+        EXPECT_TRUE(torch::equal(item.value(), wanted[item.key()])) << n;
+      }
+    }
+  }
+}
+
+TEST(ShardFiles, OfMasterWeightsHaveTheConfigurationOfMasters) {
+  TempDir folder;
+  for (const auto stage : {ShardStage::kOptimizer, ShardStage::kParameters}) {
+    const std::vector models{small_gpt2(), small_gpt2()};
+    run_ranks(2, [&](ProcessGroup group) {
+      auto options = tower_options(group, stage);
+      options.master_weights = true;
+      options.mixed_precision = Precision::kBf16;
+      Accelerator accelerator(options);
+      auto net = accelerator.prepare(models.at(size_t(group.rank())));
+      accelerator.save_model(net, folder.path());
+    });
+    const auto read =
+        models::AutoModelForCausalLM::from_pretrained(folder.path());
+    const auto wanted = small_gpt2()->named_parameters();
+    for (const auto& item : read->named_parameters()) {
+      EXPECT_TRUE(torch::equal(item.value(), wanted[item.key()]));
+    }
+  }
+}
+
+TEST(ShardFiles, OfAPretrainedModelAreWrittenTogetherOrNotAtAll) {
+  TempDir folder;
+  folder.write("file", "in the way");
+  const std::vector models{small_gpt2(), small_gpt2()};
+  run_ranks(2, [&](ProcessGroup group) {
+    Accelerator accelerator(tower_options(group, ShardStage::kParameters));
+    auto net = accelerator.prepare(models.at(size_t(group.rank())));
+    const auto save = [&] { net->save_pretrained(folder.path() / "file/sub"); };
+    if (group.rank() == 0) {
+      EXPECT_THAT(save, ThrowsMessage<SystemError>(HasSubstr("sub")));
+    } else {
+      EXPECT_NO_THROW(save());
+    }
+    if (group.rank() == 0) {
+      EXPECT_THAT(
+          [&] { net->save_pretrained(folder.path() / "alone"); },
+          ThrowsMessage<MismatchError>(HasSubstr("save_pretrained")));
+      EXPECT_FALSE(fs::exists(folder.path() / "alone"));
+    } else {
+      EXPECT_THROW(accelerator.wait_for_everyone(), MismatchError);
+    }
+    net->save_pretrained(folder.path() / "next");
+  });
+  EXPECT_TRUE(fs::exists(folder.path() / "next" / "config.json"));
+  EXPECT_THAT(
+      [&] { models[0]->save_pretrained(folder.path() / "late"); },
+      ThrowsMessage<UsageError>(HasSubstr("whose Accelerator is gone")));
+  EXPECT_FALSE(fs::exists(folder.path() / "late"));
 }
 
 ProcessResult merge(const fs::path& source, const fs::path& target) {

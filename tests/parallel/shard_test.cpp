@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sharded training against DDP, whose own tests compare it with PyTorch.
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <torch/torch.h>
 
 #include <atomic>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
 #include <thread>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/models.h"
 #include "parallel/engine.h"
 #include "parallel/use_plan.h"
 #include "support/long_run.h"
@@ -591,6 +594,154 @@ TEST(Sharded, FindsNanInTheLargestGradient) {
       EXPECT_TRUE(std::isnan(norm.item<double>())) << owner;
     });
   }
+}
+
+/// What one of four ranks asks a model for.
+struct Question {
+  Tensor prompt;
+  models::GenerateOptions options;
+};
+Question question_of(int rank) {
+  constexpr int64_t kNumNew[] = {2, 9, 5, 1};
+  return {
+      (torch::arange(2 * (rank + 1)) * 7 + rank).view({2, -1}) % 38 + 1,
+      {.max_new_tokens = kNumNew[rank],
+       .do_sample = rank >= 1,
+       .generator = at::make_generator<at::CPUGeneratorImpl>(rank),
+       .use_cache = rank != 2}};
+}
+
+// Different prompts that end at different lengths, between steps of training.
+// Expected: the same model on one process.
+TEST(Sharded, GeneratesWhatOneProcessGenerates) {
+  struct Case {
+    const char* config;
+    int num_ranks, replicas;
+  };
+  constexpr const char* kGpt2 =
+      R"({"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_head": 2,
+          "n_layer": 2, "n_positions": 24, "initializer_range": 0.3,
+          "eos_token_id": [3, 8, 11, 19, 25, 38], "pad_token_id": 0,
+          "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})";
+  constexpr const char* kLlama =
+      R"({"model_type": "llama", "vocab_size": 40, "hidden_size": 16,
+          "intermediate_size": 24, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "num_key_value_heads": 1,
+          "initializer_range": 0.3})";
+  for (const auto& [config, n, replicas] :
+       {Case{kGpt2, 2, 1}, Case{kLlama, 4, 1}, Case{kGpt2, 4, 2}}) {
+    using Model = std::shared_ptr<models::CausalLanguageModel>;
+    const auto make = [text = config] {
+      torch::manual_seed(1);
+      return models::AutoModelForCausalLM::from_config(
+          models::ModelConfig::parse(text));
+    };
+    const auto answers = [](Accelerator& accelerator, Model model, auto ranks) {
+      torch::optim::SGD sgd(model->parameters(), 0.1);
+      auto [net, opt] = accelerator.prepare(model, sgd);
+      std::vector<Tensor> answers;
+      for (int step = 0; step < 3; ++step) {
+        for (const int rank : ranks) {
+          const auto question = question_of(rank);
+          answers.push_back(net->generate(question.prompt, question.options));
+        }
+        const auto ids = torch::arange(step, step + 6).view({1, 6});
+        accelerator.backward(
+            net(models::ModelInputs{.input_ids = ids, .labels = ids}).loss);
+        opt.step();
+        opt.zero_grad();
+      }
+      return answers;
+    };
+    std::vector<int> all(size_t(n), 0);
+    std::iota(all.begin(), all.end(), 0);
+    Accelerator alone({.cpu = true});
+    const auto expected = answers(alone, make(), all);
+    std::vector<Model> models;
+    for (int rank = 0; rank < n; ++rank) {
+      models.push_back(make());
+    }
+    run_ranks(n, [&, n = n, replicas = replicas](ProcessGroup group) {
+      AcceleratorOptions options{.cpu = true, .process_group = group};
+      options.shard = {.stage = ShardStage::kParameters, .min_unit_numbers = 1};
+      options.shard.num_replicas = replicas;
+      Accelerator accelerator(options);
+      const auto rank = group.rank();
+      const auto found = answers(
+          accelerator, models.at(size_t(rank)), std::vector<int>{int(rank)});
+      for (size_t step = 0; step < found.size(); ++step) {
+        const auto& wanted = expected.at(step * size_t(n) + size_t(rank));
+        EXPECT_TRUE(torch::equal(found[step], wanted))
+            << n << " ranks, rank " << rank << ", step " << step << ": "
+            << found[step] << " instead of " << wanted;
+      }
+    });
+  }
+}
+
+// In a module of the user's, outside of its forward and inside.
+TEST(Sharded, GeneratesAsAPartOfAnotherModel) {
+  struct Writer : torch::nn::Module {
+    Writer() {
+      torch::manual_seed(1);
+      text =
+          models::AutoModelForCausalLM::from_config(models::ModelConfig::parse(
+              R"({"model_type": "gpt2", "vocab_size": 40, "n_embd": 16,
+                  "n_head": 2, "n_layer": 2, "n_positions": 24,
+                  "initializer_range": 0.3, "attn_pdrop": 0, "embd_pdrop": 0,
+                  "resid_pdrop": 0})"));
+      register_module("text", text);
+    }
+    Tensor forward(int rank) {
+      const auto question = question_of(rank);
+      const auto ids = text->generate(question.prompt, question.options);
+      const models::ModelInputs batch{.input_ids = ids, .labels = ids};
+      return text->forward(batch).loss;
+    }
+    std::shared_ptr<models::CausalLanguageModel> text;
+  };
+  std::vector<std::shared_ptr<Writer>> writers;
+  std::vector<Tensor> expected;
+  for (const int rank : {0, 1}) {
+    writers.push_back(std::make_shared<Writer>());
+    expected.push_back(writers.back()->forward(rank));
+  }
+  run_ranks(2, [&](ProcessGroup group) {
+    Accelerator accelerator(
+        with({.process_group = group}, {.stage = ShardStage::kParameters}));
+    const auto rank = static_cast<int>(group.rank());
+    auto net = accelerator.prepare(writers.at(size_t(rank)));
+    for (int step = 0; step < 2; ++step) {
+      const auto question = question_of(1 - rank);
+      net->text->generate(question.prompt, question.options);
+      const auto loss = net(rank);
+      EXPECT_TRUE(torch::equal(loss, expected.at(size_t(rank))));
+      accelerator.backward(loss);
+    }
+  });
+}
+
+TEST(Sharded, NoRankGeneratesAlone) {
+  const auto make = [] {
+    return models::AutoModelForCausalLM::from_config(models::ModelConfig::parse(
+        R"({"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_head": 2,
+            "n_layer": 2, "n_positions": 24})"));
+  };
+  const std::vector models{make(), make()};
+  run_ranks(2, [&](ProcessGroup group) {
+    Accelerator accelerator(
+        with({.process_group = group}, {.stage = ShardStage::kParameters}));
+    auto net = accelerator.prepare(models.at(size_t(group.rank())));
+    const auto generate = [&] {
+      net->generate(torch::ones({1, 2}, at::kLong));
+    };
+    if (group.rank() == 0) {
+      EXPECT_THROW(generate(), MismatchError);
+    } else {
+      EXPECT_THROW(accelerator.wait_for_everyone(), MismatchError);
+    }
+    EXPECT_NO_THROW(generate());
+  });
 }
 
 TEST(Sharded, RefusesWhatCannotBeRight) {

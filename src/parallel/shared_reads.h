@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads of parameters outside of a forward of the prepared model.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "parallel/lazy_storage.h"
+
+namespace accelerate {
+
+/// How a model's own methods, such as `generate`, read its parameters. Where
+/// ranks hold parts of these, all ranks call the methods below in the same
+/// order; else they ask no other rank for anything. Lives as long as one such
+/// method runs.
+class ACCELERATE_API SharedReads {
+ public:
+  /// `operation` stands in messages ("generate").
+  SharedReads(std::string operation, const std::vector<at::Tensor>& parameters);
+
+  /// Whether ranks hold parts of the parameters.
+  bool are_spread() const { return are_spread_; }
+  /// Whether this rank does what one of all does, such as writing files.
+  bool is_main() const;
+  /// `work` may read parameters, the same ones in the same order on all ranks.
+  /// It records nothing for a backward.
+  void run(const std::function<void()>& work) const;
+  /// Whether `flag` is true on any of the ranks that read together. Throws
+  /// `MismatchError` where they come with another operation.
+  bool is_on_any_rank(bool flag) const;
+
+ private:
+  std::string operation_;
+  bool are_spread_ = false;
+  /// Nothing where they are not spread, or their Accelerator is gone.
+  std::optional<MemorySharers> sharers_;
+};
+
+} // namespace accelerate
