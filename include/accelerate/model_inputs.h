@@ -61,8 +61,8 @@ inline auto field_names(const ModelInputs&) {
 
 /// The labels that the loss of a causal model compares its logits with, B x T:
 /// `labels` moved by one token, -100 at the last token of each sequence, packed
-/// ones included. Their number is the weight of the loss; `Perplexity` takes
-/// them beside the logits. Throws `UsageError` if `labels` is not B x T.
+/// ones included. Their number is the weight of the loss; pass them to
+/// `Perplexity` with the logits. Throws `UsageError` unless `labels` is B x T.
 ///
 ///     const auto labels = accelerate::models::causal_labels(batch);
 ///     accelerator.backward(

@@ -56,6 +56,8 @@ class DeepSpeedEngine:
         client_state: dict[str, Any] | None = None,
         save_latest: bool = True,
     ) -> bool:
+        """Saves everything that was prepared into `save_dir/tag`, by default `global_stepN` after N
+        updates, and names it in the file `latest`. All processes call it."""
         accelerator = self.accelerator
         name = str(tag or f"{_STEP}{self._num_updates}")
 
@@ -86,6 +88,9 @@ class DeepSpeedEngine:
         load_lr_scheduler_states: bool = True,
         load_module_only: bool = False,
     ) -> tuple[str | None, dict[str, Any]]:
+        """Loads what `save_checkpoint` saved, by default the latest. Returns its path and the
+        `client_state`, or None and an empty dictionary if there is no checkpoint. All processes
+        call it."""
         accelerator = self.accelerator
         if load_module_only or not (load_optimizer_states and load_lr_scheduler_states):
             raise UsageError(

@@ -17,7 +17,6 @@ import copy
 import copyreg
 import functools
 import inspect
-import os
 import sys
 import threading
 import types
@@ -468,27 +467,19 @@ class _Prepared(_Retyped):
         return typing.cast, (object, self._accelerate_engine.module)
 
 
+def _by_deepspeed_engine(method: Callable) -> Callable:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self._accelerate_engine.deepspeed, *args, **kwargs)
+
+    return call
+
+
 class _DeepSpeedPrepared(_Prepared):
     """One with the methods of DeepSpeed's engine that loops call."""
 
-    def save_checkpoint(
-        self,
-        save_dir: str | os.PathLike,
-        tag: str | None = None,
-        client_state: dict[str, Any] | None = None,
-        save_latest: bool = True,
-    ) -> bool:
-        """Saves everything that was prepared into `save_dir/tag`, by default `global_stepN` after N
-        updates, and names it in the file `latest`. All processes call it."""
-        engine = self._accelerate_engine.deepspeed
-        return engine.save_checkpoint(save_dir, tag, client_state, save_latest)
-
-    def load_checkpoint(
-        self, load_dir: str | os.PathLike, tag: str | None = None, **options: Any
-    ) -> tuple[str | None, dict[str, Any]]:
-        """Loads what `save_checkpoint` saved, by default the latest; gives its path and the
-        `client_state`, or None and nothing if there is no checkpoint. All processes call it."""
-        return self._accelerate_engine.deepspeed.load_checkpoint(load_dir, tag, **options)
+    save_checkpoint = _by_deepspeed_engine(DeepSpeedEngine.save_checkpoint)
+    load_checkpoint = _by_deepspeed_engine(DeepSpeedEngine.load_checkpoint)
 
     @property
     def config(self) -> Any:

@@ -382,14 +382,12 @@ void RankPlace::commit() {
 
 void RankPlace::remove_late_part() const {
   const auto manifest = try_manifest(target_);
-  if (!manifest || save_of(*manifest) == save_) {
+  // Another job's parts of the same moment have the names of ours.
+  if (!manifest || manifest->moment == moment_) {
     return;
   }
   // The next save has looked for old parts, but ours came after that.
   const auto start = rank_part_name(rank_, moment_) + '.';
-  if (manifest->moment == moment_) {
-    return; // Another job's of the same name.
-  }
   for (const auto& entry : entries_of(target_)) {
     if (entry.filename().string().starts_with(start)) {
       remove_tree(entry);

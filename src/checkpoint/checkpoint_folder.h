@@ -50,7 +50,8 @@ class ACCELERATE_API CheckpointWriter {
   /// Where files are to be written, under their final names.
   const std::filesystem::path& folder() const { return stage_; }
   /// Brings its files to the disk and makes it the checkpoint. Files of the one
-  /// before that are no part of it go away; the user's stay.
+  /// before that do not belong to it are removed; files that it never listed
+  /// stay.
   void commit(Manifest manifest);
 
  private:
@@ -122,8 +123,8 @@ class ACCELERATE_API CheckpointReader {
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  /// The part of a rank; nothing where there is none of this moment and job.
-  /// Throws `DataError` where it is damaged.
+  /// A rank's part of this moment and job, or nothing. Throws `DataError` if it
+  /// is damaged.
   std::optional<Manifest> rank_part(int rank) const;
   /// Throws `DataError` if a rank's part is missing that belongs to it: all
   /// ranks saved together, or the rank had begun to save.

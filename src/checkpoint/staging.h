@@ -97,9 +97,9 @@ UniqueFile lock_folder(
     const std::filesystem::path& folder,
     const std::filesystem::path& target);
 
-/// Removes leftovers of killed runs beside the target and inside it, except
-/// parts of this save and the folder `own`. Throws `SystemError` if another
-/// process is saving to the target.
+/// Removes what killed runs left next to the target and inside it. Keeps parts
+/// of this save and the folder `own`. Throws `SystemError` if another process
+/// is saving to the target.
 void remove_leftovers(
     const std::filesystem::path& target,
     const std::string& save,

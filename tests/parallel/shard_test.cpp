@@ -679,7 +679,7 @@ TEST(Sharded, GeneratesWhatOneProcessGenerates) {
   }
 }
 
-// In a module of the user's, outside of its forward and inside.
+// Inside another module: called from its forward, and from outside.
 TEST(Sharded, GeneratesAsAPartOfAnotherModel) {
   struct Writer : torch::nn::Module {
     Writer() {

@@ -451,7 +451,7 @@ def load_state_dict(
 
 
 def _metadata_of(path: str) -> dict[str, str] | None:
-    """What stands beside the tensors of a safetensors file."""
+    """The metadata in the header of a safetensors file."""
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         return json.loads(file.read(size)).get("__metadata__")
