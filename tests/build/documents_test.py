@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
 # Of this tree; one with NAME in it is the reader's to fill in.
 PATH = r"`((?:benchmarks|cmake|docs|examples|include|python|src|tests|tools)/(?!\S*NAME)[^\s`]+)`"
 
@@ -23,11 +22,10 @@ assert names == (ROOT / "docs/coming_from_accelerate.md").read_text(), (
     "docs/coming_from_accelerate.md is not what python/differences.txt says; run: "
     "python3 tools/coming_from_accelerate.py > docs/coming_from_accelerate.md")
 
-guide = README.split("## Guide to the headers")[1].split("\n## ")[0]
-named = set(re.findall(r"`(\w+\.h)`", guide))
+named = set(re.findall(r"`(\w+\.h)`", (ROOT / "docs/headers.md").read_text()))
 public = {path.name for path in (ROOT / "include/accelerate").glob("*.h")} | {"version.h"}
-assert not public - named, f"README.md's guide does not name {sorted(public - named)}"
-assert not named - public, f"README.md's guide names {sorted(named - public)}, which is not there"
+assert not public - named, f"docs/headers.md does not name {sorted(public - named)}"
+assert not named - public, f"docs/headers.md names {sorted(named - public)}, which do not exist"
 
 # Designated initialisers must stand in the order of declaration: so do tables of options.
 STRUCT = re.compile(r"^struct (?:ACCELERATE_API )?(\w+) \{\n(.*?)^\};", re.S | re.M)
