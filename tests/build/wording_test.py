@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users read is free of the worst idioms; docs/glossary.md says what to write instead.
+
+Reads documents without their code, and string literals of sources without comments and docstrings.
+`--all` prints what is found in folders that COVERED does not name yet, with a count for each.
+"""
+import ast
+import collections
+import pathlib
+import re
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Add a file or a folder as soon as it is clean.
+COVERED = ["README.md", "CONTRIBUTING.md"]
+ALL = [*COVERED, "docs", "src", "cli", "python/src", "python/accelerate"]
+# It quotes what it warns of.
+EXEMPT = {"docs/glossary.md"}
+SUFFIXES = {".md", ".py", ".h", ".cpp", ".cu", ".cuh", ".html", ".js"}
+# An idiom, and what to write instead. A space stands for any white space.
+IDIOMS = [
+    (r"where (?:there (?:is|are) (?:none|no\b|nothing)|none is\b|nobody)", "if there is no X"),
+    (r"\bof (?:the )?(?:user|program)'s(?: own)?\b(?! \w)", "user code, your own X"),
+    (r"\b(?:is|are|was|were) told\b", "reads, receives, raises"),
+    (r"\b(?:go|goes|going|went|gone) on (?:with|from|where|without)\b", "resume, continue"),
+    (r"\b(?:training|run|job|loop|program) (?:goes|went) on\b", "continues"),
+    (r"\bso many (?:\w+)", "N, at least N, up to N"),
+    (r"\b(?:is|are) no (?:\w+ )?\w+ (?:that|of|which|and)\b", "is not a X"),
+    (r"\bis no (?:file|folder|number|tensor|multiple|run|name|option|list)\b", "is not a X"),
+    (r"\bst(?:and|ands|ood) still\b", "hangs, is stuck"),
+    (r"\bstands? (?:below|above|beside|behind|before|after|in|inside|around|there|for itself)\b",
+     "is, appears, comes"),
+    (r", which there (?:is|are) not\b", "unknown X; expected one of: ..."),
+    (r"\bgot [^.;]{25,}?, (?:where|expected) ", "what went wrong, with the values. What to do"),
+    (r"\bwhere [^.;,]{3,60} was expected\b", "expected X"),
+    (r"\bthe states? of (?:the )?optimizers?\b", "optimizer state"),
+    (r"\b\d[\d,.]* ?[kKMG]? numbers\b", "parameters, elements"),
+    (r"\b(?:modules?|models?|parameters?|tensors?) (?:of|with|has|have) (?:\w+ ){0,2}numbers\b",
+     "parameters, elements"),
+    (r"\b(?:gradients?|parameters?|tensors?|weights?|memory|they|it|files?) (?:\w+ )?lies? in\b",
+     "is in, are stored in"),
+    (r"\blies? (?:beside|below|above|behind|there)\b", "is, are"),
+    (r"\b(?:as|like) 0,1\b", "e.g. 0,1"),
+    (r"\b(?:gradients|ranks|processes|hosts|machines) (?:that )?(?:do not |did not )?me[e]?t\b",
+     "are synchronised, connect"),
+    (r"\b(?:ends?|ended) in (?:an? |the )?`?\w*Error", "raises, fails with"),
+    (r"\bthe others brought\b", "was called with ... on rank 1 but ... on rank 0"),
+    (r"\bthere is no \w+(?: \w+)? here\b", "X is not supported"),
+    (r"\bthe (?:user|program)'s own$", "your own code"),
+    (r"\bhas (?:the|its) word\b", "decides, takes precedence"),
+    (r"\b(?:is|are) the nearest\b", "use X"),
+    (r"\bof its own accord\b", "by itself"),
+    (r"\bnobody (?:says|keeps|has)\b", "say what is missing"),
+]
+RULES = [(re.compile(pattern.replace(" ", r"\s+"), re.I), advice) for pattern, advice in IDIOMS]
+
+CPP_TOKEN = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(?P<tag>\w*)\((?P<raw>.*?)\)(?P=tag)"'
+    r'|"(?P<text>(?:\\.|[^"\\\n])*)"|\'(?:\\.|[^\'\\])+\'|(?P<code>[^\s"\'/])|/',
+    re.S)
+
+
+def cpp_strings(source):
+    """Yields (offset, text); adjacent literals are one text."""
+    start, pieces = 0, []
+    for match in CPP_TOKEN.finditer(source):
+        text = match["raw"] if match["raw"] is not None else match["text"]
+        if text is not None:
+            start = start if pieces else match.start()
+            pieces.append(text.replace("\\n", "\n").replace('\\"', '"'))
+        elif match["code"] and pieces:
+            yield start, "".join(pieces)
+            pieces = []
+    if pieces:
+        yield start, "".join(pieces)
+
+
+def python_strings(source):
+    """Yields (line, text); values inside of an f-string count as one word."""
+    tree = ast.parse(source)
+    skipped = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            skipped.add(node.value)  # A docstring.
+        elif isinstance(node, ast.JoinedStr):
+            skipped.update(node.values)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(
+                str(value.value) if isinstance(value, ast.Constant) else "X"
+                for value in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node not in skipped:
+                yield node.lineno, node.value
+
+
+def blank(match):
+    return re.sub(r"[^\n]", "`", match[0])
+
+
+def texts(path):
+    """Yields (line, text) of what a user may read of a file."""
+    source = path.read_text()
+    if path.suffix == ".md":
+        source = re.sub(r"^```.*?^```$", blank, source, flags=re.S | re.M)
+        source = re.sub(r"`[^`\n]+`", blank, source)
+        yield 1, source
+    elif path.suffix == ".py":
+        yield from python_strings(source)
+    elif path.suffix in (".html", ".js"):
+        yield 1, re.sub(r"//[^\n]*|/\*.*?\*/|<!--.*?-->", blank, source, flags=re.S)
+    else:
+        for offset, text in cpp_strings(source):
+            yield source.count("\n", 0, offset) + 1, text
+
+
+def findings(root, places):
+    for place in places:
+        base = root / place
+        for path in sorted(base.rglob("*")) if base.is_dir() else [base]:
+            name = str(path.relative_to(root))
+            if path.suffix not in SUFFIXES or name in EXEMPT:
+                continue
+            for line, text in texts(path):
+                for pattern, advice in RULES:
+                    for match in pattern.finditer(text):
+                        words = " ".join(match[0].split())
+                        # Exact in documents; a literal is named by its first line.
+                        at = line + text.count("\n", 0, match.start()) * (path.suffix in (".md", ".html", ".js"))
+                        yield place, f"{name}:{at}: '{words}'; write: {advice}"
+
+
+def planted(name, text):
+    """What is found in a tree of one file."""
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / name).write_text(text)
+        return [message for _, message in findings(pathlib.Path(folder), [name])]
+
+
+for name, text in [
+    ("a.md", "Uses the last one where there\nis none."),
+    ("a.cpp", 'fail("there is an option", "where there "\n     "is none");'),
+    ("a.cpp", 'const char* help = "Wrap modules of so many numbers";'),
+    ("a.py", 'print(f"got {x}, which there is not")'),
+]:
+    assert planted(name, text), f"{text!r} was not found"
+for name, text in [
+    ("a.md", "`where there is none`\n```\nstands still\n```\n"),
+    ("a.cpp", "// Where there is none.\nint x = '\"'; /* stands still */"),
+    ("a.py", '"""Is told so."""\nx = 1  # stands still'),
+    ("a.md", "There are no files. It stands for bf16. That is no longer so."),
+]:
+    assert not planted(name, text), planted(name, text)
+
+everything = sys.argv[1:] == ["--all"]
+found = list(findings(ROOT, ALL if everything else COVERED))
+print("\n".join(message for _, message in found))
+if everything:
+    print("\n".join(f"{count:5} {place}" for place, count in
+                    collections.Counter(place for place, _ in found).items()))
+elif found:
+    sys.exit(f"{len(found)} idioms; docs/glossary.md says what to write instead")
+else:
+    print(f"no idiom in {', '.join(COVERED)}")
