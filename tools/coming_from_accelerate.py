@@ -85,9 +85,9 @@ def document() -> str:
     lines = [INTRODUCTION.format(count=count, total=total)]
     lines += ["| module | names |", "|---|---|"]
     lines += [f"| `{module}` | {code(names)} |" for module, names in there.items()]
-    lines += ["", BETTER, *table(rows, "more", ("what for", "in addition"))]
-    lines += ["", OTHER, *table(rows, "other", ("why", "names"))]
-    lines += ["", NOT_THERE, *table(rows, "not there", ("why", "names"))]
+    lines += ["", BETTER, *table(rows, "more", ("purpose", "names"))]
+    lines += ["", OTHER, *table(rows, "other", ("reason", "names"))]
+    lines += ["", NOT_THERE, *table(rows, "not there", ("reason", "names"))]
     return "\n".join(lines) + "\n"
 
 
@@ -96,28 +96,28 @@ INTRODUCTION = """\
 
 <!-- Written by tools/coming_from_accelerate.py; checks compare it. -->
 
-The package has the original's name, version (1.15.0) and modules, so that it takes its place without a change of code:
-`pip install .` in this checkout ([guide_python.md](guide_python.md)). What is here was compared by `inspect` with the original:
-names, signatures, members of classes. Names below are without `accelerate.`; a parameter stands in parentheses behind its function.
+The package has the name, the version (1.15.0) and the modules of the original, so it replaces it without code changes: run `pip install .` in
+this checkout ([guide_python.md](guide_python.md)). A test compares names, signatures and class members with the original through `inspect`. The
+tables omit the prefix `accelerate.`; a parameter is in parentheses after its function.
 
 ## The same
 
-{count} of the original's {total} public names are here, from the same modules, besides those that modules pass on. Arguments and
-defaults are the original's unless the tables below say otherwise.
+The package has {count} of the {total} public names of the original, in the same modules; re-exported names are not counted. Arguments and defaults
+are those of the original, unless the tables below say otherwise.
 """
 BETTER = """\
 ## Better
 
-How the same calls do better is in [guide_python.md](guide_python.md#different-on-purpose): gradients that meet, metrics that count
-each sample once, errors that name the rank. In addition there are:
+The same calls also behave better in many cases ([guide_python.md](guide_python.md#different-on-purpose)): gradients are always synchronised, metrics
+count each sample once, and errors name the rank. These are additional:
 """
 OTHER = """\
-## Other
+## Different
 """
 NOT_THERE = """\
-## Not there
+## Not supported
 
-All of it can be imported; using it raises `NotImplementedError` in one sentence.
+You can import all of these names. Using one raises `NotImplementedError`.
 """
 
 if __name__ == "__main__":
