@@ -13,8 +13,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Add a file or a folder as soon as it is clean.
-COVERED = ["README.md", "CONTRIBUTING.md"]
-ALL = [*COVERED, "docs", "src", "cli", "python/src", "python/accelerate"]
+COVERED = ["README.md", "CONTRIBUTING.md", "docs"]
+ALL = [*COVERED, "src", "cli", "python/src", "python/accelerate"]
+# Not clean yet; `--all` reads them.
+PENDING = {"docs/checkpoint_format.md", "docs/guide_checkpoint.md", "docs/options.md"}
 # It quotes what it warns of.
 EXEMPT = {"docs/glossary.md"}
 SUFFIXES = {".md", ".py", ".h", ".cpp", ".cu", ".cuh", ".html", ".js"}
@@ -115,12 +117,12 @@ def texts(path):
             yield source.count("\n", 0, offset) + 1, text
 
 
-def findings(root, places):
+def findings(root, places, skipped):
     for place in places:
         base = root / place
         for path in sorted(base.rglob("*")) if base.is_dir() else [base]:
             name = str(path.relative_to(root))
-            if path.suffix not in SUFFIXES or name in EXEMPT:
+            if path.suffix not in SUFFIXES or name in skipped:
                 continue
             for line, text in texts(path):
                 for pattern, advice in RULES:
@@ -135,7 +137,7 @@ def planted(name, text):
     """What is found in a tree of one file."""
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / name).write_text(text)
-        return [message for _, message in findings(pathlib.Path(folder), [name])]
+        return [message for _, message in findings(pathlib.Path(folder), [name], set())]
 
 
 for name, text in [
@@ -154,7 +156,8 @@ for name, text in [
     assert not planted(name, text), planted(name, text)
 
 everything = sys.argv[1:] == ["--all"]
-found = list(findings(ROOT, ALL if everything else COVERED))
+found = list(
+    findings(ROOT, ALL, EXEMPT) if everything else findings(ROOT, COVERED, EXEMPT | PENDING))
 print("\n".join(message for _, message in found))
 if everything:
     print("\n".join(f"{count:5} {place}" for place, count in
