@@ -3,10 +3,12 @@
 
 Reads documents without their code, and string literals of sources without comments and docstrings.
 `--all` prints what is found in folders that COVERED does not name yet, with a count for each.
+`--draw N SEED` prints N sentences of at least eight words at random, for an editor to grade.
 """
 import ast
 import collections
 import pathlib
+import random
 import re
 import sys
 import tempfile
@@ -133,6 +135,48 @@ def findings(root, places, skipped):
                         yield place, f"{name}:{at}: '{words}'; write: {advice}"
 
 
+def cpp_messages(source):
+    """Yields (0, text): the literals of a statement, with a value between them as `X`."""
+    pieces, code = [], ""
+    for match in CPP_TOKEN.finditer(source):
+        text = match["raw"] if match["raw"] is not None else match["text"]
+        if text is None:
+            code += match["code"] or ""
+            continue
+        if pieces and code and (code == "," or re.search("[;{}]", code)):
+            yield 0, "".join(pieces)
+            pieces = []
+        pieces += ["X"] * bool(pieces and code) + [text.replace("\\n", "\n").replace('\\"', '"')]
+        code = ""
+    yield 0, "".join(pieces)
+
+
+def draw(number, seed):
+    """Prints sentences at random, as many of documents as of messages."""
+    kinds = {True: set(), False: set()}
+    for place in ALL:
+        base = ROOT / place
+        for path in sorted(base.rglob("*")) if base.is_dir() else [base]:
+            if path.suffix not in {".md", ".py", ".h", ".cpp"} or str(path.relative_to(ROOT)) in EXEMPT:
+                continue
+            is_document = path.suffix == ".md"
+            source = path.read_text()
+            for _, text in ([(0, source)] if is_document else
+                            python_strings(source) if path.suffix == ".py" else
+                            cpp_messages(source)):
+                if is_document:
+                    text = re.sub(r"^```.*?^```$|^\|.*?$|^#.*?$", "\n\n", text, flags=re.S | re.M)
+                for block in re.split(r"\n\s*\n|\n(?=\s*[-*] |\d+\. )", text):
+                    for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z`'\"])", " ".join(block.split())):
+                        words = re.findall(r"\b[a-z]{2,}\b", sentence)
+                        if len(sentence.split()) >= 8 and len(words) >= 6:
+                            kinds[is_document].add((sentence, str(path.relative_to(ROOT))))
+    generator = random.Random(seed)
+    for is_document, sentences in kinds.items():
+        for sentence, name in generator.sample(sorted(sentences), number // 2):
+            print(f"[{name}] {sentence}")
+
+
 def planted(name, text):
     """What is found in a tree of one file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -155,6 +199,9 @@ for name, text in [
 ]:
     assert not planted(name, text), planted(name, text)
 
+if sys.argv[1:2] == ["--draw"]:
+    draw(int(sys.argv[2]), int(sys.argv[3]))
+    sys.exit()
 everything = sys.argv[1:] == ["--all"]
 found = list(
     findings(ROOT, ALL, EXEMPT) if everything else findings(ROOT, COVERED, EXEMPT | PENDING))
