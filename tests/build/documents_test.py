@@ -47,14 +47,22 @@ def check_order(document, table):
         f"{' and '.join(owners)}, which has {ordered[0]}")
 
 
+def anchors(document):
+    """Those that GitHub makes of headings."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.S | re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ (.+)$", text, re.M)}
+
+
 documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 for document in documents:
     for table in re.findall(r"(?:^\|.*\n)+", document.read_text(), re.M):
         check_order(document, table)
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text()):
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", document.read_text()):
         if "://" not in link:
-            assert (document.parent / link).exists(), (
-                f"{document.relative_to(ROOT)} links to {link}, which is not there")
+            target = document.parent / link if link else document
+            assert target.exists() and (not anchor or anchor in anchors(target)), (
+                f"{document.relative_to(ROOT)} links to {link}#{anchor}, which does not exist")
     for path in re.findall(PATH, document.read_text()):
         assert any(ROOT.glob(path)), (
             f"{document.relative_to(ROOT)} names {path}, which is not there")
