@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the examples in the comments of public headers into one source file.
+"""Puts the C++ loop of the README and the examples in the comments of public
+headers into one source file.
 
-    python3 tests/build/header_examples.py OUTPUT HEADER...
+    python3 tests/build/header_examples.py OUTPUT README HEADER...
 
 An example is a block of comment lines that are indented by five spaces. Blocks
 that begin with `struct` or `inline` stand in a namespace, others in a function;
@@ -36,11 +37,20 @@ def example(name, start, lines, header):
     return f'{opening}\n#line {start} "{header}"\n{code}\n}}\n'
 
 
+def readme_loop(readme):
+    text = readme.read_text()
+    (loop,) = re.finditer(r"^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    code = re.sub(r"^#include .*$", "", loop[1], flags=re.MULTILINE)
+    start = text.count("\n", 0, loop.start(1)) + 1
+    return f'#line {start} "{readme}"\n{code.replace("int main()", "void readme_loop()")}'
+
+
 def main():
-    output, *headers = map(pathlib.Path, sys.argv[1:])
+    output, readme, *headers = map(pathlib.Path, sys.argv[1:])
     parts = [example(f"{header.stem}_{start}", start, lines, header)
              for header in headers for start, lines in blocks(header)]
     assert parts, "the headers have no examples"
+    parts.append(readme_loop(readme))
     output.write_text('#include "header_examples.h"\n\n' + "\n".join(parts))
 
 
