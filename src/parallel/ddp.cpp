@@ -15,6 +15,7 @@
 #include "base/str.h"
 #include "comm/agreement.h"
 #include "device/streams.h"
+#include "observe/hint.h"
 #include "parallel/arrivals.h"
 #include "parallel/carried_errors.h"
 #include "parallel/compression.h"
@@ -149,13 +150,16 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (records && !sync_ && options_.static_graph && !has_seen_graph_) {
       // The reducer would learn the graph from several backwards, and wait for
       // as many ever after.
-      throw UsageError(
-          "[forward] got a model with .ddp = {.static_graph = true} whose "
-          "first "
-          "backward does not average gradients (accumulate, no_sync or "
-          "LocalSGD); run one step that does, set "
-          ".accumulation.sync_each_batch = true, or "
-          "leave static_graph off");
+      throw UsageError(str_cat(
+          "[forward] With static_graph the first backward must synchronise "
+          "gradients, but this one only accumulates them (accumulate, no_sync "
+          "or LocalSGD). ",
+          hint(
+              "Run one step that synchronises, set "
+              ".accumulation.sync_each_batch, or leave static_graph off",
+              "Run one step that synchronises, pass "
+              "GradientAccumulationPlugin(sync_each_batch=True), or leave "
+              "static_graph off")));
     }
     int root = 0;
     if (join_) {
@@ -226,9 +230,9 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void sync_next_backward() override {
     if (join_) {
       throw UsageError(
-          "[trigger_sync_in_backward] got a model inside of "
-          "join_uneven_inputs, where ranks that are done would not hear of "
-          "it; run its forward outside of no_sync instead");
+          "[trigger_sync_in_backward] This call does not work inside "
+          "join_uneven_inputs, because ranks without batches do not take part "
+          "in it. Run the forward outside no_sync instead");
     }
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({});
@@ -294,10 +298,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   std::string why_not_to_record() const override {
     const auto refuse = [](const char* what) {
-      return str_cat(
-          "gradients meet with ",
-          what,
-          ", whose every step needs the host, expected plain averages");
+      return str_cat(what, " needs the host in every step");
     };
     if (join_) {
       return refuse("join_uneven_inputs");
@@ -307,7 +308,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
           options_.static_graph ? "static_graph" : "find_unused_parameters");
     }
     if (options_.compression != Compression::kNone) {
-      return refuse("a compression");
+      return refuse("gradient compression");
     }
     if (!model_.sparse_gradients.empty()) {
       return refuse("sparse gradients");
@@ -410,19 +411,19 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       if (is_reduced_[i] && !parameter.requires_grad() &&
           parameter.grad().defined()) {
         throw UsageError(str_cat(
-            "[forward] parameter '",
+            "[forward] Parameter '",
             model_.names[i],
-            "' was frozen in the middle of gradient accumulation, so its "
-            "gradient would not be synchronised. Freeze parameters after "
-            "optimizer.step() and zero_grad()"));
+            "' was frozen during gradient accumulation, so its gradient would "
+            "not be synchronised. Freeze parameters after optimizer.step() and "
+            "zero_grad()"));
       }
     }
     if (trains_others()) {
       if (join_) {
         throw UsageError(
-            "[forward] parameters were frozen or unfrozen inside of "
-            "join_uneven_inputs, which ranks without batches do not see. Do it "
-            "before the block");
+            "[forward] Parameters were frozen or unfrozen inside "
+            "join_uneven_inputs, where ranks without batches cannot follow. Do "
+            "it before the block");
       }
       if (!group_.is_shut_down()) {
         agree_on_text(group_, kRefrozenForward, trained_names(model_));
@@ -438,11 +439,11 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     const bool is_second = std::exchange(has_arrived_[place], true);
     if (is_second && is_in_backward_ && sync_ && !options_.static_graph) {
       throw UsageError(str_cat(
-          "[backward] parameter '",
+          "[backward] Parameter '",
           names_[place],
-          "' has a second gradient in one backward, as it is used in a "
-          "recomputed segment and in another or outside. Use it in one segment "
-          "only, or set static_graph"));
+          "' got a second gradient in one backward, because a recomputed "
+          "segment shares it with other code. Use it in one segment only, or "
+          "set static_graph"));
     }
   }
 
@@ -453,12 +454,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
         is_awaiting_ = false;
         is_abandoned_ = true;
         throw UsageError(str_cat(
-            "[backward] the gradient of '",
+            "[backward] The gradient of '",
             names_[i],
-            "' did not meet those of the other processes: torch has made the "
-            "parameter anew since prepare, as torch.nn.utils.parametrize and "
-            "conversions do; change modules before prepare, or prepare with a "
-            "new Accelerator"));
+            "' was not synchronised, because torch replaced the parameter "
+            "after prepare(), for example in torch.nn.utils.parametrize or a "
+            "conversion. Change modules before prepare(), or prepare them with "
+            "a new Accelerator"));
       }
     }
   }
@@ -871,9 +872,9 @@ std::unique_ptr<ParallelEngine> make_ddp_engine(
     const DdpOptions& options) {
   if (options.bucket_cap_mb < 1) {
     throw UsageError(str_cat(
-        "[prepare] got bucket_cap_mb ",
+        "[prepare] bucket_cap_mb is ",
         options.bucket_cap_mb,
-        ", expected at least 1"));
+        ". It must be at least 1"));
   }
   refuse_second_engine(arguments.model);
   agree_on_text(arguments.group, "prepare", describe(arguments.model, options));

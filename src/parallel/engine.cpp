@@ -46,12 +46,11 @@ void ParallelEngine::load(
   const auto* whole = std::get_if<at::Tensor>(&value);
   if (whole == nullptr || whole->sizes() != parameter.sizes()) {
     throw UsageError(str_cat(
-        "[load_state_dict] got ",
-        whole == nullptr ? "no tensor"
-                         : str_cat("a tensor of shape ", whole->sizes()),
-        ", expected one of shape ",
+        "[load_state_dict] The model needs a tensor of shape ",
         parameter.sizes(),
-        "; was it saved for another model?"));
+        ", but the saved state has ",
+        whole == nullptr ? "none" : str_cat("one of shape ", whole->sizes()),
+        ". Was it saved for another model?"));
   }
   const at::NoGradGuard no_grad;
   parameter.detach().copy_(*whole);

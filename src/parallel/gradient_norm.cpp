@@ -9,6 +9,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "kernels/total_norm.h"
+#include "observe/hint.h"
 #include "parallel/engine.h"
 
 namespace accelerate {
@@ -21,10 +22,11 @@ void add_to(ByDevice& devices, const std::vector<at::Tensor>& gradients) {
   for (const auto& gradient : gradients) {
     if (gradient.layout() != at::kStrided) {
       throw UsageError(str_cat(
-          "[clip_grad] a gradient of shape ",
+          "[clip_grad] A gradient of shape ",
           gradient.sizes(),
-          " is sparse and cannot be clipped. Leave its parameter out, or make "
-          "its Embedding with sparse(false) (Python: sparse=False)"));
+          " is sparse and cannot be clipped. Leave its parameter out, or "
+          "create its Embedding with ",
+          hint("sparse(false)", "sparse=False")));
     }
     devices[gradient.device().str()].push_back(gradient);
   }
@@ -78,11 +80,11 @@ at::Tensor clip_gradient_norm(
     double norm_type) {
   if (!(max_norm >= 0) || !(norm_type > 0)) {
     throw UsageError(str_cat(
-        "[clip_grad_norm_] got max_norm ",
+        "[clip_grad_norm_] max_norm is ",
         max_norm,
-        " and norm_type ",
+        " and norm_type is ",
         norm_type,
-        ", expected a limit of at least 0 and a positive type (or infinity)"));
+        ". max_norm must be at least 0, and norm_type positive or infinity"));
   }
   const at::NoGradGuard no_grad;
   ByDevice devices;
@@ -131,7 +133,7 @@ void clip_gradient_values(
     double limit) {
   if (!(limit >= 0)) {
     throw UsageError(str_cat(
-        "[clip_grad_value_] got ", limit, ", expected a limit of at least 0"));
+        "[clip_grad_value_] clip_value is ", limit, ". It must be at least 0"));
   }
   const at::NoGradGuard no_grad;
   ByDevice devices;

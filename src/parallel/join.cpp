@@ -77,17 +77,18 @@ std::optional<JoinNews> JoinChannel::exchange(
   for (size_t i = 0; i < kNumFacts; ++i) {
     if (seen[2 * i] != -seen[2 * i + 1]) {
       const char* what[] = {
-          "they are at different points of a step, as where some give their "
-          "loss a weight",
+          "they are at different points of a step, for example because only "
+          "some weight their loss",
           "they call different models",
-          "some record gradients and some do not",
-          "some accumulate gradients and some send them, as where the loader "
-          "of one ends in the middle of a window of the others"};
+          "only some record gradients",
+          "some accumulate gradients and some synchronise them, for example "
+          "because one rank's loader ends in the middle of gradient "
+          "accumulation"};
       throw MismatchError(str_cat(
-          "[join_uneven_inputs] ranks that still have batches do different "
+          "[join_uneven_inputs] Ranks that still have batches do different "
           "things: ",
           what[i],
-          "; inside of the guard all ranks must use the models alike"));
+          ". Use the models in the same way on all ranks"));
     }
   }
   news.event = static_cast<JoinEvent>(seen[0]);
@@ -122,8 +123,8 @@ void StepReductions::begin_join(
     const Engines& engines) {
   if (join_) {
     throw UsageError(
-        "[join_uneven_inputs] got a second guard inside of the first, expected "
-        "one with all models that the loop trains");
+        "[join_uneven_inputs] join_uneven_inputs cannot be nested. Use one "
+        "block with all models that the loop trains");
   }
   join_ = std::move(channel);
   joined_ = engines;
@@ -170,9 +171,9 @@ JoinGuard::JoinGuard(
   const std::set<ParallelEngine*> distinct(engines.begin(), engines.end());
   if (engines.empty() || distinct.size() != engines.size()) {
     throw UsageError(str_cat(
-        "[join_uneven_inputs] got ",
-        engines.empty() ? "no model" : "one model twice",
-        ", expected every prepared model that the loop trains, once"));
+        "[join_uneven_inputs] ",
+        engines.empty() ? "No model was passed" : "A model was passed twice",
+        ". Pass every prepared model that the loop trains, once"));
   }
   for (auto* engine : engines) {
     engines_.push_back(engine->shared_from_this());
@@ -184,11 +185,11 @@ JoinGuard::JoinGuard(
         joinable->begin_join(channel_, static_cast<int64_t>(i));
       } else if (!even && !engines_[i]->is_local()) {
         throw UsageError(str_cat(
-            "[join_uneven_inputs] got model ",
+            "[join_uneven_inputs] The strategy of model ",
             i,
-            " with a strategy that cannot train on ranks with different "
-            "numbers of batches; let loaders fill up (even_batches), or train "
-            "it with DDP without static_graph"));
+            " does not support different numbers of batches per rank. Let the "
+            "loader fill up the last batches (even_batches), or train the "
+            "model with DDP without static_graph"));
       }
     }
   } catch (...) {
@@ -252,19 +253,19 @@ void JoinGuard::check_windows() const {
     return place - unfinished.begin();
   };
   throw UsageError(str_cat(
-      "[join_uneven_inputs] rank ",
+      "[join_uneven_inputs] Rank ",
       rank_of(most),
-      " ended in the middle of an accumulation window, of which it has ",
+      " ended in the middle of gradient accumulation, with ",
       *most,
       *most == 1 ? " micro-batch" : " micro-batches",
-      " and rank ",
+      " where rank ",
       rank_of(least),
       " has ",
       *least,
-      ": their gradients went into no step, and the next windows of the ranks "
-      "would end at different times; give every rank a number of batches that "
-      "is a multiple of gradient_accumulation_steps, but for those that end "
-      "last with a prepared loader, whose end closes the window"));
+      ", so the gradients of these micro-batches would be lost. Give every "
+      "rank a number of batches that is a multiple of "
+      "gradient_accumulation_steps. Only ranks that end last, with a prepared "
+      "loader, may have a remainder"));
 }
 
 } // namespace accelerate

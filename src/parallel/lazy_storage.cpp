@@ -12,6 +12,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "observe/hint.h"
 #include "parallel/carried_errors.h"
 #include "state/deferred_tensors.h"
 
@@ -79,10 +80,10 @@ class LazyUses {
     auto owner = context.owner.lock();
     if (!owner) {
       throw UsageError(str_cat(
-          "[shard] got a read of ",
+          "[shard] The weights of ",
           context.name,
-          ", whose Accelerator is gone, expected one while it lives; save "
-          "whole weights by save_model before it goes"));
+          " cannot be read, because their Accelerator no longer exists. Save "
+          "the full weights with save_model() while it does"));
     }
     if (std::find(owners_.begin(), owners_.end(), owner) == owners_.end()) {
       owner->begin_use();
@@ -137,8 +138,8 @@ void bring(
             schema.name(),
             " would write to ",
             context->name,
-            ", of which this rank has a part only, expected reads; change "
-            "weights before prepare, or by a prepared optimizer"));
+            ", of which this rank only has a shard. Change weights before "
+            "prepare(), or with a prepared optimizer"));
       }
       // Where a view needs a copy after all, another operator makes it.
       if (!is_view) {
@@ -234,11 +235,11 @@ LazyStorage::LazyStorage(
       name_(name) {
   storage_.unsafeGetStorageImpl()
       ->release_data_and_set_meta_custom_data_ptr_error_msg_(str_cat(
-          "[shard] got a read of the memory of ",
+          "[shard] The memory of ",
           name_,
-          ", of which this rank has a part only, expected save_model() or "
-          "save_state() to save weights, and operators inside of a step to "
-          "use them"));
+          " cannot be read, because this rank only has a shard of it. Use the "
+          "weights in operators inside a training step, and save them with "
+          "save_model() or save_state()"));
   empty();
 }
 
@@ -314,11 +315,13 @@ void check_lazy_storage() {
   }();
   if (!problem.empty()) {
     throw ConfigError(str_cat(
-        "[prepare] torch ",
+        "[prepare] This torch (",
         TORCH_VERSION,
-        " cannot gather parameters when operators read them (",
+        ") cannot gather sharded parameters on demand (",
         problem,
-        "); use ShardStage::kGradients"));
+        "). ",
+        hint(
+            "Use ShardStage::kGradients", "Use ZeRO stage 2 (SHARD_GRAD_OP)")));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "observe/hint.h"
 #include "parallel/gradient_norm.h"
 
 namespace accelerate {
@@ -37,10 +38,11 @@ class MasterEngine final : public ParallelEngine {
       }
       if (arguments.model.sparse_gradients.contains(arguments.model.names[i])) {
         throw UsageError(str_cat(
-            "[prepare] parameter '",
+            "[prepare] Parameter '",
             arguments.model.names[i],
-            "' has sparse gradients, expected dense ones with master_weights; "
-            "make its Embedding with sparse(false)"));
+            "' has sparse gradients, which master_weights does not support. "
+            "Create its Embedding with ",
+            hint("sparse(false)", "sparse=False")));
       }
       if (parameter.requires_grad()) {
         weights_.push_back(parameter);
@@ -70,10 +72,10 @@ class MasterEngine final : public ParallelEngine {
     const auto place = at::GradMode::is_enabled() ? unfrozen() : std::nullopt;
     if (place) {
       throw UsageError(str_cat(
-          "[forward] parameter '",
+          "[forward] Parameter '",
           model_.names[*place],
-          "' was frozen in prepare() and requires a gradient now, but has no "
-          "master weight. Freeze it after prepare() instead"));
+          "' was frozen during prepare() and requires a gradient now, but has "
+          "no master weight. Freeze it after prepare() instead"));
     }
     inner_->before_forward();
   }

@@ -27,15 +27,15 @@ void MemoryLayout::set_units(
       if (parameter.scalar_type() != first.scalar_type() ||
           parameter.device() != first.device()) {
         throw UsageError(str_cat(
-            "[prepare] got parameters of ",
+            "[prepare] One shard unit mixes ",
             c10::toString(first.scalar_type()),
-            " on ",
+            " parameters on ",
             first.device(),
-            " and of ",
+            " with ",
             c10::toString(parameter.scalar_type()),
-            " on ",
+            " parameters on ",
             parameter.device(),
-            " in one unit, expected one dtype and device"));
+            ". Use one dtype and device per unit"));
       }
       const int64_t offset =
           (unit.num_numbers + alignment - 1) / alignment * alignment;
@@ -101,9 +101,9 @@ void MemoryLayout::move_in(MemoryUse use, const at::Tensor& tensor) const {
   auto memory = target->allocate(num_bytes);
   if (memory.device() != tensor.device()) {
     throw UsageError(str_cat(
-        "[prepare] the allocator of MemoryOptions gave memory of ",
+        "[prepare] The allocator of MemoryOptions returned memory on ",
         memory.device(),
-        ", expected that of the model, ",
+        ", but the model is on ",
         tensor.device()));
   }
   // The copy runs through tensors: it follows the device's current stream.

@@ -391,17 +391,17 @@ CompressionHook make_power_sgd(
     std::shared_ptr<CompressionState> state) {
   if (options.matrix_approximation_rank < 1) {
     throw UsageError(str_cat(
-        "[prepare] got matrix_approximation_rank ",
+        "[prepare] matrix_approximation_rank is ",
         options.matrix_approximation_rank,
-        ", expected at least 1"));
+        ". It must be at least 1"));
   }
   if ((options.use_error_feedback || options.warm_start) &&
       options.start_powerSGD_iter <= 1) {
     throw UsageError(str_cat(
-        "[prepare] got start_powerSGD_iter ",
+        "[prepare] start_powerSGD_iter is ",
         options.start_powerSGD_iter,
-        ", expected at least 2 with use_error_feedback or warm_start: buckets "
-        "are laid out anew after the first step"));
+        ". With use_error_feedback or warm_start it must be at least 2, "
+        "because buckets are rebuilt after the first step"));
   }
   auto memory = std::make_shared<PowerSgdMemory>(options.random_seed);
   return {

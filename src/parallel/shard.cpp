@@ -114,7 +114,7 @@ class ShardEngine final : public ParallelEngine {
   }
   bool holds_slices() const override { return true; }
   void combine(at::Tensor& number, ReduceOp op) const override {
-    announce(model_.group(), "reduction over the parts of gradients");
+    announce(model_.group(), "reduction over gradient shards");
     model_.group().all_reduce(number, op);
   }
   void zero_gradients(const std::vector<at::Tensor>& parameters, Zeroing how)
@@ -186,9 +186,9 @@ class ShardEngine final : public ParallelEngine {
       refuse_load(
           str_cat(
               part->values.numel(),
-              " numbers from ",
+              " elements from position ",
               part->begin,
-              " on of a tensor of shape ",
+              " of a tensor of shape ",
               at::IntArrayRef(part->whole)),
           slice);
     }
@@ -300,16 +300,15 @@ class ShardEngine final : public ParallelEngine {
   [[noreturn]] void refuse_load(const std::string& got, const ShardSlice& slice)
       const {
     throw UsageError(str_cat(
-        "[load_state_dict] got ",
+        "[load_state_dict] The saved state has ",
         got,
-        ", expected one of shape ",
+        ". This rank needs a tensor of shape ",
         model_.whole_of(slice).sizes(),
-        ", or the ",
+        ", or its shard: ",
         slice.own.numel(),
-        " numbers from ",
+        " elements from position ",
         slice.begin,
-        " on that this rank trains; was it saved for another model, or with "
-        "other units?"));
+        ". Was it saved for another model, or with other shard units?"));
   }
 
   ParameterSet all_;

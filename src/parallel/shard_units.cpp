@@ -9,6 +9,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "observe/hint.h"
 
 namespace accelerate {
 namespace {
@@ -58,12 +59,12 @@ void check_prefixes(
               return is_in(name, prefix);
             })) {
       throw UsageError(str_cat(
-          "[prepare] got ",
+          "[prepare] ",
           what,
           " '",
           prefix,
-          "' in .shard, which is not the beginning of a parameter's name up to "
-          "a dot, expected one such as '",
+          "' names no module of the model. Give the path of one, as at the "
+          "beginning of the parameter name '",
           model.names.empty() ? std::string() : model.names.front(),
           "'"));
     }
@@ -75,25 +76,26 @@ void check_prefixes(
 void check_sharding(const ParameterSet& model, const ShardingOptions& options) {
   if (options.prefetch < 1 || options.min_unit_numbers < 0) {
     throw UsageError(str_cat(
-        "[prepare] got .shard with prefetch ",
+        "[prepare] The sharding options have prefetch ",
         options.prefetch,
         " and min_unit_numbers ",
         options.min_unit_numbers,
-        ", expected at least 1 and 0"));
+        ". prefetch must be at least 1 and min_unit_numbers at least 0"));
   }
   if (options.reduce_dtype == Precision::kFp16) {
     throw UsageError(
-        "[prepare] got .shard with reduce_dtype fp16, in which sums of "
-        "gradients overflow, expected no or bf16");
+        "[prepare] Sharding does not support fp16 as reduce_dtype, because "
+        "sums of gradients overflow. Use no or bf16");
   }
-  check_prefixes(model, "the unit", options.units);
-  check_prefixes(model, "the ignored", options.ignored);
+  check_prefixes(model, "The shard unit", options.units);
+  check_prefixes(model, "The ignored module", options.ignored);
   for (const auto& name : model.sparse_gradients) {
     throw UsageError(str_cat(
-        "[prepare] parameter '",
+        "[prepare] Parameter '",
         name,
-        "' has sparse gradients, expected dense ones with .shard; make its "
-        "Embedding with sparse(false)"));
+        "' has sparse gradients, which sharding does not support. Create its "
+        "Embedding with ",
+        hint("sparse(false)", "sparse=False")));
   }
 }
 

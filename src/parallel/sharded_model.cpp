@@ -101,13 +101,13 @@ std::vector<bool> ShardedModel::agree_on_parts() const {
     }
     if (agreed[i] && other >= 0) {
       throw MismatchError(str_cat(
-          "[prepare] rank ",
+          "[prepare] Rank ",
           everyone_.rank(),
-          " reads other numbers for '",
-          model_.names[plans_[i].members.front()],
-          "' or its neighbours than rank ",
+          " and rank ",
           other,
-          "; all ranks must see the same files"));
+          " read different weights for '",
+          model_.names[plans_[i].members.front()],
+          "' or its neighbours. Make sure that all ranks see the same files"));
     }
   }
   return agreed;
@@ -286,11 +286,11 @@ void ShardedModel::check_places() const {
                       : parameter.is_alias_of(unit_of(slices_[i]).whole);
     if (!is_there) {
       throw UsageError(str_cat(
-          "[forward] parameter '",
+          "[forward] Parameter '",
           model_.names[i],
-          "' was given other memory since prepare (by .data, half() or to()), "
-          "which no step would change, expected the same; change weights "
-          "before prepare"));
+          "' has new memory since prepare() (through .data, half() or to()), "
+          "which the optimizer would not update. Change weights before "
+          "prepare()"));
     }
   }
 }

@@ -30,7 +30,7 @@ struct MakeEngine {
     auto engine = own.make(arguments);
     if (!engine) {
       throw UsageError(
-          "[prepare] OwnEngine::make gave no engine, expected one for each "
+          "[prepare] OwnEngine::make returned no engine. Return one for each "
           "model");
     }
     return engine;

@@ -116,8 +116,8 @@ struct SyncBatchNormFunction
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     if (at::GradMode::is_enabled()) {
       throw UsageError(
-          "[SyncBatchNorm] got a backward with create_graph, expected none: "
-          "second derivatives are not there");
+          "[SyncBatchNorm] Second derivatives are not supported. Call backward "
+          "without create_graph");
     }
     const auto saved = context->get_saved_variables();
     const auto& input = saved[0];
@@ -173,9 +173,9 @@ void check_batch_norm_dim(
     int64_t most) {
   if (input.dim() < least || input.dim() > most) {
     throw UsageError(str_cat(
-        "[SyncBatchNorm] got an input of shape ",
+        "[SyncBatchNorm] The input has shape ",
         input.sizes(),
-        ", expected ",
+        ". It must have ",
         least == most ? str_cat(most) : str_cat(least, " or ", most),
         " dimensions"));
   }

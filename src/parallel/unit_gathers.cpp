@@ -152,11 +152,11 @@ void UnitGathers::abandon_pass() {
 void UnitGathers::begin_use(Gathered& unit) {
   if (pass_ == ShardPass::kNone) {
     throw UsageError(str_cat(
-        "[shard] got a read of ",
+        "[shard] The weights of ",
         unit.unit().name,
-        " outside of a forward of the prepared model and of "
-        "accelerator.backward, where no rank may gather it alone, expected "
-        "it inside; save weights by save_model or save_state"));
+        " were read outside the prepared model's forward and "
+        "accelerator.backward(), where a rank cannot gather them alone. Read "
+        "them inside, or save them with save_model() or save_state()"));
   }
   before_use_();
   if (plan().use(unit.index)) {

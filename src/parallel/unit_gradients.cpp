@@ -39,9 +39,9 @@ struct UnitGradients::Reduction {
 struct UnitGradients::ReadRefusal final : MemoryOwner {
   void begin_use() override {
     throw UsageError(
-        "[shard] got a read of the gradient of a sharded parameter, of which "
-        "each rank has a part only, expected none; clip by "
-        "accelerator.clip_grad_norm_, step by a prepared optimizer");
+        "[shard] The gradient of a sharded parameter cannot be read, because "
+        "each rank only has a shard of it. Clip with "
+        "accelerator.clip_grad_norm_() and step with a prepared optimizer");
   }
   void end_use() noexcept override {}
 };
@@ -101,8 +101,8 @@ void UnitGradients::after_backward() {
   is_in_backward_ = false;
   if (!arrivals_->is_known()) {
     throw UsageError(
-        "[backward] got a compiled backward, which brings a sharded model no "
-        "gradients, expected autograd's own; leave compiled autograd off");
+        "[backward] Compiled autograd does not work with a sharded model, "
+        "which gets no gradients from it. Turn compiled autograd off");
   }
   start_due_reduction();
   for (const auto& unit : model_.units()) {
@@ -149,14 +149,14 @@ void UnitGradients::take(size_t place) {
   if (!is_in_backward_) {
     come.reset();
     throw UsageError(
-        "[backward] got loss.backward(), which reduces no gradients of a "
-        "sharded model, expected accelerator.backward(loss)");
+        "[backward] loss.backward() does not reduce the gradients of a sharded "
+        "model. Call accelerator.backward(loss)");
   }
   if (come.layout() != at::kStrided) {
     throw UsageError(str_cat(
-        "[backward] the gradient of '",
+        "[backward] The gradient of '",
         model_.model().names[place],
-        "' is sparse, expected a dense one with .shard"));
+        "' is sparse, which sharding does not support"));
   }
   const at::NoGradGuard no_grad;
   add(place, come);

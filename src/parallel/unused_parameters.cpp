@@ -10,6 +10,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "observe/script_stack.h"
 
 namespace accelerate {
 namespace {
@@ -46,11 +47,13 @@ void name_unused_parameters(
     }
     const std::string list = names_in(text, names);
     throw UsageError(str_cat(
-        "[forward] got no gradient in the last backward for ",
-        list.empty() ? "some parameter" : list,
-        ", expected one for every parameter of the prepared model; use it in "
-        "the loss, freeze it before prepare, or set find_unused_parameters "
-        "(DdpOptions, in Python DistributedDataParallelKwargs)"));
+        "[forward] ",
+        list.empty() ? "A parameter" : list,
+        " received no gradient in the last backward. Use it in the loss, "
+        "freeze it, or ",
+        has_script_stack()
+            ? "pass DistributedDataParallelKwargs(find_unused_parameters=True)"
+            : "set .ddp.find_unused_parameters = true"));
   }
 }
 
@@ -68,11 +71,10 @@ void refuse_second_engine(const ParameterSet& model) {
                            accumulator->post_hooks().end(),
                            is_averaged)) {
       throw UsageError(str_cat(
-          "[prepare] got a module whose parameter '",
+          "[prepare] The gradient of parameter '",
           model.names[i],
-          "' is averaged over ranks already, expected one that no living "
-          "PreparedModel or Accelerator has prepared; prepare it once, by one "
-          "Accelerator, and use what that gave"));
+          "' is already synchronised by another prepared model. Prepare a "
+          "module once, with one Accelerator, and use the result"));
     }
   }
 }

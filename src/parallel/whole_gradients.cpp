@@ -30,7 +30,7 @@ WholeGradients::WholeGradients(
   follow_frozen();
   const at::NoGradGuard no_grad;
   broadcast_tensors(
-      group_, "broadcast of whole parameters", parameters_.parameters, 0);
+      group_, "broadcast of unsharded parameters", parameters_.parameters, 0);
 }
 
 void WholeGradients::follow_frozen() {
@@ -58,13 +58,13 @@ void WholeGradients::after_backward(bool syncs) {
     }
     if (gradient.layout() != at::kStrided) {
       throw UsageError(str_cat(
-          "[backward] the gradient of '",
+          "[backward] The gradient of '",
           parameters_.names[i],
-          "' is sparse, expected a dense one with .shard"));
+          "' is sparse, which sharding does not support"));
     }
     gradients.push_back(gradient);
   }
-  announce(group_, "reduction of whole parameters with " + members);
+  announce(group_, "reduction of unsharded parameters with " + members);
   for (const auto& gradient : gradients) {
     works.push_back(group_.start_all_reduce(gradient, ReduceOp::kMean));
   }

@@ -265,11 +265,11 @@ TEST(Compression, RefusesOptionsThatCannotBe) {
          .process_group = group});
     EXPECT_THAT(
         [&] { eager.prepare(ReferenceNet()); },
-        ThrowsMessage<UsageError>(HasSubstr("start_powerSGD_iter 1")));
+        ThrowsMessage<UsageError>(HasSubstr("start_powerSGD_iter is 1")));
     Accelerator empty({.ddp = power_sgd(0), .process_group = group});
     EXPECT_THAT(
         [&] { empty.prepare(ReferenceNet()); },
-        ThrowsMessage<UsageError>(HasSubstr("matrix_approximation_rank 0")));
+        ThrowsMessage<UsageError>(HasSubstr("matrix_approximation_rank is 0")));
   });
 }
 

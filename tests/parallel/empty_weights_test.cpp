@@ -174,7 +174,7 @@ TEST(EmptyWeights, OfFilesThatAreNotTheSameAreRefusedOnAllRanks) {
     EXPECT_THAT(
         [&] { accelerator.prepare(tower); },
         ThrowsMessage<MismatchError>(
-            HasSubstr("all ranks must see the same files")));
+            HasSubstr("all ranks see the same files")));
   });
 }
 

@@ -186,7 +186,7 @@ TEST(OwnEngine, RefusesAnOptimizerThatHasStateForTheWholeTensor) {
     EXPECT_THAT(
         [&] { accelerator.prepare(net, adamw); },
         ThrowsMessage<UsageError>(
-            HasSubstr("has state for 'norm.weight' already")));
+            HasSubstr("already has state for 'norm.weight'")));
   });
 }
 
@@ -199,7 +199,7 @@ TEST(OwnEngine, CannotBeJoinedAndSaysSo) {
     EXPECT_THAT(
         [&] { const auto join = accelerator.join_uneven_inputs(model); },
         ThrowsMessage<UsageError>(
-            HasSubstr("[join_uneven_inputs] got model 0")));
+            HasSubstr("[join_uneven_inputs] The strategy of model 0")));
   });
 }
 
@@ -236,7 +236,7 @@ TEST(OwnEngine, MomentsAreSavedAsSlicesOfTheWhole) {
         TensorSlice{torch::zeros({3}), {7, 5}, 1});
     EXPECT_THAT(
         [&] { accelerator.state().load_state_dict(copy); },
-        ThrowsMessage<UsageError>(HasSubstr("holds 3 numbers from 1 on")));
+        ThrowsMessage<UsageError>(HasSubstr("has 3 elements from position 1")));
   });
 }
 
@@ -330,7 +330,8 @@ TEST(MemoryLayout, RefusesUnitsOfTwoTypes) {
         layout.set_units(
             {torch::zeros(2), torch::zeros(2, torch::kDouble)}, {{0, 1}});
       },
-      ThrowsMessage<UsageError>(HasSubstr("expected one dtype and device")));
+      ThrowsMessage<UsageError>(
+          HasSubstr("Use one dtype and device per unit")));
 }
 
 } // namespace

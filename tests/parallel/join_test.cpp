@@ -189,7 +189,7 @@ TEST(JoinUnevenInputs, SaysWhereRanksUseModelsDifferently) {
             kImpatient);
       },
       ThrowsMessage<MismatchError>(
-          HasSubstr("some accumulate gradients and some send them")));
+          HasSubstr("some accumulate gradients and some synchronise them")));
 }
 
 /// Micro-batches of w * x with x = 1 in windows of two; what the end of the
@@ -227,9 +227,8 @@ TEST(JoinUnevenInputs, SaysOnAllRanksWhereOneEndsInTheMiddleOfAWindow) {
         const auto said = said_at_the_end(group, {6, 3, 2}, trained);
         EXPECT_THAT(
             said,
-            HasSubstr(
-                "rank 1 ended in the middle of an accumulation window, of "
-                "which it has 1 micro-batch and rank 0 has 0"));
+            HasSubstr("Rank 1 ended in the middle of gradient accumulation, "
+                      "with 1 micro-batch where rank 0 has 0"));
         EXPECT_THAT(said, HasSubstr("multiple of gradient_accumulation_steps"));
         // All ranks, then rank 0 alone twice.
         EXPECT_NEAR(trained, -1 - 2.0 / 3, 1e-6);
@@ -323,10 +322,10 @@ TEST(JoinUnevenInputs, RefusesWhatCannotBeMatched) {
     auto net = plain.prepare(Weight());
     EXPECT_THAT(
         [&] { auto join = plain.join_uneven_inputs(net, net); },
-        ThrowsMessage<UsageError>(HasSubstr("one model twice")));
+        ThrowsMessage<UsageError>(HasSubstr("A model was passed twice")));
     EXPECT_THAT(
         [&] { auto join = plain.join_uneven_inputs(); },
-        ThrowsMessage<UsageError>(HasSubstr("no model")));
+        ThrowsMessage<UsageError>(HasSubstr("No model")));
   });
 }
 
@@ -395,7 +394,7 @@ TEST(JoinUnevenInputs, RefusesAGuardInsideOfAnother) {
   const auto join = accelerator.join_uneven_inputs(net);
   EXPECT_THAT(
       [&] { const auto second = accelerator.join_uneven_inputs(net); },
-      ThrowsMessage<UsageError>(HasSubstr("a second guard")));
+      ThrowsMessage<UsageError>(HasSubstr("cannot be nested")));
 }
 
 } // namespace

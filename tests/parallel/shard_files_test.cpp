@@ -255,7 +255,8 @@ TEST(ShardFiles, OfAPretrainedModelAreWrittenTogetherOrNotAtAll) {
   EXPECT_TRUE(fs::exists(folder.path() / "next" / "config.json"));
   EXPECT_THAT(
       [&] { models[0]->save_pretrained(folder.path() / "late"); },
-      ThrowsMessage<UsageError>(HasSubstr("whose Accelerator is gone")));
+      ThrowsMessage<UsageError>(
+          HasSubstr("their Accelerator no longer exists")));
   EXPECT_FALSE(fs::exists(folder.path() / "late"));
 }
 

@@ -751,8 +751,7 @@ TEST(Sharded, RefusesWhatCannotBeRight) {
     Net model;
     auto adamw = optimizer_of(model);
     auto [net, opt] = accelerator.prepare(model, *adamw);
-    const auto outside =
-        HasSubstr("outside of a forward of the prepared model");
+    const auto outside = HasSubstr("outside the prepared model's forward");
     EXPECT_THAT(
         [&] { model->words->weight.norm(); },
         ThrowsMessage<UsageError>(AllOf(HasSubstr("[shard]"), outside)));
@@ -773,7 +772,7 @@ TEST(Sharded, RefusesWhatCannotBeRight) {
     TempDir folder;
     EXPECT_THAT(
         [&] { torch::save(model, (folder.path() / "x.pt").string()); },
-        ThrowsMessage<c10::Error>(HasSubstr("expected save_model()")));
+        ThrowsMessage<c10::Error>(HasSubstr("save them with save_model()")));
     EXPECT_THAT(
         [&] { LocalSGD(accelerator, net, 2); },
         ThrowsMessage<UsageError>(HasSubstr("[LocalSGD]")));
@@ -783,7 +782,8 @@ TEST(Sharded, RefusesWhatCannotBeRight) {
     accelerator.backward(loss_of(net, group.rank(), 0));
     EXPECT_THAT(
         [&] { torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0); },
-        ThrowsMessage<UsageError>(HasSubstr("clip_grad_norm_, step by")));
+        ThrowsMessage<UsageError>(
+            HasSubstr("clip_grad_norm_() and step with")));
     torch::optim::LBFGS lbfgs(model->parameters());
     EXPECT_THAT(
         [&] { accelerator.prepare(lbfgs); },
@@ -811,8 +811,8 @@ TEST(Sharded, RefusesRawBackwardAndMemoryOfTheUsersInEveryStage) {
           Throws<std::runtime_error>(Property(
               &std::exception::what,
               stage == ShardStage::kParameters
-                  ? HasSubstr("outside of a forward")
-                  : HasSubstr("expected accelerator.backward(loss)"))));
+                  ? HasSubstr("outside the prepared model's forward")
+                  : HasSubstr("Call accelerator.backward(loss)"))));
       // And goes on.
       accelerator.backward(loss_of(net, group.rank(), 0));
       opt.step();
@@ -822,7 +822,7 @@ TEST(Sharded, RefusesRawBackwardAndMemoryOfTheUsersInEveryStage) {
       EXPECT_THAT(
           [&] { loss_of(net, group.rank(), 1); },
           ThrowsMessage<UsageError>(
-              AllOf(HasSubstr("'head'"), HasSubstr("other memory"))));
+              AllOf(HasSubstr("'head'"), HasSubstr("has new memory"))));
     }
   });
 }
@@ -856,16 +856,18 @@ TEST(Sharded, RefusesOptionsAndModelsThatDoNotFit) {
     options.shard.units = {"layers.0", "lairs.1"};
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
-        ThrowsMessage<UsageError>(HasSubstr("got the unit 'lairs.1'")));
+        ThrowsMessage<UsageError>(
+            HasSubstr("The shard unit 'lairs.1' names no module")));
     options.shard = {.stage = ShardStage::kGradients, .ignored = {"lairs"}};
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
-        ThrowsMessage<UsageError>(HasSubstr("got the ignored 'lairs'")));
+        ThrowsMessage<UsageError>(
+            HasSubstr("The ignored module 'lairs' names no module")));
     options.shard = {
         .stage = ShardStage::kGradients, .reduce_dtype = Precision::kFp16};
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
-        ThrowsMessage<UsageError>(HasSubstr("reduce_dtype fp16")));
+        ThrowsMessage<UsageError>(HasSubstr("fp16 as reduce_dtype")));
     options.shard = {.stage = ShardStage::kParameters, .prefetch = 0};
     EXPECT_THAT(
         [&] { Accelerator(options).prepare(Net()); },
@@ -889,7 +891,7 @@ TEST(Sharded, ChecksOptionsOfOneProcessToo) {
         ThrowsMessage<UsageError>(HasSubstr(text)));
   };
   options.shard = {.stage = ShardStage::kParameters, .units = {"lairs.1"}};
-  refusal("got the unit 'lairs.1'");
+  refusal("The shard unit 'lairs.1' names no module");
   options.shard = {.stage = ShardStage::kOptimizer, .min_unit_numbers = -1};
   refusal("min_unit_numbers -1");
   options.shard = {.stage = ShardStage::kParameters, .ignored = {"layers.1"}};

@@ -191,7 +191,7 @@ TEST(SyncBatchNorm, IsTorchsOutsideOfAGroup) {
         sync(torch::ones({2, 3}));
       },
       ThrowsMessage<UsageError>(
-          HasSubstr("shape [2, 3], expected 4 dimensions")));
+          HasSubstr("shape [2, 3]. It must have 4 dimensions")));
 }
 
 } // namespace
