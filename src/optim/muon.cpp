@@ -40,10 +40,10 @@ namespace {
 void check_matrix(const at::Tensor& parameter) {
   if (parameter.dim() != 2) {
     throw UsageError(str_cat(
-        "[Muon] got a parameter of shape ",
+        "[Muon] A parameter has shape ",
         parameter.sizes(),
-        ", expected matrices; give the others to an AdamW (see "
-        "split_groups)"));
+        ", but Muon only trains matrices. Train the other parameters with "
+        "AdamW (see split_groups)"));
   }
 }
 

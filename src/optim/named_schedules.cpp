@@ -101,7 +101,7 @@ Factor polynomial(const SchedulerOptions& options, double default_lr) {
       str_cat(
           "has lr_end = ",
           options.lr_end,
-          ", expected less than the optimizer's rate ",
+          ". It must be less than the optimizer's learning rate ",
           default_lr));
   return with_warmup(options, [options, default_lr](int64_t step) {
     const int64_t total = *options.num_training_steps;
@@ -135,7 +135,7 @@ double least_rate(
   check(
       name,
       options.min_lr.has_value() != options.min_lr_rate.has_value(),
-      "needs one of min_lr and min_lr_rate");
+      "needs either min_lr or min_lr_rate");
   return options.min_lr ? *options.min_lr / default_lr : *options.min_lr_rate;
 }
 
@@ -267,7 +267,10 @@ const std::map<std::string, Named>& factors() {
     known += ", " + other;
   }
   throw UsageError(str_cat(
-      "[get_scheduler] got the name \"", name, "\", expected one of ", known));
+      "[get_scheduler] Unknown schedule \"",
+      name,
+      "\". Expected one of: ",
+      known));
 }
 
 void check_counts(const std::string& name, const SchedulerOptions& options) {
@@ -312,7 +315,7 @@ Schedule named_schedule(
   check(
       name,
       options.num_training_steps || !found->second.needs_training_steps,
-      "needs num_training_steps: the updates of the weights in the whole "
+      "needs num_training_steps, the number of optimizer steps in the whole "
       "training");
   if (found->second.check != nullptr) {
     found->second.check(options);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "observe/hint.h"
+
 namespace accelerate::optim {
 namespace {
 
@@ -113,12 +115,13 @@ std::vector<std::vector<at::Tensor>> with_gradients(
       throw UsageError(str_cat(
           '[',
           optimizer,
-          "] the gradient of parameter ",
+          "] The gradient of parameter ",
           i,
           " of shape ",
           parameter.sizes(),
-          " is sparse, expected a dense one; make its Embedding with "
-          "sparse(false)"));
+          " is sparse, which this optimizer does not support. Create its "
+          "Embedding with ",
+          hint("sparse(false)", "sparse=False")));
     }
     const auto same = std::find_if(
         lists.begin(), lists.end(), [&](const std::vector<at::Tensor>& list) {
@@ -146,11 +149,11 @@ at::Tensor aligned_gradient(const at::Tensor& parameter) {
 at::Tensor zeros_for(const at::Tensor& parameter) {
   if (!parameter.is_non_overlapping_and_dense()) {
     throw UsageError(str_cat(
-        "[step] a parameter of shape ",
+        "[step] A parameter of shape ",
         parameter.sizes(),
-        " and strides ",
+        " with strides ",
         parameter.strides(),
-        " has gaps in memory; make it with .clone()"));
+        " is not contiguous in memory. Create it with .clone()"));
   }
   return at::zeros_like(parameter, parameter.options().requires_grad(false));
 }
@@ -164,11 +167,11 @@ void check_scalars(
     throw UsageError(str_cat(
         "[",
         optimizer,
-        "] got ",
+        "] Got ",
         num_rates,
-        " learning rates on the device, expected one for each of ",
+        " learning rates on the device for ",
         num_groups,
-        " groups"));
+        " parameter groups. Pass one for each group"));
   }
 }
 
@@ -176,17 +179,17 @@ void throw_no_archive(const char* optimizer) {
   throw UsageError(str_cat(
       '[',
       optimizer,
-      "] has no torch archive; save optimizer_state(optimizer, "
-      "named_parameters(*model)) instead"));
+      "] This optimizer cannot be saved as a torch archive. Save "
+      "optimizer_state(optimizer, named_parameters(*model)) instead"));
 }
 
 void throw_foreign_options(const char* optimizer, size_t group) {
   throw UsageError(str_cat(
       '[',
       optimizer,
-      "] group ",
+      "] Parameter group ",
       group,
-      " has the options of another optimizer; add groups with add_group"));
+      " has the options of another optimizer. Add groups with add_group"));
 }
 
 } // namespace accelerate::optim

@@ -44,7 +44,7 @@ void check_betas(const Options& options, bool one_is_allowed = false) {
         Options::kName,
         "betas",
         beta,
-        "numbers from 0 to below 1");
+        "a number from 0 to below 1");
   }
 }
 

@@ -23,10 +23,10 @@ std::shared_ptr<SavableOptimizer> savable_or_throw(
   throw UsageError(str_cat(
       '[',
       where,
-      "] got an optimizer whose state cannot be read by name (LBFGS, or a "
-      "class of your own), expected one of accelerate::optim, or "
-      "torch::optim's Adam, AdamW, SGD, RMSprop or Adagrad; derive your class "
-      "from accelerate::SavableOptimizer too"));
+      "] The state of this optimizer (LBFGS, or your own class) cannot be read "
+      "by name. Use an optimizer of accelerate::optim or torch::optim's Adam, "
+      "AdamW, SGD, RMSprop or Adagrad, or derive your class from "
+      "accelerate::SavableOptimizer"));
 }
 
 /// The names of each group's parameters, in the group's order.
@@ -47,14 +47,14 @@ std::vector<std::vector<std::string>> names_of_groups(
         throw UsageError(str_cat(
             '[',
             where,
-            "] parameter ",
+            "] Parameter ",
             list.size(),
             " of group ",
             groups.size() - 1,
             ", of shape ",
             parameter.sizes(),
-            ", has no name in the list; pass the named_parameters of the "
-            "model that it belongs to"));
+            ", is not in the list of names. Pass named_parameters of the model "
+            "that the optimizer trains"));
       }
       list.push_back(*found->second);
     }
@@ -90,20 +90,20 @@ void check_names(
   for (const auto& name : std::set(names.begin(), names.end())) {
     if (saved.erase(name) == 0) {
       refuse(str_cat(
-          "parameter '",
+          "Parameter '",
           name,
           "' of group ",
           group,
-          " is not in the saved group; was it saved for another model?"));
+          " is not in the saved group. Was it saved for another model?"));
     }
   }
   if (!saved.empty()) {
     refuse(str_cat(
-        "the saved group ",
+        "The saved group ",
         group,
         " has a parameter '",
         *saved.begin(),
-        "' that the optimizer's lacks; was it saved for another model?"));
+        "' that the optimizer does not have. Was it saved for another model?"));
   }
 }
 
@@ -124,13 +124,13 @@ void check_none_is_lost(
     if (!option.starts_with("parameters.") && !known.contains(option) &&
         (is_on == nullptr || *is_on)) {
       refuse(str_cat(
-          "the saved group ",
+          "The saved group ",
           group,
           " has an option '",
           option,
           "' that ",
           optimizer.kind(),
-          " lacks; load it into the kind of optimizer that saved it"));
+          " does not have. Load it into the kind of optimizer that saved it"));
     }
   }
 }
@@ -142,19 +142,19 @@ void check_fits(
   const auto& kind = state.get<std::string>("kind");
   if (class_name(kind) != class_name(optimizer.kind())) {
     refuse(str_cat(
-        "got the state of ",
+        "The saved state belongs to ",
         kind,
-        ", expected that of ",
+        ", but the optimizer is ",
         optimizer.kind(),
-        "; load it into the kind of optimizer that saved it"));
+        ". Load it into the kind of optimizer that saved it"));
   }
   if (num_groups(state) != names.size()) {
     refuse(str_cat(
-        "the state has ",
+        "The saved state has ",
         num_groups(state),
-        " groups, the optimizer ",
+        " parameter groups, but the optimizer has ",
         names.size(),
-        "; make the same groups before loading"));
+        ". Create the same groups before loading"));
   }
   for (size_t group = 0; group < names.size(); ++group) {
     const StateDict saved_group = state.part(group_key(group));

@@ -9,6 +9,7 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "observe/hint.h"
 #include "observe/rank_record.h"
 #include "parallel/recorded_part.h"
 #include "parallel/seam_scope.h"
@@ -93,12 +94,11 @@ void OptimizerStep::wire(
     if (engine->slice_begin(parameter) &&
         !optimizer_->why_no_slices().empty()) {
       throw UsageError(str_cat(
-          "[prepare] got an optimizer that ",
+          "[prepare] The optimizer ",
           optimizer_->why_no_slices(),
-          ", of which each rank has a part of '",
+          ", but each rank only has a shard of '",
           name,
-          "' only with this strategy, expected one that looks at each number "
-          "by itself; use AdamW, or leave .shard out"));
+          "'. Use AdamW, or do not shard"));
     }
     if (!trained.is_same(parameter)) {
       replacements.push_back({name, parameter, trained});
@@ -228,15 +228,18 @@ void OptimizerStep::step(StepScalars scalars) {
     scalars.found_inf = overflow_;
   }
   if (!takes_scalars && !scalars.learning_rates.empty()) {
-    throw UsageError(
-        "[step] got learning rates on the device for an optimizer that takes "
-        "numbers of the host, expected accelerate::optim's AdamW, Adam or SGD");
+    throw UsageError(str_cat(
+        "[step] This optimizer does not support learning rates on the device. ",
+        hint(
+            "Use AdamW, Adam or SGD of accelerate::optim",
+            "Use an optimizer with fused=True")));
   }
   if (step_state_->is_captured()) {
     if (!optimizer_->has_all_state()) {
       throw UsageError(
-          "[capture] a parameter has its first gradient in the recorded step, "
-          "whose state would be made at every replay");
+          "[capture] A parameter gets its first gradient in the recorded step, "
+          "so every replay would create its optimizer state again. Use it in "
+          "the steps before");
     }
     scalars.learning_rates = device_rates_;
   }
@@ -270,8 +273,8 @@ bool OptimizerStep::holds_scaled_gradients() {
 bool OptimizerStep::did_step() const {
   if (step_state_->is_captured()) {
     throw UsageError(
-        "[capture] did_step() or a scheduler's step() inside of the captured "
-        "function would be left out of replays; call it after the function");
+        "[capture] did_step() or a scheduler's step() inside the captured "
+        "function would be left out of replays. Call it after the function");
   }
   return is_done_ && !was_skipped() && syncs();
 }
@@ -405,15 +408,15 @@ StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
       throw UsageError(str_cat(
           "[load_state_dict] '",
           entry.key,
-          "' holds ",
+          "' has ",
           slice->values.numel(),
-          " numbers from ",
+          " elements from position ",
           slice->begin,
-          " on, expected ",
+          ", but this rank trains ",
           entry.trained.numel(),
-          " from ",
+          " from position ",
           entry.begin,
-          " on, as this rank trains; load it on as many ranks as saved it"));
+          ". Load it with the number of ranks that saved it"));
     }
     state.set(entry.key, slice->values.view(entry.trained.sizes()));
   });

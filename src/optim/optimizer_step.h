@@ -51,8 +51,7 @@ class ACCELERATE_API OptimizerAdapter {
   /// What keeps its step from being recorded and replayed; empty where nothing
   /// does. From then on, what changes between steps must be on the device.
   virtual std::string prepare_capture() {
-    return "an optimizer takes numbers of the host, expected "
-           "accelerate::optim's AdamW, Adam or SGD";
+    return "the optimizer is not AdamW, Adam or SGD of accelerate::optim";
   }
   /// Of its groups, where a recorded step is to be given them as tensors.
   virtual std::vector<double> learning_rates() { return {}; }

@@ -19,8 +19,8 @@ void set_momentum(SavableOptimizer& optimizer, size_t group, double momentum) {
     }
   }
   throw UsageError(
-      "[OneCycleLR] cycle_momentum needs an optimizer with momentum or betas; "
-      "set cycle_momentum to false");
+      "[OneCycleLR] cycle_momentum needs an optimizer with momentum or betas. "
+      "Set cycle_momentum to false");
 }
 
 } // namespace
@@ -35,8 +35,8 @@ OptimizerToSchedule::OptimizerToSchedule(torch::optim::Optimizer* optimizer)
     : optimizer_(optimizer) {
   if (optimizer == nullptr) {
     throw UsageError(
-        "[Scheduler] got a null optimizer, expected the one whose rates it is "
-        "to set");
+        "[Scheduler] The optimizer is null. Pass the one whose learning rates "
+        "the scheduler sets");
   }
 }
 OptimizerToSchedule::OptimizerToSchedule(PreparedOptimizer optimizer)
@@ -69,11 +69,11 @@ struct Scheduler::State final : Stateful {
     const auto& groups = optimizer.param_groups();
     if (groups.size() != base_lrs.size()) {
       throw UsageError(str_cat(
-          "[Scheduler] the optimizer has ",
+          "[Scheduler] The optimizer has ",
           groups.size(),
-          " groups, but had ",
+          " parameter groups, but had ",
           base_lrs.size(),
-          " when the scheduler was made; add groups before"));
+          " when the scheduler was created. Add groups before that"));
     }
     Rates rates{.groups = {}, .default_lr = optimizer.defaults().get_lr()};
     for (size_t i = 0; i < groups.size(); ++i) {
@@ -92,7 +92,7 @@ struct Scheduler::State final : Stateful {
       if (group.momentum && !momenta) {
         throw UsageError(
             "[OneCycleLR] cycle_momentum needs an optimizer whose options can "
-            "be set by name (see optimizer_state.h); set cycle_momentum to "
+            "be set by name (see optimizer_state.h). Set cycle_momentum to "
             "false");
       }
       if (group.momentum) {
@@ -109,8 +109,8 @@ struct Scheduler::State final : Stateful {
     auto found = registry->find(optimizer);
     if (!found) {
       throw UsageError(
-          "[Scheduler] the scheduler was prepared, its optimizer was not; pass "
-          "the optimizer to prepare as well and keep what comes back");
+          "[Scheduler] The scheduler was prepared, but its optimizer was not. "
+          "Pass the optimizer to prepare() as well, and use the result");
     }
     return found;
   }
@@ -149,8 +149,8 @@ Scheduler::Scheduler(
   }
   if (state_->base_lrs.empty()) {
     throw UsageError(
-        "[Scheduler] the optimizer has no groups of parameters, so there is no "
-        "rate to set; give it parameters before");
+        "[Scheduler] The optimizer has no parameter groups, so there is no "
+        "learning rate to set. Give it parameters first");
   }
   Rates rates = state_->rates();
   state_->rule->start(rates);
@@ -163,9 +163,7 @@ Scheduler::Scheduler(
 void Scheduler::step() {
   if (state_->rule->needs_metric()) {
     throw UsageError(str_cat(
-        "[step] ",
-        state_->rule->name(),
-        " decides by a metric; call step(metric)"));
+        "[step] ", state_->rule->name(), " needs a metric. Call step(metric)"));
   }
   state_->step();
 }
@@ -198,26 +196,26 @@ void Scheduler::State::check_state_dict(const StateDict& state) const {
   const size_t num_groups = base_lrs.size();
   if (kind != (is_named ? rule->name() : rule->torch_class())) {
     throw UsageError(str_cat(
-        "[load_state_dict] got the state of the schedule ",
+        "[load_state_dict] The saved state belongs to the schedule ",
         kind,
-        ", expected ",
+        ", but this one is ",
         rule->name(),
-        "; make the same schedule before loading"));
+        ". Create the same schedule before loading"));
   }
   if (!state.contains("num_steps")) {
     throw UsageError(str_cat(
-        "[load_state_dict] got the state of a ",
+        "[load_state_dict] C++ cannot load the state of Python's ",
         kind,
-        " of Python's, which it alone can read; expected LambdaLR, StepLR, "
-        "MultiStepLR, ExponentialLR or OneCycleLR, or a checkpoint of C++"));
+        ". It loads LambdaLR, StepLR, MultiStepLR, ExponentialLR, OneCycleLR "
+        "and checkpoints saved in C++"));
   }
   if (state.part("base_lr").size() != num_groups) {
     throw UsageError(str_cat(
-        "[load_state_dict] the state has ",
+        "[load_state_dict] The saved state has ",
         state.part("base_lr").size(),
-        " groups, the optimizer ",
+        " parameter groups, but the optimizer has ",
         num_groups,
-        "; make the same groups before loading"));
+        ". Create the same groups before loading"));
   }
 }
 

@@ -12,7 +12,7 @@
 namespace accelerate {
 
 void ScheduleRule::advance(Rates& /*rates*/, double /*metric*/) {
-  throw UsageError(str_cat("[step] ", name(), " takes no metric; call step()"));
+  throw UsageError(str_cat("[step] ", name(), " takes no metric. Call step()"));
 }
 
 void CountingRule::set_all(Rates& rates) {
@@ -43,11 +43,11 @@ void LambdaRule::start(Rates& rates) {
       factors_.size() == 1 || factors_.size() == rates.groups.size(),
       name_,
       str_cat(
-          "got ",
+          "Got ",
           factors_.size(),
-          " factors, expected one for each of the ",
+          " factors for ",
           rates.groups.size(),
-          " groups"));
+          " parameter groups. Pass one factor for each group"));
   CountingRule::start(rates);
 }
 double LambdaRule::rate(int64_t step, size_t group, const GroupRate& now) {
@@ -118,11 +118,11 @@ class OneCycleRule final : public CountingRule {
             options_.max_lr.size() == rates.groups.size(),
         name(),
         str_cat(
-            "got ",
+            "Got ",
             options_.max_lr.size(),
-            " values of max_lr, expected one for each of the ",
+            " values of max_lr for ",
             rates.groups.size(),
-            " groups"));
+            " parameter groups. Pass one value, or one for each group"));
     CountingRule::start(rates);
   }
   void restore_momentum(Rates& rates) const override {
@@ -139,11 +139,11 @@ class OneCycleRule final : public CountingRule {
         step_ <= options_.total_steps,
         name(),
         str_cat(
-            "got step ",
+            "Step ",
             step_,
-            ", expected at most total_steps = ",
+            " is past total_steps = ",
             options_.total_steps,
-            "; count the steps of all epochs"));
+            ". Set total_steps to the number of steps in all epochs"));
     CountingRule::set_all(rates);
     restore_momentum(rates);
   }
@@ -312,7 +312,7 @@ class SequentialRule final : public CombinedRule {
 
 void check_parts(const char* name, const std::vector<Schedule>& schedules) {
   check_schedule(
-      !schedules.empty(), name, "got no schedules, expected one or more");
+      !schedules.empty(), name, "No schedules were passed. Pass at least one");
   for (const auto& schedule : schedules) {
     const auto rule = schedule.make_rule();
     check_schedule(
@@ -320,7 +320,8 @@ void check_parts(const char* name, const std::vector<Schedule>& schedules) {
         name,
         str_cat(
             rule->name(),
-            " decides by a metric and cannot be combined; step it on its own"));
+            " needs a metric and cannot be combined with others. Step it "
+            "separately"));
   }
 }
 
@@ -335,7 +336,7 @@ Schedule::Schedule(const LambdaLR& schedule) {
   check_schedule(
       static_cast<bool>(schedule.factor) != !schedule.factors.empty(),
       "LambdaLR",
-      "give either factor or factors");
+      "Set either factor or factors");
   LambdaRule::Factors factors = schedule.factors;
   if (schedule.factor) {
     factors = {schedule.factor};
@@ -356,7 +357,7 @@ Schedule::Schedule(const MultiStepLR& schedule)
   check_schedule(
       !schedule.milestones.empty(),
       "MultiStepLR",
-      "got no milestones, expected one or more");
+      "milestones is empty. Pass at least one");
 }
 Schedule::Schedule(const ExponentialLR& schedule)
     : make_(maker<ExponentialRule>(schedule)) {
@@ -396,11 +397,12 @@ Schedule::Schedule(const SequentialLR& schedule)
               schedule.milestones.begin(), schedule.milestones.end()),
       "SequentialLR",
       str_cat(
-          "got ",
+          "Got ",
           schedule.milestones.size(),
-          " milestones, expected ",
-          schedule.schedules.size() - 1,
-          " in rising order: one fewer than schedules"));
+          " milestones for ",
+          schedule.schedules.size(),
+          " schedules. Pass one milestone fewer than schedules, in rising "
+          "order"));
 }
 
 } // namespace accelerate

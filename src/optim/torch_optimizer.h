@@ -39,7 +39,7 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
     return dynamic_cast<const optim::Muon*>(&optimizer_) != nullptr ||
                    dynamic_cast<const optim::Adafactor*>(&optimizer_) != nullptr
-               ? "looks at whole matrices (Muon, Adafactor)"
+               ? "needs whole matrices (Muon, Adafactor)"
                : std::string();
   }
   bool takes_scalars() const override {
@@ -114,8 +114,9 @@ class TorchOptimizer final : public OptimizerAdapter {
           });
         })) {
       throw UsageError(
-          "[step] no parameter of the optimizer has a gradient; call "
-          "accelerator.backward(loss) first, with a loss of these parameters");
+          "[step] No parameter of the optimizer has a gradient. Call "
+          "accelerator.backward(loss) first, with a loss that depends on these "
+          "parameters");
     }
   }
 
@@ -169,11 +170,11 @@ inline StateDict TorchOptimizer::new_state(
   }
   if (!is_new) {
     throw UsageError(str_cat(
-        "[prepare] the optimizer has state for '",
+        "[prepare] The optimizer already has state for '",
         replacement.name,
-        "' already, and this strategy trains another tensor in its place; "
-        "prepare model and optimizer before the first step, and load state "
-        "after prepare"));
+        "', but this strategy trains another tensor in its place. Prepare the "
+        "model and the optimizer before the first step, and load state after "
+        "prepare()"));
   }
   return state;
 }

@@ -193,22 +193,26 @@ TEST(OptimizerState, ReportsWhatDoesNotFit) {
   optim::SGD sgd(net.parameters());
   EXPECT_THAT(
       loading(sgd, names),
-      throws("got the state of AdamW, expected that of SGD"));
+      throws("The saved state belongs to AdamW, but the optimizer is SGD"));
   optim::AdamW grouped(optim::no_decay_groups(net));
-  EXPECT_THAT(loading(grouped, names), throws("has 1 groups, the optimizer 2"));
+  EXPECT_THAT(
+      loading(grouped, names),
+      throws("has 1 parameter groups, but the optimizer has 2"));
   auto renamed = names;
   renamed[0].first = "other";
   EXPECT_THAT(
       loading(optimizer, renamed),
-      throws("parameter 'other' of group 0 is not in the saved group"));
+      throws("Parameter 'other' of group 0 is not in the saved group"));
   optim::AdamW fewer(net.matrices());
   EXPECT_THAT(
       loading(fewer, names),
       throws(
-          "the saved group 0 has a parameter", "that the optimizer's lacks"));
+          "The saved group 0 has a parameter",
+          "that the optimizer does not have"));
   EXPECT_THAT(
       loading(optimizer, {}),
-      throws("parameter 0 of group 0, of shape", "has no name in the list"));
+      throws(
+          "Parameter 0 of group 0, of shape", "is not in the list of names"));
   NetImpl wide(5);
   optim::AdamW wider(wide.parameters());
   EXPECT_THAT(

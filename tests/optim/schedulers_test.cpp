@@ -418,7 +418,11 @@ TEST(Scheduler, ReportsBadUseInOneLine) {
   };
   EXPECT_THAT(
       getting("linaer"),
-      throws("got the name \"linaer\"", "greedy", "linear", "cosine_with_min"));
+      throws(
+          "Unknown schedule \"linaer\"",
+          "greedy",
+          "linear",
+          "cosine_with_min"));
   EXPECT_THAT(getting("linear"), throws("\"linear\" needs num_training_steps"));
   EXPECT_THAT(
       getting("linear", {.num_warmup_steps = -1, .num_training_steps = 3}),
@@ -427,13 +431,14 @@ TEST(Scheduler, ReportsBadUseInOneLine) {
       getting("inverse_sqrt", {.timescale = 0}), throws("timescale = 0"));
   EXPECT_THAT(
       getting("polynomial", {.num_training_steps = 9, .lr_end = 1}),
-      throws("lr_end = 1, expected less than the optimizer's rate 0.01"));
+      throws("lr_end = 1. It must be less than the optimizer's learning rate "
+             "0.01"));
   EXPECT_THAT(
       getting("polynomial", {.num_warmup_steps = 9, .num_training_steps = 9}),
       throws("more num_training_steps than num_warmup_steps"));
   EXPECT_THAT(
       getting("cosine_with_min_lr", {.num_training_steps = 9}),
-      throws("needs one of min_lr and min_lr_rate"));
+      throws("needs either min_lr or min_lr_rate"));
   EXPECT_THAT(
       getting("warmup_stable_decay", {.num_training_steps = 9}),
       throws("needs num_decay_steps"));
@@ -447,28 +452,30 @@ TEST(Scheduler, ReportsBadUseInOneLine) {
       throws("decay_type 'x', expected 'linear'"));
   torch::optim::Optimizer* none = nullptr;
   EXPECT_THAT(
-      [&] { get_scheduler("constant", none); }, throws("null optimizer"));
+      [&] { get_scheduler("constant", none); }, throws("optimizer is null"));
   optim::SGD empty(std::vector<optim::ParameterGroup>{});
   EXPECT_THAT(
-      [&] { get_scheduler("constant", empty); }, throws("has no groups"));
+      [&] { get_scheduler("constant", empty); },
+      throws("has no parameter groups"));
   Scheduler plateau(optimizer, ReduceLROnPlateau{});
   EXPECT_THAT(
       [&] { plateau.step(); },
-      throws("ReduceLROnPlateau decides by a metric; call step(metric)"));
+      throws("ReduceLROnPlateau needs a metric. Call step(metric)"));
   Scheduler steps(optimizer, StepLR{.step_size = 2});
   EXPECT_THAT(
-      [&] { steps.step(1.0); }, throws("StepLR takes no metric; call step()"));
+      [&] { steps.step(1.0); }, throws("StepLR takes no metric. Call step()"));
   EXPECT_THAT(
       [&] { steps.load_state_dict(plateau.state_dict()); },
-      throws("the schedule ReduceLROnPlateau, expected StepLR"));
+      throws("the schedule ReduceLROnPlateau, but this one is StepLR"));
   optimizer.add_group({.parameters = {torch::zeros({1})}});
-  EXPECT_THAT([&] { steps.step(); }, throws("has 3 groups, but had 2"));
+  EXPECT_THAT(
+      [&] { steps.step(); }, throws("has 3 parameter groups, but had 2"));
   EXPECT_THAT(
       [&] {
         Scheduler(optimizer, StepLR{.step_size = 2})
             .load_state_dict(steps.state_dict());
       },
-      throws("the state has 2 groups, the optimizer 3"));
+      throws("has 2 parameter groups, but the optimizer has 3"));
 }
 
 TEST(Scheduler, ReportsSchedulesThatCannotBe) {
@@ -480,26 +487,27 @@ TEST(Scheduler, ReportsSchedulesThatCannotBe) {
     return [&optimizer, schedule] { Scheduler(optimizer, schedule); };
   };
   EXPECT_THAT(making(StepLR{}), throws("[StepLR] step_size is 0"));
-  EXPECT_THAT(making(MultiStepLR{}), throws("[MultiStepLR] got no milestones"));
+  EXPECT_THAT(
+      making(MultiStepLR{}), throws("[MultiStepLR] milestones is empty"));
   EXPECT_THAT(making(ExponentialLR{}), throws("[ExponentialLR] gamma is 0"));
-  EXPECT_THAT(making(LambdaLR{}), throws("give either factor or factors"));
+  EXPECT_THAT(making(LambdaLR{}), throws("Set either factor or factors"));
   EXPECT_THAT(
       making(LambdaLR{.factors = {hyperbola, hyperbola, hyperbola}}),
-      throws("got 3 factors, expected one for each of the 2 groups"));
+      throws("Got 3 factors for 2 parameter groups"));
   EXPECT_THAT(making(OneCycleLR{}), throws("total_steps is 0"));
   EXPECT_THAT(
-      making(OneCycleLR{.total_steps = 9}), throws("got 0 values of max_lr"));
+      making(OneCycleLR{.total_steps = 9}), throws("Got 0 values of max_lr"));
   EXPECT_THAT(
       making(ReduceLROnPlateau{.mode = "least"}), throws("mode is 'least'"));
   EXPECT_THAT(making(GreedyLR{.factor = 1}), throws("factor is 1"));
-  EXPECT_THAT(making(ChainedScheduler{}), throws("got no schedules"));
+  EXPECT_THAT(making(ChainedScheduler{}), throws("No schedules were passed"));
   EXPECT_THAT(
       making(ChainedScheduler{{ReduceLROnPlateau{}}}),
-      throws("ReduceLROnPlateau decides by a metric and cannot be combined"));
+      throws("ReduceLROnPlateau needs a metric and cannot be combined"));
   EXPECT_THAT(
       making(SequentialLR{
           .schedules = {StepLR{.step_size = 1}}, .milestones = {3}}),
-      throws("got 1 milestones, expected 0"));
+      throws("Got 1 milestones for 1 schedules"));
   auto adafactor = two_groups<optim::Adafactor>();
   const OneCycleLR cycle = {.max_lr = {1}, .total_steps = 2};
   EXPECT_THAT(
@@ -508,7 +516,7 @@ TEST(Scheduler, ReportsSchedulesThatCannotBe) {
   Scheduler scheduler(optimizer, cycle);
   scheduler.step();
   scheduler.step();
-  EXPECT_THAT([&] { scheduler.step(); }, throws("at most total_steps = 2"));
+  EXPECT_THAT([&] { scheduler.step(); }, throws("is past total_steps = 2"));
   Accelerator accelerator({.cpu = true});
   Scheduler lonely(optimizer, StepLR{.step_size = 1});
   auto prepared = accelerator.prepare(lonely);

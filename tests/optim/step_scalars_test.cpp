@@ -142,7 +142,7 @@ TEST(DeviceScalarsOf, ARateForEachGroupIsNeeded) {
       {.learning_rates = {torch::ones({}), torch::ones({})}});
   EXPECT_THAT(
       [&] { optimizer.step(); },
-      ThrowsMessage<UsageError>(HasSubstr("one for each of 1 groups")));
+      ThrowsMessage<UsageError>(HasSubstr("for 1 parameter groups")));
 }
 
 TEST(Zeroing, FillsOrDropsGradients) {
