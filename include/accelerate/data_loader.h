@@ -90,9 +90,9 @@ template <class D, class Collate = detail::DefaultCollate>
 class DataLoader : public AnyDataLoader {
   static_assert(
       detail::Loadable<D>,
-      "DataLoader: this type is no data set: it needs `size_t size() const` "
-      "and `get(int64_t index)`, or `reset(int64_t epoch)` and `next()` where "
-      "it is a stream (see datasets.h)");
+      "DataLoader: this type is not a dataset. It needs `size_t size() const` "
+      "and `get(int64_t index)`, or `reset(int64_t epoch)` and `next()` if it "
+      "is a stream (see datasets.h)");
 
  public:
   using Batch = typename detail::BatchType<D, Collate>::Type;

@@ -17,7 +17,7 @@ BatchDealer::BatchDealer(bool split_batches, bool drop_last, int world_size)
           .shard = {.world_size = world_size}} {
   if (world_size < 1) {
     throw UsageError(str_cat(
-        "[BatchDealer] got world_size ", world_size, ", expected at least 1"));
+        "[BatchDealer] world_size is ", world_size, ", expected at least 1"));
   }
 }
 

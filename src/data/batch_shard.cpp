@@ -23,11 +23,10 @@ void check(const char* where, ShardOptions shard) {
     throw UsageError(str_cat(
         "[",
         where,
-        "] got rank ",
+        "] rank is ",
         shard.rank,
-        " of ",
-        shard.world_size,
-        ", expected 0 to world_size - 1"));
+        ", expected 0 to ",
+        shard.world_size - 1));
   }
 }
 
@@ -41,7 +40,7 @@ detail::Rounds rounds_of(
     throw UsageError(str_cat(
         "[",
         where,
-        "] got batch_size ",
+        "] batch_size is ",
         options.batch_size,
         ", expected at least 1"));
   }
@@ -49,12 +48,12 @@ detail::Rounds rounds_of(
     throw UsageError(str_cat(
         "[",
         where,
-        "] got batch_size ",
+        "] With split_batches, batch_size ",
         options.batch_size,
-        " for ",
+        " must be a multiple of ",
         shard.world_size,
-        " ranks, expected a multiple with split_batches; change the batch size "
-        "or deal out whole batches (split_batches = false)"));
+        ", the number of ranks. Change the batch size, or set split_batches to "
+        "false"));
   }
   return {
       .per_rank = options.split_batches ? options.batch_size / shard.world_size
@@ -70,11 +69,11 @@ void check_done(const char* where, int64_t num_done, int64_t num_units) {
     throw UsageError(str_cat(
         "[",
         where,
-        "] got ",
+        "] The saved state is at position ",
         num_done,
-        " as already done, expected 0 to ",
+        ", but an epoch has ",
         num_units,
-        ", the size of the epoch; the state belongs to another data set"));
+        ". It belongs to another dataset"));
   }
 }
 
@@ -141,14 +140,15 @@ BatchShard::BatchShard(
   check_done("BatchShard", num_done_batches, num_units());
   if (options.split_batches) {
     throw UsageError(
-        "[BatchShard] got split_batches with batches of varying size, expected "
-        "batches of one size to split; deal out whole ones (split_batches = "
-        "false)");
+        "[BatchShard] split_batches does not support batches of varying size. "
+        "Set split_batches to false");
   }
   for (size_t i = 0; i < batches_->size(); ++i) {
     if ((*batches_)[i].empty()) {
       throw UsageError(str_cat(
-          "[BatchShard] batch ", i, " is empty, expected at least one sample"));
+          "[BatchShard] Batch ",
+          i,
+          " is empty. Put at least one sample into it"));
     }
   }
 }
@@ -172,7 +172,7 @@ int64_t BatchShard::size() const {
 BatchShard::Batch BatchShard::batch(int64_t index) const {
   if (index < 0 || index >= size()) {
     throw UsageError(str_cat(
-        "[BatchShard] got batch ", index, ", expected 0 to ", size() - 1));
+        "[BatchShard] batch index is ", index, ", expected 0 to ", size() - 1));
   }
   const int64_t first = rounds_.first(index);
   if (varying_) {
@@ -214,9 +214,7 @@ IterableShard::IterableShard(
     : rounds_(rounds_of("IterableShard", options, shard, num_done)) {
   if (num_done < 0) {
     throw UsageError(str_cat(
-        "[IterableShard] got ",
-        num_done,
-        " elements as already done, expected 0 or more"));
+        "[IterableShard] num_done is ", num_done, ", expected 0 or more"));
   }
 }
 

@@ -29,7 +29,7 @@ std::string current_message() {
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
-    return "something that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 
@@ -39,20 +39,20 @@ ElementStream::~ElementStream() = default;
 BatchSource::~BatchSource() = default;
 
 Any BatchSource::read(std::span<const int64_t> /*indices*/, SampleSeed) const {
-  throw UsageError("[DataLoader] an iterable source has no samples by index");
+  throw UsageError("[DataLoader] An iterable source cannot be read by index");
 }
 
 std::unique_ptr<ElementStream> BatchSource::open(
     int64_t /*epoch*/,
     int64_t /*index*/,
     int64_t /*count*/) const {
-  throw UsageError("[DataLoader] a map data set is not read as a stream");
+  throw UsageError("[DataLoader] A map dataset cannot be read as a stream");
 }
 
 Any BatchSource::collate(
     const std::vector<Any>& /*elements*/,
     std::span<const int64_t> /*positions*/) const {
-  throw UsageError("[DataLoader] a map data set collates what it reads");
+  throw UsageError("[DataLoader] A map dataset collates what it reads");
 }
 
 void throw_data_error(const char* doing, std::span<const int64_t> samples) {
@@ -62,28 +62,28 @@ void throw_data_error(const char* doing, std::span<const int64_t> samples) {
 
 void throw_not_portable() {
   throw UsageError(
-      "[DataLoader] dispatch_batches cannot send batches of this type, "
-      "expected tensors, numbers, strings, containers of them or a struct that "
-      "lists its members in tensor_fields; return such a type from the collate "
-      "function, or let every rank read (dispatch_batches = false)");
+      "[DataLoader] dispatch_batches does not support batches of this type. "
+      "Return tensors, numbers, strings, containers of them or a struct with "
+      "tensor_fields from the collate function, or set dispatch_batches to "
+      "false");
 }
 
 void throw_not_copyable() {
   throw UsageError(
-      "[DataLoader] a batch that cannot be copied cannot be repeated to fill "
-      "up; set even_batches = false or drop_last = true");
+      "[DataLoader] even_batches needs batches that can be copied. Set "
+      "even_batches to false or drop_last to true");
 }
 
 void throw_no_shards() {
   throw UsageError(
-      "[DataLoader] IterableSharding::kSource needs a source with "
-      "shard(index, count); add it, or use IterableSharding::kElement");
+      "[DataLoader] IterableSharding::kSource needs a source with shard(index, "
+      "count). Add that function, or use IterableSharding::kElement");
 }
 
 void throw_not_shared() {
   throw UsageError(
-      "[DataLoader] an iterable source that cannot be copied is read by one "
-      "worker and one loop at a time; end the other loop first, or make the "
+      "[DataLoader] An iterable source that cannot be copied supports one "
+      "worker and one loop at a time. End the other loop first, or make the "
       "source copyable");
 }
 

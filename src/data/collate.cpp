@@ -14,7 +14,7 @@ namespace {
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
   throw UsageError(str_cat(
-      "[collate] ", path.empty() ? "" : str_cat("field '", path, "': "), what));
+      "[collate] ", path.empty() ? "" : str_cat("Field '", path, "': "), what));
 }
 
 bool is_plain(const at::Tensor& tensor) {
@@ -27,11 +27,11 @@ void check_kind(const std::vector<at::Tensor>& parts, const std::string& path) {
       fail(
           path,
           str_cat(
-              "sample ",
+              "Sample ",
               parts[i].defined() ? 0 : i,
-              " has an undefined tensor, sample ",
+              " has an undefined tensor, but sample ",
               parts[i].defined() ? i : 0,
-              " a defined one; define all or none"));
+              " a defined one. Define all or none"));
     }
     if (parts[i].defined() &&
         (parts[i].scalar_type() != parts[0].scalar_type() ||
@@ -39,17 +39,16 @@ void check_kind(const std::vector<at::Tensor>& parts, const std::string& path) {
       fail(
           path,
           str_cat(
-              "sample ",
+              "Sample ",
               i,
               " is ",
               parts[i].scalar_type(),
               " on ",
               parts[i].device(),
-              ", expected ",
+              ", but sample 0 is ",
               parts[0].scalar_type(),
               " on ",
-              parts[0].device(),
-              " as sample 0"));
+              parts[0].device()));
     }
   }
 }
@@ -75,16 +74,14 @@ void check_shapes(
     fail(
         path,
         str_cat(
-            "sample ",
+            "Sample ",
             i,
             " has shape ",
             parts[i].sizes(),
-            ", sample 0 has ",
+            ", but sample 0 has ",
             parts[0].sizes(),
-            first_dim == 0 ? ", expected equal shapes"
-                           : ", expected equal shapes but for the first "
-                             "dimension",
-            padding_helps ? "; pad them with PaddingCollator" : ""));
+            first_dim == 0 ? "" : ". Only the first dimension may differ",
+            padding_helps ? ". Pad them with PaddingCollator" : ""));
   }
 }
 
@@ -119,13 +116,13 @@ int64_t padded_length(
     fail(
         path,
         str_cat(
-            "sample ",
+            "Sample ",
             longest - parts.begin(),
             " has length ",
             longest->size(0),
-            ", expected at most ",
+            ", but samples are padded to length ",
             *padding.length,
-            ", the length to pad to; cut the sample or raise the length"));
+            ". Truncate the sample or raise the length"));
   }
   return *padding.length;
 }
@@ -220,19 +217,20 @@ void throw_uneven(
     const std::string& expected) {
   fail(
       path,
-      str_cat("sample ", sample, " has ", got, ", sample 0 has ", expected));
+      str_cat(
+          "Sample ", sample, " has ", got, ", but sample 0 has ", expected));
 }
 
 void throw_too_large(uint64_t value) {
   throw UsageError(str_cat(
-      "[collate] got ",
+      "[collate] The integer ",
       value,
-      ", expected a whole number that fits into int64; use a smaller type"));
+      " does not fit into int64. Use a smaller type"));
 }
 
 void check_samples(size_t num_samples) {
   if (num_samples == 0) {
-    throw UsageError("[collate] got no sample, expected at least one");
+    throw UsageError("[collate] The batch is empty. Pass at least one sample");
   }
 }
 
@@ -246,11 +244,11 @@ PaddingCollator::PaddingCollator(PaddingOptions options)
     : options_(std::move(options)) {
   if (options_.multiple_of < 1 || options_.length.value_or(1) < 1) {
     throw UsageError(str_cat(
-        "[PaddingCollator] got multiple_of ",
+        "[PaddingCollator] multiple_of is ",
         options_.multiple_of,
-        " and length ",
+        " and length is ",
         options_.length.value_or(1),
-        ", expected at least 1 of each"));
+        ". Both must be at least 1"));
   }
 }
 

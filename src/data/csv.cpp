@@ -45,10 +45,10 @@ class CsvReader {
     fields_.resize(count);
     if (at_ < text_.size() && !skip_line_end()) {
       fail(str_cat(
-          "got '",
+          "'",
           text_[at_],
-          "' behind a field in quotes, expected a separator or the end of the "
-          "line; double a quote that belongs to the field"));
+          "' follows a quoted field. Put a separator or the end of the line "
+          "there, or double a quote that belongs to the field"));
     }
     return fields_;
   }
@@ -63,8 +63,8 @@ class CsvReader {
     while (at_ < text_.size() && text_[at_] != separator_ && !at_line_end()) {
       if (text_[at_] == '"') {
         fail(
-            "got a quote within a field that does not begin with one, expected "
-            "the whole field in quotes");
+            "A quote is inside a field that does not begin with one. Quote the "
+            "whole field");
       }
       ++at_;
     }
@@ -76,9 +76,7 @@ class CsvReader {
       const size_t quote = text_.find('"', at_);
       if (quote == std::string_view::npos) {
         line_ = first_line_;
-        fail(
-            "got a record that begins here with a quote that never ends, "
-            "expected a closing quote");
+        fail("The quote that begins in this record is never closed");
       }
       const auto part = text_.substr(at_, quote - at_);
       line_ += static_cast<size_t>(std::count(part.begin(), part.end(), '\n'));
@@ -133,7 +131,7 @@ class CsvRows final : public TextDataset::Impl {
     CsvReader reader(file, options_.separator);
     bool at_header = options_.has_header;
     if (at_header && !reader.find_record()) {
-      file.fail(1, "the file is empty, expected a row with column names");
+      file.fail(1, "The file is empty. Its first row must have column names");
     }
     while (reader.find_record()) {
       const Place place{&file, reader.offset(), reader.line()};
@@ -152,11 +150,10 @@ class CsvRows final : public TextDataset::Impl {
         file.fail(
             place.line,
             str_cat(
-                "got ",
+                "This row has ",
                 fields.size(),
-                " fields, expected ",
-                columns.size(),
-                " as in the first row"));
+                " fields, but the first row has ",
+                columns.size()));
       }
       rows.push_back(place);
     }
@@ -176,13 +173,13 @@ class CsvRows final : public TextDataset::Impl {
   void read_header(const Place& place, const std::vector<std::string>& names) {
     if (files.size() > 1 && names != columns) {
       place.file->fail(
-          place.line, "the column names are not those of the first file");
+          place.line, "The column names differ from those of the first file");
     }
     columns = names;
     for (auto name = names.begin(); name != names.end(); ++name) {
       if (std::find(names.begin(), name, *name) != name) {
         place.file->fail(
-            place.line, str_cat("two columns are named '", *name, "'"));
+            place.line, str_cat("Two columns are named '", *name, "'"));
       }
     }
   }
@@ -199,12 +196,12 @@ TextDataset read_csv(
   if (files.empty() || separator == '"' || separator == '\n' ||
       separator == '\r') {
     throw UsageError(str_cat(
-        "[read_csv] got ",
+        "[read_csv] Got ",
         files.size(),
-        " files and the separator ",
+        " files and the separator with code ",
         static_cast<int>(separator),
-        " (as a number), expected at least one file and a separator that is no "
-        "quote and no line end"));
+        ". Pass at least one file, and a separator that is not a quote or a "
+        "line end"));
   }
   auto rows = std::make_shared<CsvRows>(options);
   for (const auto& file : files) {

@@ -32,31 +32,31 @@ constexpr int64_t kMostBatchSize = int64_t{1} << 40;
 void check(const DataLoaderOptions& options, bool is_stream) {
   require(
       options.batch_size >= 1 && options.batch_size <= kMostBatchSize,
-      str_cat("got batch_size ", options.batch_size, ", expected 1 to 2^40"));
+      str_cat("batch_size is ", options.batch_size, ", expected 1 to 2^40"));
   require(
       options.num_workers >= 0,
-      str_cat("got num_workers ", options.num_workers, ", expected 0 or more"));
+      str_cat("num_workers is ", options.num_workers, ", expected 0 or more"));
   require(
       options.prefetch_factor >= 1,
       str_cat(
-          "got prefetch_factor ",
+          "prefetch_factor is ",
           options.prefetch_factor,
           ", expected at least 1"));
   require(
       !(options.sampler && options.batch_sampler),
-      "got a sampler and a batch_sampler, expected one of them");
+      "sampler and batch_sampler are both set. Set only one");
   const bool has_sampler = options.sampler || options.batch_sampler;
   require(
       !(has_sampler && options.shuffle),
-      "got a sampler and shuffle, expected one of them: use a RandomSampler");
+      "sampler and shuffle are both set. Use a RandomSampler to shuffle");
   require(
       !(options.batch_sampler && options.split_batches),
-      "got a batch_sampler and split_batches, expected one of them: batches of "
-      "varying size are dealt out whole");
+      "split_batches does not work with a batch_sampler, whose batches vary in "
+      "size. Leave split_batches off");
   require(
       !(is_stream && (has_sampler || options.shuffle)),
-      "got an iterable source and shuffle or a sampler, expected a data set "
-      "with samples by index; shuffle inside of the source");
+      "An iterable source does not support shuffle or a sampler. Shuffle "
+      "inside the source");
 }
 
 } // namespace
@@ -242,12 +242,12 @@ AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
       !state.options.split_batches ||
           state.options.batch_size % world_size == 0,
       str_cat(
-          "got batch_size ",
+          "With split_batches, batch_size ",
           state.options.batch_size,
-          " for ",
+          " must be a multiple of ",
           world_size,
-          " ranks, expected a multiple with split_batches; change the batch "
-          "size or deal out whole batches (split_batches = false)"));
+          ", the number of ranks. Change the batch size, or set split_batches "
+          "to false"));
   const auto all =
       place.group
           .all_gather(at::tensor(
@@ -260,15 +260,14 @@ AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
   for (int rank = 0; rank < place.group.world_size(); ++rank) {
     if (!state.options.dispatch_batches && words[2 * rank + 1] != words[1]) {
       throw MismatchError(str_cat(
-          "[DataLoader] rank ",
-          rank,
-          " has a data set of ",
+          "[DataLoader] The dataset has ",
           words[2 * rank + 1],
-          " samples, rank 0 of ",
+          " samples on rank ",
+          rank,
+          " but ",
           words[1],
-          ", expected the same on all ranks, which take their shares of it; "
-          "let rank 0 read alone (dispatch_batches = true) or give all the "
-          "same data"));
+          " on rank 0. Use the same data on all ranks, or let rank 0 read for "
+          "all (dispatch_batches = true)"));
     }
   }
   state.place = std::move(place);
@@ -281,7 +280,7 @@ AnyDataLoader AnyDataLoader::placed(detail::LoaderPlace place) const {
 AnyDataLoader AnyDataLoader::skipping(int64_t num_batches) const {
   require(
       num_batches >= 0,
-      str_cat("got ", num_batches, " batches to skip, expected 0 or more"));
+      str_cat("num_batches to skip is ", num_batches, ", expected 0 or more"));
   AnyDataLoader loader = *this;
   loader.num_skipped_ += num_batches;
   return loader;
@@ -354,8 +353,8 @@ int64_t AnyDataLoader::size() const {
   const auto num_units = state.num_units(state.next_epoch);
   require(
       num_units.has_value(),
-      "the number of batches of an iterable source is not known before its end "
-      "is reached; count them in the loop");
+      "The number of batches of an iterable source is not known in advance. "
+      "Count them in the loop");
   const auto options = state.plan(0, 0).batch_options();
   const detail::Rounds rounds{
       .per_rank = state.units_per_round() / state.place.shard.world_size,
@@ -368,16 +367,16 @@ int64_t AnyDataLoader::size() const {
 int64_t AnyDataLoader::num_samples() const {
   require(
       !state_->is_stream(),
-      "the number of samples of an iterable source is not known before its end "
-      "is reached; count them in the loop");
+      "The number of samples of an iterable source is not known in advance. "
+      "Count them in the loop");
   return state_->num_samples;
 }
 
 int64_t AnyDataLoader::total_batch_size() const {
   require(
       !state_->options.batch_sampler,
-      "a batch_sampler gives batches of varying size; there is no one total "
-      "batch size");
+      "total_batch_size is not defined with a batch_sampler, whose batches "
+      "vary in size");
   return state_->plan(0, 0).per_rank() * state_->place.shard.world_size;
 }
 
@@ -455,20 +454,20 @@ void AnyDataLoader::State::check_state_dict(const StateDict& dict) const {
     require(
         got == expected,
         str_cat(
-            "got a state with ",
+            "The saved state has ",
             name,
             " = ",
             got,
-            ", expected ",
+            ", but this loader has ",
             expected,
-            " as this loader has; load it into a loader over the same data"));
+            ". Load it into a loader over the same data"));
   }
   const bool has_seed = dict.contains("seed");
   require(
       has_seed || !options.shuffle || dict.get<int64_t>("num_done") == 0,
-      "got a place in an epoch whose order was drawn by a generator of "
-      "Python's, expected one that a seed decides; save between epochs, or "
-      "shuffle there with use_seedable_sampler=True");
+      "The saved position is inside an epoch that was shuffled by a Python "
+      "generator, so C++ cannot repeat its order. Save between epochs, or "
+      "shuffle in Python with use_seedable_sampler=True");
 }
 
 void AnyDataLoader::State::load_state_dict(const StateDict& dict) {

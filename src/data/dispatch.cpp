@@ -51,7 +51,7 @@ class RootStream final : public BatchStream {
     } catch (...) {
       error_ = std::current_exception();
       sender_.fail(str_cat(
-          "[DataLoader] rank 0, which reads for all ranks, failed: ",
+          "[DataLoader] Rank 0 failed to read a batch for all ranks: ",
           message_of(error_)));
       return;
     }

@@ -74,11 +74,11 @@ bool DispatchSender::wants_turn() const {
 void DispatchSender::give(std::vector<DispatchedBatch> turn) {
   if (turn.size() != world_size_) {
     throw UsageError(str_cat(
-        "[DispatchSender] got ",
+        "[DispatchSender] Got ",
         turn.size(),
-        " batches, expected one for each of ",
+        " batches for ",
         world_size_,
-        " ranks"));
+        " ranks. Pass one for each rank"));
   }
   push({.batches = std::move(turn), .error = {}, .is_expected = {}});
 }
@@ -106,8 +106,8 @@ void DispatchSender::push(Turn turn) {
 std::optional<BatchFacts> DispatchSender::next() {
   if (wants_turn()) {
     throw UsageError(
-        "[DispatchSender] next() was called while a turn is wanted, expected "
-        "give(), fail() or end() before");
+        "[DispatchSender] next() was called too early. Call give(), fail() or "
+        "end() first");
   }
   if (turns_.empty()) {
     return std::nullopt;

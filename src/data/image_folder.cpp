@@ -38,9 +38,9 @@ std::vector<std::filesystem::directory_entry> sorted_entries(
   }
   if (error) {
     throw SystemError(str_cat(
-        "[ImageFolder] the folder '",
+        "[ImageFolder] Cannot read the folder '",
         folder.string(),
-        "' cannot be read: ",
+        "': ",
         error.message()));
   }
   std::sort(found.begin(), found.end());
@@ -82,17 +82,18 @@ at::Tensor reserve_pixels(
     throw DataError(str_cat(
         "[read_image] '",
         file,
-        "' says that it has ",
+        "' has ",
         height,
         " x ",
         width,
-        " pixels, expected at most 2^28; cut or resize it before training"));
+        " pixels, more than the limit of 2^28. Crop or resize it before "
+        "training"));
   }
   return at::empty({height, width, num_channels}, at::kByte);
 }
 
 at::Tensor read_image(const std::filesystem::path& file) {
-  const MappedFile content(file, "read_image", "picture");
+  const MappedFile content(file, "read_image", "image");
   const auto bytes = content.bytes();
   at::Tensor pixels;
   if (begins_with(bytes, "\xFF\xD8\xFF")) {
@@ -101,9 +102,7 @@ at::Tensor read_image(const std::filesystem::path& file) {
     pixels = decode_png(bytes, file.string());
   } else {
     throw DataError(str_cat(
-        "[read_image] '",
-        file.string(),
-        "' does not begin as a JPEG or PNG file, expected one of them"));
+        "[read_image] '", file.string(), "' is not a JPEG or PNG file"));
   }
   return pixels.permute({2, 0, 1}).contiguous();
 }
@@ -126,10 +125,10 @@ ImageFolder::ImageFolder(
     std::sort(files.begin(), files.end());
     if (files.empty()) {
       throw DataError(str_cat(
-          "[ImageFolder] the class '",
+          "[ImageFolder] The class folder '",
           path.string(),
-          "' has no file that ends in .jpg, .jpeg or .png; remove the folder, "
-          "or convert its pictures"));
+          "' has no .jpg, .jpeg or .png file. Remove the folder, or convert "
+          "its images"));
     }
     for (const auto& file : files) {
       files_.emplace_back(file, index);
@@ -139,7 +138,7 @@ ImageFolder::ImageFolder(
     throw DataError(str_cat(
         "[ImageFolder] '",
         folder.string(),
-        "' has no folders, expected one for each class"));
+        "' has no subfolders. Create one for each class"));
   }
 }
 

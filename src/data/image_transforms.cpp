@@ -25,7 +25,7 @@ int64_t draw_below(int64_t limit, at::Generator& generator) {
 void check_positive(const char* where, int64_t size) {
   if (size < 1) {
     throw UsageError(
-        str_cat("[", where, "] got size ", size, ", expected at least 1"));
+        str_cat("[", where, "] size is ", size, ", expected at least 1"));
   }
 }
 
@@ -94,21 +94,21 @@ ImageTransform center_crop(int64_t size) {
 ImageTransform random_crop(int64_t size, int64_t padding) {
   check_positive("random_crop", size);
   if (padding < 0) {
-    throw UsageError(str_cat(
-        "[random_crop] got padding ", padding, ", expected at least 0"));
+    throw UsageError(
+        str_cat("[random_crop] padding is ", padding, ", expected at least 0"));
   }
   return [size, padding](const at::Tensor& image, at::Generator& generator) {
     const auto framed =
         at::constant_pad_nd(image, {padding, padding, padding, padding});
     if (framed.size(1) < size || framed.size(2) < size) {
       throw UsageError(str_cat(
-          "[random_crop] got a picture of ",
+          "[random_crop] The image has ",
           image.size(1),
           " x ",
           image.size(2),
-          " pixels, expected at least ",
+          " pixels, but the crop needs ",
           size,
-          " in both directions; resize first, or pad"));
+          " in both directions. Resize or pad it first"));
     }
     const int64_t top = draw_below(framed.size(1) - size + 1, generator);
     const int64_t left = draw_below(framed.size(2) - size + 1, generator);
@@ -120,9 +120,9 @@ ImageTransform random_resized_crop(int64_t size, double min_scale) {
   check_positive("random_resized_crop", size);
   if (!(min_scale > 0 && min_scale <= 1)) {
     throw UsageError(str_cat(
-        "[random_resized_crop] got min_scale ",
+        "[random_resized_crop] min_scale is ",
         min_scale,
-        ", expected more than 0 and at most 1"));
+        ". It must be more than 0 and at most 1"));
   }
   return [size, min_scale](const at::Tensor& image, at::Generator& generator) {
     const auto height = static_cast<double>(image.size(1));
@@ -163,9 +163,9 @@ ImageTransform random_resized_crop(int64_t size, double min_scale) {
 ImageTransform random_horizontal_flip(double probability) {
   if (!(probability >= 0 && probability <= 1)) {
     throw UsageError(str_cat(
-        "[random_horizontal_flip] got the probability ",
+        "[random_horizontal_flip] probability is ",
         probability,
-        ", expected one from 0 to 1"));
+        ", expected 0 to 1"));
   }
   return [probability](const at::Tensor& image, at::Generator& generator) {
     return draw_between(0, 1, generator) < probability ? image.flip({2})
@@ -184,19 +184,19 @@ ImageTransform normalize(
         return !(number > 0);
       })) {
     throw UsageError(
-        "[normalize] got no mean, or a deviation that is not above 0; expected "
-        "a number of each for every channel, or one for all");
+        "[normalize] A mean is missing, or a deviation is not positive. Pass "
+        "one of each for every channel, or one for all");
   }
   const auto num_numbers =
       static_cast<int64_t>(std::max(mean.size(), deviation.size()));
   if (std::min(mean.size(), deviation.size()) != 1 &&
       mean.size() != deviation.size()) {
     throw UsageError(str_cat(
-        "[normalize] got ",
+        "[normalize] Got ",
         mean.size(),
         " means and ",
         deviation.size(),
-        " deviations, expected as many of each, or one for all"));
+        " deviations. Pass the same number of each, or one for all channels"));
   }
   return
       [shift = as_channels(mean), scale = as_channels(deviation), num_numbers](
@@ -206,11 +206,11 @@ ImageTransform normalize(
                                  : image.to(at::kFloat);
         if (num_numbers != 1 && num_numbers != image.size(0)) {
           throw UsageError(str_cat(
-              "[normalize] got a picture of ",
+              "[normalize] The image has ",
               image.size(0),
-              " channels, expected ",
+              " channels, but there are ",
               num_numbers,
-              ", as there are so many numbers"));
+              " means and deviations"));
         }
         return numbers.sub(shift).div_(scale);
       };

@@ -108,7 +108,7 @@ class RowEvents final : public nlohmann::json_sax<json> {
     is_after_key_ = false;
   }
 
-  static constexpr const char* kNoObject = "the line is no object";
+  static constexpr const char* kNoObject = "The line is not an object";
   std::string key_;
   std::string nested_;
   bool is_after_key_ = false;
@@ -155,8 +155,7 @@ class JsonRows final : public TextDataset::Impl {
     if (!json::sax_parse(line.begin(), line.end(), &events)) {
       place.file->fail(
           place.line,
-          str_cat(
-              shorter(events.problem), ", expected one JSON object per line"));
+          str_cat(shorter(events.problem), ". Write one JSON object per line"));
     }
     return events;
   }
@@ -167,7 +166,7 @@ class JsonRows final : public TextDataset::Impl {
 TextDataset read_json_lines(const std::vector<std::filesystem::path>& files) {
   if (files.empty()) {
     throw UsageError(
-        "[read_json_lines] got no file, expected at least one path");
+        "[read_json_lines] No file was passed. Pass at least one path");
   }
   auto rows = std::make_shared<JsonRows>();
   for (const auto& file : files) {

@@ -30,7 +30,7 @@ std::string message_of(const std::exception_ptr& error) {
   } catch (const std::exception& e) {
     return e.what();
   } catch (...) {
-    return "something that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 
@@ -161,16 +161,16 @@ class AgreedStream final : public BatchStream {
       const auto causes = plan_.place.group.all_gather_bytes(
           ahead_.error ? message_of(ahead_.error) : "");
       error_ = str_cat(
-          "[DataLoader] rank ",
+          "[DataLoader] Rank ",
           failed,
           " failed to read its next batch: ",
           causes[static_cast<size_t>(failed)]);
     } else if (goes_on_ && empty >= 0) {
       error_ = str_cat(
-          "[DataLoader] the part of rank ",
+          "[DataLoader] The shard of rank ",
           empty,
-          " has no sample to fill up with, expected at least one; use fewer "
-          "ranks and workers, or IterableSharding::kElement");
+          " is empty, so even_batches has no sample to repeat. Use fewer ranks "
+          "and workers, or IterableSharding::kElement");
     }
   }
 

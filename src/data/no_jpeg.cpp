@@ -11,8 +11,8 @@ at::Tensor decode_jpeg(
   throw UsageError(str_cat(
       "[read_image] '",
       file,
-      "' is a JPEG file and this build has no reader for it; install "
-      "libjpeg-dev and build again"));
+      "' is a JPEG file, which this build cannot read. Install libjpeg-dev and "
+      "build again"));
 }
 
 } // namespace accelerate

@@ -11,14 +11,14 @@ at::Tensor decode_png(
   throw UsageError(str_cat(
       "[read_image] '",
       file,
-      "' is a PNG file and this build has no reader for it; install "
-      "libpng-dev and build again"));
+      "' is a PNG file, which this build cannot read. Install libpng-dev and "
+      "build again"));
 }
 
 std::string encode_png(const at::Tensor& /*pixels*/) {
   throw UsageError(
-      "[log_images] this build has no writer of PNG files; install libpng-dev "
-      "and build again");
+      "[log_images] This build cannot write PNG files. Install libpng-dev and "
+      "build again");
 }
 
 } // namespace accelerate

@@ -16,25 +16,25 @@ PackedBatchSampler::PackedBatchSampler(
   const auto& o = options_;
   if (o.max_length < 1 || o.max_length > o.num_tokens || !has_room(1, 0)) {
     throw UsageError(str_cat(
-        "[PackedBatchSampler] got num_tokens ",
+        "[PackedBatchSampler] Got num_tokens ",
         o.num_tokens,
         ", num_sequences ",
         o.num_sequences,
         " and max_length ",
         o.max_length,
-        ", expected a max_length of 1 to num_tokens and at least num_tokens / "
-        "max_length + 1 sequences"));
+        ". max_length must be 1 to num_tokens, and num_sequences at least "
+        "num_tokens / max_length + 1"));
   }
   for (size_t i = 0; i < lengths_.size(); ++i) {
     if (lengths_[i] < 1 || lengths_[i] > o.max_length) {
       throw UsageError(str_cat(
-          "[PackedBatchSampler] sample ",
+          "[PackedBatchSampler] Sample ",
           i,
           " has length ",
           lengths_[i],
           ", expected 1 to max_length (",
           o.max_length,
-          "); cut the sample or raise max_length"));
+          "). Truncate the sample or raise max_length"));
     }
   }
 }
@@ -56,11 +56,11 @@ std::vector<std::vector<int64_t>> PackedBatchSampler::batches(
   for (const int64_t index : sampler_->order(seed, epoch)) {
     if (index < 0 || index >= static_cast<int64_t>(lengths_.size())) {
       throw UsageError(str_cat(
-          "[PackedBatchSampler] the sampler gave index ",
+          "[PackedBatchSampler] The sampler returned index ",
           index,
-          ", expected one of the ",
+          ", but only ",
           lengths_.size(),
-          " samples whose length is known"));
+          " lengths were passed"));
     }
     const int64_t length = lengths_[static_cast<size_t>(index)];
     if (batches.empty() || !has_room(

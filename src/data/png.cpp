@@ -44,7 +44,7 @@ struct PngReader {
         png, this, [](png_structp reading, png_bytep to, size_t size) {
           auto& self = *static_cast<PngReader*>(png_get_io_ptr(reading));
           if (size > self.left.size()) {
-            png_error(reading, "it ends too early");
+            png_error(reading, "the file is truncated");
           }
           std::memcpy(to, self.left.data(), size);
           self.left = self.left.subspan(size);
@@ -120,8 +120,8 @@ std::string encode_png(const at::Tensor& pixels) {
             pixels.const_data_ptr(),
             /*row_stride=*/0,
             nullptr) == 0) {
-      throw DataError(
-          str_cat("[log_images] no PNG of this picture: ", image.message));
+      throw DataError(str_cat(
+          "[log_images] Cannot encode this image as PNG: ", image.message));
     }
   };
   png_alloc_size_t size = 0;

@@ -17,15 +17,13 @@ std::vector<std::vector<int64_t>> split_randomly(
   for (const double fraction : fractions) {
     if (!(fraction >= 0)) {
       throw UsageError(str_cat(
-          "[random_split] got the fraction ",
-          fraction,
-          ", expected one from 0 to 1"));
+          "[random_split] A fraction is ", fraction, ", expected 0 to 1"));
     }
   }
   // Tenths do not add up to 1 exactly.
   if (!(std::abs(sum - 1) < 1e-6)) {
     throw UsageError(str_cat(
-        "[random_split] got fractions that add up to ", sum, ", expected 1"));
+        "[random_split] The fractions add up to ", sum, ", expected 1"));
   }
   std::vector<int64_t> sizes;
   int64_t num_left = size;

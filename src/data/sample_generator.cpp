@@ -54,8 +54,8 @@ at::Generator& ReadingScope::generator() {
 at::Generator& sample_generator() {
   if (current_reading == nullptr) {
     throw UsageError(
-        "[sample_generator] this thread reads no sample for a loader; call it "
-        "inside of a data set's get, or make a generator of your own");
+        "[sample_generator] This thread is not reading a sample for a loader. "
+        "Call it inside a dataset's get(), or create your own generator");
   }
   return current_reading->generator();
 }

@@ -32,8 +32,8 @@ std::vector<int64_t> shuffled(int64_t size, uint64_t seed, int64_t epoch) {
 
 int64_t checked_size(const char* where, int64_t size) {
   if (size < 0) {
-    throw UsageError(str_cat(
-        "[", where, "] got size ", size, ", expected 0 or more samples"));
+    throw UsageError(
+        str_cat("[", where, "] size is ", size, ", expected 0 or more"));
   }
   return size;
 }
@@ -68,7 +68,7 @@ WeightedRandomSampler::WeightedRandomSampler(
       replacement_(replacement) {
   if (num_samples < 1) {
     throw UsageError(str_cat(
-        "[WeightedRandomSampler] got num_samples ",
+        "[WeightedRandomSampler] num_samples is ",
         num_samples,
         ", expected at least 1"));
   }
@@ -80,19 +80,19 @@ WeightedRandomSampler::WeightedRandomSampler(
           i,
           " is ",
           weights_[i],
-          ", expected a finite number that is not negative"));
+          ", expected a finite number of at least 0"));
     }
     num_positive += weights_[i] > 0 ? 1 : 0;
   }
   if (num_positive < (replacement ? 1 : num_samples)) {
     throw UsageError(str_cat(
-        "[WeightedRandomSampler] got ",
+        "[WeightedRandomSampler] Got ",
         num_positive,
-        " weights above zero, expected at least ",
+        " positive weights, expected at least ",
         replacement ? 1 : num_samples,
-        replacement ? ""
-                    : " to draw as many samples; draw fewer, or with "
-                      "replacement"));
+        replacement
+            ? ""
+            : " without replacement. Draw fewer samples, or with replacement"));
   }
 }
 
@@ -114,11 +114,11 @@ LengthGroupedSampler::LengthGroupedSampler(
     : lengths_(std::move(lengths)), mega_batch_size_(batch_size) {
   if (batch_size < 1 || mega_batch_factor.value_or(1) < 1) {
     throw UsageError(str_cat(
-        "[LengthGroupedSampler] got batch_size ",
+        "[LengthGroupedSampler] batch_size is ",
         batch_size,
-        " and mega_batch_factor ",
+        " and mega_batch_factor is ",
         mega_batch_factor.value_or(1),
-        ", expected at least 1 of each"));
+        ". Both must be at least 1"));
   }
   mega_batch_size_ *= mega_batch_factor.value_or(
       std::clamp<int64_t>(size() / (batch_size * 4), 1, 50));
@@ -160,13 +160,13 @@ TokenBudgetBatchSampler::TokenBudgetBatchSampler(
   for (size_t i = 0; i < lengths_.size(); ++i) {
     if (lengths_[i] < 0 || lengths_[i] > max_tokens_) {
       throw UsageError(str_cat(
-          "[TokenBudgetBatchSampler] sample ",
+          "[TokenBudgetBatchSampler] Sample ",
           i,
           " has length ",
           lengths_[i],
           ", expected 0 to max_tokens (",
           max_tokens_,
-          "); cut the sample or raise max_tokens"));
+          "). Truncate the sample or raise max_tokens"));
     }
   }
 }
@@ -179,11 +179,11 @@ std::vector<std::vector<int64_t>> TokenBudgetBatchSampler::batches(
   for (const int64_t index : sampler_->order(seed, epoch)) {
     if (index < 0 || index >= static_cast<int64_t>(lengths_.size())) {
       throw UsageError(str_cat(
-          "[TokenBudgetBatchSampler] the sampler gave index ",
+          "[TokenBudgetBatchSampler] The sampler returned index ",
           index,
-          ", expected one of the ",
+          ", but only ",
           lengths_.size(),
-          " samples whose length is known"));
+          " lengths were passed"));
     }
     const int64_t length = lengths_[static_cast<size_t>(index)];
     longest = std::max(longest, length);

@@ -18,8 +18,8 @@ part_of(int64_t size, ShardOptions shard, bool apply_padding) {
 int64_t length_of(const at::Tensor& values) {
   if (values.dim() == 0) {
     throw UsageError(
-        "[split_between_processes] got a scalar, expected a tensor with a "
-        "first dimension to split");
+        "[split_between_processes] A scalar cannot be split. Pass a tensor "
+        "with at least one dimension");
   }
   return values.size(0);
 }
@@ -33,11 +33,11 @@ void check_same_length(
           name,
           "' has length ",
           length,
-          ", '",
+          ", but '",
           lengths[0].first,
           "' has ",
           lengths[0].second,
-          ", expected the same for all"));
+          ". All values must have the same length"));
     }
   }
 }

@@ -14,7 +14,7 @@ namespace {
 void check_row(int64_t index, int64_t num_rows) {
   if (index < 0 || index >= num_rows) {
     throw UsageError(str_cat(
-        "[TensorDataset] got row ", index, ", expected 0 to ", num_rows - 1));
+        "[TensorDataset] row is ", index, ", expected 0 to ", num_rows - 1));
   }
 }
 
@@ -53,18 +53,18 @@ at::Tensor copy_rows(
 TensorDataset::TensorDataset(std::vector<at::Tensor> columns)
     : columns_(std::move(columns)) {
   if (columns_.empty()) {
-    throw UsageError("[TensorDataset] got no column, expected at least one");
+    throw UsageError("[TensorDataset] No column was passed. Pass at least one");
   }
   for (size_t i = 0; i < columns_.size(); ++i) {
     if (columns_[i].dim() == 0 || columns_[i].size(0) != columns_[0].size(0)) {
       throw UsageError(str_cat(
-          "[TensorDataset] column ",
+          "[TensorDataset] Column ",
           i,
           " has shape ",
           columns_[i].sizes(),
-          ", expected ",
+          ", but column 0 has ",
           columns_[0].dim() == 0 ? 1 : columns_[0].size(0),
-          " rows as column 0; cut the longer one"));
+          " rows. Truncate the longer one"));
     }
     columns_[i] = columns_[i].contiguous();
   }
@@ -122,8 +122,8 @@ namespace detail {
 size_t torch_size(std::optional<size_t> size) {
   if (!size) {
     throw UsageError(
-        "[TorchDataset] the data set does not know its size, expected one with "
-        "random access; make a source with `reset` and `next` of it instead");
+        "[TorchDataset] The dataset does not know its size. Use it through a "
+        "source with `reset` and `next` instead");
   }
   return *size;
 }

@@ -26,7 +26,7 @@ std::vector<T> column_of(
     if (found == row.end()) {
       place.file->fail(
           place.line,
-          str_cat("the row has no value for column '", column, "'"));
+          str_cat("The row has no value for column '", column, "'"));
     }
     values.push_back(convert(found->second, place));
   }
@@ -47,7 +47,7 @@ std::vector<T> number_column(
       place.file->fail(
           place.line,
           str_cat(
-              "column '",
+              "Column '",
               column,
               "' is '",
               text.substr(0, 60),
@@ -85,7 +85,11 @@ size_t TextDataset::size() const {
 TextRow TextDataset::get(int64_t index) const {
   if (index < 0 || index >= static_cast<int64_t>(size())) {
     throw UsageError(str_cat(
-        "[TextDataset] got row ", index, ", expected one of the ", size()));
+        "[TextDataset] row is ",
+        index,
+        ", but the dataset has ",
+        size(),
+        " rows"));
   }
   return impl_->read(impl_->rows[static_cast<size_t>(index)]);
 }
@@ -102,7 +106,7 @@ std::vector<std::string> TextDataset::texts(const std::string& column) const {
 }
 
 std::vector<int64_t> TextDataset::integers(const std::string& column) const {
-  return number_column<int64_t>(*impl_, column, "a whole number");
+  return number_column<int64_t>(*impl_, column, "an integer");
 }
 
 std::vector<double> TextDataset::numbers(const std::string& column) const {

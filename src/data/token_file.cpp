@@ -42,9 +42,9 @@ struct TokenFileDataset::Impl {
             file.string(),
             "' has ",
             num_bytes,
-            " bytes, expected a multiple of ",
+            " bytes, which is not a multiple of ",
             bytes_of(width),
-            ", the width of a token; the file is cut off, or its tokens have "
+            ", the width of a token. The file is truncated, or its tokens have "
             "another width"));
       }
       num_tokens = num_bytes / bytes_of(width);
@@ -93,11 +93,11 @@ TokenFileDataset::TokenFileDataset(
     TokenFileOptions options) {
   if (files.empty() || options.sequence_length < 1) {
     throw UsageError(str_cat(
-        "[TokenFileDataset] got ",
+        "[TokenFileDataset] Got ",
         files.size(),
         " files and sequence_length ",
         options.sequence_length,
-        ", expected at least 1 of each"));
+        ". Both must be at least 1"));
   }
   auto impl = std::make_shared<Impl>();
   impl->options = options;
@@ -116,9 +116,9 @@ TokenFileDataset::TokenFileDataset(
         files.size() > 1 ? str_cat("' and ", files.size() - 1, " more") : "'",
         files.size() > 1 ? " have " : " has ",
         impl->num_tokens,
-        " tokens, expected at least ",
+        " tokens, but one sample needs ",
         options.sequence_length + after,
-        ", one sample; lower sequence_length"));
+        ". Lower sequence_length"));
   }
   impl_ = std::move(impl);
 }
@@ -149,7 +149,7 @@ TokenSample TokenFileDataset::get_batch(
   for (const int64_t index : indices) {
     if (index < 0 || index >= impl_->num_samples) {
       throw UsageError(str_cat(
-          "[TokenFileDataset] got sample ",
+          "[TokenFileDataset] sample is ",
           index,
           ", expected 0 to ",
           impl_->num_samples - 1));
@@ -171,13 +171,13 @@ void write_ids(AtomicFile& file, std::span<const int64_t> ids) {
   for (const int64_t id : ids) {
     if (id < 0 || id > std::numeric_limits<Id>::max()) {
       throw UsageError(str_cat(
-          "[write_token_file] id ",
+          "[write_token_file] Token id ",
           narrow.size(),
           " is ",
           id,
           ", expected 0 to ",
           std::numeric_limits<Id>::max(),
-          sizeof(Id) == 2 ? "; write 32 bits" : ""));
+          sizeof(Id) == 2 ? ". Write 32-bit tokens" : ""));
     }
     narrow.push_back(static_cast<Id>(id));
   }

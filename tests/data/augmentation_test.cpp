@@ -98,7 +98,7 @@ TEST(Augmentation, DependsOnSeedEpochAndIndexAlone) {
 TEST(Augmentation, HasAGeneratorInSamplesOnly) {
   EXPECT_THAT(
       [] { sample_generator(); },
-      ThrowsMessage<UsageError>(HasSubstr("reads no sample")));
+      ThrowsMessage<UsageError>(HasSubstr("is not reading a sample")));
 }
 
 // torch.utils.data.random_split(range(10), [0.55, 0.25, 0.2],

@@ -86,7 +86,7 @@ TEST(BatchDealer, CountsTheTurnsOfAnEpoch) {
   EXPECT_THAT(turns(true, true), ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(
       [] { BatchDealer(false, false, 0); },
-      ThrowsMessage<UsageError>(HasSubstr("got world_size 0, expected")));
+      ThrowsMessage<UsageError>(HasSubstr("world_size is 0, expected")));
 }
 
 } // namespace

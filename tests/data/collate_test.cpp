@@ -46,7 +46,7 @@ TEST(Collate, MakesTensorsOfNumbers) {
   expect_equal<double>(collate(std::vector<double>{0.1, 2}), {0.1, 2});
   EXPECT_THAT(
       [] { collate(std::vector<uint64_t>{~uint64_t{0}}); },
-      ThrowsMessage<UsageError>(HasSubstr("fits into int64")));
+      ThrowsMessage<UsageError>(HasSubstr("does not fit into int64")));
   EXPECT_THROW(
       collate(std::vector<std::vector<uint64_t>>{{1, ~uint64_t{0}}}),
       UsageError);
@@ -154,7 +154,8 @@ TEST(Collate, NamesFieldSamplesAndShapesWhereTheyAreRagged) {
   EXPECT_THAT(
       complaint(std::vector{ids(3), ids(3), ids(2)}, kPlainly),
       ThrowsMessage<UsageError>(AllOf(
-          HasSubstr("field 'ids': sample 2 has shape [2], sample 0 has [3]"),
+          HasSubstr(
+              "Field 'ids': Sample 2 has shape [2], but sample 0 has [3]"),
           HasSubstr("PaddingCollator"))));
   // Padding the first dimension would not help.
   EXPECT_THAT(
@@ -167,34 +168,34 @@ TEST(Collate, NamesFieldSamplesAndShapesWhereTheyAreRagged) {
           std::vector<Point>{
               {tensor(1), {tensor(2)}}, {tensor(1), {tensor({1, 2})}}},
           kPlainly),
-      ThrowsMessage<UsageError>(HasSubstr("field '1.0': sample 1")));
+      ThrowsMessage<UsageError>(HasSubstr("Field '1.0': Sample 1")));
 }
 
 TEST(Collate, NamesWhatElseDiffersBetweenSamples) {
   EXPECT_THAT(
       complaint(std::vector{tensor(1), tensor(1.5)}, kPlainly),
       ThrowsMessage<UsageError>(
-          HasSubstr("sample 1 is Float on cpu, expected Long on cpu")));
+          HasSubstr("Sample 1 is Float on cpu, but sample 0 is Long on cpu")));
   EXPECT_THAT(
       complaint(std::vector{tensor(1), Tensor()}, kPlainly),
-      ThrowsMessage<UsageError>(HasSubstr("sample 1 has an undefined tensor")));
+      ThrowsMessage<UsageError>(HasSubstr("Sample 1 has an undefined tensor")));
   using Map = std::map<std::string, int>;
   EXPECT_THAT(
       complaint(std::vector<Map>{{{"a", 1}}, {{"b", 1}}}, kPlainly),
-      ThrowsMessage<UsageError>(HasSubstr("sample 1 has no key a")));
+      ThrowsMessage<UsageError>(HasSubstr("Sample 1 has no key a")));
   EXPECT_THAT(
       complaint(std::vector<Map>{{{"a", 1}}, {{"a", 1}, {"b", 1}}}, kPlainly),
-      ThrowsMessage<UsageError>(HasSubstr("sample 1 has 2 keys")));
+      ThrowsMessage<UsageError>(HasSubstr("Sample 1 has 2 keys")));
   using Texts = std::vector<std::string>;
   EXPECT_THAT(
       complaint(std::vector<Texts>{{"a"}, {"a", "b"}}, kPlainly),
-      ThrowsMessage<UsageError>(HasSubstr("sample 1 has 2 elements")));
+      ThrowsMessage<UsageError>(HasSubstr("Sample 1 has 2 elements")));
   EXPECT_THAT(
       complaint(std::vector<std::optional<int>>{1, std::nullopt}, kPlainly),
-      ThrowsMessage<UsageError>(HasSubstr("sample 1 has no value")));
+      ThrowsMessage<UsageError>(HasSubstr("Sample 1 has no value")));
   EXPECT_THAT(
       complaint(std::vector<int>{}, kPlainly),
-      ThrowsMessage<UsageError>(HasSubstr("got no sample")));
+      ThrowsMessage<UsageError>(HasSubstr("The batch is empty")));
 }
 
 TensorMap text(std::vector<int64_t> ids) {
@@ -229,8 +230,8 @@ TEST(PaddingCollator, PadsListedFieldsToAGivenLength) {
   expect_equal<float>(batch.at("box"), {1, 2, 3, 4});
   EXPECT_THAT(
       complaint(std::vector{text({1, 2, 3, 4})}, pad),
-      ThrowsMessage<UsageError>(
-          HasSubstr("sample 0 has length 4, expected at most 3")));
+      ThrowsMessage<UsageError>(HasSubstr(
+          "Sample 0 has length 4, but samples are padded to length 3")));
 }
 
 TEST(PaddingCollator, KeepsAMaskThatIsGiven) {
@@ -269,10 +270,11 @@ TEST(PaddingCollator, RefusesWhatItCannotPad) {
       complaint(
           std::vector{torch::ones({1, 2}), torch::ones({2, 3})},
           PaddingCollator()),
-      ThrowsMessage<UsageError>(HasSubstr("but for the first dimension")));
+      ThrowsMessage<UsageError>(
+          HasSubstr("Only the first dimension may differ")));
   EXPECT_THAT(
       [] { PaddingCollator({.multiple_of = 0}); },
-      ThrowsMessage<UsageError>(HasSubstr("multiple_of 0")));
+      ThrowsMessage<UsageError>(HasSubstr("multiple_of is 0")));
 }
 
 } // namespace

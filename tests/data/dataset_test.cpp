@@ -47,7 +47,7 @@ TEST(TensorDataset, RefusesRowsThatItDoesNotHave) {
   const TensorDataset data({torch::zeros({2, 3})});
   for (const int64_t row : {-1, 2}) {
     const auto message = ThrowsMessage<UsageError>(
-        HasSubstr("got row " + std::to_string(row) + ", expected 0 to 1"));
+        HasSubstr("row is " + std::to_string(row) + ", expected 0 to 1"));
     EXPECT_THAT([&] { data.get_batch(Indices{0, row}); }, message);
     EXPECT_THAT([&] { data.get(row); }, message);
   }
@@ -55,7 +55,7 @@ TEST(TensorDataset, RefusesRowsThatItDoesNotHave) {
       [] {
         TensorDataset({torch::zeros(2), torch::tensor(1)});
       },
-      ThrowsMessage<UsageError>(HasSubstr("column 1")));
+      ThrowsMessage<UsageError>(HasSubstr("Column 1")));
 }
 
 TEST(VectorDataset, GivesElementsAndSubsetsOfThem) {
@@ -164,7 +164,7 @@ TEST_P(TokenFile, GivesSamplesAcrossTheEndsOfFiles) {
   EXPECT_EQ(batch.input_ids[1][5].item<int64_t>(), 60005);
   EXPECT_THAT(
       [&] { data.get(3); },
-      ThrowsMessage<UsageError>(HasSubstr("got sample 3, expected 0 to 2")));
+      ThrowsMessage<UsageError>(HasSubstr("sample is 3, expected 0 to 2")));
 }
 
 TEST_P(TokenFile, ShiftsLabelsWhereAsked) {
@@ -189,12 +189,12 @@ TEST_P(TokenFile, NamesTheFileThatIsMissingCutOffOrTooShort) {
       },
       ThrowsMessage<DataError>(AllOf(
           HasSubstr(cut.string()),
-          HasSubstr("bytes, expected a multiple of"))));
+          HasSubstr("bytes, which is not a multiple of"))));
   EXPECT_THAT(
       [&] { TokenFileDataset({whole}, options(9)); },
       ThrowsMessage<DataError>(AllOf(
           HasSubstr(whole.string()),
-          HasSubstr("has 8 tokens, expected at least 9"))));
+          HasSubstr("has 8 tokens, but one sample needs 9"))));
   EXPECT_THAT(
       [&] {
         TokenFileDataset({whole, whole}, options(17));
@@ -202,7 +202,7 @@ TEST_P(TokenFile, NamesTheFileThatIsMissingCutOffOrTooShort) {
       ThrowsMessage<DataError>(HasSubstr("and 1 more have 16 tokens")));
   EXPECT_THAT(
       [&] { TokenFileDataset({}, options(1)); },
-      ThrowsMessage<UsageError>(HasSubstr("got 0 files")));
+      ThrowsMessage<UsageError>(HasSubstr("Got 0 files")));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -218,7 +218,7 @@ TEST(TokenFileWriter, RefusesIdsThatDoNotFit) {
         write_token_file(file, Indices{1, 65536});
       },
       ThrowsMessage<UsageError>(
-          AllOf(HasSubstr("id 1 is 65536"), HasSubstr("32 bits"))));
+          AllOf(HasSubstr("id 1 is 65536"), HasSubstr("32-bit tokens"))));
   EXPECT_THROW(write_token_file(file, Indices{-1}), UsageError);
   EXPECT_FALSE(fs::exists(file));
 }
@@ -275,37 +275,41 @@ TEST_F(TextFile, ReadsSeveralFilesOtherSeparatorsAndNoHeader) {
         read_csv(
             {first, folder_.write("3.tsv", "a\tc\n")}, {.separator = '\t'});
       },
-      csv_says("3.tsv:1: the column names are not those of the first file"));
+      csv_says(
+          "3.tsv:1: The column names differ from those of the first file"));
 }
 
 TEST_F(TextFile, NamesTheLineOfAMalformedCsvRow) {
   EXPECT_THAT(
       [&] { csv("a,b\n1,\"x\ny\"\n1,2,3\n"); },
-      csv_says("a.csv:4: got 3 fields, expected 2"));
+      csv_says("a.csv:4: This row has 3 fields, but the first row has 2"));
   EXPECT_THAT(
       [&] { csv("a,b\n1,2\n1,\"x\ny\n"); },
-      csv_says("a.csv:3: got a record that begins here with a quote"));
+      csv_says(
+          "a.csv:3: The quote that begins in this record is never closed"));
   EXPECT_THAT(
-      [&] { csv("a\n\"x\"y\n"); }, csv_says("a.csv:2: got 'y' behind a field"));
+      [&] { csv("a\n\"x\"y\n"); },
+      csv_says("a.csv:2: 'y' follows a quoted field"));
   EXPECT_THAT(
-      [&] { csv("a\nx\"y\n"); }, csv_says("a.csv:2: got a quote within"));
-  EXPECT_THAT([&] { csv("a,a\n"); }, csv_says("two columns are named 'a'"));
-  EXPECT_THAT([&] { csv("\n"); }, csv_says("the file is empty"));
+      [&] { csv("a\nx\"y\n"); },
+      csv_says("a.csv:2: A quote is inside a field"));
+  EXPECT_THAT([&] { csv("a,a\n"); }, csv_says("Two columns are named 'a'"));
+  EXPECT_THAT([&] { csv("\n"); }, csv_says("The file is empty"));
   EXPECT_THAT(
       [&] { csv("a\n1\n\n1x\n").integers("a"); },
-      csv_says("a.csv:4: column 'a' is '1x', expected a whole number"));
+      csv_says("a.csv:4: Column 'a' is '1x', expected an integer"));
   EXPECT_THAT(
       [&] { csv("a\n1\n").texts("b"); },
-      csv_says("a.csv:2: the row has no value for column 'b'"));
+      csv_says("a.csv:2: The row has no value for column 'b'"));
   EXPECT_THAT(
       [&] { read_csv({folder_.path() / "none.csv"}); },
-      ThrowsMessage<SystemError>(HasSubstr("none.csv' cannot be read")));
+      ThrowsMessage<SystemError>(HasSubstr("none.csv': No such file")));
   EXPECT_THAT(
       [&] { csv("a", {.separator = '"'}); },
-      ThrowsMessage<UsageError>(HasSubstr("no quote")));
+      ThrowsMessage<UsageError>(HasSubstr("not a quote")));
   EXPECT_THAT(
       [&] { csv("a\n").get(0); },
-      ThrowsMessage<UsageError>(HasSubstr("got row 0")));
+      ThrowsMessage<UsageError>(HasSubstr("row is 0")));
 }
 
 TEST_F(TextFile, ReadsJsonLines) {
@@ -329,7 +333,7 @@ TEST_F(TextFile, ReadsJsonLines) {
   EXPECT_THAT(data.numbers("score"), ElementsAre(1.5, 2));
   EXPECT_THAT(
       [&] { data.texts("text"); },
-      ThrowsMessage<DataError>(HasSubstr("a.jsonl:3: the row has no value")));
+      ThrowsMessage<DataError>(HasSubstr("a.jsonl:3: The row has no value")));
   EXPECT_EQ(lines("").size(), 0U);
 }
 
@@ -341,13 +345,13 @@ TEST_F(TextFile, NamesTheLineOfMalformedJson) {
         ThrowsMessage<DataError>(AllOf(
             HasSubstr("[read_json_lines] "),
             HasSubstr("a.jsonl:3: "),
-            HasSubstr("expected one JSON object per line"))));
+            HasSubstr("Write one JSON object per line"))));
   }
   for (const std::string bad : {"[1]", "3", "null", "\"text\""}) {
     EXPECT_THAT(
         [&] { lines("{}\n" + bad); },
         ThrowsMessage<DataError>(
-            HasSubstr("a.jsonl:2: the line is no object")));
+            HasSubstr("a.jsonl:2: The line is not an object")));
   }
 }
 

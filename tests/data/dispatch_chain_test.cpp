@@ -198,10 +198,10 @@ TEST(DispatchChain, ReportsBadUseInOneLine) {
   DispatchSender sender(ProcessGroup(), 0);
   EXPECT_THAT(
       [&] { sender.next(); },
-      ThrowsMessage<UsageError>(HasSubstr("while a turn is wanted")));
+      ThrowsMessage<UsageError>(HasSubstr("was called too early")));
   EXPECT_THAT(
       [&] { sender.give({}); },
-      ThrowsMessage<UsageError>(HasSubstr("got 0 batches, expected one")));
+      ThrowsMessage<UsageError>(HasSubstr("Got 0 batches for")));
 }
 
 } // namespace

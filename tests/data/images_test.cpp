@@ -77,7 +77,7 @@ TEST(ReadImage, NamesWhatIsWrongWithAFile) {
   }
   EXPECT_THAT(
       [&] { read_image(folder.write("text.png", "no picture")); },
-      ThrowsMessage<DataError>(HasSubstr("does not begin as")));
+      ThrowsMessage<DataError>(HasSubstr("is not a JPEG or PNG file")));
   EXPECT_THAT(
       [&] { read_image(kImages / "huge.png"); },
       ThrowsMessage<DataError>(HasSubstr("100000 x 100000")));

@@ -218,7 +218,7 @@ TEST(SourceSharding, AFailureOfOneRankReachesAll) {
     }
     EXPECT_EQ(num_batches, 1);
   });
-  EXPECT_THAT(messages[0], HasSubstr("rank 1 failed to read"));
+  EXPECT_THAT(messages[0], HasSubstr("Rank 1 failed to read"));
   EXPECT_THAT(messages[0], HasSubstr("the disk is gone"));
   EXPECT_THAT(messages[1], HasSubstr("the disk is gone"));
 }
@@ -253,7 +253,7 @@ TEST(SourceSharding, APartThatCannotBeOpenedIsToldToAll) {
       accelerator.wait_for_everyone();
     });
     const std::string told =
-        "[DataLoader] rank 1 failed to read its next batch: part 1 is not "
+        "[DataLoader] Rank 1 failed to read its next batch: part 1 is not "
         "mounted";
     EXPECT_EQ(messages[0], told);
     EXPECT_EQ(messages[1], "part 1 is not mounted");
@@ -341,7 +341,8 @@ TEST(Dispatch, WhatRankZeroMeetsReachesAllRanksAtTheSameBatch) {
       accelerator.wait_for_everyone();
     });
     EXPECT_THAT(messages[0], HasSubstr("reading sample 25: the disk is gone"));
-    EXPECT_THAT(messages[1], HasSubstr("rank 0, which reads for all ranks"));
+    EXPECT_THAT(
+        messages[1], HasSubstr("Rank 0 failed to read a batch for all ranks"));
     EXPECT_THAT(messages[2], HasSubstr("sample 25: the disk is gone"));
   }
 }
@@ -377,7 +378,7 @@ TEST(Dispatch, ASamplerThatFailsOnRankZeroReachesAllRanks) {
   EXPECT_EQ(messages[0], "no list of lengths");
   EXPECT_EQ(
       messages[1],
-      "[DataLoader] rank 0, which reads for all ranks, failed: no list of "
+      "[DataLoader] Rank 0 failed to read a batch for all ranks: no list of "
       "lengths");
 }
 
@@ -423,7 +424,8 @@ TEST(Dispatch, RefusesBatchesThatCannotTravel) {
           loader.begin();
         });
       },
-      ::testing::ThrowsMessage<Error>(HasSubstr("cannot send batches")));
+      ::testing::ThrowsMessage<Error>(
+          HasSubstr("does not support batches of this type")));
 }
 
 TEST(Shard, RefusesDataSetsOfDifferentSizes) {
@@ -435,7 +437,7 @@ TEST(Shard, RefusesDataSetsOfDifferentSizes) {
         });
       },
       ::testing::ThrowsMessage<MismatchError>(
-          HasSubstr("rank 1 has a data set of 6 samples, rank 0 of 5")));
+          HasSubstr("The dataset has 6 samples on rank 1 but 5 on rank 0")));
 }
 
 // --- metrics ----------------------------------------------------------------

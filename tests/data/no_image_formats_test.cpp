@@ -17,19 +17,19 @@ TEST(NoImageFormats, NamesTheFileAndWhatToInstall) {
   EXPECT_THAT(
       [] { decode_jpeg({}, "cats/a.jpg"); },
       ThrowsMessage<UsageError>(
-          HasSubstr("[read_image] 'cats/a.jpg' is a JPEG file and this build "
-                    "has no reader for it; install libjpeg-dev")));
+          HasSubstr("[read_image] 'cats/a.jpg' is a JPEG file, which this "
+                    "build cannot read. Install libjpeg-dev")));
   EXPECT_THAT(
       [] { decode_png({}, "cats/a.png"); },
       ThrowsMessage<UsageError>(
-          HasSubstr("[read_image] 'cats/a.png' is a PNG file and this build "
-                    "has no reader for it; install libpng-dev")));
+          HasSubstr("[read_image] 'cats/a.png' is a PNG file, which this build "
+                    "cannot read. Install libpng-dev")));
   EXPECT_THAT(
       [] {
         encode_png(torch::zeros({1, 1, 3}, torch::kByte));
       },
-      ThrowsMessage<UsageError>(HasSubstr("[log_images] this build has no "
-                                          "writer of PNG files; install")));
+      ThrowsMessage<UsageError>(HasSubstr(
+          "[log_images] This build cannot write PNG files. Install")));
 }
 
 } // namespace

@@ -338,7 +338,7 @@ TEST(Sampler, RefusesWhatItCannotDraw) {
       [] {
         Weighted({1, 2}, 0);
       },
-      ThrowsMessage<UsageError>(HasSubstr("num_samples 0")));
+      ThrowsMessage<UsageError>(HasSubstr("num_samples is 0")));
   EXPECT_THAT(
       [] {
         Weighted({1, -2}, 1);
@@ -348,29 +348,29 @@ TEST(Sampler, RefusesWhatItCannotDraw) {
       [] {
         Weighted({0, 0}, 1);
       },
-      ThrowsMessage<UsageError>(HasSubstr("got 0 weights above zero")));
+      ThrowsMessage<UsageError>(HasSubstr("Got 0 positive weights")));
   EXPECT_THAT(
       [] {
         Weighted({1, 0, 1}, 3, false);
       },
       ThrowsMessage<UsageError>(AllOf(
-          HasSubstr("got 2 weights above zero"), HasSubstr("replacement"))));
+          HasSubstr("Got 2 positive weights"), HasSubstr("replacement"))));
   EXPECT_THAT(
       [] { RandomSampler(-1); }, ThrowsMessage<UsageError>(HasSubstr("-1")));
   EXPECT_THAT(
       [] { LengthGroupedSampler({1}, 0); },
-      ThrowsMessage<UsageError>(HasSubstr("batch_size 0")));
+      ThrowsMessage<UsageError>(HasSubstr("batch_size is 0")));
   const auto sequence = std::make_shared<SequentialSampler>(3);
   EXPECT_THAT(
       [&] {
         TokenBudgetBatchSampler(sequence, {1, 9}, 8);
       },
-      ThrowsMessage<UsageError>(HasSubstr("sample 1 has length 9")));
+      ThrowsMessage<UsageError>(HasSubstr("Sample 1 has length 9")));
   EXPECT_THAT(
       [&] {
         TokenBudgetBatchSampler(sequence, {1, 1}, 8).batches(0, 0);
       },
-      ThrowsMessage<UsageError>(HasSubstr("gave index 2")));
+      ThrowsMessage<UsageError>(HasSubstr("returned index 2")));
 }
 
 TEST(PackedBatchSampler, RefusesWhatDoesNotFit) {
@@ -385,10 +385,10 @@ TEST(PackedBatchSampler, RefusesWhatDoesNotFit) {
       [&] {
         make({1, 7}, options);
       },
-      ThrowsMessage<UsageError>(HasSubstr("sample 1 has length 7")));
+      ThrowsMessage<UsageError>(HasSubstr("Sample 1 has length 7")));
   EXPECT_THAT(
       [&] { make({0}, options); },
-      ThrowsMessage<UsageError>(HasSubstr("sample 0 has length 0")));
+      ThrowsMessage<UsageError>(HasSubstr("Sample 0 has length 0")));
   EXPECT_THAT(
       [&] {
         make({1}, {.num_tokens = 12, .num_sequences = 2, .max_length = 6});
@@ -401,39 +401,42 @@ TEST(PackedBatchSampler, RefusesWhatDoesNotFit) {
       ThrowsMessage<UsageError>(HasSubstr("max_length 13")));
   EXPECT_THAT(
       [&] { make({1}, options).batches(0, 0); },
-      ThrowsMessage<UsageError>(HasSubstr("gave index 1")));
+      ThrowsMessage<UsageError>(HasSubstr("returned index 1")));
 }
 
 TEST(BatchShard, RefusesSettingsThatDoNotFitTogether) {
   EXPECT_THAT(
       [] { BatchShard(numbers(9), {.batch_size = 0}, {}); },
-      ThrowsMessage<UsageError>(HasSubstr("batch_size 0")));
+      ThrowsMessage<UsageError>(HasSubstr("batch_size is 0")));
   EXPECT_THAT(
       [] {
         BatchShard(
             numbers(9), {.batch_size = 3, .split_batches = true}, {0, 2});
       },
       ThrowsMessage<UsageError>(AllOf(
-          HasSubstr("batch_size 3 for 2 ranks"), HasSubstr("a multiple"))));
+          HasSubstr("batch_size 3 must be a multiple of 2"),
+          HasSubstr("ranks"))));
   EXPECT_THAT(
       [] {
         IterableShard({.batch_size = 1, .split_batches = true}, {0, 2});
       },
-      ThrowsMessage<UsageError>(HasSubstr("batch_size 1 for 2 ranks")));
+      ThrowsMessage<UsageError>(
+          HasSubstr("batch_size 1 must be a multiple of 2")));
   EXPECT_THAT(
       [] {
         BatchShard(numbers(9), {}, {2, 2});
       },
-      ThrowsMessage<UsageError>(HasSubstr("rank 2 of 2")));
+      ThrowsMessage<UsageError>(HasSubstr("rank is 2, expected 0 to 1")));
   EXPECT_THAT(
       [] { BatchShard(numbers(9), {}, {}, 10); },
-      ThrowsMessage<UsageError>(HasSubstr("10 as already done")));
+      ThrowsMessage<UsageError>(HasSubstr("at position 10")));
   EXPECT_THAT(
       [] { IterableShard({}, {}, -1); },
-      ThrowsMessage<UsageError>(HasSubstr("-1 elements")));
+      ThrowsMessage<UsageError>(HasSubstr("num_done is -1")));
   EXPECT_THAT(
       [] { BatchShard(numbers(4), {}, {}).batch(4); },
-      ThrowsMessage<UsageError>(HasSubstr("got batch 4, expected 0 to 3")));
+      ThrowsMessage<UsageError>(
+          HasSubstr("batch index is 4, expected 0 to 3")));
   EXPECT_THAT(
       [] { BatchShard(Batches{{1}}, {.split_batches = true}, {}); },
       ThrowsMessage<UsageError>(HasSubstr("varying size")));
@@ -441,7 +444,7 @@ TEST(BatchShard, RefusesSettingsThatDoNotFitTogether) {
       [] {
         BatchShard(Batches{{1}, {}}, {}, {});
       },
-      ThrowsMessage<UsageError>(HasSubstr("batch 1 is empty")));
+      ThrowsMessage<UsageError>(HasSubstr("Batch 1 is empty")));
 }
 
 struct Resume {
