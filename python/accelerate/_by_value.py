@@ -23,8 +23,8 @@ def pickle_call(where: str, function: Callable[..., Any], args: tuple[Any, ...])
     name = getattr(function, "__qualname__", None) or repr(function)
     culprit = _stuck_argument(args) or _stuck_capture(function, set()) or "it"
     raise TypeError(
-        f"[{where}] function '{name}' cannot be sent to the workers: {culprit} cannot be pickled "
-        f"({reason}); create it inside the function"
+        f"[{where}] The function '{name}' cannot be sent to the workers, because {culprit} cannot "
+        f"be pickled ({reason}). Create it inside the function"
     )
 
 

@@ -52,7 +52,7 @@ def _flag(value: Any) -> bool | None:
 NUMBER = Kind("a number", lambda value: value if _is_number(value) else None)
 # DeepSpeed and torch's variables know many words for both.
 FLAG = Kind("true or false", _flag)
-TEXT = Kind("a text", lambda value: value if isinstance(value, str) else None)
+TEXT = Kind("a string", lambda value: value if isinstance(value, str) else None)
 SECTION = Kind("a section in braces", lambda value: value if isinstance(value, dict) else None)
 
 
@@ -70,7 +70,7 @@ def number_of(value: Any) -> Any:
 
 def described(value: Any) -> str:
     """As a configuration writes it, and what that is."""
-    kinds = {str: "a text", bool: "a flag", int: "a number", float: "a number", list: "a list"}
+    kinds = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
     kind = kinds.get(type(value), "a section" if isinstance(value, dict) else "")
     shown = json.dumps(value) if kind else repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
@@ -85,8 +85,8 @@ def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", ext
         return taken
     unquoted = kind.take(number_of(value))
     if unquoted is not None:
-        remedy = f"write {unquoted} without quotes"
+        remedy = f"Write {unquoted} without quotes"
     raise ConfigError(
         f"[{where}] {name} is {described(value)}, expected {kind.expected}{extra}"
-        + (f"; {remedy}" if remedy else "")
+        + (f". {remedy}" if remedy else "")
     )

@@ -57,9 +57,9 @@ def checked_precision(mixed_precision: PrecisionType | str | None) -> str | None
         return None
     name = str(mixed_precision)
     if name not in PrecisionType:
+        supported = [mode for mode in PrecisionType.list() if mode != "fp8"]
         raise UsageError(
-            f"[Accelerator] Unknown mixed_precision mode: {name}. Choose between "
-            f"{PrecisionType.list()}"
+            f"[Accelerator] Unknown mixed_precision mode: {name}. Choose between {supported}"
         )
     return name
 
@@ -103,7 +103,7 @@ class Configuration:
         if self.has_fp8_handler:
             raise UsageError(
                 "[Accelerator] Passing in an FP8 configuration requires setting "
-                "`mixed_precision='fp8'`, which this version cannot compute in; use bf16"
+                "`mixed_precision='fp8'`, which is not supported. Leave it out and use bf16"
             )
 
     def _keep_mesh(self) -> None:
@@ -137,8 +137,7 @@ class Configuration:
         self._spreads = shard.stage == _fully_sharded.PARAMETERS and not self.state.group.is_solo
         if self._shards and options.ddp.compression != _C.Compression.none:
             raise UsageError(
-                "[Accelerator] got a comm_hook and sharded models, whose gradients travel as they "
-                "are; leave one of them out"
+                "[Accelerator] A comm_hook does not work with sharded models. Leave one of them out"
             )
         options.shard = shard
 
@@ -188,8 +187,8 @@ class Configuration:
         """The precision that the engine knows of."""
         if self._computes_in != self.mixed_precision:
             _debug.warn(
-                "[Accelerator] fp16 mixed precision requires a GPU (not 'cpu'): this run computes "
-                "in fp32; use bf16 on a CPU",
+                "[Accelerator] fp16 mixed precision requires a GPU (not 'cpu'), so this run "
+                "computes in fp32. Use bf16 on a CPU",
                 stacklevel=3,
             )
         # It scales losses wherever it computes in fp16.
@@ -274,8 +273,7 @@ class Configuration:
 
     def lomo_backward(self, loss: torch.Tensor, learning_rate: float) -> None:
         raise NotImplementedError(
-            "[lomo_backward] LOMO optimizers are not part of this version; use an optimizer of "
-            "torch's"
+            "[lomo_backward] LOMO optimizers are not supported. Use an optimizer of torch.optim"
         )
 
     def verify_device_map(self, model: torch.nn.Module) -> bool:
@@ -292,7 +290,7 @@ class Configuration:
         may_be_spread = os.environ.get("ACCELERATE_BYPASS_DEVICE_MAP", "false") == "true"
         if is_spread and self.state.use_distributed and not may_be_spread:
             raise UsageError(
-                "[prepare] You can't train a model that has been loaded with `device_map='auto'` in "
-                "any distributed mode: load it without device_map, or start one process"
+                "[prepare] You can't train a model that has been loaded with `device_map='auto'` "
+                "in any distributed mode. Load it without device_map, or start one process"
             )
         return is_spread or bool(is_quantized and getattr(model, "hf_device_map", None))

@@ -63,8 +63,8 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if kwargs:
         raise ConfigError(
-            f"[PartialState] got the unknown argument '{next(iter(kwargs))}', expected backend, "
-            "timeout or init_method"
+            f"[PartialState] Unknown argument '{next(iter(kwargs))}'. Expected backend, timeout or "
+            "init_method"
         )
     dist.init_process_group(
         backend=backend,

@@ -159,22 +159,21 @@ def _check_config(plugin: DeepSpeedPlugin) -> None:
         if not _is_in(key, _ONLY_SPEED):
             alike = difflib.get_close_matches(key, [*_FOLLOWED, *_ONLY_SPEED], 1, 0.9)
             raise NotImplementedError(
-                f"[DeepSpeed] got {key}={value} in the configuration, which this version does not "
-                "have, and without which memory or numbers are others; leave it out"
-                + (f", or is it {alike[0]}?" if alike else "")
+                f"[DeepSpeed] {key}={value} is not supported. Remove it from the configuration"
+                + (f". Did you mean {alike[0]}?" if alike else "")
             )
         without_effect.append(key)
     if plugin.get_value("fp16.enabled") and plugin.get_value("fp16.loss_scale"):
         raise NotImplementedError(
-            f"[DeepSpeed] got fp16.loss_scale={plugin.get_value('fp16.loss_scale')}, but losses are "
-            "scaled by a number that moves; use 0, or bf16"
+            f"[DeepSpeed] fp16.loss_scale={plugin.get_value('fp16.loss_scale')} is not supported, "
+            "because only dynamic loss scaling is. Set it to 0, or use bf16"
         )
     if plugin.enable_msamp:
-        raise NotImplementedError("[DeepSpeed] got MS-AMP, which this version does not have; use bf16")
+        raise NotImplementedError("[DeepSpeed] MS-AMP is not supported. Use bf16")
     if without_effect:
         _debug.warn(
-            f"[DeepSpeed] what the configuration says of {', '.join(without_effect)} changes nothing "
-            "here",
+            "[DeepSpeed] These settings of the configuration have no effect: "
+            f"{', '.join(without_effect)}",
             stacklevel=5,
         )
 
@@ -190,14 +189,12 @@ def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
             continue
         if where != "cpu":
             raise NotImplementedError(
-                f"[DeepSpeed] got offload_{what}_device={where}, expected cpu or none: parts lie in "
-                "memory"
+                f"[DeepSpeed] offload_{what}_device={where} is not supported. Use cpu or none"
             )
         if plugin.zero_stage < lowest and device.type != "cpu":
             raise UsageError(
-                f"[DeepSpeed] got offload_{what}_device=cpu with zero stage {plugin.zero_stage}, "
-                f"which leaves that whole on {device.type}, expected at least stage {lowest}; raise "
-                "the stage, or use none"
+                f"[DeepSpeed] offload_{what}_device=cpu needs at least ZeRO stage {lowest}, but "
+                f"zero_stage is {plugin.zero_stage}. Raise the stage, or use none"
             )
         is_wanted = True
     return is_wanted
@@ -267,9 +264,9 @@ def _settle_batches(accelerator: Any, plugin: DeepSpeedPlugin, objects: tuple) -
         config["train_batch_size"] = together
     elif config.get("train_batch_size", together) != together:
         raise UsageError(
-            f"[DeepSpeed] got train_batch_size={config['train_batch_size']}, expected {together}: "
-            f"{size} samples (train_micro_batch_size_per_gpu) x {num_steps} "
-            f"(gradient_accumulation_steps) x {accelerator.num_processes} processes; use auto"
+            f"[DeepSpeed] train_batch_size is {config['train_batch_size']}, but {size} samples "
+            f"(train_micro_batch_size_per_gpu) x {num_steps} (gradient_accumulation_steps) x "
+            f"{accelerator.num_processes} processes make {together}. Set it to auto"
         )
 
 
@@ -363,13 +360,15 @@ def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Opt
         kind = getattr(torch.optim, str(name), None)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise NotImplementedError(
-            f"[DeepSpeed] got the optimizer {name}, expected Adam, AdamW or a class of torch.optim; "
-            "make it in the code, and leave the section optimizer out"
+            f"[DeepSpeed] The optimizer {name} is not supported in the configuration. Use Adam, "
+            "AdamW or a class of torch.optim, or create it in the code and remove the section"
         )
     try:
         return kind(dummy.params, **options)
     except TypeError as error:
-        raise UsageError(f"[DeepSpeed] got the optimizer {name} with {options}: {error}") from error
+        raise UsageError(
+            f"[DeepSpeed] Cannot create the optimizer {name} with {options}: {error}"
+        ) from error
 
 
 def _scheduler_of(plugin: DeepSpeedPlugin, dummy: DummyScheduler, driven: Any) -> Any:
@@ -381,13 +380,15 @@ def _scheduler_of(plugin: DeepSpeedPlugin, dummy: DummyScheduler, driven: Any) -
     kinds = {"WarmupLR": WarmupLR, "WarmupDecayLR": WarmupDecayLR}
     if name not in kinds:
         raise NotImplementedError(
-            f"[DeepSpeed] got the scheduler {name}, expected one of {', '.join(kinds)}; give "
-            "DummyScheduler an lr_scheduler_callable, and leave the section scheduler out"
+            f"[DeepSpeed] The scheduler {name} is not supported. Use one of {', '.join(kinds)}, or "
+            "pass lr_scheduler_callable to DummyScheduler and remove the section"
         )
     try:
         return kinds[name](driven, **options)
     except TypeError as error:
-        raise UsageError(f"[DeepSpeed] got the scheduler {name} with {options}: {error}") from error
+        raise UsageError(
+            f"[DeepSpeed] Cannot create the scheduler {name} with {options}: {error}"
+        ) from error
 
 
 class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
@@ -404,7 +405,7 @@ class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
         last_batch_iteration: int = -1,
     ) -> None:
         if warmup_type not in ("log", "linear"):
-            raise UsageError(f"[DeepSpeed] got warmup_type={warmup_type}, expected log or linear")
+            raise UsageError(f"[DeepSpeed] warmup_type is {warmup_type}, expected log or linear")
         self.warmup_min_lr = warmup_min_lr
         self.warmup_max_lr = warmup_max_lr
         # A logarithm of one would divide by zero.

@@ -40,8 +40,8 @@ class DeepSpeedEngine:
         found = self._accelerator()
         if found is None:
             raise UsageError(
-                "[DeepSpeed] the Accelerator that prepared this model is gone. Keep it alive while "
-                "the model is used."
+                "[DeepSpeed] The Accelerator that prepared this model no longer exists. Keep it "
+                "alive while you use the model"
             )
         return found
 

@@ -59,10 +59,9 @@ def _concatenate(batches: list) -> Any:
         joined = [torch.cat(tensors) for tensors in zip(*map(tensors_of, batches), strict=True)]
     except (RuntimeError, ValueError) as error:
         raise UsageError(
-            "[DataLoaderDispatcher] the batches of one step differ in more than their first "
-            f"dimension ({error}), expected the same shape, as process 0 reads for all of them; "
-            "pass dispatch_batches=False, so that each process reads its own, or "
-            "split_batches=True, so that one batch is cut into parts"
+            f"[DataLoaderDispatcher] The batches of one step have different shapes ({error}), but "
+            "only the first dimension may differ. Pass dispatch_batches=False to read on every "
+            "process, or split_batches=True to split one batch"
         ) from error
     return with_tensors(batches[0], joined)
 
@@ -123,16 +122,16 @@ class _Cutter:
     def _count(batch: Any) -> int:
         if not has_only_tensors(batch) or not (tensors := tensors_of(batch)):
             raise NotATensor(
-                f"[DataLoaderDispatcher] got a batch ({type(batch).__name__}) with other values "
-                "than tensors, expected tensors only, as process 0 reads and cuts them for all; "
-                "pass dispatch_batches=False, or a collate_fn that leaves the others out"
+                f"[DataLoaderDispatcher] The batch ({type(batch).__name__}) contains values that "
+                "are not tensors, which process 0 cannot split between processes. Pass "
+                "dispatch_batches=False, or a collate_fn that returns only tensors"
             )
         sizes = {tensor.shape[0] if tensor.dim() else None for tensor in tensors}
         if len(sizes) > 1 or None in sizes:
             raise UsageError(
-                "[DataLoaderDispatcher] got a batch with tensors of the shapes "
-                f"{[tuple(tensor.shape) for tensor in tensors]}, expected one first dimension, the "
-                "samples, to cut; pass dispatch_batches=False to read on every process"
+                "[DataLoaderDispatcher] The tensors of the batch have the shapes "
+                f"{[tuple(tensor.shape) for tensor in tensors]}, but they need the same first "
+                "dimension to be split. Pass dispatch_batches=False to read on every process"
             )
         return sizes.pop()
 
@@ -247,7 +246,8 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                     except Exception as caught:  # comes in its turn, after the batches before it
                         error = caught
                         sender.fail(
-                            "[DataLoaderDispatcher] process 0, which reads for all, failed with "
+                            "[DataLoaderDispatcher] Process 0, which reads for all processes, "
+                            "failed with "
                             + in_one_line(error)
                         )
                         continue

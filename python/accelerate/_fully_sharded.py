@@ -64,8 +64,8 @@ def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) 
     is_wanted = isinstance(policy, CPUOffloadPolicy) or getattr(policy, "offload_params", False)
     if is_wanted and device.type != "cpu" and _stage_of(plugin) == 0:
         raise UsageError(
-            "[FSDP] got cpu_offload with NO_SHARD, which leaves everything whole on "
-            f"{device.type}, expected a strategy that cuts; use SHARD_GRAD_OP or FULL_SHARD"
+            "[FSDP] cpu_offload has no effect with NO_SHARD, which shards nothing. Use "
+            "SHARD_GRAD_OP or FULL_SHARD"
         )
     return is_wanted
 
@@ -79,8 +79,8 @@ def _num_replicas(
     num_all, num_here = environment.world_size, environment.local_world_size
     if num_all % num_here != 0:
         raise UsageError(
-            f"[FSDP] got sharding_strategy={plugin.sharding_strategy.name} for {num_all} processes, "
-            f"{num_here} of them on this machine, expected as many on each; use FULL_SHARD"
+            f"[FSDP] sharding_strategy={plugin.sharding_strategy.name} needs the same number of "
+            f"processes on each machine, but this one has {num_here} of {num_all}. Use FULL_SHARD"
         )
     return num_all // num_here
 
@@ -101,17 +101,17 @@ def _stage_of(plugin: FullyShardedDataParallelPlugin) -> int:
 
 def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin) -> None:
     given = {
-        "param_init_fn, which nothing calls: parameters on the meta device get memory and process "
-        "0's values; leave it out": plugin.param_init_fn is not None,
-        "activation_checkpointing_offload, which this version does not have; leave it out": (
+        "param_init_fn is not supported. Leave it out: parameters on the meta device get process 0's "
+        "values": plugin.param_init_fn is not None,
+        "activation_checkpointing_offload is not supported. Leave it out": (
             bool(plugin.activation_checkpointing_offload)
         ),
-        "state_dict_type=LOCAL_STATE_DICT, which no other number of processes could load; use "
-        "FULL_STATE_DICT or SHARDED_STATE_DICT": plugin.state_dict_type.name == "LOCAL_STATE_DICT",
+        "state_dict_type=LOCAL_STATE_DICT is not supported. Use FULL_STATE_DICT or "
+        "SHARDED_STATE_DICT": plugin.state_dict_type.name == "LOCAL_STATE_DICT",
     }
     for what, is_given in given.items():
         if is_given:
-            raise NotImplementedError(f"[FSDP] got {what}")
+            raise NotImplementedError(f"[FSDP] {what}")
 
 
 def gathers_bf16(plugin: FullyShardedDataParallelPlugin) -> bool:
@@ -147,9 +147,8 @@ def _reduce_dtype(plugin: FullyShardedDataParallelPlugin) -> str:
         return "no"
     if _stage_of(plugin) == 0:
         raise UsageError(
-            "[FSDP] got a mixed_precision_policy that reduces in bf16 with NO_SHARD, which is data "
-            "parallel training, expected a strategy that cuts; use SHARD_GRAD_OP, or leave the "
-            "policy out"
+            "[FSDP] A mixed_precision_policy that reduces in bf16 does not work with NO_SHARD, "
+            "which shards nothing. Use SHARD_GRAD_OP, or leave the policy out"
         )
     return "bf16"
 
@@ -160,9 +159,8 @@ def _check_precision(plugin: FullyShardedDataParallelPlugin, mixed_precision: st
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(mixed_precision, torch.float32)
     if wanted not in (None, dtype):
         raise UsageError(
-            f"[FSDP] got a mixed_precision_policy that computes in {wanted} in a run that computes "
-            f"in {dtype}, expected the same; give mixed_precision to the Accelerator, and leave "
-            "the policy out"
+            f"[FSDP] The mixed_precision_policy computes in {wanted}, but the run computes in "
+            f"{dtype}. Pass mixed_precision to the Accelerator, and leave the policy out"
         )
     if not gathers_bf16(plugin):
         return
@@ -170,13 +168,13 @@ def _check_precision(plugin: FullyShardedDataParallelPlugin, mixed_precision: st
     for field, expected in ((casts_inputs, True), ("keep_low_precision_grads", False)):
         if getattr(policy, field, expected) != expected:
             raise NotImplementedError(
-                f"[FSDP] got a mixed_precision_policy with {field}={not expected}, which this "
-                f"version does not have; leave it {expected}"
+                f"[FSDP] A mixed_precision_policy with {field}={not expected} is not supported. "
+                f"Leave it {expected}"
             )
     if plugin.ignored_modules is not None:
         raise NotImplementedError(
-            "[FSDP] got ignored_modules and a mixed_precision_policy with param_dtype bf16, of "
-            "which those would be left out; leave param_dtype out"
+            "[FSDP] ignored_modules does not work with a mixed_precision_policy with param_dtype "
+            "bf16. Leave param_dtype out"
         )
 
 
@@ -190,8 +188,8 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
     absent = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if absent and is_main_process:
         raise UsageError(
-            f"[prepare] got '{absent[0]}' on the meta device on process 0, whose values go to all, "
-            "expected values; load weights there before prepare"
+            f"[prepare] '{absent[0]}' is on the meta device on process 0, whose values all "
+            "processes get. Load the weights on process 0 before prepare()"
         )
     for part in model.modules():
         for tensor in (*part._parameters.values(), *part._buffers.values()):
@@ -214,9 +212,8 @@ def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> 
     if plugin.activation_checkpointing:
         if not units:
             raise UsageError(
-                "[prepare] got activation_checkpointing without an auto_wrap_policy that finds "
-                "blocks, expected one, such as TRANSFORMER_BASED_WRAP: blocks are what is "
-                "computed again"
+                "[prepare] activation_checkpointing found no blocks to recompute. Set an "
+                "auto_wrap_policy that finds them, such as TRANSFORMER_BASED_WRAP"
             )
         _recompute(units.values())
     # A module may have none, or none of its own: the first name of a parameter counts.
@@ -234,8 +231,8 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
             pattern = re.compile(ignored)
         except re.error as error:
             raise UsageError(
-                f"[FSDP] ignored_modules is {ignored!r}, expected a pattern of modules' names: "
-                f"{error}"
+                f"[FSDP] ignored_modules is {ignored!r}, which is not a regular expression of "
+                f"module names: {error}"
             ) from None
         found = [part for name, part in model.named_modules() if pattern.fullmatch(name)]
     else:
@@ -246,8 +243,8 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
     names = [name for name, parameter in model.named_parameters() if id(parameter) in chosen]
     if not names:
         _debug.warn(
-            f"[prepare] ignored_modules has no parameter of this {type(model).__name__}, which is "
-            "sharded whole",
+            f"[prepare] ignored_modules matches no parameter of this {type(model).__name__}, so "
+            "the whole model is sharded",
             stacklevel=4,
         )
     return names

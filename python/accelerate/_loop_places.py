@@ -322,12 +322,12 @@ class PlacedLoader(DataLoader):
             how = "by a seed" if is_seedable else "without a seed of its own"
             if resumes:
                 raise UsageError(
-                    f"[DataLoader] got the position {position} for a loader that shuffles {how}, "
-                    "expected one of the same kind; prepare it with the same use_seedable_sampler"
+                    f"[DataLoader] The saved position is {position}, but this loader shuffles "
+                    f"{how}. Prepare it with the same use_seedable_sampler"
                 )
             _debug.warn(
-                f"[load_state] the checkpoint has the position {position} of a loader, but this "
-                f"one shuffles {how}: its order is not restored. Prepare it with the same "
+                f"[load_state] The checkpoint has the position {position} of a loader, but this "
+                f"one shuffles {how}, so its order is not restored. Prepare it with the same "
                 "use_seedable_sampler",
                 stacklevel=2,
             )
@@ -383,8 +383,8 @@ class PlacedLoader(DataLoader):
         resumes = self._resumes_on_load
         if resumes and state["unit"] != unit:
             raise UsageError(
-                f"[load_state] got a place in an epoch in {state['unit']}, expected {unit}, which "
-                "this loader counts; prepare one over the same data"
+                f"[load_state] The saved position counts {state['unit']}, but this loader counts "
+                f"{unit}. Prepare a loader over the same data"
             )
         # Batches are dealt out over the processes, so the place is one of all of them.
         num_batches, num_left = divmod(state["num_done"], num_per_turn)
@@ -392,9 +392,9 @@ class PlacedLoader(DataLoader):
             num_left = 0
         elif num_left > 0 and self._shard_of_batches is None:
             _debug.warn(
-                f"[load_state] {state['num_done']} {unit} of the epoch were given to "
-                f"{state['world_size']} processes, which these cannot share evenly: the last "
-                f"{num_left} come again",
+                f"[load_state] {state['world_size']} processes had read {state['num_done']} {unit} "
+                "of the epoch, which does not divide evenly between the processes of this run, so "
+                f"the last {num_left} are read again",
                 stacklevel=2,
             )
             num_left = 0
@@ -553,10 +553,9 @@ class PlacedLoader(DataLoader):
 
     def _warn_of_order(self) -> None:
         _debug.warn(
-            f"[load_state] {type(self.get_sampler()).__name__} gives other batches than before "
-            "for the part of the epoch that was done, so that samples come twice or never: it "
-            "draws while the loop runs, or keeps a state; let it draw when the epoch begins, or "
-            "give it state_dict and load_state_dict",
+            f"[load_state] {type(self.get_sampler()).__name__} returns other batches than before "
+            "for the finished part of the epoch, so some samples repeat and some are missing. Let "
+            "it draw all indices when the epoch begins, or give it state_dict and load_state_dict",
             stacklevel=5,
         )
 

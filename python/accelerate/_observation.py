@@ -111,8 +111,8 @@ class Observation:
             if tracker.name == name:
                 return tracker.tracker if unwrap else tracker
         raise ValueError(
-            f"[get_tracker] {name} is not an available tracker stored inside the `Accelerator`; "
-            f"there are {', '.join(tracker.name for tracker in self.trackers)}"
+            f"[get_tracker] {name} is not an available tracker stored inside the `Accelerator`. "
+            f"Available: {', '.join(tracker.name for tracker in self.trackers)}"
         )
 
     def log(self, values: dict, step: int | None = None, log_kwargs: dict | None = None) -> None:

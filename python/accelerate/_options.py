@@ -48,14 +48,14 @@ def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
         if value is not None:
             raise NotImplementedError(
-                f"[Accelerator] got the argument {name}, which this version does not have yet; "
-                "leave it out, or use Hugging Face's own package (docs/guide_python.md)"
+                f"[Accelerator] The argument {name} is not supported. Leave it out. "
+                "docs/guide_python.md lists what is supported"
             )
     for variable, what in _SWITCHES.items():
         if str_to_bool(os.environ.get(variable) or "false"):
             raise NotImplementedError(
-                f"[Accelerator] {variable}={os.environ[variable]} asks for {what}, which this "
-                "version does not have yet; unset it"
+                f"[Accelerator] {variable}={os.environ[variable]} asks for {what}, which is not "
+                "supported. Unset it"
             )
 
 
@@ -66,7 +66,7 @@ def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHand
         if not isinstance(handler, _HANDLERS):
             raise UsageError(
                 f"[Accelerator] Unsupported kwargs handler passed: {handler}, must be one that "
-                "inherits `accelerate.utils.KwargsHandler` and is read: "
+                "inherits `accelerate.utils.KwargsHandler`. Expected one of: "
                 f"{', '.join(kind.__name__ for kind in _HANDLERS)}"
             )
         if type(handler) in found:
@@ -82,8 +82,8 @@ def ddp_options(handler: DistributedDataParallelKwargs | None) -> _C.DdpOptions:
     handler = handler or DistributedDataParallelKwargs()
     if handler.dim != 0 or handler.check_reduction:
         raise UsageError(
-            "[DistributedDataParallelKwargs] got dim or check_reduction, which nothing reads; "
-            "leave them at their defaults"
+            "[DistributedDataParallelKwargs] dim and check_reduction are not supported. Leave them "
+            "at their defaults"
         )
     options = _C.DdpOptions()
     options.broadcast_buffers = handler.broadcast_buffers
@@ -95,9 +95,10 @@ def ddp_options(handler: DistributedDataParallelKwargs | None) -> _C.DdpOptions:
     if options.compression == _C.Compression.power_sgd:
         for name, value in handler.comm_state_option.items():
             if not hasattr(options.power_sgd, name):
+                known = (known for known in dir(options.power_sgd) if not known.startswith("_"))
                 raise UsageError(
-                    f"[DistributedDataParallelKwargs] got the PowerSGD option '{name}', which "
-                    "there is not"
+                    f"[DistributedDataParallelKwargs] Unknown PowerSGD option '{name}'. Expected "
+                    f"one of: {', '.join(known)}"
                 )
             setattr(options.power_sgd, name, value)
     return options
@@ -114,8 +115,8 @@ def _compression(handler: DistributedDataParallelKwargs) -> _C.Compression:
     wrapper = DDPCommunicationHookType(handler.comm_wrapper)
     if hook not in known or wrapper != DDPCommunicationHookType.NO:
         raise NotImplementedError(
-            f"[DistributedDataParallelKwargs] got comm_hook={hook}, comm_wrapper={wrapper}; this "
-            "version has the hooks no, fp16, bf16 and power_sgd, without a wrapper"
+            f"[DistributedDataParallelKwargs] comm_hook={hook} with comm_wrapper={wrapper} is not "
+            "supported. Use the hook no, fp16, bf16 or power_sgd, without a wrapper"
         )
     return known[hook]
 

@@ -98,11 +98,26 @@ def _placeholder(module: str, name: str, kind: str) -> Any:
     return (_ValuePlaceholder if kind == "value" else Placeholder)(module, name)
 
 
-def _refuse(where: str, used: str) -> NoReturn:
+# What to use instead of a name that is not supported, by a part of its path.
+_INSTEAD = {
+    "fp8": "Use mixed_precision='bf16'. ",
+    "transformer_engine": "Use mixed_precision='bf16'. ",
+    "RecipeKwargs": "Use mixed_precision='bf16'. ",
+    "utils.ao": "Use mixed_precision='bf16'. ",
+    "egatron": "Use FullyShardedDataParallelPlugin or DeepSpeedPlugin. ",
+    "big_modeling": "Shard the model with FullyShardedDataParallelPlugin or DeepSpeed stage 3. ",
+    "offload": "Shard the model with FullyShardedDataParallelPlugin or DeepSpeed stage 3. ",
+    "tpu": "Use GPUs or CPUs. ",
+    "xla": "Use GPUs or CPUs. ",
+}
+
+
+def _refuse(where: str) -> NoReturn:
     version = sys.modules[_ROOT].__version__
+    instead = next((text for part, text in _INSTEAD.items() if part in where), "")
     raise NotImplementedError(
-        f"[{where}] was {used}, but is not part of accelerate {version} yet; docs/guide_python.md "
-        "lists what is, and Hugging Face's own package has the rest"
+        f"{where} is not supported in accelerate {version}. {instead}docs/guide_python.md lists "
+        "what is supported"
     )
 
 
@@ -118,10 +133,10 @@ def _placeholder_error(module: str, name: str, base: type) -> type:
     where = f"{module}.{name}"
 
     def refuse_call(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse(where, "called")
+        _refuse(where)
 
     def refuse_subclass(cls: type, **kwargs: Any) -> NoReturn:
-        _refuse(where, "subclassed")
+        _refuse(where)
 
     return type(
         name,
@@ -144,8 +159,8 @@ class Placeholder:
     def __init__(self, module: str, name: str) -> None:
         self.__dict__.update(__module__=module, __name__=name, __qualname__=name)
 
-    def _refuse(self, used: str) -> NoReturn:
-        _refuse(f"{self.__module__}.{self.__name__}", used)
+    def _refuse(self) -> NoReturn:
+        _refuse(f"{self.__module__}.{self.__name__}")
 
     def __repr__(self) -> str:
         return f"<placeholder for {self.__module__}.{self.__name__}>"
@@ -155,31 +170,31 @@ class Placeholder:
         return _load, (self.__module__, self.__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._refuse("called")
+        self._refuse()
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
-        self._refuse("subclassed")
+        self._refuse()
 
     def __getattr__(self, name: str) -> NoReturn:
         # Protocols and `inspect` probe for special names: to be asked for one is not to be used.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(f"{self!r} has no attribute {name!r}", name=name, obj=self)
         try:
-            self._refuse(f"read (its attribute {name!r})")
+            self._refuse()
         except NotImplementedError as error:
             raise NotThereYet(*error.args) from None
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
-        self._refuse(f"changed (its attribute {name!r})")
+        self._refuse()
 
     def __getitem__(self, key: Any) -> NoReturn:
-        self._refuse("read")
+        self._refuse()
 
     def __iter__(self) -> NoReturn:
-        self._refuse("read")
+        self._refuse()
 
     def __contains__(self, item: Any) -> NoReturn:
-        self._refuse("read")
+        self._refuse()
 
     # No object can be of a class that is not there: False is the true answer, and libraries ask.
     def __instancecheck__(self, instance: Any) -> bool:
@@ -201,7 +216,7 @@ class _ValuePlaceholder(Placeholder):
     __hash__ = Placeholder.__hash__
 
     def _read(self, *args: Any) -> NoReturn:
-        self._refuse("read")
+        self._refuse()
 
     __bool__ = __len__ = __str__ = __format__ = __fspath__ = _read
     __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = _read
@@ -209,7 +224,7 @@ class _ValuePlaceholder(Placeholder):
     def __eq__(self, other: object) -> bool:
         # `typing` compares what it is given with its own forms.
         if isinstance(other, (str, bytes, int, float, tuple, list, dict, set)):
-            self._refuse("read")
+            self._refuse()
         return self is other
 
 
@@ -231,7 +246,7 @@ class _PlaceholderLoader:
     def get_code(self, name: str) -> NoReturn:
         # `python -m` prints an ImportError as its one line.
         try:
-            _refuse(name, "run")
+            _refuse(name)
         except NotImplementedError as error:
             raise ImportError(str(error), name=name) from None
 

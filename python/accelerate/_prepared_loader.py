@@ -307,6 +307,6 @@ def _made_by(function: Callable[..., Any], arguments: tuple) -> Any:
 def refuse_device_mesh(torch_device_mesh: Any) -> None:
     if torch_device_mesh is not None:
         raise UsageError(
-            "[prepare_data_loader] got torch_device_mesh, which is not there yet, expected None; "
-            "data is dealt out over all processes"
+            "[prepare_data_loader] torch_device_mesh is not supported. Leave it out to distribute "
+            "the data over all processes"
         )

@@ -134,9 +134,8 @@ class BatchSamplerShard(_OverBatches):
         self.drop_last = getattr(batch_sampler, "drop_last", False)
         if split_batches and self.batch_size is None:
             raise UsageError(
-                f"[BatchSamplerShard] got split_batches with {type(batch_sampler).__name__}, which "
-                "has no batch_size, expected batches of one size to split; deal out whole ones "
-                "(split_batches=False)"
+                "[BatchSamplerShard] split_batches needs batches of one size, but "
+                f"{type(batch_sampler).__name__} has no batch_size. Pass split_batches=False"
             )
         self._shard()
 
@@ -195,9 +194,9 @@ class BatchSamplerShard(_OverBatches):
 
     def _uneven(self, number: int, size: int) -> UsageError:
         return UsageError(
-            f"[BatchSamplerShard] batch {number} of {type(self.batch_sampler).__name__} has {size} "
-            f"samples, expected {self.batch_size}, its batch_size, up to the last; leave its "
-            "attribute batch_size out where batches vary"
+            f"[BatchSamplerShard] Batch {number} of {type(self.batch_sampler).__name__} has {size} "
+            f"samples, but its batch_size is {self.batch_size}. Remove the attribute batch_size if "
+            "batches vary in size"
         )
 
 

@@ -49,13 +49,14 @@ def _contexts(joinables: Iterable[Any]) -> list[_C.ModelContext]:
     # Some modules can be iterated over.
     if isinstance(joinables, torch.nn.Module) or not isinstance(joinables, Iterable):
         raise UsageError(
-            f"[join_uneven_inputs] got a {type(joinables).__name__}, expected a list of the "
-            "prepared models that the loop trains"
+            f"[join_uneven_inputs] Got a {type(joinables).__name__}. Pass a list of the prepared "
+            "models that the loop trains"
         )
     models = list(joinables)
     if not models:
         raise UsageError(
-            "[join_uneven_inputs] got no model, expected every prepared model that the loop trains"
+            "[join_uneven_inputs] The list of models is empty. Pass every prepared model that the "
+            "loop trains"
         )
     return [context_for("join_uneven_inputs", model) for model in models]
 

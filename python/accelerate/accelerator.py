@@ -118,8 +118,8 @@ class Accelerator(Configuration, Observation, Saving):
         _options.refuse_what_is_not_there({"megatron_lm_plugin": megatron_lm_plugin})
         if split_batches:
             _debug.warn(
-                "[Accelerator] got split_batches=True, which moved to "
-                "DataLoaderConfiguration(split_batches=True) and is not looked at here",
+                "[Accelerator] split_batches=True has no effect here. Pass "
+                "dataloader_config=DataLoaderConfiguration(split_batches=True)",
                 stacklevel=2,
             )
         self._keep_project(project_config, project_dir)
@@ -156,8 +156,8 @@ class Accelerator(Configuration, Observation, Saving):
         }
         if None not in sharding.values():
             raise UsageError(
-                "[Accelerator] got FSDP and DeepSpeed, expected one of them: leave a plugin out, "
-                "ACCELERATE_USE_FSDP or ACCELERATE_USE_DEEPSPEED"
+                "[Accelerator] FSDP and DeepSpeed are both configured. Leave out one plugin, or "
+                "unset ACCELERATE_USE_FSDP or ACCELERATE_USE_DEEPSPEED"
             )
         self.state = AcceleratorState(
             precision,
@@ -266,11 +266,11 @@ class Accelerator(Configuration, Observation, Saving):
             placements = list(device_placement)
         else:
             raise UsageError(
-                f"[prepare] got {len(args)} objects and {len(device_placement)} entries of "
-                "device_placement, expected one for each object"
+                f"[prepare] device_placement has {len(device_placement)} entries for {len(args)} "
+                "objects. Pass one entry for each object"
             )
         if not isinstance(fuse, bool):
-            raise UsageError(f"[prepare] got fuse={fuse!r}, expected True or False")
+            raise UsageError(f"[prepare] fuse is {fuse!r}, expected True or False")
         fused = self._plan_fusion(args) if fuse else []
         objects = args if self.deepspeed_plugin is None else self._settle_deepspeed(args)
         num_optimizers = len(self._optimizers)
@@ -297,20 +297,19 @@ class Accelerator(Configuration, Observation, Saving):
 
         models = [obj for obj in args if isinstance(obj, torch.nn.Module)]
         if not models:
-            raise UsageError("[prepare] got fuse=True without a model, expected one to fuse")
+            raise UsageError("[prepare] fuse=True needs a model. Pass one to prepare()")
         if self.state.dynamo_plugin.backend != DynamoBackend.NO:
             raise UsageError(
-                "[prepare] got fuse=True and a dynamo_backend, expected one of them: the compiler "
-                "fuses by itself"
+                "[prepare] fuse=True does not work with a dynamo_backend, which fuses too. Leave "
+                "one of them out"
             )
         return [Plan(model) for model in models]
 
     def _settle_deepspeed(self, args: tuple) -> list[Any]:
         if self.deepspeed_plugin is not self._deepspeed_plugin:
             raise UsageError(
-                "[prepare] got another DeepSpeedPlugin selected than when this Accelerator was "
-                "made, whose options it has; make another Accelerator after "
-                "select_deepspeed_plugin"
+                "[prepare] Another DeepSpeedPlugin was selected after this Accelerator was "
+                "created. Create another Accelerator after select_deepspeed_plugin"
             )
         return _deepspeed.settle(self, args)
 
@@ -737,7 +736,7 @@ class Accelerator(Configuration, Observation, Saving):
         if problem is not None and not self._has_warned_of_repeats:
             self._has_warned_of_repeats = True
             _debug.warn(
-                f"[gather_for_metrics] repeated samples are gathered too: {problem}", stacklevel=3
+                f"[gather_for_metrics] Repeated samples are gathered too: {problem}", stacklevel=3
             )
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
@@ -764,8 +763,8 @@ def _weight(weight: Any) -> float | torch.Tensor | None:
             return float(number)
     shown = " ".join(repr(weight).split())
     raise UsageError(
-        f"[Accelerator.backward] weight is {shown[:60]} ({type(weight).__name__}), expected a number "
-        "or a tensor of one: how many samples or tokens the loss is the mean of"
+        f"[Accelerator.backward] weight is {shown[:60]} ({type(weight).__name__}). Pass the number "
+        "of samples or tokens of the loss, as a number or a tensor with one element"
     )
 
 

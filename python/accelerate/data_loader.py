@@ -84,8 +84,8 @@ def prepare_data_loader(
         dispatch_batches = put_on_device and is_iterable
     if dispatch_batches and not put_on_device:
         raise UsageError(
-            "[prepare_data_loader] got dispatch_batches=True with put_on_device=False, expected "
-            "both, as the parts of a batch are sent to devices"
+            "[prepare_data_loader] dispatch_batches=True does not work with put_on_device=False, "
+            "because it sends batches to devices. Leave put_on_device on"
         )
     state = PartialState()
     num_processes = state.num_processes if num_processes is None else num_processes
@@ -159,8 +159,8 @@ def _check_split(dataloader: DataLoader, split_batches: bool, num_processes: int
         batch_size = getattr(dataloader.batch_sampler, "batch_size", None)
     if batch_size is None or (batch_size > 1 and batch_size % num_processes):
         raise UsageError(
-            f"[prepare_data_loader] got split_batches with a batch size of {batch_size}, expected "
-            f"a multiple of the number of processes, {num_processes}"
+            f"[prepare_data_loader] With split_batches, the batch size {batch_size} must be a "
+            f"multiple of {num_processes}, the number of processes"
         )
 
 
@@ -194,9 +194,9 @@ def _shard(
     if isinstance(dataloader.dataset, IterableDataset):
         if dataloader.batch_size is None:
             raise UsageError(
-                "[prepare_data_loader] got an IterableDataset with batch_size=None on "
-                f"{num_processes} processes, expected a batch_size to deal out; let the loader "
-                "batch, or pass dispatch_batches=True"
+                "[prepare_data_loader] An IterableDataset with batch_size=None cannot be "
+                f"distributed over {num_processes} processes. Set a batch_size, or pass "
+                "dispatch_batches=True"
             )
         _check_split(dataloader, split_batches, num_processes)
         shard = IterableDatasetShard(
@@ -213,9 +213,9 @@ def _shard(
     is_batch_sampler = isinstance(dataloader.sampler, BatchSampler)
     if dataloader.batch_sampler is None and not is_batch_sampler:
         raise UsageError(
-            f"[prepare_data_loader] got batch_size=None on {num_processes} processes, expected "
-            "batches to deal out; give the loader a batch_size, a batch_sampler or a BatchSampler "
-            "as its sampler"
+            "[prepare_data_loader] A loader with batch_size=None cannot be distributed over "
+            f"{num_processes} processes. Set a batch_size, a batch_sampler or a BatchSampler as "
+            "its sampler"
         )
     settings["sampler" if is_batch_sampler else "batch_sampler"] = BatchSamplerShard(
         dataloader.sampler if is_batch_sampler else dataloader.batch_sampler,
@@ -244,9 +244,8 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
     kinds = (DataLoader,) if library is None else (DataLoader, library.StatefulDataLoader)
     if all(type(dataloader).__iter__ is not kind.__iter__ for kind in kinds):
         _debug.warn(
-            f"[prepare_data_loader] {type(dataloader).__name__} has a loop of its own (__iter__), "
-            "which the prepared loader does not use; move what it does into the data set or the "
-            "collate_fn",
+            "[prepare_data_loader] The prepared loader does not call the __iter__ of "
+            f"{type(dataloader).__name__}. Move what it does into the dataset or the collate_fn",
             stacklevel=4,
         )
 

@@ -122,7 +122,7 @@ def embedding(
     if padding_idx is not None:
         if not -weight.shape[0] <= padding_idx < weight.shape[0]:
             raise ValueError(
-                f"[embedding] got padding_idx {padding_idx}, expected a row of the {weight.shape[0]}"
+                f"[embedding] padding_idx is {padding_idx}, but weight has {weight.shape[0]} rows"
             )
         padding_idx %= weight.shape[0]
     return torch.ops.accelerate.embedding(weight, ids, padding_idx)
@@ -144,7 +144,7 @@ def linear_gelu_linear(
     of the second product is for `add_dropout`."""
     if approximate not in ("none", "tanh"):
         raise ValueError(
-            f"[linear_gelu_linear] got approximate={approximate!r}, expected 'none' or 'tanh'"
+            f"[linear_gelu_linear] approximate is {approximate!r}, expected 'none' or 'tanh'"
         )
     return torch.ops.accelerate.linear_gelu_linear(x, up, up_bias, down, approximate == "tanh")
 
@@ -177,12 +177,12 @@ def packed_attention(
         y = kernels.packed_attention(q, k, v, lengths=lengths, causal=True)
     """
     if (lengths is None) == (cu_seqlens is None):
-        raise ValueError("[packed_attention] expected one of lengths and cu_seqlens, got both or none")
+        raise ValueError("[packed_attention] Pass either lengths or cu_seqlens")
     if (cu_seqlens is None) != (max_length is None):
-        raise ValueError("[packed_attention] expected max_length with cu_seqlens, and only with it")
+        raise ValueError("[packed_attention] Pass max_length with cu_seqlens, and only then")
     if cu_seqlens is not None and not isinstance(cu_seqlens, torch.Tensor):
         raise TypeError(
-            f"[packed_attention] got cu_seqlens {cu_seqlens!r}, expected a tensor; a list may be "
+            f"[packed_attention] cu_seqlens is {cu_seqlens!r}, expected a tensor. Pass a list as "
             "lengths"
         )
     if lengths is not None:
@@ -190,13 +190,13 @@ def packed_attention(
             each = [operator.index(length) for length in lengths]
         except TypeError:
             raise TypeError(
-                f"[packed_attention] got lengths {lengths!r}, expected a list of whole numbers"
+                f"[packed_attention] lengths is {lengths!r}, expected a list of integers"
             ) from None
         starts, longest = [0, *itertools.accumulate(each)], max([1, *each])
         if not each or min(each) < 0 or starts[-1] != query.shape[0]:
             raise ValueError(
-                f"[packed_attention] got lengths {each} that sum to {starts[-1]}, expected one or "
-                f"more, none negative, that sum to the {query.shape[0]} tokens"
+                f"[packed_attention] The lengths {each} sum to {starts[-1]}, but there are "
+                f"{query.shape[0]} tokens. Pass lengths of at least 0 that sum to it"
             )
         cu_seqlens, max_length = torch.tensor(starts, dtype=torch.int32), longest
         cu_seqlens = cu_seqlens.to(query.device)

@@ -33,8 +33,8 @@ class MultiProcessAdapter(logging.LoggerAdapter):
 
         if PartialState._shared_state == {}:
             raise RuntimeError(
-                "[get_logger] a message came before the processes know each other: make "
-                "`Accelerator()` or `PartialState()` first"
+                "[get_logger] Logging needs an initialized process state. Create `Accelerator()` "
+                "or `PartialState()` first"
             )
         main_process_only = kwargs.pop("main_process_only", True)
         in_order = kwargs.pop("in_order", False)

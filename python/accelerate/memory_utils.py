@@ -4,8 +4,8 @@
 from accelerate import _debug
 
 _debug.warn(
-    "[accelerate.memory_utils] is empty since its contents moved to accelerate.utils.memory: "
-    "write `from accelerate import find_executable_batch_size`",
+    "[accelerate.memory_utils] This module moved to accelerate.utils.memory. Write `from "
+    "accelerate import find_executable_batch_size`",
     FutureWarning,
     stacklevel=2,
 )

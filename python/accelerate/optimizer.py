@@ -130,9 +130,9 @@ class _Adapter:
         for name, before, _ in made:
             if not _is_new(state[before], before):
                 raise UsageError(
-                    f"[prepare] the optimizer has state for '{name}' already, and this strategy "
-                    "trains another tensor in its place; prepare model and optimizer before the "
-                    "first step, and load state after prepare"
+                    f"[prepare] The optimizer already has state for '{name}', but this strategy "
+                    "trains another tensor in its place. Prepare the model and the optimizer "
+                    "before the first step, and load state after prepare()"
                 )
         for _, before, new in made:
             state[new] = {
@@ -154,7 +154,7 @@ class _Adapter:
         """Why it cannot train a part of a parameter as it trains the whole."""
         for kind in type(self._optimizer).__mro__:
             if kind.__name__ in _OF_WHOLE_MATRICES:
-                return f"looks at whole tensors ({kind.__name__})"
+                return f"needs whole tensors ({kind.__name__})"
         return ""
 
     def takes_scalars(self) -> bool:
@@ -167,8 +167,8 @@ class _Adapter:
         for group in self._optimizer.param_groups:
             if "capturable" not in group:
                 return (
-                    f"{type(self._optimizer).__name__} takes numbers of the host, expected an "
-                    "optimizer with `capturable`, as torch.optim.AdamW"
+                    f"{type(self._optimizer).__name__} has no option `capturable`, which "
+                    "torch.optim.AdamW has"
                 )
         left = [g for g in self._optimizer.param_groups if not isinstance(g["lr"], torch.Tensor)]
         for group in left:
@@ -217,10 +217,9 @@ class _Adapter:
             for key, value in entries.items() if isinstance(entries, dict) else ():
                 if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape != shape:
                     raise UsageError(
-                        f"[load_state_dict] got '{key}' of shape {tuple(value.shape)} for parameter "
-                        f"{index}, of which this process trains {tuple(shape)}, expected its own "
-                        "state_dict(); accelerator.load_state loads a checkpoint of any number of "
-                        "processes"
+                        f"[load_state_dict] '{key}' has shape {tuple(value.shape)} for parameter "
+                        f"{index}, but this process trains {tuple(shape)}. Load a checkpoint of "
+                        "another number of processes with accelerator.load_state()"
                     )
 
     def zero_grad(self, set_to_none: bool) -> None:
@@ -278,10 +277,13 @@ class _Adapter:
         loads that."""
         kind = flat["kind"].rpartition(":")[2]
         if kind != self._kind:
-            what = f"[load_state] got the state of {flat['kind']} for an optimizer {self._kind}"
+            what = (
+                f"[load_state] The saved state belongs to {flat['kind']}, but the optimizer is "
+                f"{self._kind}"
+            )
             if OWN not in flat or not self._can_step_with(self._unflattened(names, flat)):
-                raise UsageError(f"{what}, expected the same; load it into the kind that saved it")
-            _debug.warn(f"{what}: what they do not have in common is lost", stacklevel=2)
+                raise UsageError(f"{what}. Load it into the kind of optimizer that saved it")
+            _debug.warn(f"{what}. State that they do not share is lost", stacklevel=2)
         groups = self._optimizer.param_groups
         indices = iter(range(len(names)))
         own = [{names[next(indices)] for _ in group["params"]} for group in groups]
@@ -290,8 +292,9 @@ class _Adapter:
             saved.append(set(loaded.get("parameters", ())))
         if own != saved:
             raise UsageError(
-                f"[load_state] the optimizer has the groups {list(map(sorted, own))}, the saved "
-                f"one {list(map(sorted, saved))}; make the same groups before loading"
+                f"[load_state] The optimizer has the parameter groups {list(map(sorted, own))}, "
+                f"but the saved one has {list(map(sorted, saved))}. Create the same groups before "
+                "loading"
             )
 
     def _can_step_with(self, saved: dict[str, Any]) -> bool:
@@ -343,9 +346,9 @@ def _refuse_own_steps(adapter: weakref.ref[_Adapter]) -> Callable:
         owner = adapter()
         if owner is not None and not owner._is_stepping:
             raise UsageError(
-                f"[step] got a step of the {type(optimizer).__name__} that was handed to prepare, "
-                "which trains parts or masters of the weights: the model would not hear of it, "
-                "expected one of the optimizer that prepare gave back"
+                f"[step] The {type(optimizer).__name__} that you passed to prepare() was stepped, "
+                "but the model is trained by the optimizer that prepare() returned. Call step() "
+                "on that one"
             )
 
     return check
@@ -424,8 +427,8 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         adapter = self._adapter
         if closure is not None and self._step.has_scaler:
             raise UsageError(
-                "[step] got a closure with mixed precision fp16, whose gradients would stay scaled; "
-                "call accelerator.backward before step(), or use bf16"
+                "[step] A closure does not work with fp16 mixed precision, because its gradients "
+                "would stay scaled. Call accelerator.backward() before step(), or use bf16"
             )
         adapter.closure = closure
         try:

@@ -220,9 +220,8 @@ class ParallelismConfig:
         refused = self._enabled("dp_shard", "tp", "cp", "sp")
         if refused:
             raise NotImplementedError(
-                f"[ParallelismConfig] got {refused[0]}_size={getattr(self, f'{refused[0]}_size')}, "
-                "which this version cannot train by; leave it at 1, so that all processes are "
-                "data-parallel"
+                f"[ParallelismConfig] {refused[0]}_size={getattr(self, f'{refused[0]}_size')} is "
+                "not supported. Leave it at 1, so that all processes are data-parallel"
             )
 
 

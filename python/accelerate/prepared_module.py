@@ -159,9 +159,8 @@ def has_compiled_parts(module: torch.nn.Module) -> bool:
 
 def refuse_compiled() -> NoReturn:
     raise UsageError(
-        "[prepare] got a compiled model whose parameters are sharded, which compiled code would "
-        "read where they have no memory; leave torch.compile out, or keep parameters whole "
-        "(SHARD_GRAD_OP, reshard_after_forward=False)"
+        "[prepare] A compiled model cannot read sharded parameters. Leave out torch.compile, or "
+        "keep parameters unsharded (SHARD_GRAD_OP, reshard_after_forward=False)"
     )
 
 
@@ -170,15 +169,14 @@ def refuse_compiled_twice(function: Any) -> None:
     module = _module_of_compiled(function)
     if module is not None and _prepared_in(module) is None:
         raise UsageError(
-            f"[prepare] got a function that calls a {module.__class__.__name__}, which torch.compile "
-            "makes of a module that is compiled already, expected the module; compile it once, or "
-            "after prepare"
+            f"[prepare] Got a function that calls a {module.__class__.__name__}, because "
+            "torch.compile was called twice. Compile the module once, or after prepare()"
         )
 
 
 _REDUCED = (torch.float16, torch.bfloat16)
-_READ_OF_MEMORY = "[shard] got a read of the memory"
-_NO_GRADIENT = "[forward] got no gradient"
+_READ_OF_MEMORY = "cannot be read, because this rank only has a shard of it"
+_NO_GRADIENT = "received no gradient in the last backward"
 
 
 class _Buckets:
@@ -253,9 +251,8 @@ class _Engine:
             self.context.check_unchanged("forward", parameter_set(self.module))
         if came and self._is_sharded:
             raise UsageError(
-                f"[forward] parameter '{came[0]}' was added since prepare, so that processes would "
-                f"not share its gradient, expected the {len(self._parameters)} that were prepared; "
-                "add it before prepare, or freeze it"
+                f"[forward] Parameter '{came[0]}' was added after prepare(), so its gradient would "
+                "not be synchronised. Add it before prepare(), or freeze it"
             )
         self._list_members()
 
@@ -448,10 +445,11 @@ class _Prepared(_Retyped):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         context = self._accelerate_engine.context
         if context.is_spread or context.weights is not None:
-            how = "are sharded" if context.is_spread else "have masters"
+            how = "are sharded" if context.is_spread else "have master weights"
             raise UsageError(
-                f"[load_state_dict] got weights for a model whose parameters {how}, expected "
-                "them before prepare; accelerator.load_state loads a checkpoint after it"
+                f"[load_state_dict] The parameters of this model {how}, so weights cannot be "
+                "loaded into it directly. Load them before prepare(), or load a checkpoint with "
+                "accelerator.load_state()"
             )
         return super().load_state_dict(*args, **kwargs)
 
@@ -809,8 +807,8 @@ def context_for(where: str, model: Any) -> _C.ModelContext:
     context = context_of(model)
     if context is None:
         raise UsageError(
-            f"[{where}] got a {type(model).__name__} that was not prepared, expected the model that "
-            "prepare() gave back"
+            f"[{where}] This {type(model).__name__} was not prepared. Pass the model that "
+            "prepare() returned"
         )
     return context
 

@@ -44,8 +44,8 @@ def join_state(
         own = type(scheduler).__name__
         if own not in _COUNTING or shared.get("torch_class") != own:
             raise UsageError(
-                f"[load_state] got the state of the schedule {shared.get('kind')} of C++ for a "
-                f"{own}, expected the same class, one of {', '.join(_COUNTING)}"
+                f"[load_state] The saved state belongs to the C++ schedule {shared.get('kind')}, "
+                f"but this one is {own}. Create the same schedule, one of {', '.join(_COUNTING)}"
             )
         rest = scheduler.state_dict()
     if "num_steps" not in shared:
@@ -63,13 +63,13 @@ def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -
     lacking = sorted({"lr_lambdas"} & scheduler.state_dict().keys() - state.keys())
     if lacking:
         raise UsageError(
-            f"[load_state] got the state of a {saved} for a {own}, which needs {lacking[0]}; make "
-            "the same schedule before loading"
+            f"[load_state] The saved state of a {saved} lacks {lacking[0]}, which {own} needs. "
+            "Create the same schedule before loading"
         )
     if saved != own:
         _debug.warn(
-            f"[load_state] got the state of a {saved} for a {own}: what they do not have in common "
-            "is lost",
+            f"[load_state] The saved state belongs to {saved}, but this schedule is {own}. State "
+            "that they do not share is lost",
             stacklevel=2,
         )
 

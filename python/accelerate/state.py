@@ -36,7 +36,7 @@ def _view(kind: type) -> Any:
 
 def _no_state(view: Any) -> str:
     """How a state is shown that was unpickled before there is one, or reset."""
-    return f"{type(view).__name__} of a process that has made none yet"
+    return f"{type(view).__name__} (not initialized)"
 
 
 def _at_device(environment: _C.ProcessEnvironment, number: int) -> _C.ProcessEnvironment:
@@ -187,8 +187,8 @@ class PartialState:
         lengths = {len(value) for value in inputs.values()} if isinstance(inputs, dict) else {0}
         if len(lengths) > 1:
             raise UsageError(
-                f"[split_between_processes] got values of the lengths {sorted(lengths)}, expected "
-                "the same for all keys of the dictionary"
+                "[split_between_processes] The values of the dictionary have the lengths "
+                f"{sorted(lengths)}. All must have the same length"
             )
         yield self._part_of(inputs, apply_padding)
 
@@ -397,7 +397,7 @@ class AcceleratorState:
             return
         if not _from_accelerator:
             raise UsageError(
-                "[AcceleratorState] no Accelerator was made yet. Please make sure to properly "
+                "[AcceleratorState] No Accelerator was created yet. Please make sure to properly "
                 "initialize your accelerator via `accelerator = Accelerator()` before using any "
                 "functionality from the `accelerate` library, or use PartialState"
             )
@@ -430,31 +430,31 @@ class AcceleratorState:
     ) -> None:
         if deepspeed_plugin is not None and self.deepspeed_plugins is None:
             raise UsageError(
-                "[Accelerator] got a deepspeed_plugin, but an Accelerator of this process has none: "
-                f"{_INITIALIZED} `deepspeed_plugin` to `Accelerator()`; or call "
+                "[Accelerator] The first Accelerator of this process has no deepspeed_plugin. "
+                f"{_INITIALIZED} `deepspeed_plugin` to `Accelerator()`. Or call "
                 "AcceleratorState._reset_state() first"
             )
         is_alone = self._partial.distributed_type == DistributedType.NO
         # Where one was given before, the variables ask for another.
         if fsdp_plugin is not None and self.fsdp_plugin is None and not is_alone:
             raise UsageError(
-                "[Accelerator] got an fsdp_plugin, but an Accelerator of this process has none: "
-                f"{_INITIALIZED} `fsdp_plugin` to `Accelerator()`; or call "
+                "[Accelerator] The first Accelerator of this process has no fsdp_plugin. "
+                f"{_INITIALIZED} `fsdp_plugin` to `Accelerator()`. Or call "
                 "AcceleratorState._reset_state() first"
             )
         if cpu and self.device.type != "cpu":
             raise UsageError(
-                "[Accelerator] got cpu=True, but an Accelerator of this process trains on "
-                f"{self.device}: {_INITIALIZED} `cpu=True` to `Accelerator()`; or call "
+                f"[Accelerator] The first Accelerator of this process trains on {self.device}. "
+                f"{_INITIALIZED} `cpu=True` to `Accelerator()`. Or call "
                 "AcceleratorState._reset_state(True) first"
             )
         # DeepSpeed's configuration has one of its own.
         is_other = mixed_precision not in (None, self._mixed_precision)
         if is_other and self.deepspeed_plugins is None:
             raise UsageError(
-                f"[Accelerator] got mixed_precision='{mixed_precision}', but an Accelerator of this "
-                f"process has '{self._mixed_precision}': {_INITIALIZED} "
-                f"`mixed_precision='{mixed_precision}'` to `Accelerator()`; or call "
+                "[Accelerator] The first Accelerator of this process has "
+                f"mixed_precision='{self._mixed_precision}'. {_INITIALIZED} "
+                f"`mixed_precision='{mixed_precision}'` to `Accelerator()`. Or call "
                 "AcceleratorState._reset_state() first"
             )
 
@@ -503,8 +503,8 @@ class AcceleratorState:
         accelerator = self.accelerator()
         if accelerator is None:
             raise UsageError(
-                "[AcceleratorState] the Accelerator of this process is gone; keep it as long as "
-                "what it has prepared"
+                "[AcceleratorState] The Accelerator of this process no longer exists. Keep it "
+                "alive while you use what it has prepared"
             )
         return accelerator._run
 
@@ -513,8 +513,8 @@ class AcceleratorState:
         plugins = self.deepspeed_plugins if isinstance(self.deepspeed_plugins, dict) else {}
         if name not in plugins:
             raise ValueError(
-                f"[get_deepspeed_plugin] got {name!r}, expected one of the names that plugins were "
-                f"given by: {', '.join(plugins) or 'there are none'}"
+                f"[get_deepspeed_plugin] Unknown plugin {name!r}. Available: "
+                f"{', '.join(plugins) or 'none'}"
             )
         return plugins[name]
 

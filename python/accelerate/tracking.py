@@ -93,8 +93,8 @@ class GeneralTracker:
         missing = [f"`{name}`" for name in wanted if name not in dir(self)]
         if missing and not _blank:
             raise NotImplementedError(
-                f"[{type(self).__name__}] the tracker lacks the required attributes "
-                f"{', '.join(missing)}; define them in its class"
+                f"[{type(self).__name__}] The tracker lacks the required attributes "
+                f"{', '.join(missing)}. Define them in its class"
             )
 
     def start(self) -> None:
@@ -419,8 +419,8 @@ class MLflowTracker(GeneralTracker):
                 kept.append((name, value))
             else:
                 logger.warning_once(
-                    f'[MLflowTracker] the parameter "{name}" has {len(str(value))} characters, of '
-                    f"which MLflow takes {longest}: it is left out"
+                    f'[MLflowTracker] The parameter "{name}" has {len(str(value))} characters, '
+                    f"more than MLflow's limit of {longest}. It is not logged"
                 )
         for start in range(0, len(kept), at_once):
             mlflow.log_params(dict(kept[start : start + at_once]))
@@ -540,7 +540,7 @@ class ClearMLTracker(GeneralTracker):
         if table is None:
             if data is None:
                 raise ValueError(
-                    "[ClearMLTracker.log_table] got neither `data` nor `dataframe`; give one"
+                    "[ClearMLTracker.log_table] Pass either `data` or `dataframe`"
                 )
             table = [columns, *data] if columns else data
         title, series = self._get_title_series(table_name)
@@ -676,9 +676,9 @@ class JsonLinesTracker(GeneralTracker):
         after the latest."""
         if self.file.closed:
             self._warn_once(
-                f"[log] {', '.join(values)} came after the tracker 'jsonl' of {self.path} was "
-                "finished, or another Accelerator took its file, and goes nowhere, as all that "
-                "follows; log before end_training, and give each run a project of its own"
+                f"[log] {', '.join(values)} and everything after it is not written, because the "
+                f"tracker 'jsonl' of {self.path} was finished or another Accelerator uses its "
+                "file. Log before end_training(), and give each run its own project_dir"
             )
             return
         step = self.next_step if step is None else step
@@ -713,8 +713,8 @@ class JsonLinesTracker(GeneralTracker):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._warn_once(
-                f"[tracker jsonl] {self.path} cannot be written: {error.strerror}. The run goes "
-                "on without what it was to keep; further failures are not shown"
+                f"[tracker jsonl] Cannot write {self.path}: {error.strerror}. The run continues "
+                "without it, and further failures are not shown"
             )
 
     def _warn_once(self, message: str) -> None:
@@ -765,18 +765,18 @@ def register_tracker_class(tracker_class: type[GeneralTracker]) -> None:
     project, the logging directory where it requires one, and its `init_kwargs`."""
     if not (isinstance(tracker_class, type) and issubclass(tracker_class, GeneralTracker)):
         raise ValueError(
-            f"[register_tracker_class] got {tracker_class}, expected a subclass of GeneralTracker"
+            f"[register_tracker_class] {tracker_class} is not a subclass of GeneralTracker"
         )
     for attribute in ("name", "requires_logging_directory"):
         if getattr(tracker_class, attribute, None) in (None, ""):
             raise ValueError(
-                f"[register_tracker_class] {tracker_class.__name__} has no `{attribute}`; define "
+                f"[register_tracker_class] {tracker_class.__name__} has no `{attribute}`. Define "
                 "it in the class"
             )
     if tracker_class.name in LOGGER_TYPE_TO_CLASS:
         warnings.warn(
-            f"[register_tracker_class] a tracker '{tracker_class.name}' is already registered; "
-            f"{tracker_class} takes its place",
+            f"[register_tracker_class] A tracker '{tracker_class.name}' is already registered. "
+            f"{tracker_class} replaces it",
             stacklevel=2,
         )
     LOGGER_TYPE_TO_CLASS[tracker_class.name] = tracker_class
@@ -802,19 +802,20 @@ def filter_trackers(
         if tracker in LoggerType:
             tracker = LoggerType(tracker)
             if tracker not in get_available_trackers():
-                logger.debug(f"[filter_trackers] {tracker}: its package is not installed")
+                logger.debug(f"[filter_trackers] The package of {tracker} is not installed")
                 continue
         elif str(tracker) not in LOGGER_TYPE_TO_CLASS:
+            known = list(dict.fromkeys([*LoggerType.list(), *LOGGER_TYPE_TO_CLASS]))
             raise ValueError(
                 f"[filter_trackers] Unsupported logging capability: {tracker}. Choose between "
-                f"{LoggerType.list()}, or register your class"
+                f"{known}, or register your class"
             )
         if tracker in found:
             continue
         if LOGGER_TYPE_TO_CLASS[str(tracker)].requires_logging_directory and logging_dir is None:
             raise ValueError(
-                f"[filter_trackers] Logging with `{tracker}` requires a `logging_dir` to be "
-                "passed in: give project_dir, or ProjectConfiguration(logging_dir=...)"
+                f"[filter_trackers] Logging with `{tracker}` requires a `logging_dir` to be passed "
+                "in. Pass project_dir, or ProjectConfiguration(logging_dir=...)"
             )
         found.append(tracker)
     return found
@@ -822,7 +823,7 @@ def filter_trackers(
 
 def _warn_of(tracker: str, name: str, value: Any) -> None:
     logger.warning_once(
-        f'[{tracker}] "{name}" is {value!r} of {type(value)}, which is no number: it is left out'
+        f'[{tracker}] "{name}" is {value!r} of {type(value)}, not a number. It is not logged'
     )
 
 

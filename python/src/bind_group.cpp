@@ -23,7 +23,8 @@ ReduceOp parse_reduction(const std::string& name) {
     return ReduceOp::kMax;
   }
   throw UsageError(
-      "[reduce] got reduction '" + name + "', expected sum, mean or max");
+      "[reduce] Unknown reduction '" + name +
+      "'. Expected one of: sum, mean, max");
 }
 
 } // namespace

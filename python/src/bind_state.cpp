@@ -41,8 +41,8 @@ class PythonStateful final : public Stateful {
     auto found = py::get_override(static_cast<const Stateful*>(this), name);
     if (!found) {
       throw UsageError(
-          std::string("[state] got an object of Python without ") + name +
-          ", expected one that gives and takes a dictionary");
+          std::string("[state] A Python object has no ") + name +
+          ". Add state_dict() and load_state_dict() to its class");
     }
     return found;
   }
@@ -56,7 +56,7 @@ std::shared_ptr<Stateful> find_object(
       return object;
     }
   }
-  throw UsageError("[state] there is no object '" + name + "'");
+  throw UsageError("[state] There is no object '" + name + "'");
 }
 
 } // namespace
@@ -135,11 +135,11 @@ void bind_state(py::module_& module) {
             const auto found = reader.manifest().files.find(file);
             if (found == reader.manifest().files.end()) {
               throw DataError(str_cat(
-                  "[load_state] the checkpoint '",
+                  "[load_state] The checkpoint '",
                   reader.folder().string(),
                   "' has no file '",
                   file,
-                  "'; take another checkpoint"));
+                  "'. Load another checkpoint"));
             }
             const auto path = reader.find(file, found->second);
             reader.check(

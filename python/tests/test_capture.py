@@ -92,4 +92,4 @@ def test_refuses_optimizers_of_the_host(capfd):
     net = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     accelerator.prepare(net, optimizer)
-    assert "SGD takes numbers of the host" in accelerator.capture(lambda x: x).refusal
+    assert "SGD has no option `capturable`" in accelerator.capture(lambda x: x).refusal

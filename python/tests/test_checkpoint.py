@@ -470,7 +470,7 @@ def test_objects_are_written_whole(make, tmp_path):
         accelerator.save(threading.Lock(), "x.bin")
     assert load("x.bin")["a"].tolist() == [1, 1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bin", "x.safetensors"]
-    with pytest.raises(AccelerateError, match="expected a dictionary of tensors and a path"):
+    with pytest.raises(AccelerateError, match="needs a dictionary of tensors and a path"):
         save([1], "y", safe_serialization=True)
 
 

@@ -220,4 +220,4 @@ def test_an_option_that_would_be_lost_is_refused(tmp_path):
     assert result.returncode == 1
     assert "option 'maximize' that torch::optim::AdamW lacks" in result.stderr
     result = _go_on(tmp_path, 1, "SGD", 1)
-    assert "got the state of AdamW, expected that of SGD" in result.stderr
+    assert "The saved state belongs to AdamW, but the optimizer is SGD" in result.stderr

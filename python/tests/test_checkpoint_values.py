@@ -139,8 +139,8 @@ def function(optimizer):
 @pytest.mark.parametrize(
     "optimizer, schedule, message",
     [
-        (adamw_of_two_groups, steps, "make the same groups before loading"),
-        (adamw, function, "got the state of a StepLR for a LambdaLR, which needs lr_lambdas"),
+        (adamw_of_two_groups, steps, "Create the same groups before loading"),
+        (adamw, function, "The saved state of a StepLR lacks lr_lambdas, which LambdaLR needs"),
     ],
 )
 def test_what_does_not_fit_changes_nothing(tmp_path, optimizer, schedule, message):
@@ -186,12 +186,12 @@ def saved_after_a_step(tmp_path, optimizer):
 @pytest.mark.parametrize(
     "saving, loading, kinds",
     [
-        (of_kind("Adamax"), adamw, "Adamax for an optimizer AdamW"),
-        (of_kind("NAdam"), of_kind("Adamax"), "NAdam for an optimizer Adamax"),
-        (adamw, of_kind("Adagrad"), "AdamW for an optimizer Adagrad"),
-        (adamw, of_kind("SGD"), "AdamW for an optimizer SGD"),
-        (adamw, of_kind("Adafactor"), "AdamW for an optimizer Adafactor"),
-        (adamw, lambda m: torch.optim.LBFGS(m.parameters()), "AdamW for an optimizer LBFGS"),
+        (of_kind("Adamax"), adamw, "Adamax, but the optimizer is AdamW"),
+        (of_kind("NAdam"), of_kind("Adamax"), "NAdam, but the optimizer is Adamax"),
+        (adamw, of_kind("Adagrad"), "AdamW, but the optimizer is Adagrad"),
+        (adamw, of_kind("SGD"), "AdamW, but the optimizer is SGD"),
+        (adamw, of_kind("Adafactor"), "AdamW, but the optimizer is Adafactor"),
+        (adamw, lambda m: torch.optim.LBFGS(m.parameters()), "AdamW, but the optimizer is LBFGS"),
     ],
 )
 def test_the_state_of_another_class_without_what_a_step_needs_is_refused(
@@ -200,7 +200,7 @@ def test_the_state_of_another_class_without_what_a_step_needs_is_refused(
     saved_after_a_step(tmp_path, saving)
     other, model, *_ = run_of(loading, steps)
     before = model.weight.detach().clone()
-    message = rf"^\[load_state\] got the state of {kinds}, expected the same; load it into [^\n]*$"
+    message = rf"^\[load_state\] The saved state belongs to {kinds}. Load it into [^\n]*$"
     with pytest.raises(UsageError, match=message):
         other.load_state(tmp_path / "state")
     assert torch.equal(model.weight, before)
@@ -218,7 +218,7 @@ def test_the_state_of_another_class_without_what_a_step_needs_is_refused(
 def test_the_state_of_another_class_with_what_a_step_needs_goes_on(tmp_path, saving, loading):
     saved_after_a_step(tmp_path, saving)
     other, model, used, _ = run_of(loading, steps)
-    with pytest.warns(UserWarning, match="what they do not have in common is lost"):
+    with pytest.warns(UserWarning, match="State that they do not share is lost"):
         other.load_state(tmp_path / "state")
     before = model.weight.detach().clone()
     other.backward(model(torch.ones(1, 2)).sum())

@@ -278,7 +278,7 @@ def test_helpers_answer_as_the_originals(tmp_path):
 
 
 def test_an_older_argument_is_warned_about_and_not_followed():
-    with pytest.warns(UserWarning, match="moved to DataLoaderConfiguration"):
+    with pytest.warns(UserWarning, match="Pass dataloader_config=DataLoaderConfiguration"):
         accelerator = Accelerator(cpu=True, split_batches=True)
     assert accelerator.split_batches is False
 
@@ -306,7 +306,11 @@ def test_debug_mode_refuses_it(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"mixed_precision": "fp17"}, r"Unknown mixed_precision mode: fp17. Choose between \["),
+        (
+            {"mixed_precision": "fp32"},
+            r"Unknown mixed_precision mode: fp32. Choose between \['no', 'fp16', 'bf16'\]",
+        ),
+        ({"log_with": "json"}, r"Unsupported logging capability: json. .*'jsonl'"),
         (
             {"dynamo_backend": "eager", "dynamo_plugin": TorchDynamoPlugin()},
             "You cannot pass in both `dynamo_plugin` and `dynamo_backend`",

@@ -217,7 +217,7 @@ def test_what_the_user_put_on_a_loader_stays_and_a_loop_of_its_own_is_warned_abo
         def __iter__(self):
             yield "unsharded"
 
-    with pytest.warns(UserWarning, match=r"\[prepare_data_loader\] Own has a loop of its own"):
+    with pytest.warns(UserWarning, match=r"\[prepare_data_loader\] The prepared loader does not call the __iter__ of Own"):
         loader = of_rank_1(Own(TEN, 4, name="train"))
     assert loader.name == "train"
     assert [batch.tolist() for batch in loader] == [[4, 5, 6, 7], [2, 3, 4, 5]]
@@ -379,7 +379,7 @@ def test_a_position_brings_the_seed_along_and_is_of_ints():
     assert loader._position() == {"epoch": 1, "num_batches": 0, "seed": 5}
     plain = of_rank_1(DataLoader(TEN, 2))
     assert plain._position() == {"epoch": 0, "num_batches": 0}
-    with pytest.raises(ValueError, match=r"^\[DataLoader\] got the position .*without a seed"):
+    with pytest.raises(ValueError, match=r"^\[DataLoader\] The saved position is .*without a seed"):
         plain._restore_position(loader._position())
 
 
@@ -511,13 +511,13 @@ def test_batches_travel_as_bytes():
 @pytest.mark.parametrize(
     ("loader", "options", "sentence"),
     [
-        (DataLoader(TEN, None), {}, "got batch_size=None on 2 processes"),
-        (DataLoader(Stream(), None), {}, "IterableDataset with batch_size=None on 2 processes"),
-        (DataLoader(TEN, 3), {"split_batches": True}, "batch_size 3 for 2 ranks"),
-        (DataLoader(Stream(), 3), {"split_batches": True}, "batch size of 3.*processes, 2"),
+        (DataLoader(TEN, None), {}, "A loader with batch_size=None cannot be distributed over 2 processes"),
+        (DataLoader(Stream(), None), {}, "IterableDataset with batch_size=None cannot be distributed over 2 processes"),
+        (DataLoader(TEN, 3), {"split_batches": True}, "batch_size 3 must be a multiple of 2"),
+        (DataLoader(Stream(), 3), {"split_batches": True}, "the batch size 3 must be a multiple of 2"),
         (DataLoader(TEN, batch_sampler=[[1]]), {"split_batches": True}, "has no batch_size"),
         (DataLoader(TEN, 2), {"dispatch_batches": True}, "put_on_device=False"),
-        (DataLoader(TEN, 2), {"torch_device_mesh": object()}, "torch_device_mesh, which is not"),
+        (DataLoader(TEN, 2), {"torch_device_mesh": object()}, "torch_device_mesh is not supported"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(loader, options, sentence):
@@ -530,7 +530,7 @@ def test_a_batch_sampler_whose_batches_are_not_of_its_size_is_refused():
         def __iter__(self):
             return iter([[0, 1], [2], [3, 4]])
 
-    with pytest.raises(ValueError, match="batch 1 of Own has 1 samples, expected 2"):
+    with pytest.raises(ValueError, match="Batch 1 of Own has 1 samples, but its batch_size is 2"):
         list(of_rank_1(DataLoader(TEN, batch_sampler=Own(range(5), 2, False))))
 
 

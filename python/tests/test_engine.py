@@ -107,7 +107,7 @@ def test_a_strategy_refuses_an_optimizer_with_state(tmp_path):
         print(error)
     """
     out = ranks.fork_ours(script, tmp_path)
-    assert "[prepare] the optimizer has state for 'norm.weight' already" in out
+    assert "[prepare] The optimizer already has state for 'norm.weight'" in out
 
 
 def make(fused: bool):

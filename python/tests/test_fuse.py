@@ -575,7 +575,7 @@ def test_an_embedding_has_the_options_of_now():
 
 @pytest.mark.parametrize("value", [None, 1, "no"])
 def test_fuse_is_true_or_false(value):
-    with pytest.raises(UsageError, match=r"\[prepare\] got fuse=.*, expected True or False"):
+    with pytest.raises(UsageError, match=r"\[prepare\] fuse is .*, expected True or False"):
         Accelerator(cpu=True).prepare(gpt2(), fuse=value)
 
 
@@ -601,11 +601,11 @@ def test_a_model_inside_of_a_module_is_fused_and_again_harmlessly(caplog):
 def test_what_cannot_be_fused_is_refused_before_it_is_prepared():
     accelerator = Accelerator(cpu=True)
     plain = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
-    with pytest.raises(UsageError, match=r"^\[prepare\] got fuse=True and a Sequential in which"):
+    with pytest.raises(UsageError, match=r"^\[prepare\] fuse=True found nothing to fuse in Sequential"):
         accelerator.prepare(plain, fuse=True)
-    with pytest.raises(UsageError, match=r"^\[prepare\] got fuse=True without a model"):
+    with pytest.raises(UsageError, match=r"^\[prepare\] fuse=True needs a model"):
         accelerator.prepare(torch.optim.SGD(plain.parameters()), fuse=True)
-    with pytest.raises(UsageError, match=r"^\[prepare\] got fuse=True and a compiled model"):
+    with pytest.raises(UsageError, match=r"^\[prepare\] fuse=True does not work with a compiled model"):
         accelerator.prepare(torch.compile(gpt2()), fuse=True)
     assert not accelerator._models
 

@@ -13,6 +13,7 @@ from tiers import cases
 
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
 
 # PyTorch's DDP runs in the same processes on a copy of the module: the same kernels, the same
 # buckets and one addition of two numbers per gradient, so that bits are compared.
@@ -672,7 +673,43 @@ def test_masters_train_as_the_same_arithmetic_by_hand(tmp_path):
     for got in ranks.run_ours(script, tmp_path):
         assert got[:3] == ["torch.float32", "torch.bfloat16", "torch.float32"]
         assert got[3:7] == [True, True, True, False]
-        assert "whose parameters have masters" in got[7]
+        assert "The parameters of this model have master weights" in got[7]
+
+
+def test_an_unused_parameter_gets_a_hint_in_python(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator
+
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        def forward(self, x):
+            return self.a(x)
+
+    accelerator = Accelerator()
+    model = accelerator.prepare(Half())
+    accelerator.backward(model(torch.ones(1, 1)).sum())
+    try:
+        model(torch.ones(1, 1))
+    except ValueError as error:
+        answer(str(error))
+    """
+    for said in ranks.run_ours(script, tmp_path):
+        assert said == (
+            "[forward] 'b.weight', 'b.bias' received no gradient in the last backward. Use it in the "
+            "loss, freeze it, or pass DistributedDataParallelKwargs(find_unused_parameters=True)"
+        )
+
+
+def test_an_unknown_option_of_powersgd_is_told_the_known_ones():
+    handler = DistributedDataParallelKwargs(
+        comm_hook=DDPCommunicationHookType.POWER_SGD, comm_state_option={"rank": 2}
+    )
+    words = "Unknown PowerSGD option 'rank'. Expected one of: .*matrix_approximation_rank"
+    with pytest.raises(ValueError, match=words):
+        Accelerator(cpu=True, kwargs_handlers=[handler])
 
 
 def test_parameters_that_were_made_anew_are_named(tmp_path):
@@ -702,7 +739,7 @@ def test_parameters_that_were_made_anew_are_named(tmp_path):
     answer(said)
     """
     for anew, replaced in ranks.run_ours(script, tmp_path):
-        assert anew.startswith("UsageError [backward] the gradient of 'weight' did not meet")
+        assert anew.startswith("UsageError [backward] The gradient of 'weight' was not synchronised")
         assert replaced.startswith("UsageError [forward]")
         assert "'1.weight' was replaced by another tensor since" in replaced
         assert "\n" not in anew + replaced

@@ -260,15 +260,15 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
     ranks = run_ours(FAULT, tmp_path)
     for name, own, word in (
         ("broken", "KeyError", "no such sample"),
-        ("ragged", "UsageError", "differ in more than their first dimension"),
-        ("texts", "NotATensor", "expected tensors only"),
+        ("ragged", "UsageError", "only the first dimension may differ"),
+        ("texts", "NotATensor", "contains values that are not tensors"),
         ("unopened", "OSError", "no such"),
     ):
         for rank, (batches, kind, text, is_runtime_error) in enumerate(r[name] for r in ranks):
             assert kind == (own if rank == 0 else "DataError")
             assert word in text
             if rank == 1:
-                assert text.startswith("[DataLoaderDispatcher] process 0, which reads for all")
+                assert text.startswith("[DataLoaderDispatcher] Process 0, which reads for all")
                 assert f"failed with {own}" in text and "\n" not in text
             assert is_runtime_error or kind in ("KeyError", "OSError")
             # What came before the fault was handed out.
@@ -276,8 +276,8 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
             assert batches == (expected if name == "broken" else [])
     for odd in (0, 1):
         own, other = (ranks[rank][f"generator of {odd}"] for rank in (odd, 1 - odd))
-        assert own[0] == "UsageError" and "got no generator" in own[1]
-        assert other[0] == "MismatchError" and "got no generator" in other[1]
+        assert own[0] == "UsageError" and "needs a generator" in own[1]
+        assert other[0] == "MismatchError" and "needs a generator" in other[1]
         assert f"gather of nothing, as rank {odd} failed with UsageError" in other[1]
     assert sorted(i for r in ranks for batch in r["after"] for i in batch) == list(range(8))
 

@@ -26,7 +26,7 @@ from original import ROOT, originals_python, run_python
 
 PACKAGE = Path(accelerate.__file__).parent
 VERSION = "1.15.0+cpp.0.1.0"
-SENTENCE = rf"^\[accelerate[\w.]+\] was .*not part of accelerate {re.escape(VERSION)} yet; [^\n]*$"
+SENTENCE = rf"^accelerate[\w.]+ is not supported in accelerate {re.escape(VERSION)}\. [^\n]*$"
 
 # Run by the original's Python: its public names, as an import finds them. Scripts are left out,
 # as importing them runs them.
@@ -174,11 +174,11 @@ def test_stubs_name_only_what_the_original_has() -> None:
 def test_a_call_raises_the_sentence(hook: typing.Any) -> None:
     with pytest.raises(NotImplementedError, match=SENTENCE) as error:
         hook(1, two=2)
-    assert str(error.value).startswith("[accelerate.hooks.AlignDevicesHook] was called")
+    assert str(error.value).startswith("accelerate.hooks.AlignDevicesHook is not supported")
 
 
 def test_a_subclass_raises_the_sentence_also_beside_other_bases(hook: typing.Any) -> None:
-    with pytest.raises(NotImplementedError, match=r"\[accelerate.hooks.AlignDevicesHook\] was subcl"):
+    with pytest.raises(NotImplementedError, match="AlignDevicesHook is not supported"):
 
         class Mine(hook):
             pass
@@ -190,7 +190,7 @@ def test_a_subclass_raises_the_sentence_also_beside_other_bases(hook: typing.Any
 
 
 def test_reading_or_changing_an_attribute_raises_the_sentence(hook: typing.Any) -> None:
-    with pytest.raises(NotImplementedError, match="'_shared_state'.*not part of"):
+    with pytest.raises(NotImplementedError, match=SENTENCE):
         _ = hook._shared_state
     with pytest.raises(NotImplementedError, match=SENTENCE):
         hook.name = 1
@@ -254,9 +254,9 @@ def test_an_exception_that_is_not_there_can_be_named_in_except_and_in_filters() 
             raise KeyError
         except SubprocessCallException:
             pytest.fail("nobody raises it")
-    with pytest.raises(NotImplementedError, match=r"SubprocessCallException\] was called"):
+    with pytest.raises(NotImplementedError, match=r"SubprocessCallException is not supported"):
         SubprocessCallException("text")
-    with pytest.raises(NotImplementedError, match=r"SubprocessCallException\] was subclassed"):
+    with pytest.raises(NotImplementedError, match=r"SubprocessCallException is not supported"):
         type("Mine", (SubprocessCallException,), {})
 
 
@@ -289,7 +289,7 @@ def test_python_dash_m_of_a_missing_module_prints_the_sentence() -> None:
         timeout=300,
     )
     assert result.returncode == 1
-    assert "[accelerate.commands.menu.input] was run, but is not part" in result.stderr
+    assert "accelerate.commands.menu.input is not supported" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -140,8 +140,8 @@ def test_what_was_pickled_loads_in_another_process(tmp_path):
     )
     assert answer.stdout.split("\n")[:5] == [
         "False False",
-        "PartialState of a process that has made none yet",
-        "[AcceleratorState of a process that has made none yet]",
+        "PartialState (not initialized)",
+        "[AcceleratorState (not initialized)]",
         "1 no no",
         "bf16 2 cpu",
     ], answer.stderr

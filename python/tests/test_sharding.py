@@ -320,11 +320,11 @@ SAVE = COMMON + """
     with FullyShardedDataParallel.summon_full_params(model):
         refused(lambda: model.words.weight.sum(), "save_model")
     refused(lambda: accelerator.unwrap_model(model)(torch.zeros(2, 3, dtype=torch.long)),
-            "outside of a forward")
+            "outside the prepared model's forward")
     accelerator.backward(model(**next(batches(accelerator))))
     refused(lambda: model.blocks[0].inner.weight.grad.sum(), "clip_grad_norm_")
     refused(lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1), "clip_grad_norm_")
-    refused(lambda: optimizer.optimizer.step(), "prepare gave back")
+    refused(lambda: optimizer.optimizer.step(), "prepare() returned")
     optimizer.zero_grad()
     # The optimizer's own state is this process's part.
     mine = io.BytesIO()
@@ -343,14 +343,14 @@ SAVE = COMMON + """
     def read(model):
         return model(**next(batches(accelerator)))
     model.batch_norm.weight.data = torch.ones(16)
-    refused(lambda: read(model), "'batch_norm.weight' was given other memory")
+    refused(lambda: read(model), "'batch_norm.weight' has new memory")
     accelerator = begin(sharding_strategy="SHARD_GRAD_OP")
     model, optimizer, _ = train(accelerator, Net)
-    refused(lambda: optimizer.optimizer.step(), "prepare gave back")
+    refused(lambda: optimizer.optimizer.step(), "prepare() returned")
     model.head.weight.data.mul_(0.5)
     read(model)
     model.half()
-    refused(lambda: read(model), "given other memory")
+    refused(lambda: read(model), "has new memory")
     for kind in (torch.optim.LBFGS, torch.optim.Adafactor, torch.optim.Muon):
         chosen = [p for p in Net().parameters() if p.dim() == 2 and p.requires_grad]
         other = torch.nn.ParameterList(chosen)
@@ -1058,7 +1058,7 @@ REFUSED = COMMON + """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         accelerator.prepare(Net())
-    assert "ignored_modules has no parameter of this Net" in str(caught[-1].message)
+    assert "ignored_modules matches no parameter of this Net" in str(caught[-1].message)
     refused(lambda: begin(param_init_fn=lambda module: None), "param_init_fn")
     refused(lambda: begin(state_dict_type="LOCAL_STATE_DICT"), "LOCAL_STATE_DICT")
     refused(lambda: begin(fsdp_version=2, activation_checkpointing=True,
@@ -1066,10 +1066,10 @@ REFUSED = COMMON + """
     refused(lambda: begin(mixed_precision_policy="bf16"), "mixed_precision_policy")
     refused(lambda: Accelerator(fsdp_plugin="FULL_SHARD"), "FullyShardedDataParallelPlugin")
     for name, value, words in [
-            ("fsdp_version", "2", 'fsdp_version is "2" (a text), expected 1 or 2; write 2 without'),
-            ("fsdp_version", True, "fsdp_version is true (a flag)"),
+            ("fsdp_version", "2", 'fsdp_version is "2" (a string), expected 1 or 2. Write 2 without'),
+            ("fsdp_version", True, "fsdp_version is true (a boolean)"),
             ("fsdp_version", 3, "fsdp_version is 3 (a number)"),
-            ("activation_checkpointing", "maybe", 'is "maybe" (a text), expected true or false'),
+            ("activation_checkpointing", "maybe", 'is "maybe" (a string), expected true or false'),
             ("cpu_ram_efficient_loading", [1], "cpu_ram_efficient_loading is [1] (a list)"),
             ("min_num_params", 1.5, "min_num_params is 1.5 (a number), expected a whole number"),
             ("transformer_cls_names_to_wrap", 3, "transformer_cls_names_to_wrap is 3 (a number)"),
@@ -1267,7 +1267,7 @@ KINDS = """
         model.layers[1].scale = torch.nn.Parameter(torch.ones(1), requires_grad=False)
         model(x)
         model.added = torch.nn.Linear(4, 4)
-        raised(UsageError, lambda: model(x), "'added.weight' was added since prepare", "the 8 that")
+        raised(UsageError, lambda: model(x), "'added.weight' was added after prepare", "the 8 that")
         with torch.no_grad():
             model(x)
     # Models that differ: what is first of it, and how much there is, not all names.

@@ -206,7 +206,7 @@ except Exception as error:
 def test_a_weight_on_some_ranks_of_a_join_is_named_on_all(tmp_path):
     for kind, said in ranks.run_ours(SOME_WEIGHTS, tmp_path):
         assert kind == "MismatchError" and "\n" not in said
-        assert "some give their loss a weight" in said
+        assert "only some weight their loss" in said
 
 
 UNJOINABLE = """
@@ -233,7 +233,7 @@ answer([net.weight.grad.item(), said])
 def test_a_model_that_cannot_be_joined_needs_even_loaders(tmp_path):
     for gradient, said in ranks.run_ours(UNJOINABLE, tmp_path):
         assert gradient == 1.5
-        assert said.startswith("[join_uneven_inputs] got model 0 with a strategy that cannot train")
+        assert said.startswith("[join_uneven_inputs] The strategy of model 0 does not support")
 
 
 LEFT = """
@@ -288,8 +288,8 @@ def test_a_rank_that_ends_in_the_middle_of_a_window_is_named_on_all(tmp_path, we
         ((kind, line),) = said
         assert kind == "UsageError" and "\n" not in line
         assert line.startswith(
-            "[join_uneven_inputs] rank 1 ended in the middle of an accumulation window, of which "
-            "it has 1 micro-batch and rank 0 has 0: their gradients went into no step"
+            "[join_uneven_inputs] Rank 1 ended in the middle of gradient accumulation, with "
+            "1 micro-batch where rank 0 has 0, so the gradients of these micro-batches would be lost"
         )
         # Together once, then rank 0 alone, of whose gradients the other's zeros take the half.
         assert weight == pytest.approx(-3 if weighted == "True" else -2, abs=1e-6)
@@ -359,15 +359,15 @@ answer(said)
 def test_a_join_wants_a_list_of_prepared_models(tmp_path):
     ours = ranks.run_ours(GIVEN, tmp_path)
     assert ours[0] == ours[1]
-    here = "[join_uneven_inputs] got "
+    here = "[join_uneven_inputs] "
     wants = [
-        f"{here}a Sequential, expected a list",
-        f"{here}a Sequential, expected a list",
-        f"{here}a NoneType, expected a list",
-        f"{here}no model, expected every prepared model",
-        f"{here}a Sequential that was not prepared",
-        f"{here}a Sequential that was not prepared",
-        f"{here}a AcceleratedOptimizer that was not prepared",
+        f"{here}Got a Sequential. Pass a list",
+        f"{here}Got a Sequential. Pass a list",
+        f"{here}Got a NoneType. Pass a list",
+        f"{here}The list of models is empty",
+        f"{here}This Sequential was not prepared",
+        f"{here}This Sequential was not prepared",
+        f"{here}This AcceleratedOptimizer was not prepared",
     ]
     for line, want in zip(ours[0], wants, strict=True):
         assert line.startswith(want) and "\n" not in line

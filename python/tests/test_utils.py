@@ -185,7 +185,7 @@ def test_texts_for_yes_and_no() -> None:
     assert [utils.str_to_bool(t) for t in ("n", "no", "F", "false", "OFF", "0")] == [0] * 6
     assert utils.str_to_bool("on", to_bool=True) is True
     assert utils.str_to_bool("off", to_bool=True) is False
-    with pytest.raises(ValueError, match=r"\[str_to_bool\] got 'maybe', expected one of y, yes"):
+    with pytest.raises(ValueError, match=r"\[str_to_bool\] value is 'maybe', expected one of y, yes"):
         utils.str_to_bool("maybe")
 
 
@@ -200,7 +200,7 @@ def test_variables_are_read_with_their_defaults(monkeypatch: Any) -> None:
     assert utils.parse_choice_from_env("FIRST") == "-3"
     assert utils.parse_choice_from_env("NONE_SUCH", None) == "None"
     monkeypatch.setenv("FIRST", "two")
-    with pytest.raises(ValueError, match="FIRST is 'two', expected a whole number"):
+    with pytest.raises(ValueError, match="FIRST is 'two', expected an integer"):
         utils.get_int_from_env(["FIRST"], 7)
 
 
@@ -321,7 +321,7 @@ def test_the_reported_line_is_the_callers(logger: Any) -> None:
 
 def test_a_message_before_there_is_a_state_is_an_error(logger: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(SecondOfTwo, "_shared_state", {})
-    with pytest.raises(RuntimeError, match=r"\[get_logger\].*make `Accelerator\(\)`"):
+    with pytest.raises(RuntimeError, match=r"\[get_logger\].*Create `Accelerator\(\)`"):
         logger.warning("early")
 
 
@@ -346,7 +346,7 @@ def test_a_progress_bar_is_silent_on_the_second_process(second_of_two: Any, caps
 
 
 def test_a_progress_bar_refuses_a_flag_in_the_place_of_the_items() -> None:
-    with pytest.raises(ValueError, match=r"\[tqdm\] the first argument is True"):
+    with pytest.raises(ValueError, match=r"\[tqdm\] The first argument is True"):
         utils.tqdm(True, range(3))
 
 
@@ -450,7 +450,7 @@ def test_passing_the_batch_size_oneself_is_explained() -> None:
     @utils.find_executable_batch_size(starting_batch_size=16)
     def train(batch_size: int, model: str) -> None: ...
 
-    with pytest.raises(TypeError, match=r"expected at most 1, .*: call train\(model\)"):
+    with pytest.raises(TypeError, match=r"takes at most 1 arguments, .* Call train\(model\)"):
         train(128, "model")
 
     @utils.find_executable_batch_size(starting_batch_size=16)

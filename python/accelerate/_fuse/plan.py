@@ -36,8 +36,8 @@ class Plan:
     def __init__(self, module: torch.nn.Module) -> None:
         if is_compiled_module(module) or has_compiled_parts(module):
             raise UsageError(
-                "[prepare] got fuse=True and a compiled model, expected one of them: leave "
-                "torch.compile out, or fuse, as the compiler fuses by itself"
+                "[prepare] fuse=True does not work with a compiled model. Leave out torch.compile "
+                "or fuse. The compiler fuses too"
             )
         self._name = module.__class__.__name__
         self._recipes: list[tuple[torch.nn.Module, type[Piece]]] = []
@@ -47,9 +47,9 @@ class Plan:
             self._plan(model)
         if not self._recipes and not self._losses:
             raise UsageError(
-                f"[prepare] got fuse=True and a {self._name} in which nothing is known, expected a "
-                "model of transformers (GPT-2, BERT, DistilBERT, RoBERTa, Llama and their kind, or "
-                "one with the loss of causal language models); leave fuse out"
+                f"[prepare] fuse=True found nothing to fuse in {self._name}. It supports GPT-2, "
+                "BERT, DistilBERT, RoBERTa, Llama and similar models of transformers. Leave fuse "
+                "out"
             )
 
     def _plan(self, model: Any) -> None:
@@ -86,7 +86,7 @@ class Plan:
             counts["loss"] += 1
             model.loss_function = CausalLoss(loss)
         parts = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-        _log.info(f"[prepare] fused in {self._name}: {parts}")
+        _log.info(f"[prepare] Fused in {self._name}: {parts}")
 
 
 def _is_of_its_class(part: torch.nn.Module) -> bool:

@@ -460,8 +460,8 @@ def _modules(value: Any) -> Any:
 # Fields of the plugin that are of a plain type; the other ones are torch's objects, or names of them.
 _FSDP_KINDS = {
     "fsdp_version": whole_number(1, 2),
-    "ignored_modules": Kind("modules, or a pattern of their names", _modules),
-    "transformer_cls_names_to_wrap": Kind("names of classes", _class_names),
+    "ignored_modules": Kind("modules, or a regular expression of their names", _modules),
+    "transformer_cls_names_to_wrap": Kind("class names", _class_names),
     "min_num_params": whole_number(0),
     **dict.fromkeys(
         (
@@ -624,8 +624,8 @@ class FullyShardedDataParallelPlugin:
             policy = self._named_policy(policy.upper())
         elif not callable(policy):
             raise ConfigError(
-                f"[FSDP] auto_wrap_policy is {described(policy)}, expected a function, a policy of "
-                f"torch's or one of {', '.join(FSDP_AUTO_WRAP_POLICY)}"
+                f"[FSDP] auto_wrap_policy is {described(policy)}. Expected a function, a policy of "
+                f"torch.distributed.fsdp.wrap or one of {', '.join(FSDP_AUTO_WRAP_POLICY)}"
             )
         self.auto_wrap_policy = policy
 
@@ -791,7 +791,7 @@ def _fsdp_choice(kind: Any, value: Any, names: list[str]) -> Any:
         return kind(int(text)) if text.isdigit() else kind[text]
     except (KeyError, ValueError):
         raise ValueError(
-            f"[FSDP] got {value} as a {kind.__name__}, expected one of {names}"
+            f"[FSDP] Unknown {kind.__name__} {value}. Expected one of: {names}"
         ) from None
 
 
@@ -848,8 +848,8 @@ class DeepSpeedPlugin:
             )
         if self.zero3_init_flag and not self.hf_ds_config.is_zero3():
             warnings.warn(
-                "[DeepSpeed] got zero3_init_flag, which is only applicable for ZeRO Stage 3. "
-                "Setting it to False.",
+                "[DeepSpeed] zero3_init_flag is only applicable for ZeRO Stage 3. Setting it to "
+                "False.",
                 stacklevel=3,
             )
             self.zero3_init_flag = False
@@ -887,7 +887,7 @@ class DeepSpeedPlugin:
         for name, key in _DEEPSPEED_KEYS.items():
             value, kind = getattr(self, name), kind_of_value(key)
             if kind is not None and value not in (None, "auto"):
-                remedy = "correct the plugin's field, or the variable that it is read from"
+                remedy = "Correct the plugin field, or the environment variable behind it"
                 setattr(self, name, checked("DeepSpeed", name, value, kind, remedy))
 
     def _config_of_fields(self) -> dict[str, Any]:
@@ -916,7 +916,7 @@ class DeepSpeedPlugin:
         config.config.setdefault("gradient_accumulation_steps", 1)
         if "zero_optimization" not in config.config:
             raise ValueError(
-                "[DeepSpeed] got a configuration without zero_optimization: Please specify the ZeRO "
+                "[DeepSpeed] The configuration has no zero_optimization. Please specify the ZeRO "
                 "optimization config in the DeepSpeed config."
             )
         self._check_fields()
@@ -934,10 +934,10 @@ class DeepSpeedPlugin:
         ignored = [name for name in given if name in {*_DEEPSPEED_KEYS, "mixed_precision"}]
         if ignored:
             raise ValueError(
-                f"[DeepSpeed] got {', '.join(ignored)} beside deepspeed_config_file. When using "
-                "`deepspeed_config_file`, the following accelerate config variables will be "
-                f"ignored: {[*_DEEPSPEED_KEYS, 'mixed_precision']}; write them into the DeepSpeed "
-                "config file"
+                f"[DeepSpeed] {', '.join(ignored)} cannot be set beside deepspeed_config_file. "
+                "When using `deepspeed_config_file`, the following accelerate config variables "
+                f"will be ignored: {[*_DEEPSPEED_KEYS, 'mixed_precision']}. Write them into the "
+                "DeepSpeed config file"
             )
 
     def fill_match(
@@ -1147,7 +1147,7 @@ class FP8RecipeKwargs(TERecipeKwargs, MSAMPRecipeKwargs):
 
     def __post_init__(self) -> None:
         warnings.warn(
-            "FP8RecipeKwargs is deprecated; use TERecipeKwargs or MSAMPRecipeKwargs",
+            "FP8RecipeKwargs is deprecated. Use TERecipeKwargs or MSAMPRecipeKwargs",
             FutureWarning,
             stacklevel=3,
         )

@@ -85,29 +85,28 @@ class HfDeepSpeedConfig:
     is a `ConfigError`."""
 
     def __init__(self, config_file_or_dict: str | os.PathLike | dict[str, Any]) -> None:
-        remedy = "correct the configuration"
+        remedy = "Correct the configuration"
         if isinstance(config_file_or_dict, dict):
             self.config = copy.deepcopy(config_file_or_dict)
         elif not isinstance(config_file_or_dict, (str, os.PathLike)):
             raise ConfigError(
-                f"[DeepSpeed] the configuration is {described(config_file_or_dict)}, expected a "
+                f"[DeepSpeed] The configuration is {described(config_file_or_dict)}, expected a "
                 "dictionary, or the path of a JSON file"
             )
         elif os.path.exists(config_file_or_dict):
-            remedy = f"correct {os.fspath(config_file_or_dict)}"
+            remedy = f"Correct {os.fspath(config_file_or_dict)}"
             self.config = _read_file(config_file_or_dict)
         else:
             self.config = _parsed(str(config_file_or_dict))
         if not isinstance(self.config, dict):
             raise ConfigError(
-                f"[DeepSpeed] the configuration is {described(self.config)}, expected "
-                f"{SECTION.expected}; {remedy}"
+                f"[DeepSpeed] The configuration is {described(self.config)}, expected "
+                f"{SECTION.expected}. {remedy}"
             )
         _check_values(self.config, remedy)
         if [self.get_value(f"{name}.enabled") for name in ("fp16", "bf16")] == [True, True]:
             raise ConfigError(
-                "[DeepSpeed] fp16.enabled and bf16.enabled are both true, expected one precision; "
-                f"{remedy}"
+                f"[DeepSpeed] fp16.enabled and bf16.enabled are both true. Enable only one. {remedy}"
             )
         self.set_stage_and_offload()
 
@@ -166,12 +165,12 @@ def _read_file(path: str | os.PathLike) -> Any:
             return json.load(file)
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"[DeepSpeed] {os.fspath(path)}, line {error.lineno}, column {error.colno}: "
-            f"{error.msg}, expected JSON; correct the file"
+            f"[DeepSpeed] {os.fspath(path)}, line {error.lineno}, column {error.colno}, is not "
+            f"JSON: {error.msg}. Correct the file"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"[DeepSpeed] {os.fspath(path)} cannot be read ({error}), expected a JSON file"
+            f"[DeepSpeed] Cannot read {os.fspath(path)} as a JSON file: {error}"
         ) from None
 
 
@@ -182,8 +181,8 @@ def _parsed(text: str) -> Any:
         except ValueError:
             continue
     raise ConfigError(
-        "[DeepSpeed] Expected a string path to an existing deepspeed config, or a dictionary, or a "
-        f"base64 encoded string. Received: {described(text)}; is the path right?"
+        "[DeepSpeed] Expected a string path to an existing deepspeed config, or a dictionary, or "
+        f"a base64 encoded string. Received: {described(text)}. Check the path"
     )
 
 
@@ -253,7 +252,7 @@ def get_active_deepspeed_plugin(state: Any) -> DeepSpeedPlugin:
     plugins = state.deepspeed_plugins
     if plugins is None:
         raise ValueError(
-            "[DeepSpeed] Couldn't retrieve the active `DeepSpeedPlugin` as none were enabled. Give "
+            "[DeepSpeed] Couldn't retrieve the active `DeepSpeedPlugin` as none were enabled. Pass "
             "one to `Accelerator(deepspeed_plugin=...)`, or launch with --use_deepspeed."
         )
     if not isinstance(plugins, dict):

@@ -24,7 +24,7 @@ def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
     text = value.lower()
     if text not in _TRUE + _FALSE:
         raise ValueError(
-            f"[str_to_bool] got {value!r}, expected one of {', '.join(_TRUE + _FALSE)}"
+            f"[str_to_bool] value is {value!r}, expected one of {', '.join(_TRUE + _FALSE)}"
         )
     return text in _TRUE if to_bool else int(text in _TRUE)
 
@@ -37,7 +37,7 @@ def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
             value = int(text)
         except ValueError:
             raise ValueError(
-                f"[get_int_from_env] {key} is {text!r}, expected a whole number: set or unset it"
+                f"[get_int_from_env] {key} is {text!r}, expected an integer. Correct or unset it"
             ) from None
         if value >= 0:
             return value
@@ -52,7 +52,7 @@ def parse_flag_from_env(key: str, default: bool = False) -> bool:
     except ValueError:
         raise ValueError(
             f"[parse_flag_from_env] {key} is {text!r}, expected one of "
-            f"{', '.join(_TRUE + _FALSE)}: set or unset it"
+            f"{', '.join(_TRUE + _FALSE)}. Correct or unset it"
         ) from None
 
 

@@ -42,8 +42,8 @@ def _file(
 ) -> Path:
     if plugin.state_dict_type.name != "FULL_STATE_DICT":
         raise NotImplementedError(
-            f"[FSDP] got state_dict_type={plugin.state_dict_type.name}, expected FULL_STATE_DICT, "
-            "which is one whole file; save_state writes parts"
+            f"[FSDP] state_dict_type={plugin.state_dict_type.name} is not supported here. Use "
+            "FULL_STATE_DICT for one file, or save_state() for shards"
         )
     return Path(folder) / (f"{name}.bin" if index == 0 else f"{name}_{index}.bin")
 
@@ -101,7 +101,7 @@ def load_fsdp_model(
     path = _file(fsdp_plugin, input_dir, FSDP_MODEL_NAME, model_index)
     context = accelerator._context_of(model)
     if context is None:
-        raise UsageError("[FSDP] got a model that was not prepared, expected a prepared one")
+        raise UsageError("[FSDP] The model was not prepared. Pass the one that prepare() returned")
     registry = accelerator._run.state
     part = registry.name_of(context)
     state = load(path, map_location="cpu", mmap=True)
@@ -159,8 +159,8 @@ def load_fsdp_optimizer(
     names = _names_in(part)
     if [group["params"] for group in saved["param_groups"]] != names:
         raise UsageError(
-            f"[FSDP] {path} holds other groups of parameters than the optimizer has; make the same "
-            "groups before loading"
+            f"[FSDP] {path} has other parameter groups than the optimizer. Create the same groups "
+            "before loading"
         )
     loaded = {key: value for key, value in part.items() if not key.startswith("state.")}
     for name, entries in saved["state"].items():
@@ -177,7 +177,7 @@ def _name_of(accelerator: Accelerator, optimizer: Any) -> str:
     for name, prepared in zip(known, accelerator._optimizers):
         if optimizer in (prepared, prepared.optimizer):
             return name
-    raise UsageError("[FSDP] got an optimizer that was not prepared, expected a prepared one")
+    raise UsageError("[FSDP] The optimizer was not prepared. Pass the one that prepare() returned")
 
 
 def _names_in(part: dict[str, Any]) -> list[list[str]]:

@@ -133,7 +133,7 @@ def is_torch_xla_available(check_is_tpu: bool = False, check_is_gpu: bool = Fals
     devices."""
     if check_is_tpu and check_is_gpu:
         raise AssertionError(
-            "[is_torch_xla_available] check_is_tpu and check_is_gpu are both True, expected one"
+            "[is_torch_xla_available] check_is_tpu and check_is_gpu are both True. Pass only one"
         )
     if not USE_TORCH_XLA or not _can_import("torch_xla"):
         return False

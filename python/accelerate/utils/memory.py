@@ -86,8 +86,8 @@ def find_executable_batch_size(
                 return result
             batch_size = reduce_batch_size_fn() if reduce_batch_size_fn else int(batch_size * 0.9)
         raise RuntimeError(
-            "[find_executable_batch_size] No executable batch size found, reached zero: "
-            f"{_name(function)} fits into memory with none"
+            "[find_executable_batch_size] No executable batch size found, reached zero. "
+            f"{_name(function)} does not fit into memory with any batch size"
         )
 
     return wrapper
@@ -101,8 +101,8 @@ def _check_no_batch_size(function: Callable[..., Any], args: tuple[Any, ...]) ->
     if len(args) >= len(names):
         called = _name(function)
         raise TypeError(
-            f"[find_executable_batch_size] {called} got {len(args)} arguments, expected at most "
-            f"{len(names) - 1}, as the batch size is passed for you: call "
+            f"[find_executable_batch_size] {called} takes at most {len(names) - 1} arguments, but "
+            f"got {len(args)}. The batch size is passed for you. Call "
             f"{called}({', '.join(names[1:])})"
         )
 

@@ -158,7 +158,7 @@ def _free_memory_of_machine() -> int:
         for line in file:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    raise RuntimeError("[get_max_memory] /proc/meminfo has no MemAvailable, expected Linux 3.14+")
+    raise RuntimeError("[get_max_memory] /proc/meminfo has no MemAvailable. Use Linux 3.14 or newer")
 
 
 def get_max_memory(
@@ -203,7 +203,7 @@ def _free_memory() -> dict[int | str, int]:
             memory[number] = module.mem_get_info(number)[0]
         except RuntimeError as error:
             warnings.warn(
-                f"[get_max_memory] device {number} seems unavailable: {error}", stacklevel=3
+                f"[get_max_memory] Device {number} seems unavailable: {error}", stacklevel=3
             )
             continue
         properties = module.get_device_properties(number)
@@ -323,8 +323,8 @@ def set_module_tensor_to_device(
     kind = type(module._parameters.get(name))
     if fp16_statistics is not None or kind.__name__ in _QUANTIZED:
         raise NotImplementedError(
-            f"[set_module_tensor_to_device] got the quantized tensor '{tensor_name}', which this "
-            "version does not load; load the model without quantization"
+            f"[set_module_tensor_to_device] The quantized tensor '{tensor_name}' is not supported. "
+            "Load the model without quantization"
         )
     if value is not None and old.shape != value.shape:
         raise ValueError(

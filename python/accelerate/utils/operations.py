@@ -68,8 +68,8 @@ def recursively_apply(
             return func(value, *args, **kwargs)
         if error_on_other_type:
             raise TypeError(
-                f"[{getattr(func, '__name__', 'recursively_apply')}] got a {type(value).__name__}, "
-                "expected nested lists, tuples and dictionaries of what the function takes"
+                f"[{getattr(func, '__name__', 'recursively_apply')}] Got a {type(value).__name__}, "
+                "expected nested lists, tuples and dictionaries of tensors"
             )
         return value
 
@@ -170,13 +170,14 @@ def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
     `scale` is for TPUs, which this package does not run on."""
     if scale != 1.0:
         _debug.warn(
-            f"[reduce] got scale={scale}, which only TPUs use; multiply the result instead",
+            f"[reduce] scale={scale} has no effect, because only TPUs use it. Multiply the result "
+            "instead",
             stacklevel=2,
         )
     reductions = {"none": "sum", "sum": "sum", "mean": "mean", "max": "max"}
     if reduction not in reductions:
         error = UsageError(
-            f"[reduce] got reduction '{reduction}', expected one of {', '.join(reductions)}"
+            f"[reduce] Unknown reduction '{reduction}'. Expected one of: {', '.join(reductions)}"
         )
         tell_failure(error)
         raise error
@@ -247,7 +248,7 @@ def find_batch_size(data: Any) -> int:
     """The first dimension of the first tensor in `data`."""
     for tensor in _trees.tensors_of(data):
         return tensor.shape[0]
-    raise ValueError("[find_batch_size] got no tensor, so there is no batch size")
+    raise ValueError("[find_batch_size] The data contains no tensor, so it has no batch size")
 
 
 def ignorant_find_batch_size(data: Any) -> int | None:

@@ -98,8 +98,8 @@ def save(
     if safe_serialization:
         if not is_path or not isinstance(obj, dict):
             raise UsageError(
-                f"[save] got a {type(obj).__name__} for a {type(f).__name__} with "
-                "safe_serialization=True, expected a dictionary of tensors and a path"
+                "[save] safe_serialization=True needs a dictionary of tensors and a path, but got "
+                f"a {type(obj).__name__} and a {type(f).__name__}"
             )
         _files.save_tensors(obj, f)
     elif is_path:
@@ -258,8 +258,8 @@ def check_os_kernel() -> None:
     if info.system == "Linux" and numbers and tuple(map(int, numbers.groups())) < (5, 5):
         warnings.warn(
             f"Detected kernel version {info.release}, which is below the recommended minimum of "
-            "5.5.0; this can cause the process to hang. It is recommended to upgrade the kernel to "
-            "the minimum version or higher.",
+            "5.5.0; this can cause the process to hang. It is recommended to upgrade the kernel "
+            "to the minimum version or higher.",
             stacklevel=2,
         )
 

@@ -44,15 +44,15 @@ def _functions_of(kind: RNGType, generator: torch.Generator | None) -> tuple[Cal
     if kind == RNGType.GENERATOR:
         if generator is None:
             raise UsageError(
-                "[synchronize_rng_state] got no generator, expected one with the type 'generator'"
+                "[synchronize_rng_state] The type 'generator' needs a generator. Pass one"
             )
         return generator.get_state, generator.set_state
     if kind.value == (accelerator := _C.default_device().type):
         device = torch.get_device_module(accelerator)
         return device.get_rng_state, device.set_rng_state
     raise UsageError(
-        f"[synchronize_rng_state] got '{kind}', expected torch, generator or the accelerator "
-        f"of this process, which trains on '{accelerator}'"
+        f"[synchronize_rng_state] Unknown type '{kind}'. Expected torch, generator or "
+        f"'{accelerator}', the device of this process"
     )
 
 

@@ -14,14 +14,14 @@ def tqdm(*args: Any, main_process_only: bool = True, **kwargs: Any) -> Any:
     """
     if args and isinstance(args[0], bool):
         raise ValueError(
-            f"[tqdm] the first argument is {args[0]}, expected what to iterate over: pass "
-            "main_process_only by its name"
+            f"[tqdm] The first argument is {args[0]}, expected an iterable. Pass main_process_only "
+            "by name"
         )
     try:
         from tqdm.auto import tqdm as progress_bar
     except ImportError:
         raise ImportError(
-            "[tqdm] found no package tqdm, expected it to be installed: pip install tqdm"
+            "[tqdm] The package tqdm is not installed. Run `pip install tqdm`"
         ) from None
     if main_process_only and not kwargs.get("disable", False):
         from accelerate.state import PartialState
