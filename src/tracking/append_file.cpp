@@ -66,7 +66,7 @@ void AppendFile::take_back(off_t size) {
 void AppendFile::cut_unfinished_line() {
   struct stat about {};
   if (fstat(file_, &about) != 0) {
-    fail("looked at");
+    fail("read");
   }
   off_t end = about.st_size;
   std::array<char, 4096> block{};
@@ -86,7 +86,7 @@ void AppendFile::cut_unfinished_line() {
     end -= size;
   }
   if (end != about.st_size && ftruncate(file_, end) != 0) {
-    fail("cut to its last whole line");
+    fail("truncated to its last complete line");
   }
   was_empty_ = end == 0;
 }

@@ -30,7 +30,7 @@ struct CurlFunctions {
 const CurlFunctions& curl() {
   static const CurlFunctions functions = [] {
     const OptionalLibrary library(
-        "libcurl.so.4", "[init_trackers] the tracker 'mlflow'", "libcurl4");
+        "libcurl.so.4", "[init_trackers] The tracker 'mlflow'", "libcurl4");
     CurlFunctions found{};
     library.find("curl_global_init", found.global_init);
     library.find("curl_easy_init", found.easy_init);
@@ -113,7 +113,7 @@ HttpAnswer HttpClient::post(const std::string& path, const std::string& json) {
   const CURLcode code = curl().easy_perform(impl_->handle);
   if (code != CURLE_OK) {
     throw SystemError(
-        str_cat("no answer from ", address, ": ", curl().easy_strerror(code)));
+        str_cat("No answer from ", address, ": ", curl().easy_strerror(code)));
   }
   curl().easy_getinfo(impl_->handle, CURLINFO_RESPONSE_CODE, &answer.status);
   return answer;

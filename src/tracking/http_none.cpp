@@ -9,9 +9,8 @@ struct HttpClient::Impl {};
 
 HttpClient::HttpClient(std::string, const HttpLogin&) {
   throw UsageError(
-      "[init_trackers] this library was built without libcurl, which the "
-      "tracker 'mlflow' speaks to its server by; install its headers "
-      "(libcurl4-openssl-dev) and build again");
+      "[init_trackers] The tracker 'mlflow' needs libcurl, but this library "
+      "was built without it. Install libcurl4-openssl-dev and build again");
 }
 HttpClient::~HttpClient() = default;
 HttpAnswer HttpClient::post(const std::string&, const std::string&) {

@@ -87,11 +87,11 @@ class MlflowTracker : public Tracker {
     }
     if (!too_long.empty()) {
       say_once(str_cat(
-          "the parameter '",
+          "The parameter '",
           printable(too_long),
-          "' has more than ",
+          "' is longer than MLflow's limit of ",
           kLongestParameter,
-          " characters, which MLflow does not take"));
+          " characters"));
     }
   }
 
@@ -114,7 +114,7 @@ class MlflowTracker : public Tracker {
       say_once(str_cat(
           "'",
           printable(no_number),
-          "' is a text, and MLflow's metrics are numbers"));
+          "' is a string, but MLflow's metrics are numbers"));
     }
     say_what_went_wrong();
   }
@@ -151,10 +151,11 @@ class MlflowTracker : public Tracker {
     const auto uri = first_of(options.tracking_uri, variables::kMlflowUri);
     if (!uri.starts_with("http://") && !uri.starts_with("https://")) {
       throw UsageError(str_cat(
-          "[init_trackers] the tracker 'mlflow' got the server '",
+          "[init_trackers] The tracker 'mlflow' cannot use the server '",
           printable(uri),
-          "', expected http://HOST:PORT in MlflowOptions::tracking_uri or ",
-          variables::kMlflowUri));
+          "'. Set MlflowOptions::tracking_uri or ",
+          variables::kMlflowUri,
+          " to http://HOST:PORT"));
     }
     return uri;
   }
@@ -188,7 +189,8 @@ class MlflowTracker : public Tracker {
   /// Of what is left out, the first time; it is no failure.
   void say_once(const std::string& what) {
     if (!std::exchange(has_left_out_, true)) {
-      print_line(std::cerr, str_cat("[tracker mlflow] ", what, ": left out"));
+      print_line(
+          std::cerr, str_cat("[tracker mlflow] ", what, ". It is not logged"));
     }
   }
 

@@ -163,7 +163,7 @@ void RankJournal::say_failure(const std::exception& error) {
           rank_.rank,
           "] ",
           printable(error.what()),
-          "; the page will not show this rank's steps from here on"));
+          ". The page does not show further steps of this rank"));
 }
 
 } // namespace accelerate

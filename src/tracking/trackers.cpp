@@ -48,13 +48,12 @@ class FolderClaim {
     const std::lock_guard lock(claims.mutex);
     if (!claims.paths.insert(path_).second) {
       throw UsageError(str_cat(
-          "[init_trackers] the folder '",
-          printable(folder.string()),
-          "' got a second tracker '",
+          "[init_trackers] Another tracker '",
           tracker,
-          "' of this process, expected one run to a folder; call "
-          "end_training() of the other Accelerator first, or give this one a "
-          "project of its own"));
+          "' of this process already writes to '",
+          printable(folder.string()),
+          "'. Call end_training() of the other Accelerator first, or give this "
+          "one its own project"));
     }
   }
   ~FolderClaim() {
@@ -102,11 +101,11 @@ const BuiltinTracker& find_builtin(const std::string& name) {
     }
   }
   throw UsageError(str_cat(
-      "[init_trackers] there is no tracker '",
+      "[init_trackers] Unknown tracker '",
       printable(name),
-      "'; there are ",
+      "'. Use one of ",
       joined(tracker_names()),
-      " and objects of your own"));
+      ", or pass your own tracker object"));
 }
 
 bool has_repeats(const TrackedValues& values) {
@@ -131,9 +130,9 @@ void check_project(const std::string& project) {
   if (is_blank || project == "." || project == ".." ||
       project.find('/') != std::string::npos || printable(project) != project) {
     throw UsageError(str_cat(
-        "[init_trackers] got the project '",
+        "[init_trackers] The project name '",
         printable(project),
-        "', expected the plain name of a folder"));
+        "' cannot be used as the name of a folder. Choose a plain name"));
   }
 }
 
@@ -159,8 +158,8 @@ void TrackedValue::check(const char* where, const std::string& name) const {
         printable(name),
         "' is ",
         problem_,
-        ", expected one real number; give a mean(), a norm() or one element of "
-        "it"));
+        ", expected one real number. Log its mean(), its norm() or one "
+        "element"));
   }
 }
 
@@ -241,7 +240,7 @@ struct Trackers::Impl {
     } catch (const std::exception& error) {
       why = error.what();
     } catch (...) {
-      why = "it threw what is no std::exception";
+      why = "it threw an exception that is not a std::exception";
     }
     if (!entry.has_failed) {
       entry.has_failed = true;
@@ -254,8 +253,8 @@ struct Trackers::Impl {
               what,
               " failed: ",
               printable(why),
-              ". The run goes on without what it was to keep; further failures "
-              "of this tracker are not shown"));
+              ". The run continues without it, and further failures of this "
+              "tracker are not shown"));
     }
   }
   template <class F>
@@ -274,8 +273,8 @@ struct Trackers::Impl {
               where,
               "] '",
               printable(name),
-              "' came after the trackers were finished and goes nowhere, as "
-              "all that follows; call it before end_training()"));
+              "' and everything after it is not logged, because the trackers "
+              "are finished. Log before end_training()"));
     }
     return is_finished;
   }
@@ -298,8 +297,8 @@ struct Trackers::Impl {
                 where,
                 "] '",
                 printable(name),
-                "' is given twice in one call: its last value counts, here and "
-                "from now on; give each name once"));
+                "' is given twice in one call, so only its last value is "
+                "logged. Give each name once"));
       }
     }
     return kept;
@@ -332,9 +331,9 @@ Trackers::Trackers(
     }
     if (!names.insert(tracker->name()).second) {
       throw UsageError(str_cat(
-          "[init_trackers] got two trackers named '",
+          "[init_trackers] Two trackers are named '",
           printable(tracker->name()),
-          "', expected each once"));
+          "'. Pass each once"));
     }
     if (builtin != nullptr && builtin->fills_folder) {
       impl_->claims.push_back(
@@ -431,9 +430,9 @@ Tracker& Trackers::get(const std::string& name) const {
     }
   }
   throw UsageError(str_cat(
-      "[get_tracker] there is no tracker '",
+      "[get_tracker] This run has no tracker '",
       printable(name),
-      "' in this run; there are ",
+      "'. It has ",
       printable(joined(names))));
 }
 

@@ -37,7 +37,7 @@ struct MicrohttpdFunctions {
 const MicrohttpdFunctions& microhttpd() {
   static const MicrohttpdFunctions functions = [] {
     const OptionalLibrary library(
-        "libmicrohttpd.so.12", "[watch] a page", "libmicrohttpd12");
+        "libmicrohttpd.so.12", "[watch] A page", "libmicrohttpd12");
     MicrohttpdFunctions found{};
     library.find("MHD_start_daemon", found.start_daemon);
     library.find("MHD_stop_daemon", found.stop_daemon);
@@ -68,11 +68,11 @@ int listen_on_loopback(int& port) {
       listen(socket_file.get(), SOMAXCONN) != 0 ||
       getsockname(socket_file.get(), plain, &size) != 0) {
     throw SystemError(str_cat(
-        "[watch] port ",
+        "[watch] Cannot listen on port ",
         port,
-        " of 127.0.0.1 cannot be listened on: ",
+        " of 127.0.0.1: ",
         std::strerror(errno),
-        "; give another --port, or 0 for a free one"));
+        ". Pass another --port, or 0 for a free one"));
   }
   port = ntohs(address.sin_port);
   return fcntl(socket_file.get(), F_DUPFD_CLOEXEC, 0);
@@ -211,7 +211,7 @@ PageServer::PageServer(int port, Answer answer)
       impl_.get(),
       MHD_OPTION_END);
   if (impl_->daemon == nullptr) {
-    throw SystemError("[watch] libmicrohttpd could not be started");
+    throw SystemError("[watch] libmicrohttpd failed to start");
   }
 }
 

@@ -10,7 +10,7 @@ struct PageServer::Impl {};
 
 PageServer::PageServer(int, Answer) {
   throw UsageError(
-      "[watch] this accelerate was built without libmicrohttpd; install "
+      "[watch] This accelerate was built without libmicrohttpd. Install "
       "libmicrohttpd-dev and build it again");
 }
 PageServer::~PageServer() = default;

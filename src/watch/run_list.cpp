@@ -25,21 +25,22 @@ RunList::RunList(const std::vector<std::filesystem::path>& folders) {
     const auto folder = std::filesystem::canonical(given, error);
     if (error || !std::filesystem::is_directory(folder, error)) {
       throw ConfigError(str_cat(
-          "[watch] '",
+          "[watch] Cannot read the folder '",
           given.string(),
-          "' is no folder that can be read (",
+          "': ",
           error ? error.message() : std::string("it is a file"),
-          "); give the folder of a run, logging_dir/PROJECT"));
+          ". Pass the folder of a run, logging_dir/PROJECT"));
     }
     folders_.push_back(folder);
     if (find_runs(folder) == 0) {
       throw ConfigError(str_cat(
-          "[watch] '",
+          "[watch] No runs in '",
           given.string(),
-          "' is no run's folder and has none: there is no ",
-          kMetricsFile,
-          " in it or in a folder of it; let the run log with the tracker "
-          "'jsonl', and give logging_dir or logging_dir/PROJECT"));
+          "' yet. Pass the logging_dir of a run that logs with the tracker "
+          "\"jsonl\", for example Accelerator(log_with=\"jsonl\", "
+          "project_dir=\"",
+          given.string(),
+          "\")"));
     }
   }
 }

@@ -105,16 +105,16 @@ WatchPage::WatchPage(RunList& runs, std::string token)
 PageAnswer WatchPage::answer(const PageRequest& request) {
   PageAnswer answer;
   if (!is_loopback_host(request.header("Host").value_or(""))) {
-    answer = refusal(403, "this page is for the machine itself");
+    answer = refusal(403, "This page is only for this machine");
   } else if (request.method != "GET") {
-    answer = refusal(405, "GET is all that there is");
+    answer = refusal(405, "Only GET is supported");
     answer.headers.emplace_back("Allow", "GET");
   } else if (
       request.header("Content-Length").value_or("0") != "0" ||
       request.header("Transfer-Encoding")) {
-    answer = refusal(413, "a request has no body here");
+    answer = refusal(413, "Requests with a body are not supported");
   } else if (!knows_token(request)) {
-    answer = refusal(403, "take the address that `accelerate watch` printed");
+    answer = refusal(403, "Open the address that `accelerate watch` printed");
   } else {
     answer = answer_known(request);
   }
@@ -180,15 +180,15 @@ PageAnswer WatchPage::answer_known(const PageRequest& request) {
       return {.body = std::move(*tail)};
     }
   }
-  return refusal(404, "there is nothing here");
+  return refusal(404, "Not found");
 }
 
 std::string make_token() {
   std::array<unsigned char, 16> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) !=
       static_cast<ssize_t>(bytes.size())) {
-    throw SystemError(
-        str_cat("[watch] no random numbers: ", std::strerror(errno)));
+    throw SystemError(str_cat(
+        "[watch] Cannot create a random token: ", std::strerror(errno)));
   }
   constexpr const char* kDigits = "0123456789abcdef";
   std::string token;

@@ -135,7 +135,7 @@ def check_mlflow(program: str, folder: pathlib.Path) -> None:
                 assert time.monotonic() < end and server.poll() is None, "no MLflow server"
                 time.sleep(0.2)
         said = run(program, folder, ["mlflow"], MLFLOW_TRACKING_URI=uri)
-        assert said.count("[tracker mlflow]") == 1 and "'note' is a text" in said, said
+        assert said.count("[tracker mlflow]") == 1 and "'note' is a string" in said, said
         check_mlflow_run(uri, "sky")
         # A server that takes its time loses nothing.
         with serving(lambda request: forwarded(uri, request)) as slow:
@@ -225,7 +225,7 @@ def check_mlflow_that_is_gone(program: str, folder: pathlib.Path) -> None:
     said = run(program, folder, ["jsonl", "mlflow"],
                MLFLOW_TRACKING_URI=f"http://127.0.0.1:{free_port()}")
     # Once by each of the two starts; the run goes on and the other tracker has all of it.
-    assert said.count("no answer from") == 2, said
+    assert said.count("No answer from") == 2, said
     check_json_lines(folder / "sky")
 
 

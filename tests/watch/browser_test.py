@@ -53,7 +53,7 @@ def num_paths(page: str, names: str) -> int:
 
 
 def check_many(page: str) -> None:
-    assert "rank 17 on node3 is slow" in page
+    assert "Rank 17 on node3 is slow" in page
     assert "median of 64 ranks" in page
     assert num_paths(page, "band c0") >= 5 and num_paths(page, "line slow") >= 5
     assert num_paths(page, r"stack \w+") >= 5
@@ -80,7 +80,7 @@ def check_finished(page: str) -> None:
 
 
 def check_slow(page: str) -> None:
-    assert "rank 2 on node1 is slow" in page and '<tr class="slow"><td>rank 2</td>' in page
+    assert "Rank 2 on node1 is slow" in page and '<tr class="slow"><td>rank 2</td>' in page
 
 
 def make_runs(root: Path) -> None:

@@ -305,7 +305,7 @@ TEST(Watch, SaysWhatIsWrong) {
   const TempDir dir;
   const auto empty = run_process({kProgram, "watch", dir.path().string()});
   EXPECT_EQ(empty.exit_code, 2);
-  EXPECT_THAT(empty.err, HasSubstr("is no run's folder and has none"));
+  EXPECT_THAT(empty.err, HasSubstr("No runs in"));
   dir.write("metrics.jsonl", "");
   UniqueFile taken(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -321,7 +321,7 @@ TEST(Watch, SaysWhatIsWrong) {
       run_process({kProgram, "watch", dir.path().string(), "--port", port});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("port " + port));
-  EXPECT_THAT(result.err, HasSubstr("give another --port"));
+  EXPECT_THAT(result.err, HasSubstr("Pass another --port"));
 }
 
 } // namespace

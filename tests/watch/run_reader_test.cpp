@@ -371,7 +371,7 @@ TEST(RunList, SaysWhatIsNoRun) {
     }
     return "no error";
   };
-  EXPECT_THAT(message_of(dir.path()), HasSubstr("no metrics.jsonl"));
+  EXPECT_THAT(message_of(dir.path()), HasSubstr("No runs in"));
   EXPECT_THAT(message_of(dir.path() / "x"), HasSubstr("No such file"));
   append(dir.path() / "file", "x");
   EXPECT_THAT(message_of(dir.path() / "file"), HasSubstr("is a file"));

@@ -3,9 +3,9 @@
 "use strict";
 
 const PARTS = {
-  data: "waits for data", forward: "forward", backward: "backward",
-  communication: "waits for ranks", optimizer: "optimizer", checkpoint: "checkpoints",
-  captured: "captured step", other: "the program's own",
+  data: "waiting for data", forward: "forward", backward: "backward",
+  communication: "waiting for ranks", optimizer: "optimizer", checkpoint: "checkpoints",
+  captured: "captured step", other: "your own code",
 };
 const NUM_COLORS = 8;
 const LIVE_MS = 2000;
@@ -205,7 +205,7 @@ class Chart {
     this.plot.replaceChildren(svg);
     this.map = null;
     if (!range) {
-      svg.append(draw("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "nothing yet"));
+      svg.append(draw("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "no data yet"));
       return;
     }
     const box = { left: 58, right: width - 8, top: 8, bottom: height - 22 };
@@ -435,13 +435,13 @@ function rankSeries(runs, quantity) {
 
 const QUANTITIES = [
   ["throughput", "Throughput", "steps per second", number],
-  ["own", "Own work of a step", "without waiting for other ranks", seconds],
-  ["data_wait", "Waits for data", "per step", seconds],
-  ["busy", "Utilisation", "share of the time that is no waiting", percent],
-  ["cpu", "Processors", "cores in use", number],
+  ["own", "Work per step", "without waiting for other ranks", seconds],
+  ["data_wait", "Waiting for data", "per step", seconds],
+  ["busy", "Utilisation", "share of time not spent waiting", percent],
+  ["cpu", "CPU", "cores in use", number],
   ["memory", "Memory", "resident", bytes],
   ["device_memory", "Device memory", "allocated", bytes],
-  ["device_busy", "Device utilisation", "share of the time that it computes", percent],
+  ["device_busy", "Device utilisation", "share of time spent computing", percent],
 ];
 
 function showSteps(runs) {
@@ -455,9 +455,9 @@ function showSteps(runs) {
       .map((part) => ({ name: PARTS[part], color: part, x: time, y: parts[part] }));
     const spec = {
       series, stack: true, format: seconds, formatX: duration, marks: marksOf(run, "time"),
-      note: "by part, average of the ranks",
+      note: "by phase, averaged over ranks",
     };
-    const title = withRanks.length > 1 ? `Time of a step: ${run.name}` : "Time of a step";
+    const title = withRanks.length > 1 ? `Step time: ${run.name}` : "Step time";
     wanted.push([`parts ${run.index}`, title, spec, true]);
   }
   for (const [quantity, title, note, format] of QUANTITIES) {
@@ -474,21 +474,21 @@ function showSteps(runs) {
 
 function showNotes(runs) {
   const notes = [];
-  if (page.isLost) notes.push("accelerate watch has ended: this is what it told last");
+  if (page.isLost) notes.push("Disconnected: accelerate watch was stopped. Showing the last data received");
   for (const run of runs) {
     const { slow, state, silent, metrics, num_left_out } = run.data;
     const name = page.runs.length > 1 ? `${run.name}: ` : "";
     if (slow) {
       const place = slow.host ? ` on ${slow.host}` : "";
-      const part = slow.part ? `, most of it in ${PARTS[slow.part] ?? slow.part}` : "";
-      notes.push(`${name}rank ${slow.rank}${place} is slow: its own work takes ${seconds(slow.own)} ` +
-        `of a step, the others' ${seconds(slow.median)}${part}`);
+      const part = slow.part ? `, mostly in ${PARTS[slow.part] ?? slow.part}` : "";
+      notes.push(`${name}Rank ${slow.rank}${place} is slow: ${seconds(slow.own)} per step ` +
+        `against ${seconds(slow.median)} on the others${part}`);
     }
-    if (state === "silent") notes.push(`${name}nothing has been written for ${duration(silent)}: it was ended, or stands still`);
+    if (state === "silent") notes.push(`${name}No data for ${duration(silent)}: the run crashed or hangs`);
     for (const metric of metrics) {
       if (metric.bad) notes.push(`${name}${metric.name} was ${metric.bad.value} at step ${metric.bad.step}`);
     }
-    if (num_left_out) notes.push(`${name}more than 100 metrics: ${num_left_out} values are not shown`);
+    if (num_left_out) notes.push(`${name}More than 100 metrics: ${num_left_out} values are not shown`);
   }
   byId("notes").replaceChildren(...notes.map((text) => make("p", "note", text)));
 }
@@ -519,11 +519,11 @@ function showRanks(run) {
   const columns = [
     ["rank", (row) => `rank ${row.rank}`], ["host", (row) => row.host || "–"],
     ["steps", (row) => number(row.step)], ["step", (row) => seconds(row.step_time)],
-    ["own work", (row) => seconds(row.own)], ["data waits", (row) => seconds(row.data_wait)],
+    ["work per step", (row) => seconds(row.own)], ["waiting for data", (row) => seconds(row.data_wait)],
     ["utilisation", (row) => percent(row.busy)], ["cores", (row) => number(row.cpu)],
     ["memory", (row) => bytes(row.memory)], ["device", (row) => bytes(row.device_memory)],
     ["device busy", (row) => percent(row.device_busy)],
-    ["last heard", (row) => `${duration(row.silent)} ago`],
+    ["last update", (row) => `${duration(row.silent)} ago`],
   ];
   const rows = [...table].sort((a, b) => (b.rank === slow?.rank) - (a.rank === slow?.rank) || a.rank - b.rank);
   byId("ranks").replaceChildren(
