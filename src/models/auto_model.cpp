@@ -35,11 +35,11 @@ const Architecture& find_architecture(const ModelConfig& config) {
     known += str_cat(known.empty() ? "" : ", ", architecture.model_type);
   }
   config.refuse(str_cat(
-      "'model_type' is '",
+      "The 'model_type' '",
       type,
-      "', which is not known here; known are ",
+      "' is not supported. Supported: ",
       known,
-      " (docs/adding.md shows how to add one)"));
+      ". docs/adding.md shows how to add one"));
 }
 
 const Variant& find_variant(
@@ -57,7 +57,7 @@ const Variant& find_variant(
       architecture.model_type,
       " has no ",
       auto_class(task),
-      "; it has ",
+      ". It has ",
       known));
 }
 
@@ -86,7 +86,7 @@ ModelConfig with_options(ModelConfig config, const PretrainedOptions& options) {
         *options.num_labels,
         ", but there are ",
         num_names,
-        " labels; leave one of them out"));
+        " labels. Set only one of them"));
   }
   if (options.num_labels && *options.num_labels < 1) {
     throw UsageError(str_cat(

@@ -24,17 +24,17 @@ void check_packed(const ModelInputs& inputs) {
   const auto& mask = inputs.packed_mask;
   if (mask.dim() != 2 || ids.size(0) != 1 || ids.numel() == 0) {
     throw UsageError(str_cat(
-        "[forward] packed_mask is of shape ",
+        "[forward] packed_mask has shape ",
         mask.sizes(),
-        " and input_ids of ",
+        " and input_ids has shape ",
         ids.sizes(),
-        ", expected [sequences, longest] and [1, tokens of all sequences]; let "
-        "pack() make them"));
+        ", expected [sequences, longest] and [1, tokens of all sequences]. "
+        "Create them with pack()"));
   }
   if (inputs.attention_mask.defined()) {
     throw UsageError(
-        "[forward] there are an attention_mask and a packed_mask, expected one "
-        "of them; packed sequences have no padding to mask");
+        "[forward] attention_mask and packed_mask are both set. Packed "
+        "sequences have no padding, so leave attention_mask out");
   }
   if (!mask.is_cpu()) {
     return;
@@ -47,9 +47,10 @@ void check_packed(const ModelInputs& inputs) {
     throw UsageError(str_cat(
         "[forward] packed_mask has ",
         num_tokens,
-        " ones, expected rows of ones and then zeros, a one for each of the ",
+        " ones for ",
         ids.size(1),
-        " input_ids; let pack() make them"));
+        " input_ids, expected rows of ones and then zeros. Create it with "
+        "pack()"));
   }
 }
 
@@ -79,10 +80,10 @@ ModelOutput PretrainedModel::forward(
     const auto field = fields.find(name);
     if (field == fields.end()) {
       throw UsageError(str_cat(
-          "[forward] the batch has '",
+          "[forward] The batch has an unknown field '",
           name,
-          "', expected input_ids, attention_mask, token_type_ids, "
-          "position_ids, packed_mask or labels; take it out or rename it"));
+          "'. Remove or rename it. Expected: input_ids, attention_mask, "
+          "token_type_ids, position_ids, packed_mask and labels"));
     }
     *field->second = tensor;
   }
@@ -123,11 +124,11 @@ at::Tensor Backbone::positions(const ModelInputs& inputs, const Pass& pass) {
 void Backbone::check_length(int64_t num_tokens) const {
   if (limits_.max_tokens && num_tokens > *limits_.max_tokens) {
     throw UsageError(str_cat(
-        "[forward] ",
+        "[forward] A sequence has ",
         num_tokens,
         " tokens, but the model has ",
         *limits_.max_tokens,
-        " positions; truncate the texts"));
+        " positions. Truncate the texts"));
   }
 }
 
@@ -139,7 +140,7 @@ void Backbone::check(const ModelInputs& inputs, int64_t num_past) const {
         "[forward] input_ids is ",
         ids.defined() ? str_cat(ids.scalar_type(), " of shape ", ids.sizes())
                       : "missing",
-        ", expected whole numbers of shape [batch, tokens]"));
+        ", expected integers of shape [batch, tokens]"));
   }
   const int64_t num_tokens = num_past + ids.size(1);
   if (inputs.packed_mask.defined()) {
@@ -152,25 +153,25 @@ void Backbone::check(const ModelInputs& inputs, int64_t num_past) const {
   if (mask.defined() && (mask.dim() != 2 || mask.size(0) != ids.size(0) ||
                          mask.size(1) != num_tokens)) {
     throw UsageError(str_cat(
-        "[forward] attention_mask is of shape ",
+        "[forward] attention_mask has shape ",
         mask.sizes(),
         ", expected [",
         ids.size(0),
         ", ",
         num_tokens,
-        "]: one number per token"));
+        "], one element per token"));
   }
   if (ids.is_cpu() && ids.numel() > 0) {
     const auto [low, high] = at::aminmax(ids);
     if (low.item<int64_t>() < 0 || high.item<int64_t>() >= limits_.vocab_size) {
       throw UsageError(str_cat(
-          "[forward] input_ids goes from ",
+          "[forward] input_ids range from ",
           low.item<int64_t>(),
           " to ",
           high.item<int64_t>(),
           ", expected 0 to ",
           limits_.vocab_size - 1,
-          "; does the tokenizer belong to this model?"));
+          ". Does the tokenizer belong to this model?"));
     }
   }
 }
@@ -288,10 +289,10 @@ at::Tensor LastTokenClassifier::classify(
   if (!padding_id_) {
     if (B > 1) {
       throw UsageError(str_cat(
-          "[forward] a batch of ",
+          "[forward] A batch of ",
           B,
-          " sequences, but the configuration has no pad_token_id, by which the "
-          "last token of each is found; set it"));
+          " sequences needs pad_token_id to find the last token of each. Set "
+          "it in the configuration"));
     }
     return logits_BTL.select(1, -1);
   }

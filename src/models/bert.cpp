@@ -136,13 +136,15 @@ BertConfig::BertConfig(const ModelConfig& config, int64_t default_padding)
   check_heads(config, hidden_size, num_attention_heads);
   if (config.boolean("is_decoder", false)) {
     config.refuse(
-        "'is_decoder' is true; decoders of this architecture are not "
-        "known here");
+        "'is_decoder' is true, but decoders of this architecture are not "
+        "supported");
   }
   const auto kind = config.text("position_embedding_type", "absolute");
   if (kind != "absolute") {
     config.refuse(str_cat(
-        "'position_embedding_type' is '", kind, "'; only 'absolute' is known"));
+        "'position_embedding_type' is '",
+        kind,
+        "', but only 'absolute' is supported"));
   }
 }
 

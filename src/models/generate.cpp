@@ -27,7 +27,7 @@ void check(const GenerateOptions& options) {
     refuse(
         "temperature",
         options.temperature,
-        "a number above 0; leave do_sample out for the likeliest tokens");
+        "a number above 0. Leave do_sample out for the likeliest tokens");
   }
   if (options.do_sample && options.top_k < 0) {
     refuse("top_k", options.top_k, "a number of tokens, or 0 for all");
@@ -79,26 +79,26 @@ class Generation {
       : model_(model), options_(options), ids_BT_(prompt.input_ids) {
     if (!ids_BT_.defined() || ids_BT_.dim() != 2 || ids_BT_.size(1) == 0) {
       throw UsageError(
-          "[generate] input_ids is missing or empty, expected "
-          "token ids of shape [batch, tokens]");
+          "[generate] input_ids is missing or empty. Pass token ids of shape "
+          "[batch, tokens]");
     }
     if (prompt.packed_mask.defined()) {
       throw UsageError(
-          "[generate] the prompts are packed, expected one below the other, "
-          "padded on the left; leave pack() out");
+          "[generate] Packed prompts are not supported. Pass one prompt per "
+          "row, padded on the left, without pack()");
     }
     choose_special_tokens();
     choose_mask(prompt.attention_mask);
     const int64_t total = ids_BT_.size(1) + options.max_new_tokens;
     if (const auto limit = model.max_tokens(); limit && total > *limit) {
       throw UsageError(str_cat(
-          "[generate] ",
+          "[generate] The prompt has ",
           ids_BT_.size(1),
-          " tokens and up to ",
+          " tokens and max_new_tokens is ",
           options.max_new_tokens,
-          " new ones, but the model has ",
+          ", but the model has ",
           *limit,
-          " positions; shorten the prompt or lower max_new_tokens"));
+          " positions. Shorten the prompt or lower max_new_tokens"));
     }
     if (options.use_cache) {
       cache_ = std::make_unique<KeyValueCache>(model.num_layers(), total);
@@ -174,16 +174,15 @@ class Generation {
     }
     if (mask_BT.sizes() != ids_BT_.sizes()) {
       throw UsageError(str_cat(
-          "[generate] attention_mask is of shape ",
+          "[generate] attention_mask has shape ",
           mask_BT.sizes(),
-          ", expected ",
-          ids_BT_.sizes(),
-          " as input_ids"));
+          ", but input_ids has shape ",
+          ids_BT_.sizes()));
     }
     if (mask_BT.select(1, -1).eq(0).any().item<bool>()) {
       throw UsageError(
-          "[generate] a prompt ends with padding, so its continuation would "
-          "follow the padding; pad on the left");
+          "[generate] A prompt ends with padding, so its continuation would "
+          "follow the padding. Pad on the left");
     }
     mask_BT_ = mask_BT.to(at::kLong);
   }

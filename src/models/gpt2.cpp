@@ -33,8 +33,8 @@ struct Gpt2Config {
     check_heads(config, n_embd, n_head);
     if (config.boolean("add_cross_attention", false)) {
       config.refuse(
-          "'add_cross_attention' is true; attention to another model "
-          "is not known here");
+          "'add_cross_attention' is true, but cross-attention is not "
+          "supported");
     }
   }
 

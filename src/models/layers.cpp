@@ -199,7 +199,12 @@ Activation read_activation(
     known += known.empty() ? other : ", " + other;
   }
   config.refuse(str_cat(
-      "'", key, "' is '", name, "', which is not known; known are ", known));
+      "'",
+      key,
+      "' is '",
+      name,
+      "', which is not supported. Supported: ",
+      known));
 }
 
 std::optional<kernels::Gelu> gelu_of(Activation activation) {
@@ -218,9 +223,9 @@ void check_heads(
     int64_t num_heads) {
   if (num_channels % num_heads != 0) {
     config.refuse(str_cat(
-        "the hidden size is ",
+        "The hidden size is ",
         num_channels,
-        ", expected a multiple of the number of attention heads, ",
+        ", but it must be a multiple of the number of attention heads, ",
         num_heads));
   }
 }

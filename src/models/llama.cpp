@@ -36,7 +36,7 @@ struct LlamaConfig {
       config.refuse(str_cat(
           "'num_attention_heads' is ",
           num_attention_heads,
-          ", expected a multiple of 'num_key_value_heads', ",
+          ", but it must be a multiple of 'num_key_value_heads', ",
           num_key_value_heads));
     }
   }
@@ -102,9 +102,9 @@ at::Tensor rotary_frequencies(const ModelConfig& config, int64_t head_dim) {
         frequencies, rope, config.size("max_position_embeddings", 2048));
   }
   config.refuse(str_cat(
-      "the rope type is '",
+      "The rope type '",
       type,
-      "', which is not known; known are default, linear, llama3"));
+      "' is not supported. Supported: default, linear, llama3"));
 }
 
 /// B x T x C as heads B x H x T x D, turned to their places.

@@ -22,12 +22,12 @@ void check_range(const at::Tensor& labels, int64_t num_classes) {
           .logical_or(labels.lt(0).logical_and(labels.ne(kIgnored)));
   if (is_wrong.any().item<bool>()) {
     throw UsageError(str_cat(
-        "[forward] the label ",
+        "[forward] Label ",
         labels.masked_select(is_wrong)[0].item<int64_t>(),
-        " is outside of the range, expected 0 to ",
+        " is out of range, expected 0 to ",
         num_classes - 1,
-        " (or -100, which does not count); give from_pretrained the number of "
-        "classes, or correct the labels"));
+        ", or -100 to ignore it. Pass the number of classes to "
+        "from_pretrained, or correct the labels"));
   }
 }
 
@@ -40,9 +40,9 @@ at::Tensor classes_of(
   const int64_t num_rows = logits.numel() / logits.size(-1);
   if (num_rows != classes.size(0)) {
     throw UsageError(str_cat(
-        "[forward] labels is of shape ",
+        "[forward] labels has shape ",
         labels.sizes(),
-        ", expected one for each of the ",
+        ", expected one label for each of the ",
         num_rows,
         " rows of logits"));
   }
@@ -72,11 +72,11 @@ at::Tensor classification_loss(
   }
   if (labels.numel() != logits_BL.numel()) {
     throw UsageError(str_cat(
-        "[forward] labels is of shape ",
+        "[forward] labels has shape ",
         labels.sizes(),
-        ", expected ",
+        ", but the logits have shape ",
         logits_BL.sizes(),
-        " as the logits, for ",
+        ". They must be equal for ",
         type));
   }
   const auto targets = labels.to(logits_BL.scalar_type()).view_as(logits_BL);

@@ -47,7 +47,7 @@ ModelConfig ModelConfig::read(const std::filesystem::path& folder) {
     throw ConfigError(str_cat(
         "[from_pretrained] ",
         folder.string(),
-        " is not a folder; give the path of a downloaded Hugging Face model"));
+        " is not a folder. Pass the path of a downloaded Hugging Face model"));
   }
   const auto path = folder / "config.json";
   std::ifstream file(path, std::ios::binary);
@@ -55,8 +55,8 @@ ModelConfig ModelConfig::read(const std::filesystem::path& folder) {
     throw ConfigError(str_cat(
         "[from_pretrained] ",
         folder.string(),
-        " has no config.json that can be read; a model folder has config.json "
-        "and model.safetensors: was the download complete?"));
+        " has no readable config.json. A model folder has config.json and "
+        "model.safetensors. Was the download complete?"));
   }
   const std::string text(std::istreambuf_iterator<char>(file), {});
   return parse(text, path.string());
@@ -70,8 +70,8 @@ ModelConfig ModelConfig::parse(std::string_view text, std::string source) {
   if (!config.impl_->values.is_object()) {
     config.refuse(
         config.impl_->values.is_discarded()
-            ? "not JSON; was the download complete?"
-            : "the file is not a JSON object");
+            ? "The file is not JSON. Was the download complete?"
+            : "The file is not a JSON object");
   }
   return config;
 }
@@ -90,8 +90,8 @@ std::string ModelConfig::model_type() const {
   const std::string type = text("model_type", "");
   if (type.empty()) {
     refuse(
-        "there is no 'model_type'; it says which architecture the weights "
-        "are for, such as \"bert\"");
+        "'model_type' is missing. Set it to the architecture of the weights, "
+        "such as \"bert\"");
   }
   return type;
 }
@@ -108,7 +108,7 @@ int64_t ModelConfig::size(const char* key, int64_t fallback) const {
   }
   if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
       value.get<int64_t>() > kMax) {
-    refuse_value(*this, key, value, "a whole number above 0");
+    refuse_value(*this, key, value, "an integer above 0");
   }
   return value.get<int64_t>();
 }
@@ -119,7 +119,7 @@ std::optional<int64_t> ModelConfig::integer(const char* key) const {
     return std::nullopt;
   }
   if (!value.is_number_integer()) {
-    refuse_value(*this, key, value, "a whole number");
+    refuse_value(*this, key, value, "an integer");
   }
   return value.get<int64_t>();
 }
@@ -133,7 +133,7 @@ std::vector<int64_t> ModelConfig::integers(const char* key) const {
   std::vector<int64_t> numbers;
   for (const auto& element : value) {
     if (!element.is_number_integer()) {
-      refuse_value(*this, key, element, "whole numbers");
+      refuse_value(*this, key, element, "integers");
     }
     numbers.push_back(element.get<int64_t>());
   }

@@ -68,8 +68,8 @@ safetensors::Checkpoint open_files(const std::filesystem::path& folder) {
     throw ConfigError(str_cat(
         "[from_pretrained] ",
         folder.string(),
-        " has pytorch_model.bin but no model.safetensors; only safetensors "
-        "are read: load and save the model once with transformers"));
+        " has pytorch_model.bin but no model.safetensors. Load the model with "
+        "transformers and save it again as safetensors"));
   }
   return safetensors::Checkpoint(folder);
 }
@@ -128,7 +128,7 @@ std::string LoadReport::summary() const {
   std::vector<std::string> parts;
   if (!missing.empty()) {
     parts.push_back(str_cat(
-        "not in the files and drawn anew (train before use): ",
+        "newly initialized, because the files lack them (train before use): ",
         shown(missing)));
   }
   if (!mismatched.empty()) {
@@ -136,7 +136,8 @@ std::string LoadReport::summary() const {
     for (const auto& mismatch : mismatched) {
       names.push_back(shown(mismatch));
     }
-    parts.push_back("drawn anew for their shapes: " + shown(names));
+    parts.push_back(
+        "newly initialized, because their shapes differ: " + shown(names));
   }
   if (!unexpected.empty()) {
     parts.push_back("in the files but not in the model: " + shown(unexpected));
@@ -170,8 +171,7 @@ void ModelLoader::set_dtype(const safetensors::Checkpoint* files) const {
           key,
           "' is '",
           name,
-          "', which weights here cannot have; give "
-          "from_pretrained a dtype"));
+          "', which is not supported. Pass a dtype to from_pretrained"));
     }
     dtype = *known;
   } else if (files != nullptr) {
@@ -260,8 +260,9 @@ FreshTensors ModelLoader::copy(
             file_of(files, match->second).path().string(),
             ": ",
             shown(model.report_.mismatched.back()),
-            "; set ignore_mismatched_sizes to draw it anew (a head for other "
-            "classes), else check that config.json belongs to the weights"));
+            ". Set ignore_mismatched_sizes to initialize it anew (for a head "
+            "with other classes), or check that config.json belongs to the "
+            "weights"));
       }
       continue;
     }
@@ -274,7 +275,7 @@ FreshTensors ModelLoader::copy(
           match->second,
           " is ",
           safetensors::dtype_name(tensor.dtype),
-          ", expected floating-point numbers; quantised weights are not read"));
+          ", expected floating point. Quantized weights are not supported"));
     }
     // The file is mapped to be read only, which from_blob cannot say. It stays
     // for parameters that have no memory yet (`EmptyWeights`).

@@ -25,8 +25,8 @@ void check_padded(const ModelInputs& padded) {
   }
   if (padded.packed_mask.defined()) {
     throw UsageError(
-        "[pack] the batch has a packed_mask, expected one that is padded; call "
-        "pack() once");
+        "[pack] The batch is packed already. Call pack() once, on a padded "
+        "batch");
   }
   const auto names = field_names(padded);
   size_t index = 0;
@@ -41,7 +41,8 @@ void check_padded(const ModelInputs& padded) {
           name,
           " is on ",
           field.device(),
-          ", expected the CPU; pack in the collator of the loader"));
+          ", but pack() works on the CPU. Call it in the collate function of "
+          "the loader"));
     }
     const bool is_label = &field == &padded.labels;
     const bool fits = is_label ? field.dim() > 0 && field.size(0) == ids.size(0)
@@ -50,10 +51,10 @@ void check_padded(const ModelInputs& padded) {
       throw UsageError(str_cat(
           "[pack] ",
           name,
-          " is of shape ",
+          " has shape ",
           field.sizes(),
           is_label ? ", expected a first dimension of "
-                   : ", expected that of input_ids, ",
+                   : ", expected the shape of input_ids, ",
           is_label ? ids.sizes().slice(0, 1) : ids.sizes()));
     }
   };
@@ -66,13 +67,13 @@ void check_padded(const ModelInputs& padded) {
 int64_t size_of(const char* name, int64_t given, int64_t needed) {
   if (given != 0 && needed > given) {
     throw UsageError(str_cat(
-        "[pack] the batch needs ",
+        "[pack] The batch needs ",
         name,
-        " of ",
+        " = ",
         needed,
-        ", expected at most ",
+        ", but the options have ",
         given,
-        " as the options say; take fewer or shorter sequences"));
+        ". Take fewer or shorter sequences"));
   }
   return given != 0 ? given : needed;
 }
@@ -94,9 +95,9 @@ ModelInputs pack(const ModelInputs& padded, const PackOptions& options) {
   const auto lengths_B = is_token_BT.sum(1);
   if (!lengths_B.all().item<bool>()) {
     throw UsageError(str_cat(
-        "[pack] attention_mask has no token in row ",
+        "[pack] Row ",
         lengths_B.argmin().item<int64_t>(),
-        ", expected at least one in each; leave empty sequences out"));
+        " of attention_mask has no token. Leave empty sequences out"));
   }
   const int64_t num_real = lengths_B.sum().item<int64_t>();
   const int64_t num_tokens =
@@ -135,10 +136,10 @@ ModelInputs pack(const ModelInputs& padded, const PackOptions& options) {
   } else if (num_sequences > B) {
     if (!is_whole(labels)) {
       throw UsageError(str_cat(
-          "[pack] labels are ",
+          "[pack] Labels of type ",
           labels.scalar_type(),
-          ", expected classes where sequences fill up the row; leave "
-          "num_tokens and num_sequences out"));
+          " cannot be padded. Use class labels, or leave num_tokens and "
+          "num_sequences out"));
     }
     auto shape = labels.sizes().vec();
     shape[0] = num_sequences - B;

@@ -46,7 +46,7 @@ class JsonPart {
     expect(value_->is_object(), "an object");
     const auto found = value_->find(key);
     if (found == value_->end()) {
-      refuse(str_cat("has no '", key, "'; it is needed"));
+      refuse(str_cat("has no '", key, "'"));
     }
     return {*found, file_, place_.empty() ? key : str_cat(place_, ".", key)};
   }
@@ -78,7 +78,7 @@ class JsonPart {
 
   int32_t number(int32_t max) const {
     if (!is_number(*value_, max)) {
-      expect(false, str_cat("a whole number from 0 to ", max));
+      expect(false, str_cat("an integer from 0 to ", max));
     }
     return value_->get<int32_t>();
   }
@@ -96,7 +96,7 @@ class JsonPart {
         is_known = is_known || key == allowed;
       }
       if (!is_known) {
-        refuse(str_cat("has the key '", key, "', which is not read"));
+        refuse(str_cat("has the key '", key, "', which is not supported"));
       }
     }
   }
@@ -106,7 +106,10 @@ class JsonPart {
 
   [[noreturn]] void refuse_type(const char* read) const {
     refuse(str_cat(
-        "is of type '", type(), "', which is not read; read are ", read));
+        "is of type '",
+        type(),
+        "', which is not supported. Supported: ",
+        read));
   }
 
  private:

@@ -25,11 +25,11 @@ Segment whole_text(
     throw UsageError(str_cat(
         "[",
         where,
-        "] the text has ",
+        "] The text has ",
         text.size(),
-        " bytes, at most ",
+        " bytes, more than the limit of ",
         kMaxTextBytes,
-        " are taken; split it"));
+        ". Split it"));
   }
   if (check_utf8(text, where)) {
     return {text, nullptr, 0};

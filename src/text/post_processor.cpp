@@ -26,11 +26,11 @@ size_t room_for_text(const Truncation& truncation, size_t num_special) {
     throw UsageError(str_cat(
         "[Tokenizer::encode] truncation.max_length is ",
         truncation.max_length,
-        " and truncation.stride ",
+        " and truncation.stride is ",
         truncation.stride,
-        ", but the template alone has ",
+        ". max_length must be at least ",
         num_special,
-        " special tokens and a stride is not negative; correct them"));
+        ", the number of special tokens, and stride at least 0"));
   }
   return max_length - num_special;
 }
@@ -258,9 +258,9 @@ void pad(std::span<Encoding> encodings, const Padding& padding) {
     throw UsageError(str_cat(
         "[Tokenizer::encode] padding.length is ",
         padding.length,
-        " and padding.multiple_of ",
+        " and padding.multiple_of is ",
         padding.multiple_of,
-        "; neither may be negative"));
+        ". Both must be at least 0"));
   }
   auto length = static_cast<size_t>(padding.length);
   if (padding.strategy == Padding::Strategy::kLongest) {

@@ -87,8 +87,8 @@ MergeMap read_merges(const JsonPart& part, const Vocabulary& vocabulary) {
     const auto id = [&](const std::string& token) {
       const int32_t found = vocabulary.id(token);
       if (found == StringMap::kNone) {
-        part.at(i).refuse(
-            str_cat("needs the token '", token, "', not in model.vocab"));
+        part.at(i).refuse(str_cat(
+            "needs the token '", token, "', which is not in model.vocab"));
       }
       return found;
     };
@@ -114,14 +114,14 @@ ByteBpeModel read_bpe(const JsonPart& part, Vocabulary& vocabulary) {
        "merges"});
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (part.has(key) && !part.at(key).text().empty()) {
-      part.at(key).refuse("is not empty, which is not read for BPE");
+      part.at(key).refuse("is not empty, which is not supported for BPE");
     }
   }
   if (part.has("dropout") && part.at("dropout").value() != 0.0) {
-    part.at("dropout").refuse("is not 0, which is not read");
+    part.at("dropout").refuse("is not 0, which is not supported");
   }
   if (part.boolean_or("byte_fallback", false)) {
-    part.at("byte_fallback").refuse("is true, which is not read");
+    part.at("byte_fallback").refuse("is true, which is not supported");
   }
   read_vocabulary(part.at("vocab"), vocabulary);
   ByteBpe::Settings settings;

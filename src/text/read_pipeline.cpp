@@ -42,7 +42,7 @@ void add_normalizer_steps(
   } else if (type == "Sequence") {
     part.allow_keys({"type", "normalizers"});
     if (is_inner) {
-      part.refuse("is a Sequence in a Sequence, which is not read");
+      part.refuse("is a Sequence in a Sequence, which is not supported");
     }
     const JsonPart inner = part.at("normalizers");
     for (size_t i = 0; i < inner.array_size(); ++i) {
@@ -73,10 +73,10 @@ void read_split(const JsonPart& part, PreTokenizer& result) {
   pattern.allow_keys({"Regex"});
   const std::string_view regex = pattern.at("Regex").text();
   if (part.at("behavior").text() != "Isolated") {
-    part.at("behavior").refuse("is not 'Isolated', which is not read");
+    part.at("behavior").refuse("is not 'Isolated', which is not supported");
   }
   if (part.at("invert").boolean()) {
-    part.at("invert").refuse("is true, which is not read");
+    part.at("invert").refuse("is true, which is not supported");
   }
   result.pattern = PreTokenizer::Pattern::kLlama3;
   if (regex == kGpt2Pattern) {
@@ -89,8 +89,8 @@ void read_split(const JsonPart& part, PreTokenizer& result) {
     pattern.at("Regex").refuse(str_cat(
         "is '",
         regex,
-        "', which is not read; read are the patterns of GPT-2, Llama 3 and "
-        "Qwen 2"));
+        "', which is not supported. Supported: the patterns of GPT-2, Llama 3 "
+        "and Qwen 2"));
   }
 }
 
@@ -110,10 +110,11 @@ PreTokenizer read_split_and_byte_level(const JsonPart& part) {
         inner.at(i).refuse_type(kPreTokenizers);
       }
     }
-    inner.refuse("is not one Split and one ByteLevel, which is what is read");
+    inner.refuse("is not supported. Supported: one Split and one ByteLevel");
   }
   if (inner.at(1).boolean_or("use_regex", true)) {
-    inner.at(1).refuse("cuts text after a Split ('use_regex'), not read");
+    inner.at(1).refuse(
+        "splits text after a Split ('use_regex'), which is not supported");
   }
   read_byte_level(inner.at(1), result);
   read_split(inner.at(0), result);
@@ -155,8 +156,8 @@ void read_pre_tokenizer(const JsonPart& part, TokenizerParts& parts) {
   const bool is_bpe = std::holds_alternative<ByteBpeModel>(parts.model);
   if (part.is_null()) {
     part.refuse(
-        "is null, which is not read; a tokenizer without one splits "
-        "no words");
+        "is null, which is not supported, because such a tokenizer does not "
+        "split words");
   }
   const std::string& type = part.type();
   const bool is_bert = type == "BertPreTokenizer";
@@ -174,9 +175,8 @@ void read_pre_tokenizer(const JsonPart& part, TokenizerParts& parts) {
     part.refuse(str_cat(
         "is of type '",
         type,
-        "' beside a model ",
-        is_bpe ? "BPE, which is read with ByteLevel only"
-               : "WordPiece, which is read with BertPreTokenizer only"));
+        "', which is not supported with this model. Supported with ",
+        is_bpe ? "BPE: ByteLevel" : "WordPiece: BertPreTokenizer"));
   }
 }
 

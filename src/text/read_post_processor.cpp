@@ -75,8 +75,8 @@ Slots read_template(
   if (count(Kind::kFirst) != 1 || count(Kind::kSecond) != (is_pair ? 1 : 0)) {
     part.refuse(
         is_pair
-            ? "does not use A and B once each, which is what is read"
-            : "does not use A once and B not at all, which is what is read");
+            ? "is not supported, because it does not use A and B once each"
+            : "is not supported, because it does not use A once, without B");
   }
   return slots;
 }
@@ -163,7 +163,8 @@ void read_post_processor(const JsonPart& part, TokenizerParts& parts) {
   for (size_t i = 0; i < inner.array_size(); ++i) {
     if (read_one(inner.at(i), parts.post_processor)) {
       if (is_arranged) {
-        inner.at(i).refuse("is a second template in a Sequence, not read");
+        inner.at(i).refuse(
+            "is a second template in a Sequence, which is not supported");
       }
       is_arranged = true;
     }

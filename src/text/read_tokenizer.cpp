@@ -13,7 +13,7 @@ nlohmann::json parse(std::string_view json, const std::string& name) {
     return nlohmann::json::parse(json);
   } catch (const nlohmann::json::exception& e) {
     throw ConfigError(
-        str_cat("[Tokenizer] ", name, ": not valid JSON: ", e.what()));
+        str_cat("[Tokenizer] ", name, " is not valid JSON: ", e.what()));
   }
 }
 
@@ -39,7 +39,8 @@ Truncation read_truncation(const JsonPart& part) {
   } else if (strategy == "OnlySecond") {
     result.strategy = Truncation::Strategy::kOnlySecond;
   } else if (strategy != "LongestFirst") {
-    strategy_part.refuse(str_cat("is '", strategy, "', not read"));
+    strategy_part.refuse(
+        str_cat("is '", strategy, "', which is not supported"));
   }
   return result;
 }
@@ -59,7 +60,8 @@ Padding read_padding(const JsonPart& part) {
     result.strategy = Padding::Strategy::kFixed;
     result.length = strategy.at("Fixed").number(INT32_MAX);
   } else if (strategy.text() != "BatchLongest") {
-    strategy.refuse(str_cat("is '", strategy.text(), "', not read"));
+    strategy.refuse(
+        str_cat("is '", strategy.text(), "', which is not supported"));
   }
   result.direction = read_side(part.at("direction"));
   if (part.has("pad_to_multiple_of")) {
@@ -146,10 +148,9 @@ void add_tokens(
       throw ConfigError(str_cat(
           "[Tokenizer] ",
           name,
-          ": added_tokens has '",
+          ": The added token '",
           content,
-          "', which normalised is the same as another added token; remove "
-          "one"));
+          "' equals another one after normalization. Remove one of them"));
     }
   }
 }
@@ -202,8 +203,8 @@ TokenizerParts read_tokenizer_json(
        "decoder",
        "model"});
   if (root.has("version") && root.at("version").text() != "1.0") {
-    root.at("version").refuse(
-        str_cat("is '", root.at("version").text(), "', read is 1.0"));
+    root.at("version").refuse(str_cat(
+        "is '", root.at("version").text(), "', but only 1.0 is supported"));
   }
   TokenizerParts parts;
   read_model(root.at("model"), parts);

@@ -33,8 +33,8 @@ void read_lines(
     const size_t found = lines.find('\n', begin);
     const size_t end = found == lines.npos ? lines.size() : found;
     if (id > kMaxTokenId) {
-      throw ConfigError(
-          str_cat("[Tokenizer] ", name, ": more than ", kMaxTokenId, " lines"));
+      throw ConfigError(str_cat(
+          "[Tokenizer] ", name, " has more than ", kMaxTokenId, " lines"));
     }
     vocabulary.add(
         without_trailing_spaces(lines.substr(begin, end - begin)), id);
@@ -51,9 +51,9 @@ int32_t needed_id(
     throw ConfigError(str_cat(
         "[Tokenizer] ",
         name,
-        ": no line is ",
+        " has no line ",
         token,
-        ", which a BERT vocabulary has; give a tokenizer.json for other "
+        ", so it is not a BERT vocabulary. Pass a tokenizer.json for other "
         "models"));
   }
   return id;
@@ -80,7 +80,7 @@ BertSettings read_bert_settings(
   BertSettings settings;
   const auto document = nlohmann::json::parse(json, nullptr, false);
   if (document.is_discarded()) {
-    throw ConfigError(str_cat("[Tokenizer] ", name, ": not valid JSON"));
+    throw ConfigError(str_cat("[Tokenizer] ", name, " is not valid JSON"));
   }
   const JsonPart root(document, name);
   settings.lowercase = root.boolean_or("do_lower_case", true);
@@ -97,7 +97,7 @@ TokenizerParts read_vocab_txt(
     const std::string& name) {
   if (const auto at = find_invalid_utf8(lines)) {
     throw ConfigError(
-        str_cat("[Tokenizer] ", name, ": byte ", *at, " is not UTF-8"));
+        str_cat("[Tokenizer] ", name, " is not UTF-8 at byte ", *at));
   }
   TokenizerParts parts;
   read_lines(lines, parts.vocabulary, name);

@@ -81,11 +81,11 @@ std::string read_whole(const std::filesystem::path& file) {
   std::ostringstream content;
   if (!in || !(content << in.rdbuf())) {
     throw SystemError(str_cat(
-        "[Tokenizer::from_file] ",
+        "[Tokenizer::from_file] Cannot read ",
         file.string(),
         ": ",
         std::strerror(errno),
-        "; give a readable tokenizer.json or vocab.txt"));
+        ". Pass a readable tokenizer.json or vocab.txt"));
   }
   return std::move(content).str();
 }
@@ -104,8 +104,8 @@ Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   throw ConfigError(str_cat(
       "[Tokenizer::from_folder] ",
       folder.string(),
-      " has neither tokenizer.json nor vocab.txt; give the folder of a "
-      "Hugging Face tokenizer"));
+      " has neither tokenizer.json nor vocab.txt. Pass the folder of a Hugging "
+      "Face tokenizer"));
 }
 
 Tokenizer Tokenizer::from_file(const std::filesystem::path& file) {

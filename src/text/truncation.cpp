@@ -21,9 +21,9 @@ cut(const Truncation& truncation, size_t size, size_t length) {
     throw UsageError(str_cat(
         "[Tokenizer::encode] truncation.stride is ",
         stride,
-        " where ",
+        ". It must be smaller than ",
         length,
-        " tokens of the text stay; it must be smaller"));
+        ", the number of tokens that truncation keeps"));
   }
   std::vector<TokenRange> ranges;
   const size_t step = length - stride;
@@ -55,14 +55,13 @@ std::pair<size_t, size_t> share(size_t room, size_t first, size_t second) {
 size_t left_of(size_t size, size_t excess, const char* which) {
   if (size <= excess) {
     throw UsageError(str_cat(
-        "[Tokenizer::encode] the ",
+        "[Tokenizer::encode] The ",
         which,
         " text has ",
         size,
-        " tokens, ",
+        " tokens, but truncation.max_length needs ",
         excess,
-        " would have to go to meet truncation.max_length; raise it or choose "
-        "the strategy kLongestFirst"));
+        " removed. Raise it or choose the strategy kLongestFirst"));
   }
   return size - excess;
 }
@@ -91,7 +90,7 @@ TruncatedRanges truncate(
     if (!is_pair) {
       throw UsageError(
           "[Tokenizer::encode] truncation.strategy is kOnlySecond, but there "
-          "is one text only; give a pair or choose another strategy");
+          "is only one text. Pass a pair or choose another strategy");
     }
     second = left_of(second_size, total - room, "second");
   } else if (is_pair) {

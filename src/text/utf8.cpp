@@ -23,12 +23,12 @@ bool check_utf8(std::string_view text, const char* where) {
         str_cat(
             "[",
             where,
-            "] byte 0x",
+            "] Byte 0x",
             digits[byte >> 4],
             digits[byte & 15],
             " at position ",
             *at,
-            " is not UTF-8; convert the text or clean it first"),
+            " is not valid UTF-8. Convert or clean the text first"),
         *at);
   }
   return false;

@@ -81,23 +81,23 @@ TEST(Pack, RefusesWhatDoesNotFit) {
             ThrowsMessage<UsageError>(HasSubstr(message)));
       };
   const auto batch = padded_batch();
-  expect_refused(batch, {.num_tokens = 5}, "num_tokens of 6");
-  expect_refused(batch, {.max_length = 2}, "max_length of 3");
+  expect_refused(batch, {.num_tokens = 5}, "num_tokens = 6");
+  expect_refused(batch, {.max_length = 2}, "max_length = 3");
   expect_refused(
-      batch, {.num_tokens = 7, .num_sequences = 3}, "num_sequences of 4");
-  expect_refused(pack(batch), {}, "call pack() once");
+      batch, {.num_tokens = 7, .num_sequences = 3}, "num_sequences = 4");
+  expect_refused(pack(batch), {}, "Call pack() once");
   expect_refused({}, {}, "input_ids is missing");
   auto wrong = batch;
   wrong.attention_mask = torch::ones({3, 2});
-  expect_refused(wrong, {}, "attention_mask is of shape [3, 2]");
+  expect_refused(wrong, {}, "attention_mask has shape [3, 2]");
   wrong = batch;
   wrong.attention_mask[1].zero_();
-  expect_refused(wrong, {}, "no token in row 1");
+  expect_refused(wrong, {}, "Row 1 of attention_mask has no token");
   wrong = padded_batch();
   wrong.labels = torch::ones({2});
-  expect_refused(wrong, {}, "labels is of shape [2]");
+  expect_refused(wrong, {}, "labels has shape [2]");
   wrong.labels = torch::ones({3});
-  expect_refused(wrong, {.num_sequences = 4}, "labels are Float");
+  expect_refused(wrong, {.num_sequences = 4}, "Labels of type Float");
 }
 
 std::shared_ptr<models::PretrainedModel> small_bert() {
@@ -118,14 +118,14 @@ TEST(PackedForward, RefusesWhatPackWouldNotMake) {
   };
   auto batch = pack(padded_batch());
   batch.attention_mask = torch::ones({1, 6});
-  expect_refused(batch, "an attention_mask and a packed_mask");
+  expect_refused(batch, "attention_mask and packed_mask are both set");
   batch = pack(padded_batch());
   batch.packed_mask = torch::tensor({{1, 1, 1}, {1, 1, 0}, {0, 1, 0}});
   expect_refused(batch, "ones and then zeros");
   batch.packed_mask = torch::tensor({{1, 1, 1}, {1, 1, 0}});
   expect_refused(batch, "has 5 ones");
   batch.input_ids = batch.input_ids.view({2, 3});
-  expect_refused(batch, "input_ids of [2, 3]");
+  expect_refused(batch, "input_ids has shape [2, 3]");
   // A row may be longer than the positions; a sequence may not.
   EXPECT_NO_THROW(model->forward(pack(padded_batch())));
   expect_refused(pack(padded_batch(), {.max_length = 5}), "has 4 positions");
@@ -134,7 +134,7 @@ TEST(PackedForward, RefusesWhatPackWouldNotMake) {
           "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 9})"));
   EXPECT_THAT(
       [&] { causal->generate(pack(padded_batch())); },
-      ThrowsMessage<UsageError>(HasSubstr("the prompts are packed")));
+      ThrowsMessage<UsageError>(HasSubstr("Packed prompts are not supported")));
 }
 
 TEST(PackedForward, LearnsTheSameWhereActivationsAreComputedAgain) {
@@ -208,7 +208,7 @@ TEST(PackedForward, TellsWhichLabelsTheLossCounts) {
   }
   EXPECT_THAT(
       [] { models::causal_labels(padded_batch()); },
-      ThrowsMessage<UsageError>(HasSubstr("labels is of shape [3]")));
+      ThrowsMessage<UsageError>(HasSubstr("labels has shape [3]")));
 }
 
 // Norms and softmax widen half types only.

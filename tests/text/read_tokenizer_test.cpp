@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
             "model.end_of_word_suffix is not empty"},
         Change{"gpt2", "/model/unk_token", "<u>", "model.unk_token is '<u>'"},
         Change{"gpt2", "/model/vocab/a", -1, "model.vocab.a is -1"},
-        Change{"gpt2", "/model/vocab/a", 1 << 30, "a whole number"},
+        Change{"gpt2", "/model/vocab/a", 1 << 30, "an integer"},
         Change{"gpt2", "/model/merges/3", "a", "model.merges[3]"},
         Change{
             "gpt2",
@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
             "gpt2",
             "/normalizer",
             {{"type", "NFKC"}},
-            "normalizer is of type 'NFKC', which is not read"},
+            "normalizer is of type 'NFKC', which is not supported"},
         Change{
             "wordpiece",
             "/normalizer",
@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
             "gpt2",
             "/pre_tokenizer",
             {{"type", "BertPreTokenizer"}},
-            "beside a model BPE"},
+            "Supported with BPE: ByteLevel"},
         Change{
             "llama3",
             "/pre_tokenizer/pretokenizers/0/pattern/Regex",
