@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exceptions that this library throws.
 //
-// Every message has the form `[where] what was got, what was expected, what to
-// do`. Catch `Error` for all of them; catch a subclass to tell causes apart.
+// Every message reads `[where] What went wrong, with the values. What to do`.
+// Catch `Error` for all of them; catch a subclass to tell causes apart.
 #pragma once
 
 #include <stdexcept>

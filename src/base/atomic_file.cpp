@@ -41,15 +41,15 @@ const char* way_out(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-      return "free some space and try again";
+      return "Free some space and try again";
     case EFBIG:
-      return "raise the limit on file sizes (ulimit -f), or split the file";
+      return "Raise the limit on file sizes (ulimit -f), or split the file";
     case ENOENT:
-      return "make the folder first";
+      return "Create the folder first";
     case EISDIR:
-      return "give the name of a file";
+      return "Pass the name of a file";
     default:
-      return "check the folder's rights and the disk";
+      return "Check the permissions of the folder and the disk";
   }
 }
 
@@ -59,13 +59,13 @@ const char* way_out(int error) {
     const char* what) {
   const int error = errno;
   throw SystemError(str_cat(
-      "[write] '",
-      target.string(),
-      "' cannot ",
+      "[write] Cannot ",
       what,
-      ": ",
+      " '",
+      target.string(),
+      "': ",
       std::strerror(error),
-      "; ",
+      ". ",
       way_out(error)));
 }
 
@@ -76,7 +76,7 @@ void check_replaceable(const std::filesystem::path& target) {
   if (!target.has_filename() ||
       std::filesystem::is_directory(target, ignored)) {
     errno = EISDIR;
-    refuse(target, "be written");
+    refuse(target, "write");
   }
   struct stat old {};
   if (lstat(target.c_str(), &old) == 0 && !S_ISREG(old.st_mode) &&
@@ -84,8 +84,7 @@ void check_replaceable(const std::filesystem::path& target) {
     throw SystemError(str_cat(
         "[write] '",
         target.string(),
-        "' is a device, a pipe or a socket, which a file must not replace; "
-        "give the name of a plain file"));
+        "' is a device, a pipe or a socket. Pass the name of a plain file"));
   }
 }
 
@@ -94,7 +93,7 @@ void sync_folder(const std::filesystem::path& path) {
       open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EINVAL: no such thing here.
   if (!folder || (fsync(folder.get()) != 0 && errno != EINVAL)) {
-    refuse(path, "be brought to the disk");
+    refuse(path, "flush");
   }
 }
 
@@ -105,14 +104,14 @@ AtomicFile::AtomicFile(std::filesystem::path target)
   file_ =
       open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file_ < 0) {
-    fail("be made");
+    fail("create");
   }
   struct stat old {};
   if (stat(target_.c_str(), &old) == 0 &&
       fchmod(file_, old.st_mode & 07777) != 0) {
     close(file_);
     unlink(temporary_.c_str());
-    fail("keep its rights");
+    fail("keep the permissions of");
   }
 }
 
@@ -136,7 +135,7 @@ void AtomicFile::reserve(std::uint64_t num_bytes) {
   if (fallocate(file_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(num_bytes)) !=
           0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
-    fail("be written");
+    fail("write");
   }
 }
 
@@ -147,7 +146,7 @@ void AtomicFile::seek(std::uint64_t offset) {
   write_through(pending_);
   pending_.clear();
   if (lseek(file_, static_cast<off_t>(offset), SEEK_SET) < 0) {
-    fail("be written");
+    fail("write");
   }
   position_ = offset;
 }
@@ -173,7 +172,7 @@ void AtomicFile::write_through(std::span<const std::byte> bytes) {
       if (errno == EINTR) {
         continue;
       }
-      fail("be written");
+      fail("write");
     }
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
@@ -186,14 +185,14 @@ void AtomicFile::write(std::string_view text) {
 void AtomicFile::commit(bool sync) {
   write_through(pending_);
   if (sync && fsync(file_) != 0) {
-    fail("be brought to the disk");
+    fail("flush");
   }
   // Some file systems report a failed write only here.
   if (close(std::exchange(file_, -1)) != 0) {
-    fail("be written");
+    fail("write");
   }
   if (rename(temporary_.c_str(), target_.c_str()) != 0) {
-    fail("be given its name");
+    fail("rename");
   }
   is_committed_ = true;
   if (sync) {

@@ -22,11 +22,11 @@ MappedFile::MappedFile(
     throw SystemError(str_cat(
         "[",
         where,
-        "] '",
+        "] Cannot read '",
         path.string(),
-        "' cannot be read: ",
+        "': ",
         why,
-        "; give a readable ",
+        ". Pass a readable ",
         kind));
   };
   // Without O_NONBLOCK a pipe of that name would wait for a writer.
@@ -36,7 +36,7 @@ MappedFile::MappedFile(
     fail(std::strerror(errno));
   }
   if (!S_ISREG(status.st_mode)) {
-    fail(S_ISDIR(status.st_mode) ? "it is a folder" : "it is no file");
+    fail(S_ISDIR(status.st_mode) ? "it is a folder" : "it is not a file");
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) {

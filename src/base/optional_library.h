@@ -17,7 +17,7 @@ namespace accelerate {
 /// Stays open until the process ends.
 class OptionalLibrary {
  public:
-  /// `user` begins the message where it is missing ("[watch] a page"),
+  /// `user` begins the message where it is missing ("[watch] A page"),
   /// `package` ends it. Throws `UsageError`.
   OptionalLibrary(std::string name, std::string user, std::string package)
       : name_(std::move(name)),
@@ -44,9 +44,9 @@ class OptionalLibrary {
         user_,
         " needs ",
         name_,
-        ", which this machine does not have (",
+        ", which cannot be loaded (",
         dlerror(),
-        "); install ",
+        "). Install ",
         package_));
   }
 

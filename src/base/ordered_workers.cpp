@@ -23,13 +23,13 @@ OrderedWorkers::OrderedWorkers(
     const auto num_started = threads_.size();
     end();
     throw SystemError(str_cat(
-        "[workers] only ",
+        "[workers] Only ",
         num_started,
         " of ",
         num_threads,
         " threads could be started: ",
         error.code().message(),
-        "; use fewer workers, or raise the limit of processes or memory"));
+        ". Use fewer workers, or raise the limit of processes or memory"));
   }
 }
 

@@ -44,24 +44,24 @@ std::string read_small_file(
     size_t limit) {
   const auto refuse = [&](const std::string& problem, const char* advice) {
     throw ConfigError(str_cat(
-        "[config] ", what, " '", path.string(), "' ", problem, "; ", advice));
+        "[config] ", what, " '", path.string(), "' ", problem, ". ", advice));
   };
   const OpenFile file(path);
   struct stat facts {};
   if (file.get() < 0 || fstat(file.get(), &facts) != 0) {
     refuse(
         str_cat("cannot be read (", std::strerror(errno), ")"),
-        "check the path and who may read it");
+        "Check the path and its permissions");
   }
   if (S_ISDIR(facts.st_mode)) {
-    refuse("is a folder", "give the path of a file");
+    refuse("is a folder", "Pass the path of a file");
   }
   std::string text;
   char buffer[16384];
   while (text.size() <= limit) {
     pollfd waited{file.get(), POLLIN, 0};
     if (poll(&waited, 1, kSilenceMs) == 0) {
-      refuse("is a pipe into which nobody writes", "give a plain file");
+      refuse("is a pipe that nobody writes to", "Pass a plain file");
     }
     const auto size = read(file.get(), buffer, sizeof(buffer));
     if (size == 0) {
@@ -72,12 +72,12 @@ std::string read_small_file(
     } else if (errno != EAGAIN && errno != EINTR) {
       refuse(
           str_cat("cannot be read (", std::strerror(errno), ")"),
-          "check the disk");
+          "Check the disk");
     }
   }
   refuse(
       str_cat("has more than ", limit, " bytes"),
-      "nobody writes such a file by hand: check the path");
+      "Check that this is the right file");
   return text;
 }
 

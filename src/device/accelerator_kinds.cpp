@@ -45,16 +45,16 @@ void register_accelerator(AcceleratorKind kind) {
   if (!c10::isValidDeviceType(kind.type) || kind.type == c10::kCPU ||
       kind.type == c10::kMeta) {
     throw UsageError(str_cat(
-        "[register_accelerator] got device type ",
+        "[register_accelerator] Device type ",
         static_cast<int>(kind.type),
-        ", expected that of an accelerator, as c10::kPrivateUse1"));
+        " is not an accelerator. Pass one such as c10::kPrivateUse1"));
   }
   if (kind.distributed_type.empty()) {
     throw UsageError(str_cat(
         "[register_accelerator] '",
         kind.name(),
-        "' has no distributed_type, expected Hugging Face's name for several "
-        "processes on such devices, as MULTI_GPU"));
+        "' has no distributed_type. Set Hugging Face's name for several "
+        "processes on such devices, for example MULTI_GPU"));
   }
   auto& [mutex, rows] = table();
   const std::lock_guard<std::mutex> lock(mutex);
@@ -63,7 +63,7 @@ void register_accelerator(AcceleratorKind kind) {
       throw UsageError(str_cat(
           "[register_accelerator] '",
           kind.name(),
-          "' has a row already, expected a new kind; register each once"));
+          "' is already registered. Register each kind once"));
     }
   }
   rows.push_front(std::move(kind));

@@ -66,7 +66,8 @@ class CudaGraph final : public DeviceGraph {
       graph_.capture_end();
     } catch (const std::exception& error) {
       recover();
-      throw SystemError(str_cat("CUDA did not record it: ", error.what()));
+      throw SystemError(
+          str_cat("CUDA could not record the step: ", error.what()));
     }
   }
 

@@ -53,7 +53,7 @@ namespace detail {
 void check_batch_size(int64_t batch_size) {
   if (batch_size < 1) {
     throw UsageError(str_cat(
-        "[find_executable_batch_size] got the batch size ",
+        "[find_executable_batch_size] batch_size is ",
         batch_size,
         ", expected at least 1"));
   }
@@ -67,16 +67,16 @@ int64_t next_batch_size(
                            : batch_size * 9 / 10;
   if (next >= batch_size) {
     throw UsageError(str_cat(
-        "[find_executable_batch_size] reduce_batch_size made ",
+        "[find_executable_batch_size] reduce_batch_size returned ",
         next,
-        " of ",
+        " for ",
         batch_size,
-        ", expected less"));
+        ". It must return a smaller size"));
   }
   if (next < 1) {
     throw UsageError(
         "[find_executable_batch_size] No executable batch size found, reached "
-        "zero; the model alone may be too large for the memory");
+        "zero. The model alone may be too large for the memory");
   }
   return next;
 }

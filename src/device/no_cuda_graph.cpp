@@ -18,8 +18,8 @@ std::unique_ptr<DeviceGraph> record_graph(
     const std::shared_ptr<GraphMemory>& /*memory*/,
     const std::function<void()>& /*work*/) {
   throw SystemError(
-      "[capture] this build has no device graphs, expected one with CUDA's "
-      "headers; ask has_device_graphs first");
+      "[capture] This build does not support device graphs. Check "
+      "has_device_graphs first");
 }
 
 bool is_recording_graph(c10::Device /*device*/) {

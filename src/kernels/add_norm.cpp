@@ -154,15 +154,15 @@ Rows checked_rows(const char* operation, Rows rows, double dropout = 0) {
     throw UsageError(str_cat(
         "[",
         operation,
-        "] got rows ",
+        "] Got rows ",
         described(residual),
         others,
-        ", expected floating-point numbers of one type, rows of one shape and "
-        "vectors with a number for each channel"));
+        ". Pass one floating-point type, rows of one shape and vectors with "
+        "one element per channel"));
   }
   if (!(dropout >= 0 && dropout <= 1)) {
-    throw UsageError(str_cat(
-        "[", operation, "] got dropout ", dropout, ", expected 0 to 1"));
+    throw UsageError(
+        str_cat("[", operation, "] dropout is ", dropout, ", expected 0 to 1"));
   }
   return rows;
 }

@@ -156,16 +156,16 @@ at::Tensor cross_entropy(
       num_classes > logits.size(1) || labels.dim() != 1 ||
       labels.size(0) != logits.size(0) || labels.scalar_type() != at::kLong) {
     throw UsageError(str_cat(
-        "[cross_entropy] got logits of ",
+        "[cross_entropy] Got logits ",
         c10::toString(logits.scalar_type()),
         logits.sizes(),
-        ", labels of ",
+        ", labels ",
         c10::toString(labels.scalar_type()),
         labels.sizes(),
         " and ",
         num_classes,
-        " classes, expected rows of floating-point numbers with a column for "
-        "each class, and one whole number (Long) per row"));
+        " classes. Pass floating-point logits with one column per class, and "
+        "one Long label per row"));
   }
   return mean_cross_entropy(logits, labels, num_classes, ignored);
 }

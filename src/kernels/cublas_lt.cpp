@@ -96,7 +96,7 @@ void set_attribute(
   check_status(
       LtLibrary::get().set_product(
           product.get(), attribute, &value, sizeof value),
-      "a property of a product");
+      "setting a product attribute");
 }
 
 std::optional<cudaDataType_t> lt_type(at::ScalarType type) {
@@ -120,7 +120,7 @@ Matrix make_matrix(cudaDataType_t type, int64_t rows, int64_t columns) {
           static_cast<uint64_t>(rows),
           static_cast<uint64_t>(columns),
           rows),
-      "the layout of a matrix");
+      "creating a matrix layout");
   return {matrix, LtLibrary::get().destroy_matrix};
 }
 
@@ -159,7 +159,7 @@ class LtChoices {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto& handle = handles_[device];
     if (handle == nullptr) {
-      check_status(LtLibrary::get().create(&handle), "its start");
+      check_status(LtLibrary::get().create(&handle), "initialization");
     }
     return handle;
   }
@@ -197,7 +197,7 @@ std::optional<cublasLtMatmulAlgo_t> choose_algorithm(
           CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
           &kWorkspaceBytes,
           sizeof kWorkspaceBytes),
-      "the size of the workspace");
+      "setting the workspace size");
   cublasLtMatmulHeuristicResult_t best = {};
   int num_found = 0;
   const auto status = library.choose(

@@ -353,8 +353,8 @@ AddNormResult cuda_add_norm_forward(
   if (!is_dense(own) || !is_dense(other) || !is_dense(branch_bias) ||
       !is_dense(weight) || !is_dense(bias)) {
     throw UsageError(
-        "[add_dropout_layer_norm] got memory that begins at no multiple of 16 "
-        "bytes, expected that of torch's allocator; clone() the tensor");
+        "[add_dropout_layer_norm] The memory of a tensor is not aligned to 16 "
+        "bytes. Pass a clone() of it");
   }
   const auto type = *number_of(own.scalar_type());
   const int64_t num_channels = own.size(-1);

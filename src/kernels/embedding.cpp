@@ -67,14 +67,14 @@ at::Tensor embedding(
       (ids.scalar_type() != at::kLong && ids.scalar_type() != at::kInt) ||
       (padding && (*padding < 0 || *padding >= weight.size(0)))) {
     throw UsageError(str_cat(
-        "[embedding] got a table of ",
+        "[embedding] Got a table ",
         c10::toString(weight.scalar_type()),
         weight.sizes(),
-        ", ids of ",
+        ", ids ",
         c10::toString(ids.scalar_type()),
         padding ? str_cat(" and padding ", *padding) : "",
-        ", expected a floating-point table of rows x channels, int64 or int32 "
-        "ids, and one of the rows as padding"));
+        ". Pass a floating-point table of rows x channels, int64 or int32 ids, "
+        "and one of the rows as padding"));
   }
   return Embedding::apply(weight, ids, padding.value_or(-1));
 }

@@ -131,14 +131,14 @@ void check_rms(
                                            branch.dtype() == residual.dtype()));
   if (!fits) {
     throw UsageError(str_cat(
-        "[rms_norm] got rows of ",
+        "[rms_norm] Got rows ",
         described(residual),
-        ", a branch of ",
+        ", a branch ",
         described(branch),
-        " and a weight of ",
+        " and a weight ",
         described(weight),
-        ", expected floating-point numbers of one type, a branch of the same "
-        "shape and a number for each channel"));
+        ". Pass one floating-point type, a branch of the same shape and one "
+        "weight per channel"));
   }
 }
 
@@ -254,14 +254,14 @@ at::Tensor rotate(
       cos_BTD.scalar_type() == at::kFloat;
   if (!fits) {
     throw UsageError(str_cat(
-        "[rotate] got x of ",
+        "[rotate] Got x ",
         described(x_BTHD),
-        ", cosines of ",
+        ", cosines ",
         described(cos_BTD),
-        " and sines of ",
+        " and sines ",
         described(sin_BTD),
-        ", expected batch x tokens x heads x channels, and Float of (batch or "
-        "1) x tokens x half of the channels"));
+        ". Pass x as batch x tokens x heads x channels, and Float cosines and "
+        "sines as (batch or 1) x tokens x half of the channels"));
   }
   return RotateFunction::apply(x_BTHD, cos_BTD, sin_BTD);
 }
@@ -273,11 +273,11 @@ at::Tensor swiglu(const at::Tensor& given_gate, const at::Tensor& given_up) {
   if (!gate.is_floating_point() || gate.sizes() != up.sizes() ||
       gate.dtype() != up.dtype()) {
     throw UsageError(str_cat(
-        "[swiglu] got ",
+        "[swiglu] Got ",
         described(gate),
         " and ",
         described(up),
-        ", expected floating-point numbers of one type and shape"));
+        ". Both must have one floating-point type and shape"));
   }
   return SwigluFunction::apply(gate, up);
 }

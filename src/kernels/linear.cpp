@@ -140,14 +140,14 @@ void check_product(
                     weight.dtype() == x.dtype() && bias.dtype() == x.dtype();
   if (!fits) {
     throw UsageError(str_cat(
-        "[linear] got x of ",
+        "[linear] Got x ",
         described(x),
-        ", a weight of ",
+        ", a weight ",
         described(weight),
-        " and a bias of ",
+        " and a bias ",
         described(bias),
-        ", expected one floating-point type, a weight of outputs x inputs and "
-        "a bias with a number for each output"));
+        ". Pass one floating-point type, a weight of outputs x inputs and a "
+        "bias with one element per output"));
   }
 }
 
@@ -176,7 +176,7 @@ at::Tensor gelu_pair(
   if (down.dim() != 2 || down.size(1) != up.size(0) ||
       down.dtype() != up.dtype()) {
     throw UsageError(str_cat(
-        "[linear_gelu_linear] got a second weight of ",
+        "[linear_gelu_linear] The second weight is ",
         c10::toString(down.scalar_type()),
         down.sizes(),
         ", expected ",

@@ -92,8 +92,7 @@ class OnceDifferentiable final
     throw UsageError(str_cat(
         "[",
         context->saved_data["operation"].toStringRef(),
-        "] got a backward through its gradient, expected one derivative: it "
-        "has no second; take torch's own operators for that"));
+        "] Second derivatives are not supported. Use torch's own operators"));
   }
 };
 

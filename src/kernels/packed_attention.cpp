@@ -67,39 +67,39 @@ void check_tensors(
       queries.size(1) % keys.size(1) != 0 || keys.dtype() != queries.dtype() ||
       values.dtype() != queries.dtype()) {
     throw UsageError(str_cat(
-        "[packed_attention] got queries ",
+        "[packed_attention] Got queries ",
         described(queries),
         ", keys ",
         described(keys),
         " and values ",
         described(values),
-        ", expected tokens x heads x channels of one floating-point type, with "
-        "as many or a divisor of the queries' heads for keys and values"));
+        ". Pass tokens x heads x channels of one floating-point type, where "
+        "the number of key and value heads divides that of query heads"));
   }
   if (starts.dim() != 1 || starts.size(0) < 2 ||
       !at::isIntegralType(starts.scalar_type(), /*includeBool=*/false) ||
       starts.device() != queries.device()) {
     throw UsageError(str_cat(
-        "[packed_attention] got starts ",
+        "[packed_attention] Got starts ",
         described(starts),
         " on ",
         starts.device(),
-        ", expected where sequences begin and the last ends: a vector of whole "
-        "numbers, at least two, on ",
-        queries.device()));
+        ". Pass a vector of at least two integers on ",
+        queries.device(),
+        ": where each sequence begins, and where the last ends"));
   }
 }
 
 void check_options(int64_t max_length, const PackedAttentionOptions& options) {
   if (max_length < 1) {
     throw UsageError(str_cat(
-        "[packed_attention] got max_length ",
+        "[packed_attention] max_length is ",
         max_length,
-        ", expected the length of the longest sequence or more"));
+        ", expected at least the length of the longest sequence"));
   }
   if (!(options.dropout >= 0 && options.dropout < 1)) {
     throw UsageError(str_cat(
-        "[packed_attention] got dropout ",
+        "[packed_attention] dropout is ",
         options.dropout,
         ", expected 0 or more and less than 1"));
   }
@@ -115,12 +115,12 @@ void check_starts(const at::Tensor& starts, int64_t T, int64_t L) {
   }
   if (!is_right) {
     throw UsageError(str_cat(
-        "[packed_attention] got starts that do not cut ",
+        "[packed_attention] The starts do not split ",
         T,
         " tokens into sequences of at most ",
         L,
-        ", expected 0, then each sum of the lengths so far; check the lengths "
-        "and max_length"));
+        ". Pass 0 and then the cumulative sums of the lengths, and check "
+        "max_length"));
   }
 }
 

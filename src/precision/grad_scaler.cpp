@@ -16,16 +16,16 @@ void check(const GradScalerOptions& o) {
       !(o.backoff_factor > 0 && o.backoff_factor < 1) ||
       o.growth_interval < 1) {
     throw UsageError(str_cat(
-        "[GradScaler] got init_scale ",
+        "[GradScaler] Got init_scale ",
         o.init_scale,
         ", growth_factor ",
         o.growth_factor,
         ", backoff_factor ",
         o.backoff_factor,
-        ", growth_interval ",
+        " and growth_interval ",
         o.growth_interval,
-        "; expected a positive scale, a growth above 1, a back-off between 0 "
-        "and 1 and at least 1 step"));
+        ". init_scale must be positive, growth_factor above 1, backoff_factor "
+        "between 0 and 1, and growth_interval at least 1"));
   }
 }
 
@@ -39,12 +39,12 @@ Batches batches_of(const std::vector<at::Tensor>& gradients) {
     const auto& gradient = gradients[i];
     if (gradient.scalar_type() == at::kHalf) {
       throw UsageError(str_cat(
-          "[unscale] the optimizer has fp16 gradients (number ",
+          "[unscale] Gradient ",
           i,
-          ", of shape ",
+          " of the optimizer, of shape ",
           gradient.sizes(),
-          "), expected fp32; keep the weights in fp32 and let mixed precision "
-          "cast them"));
+          ", is fp16. Keep the weights in fp32 and let mixed precision cast "
+          "them"));
     }
     batches[{gradient.device().index(), gradient.scalar_type()}].push_back(
         gradient);

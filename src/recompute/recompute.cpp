@@ -234,9 +234,9 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
       throw UsageError(
-          "[recompute] got torch::autograd::grad or a backward with a list "
-          "of inputs, expected backward(): gradients of a recomputed "
-          "segment come by a backward of their own");
+          "[recompute] torch::autograd::grad and a backward with a list of "
+          "inputs do not work with a recomputed segment. Call backward() "
+          "without inputs");
     }
     const auto capsule = context->saved_data["recipe"].toCapsule();
     auto& recipe = static_cast<Recipe&>(*capsule);

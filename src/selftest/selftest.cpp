@@ -30,14 +30,14 @@ void check_collectives(Accelerator& accelerator) {
   require(
       accelerator.reduce(own)[0].item<double>() ==
           static_cast<double>(n * (n + 1)) / 2,
-      "the sum over all ranks is wrong");
+      "The sum over all ranks is wrong");
   require(
       accelerator.gather(own).size(0) == 2 * n,
-      "gathering from all ranks is incomplete");
+      "The gathered tensor does not have the values of all ranks");
   accelerator.broadcast(own, static_cast<int>(n - 1));
   require(
       own[0].item<double>() == static_cast<double>(n),
-      "the broadcast value is wrong");
+      "The broadcast value is wrong");
 }
 
 void check_loader(Accelerator& accelerator) {
@@ -51,7 +51,7 @@ void check_loader(Accelerator& accelerator) {
   const auto all = std::get<0>(accelerator.gather(torch::cat(seen)).sort());
   require(
       all.equal(torch::arange(kSamples)),
-      "the ranks together do not see each sample once");
+      "The ranks together do not see each sample once");
 }
 
 /// Trains a line; every rank takes its rows of each global batch of `data`.
@@ -100,11 +100,11 @@ void check_training(Accelerator& accelerator) {
   require(
       is_full ? together.allclose(alone, 1e-4, 1e-5)
               : together.allclose(alone, 0, 1e-2),
-      "training on all ranks differs from training on one");
+      "Training on all ranks differs from training on one");
   const auto all = accelerator.gather(together.unsqueeze(0));
   require(
       all.eq(all[0]).all().item<bool>(),
-      "the ranks ended with different parameters");
+      "The ranks ended with different parameters");
 }
 
 } // namespace

@@ -29,20 +29,20 @@ void to_numbers(const at::Tensor& values, at::ScalarType dtype, void* output) {
 
 void throw_not_fitting(const std::string& value, size_t num_bytes) {
   throw UsageError(str_cat(
-      "[collective] got ",
+      "[collective] The number ",
       value,
-      ", expected a number that fits into ",
+      " does not fit into ",
       8 * num_bytes,
-      " bits; use a wider type"));
+      " bits. Use a wider type"));
 }
 
 void throw_wrong_count(int64_t count, int64_t expected) {
   throw UsageError(str_cat(
-      "[collective] got ",
+      "[collective] Got ",
       count,
-      " numbers for a place of ",
+      " numbers for a container of ",
       expected,
-      "; use a std::vector or a tensor"));
+      ". Use a std::vector or a tensor"));
 }
 
 } // namespace detail

@@ -78,11 +78,11 @@ ByteReader::ByteReader(
   bytes(&end, sizeof(end));
   if (end < small_ || end > size) {
     throw CommError(str_cat(
-        "[tree bytes] got a first part that ends at ",
+        "[tree bytes] The message was not written by ByteWriter: its first "
+        "part ends at byte ",
         end,
         " of ",
-        size,
-        " bytes; the bytes were not made by ByteWriter"));
+        size));
   }
   small_end_ = end;
   tensors_ = end;
@@ -91,11 +91,11 @@ ByteReader::ByteReader(
 void ByteReader::bytes(void* output, size_t size) {
   if (static_cast<int64_t>(size) > small_end_ - small_) {
     throw CommError(str_cat(
-        "[tree bytes] got ",
+        "[tree bytes] The message has ",
         small_end_ - small_,
-        " bytes where ",
+        " bytes left, but ",
         size,
-        " more are expected; both ranks must use the same type"));
+        " are needed. Use the same type on both ranks"));
   }
   std::memcpy(output, data_ + small_, size);
   small_ += static_cast<int64_t>(size);
@@ -107,11 +107,11 @@ size_t ByteReader::count() {
   // Each counted thing takes a byte at least.
   if (number > static_cast<uint64_t>(small_end_ - small_)) {
     throw CommError(str_cat(
-        "[tree bytes] got a count of ",
-        number,
-        " with ",
+        "[tree bytes] The message has ",
         small_end_ - small_,
-        " bytes left; both ranks must use the same type"));
+        " bytes left, but its count is ",
+        number,
+        ". Use the same type on both ranks"));
   }
   return number;
 }
@@ -135,11 +135,10 @@ at::Tensor ByteReader::tensor() {
   tensors_ = begin + num_bytes(tensor);
   if (tensors_ > size_) {
     throw CommError(str_cat(
-        "[tree bytes] a tensor ends at ",
+        "[tree bytes] The message is truncated: a tensor ends at byte ",
         tensors_,
         " of ",
-        size_,
-        " bytes; the message was cut"));
+        size_));
   }
   return tensor;
 }

@@ -169,8 +169,8 @@ TEST_F(ConfigCommand, ReplacesNothingButPlainFiles) {
     EXPECT_EQ(
         result.err,
         "accelerate: [write] '" + path +
-            "' is a device, a pipe or a socket, which a file must not "
-            "replace; give the name of a plain file\n");
+            "' is a device, a pipe or a socket. Pass the name of a plain "
+            "file\n");
     ASSERT_EQ(lstat(path.c_str(), &after), 0);
     EXPECT_EQ(before.st_ino, after.st_ino);
     EXPECT_EQ(before.st_mode, after.st_mode);
@@ -199,7 +199,7 @@ TEST_F(ConfigCommand, LeavesNothingBehindWhereAFileMayNotGrow) {
            (place / "c.yaml").string() + " 2>&1; echo $?) | cat"});
   EXPECT_THAT(
       result.out,
-      AllOf(HasSubstr("File too large; raise the limit"), EndsWith("\n2\n")));
+      AllOf(HasSubstr("File too large. Raise the limit"), EndsWith("\n2\n")));
   EXPECT_TRUE(std::filesystem::is_empty(place));
 }
 

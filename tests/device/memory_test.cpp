@@ -69,10 +69,10 @@ TEST(FindExecutableBatchSize, SaysWhereNoSizeFits) {
           HasSubstr("No executable batch size found, reached zero")));
   EXPECT_THAT(
       [&] { tried(0, 1, fail); },
-      ThrowsMessage<UsageError>(HasSubstr("got the batch size 0")));
+      ThrowsMessage<UsageError>(HasSubstr("batch_size is 0")));
   EXPECT_THAT(
       [&] { tried(8, 1, fail, {[](int64_t size) { return size; }}); },
-      ThrowsMessage<UsageError>(HasSubstr("made 8 of 8, expected less")));
+      ThrowsMessage<UsageError>(HasSubstr("returned 8 for 8")));
 }
 
 } // namespace

@@ -263,7 +263,7 @@ TEST(AcceleratorKinds, AreRegisteredOnceAndWhole) {
         register_accelerator(
             {.type = c10::kCUDA, .distributed_type = "MULTI_GPU"});
       },
-      ThrowsMessage<UsageError>(HasSubstr("'cuda' has a row already")));
+      ThrowsMessage<UsageError>(HasSubstr("'cuda' is already registered")));
   EXPECT_THAT(
       [] { register_accelerator({.type = c10::kXPU}); },
       ThrowsMessage<UsageError>(HasSubstr("'xpu' has no distributed_type")));
@@ -271,7 +271,7 @@ TEST(AcceleratorKinds, AreRegisteredOnceAndWhole) {
        {c10::kCPU, c10::kMeta, static_cast<c10::DeviceType>(77)}) {
     EXPECT_THAT(
         [&] { register_accelerator({.type = type, .distributed_type = "X"}); },
-        ThrowsMessage<UsageError>(HasSubstr("that of an accelerator")));
+        ThrowsMessage<UsageError>(HasSubstr("is not an accelerator")));
   }
 }
 

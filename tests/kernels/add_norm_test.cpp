@@ -56,12 +56,12 @@ TEST(AddNorm, RefusesWhatDoesNotFit) {
   };
   refused(
       [&] { kernels::layer_norm(x, torch::ones({7}), w, 1e-5); },
-      "[layer_norm] got");
+      "[layer_norm] ");
   refused(
       [&] { kernels::layer_norm(x, w.to(torch::kHalf), w, 1e-5); },
-      "[layer_norm] got");
-  refused([&] { kernels::add_dropout(x, x[0], w, 0.1); }, "[add_dropout] got");
-  refused([&] { kernels::add_dropout(x, x, w, 1.5); }, "[add_dropout] got");
+      "[layer_norm] ");
+  refused([&] { kernels::add_dropout(x, x[0], w, 0.1); }, "[add_dropout] ");
+  refused([&] { kernels::add_dropout(x, x, w, 1.5); }, "[add_dropout] ");
 }
 
 } // namespace

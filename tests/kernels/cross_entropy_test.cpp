@@ -93,7 +93,7 @@ TEST(CrossEntropy, RefusesWhatDoesNotFit) {
   const auto refused = [](const Tensor& x, const Tensor& y, int64_t classes) {
     EXPECT_THAT(
         [&] { kernels::cross_entropy(x, y, classes); },
-        ThrowsMessage<UsageError>(HasSubstr("[cross_entropy] got logits of")));
+        ThrowsMessage<UsageError>(HasSubstr("[cross_entropy] Got logits")));
   };
   refused(logits, labels, 5);
   refused(logits, labels, 0);

@@ -28,7 +28,7 @@ TEST(Embedding, RefusesWhatDoesNotFit) {
   const auto table = torch::randn({4, 8});
   const auto ids = torch::zeros({2}, torch::kLong);
   const auto refused = [](auto&& act) {
-    EXPECT_THAT(act, ThrowsMessage<UsageError>(HasSubstr("[embedding] got a")));
+    EXPECT_THAT(act, ThrowsMessage<UsageError>(HasSubstr("[embedding] Got a")));
   };
   refused([&] { kernels::embedding(table[0], ids); });
   refused([&] { kernels::embedding(table, ids.to(torch::kFloat)); });

@@ -29,7 +29,7 @@ TEST(GatedKernels, RefuseWhatDoesNotFit) {
   const auto x = torch::zeros({2, 3, 4, 8});
   EXPECT_THAT(
       [&] { kernels::rms_norm(x, torch::ones({7}), 1e-5); },
-      ThrowsMessage<UsageError>(HasSubstr("[rms_norm] got rows of Float")));
+      ThrowsMessage<UsageError>(HasSubstr("[rms_norm] Got rows Float")));
   EXPECT_THAT(
       [&] {
         kernels::rotate(x, torch::ones({1, 3, 8}), torch::ones({1, 3, 8}));
@@ -37,7 +37,8 @@ TEST(GatedKernels, RefuseWhatDoesNotFit) {
       ThrowsMessage<UsageError>(HasSubstr("half of the channels")));
   EXPECT_THAT(
       [&] { kernels::swiglu(x, torch::zeros({2})); },
-      ThrowsMessage<UsageError>(HasSubstr("one type and shape")));
+      ThrowsMessage<UsageError>(
+          HasSubstr("one floating-point type and shape")));
 }
 
 } // namespace

@@ -224,7 +224,7 @@ TEST(GradScaler, RefusesFp16GradientsAndSenselessFactors) {
   GradScaler scaler;
   EXPECT_THAT(
       [&] { scaler.unscale_(optimizer); },
-      ThrowsMessage<UsageError>(HasSubstr("has fp16 gradients")));
+      ThrowsMessage<UsageError>(HasSubstr("is fp16")));
   EXPECT_THAT(
       [] { GradScaler({.growth_factor = 1}); },
       ThrowsMessage<UsageError>(HasSubstr("growth_factor 1")));

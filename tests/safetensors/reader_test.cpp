@@ -244,7 +244,7 @@ TEST(SafetensorsReader, SaysWhatTheSystemRefused) {
   const std::pair<std::filesystem::path, const char*> cases[] = {
       {folder.path() / "none.safetensors", "No such file"},
       {folder.path(), "it is a folder"},
-      {pipe, "it is no file"},
+      {pipe, "it is not a file"},
   };
   for (const auto& [path, text] : cases) {
     try {

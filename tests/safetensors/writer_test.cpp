@@ -184,9 +184,9 @@ TEST(SafetensorsWriter, WritesTheLongestNamesThatTheSystemAllows) {
 TEST(SafetensorsWriter, SaysWhereItCannotWriteAndTheWayOut) {
   TempDir folder;
   const std::pair<std::filesystem::path, const char*> cases[] = {
-      {folder.path() / "none" / "x.safetensors", "make the folder first"},
-      {folder.path(), "give the name of a file"},
-      {folder.path() / "", "give the name of a file"},
+      {folder.path() / "none" / "x.safetensors", "Create the folder first"},
+      {folder.path(), "Pass the name of a file"},
+      {folder.path() / "", "Pass the name of a file"},
       {"/proc/self/x.safetensors", "folder"},
   };
   for (const auto& [path, way_out] : cases) {
@@ -194,7 +194,7 @@ TEST(SafetensorsWriter, SaysWhereItCannotWriteAndTheWayOut) {
       write_file(path, {});
       FAIL() << path;
     } catch (const SystemError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("'" + path.string() + "' cannot be"));
+      EXPECT_THAT(error.what(), HasSubstr("'" + path.string() + "': "));
       EXPECT_THAT(error.what(), HasSubstr(way_out));
     }
   }
@@ -254,7 +254,7 @@ TEST(SafetensorsWriter, ReportsAFullDiskAsSuch) {
   } catch (const SystemError& error) {
     message = error.what();
   }
-  EXPECT_THAT(message, HasSubstr("No space left on device; free some space"));
+  EXPECT_THAT(message, HasSubstr("No space left on device. Free some space"));
   EXPECT_THAT(names_in(disk), ElementsAre());
   run_process({"umount", disk.string()});
 }

@@ -113,13 +113,14 @@ TEST(TreeBytes, RefuseWhatWasCutOrIsOfAnotherType) {
         tree::from_bytes<std::pair<int, Tensor>>(
             bytes.substr(0, bytes.size() - 1));
       }),
-      ::testing::ThrowsMessage<CommError>(HasSubstr("the message was cut")));
+      ::testing::ThrowsMessage<CommError>(
+          HasSubstr("The message is truncated")));
   EXPECT_THAT(
       [&] { tree::from_bytes<std::string>(bytes); },
       ::testing::ThrowsMessage<CommError>(HasSubstr("the same type")));
   EXPECT_THAT(
       [&] { tree::from_bytes<int>(std::string(16, '\x7f')); },
-      ::testing::ThrowsMessage<CommError>(HasSubstr("not made by")));
+      ::testing::ThrowsMessage<CommError>(HasSubstr("not written by")));
 }
 
 } // namespace
