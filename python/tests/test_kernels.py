@@ -389,7 +389,7 @@ def test_packed_attention_keeps_sequences_apart_and_takes_what_is_empty():
 def test_wrong_shapes_and_names_are_told():
     with pytest.raises(ValueError, match="expected 'none' or 'tanh'"):
         kernels.linear_gelu_linear(*(torch.ones(2, 2) for _ in range(4)), approximate="erf")
-    with pytest.raises(RuntimeError, match=r"\[swiglu\] got"):
+    with pytest.raises(RuntimeError, match=r"\[swiglu\] Got"):
         kernels.swiglu(torch.ones(2), torch.ones(3))
     with pytest.raises(RuntimeError, match=r"\[cross_entropy\] got"):
         kernels.cross_entropy(torch.ones(2, 3), torch.ones(2))

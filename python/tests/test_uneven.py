@@ -90,7 +90,7 @@ except ValueError as error:
 
 def test_local_sgd_wants_a_prepared_model(tmp_path):
     for said in ranks.run_ours(UNPREPARED, tmp_path):
-        assert "[LocalSGD] got a Linear that was not prepared" in said
+        assert "[LocalSGD] This Linear was not prepared" in said
 
 
 JOIN = """
