@@ -28,7 +28,7 @@
 
 namespace {
 
-/// Where standard output was closed from the start: the first write fails.
+/// For a standard output that was closed from the start: every write fails.
 class ClosedOutput : public std::streambuf {};
 
 // A file that is opened later must not become a standard stream.
@@ -64,22 +64,50 @@ constexpr PythonCommand kPythonCommands[] = {
     {"to-fsdp2", "accelerate.commands.to_fsdp2"},
 };
 
+/// Empty for a command that `app` has.
 std::string explain_unknown_command(
     const CLI::App& app,
     const std::string& name) {
-  for (const PythonCommand& command : kPythonCommands) {
-    if (command.name == name) {
-      return accelerate::str_cat(
-          "'", name, "' is run by `python -m ", command.module, "`");
-    }
-  }
-  std::vector<std::string> names;
+  std::vector<std::string> names = {"help", "version"};
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
     names.push_back(command->get_name());
   }
+  if (std::find(names.begin(), names.end(), name) != names.end()) {
+    return {};
+  }
+  for (const PythonCommand& command : kPythonCommands) {
+    if (command.name == name) {
+      return accelerate::str_cat(
+          "'",
+          name,
+          "' is a command of the Python package: run `python -m ",
+          command.module,
+          "`");
+    }
+  }
   const std::string nearest = accelerate::nearest_name(name, names);
-  return "unknown command '" + name + "'" +
-         (nearest.empty() ? "" : ", did you mean '" + nearest + "'?");
+  return accelerate::str_cat(
+      "unknown command '",
+      name,
+      "'; ",
+      nearest.empty() ? "`accelerate --help` lists all commands"
+                      : "did you mean '" + nearest + "'?");
+}
+
+/// `help launch` is `launch --help`, and `version` is `--version`.
+void expand_shorthands(std::vector<std::string>& arguments) {
+  if (!arguments.empty() && arguments[0] == "help") {
+    arguments.erase(arguments.begin());
+    arguments.push_back("--help");
+  } else if (arguments == std::vector<std::string>{"version"}) {
+    arguments[0] = "--version";
+  }
+}
+
+/// The command that was being parsed: `config show`, or `app` itself.
+const CLI::App& deepest_command(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : deepest_command(*parsed.back());
 }
 
 void unmark_options(CLI::App& app) {
@@ -97,17 +125,33 @@ void complain(const std::string& message) {
 }
 
 int run(std::vector<std::string> arguments) {
-  CLI::App app("Trains on one CPU, many GPUs or many machines.", "accelerate");
-  app.set_version_flag("--version", ACCELERATE_VERSION);
-  app.require_subcommand(1);
+  CLI::App app(
+      "Runs your training program on one CPU, many GPUs or many machines.",
+      "accelerate");
+  app.set_version_flag("-V,--version", ACCELERATE_VERSION, "Show the version");
   accelerate::use_readable_help(app);
+  app.footer(
+      "`accelerate COMMAND --help` shows the options of a command.\n"
+      "`accelerate` alone shows what is installed and what to try next.");
   int exit_code = 0;
   for (const auto add_command : accelerate::kCommands) {
     add_command(app, exit_code);
   }
   unmark_options(app);
-  const std::string first = arguments.empty() ? "" : arguments[0];
   try {
+    if (arguments.empty()) {
+      accelerate::print_overview();
+      return 0;
+    }
+    expand_shorthands(arguments);
+    const std::string unknown =
+        arguments[0].starts_with('-')
+            ? std::string()
+            : explain_unknown_command(app, arguments[0]);
+    if (!unknown.empty()) {
+      complain(unknown);
+      return accelerate::kExitUsage;
+    }
     accelerate::mark_arguments(arguments);
     std::reverse(arguments.begin(), arguments.end()); // As CLI11 wants them.
     app.parse(std::move(arguments));
@@ -115,11 +159,7 @@ int run(std::vector<std::string> arguments) {
     if (error.get_exit_code() == 0) {
       return app.exit(error); // --help and --version.
     }
-    const bool is_unknown = app.get_subcommands().empty() && !first.empty();
-    complain(
-        (is_unknown ? explain_unknown_command(app, first)
-                    : std::string(error.what())) +
-        "; see `accelerate --help`");
+    complain(accelerate::explain_parse_error(error, deepest_command(app)));
     return accelerate::kExitUsage;
   } catch (const accelerate::Error& error) {
     complain(error.what());
@@ -142,8 +182,8 @@ int main(int argc, char** argv) {
     return exit_code;
   }
   complain(
-      std::string("standard output was lost") +
+      std::string("cannot write to standard output") +
       (errno == 0 ? "" : std::string(" (") + std::strerror(errno) + ")") +
-      "; give it a place that can be written to");
+      "; redirect it to a file or pipe that can be written");
   return exit_code == 0 ? EX_IOERR : exit_code;
 }

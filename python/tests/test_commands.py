@@ -109,7 +109,7 @@ def test_a_namespace_becomes_the_command_line_that_it_came_from() -> None:
 
 
 def test_a_flag_of_another_engine_is_explained_by_the_program(capsys) -> None:
-    for flag, part in (("--use_megatron_lm", "Megatron-LM is not part"), ("--num_proceses", "mean")):
+    for flag, part in (("--use_megatron_lm", "Megatron-LM is not supported"), ("--num_proceses", "mean")):
         with pytest.raises(SystemExit) as error:
             launch_command_parser().parse_args([flag, "train.py"])
         assert error.value.code == 2
@@ -362,7 +362,7 @@ def test_what_is_missing_for_tpus_and_sagemaker_is_one_line() -> None:
     for command in ("tpu-config", "to-fsdp2"):
         told = python_m("accelerate.commands.accelerate_cli", command)
         assert told.returncode == 2
-        assert f"'{command}' is run by `python -m accelerate.commands." in told.stderr
+        assert f"'{command}' is a command of the Python package: run `python -m accelerate." in told.stderr
 
 
 FSDP_SECTION = {

@@ -23,9 +23,12 @@ ACCELERATE_API int launch(
     const std::vector<std::string>& program,
     const std::string& parent_folder = {});
 
-/// The self-check beside this program. It is not there without the training
+/// The self-check beside this program; missing in builds without the training
 /// library.
 ACCELERATE_API std::filesystem::path selftest_program();
+
+/// `accelerate` without a command: what this machine has, and what to try.
+ACCELERATE_API void print_overview();
 
 /// Adds a command to `app`. Parsing it runs it; `exit_code` is then what the
 /// program returns, 0 unless the command sets it.
@@ -35,9 +38,9 @@ using AddCommand = void (*)(CLI::App& app, int& exit_code);
 ACCELERATE_API void add_config_command(CLI::App& app, int& exit_code);
 /// Adds `launch`, whose exit code is that of the workers.
 ACCELERATE_API void add_launch_command(CLI::App& app, int& exit_code);
-/// Adds `new`: a project to begin with.
+/// Adds `new`: creates a project that trains.
 ACCELERATE_API void add_new_command(CLI::App& app, int& exit_code);
-/// Adds `estimate-memory`: what a model takes.
+/// Adds `estimate-memory`: the memory that a model needs.
 ACCELERATE_API void add_estimate_memory_command(CLI::App& app, int& exit_code);
 /// Adds `merge-weights`: one file out of many.
 ACCELERATE_API void add_merge_weights_command(CLI::App& app, int& exit_code);
@@ -45,24 +48,24 @@ ACCELERATE_API void add_merge_weights_command(CLI::App& app, int& exit_code);
 ACCELERATE_API void add_env_command(CLI::App& app, int& exit_code);
 /// Adds `test`: runs the self-check through the launcher.
 ACCELERATE_API void add_test_command(CLI::App& app, int& exit_code);
-/// Adds `doctor`: what would go wrong before it does.
+/// Adds `doctor`: finds problems before a launch, and where a job hangs.
 ACCELERATE_API void add_doctor_command(CLI::App& app, int& exit_code);
-/// Adds `watch`: a page that shows runs.
+/// Adds `watch`: shows runs in the browser.
 ACCELERATE_API void add_watch_command(CLI::App& app, int& exit_code);
 /// Adds `completion`. It describes the commands that `app` has when it runs.
 ACCELERATE_API void add_completion_command(CLI::App& app, int& exit_code);
 
 /// In the order of `--help`.
 inline constexpr AddCommand kCommands[] = {
-    add_config_command,
     add_launch_command,
     add_new_command,
+    add_config_command,
+    add_test_command,
+    add_watch_command,
+    add_doctor_command,
+    add_env_command,
     add_estimate_memory_command,
     add_merge_weights_command,
-    add_env_command,
-    add_test_command,
-    add_doctor_command,
-    add_watch_command,
     add_completion_command,
 };
 

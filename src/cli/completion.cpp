@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "base/words.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "config/fields.h"
 
 namespace accelerate {
@@ -296,7 +297,7 @@ ordered_json option_as_json(const CLI::Option& option) {
 ordered_json command_as_json(const CLI::App& app) {
   ordered_json options = ordered_json::array();
   for (const CLI::Option* option : app.get_options()) {
-    if (option != app.get_help_ptr()) {
+    if (option != app.get_help_ptr() && option != app.get_help_all_ptr()) {
       options.push_back(option_as_json(*option));
     }
   }
@@ -317,7 +318,8 @@ ordered_json command_as_json(const CLI::App& app) {
 
 void add_completion_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
-      "completion", "Prints a completion script for bash, zsh or fish");
+      "completion", "Print a completion script for bash, zsh or fish");
+  command->group(kShellCommands);
   auto shell = std::make_shared<std::string>();
   command->add_option("shell", *shell, "bash, zsh, fish or json")->required();
   command->footer(
@@ -338,7 +340,9 @@ void add_completion_command(CLI::App& app, int& /*exit_code*/) {
       std::cout << command_as_json(app).dump(2) << '\n';
     } else {
       throw ConfigError(str_cat(
-          "[completion] got '", *shell, "'; use bash, zsh, fish or json"));
+          "[completion] no script for '",
+          *shell,
+          "'; use bash, zsh, fish or json"));
     }
   });
 }

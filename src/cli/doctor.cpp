@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate doctor`: one line per thing that could go wrong.
+// `accelerate doctor`: one line per check, or per rank of a running job.
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +13,7 @@
 #include "accelerate/error.h"
 #include "accelerate/process.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "config/flags.h"
 #include "config/resolve.h"
 #include "launch/machines/diagnosis.h"
@@ -23,8 +24,7 @@ namespace accelerate {
 
 namespace {
 
-/// Where the ranks are that `job`, a launcher or one of them, has here.
-/// Returns whether there are any.
+/// Prints where each rank under `job` is; returns whether there are any.
 bool print_places(int job) {
   auto processes = descendants_of(job);
   processes.insert(processes.begin(), job);
@@ -48,32 +48,31 @@ bool print_places(int job) {
 
 void add_doctor_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "doctor",
-      "Looks for what would go wrong with a launch, or where a running job is");
+      "doctor", "Find what would make a launch fail, or where a job hangs");
+  command->group(kInspectCommands);
   const auto flags = add_launch_flags(*command);
   const auto job = std::make_shared<int>(0);
   command
       ->add_option(
           "--job",
           *job,
-          "Ask the ranks of this process, a launcher or one of them, where "
-          "they are: in which collective, data loader or line of yours")
+          "Show where each rank of a running job is: in which collective, data "
+          "loader or line of your code. PID is the launcher's or a rank's")
       ->type_name("PID")
-      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
+      ->check(whole_number_from(1, std::numeric_limits<int>::max()));
   command->footer(
-      "Takes the options of `launch`. Returns 1 where a launch would fail.\n"
-      "With --job: the ranks on this machine; returns 1 where there are none.");
+      "Returns 1 if a launch would fail, or if --job finds no ranks.");
   command->callback([flags, job, &exit_code] {
     if (*job > 0) {
       if (kill(*job, 0) != 0 && errno == ESRCH) {
-        std::cerr << "[doctor] there is no process " << *job
-                  << " on this machine: it has ended, or runs elsewhere\n";
+        std::cerr << "[doctor] No process " << *job
+                  << " on this machine. It has exited, or it runs on another "
+                     "machine\n";
         exit_code = kExitFailure;
       } else if (!print_places(*job)) {
-        std::cerr << "[doctor] process " << *job
-                  << " and its children run no rank that can be asked; give "
-                     "the launcher's process or a rank's, of this user and "
-                     "this machine\n";
+        std::cerr << "[doctor] No accelerate processes found under PID " << *job
+                  << ". Pass the launcher's PID, on this machine and as the "
+                     "same user\n";
         exit_code = kExitFailure;
       }
       return;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <fstream>
 #include <iostream>
 
@@ -13,28 +12,18 @@
 #include "base/str.h"
 #include "base/variables.h"
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/python_packages.h"
 #include "config/flags.h"
 #include "config/resolve.h"
 #include "hardware/cores.h"
 #include "hardware/gpu_kinds.h"
 #include "hardware/memory.h"
+#include "launch/plan/plan.h"
+#include "launch/plan/shell_quote.h"
 
 namespace accelerate {
 namespace {
-
-std::string first_line_of(const char* command) {
-  std::string line;
-  FILE* pipe = popen(command, "re");
-  if (pipe == nullptr) {
-    return line;
-  }
-  char buffer[256];
-  if (std::fgets(buffer, sizeof(buffer), pipe) != nullptr) {
-    line = buffer;
-  }
-  pclose(pipe);
-  return line.substr(0, line.find('\n'));
-}
 
 std::string or_none(const std::string& text) {
   return text.empty() ? "not found" : text;
@@ -64,7 +53,7 @@ void print_system() {
 void print_gpus() {
   const auto inventory = list_gpus(gpu_kinds());
   if (inventory.gpus.empty()) {
-    std::cout << "- GPUs: none, " << inventory.problem << '\n';
+    std::cout << "- GPUs: none: " << inventory.problem << '\n';
     return;
   }
   std::cout << "- " << inventory.kind->driver_name << ": " << inventory.driver
@@ -78,17 +67,19 @@ void print_gpus() {
 }
 
 void print_software() {
-  // Asks for versions without importing: importing torch takes seconds.
-  const std::string packages = first_line_of(
-      "python3 -c 'import importlib.metadata as m\n"
-      "def v(n):\n"
-      "  try: return m.version(n)\n"
-      "  except Exception: return \"not installed\"\n"
-      "print(\", \".join(n + \" \" + v(n) for n in (\"torch\", \"numpy\", "
-      "\"transformers\", \"safetensors\")))' 2>/dev/null");
-  std::cout << "- Python: " << or_none(first_line_of("python3 --version 2>&1"))
-            << " (" << or_none(first_line_of("command -v python3"))
-            << ")\n- packages: " << or_none(packages) << "\n- mpirun: "
+  const std::string python =
+      read_machine_facts(LaunchConfig{.cpu = true}, system_env).python;
+  const std::vector<std::string> names = {
+      "torch", "numpy", "transformers", "safetensors"};
+  const auto versions = package_versions(python, names);
+  std::cout << "- Python: "
+            << or_none(first_line_of(shell_quoted(python) + " --version 2>&1"))
+            << " (" << or_none(find_on_path(python)) << ")\n- packages: ";
+  for (size_t i = 0; i < names.size(); ++i) {
+    std::cout << (i == 0 ? "" : ", ") << names[i] << ' '
+              << (versions[i].empty() ? "not installed" : versions[i]);
+  }
+  std::cout << "\n- mpirun: "
             << or_none(first_line_of("mpirun --version 2>/dev/null"))
             << "\n- Slurm: "
             << or_none(first_line_of("srun --version 2>/dev/null")) << '\n';
@@ -126,7 +117,7 @@ void print_variables() {
 void print_config(const ConfigLayer& flags) {
   const auto config = resolve_launch_config(flags, system_env);
   if (config.file.empty()) {
-    std::cout << "- configuration: none; defaults are used\n";
+    std::cout << "- configuration: none (defaults)\n";
     return;
   }
   std::cout << "- configuration: " << config.file.string() << '\n';
@@ -139,8 +130,9 @@ void print_config(const ConfigLayer& flags) {
 } // namespace
 
 void add_env_command(CLI::App& app, int& /*exit_code*/) {
-  CLI::App* command =
-      app.add_subcommand("env", "Prints what a bug report needs");
+  CLI::App* command = app.add_subcommand(
+      "env", "Print versions and hardware, for a bug report");
+  command->group(kInspectCommands);
   const auto flags = std::make_shared<ConfigLayer>();
   command
       ->add_option_function<std::string>(
@@ -148,7 +140,7 @@ void add_env_command(CLI::App& app, int& /*exit_code*/) {
           [flags](const std::string& text) {
             (*flags)["config_file"] = {text, "--config_file"};
           },
-          "Read this configuration instead of the default one")
+          "Configuration file to use instead of the default one")
       ->type_name("FILE");
   command->callback([flags] {
     print_system();

@@ -1,17 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `--help` looks like.
+// What `--help` looks like, and how wrong arguments are explained.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "accelerate/export.h"
 
 namespace CLI {
 class App;
-}
+class ParseError;
+class Validator;
+} // namespace CLI
 
 namespace accelerate {
 
-/// Gives `app` and the commands added to it afterwards a help of 80 columns
-/// that shows each option in one spelling.
+/// Headings of the commands in `accelerate --help`, in their order.
+inline constexpr const char* kTrainCommands = "Train";
+inline constexpr const char* kInspectCommands = "Inspect";
+inline constexpr const char* kModelCommands = "Models and checkpoints";
+inline constexpr const char* kShellCommands = "Shell";
+
+/// Gives `app` and the commands added to it afterwards a help of 80 columns,
+/// coloured on a terminal unless NO_COLOR is set. `--help-all` also shows
+/// options without effect, and the launch options of commands that share them.
 ACCELERATE_API void use_readable_help(CLI::App& app);
+
+/// One line for the user about a command line that `command` cannot parse.
+ACCELERATE_API std::string explain_parse_error(
+    const CLI::ParseError& error,
+    const CLI::App& command);
+
+/// Checks of option values, whose complaints say what to use instead.
+ACCELERATE_API CLI::Validator whole_number_from(int least, int most);
+ACCELERATE_API CLI::Validator one_of(std::vector<std::string> words);
 
 } // namespace accelerate

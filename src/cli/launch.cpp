@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "base/variables.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "cli/program_mark.h"
 #include "config/fields.h"
 #include "config/flags.h"
@@ -33,8 +34,8 @@ namespace {
 void check_program(const std::vector<std::string>& program) {
   if (program.empty()) {
     throw ConfigError(
-        "[launch] got no program where a program or a .py script was "
-        "expected; see `accelerate launch --help`");
+        "[launch] no program given; use `accelerate launch [OPTIONS] "
+        "train.py`, or see `accelerate launch --help`");
   }
 }
 
@@ -311,8 +312,9 @@ int launch(
 }
 
 void add_launch_command(CLI::App& app, int& exit_code) {
-  CLI::App* command =
-      app.add_subcommand("launch", "Starts a program on several processes");
+  CLI::App* command = app.add_subcommand(
+      "launch", "Run a training program on one or more processes");
+  command->group(kTrainCommands);
   const auto flags = add_launch_flags(*command);
   const auto is_joining = std::make_shared<bool>(false);
   constexpr const char* kHidden = "";
@@ -320,8 +322,8 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   const auto parent_folder = std::make_shared<std::string>();
   command->add_option("--parent_folder", *parent_folder)->group(kHidden);
   command->footer(
-      "The program (or .py script) and its arguments follow the options:\n"
-      "  accelerate launch --num_processes 2 ./train --epochs 3");
+      "Options come before the program, the program's arguments after it:\n"
+      "  accelerate launch --num_processes 2 train.py --epochs 3");
   // Everything from the program on belongs to the program.
   command->prefix_command();
   command->callback([=, &exit_code] {

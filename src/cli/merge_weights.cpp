@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "checkpoint/saved_model.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "safetensors/distributed_checkpoint.h"
 
 namespace accelerate {
@@ -126,14 +127,15 @@ void merge(const MergeOptions& options) {
 void add_merge_weights_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
       "merge-weights",
-      "Joins the files of a sharded model or checkpoint into one");
+      "Merge the files of a sharded model or checkpoint into one");
+  command->group(kModelCommands);
   auto options = std::make_shared<MergeOptions>();
   command
       ->add_option(
           "checkpoint_dir",
           options->source,
-          "Folder with model.safetensors.index.json, or the index itself; or a "
-          "checkpoint: of save_state, or with .metadata and .distcp files")
+          "Folder with model.safetensors.index.json, the index itself, or a "
+          "checkpoint (of save_state, or with .metadata and .distcp files)")
       ->required();
   command
       ->add_option(

@@ -7,6 +7,7 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "config/flags.h"
 
 namespace accelerate {
@@ -18,8 +19,8 @@ std::filesystem::path find_selftest() {
     throw ConfigError(str_cat(
         "[test] the self-check ",
         program.string(),
-        " is not there; it comes with the training library: install a build "
-        "with ACCELERATE_WITH_TORCH=ON"));
+        " is missing. Install a build with the training library "
+        "(ACCELERATE_WITH_TORCH=ON)"));
   }
   return program;
 }
@@ -33,14 +34,15 @@ std::filesystem::path selftest_program() {
 
 void add_test_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "test", "Checks that training works with your configuration");
+      "test", "Check that training works with your configuration");
+  command->group(kTrainCommands);
   const auto flags = add_launch_flags(*command);
   command->callback([flags, &exit_code] {
     exit_code = launch(*flags, {find_selftest()});
     std::cout
         << (exit_code == 0 ? "Everything works: you are ready to train.\n"
-                           : "The self-check failed; `accelerate doctor` "
-                             "may say why.\n");
+                           : "The self-check failed. Run `accelerate doctor` "
+                             "to find out why.\n");
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate watch`: a page that shows runs.
+// `accelerate watch`: shows runs in the browser.
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "watch/watch_page.h"
 
 namespace accelerate {
@@ -38,10 +39,11 @@ int watch(const WatchOptions& options) {
     return page.answer(request);
   });
   const auto num_runs = runs.size();
-  std::cout << "[watch] " << num_runs << (num_runs == 1 ? " run" : " runs")
-            << ": http://127.0.0.1:" << server.port() << "/?token=" << token
-            << "\n[watch] only this machine reaches it; Ctrl-C ends it"
-            << std::endl;
+  std::cout
+      << "[watch] " << num_runs << (num_runs == 1 ? " run" : " runs")
+      << ": http://127.0.0.1:" << server.port() << "/?token=" << token
+      << "\n[watch] reachable from this machine only; press Ctrl-C to stop"
+      << std::endl;
   while (std::cout) {
     const timespec second = {.tv_sec = 1, .tv_nsec = 0};
     const int signal = sigtimedwait(&signals, nullptr, &second);
@@ -56,24 +58,27 @@ int watch(const WatchOptions& options) {
 } // namespace
 
 void add_watch_command(CLI::App& app, int& exit_code) {
-  CLI::App* command =
-      app.add_subcommand("watch", "Shows runs, live or finished, on a page");
+  CLI::App* command = app.add_subcommand(
+      "watch", "Show running and finished runs in the browser");
+  command->group(kInspectCommands);
   const auto options = std::make_shared<WatchOptions>();
   command
       ->add_option(
           "folder",
           options->folders,
-          "Folder of a run (logging_dir/PROJECT), or of several; more than "
-          "one folder lays runs over each other")
+          "Folder of one run (logging_dir/PROJECT) or of several; the runs of "
+          "several folders are compared")
       ->required();
   command
-      ->add_option("--port", options->port, "On 127.0.0.1; 0 takes a free one")
-      ->check(CLI::Range(0, 65535))
+      ->add_option(
+          "--port", options->port, "Port on 127.0.0.1; 0 picks a free one")
+      ->type_name("PORT")
+      ->check(whole_number_from(0, 65535))
       ->capture_default_str();
   command->footer(
-      "The run has to log with the tracker 'jsonl'. Nothing leaves the "
-      "machine; from another one, forward the port: ssh -L PORT:127.0.0.1:PORT "
-      "HOST.");
+      "The run must log with the tracker 'jsonl'. The page is only reachable\n"
+      "from this machine; from another one, forward the port:\n"
+      "  ssh -L PORT:127.0.0.1:PORT HOST");
   command->callback([options, &exit_code] { exit_code = watch(*options); });
 }
 

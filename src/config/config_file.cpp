@@ -105,9 +105,8 @@ class FileReader {
             prefix,
             entry.key,
             "'; ",
-            nearest.empty()
-                ? "see `accelerate config options` for the known ones"
-                : "did you mean '" + nearest + "'?"));
+            nearest.empty() ? "docs/options.md lists all keys"
+                            : "did you mean '" + nearest + "'?"));
   }
 
   // Written as null by the original where it was not asked for.
@@ -169,19 +168,22 @@ class FileReader {
     }
   }
 
+  static bool is_text(const Field& field) {
+    return !field.is_flag() && !field.is_number() && !field.is_range() &&
+           field.choices.empty();
+  }
+
   [[noreturn]] void wrong_type(const Field& field, const YamlEntry& entry) {
     refuse(
         entry,
         str_cat(
             entry.key,
-            " is ",
-            entry.value.dump(),
-            " where ",
+            " must be ",
             expectation(field),
-            entry.value.is_string() && expectation(field) != "a text"
-                ? " (without quotes)"
-                : "",
-            " was expected; correct it"));
+            entry.value.is_string() && !is_text(field) ? " (without quotes)"
+                                                       : "",
+            ", not ",
+            entry.value.dump()));
   }
 
   void read_compute_environment(const YamlEntry& entry) {
@@ -191,9 +193,8 @@ class FileReader {
       refuse(
           entry,
           str_cat(
-              "compute_environment is ",
-              entry.value.dump(),
-              " where LOCAL_MACHINE was expected; correct it"));
+              "compute_environment must be LOCAL_MACHINE, not ",
+              entry.value.dump()));
     }
   }
 
@@ -218,17 +219,16 @@ class FileReader {
       refuse(
           entry,
           str_cat(
-              "distributed_type is ",
-              entry.value.dump(),
-              " where NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED was "
-              "expected; correct it"));
+              "distributed_type must be NO, MULTI_GPU, MULTI_CPU, FSDP or "
+              "DEEPSPEED, not ",
+              entry.value.dump()));
     }
   }
 
   // Files of versions before mixed_precision.
   void read_fp16(const YamlEntry& entry) {
     if (!entry.value.is_boolean()) {
-      refuse(entry, "fp16 is not true or false; use mixed_precision instead");
+      refuse(entry, "fp16 must be true or false; use mixed_precision instead");
     }
     file_.document.erase("fp16");
     if (entry.value.get<bool>() && !file_.values.contains("mixed_precision")) {
@@ -256,7 +256,7 @@ class FileReader {
     if (!entry.value.is_object()) {
       refuse(
           entry,
-          str_cat(entry.key, " is not a mapping; indent its keys under it"));
+          str_cat(entry.key, " must be a mapping; indent its keys under it"));
     }
     const std::string prefix = entry.key + ".";
     for (const YamlEntry& inner : entry.entries) {
@@ -289,9 +289,8 @@ class FileReader {
         entry.key,
         " (",
         place(entry),
-        ") is not used: ",
-        nearest.empty() ? "nothing here has this name"
-                        : "did you mean '" + nearest + "'?"));
+        ") is ignored: ",
+        nearest.empty() ? "unknown key" : "did you mean '" + nearest + "'?"));
   }
 
   // Files of the first versions, and those written by hand.
@@ -318,7 +317,7 @@ class FileReader {
     }
     if (foreign.kind == ForeignKind::kNote) {
       file_.notes.push_back(str_cat(
-          entry.key, " (", place(entry), ") is not used: ", foreign.advice));
+          entry.key, " (", place(entry), ") is ignored: ", foreign.advice));
     } else if (foreign.kind == ForeignKind::kAsks) {
       add_foreign(entry, foreign.advice);
     }
@@ -353,10 +352,8 @@ class FileReader {
             inner,
             str_cat(
                 inner.key,
-                " is ",
-                inner.value.dump(),
-                " where a whole number of at least 1 was expected; correct "
-                "it"));
+                " must be a whole number of at least 1, not ",
+                inner.value.dump()));
       }
       if (*number > 1) {
         replicas_ = inner;
@@ -384,8 +381,8 @@ class FileReader {
               found->second.place,
               ") is ",
               found->second.text,
-              "; every process holds one replica, so both are the same "
-              "number"));
+              ". Every process holds one replica: use the same number for "
+              "both"));
     }
   }
 
@@ -402,8 +399,8 @@ class FileReader {
         found->second.text,
         " (",
         found->second.place,
-        ") is not followed, as distributed_type NO is one process; "
-        "MULTI_GPU or MULTI_CPU starts them, or --num_processes"));
+        ") is ignored because distributed_type is NO; use MULTI_GPU, "
+        "MULTI_CPU or --num_processes to start several processes"));
     found->second.text = "1";
   }
 
@@ -430,7 +427,7 @@ ConfigFile read_config_file(const std::filesystem::path& path) {
     throw ConfigError(str_cat(
         "[config] cannot read the configuration file '",
         path.string(),
-        "'; check the path, or write one with `accelerate config "
+        "'; check the path, or create the file with `accelerate config "
         "--config_file ",
         path.string(),
         "`"));

@@ -34,6 +34,9 @@ ACCELERATE_API ConfigFile read_config_file(const std::filesystem::path& path);
 ACCELERATE_API ConfigFile
 parse_config(std::string_view text, const std::filesystem::path& path);
 
+/// The defaults with the values of a file.
+ACCELERATE_API LaunchConfig values_of(const ConfigFile& file);
+
 /// The file that Hugging Face's questionnaire writes for these values. Keys
 /// that only this program knows are there where they differ from the default.
 ACCELERATE_API nlohmann::json to_document(const LaunchConfig& config);

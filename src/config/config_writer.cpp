@@ -64,6 +64,17 @@ json::json_pointer pointer_of(const Field& field) {
 
 } // namespace
 
+LaunchConfig values_of(const ConfigFile& file) {
+  LaunchConfig values;
+  for (const Field& field : launch_fields()) {
+    const auto found = file.values.find(std::string(field.name));
+    if (found != file.values.end()) {
+      assign_field(values, field, found->second);
+    }
+  }
+  return values;
+}
+
 json to_document(const LaunchConfig& config) {
   // Constants that the original writes for every machine of its own.
   json document = {
@@ -95,13 +106,7 @@ json complete_document(const ConfigFile& file, int num_gpus) {
   if (document.value("compute_environment", "") == "AMAZON_SAGEMAKER") {
     return document; // Its keys are others, and none of ours.
   }
-  LaunchConfig values;
-  for (const Field& field : launch_fields()) {
-    const auto found = file.values.find(std::string(field.name));
-    if (found != file.values.end()) {
-      assign_field(values, field, found->second);
-    }
-  }
+  LaunchConfig values = values_of(file);
   const bool is_open = !values.multi_gpu && !values.cpu &&
                        !document.contains("distributed_type");
   values.cpu = values.cpu || (is_open && is_several(values) && num_gpus == 0);
@@ -142,7 +147,7 @@ void write_config_file(
     file.commit();
   } catch (const SystemError& refused) {
     throw SystemError(
-        str_cat(refused.what(), ", or give another place with --config_file"));
+        str_cat(refused.what(), ", or choose another file with --config_file"));
   }
 }
 

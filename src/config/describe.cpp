@@ -16,25 +16,34 @@ std::string introduction() {
 
 <!-- Written by `accelerate config options-markdown`; a test compares it. -->
 
-Every option can come from four places. The first that has it wins:
+An option can be set in four ways. The first one that sets it wins:
 
-1. a flag: `--num_processes 4`, also spelt `--num-processes 4`;
+1. a flag: `--num_processes 4` or `--num-processes 4`;
 2. an environment variable;
-3. the configuration file (`--config_file FILE`, else `)",
+3. the configuration file: `--config_file FILE`, or the file named by
+   `)",
       variables::kConfigFile,
-      R"(`,
-   else the default file that `accelerate config` writes);
+      R"(`, or the default file that `accelerate config` writes;
 4. the default.
 
-`accelerate config show` prints each value with the place it came from. A
-switch takes a value too: `--debug=false` beats `debug: true` in the file.
-Keys marked with * are read by this program only: Hugging Face Accelerate
-refuses a file that has them.
+`accelerate config show` prints each value and where it was set. Boolean flags
+also take a value: `--debug=false` overrides `debug: true` in the file. Only
+this program reads the keys marked with *; Hugging Face Accelerate rejects
+files that contain them. Options whose meaning starts with "No effect" or "Not
+supported" are accepted so that existing command lines and files keep working.
 )");
 }
 
 std::string code(std::string_view text) {
   return text.empty() ? "" : str_cat("`", text, "`");
+}
+
+std::string escape_bars(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    escaped += c == '|' ? "\\|" : std::string(1, c);
+  }
+  return escaped;
 }
 
 std::string flag_column(const Field& field) {
@@ -50,7 +59,7 @@ std::string values_column(const Field& field) {
   }
   return choices.empty()
              ? str_cat(
-                   field.is_flag() ? "switch" : std::string(field.value_name))
+                   field.is_flag() ? "boolean" : escape_bars(field.value_name))
              : choices;
 }
 
@@ -96,10 +105,35 @@ std::string options_markdown() {
         " | ",
         code(field.variable),
         " | ",
-        field.help,
+        escape_bars(field.help),
         " |\n");
   }
   return text;
+}
+
+std::string summarize(const LaunchConfig& config, int num_gpus) {
+  const int used = config.cpu ? 0 : num_gpus;
+  const int num_processes = config.num_processes.value_or(
+      std::max(1, used) * config.num_machines.most);
+  std::string text = str_cat(
+      num_processes,
+      num_processes == 1 ? " process" : " processes",
+      config.num_machines.most > 1
+          ? str_cat(
+                " on ",
+                format_field(config, *find_field("num_machines")),
+                " machines")
+          : std::string(),
+      config.multi_gpu || used > 0
+          ? (num_processes == 1 ? ", on a GPU" : ", one GPU each")
+          : ", on the CPU");
+  if (config.mixed_precision != "no") {
+    text += ", " + config.mixed_precision;
+  }
+  if (config.use_fsdp) {
+    text += ", FSDP";
+  }
+  return config.use_deepspeed ? text + ", DeepSpeed" : text;
 }
 
 std::string describe_sources(const ResolvedConfig& config) {

@@ -12,6 +12,10 @@ namespace accelerate {
 /// file, its variable and its meaning.
 ACCELERATE_API std::string options_markdown();
 
+/// "2 processes on the CPU, bf16": what a launch with these values does on a
+/// machine with `num_gpus` usable GPUs.
+ACCELERATE_API std::string summarize(const LaunchConfig& config, int num_gpus);
+
 /// One line per option: name, value, source.
 ACCELERATE_API std::string describe_sources(const ResolvedConfig& config);
 

@@ -29,20 +29,27 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
+/// "--num_processes", the name of a variable, "[FILE:7] num_processes".
+std::string name_setting(const Field& field, const std::string& place) {
+  if (place.find(':') == std::string::npos) {
+    return place;
+  }
+  const std::string_view key =
+      field.yaml_key.empty() ? field.name : field.yaml_key;
+  return str_cat("[", place, "] ", key.substr(key.rfind('.') + 1));
+}
+
 [[noreturn]] void refuse(
     const Field& field,
     const LayerValue& value,
     const std::string& expected) {
   throw ConfigError(str_cat(
-      "[config] ",
-      field.name,
-      " is '",
-      printable(value.text),
-      "' (",
-      value.place,
-      ") where ",
+      name_setting(field, value.place),
+      " must be ",
       expected,
-      " was expected; correct or remove it"));
+      ", not '",
+      printable(value.text),
+      "'"));
 }
 
 int number_in_range(const Field& field, const LayerValue& value) {
@@ -78,7 +85,15 @@ void check_text(const Field& field, const LayerValue& value) {
   const auto& choices = field.choices;
   if (!choices.empty() &&
       std::find(choices.begin(), choices.end(), value.text) == choices.end()) {
-    refuse(field, value, expectation(field));
+    throw ConfigError(str_cat(
+        name_setting(field, value.place),
+        " ",
+        value.text.find_first_of(" \t") == std::string::npos &&
+                !value.text.empty()
+            ? printable(value.text)
+            : "'" + printable(value.text) + "'",
+        " is not supported; use ",
+        expectation(field)));
   }
 }
 
@@ -89,16 +104,16 @@ std::string expectation(const Field& field) {
     return "true or false";
   }
   if (field.is_number() || field.is_range()) {
-    std::string text = str_cat("a whole number of at least ", field.least);
-    if (field.most != Field{}.most) {
-      text += str_cat(" and at most ", field.most);
-    }
-    return field.is_range() ? text + ", or a range (2:4)" : text;
+    const std::string text =
+        field.most == Field{}.most
+            ? str_cat("a whole number of at least ", field.least)
+            : str_cat("a whole number from ", field.least, " to ", field.most);
+    return field.is_range() ? text + " or a range such as 2:4" : text;
   }
   if (!field.choices.empty()) {
     return either(field.choices);
   }
-  return "a text";
+  return "a string";
 }
 
 void assign_field(
@@ -134,7 +149,7 @@ void assign_field(
             config.*member =
                 is_unset ? std::vector<std::string>() : split(value.text);
           },
-          [&](auto member) { // Texts and paths.
+          [&](auto member) { // Strings and paths.
             if (is_unset) {
               (config.*member).clear();
               return;

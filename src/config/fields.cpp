@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kProgram = "Program";
 constexpr std::string_view kHardware = "Hardware";
 constexpr std::string_view kMachines = "Several machines";
-constexpr std::string_view kJob = "Life of the job";
+constexpr std::string_view kJob = "Job control";
 constexpr std::string_view kTraining = "Training";
 constexpr std::string_view kSharding = "Sharding (FSDP)";
 constexpr std::string_view kDeepSpeed = "Sharding (DeepSpeed)";
@@ -41,15 +41,11 @@ std::string check_gpu_ids(const std::string& text) {
     // The last ones are how users, containers and Slurm say "none".
     if (!is_index && !id.starts_with("GPU-") && !id.starts_with("MIG-") &&
         id != "-1" && id != "none" && id != "void" && id != "NoDevFiles") {
-      return "'all', or device indices or UUIDs joined by commas, as 0,1";
+      return "'all', or indices or UUIDs of GPUs separated by commas, e.g. 0,1";
     }
     begin = end + 1;
   }
   return {};
-}
-
-std::string check_precision(const std::string& text) {
-  return find_precision(text) != nullptr ? "" : expected_precision(text);
 }
 
 std::vector<std::string_view> precision_choices() {
@@ -65,7 +61,7 @@ std::string check_hosts(const std::string& text) {
   while (begin <= text.size()) {
     const size_t end = std::min(text.find(',', begin), text.size());
     if (!is_ssh_target(text.substr(begin, end - begin))) {
-      return "host names joined by commas, as node0,node1";
+      return "host names separated by commas, e.g. node0,node1";
     }
     begin = end + 1;
   }
@@ -75,7 +71,7 @@ std::string check_hosts(const std::string& text) {
 std::string check_address(const std::string& text) {
   return text.empty() || is_host_name(without_brackets(text))
              ? ""
-             : "a host name or an address";
+             : "a host name or an IP address";
 }
 
 std::string check_variables(const std::string& text) {
@@ -85,13 +81,13 @@ std::string check_variables(const std::string& text) {
   };
   return !text.empty() && std::all_of(text.begin(), text.end(), is_part)
              ? ""
-             : "names of environment variables joined by commas, as A,B";
+             : "names of environment variables separated by commas, e.g. A,B";
 }
 
 std::string check_tee(const std::string& text) {
   return parse_stream_choice(text)
              ? ""
-             : "0, 1, 2 or 3, or one of these by local rank, as 0:3,1:2,";
+             : "0, 1, 2 or 3, or one of these per local rank, e.g. 0:3,1:2";
 }
 
 std::string check_ranks(const std::string& text) {
@@ -101,9 +97,9 @@ std::string check_ranks(const std::string& text) {
     const auto rank = parse_number<int>(text.substr(begin, end - begin));
     if (!rank || *rank < 0 || *rank >= kMaxProcesses) {
       return str_cat(
-          "local ranks of 0 to ",
+          "local ranks from 0 to ",
           kMaxProcesses - 1,
-          " joined by commas, as 0,1,");
+          " separated by commas, e.g. 0,1");
     }
     begin = end + 1;
   }
@@ -139,7 +135,7 @@ std::string check_strategy(const std::string& text) {
 std::string check_reshard(const std::string& text) {
   return check_switch(text).empty() || check_strategy(text).empty()
              ? ""
-             : "true or false, or with version 1 FULL_SHARD or SHARD_GRAD_OP";
+             : "true or false (with FSDP 1 also FULL_SHARD or SHARD_GRAD_OP)";
 }
 
 constexpr std::string_view kCompilers[] = {
@@ -173,9 +169,9 @@ std::string check_compiler(const std::string& text) {
 
 std::string_view port_help() {
   static const std::string text = str_cat(
-      "TCP port of machine 0; by default ",
+      "TCP port of machine 0 (default: ",
       kDefaultMainProcessPort,
-      " with several machines, any free one with one");
+      " with several machines, any free port with one)");
   return text;
 }
 
@@ -184,12 +180,12 @@ std::vector<Field> program_fields() {
       {.name = "module",
        .member = &LaunchConfig::module,
        .group = kProgram,
-       .help = "The program is a Python module, run as by `python -m`",
+       .help = "Run the program as a Python module (`python -m`)",
        .letter = 'm'},
       {.name = "no_python",
        .member = &LaunchConfig::no_python,
        .group = kProgram,
-       .help = "Execute the program itself even where its name ends in .py"},
+       .help = "Execute the program directly, even if its name ends in .py"},
   };
 }
 
@@ -198,7 +194,7 @@ std::vector<Field> hardware_fields() {
       {.name = "cpu",
        .member = &LaunchConfig::cpu,
        .group = kHardware,
-       .help = "Train on the CPU even where there are GPUs",
+       .help = "Train on the CPU even if there are GPUs",
        .yaml_key = "use_cpu",
        .is_shared_key = true,
        .variable = variables::kUseCpu,
@@ -207,14 +203,13 @@ std::vector<Field> hardware_fields() {
       {.name = "multi_gpu",
        .member = &LaunchConfig::multi_gpu,
        .group = kHardware,
-       .help = "Insist on GPUs: an error instead of the CPU where there are "
-               "none (`distributed_type: MULTI_GPU` in the file)"},
+       .help = "Require GPUs: fail instead of training on the CPU "
+               "(`distributed_type: MULTI_GPU` in the file)"},
       {.name = "mixed_precision",
        .member = &LaunchConfig::mixed_precision,
        .group = kHardware,
-       .help = "Arithmetic of the forward pass",
+       .help = "Precision of the forward pass",
        .choices = precision_choices(),
-       .check = check_precision,
        .yaml_key = "mixed_precision",
        .is_shared_key = true,
        .variable = variables::kMixedPrecision,
@@ -223,9 +218,9 @@ std::vector<Field> hardware_fields() {
       {.name = "num_processes",
        .member = &LaunchConfig::num_processes,
        .group = kHardware,
-       .help = "Processes to start, over all machines (of a range: when MAX "
-               "are there); by default one per GPU, or one where there is "
-               "none",
+       .help = "Processes to start, in total over all machines (default: one "
+               "per GPU, or one on the CPU). With --num_machines MIN:MAX, "
+               "the total for MAX machines",
        .value_name = "N",
        .least = 1,
        .most = kMaxProcesses,
@@ -233,11 +228,11 @@ std::vector<Field> hardware_fields() {
        .yaml_key = "num_processes",
        .is_shared_key = true,
        .variable = variables::kNumProcesses,
-       .question = "How many processes, over all machines?"},
+       .question = "How many processes in total?"},
       {.name = "gpu_ids",
        .member = &LaunchConfig::gpu_ids,
        .group = kHardware,
-       .help = "GPUs of this machine to use: indices or UUIDs joined by "
+       .help = "GPUs of this machine to use: indices or UUIDs separated by "
                "commas, or all",
        .value_name = "IDS",
        .check = check_gpu_ids,
@@ -245,12 +240,12 @@ std::vector<Field> hardware_fields() {
        .yaml_key = "gpu_ids",
        .is_shared_key = true,
        .variable = gpu_kinds().front().visibility_variable,
-       .question = "Which GPUs of this machine (as 0,1), or all?"},
+       .question = "Which GPUs of this machine (e.g. 0,1), or all?"},
       {.name = "num_cpu_threads_per_process",
        .member = &LaunchConfig::num_cpu_threads_per_process,
        .group = kHardware,
-       .help = "CPU threads of each process; by default the cores of this "
-               "machine are shared out",
+       .help = "CPU threads per process (default: the cores of this machine "
+               "divided by its processes)",
        .value_name = "N",
        .least = 1,
        .most = kMaxThreads,
@@ -261,17 +256,17 @@ std::vector<Field> hardware_fields() {
       {.name = "enable_cpu_affinity",
        .member = &LaunchConfig::enable_cpu_affinity,
        .group = kHardware,
-       .help = "Keep each process on the cores near its GPU (NUMA)",
+       .help = "Pin each process to the CPU cores near its GPU (NUMA)",
        .yaml_key = "enable_cpu_affinity",
        .is_shared_key = true,
        .variable = variables::kCpuAffinity,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Keep each process on the cores near its GPU (NUMA)?"},
+       .question = "Pin each process to the CPU cores near its GPU (NUMA)?"},
       {.name = "bind_memory",
        .member = &LaunchConfig::bind_memory,
        .group = kHardware,
-       .help = "Take the memory of each process from the NUMA node near its "
-               "GPU only",
+       .help = "Allocate each process's memory only on the NUMA node near "
+               "its GPU",
        .yaml_key = "bind_memory",
        .variable = variables::kBindMemory},
   };
@@ -282,8 +277,8 @@ std::vector<Field> machine_fields() {
       {.name = "num_machines",
        .member = &LaunchConfig::num_machines,
        .group = kMachines,
-       .help = "Machines of the run; MIN:MAX lets it go on with fewer and "
-               "take in more (docs/guide_launch.md)",
+       .help = "Number of machines. MIN:MAX makes the job elastic: it "
+               "continues with fewer machines and accepts new ones",
        .value_name = "N",
        .least = 1,
        .most = kMaxMachines,
@@ -294,25 +289,24 @@ std::vector<Field> machine_fields() {
       {.name = "machine_rank",
        .member = &LaunchConfig::machine_rank,
        .group = kMachines,
-       .help = "Number of this machine, from 0; machine 0 is where the others "
-               "connect to. Not needed with a range of machines",
+       .help = "Rank of this machine, from 0; the others connect to machine "
+               "0. Not needed with --num_machines MIN:MAX",
        .value_name = "N",
        .most = kMaxMachines - 1,
        .yaml_key = "machine_rank",
        .is_shared_key = true,
        .variable = variables::kMachineRank,
-       .question =
-           "Which of them is this one (0 is where the others connect)?"},
+       .question = "Which machine is this (the others connect to machine 0)?"},
       {.name = "main_process_ip",
        .member = &LaunchConfig::main_process_ip,
        .group = kMachines,
-       .help = "Address of machine 0",
+       .help = "Host name or IP address of machine 0",
        .value_name = "HOST",
        .check = check_address,
        .yaml_key = "main_process_ip",
        .is_shared_key = true,
        .variable = variables::kMasterAddress,
-       .question = "Address (name or IP) of machine 0?"},
+       .question = "Host name or IP address of machine 0?"},
       {.name = "main_process_port",
        .member = &LaunchConfig::main_process_port,
        .group = kMachines,
@@ -327,23 +321,23 @@ std::vector<Field> machine_fields() {
       {.name = "hosts",
        .member = &LaunchConfig::hosts,
        .group = kMachines,
-       .help = "Start the launchers of these machines over ssh, machine 0 "
-               "first",
-       .value_name = "A,B,C",
+       .help = "Start the job on these hosts over ssh, machine 0 first",
+       .value_name = "HOSTS",
        .check = check_hosts,
        .yaml_key = "hosts",
        .variable = variables::kHosts},
       {.name = "hostfile",
        .member = &LaunchConfig::hostfile,
        .group = kMachines,
-       .help = "As --hosts, one host per line of this file (`name slots=N`)",
+       .help = "Like --hosts, with one host per line in a file (`name "
+               "slots=N`)",
        .value_name = "FILE",
        .yaml_key = "hostfile",
        .variable = variables::kHostfile},
       {.name = "mpirun_hostfile",
        .member = &LaunchConfig::mpirun_hostfile,
        .group = kMachines,
-       .help = "Start the processes with mpirun on the hosts of this file",
+       .help = "Start the processes with mpirun on the hosts in this file",
        .value_name = "FILE",
        .yaml_key = "mpirun_config.mpirun_hostfile",
        .is_shared_key = true,
@@ -352,8 +346,8 @@ std::vector<Field> machine_fields() {
       {.name = "join_timeout",
        .member = &LaunchConfig::join_timeout,
        .group = kMachines,
-       .help = "Seconds that the machines wait for each other, at the start "
-               "and where one was lost",
+       .help = "How long machines wait for each other, at the start and "
+               "after one was lost",
        .value_name = "SECONDS",
        .least = 1,
        .most = 86400,
@@ -362,8 +356,8 @@ std::vector<Field> machine_fields() {
       {.name = "heartbeat_seconds",
        .member = &LaunchConfig::heartbeat_seconds,
        .group = kMachines,
-       .help = "Seconds of silence after which a machine is given up; it is "
-               "named after 5",
+       .help = "Give up a machine after this many seconds of silence (a "
+               "warning names it after 5)",
        .value_name = "SECONDS",
        .least = 1,
        .most = 86400,
@@ -372,10 +366,10 @@ std::vector<Field> machine_fields() {
       {.name = "export",
        .member = &LaunchConfig::exported,
        .group = kMachines,
-       .help = "Environment variables that the workers on other hosts get too "
+       .help = "Environment variables to pass to workers on other hosts "
                "(with --hosts, --hostfile and --mpirun_hostfile); may be "
-               "given several times",
-       .value_name = "NAME,NAME",
+               "repeated",
+       .value_name = "NAMES",
        .check = check_variables,
        .adds_up = true,
        .yaml_key = "export",
@@ -383,8 +377,8 @@ std::vector<Field> machine_fields() {
       {.name = "check",
        .member = &LaunchConfig::check,
        .group = kMachines,
-       .help = "Look at every machine before the workers start, as `accelerate "
-               "doctor` does; start nothing where one cannot run them",
+       .help = "Check every machine first, as `accelerate doctor` does, and "
+               "start nothing if one of them cannot run the job",
        .yaml_key = "check",
        .variable = variables::kCheck},
   };
@@ -395,7 +389,7 @@ std::vector<Field> job_fields() {
       {.name = "max_restarts",
        .member = &LaunchConfig::max_restarts,
        .group = kJob,
-       .help = "How often all processes are started again after a failure",
+       .help = "How often to restart all processes after a failure",
        .value_name = "N",
        .most = 1000000,
        .yaml_key = "max_restarts",
@@ -403,8 +397,7 @@ std::vector<Field> job_fields() {
       {.name = "grace_seconds",
        .member = &LaunchConfig::grace_seconds,
        .group = kJob,
-       .help = "Seconds that processes have to end by themselves before they "
-               "are killed",
+       .help = "How long processes may take to exit before they are killed",
        .value_name = "SECONDS",
        .most = 86400,
        .yaml_key = "grace_seconds",
@@ -412,23 +405,22 @@ std::vector<Field> job_fields() {
       {.name = "contain",
        .member = &LaunchConfig::contain,
        .group = kJob,
-       .help = "Run everything in a PID namespace, which the kernel empties "
-               "whatever happens to the launcher",
+       .help = "Run the job in a PID namespace, so that no process outlives "
+               "the launcher",
        .yaml_key = "contain",
        .variable = variables::kContain},
       {.name = "log_dir",
        .member = &LaunchConfig::log_dir,
        .group = kJob,
-       .help = "Write the output of each process to files in this folder, one "
-               "folder per run",
-       .value_name = "DIR",
+       .help = "Write the output of each process to files in this folder, in "
+               "one subfolder per run",
+       .value_name = "FOLDER",
        .yaml_key = "log_dir",
        .variable = variables::kLogDir},
       {.name = "log_max_mb",
        .member = &LaunchConfig::log_max_mb,
        .group = kJob,
-       .help = "Begin a new log file after so many MiB and keep the last five; "
-               "0 never",
+       .help = "Rotate log files at N MiB and keep the last five (0: never)",
        .value_name = "N",
        .most = 1048576,
        .yaml_key = "log_max_mb",
@@ -436,9 +428,8 @@ std::vector<Field> job_fields() {
       {.name = "tee",
        .member = &LaunchConfig::tee,
        .group = kJob,
-       .help = "With --log_dir, what the terminal shows too: 0 nothing, 1 "
-               "standard output, 2 standard error, 3 both; by local rank as "
-               "0:3,1:2",
+       .help = "With --log_dir, what the terminal still shows: 0 nothing, 1 "
+               "stdout, 2 stderr, 3 both; or per local rank, e.g. 0:3,1:2",
        .value_name = "N",
        .check = check_tee,
        .letter = 't',
@@ -447,8 +438,8 @@ std::vector<Field> job_fields() {
       {.name = "local_ranks_filter",
        .member = &LaunchConfig::local_ranks_filter,
        .group = kJob,
-       .help = "Show only the output of these local ranks, as 0,1; log files "
-               "hold all",
+       .help = "Show only the output of these local ranks, e.g. 0,1; log "
+               "files contain all of it",
        .value_name = "RANKS",
        .check = check_ranks,
        .unset_word = "all",
@@ -464,25 +455,24 @@ std::vector<Field> job_fields() {
       {.name = "quiet",
        .member = &LaunchConfig::quiet,
        .group = kJob,
-       .help = "Say nothing about a failure beyond the exit code",
+       .help = "Print nothing about a failure, only return the exit code",
        .letter = 'q',
        .variable = variables::kQuiet},
       {.name = "debug",
        .member = &LaunchConfig::debug,
        .group = kJob,
-       .help = "Check what is normally trusted: processes compare what they "
-               "bring to each collective; warnings of the Python package are "
-               "errors",
+       .help = "Compare the arguments of every collective across ranks "
+               "(slower), and turn warnings of the Python package into errors",
        .yaml_key = "debug",
        .is_shared_key = true,
        .variable = variables::kDebugMode,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Check distributed operations while running (slower)?"},
+       .question = "Check collectives across ranks while training (slower)?"},
       {.name = "dry_run",
        .member = &LaunchConfig::dry_run,
        .group = kJob,
-       .help = "Print the command and variables of each process, start "
-               "nothing"},
+       .help = "Print the command and variables of each process without "
+               "starting anything"},
   };
 }
 
@@ -491,15 +481,15 @@ std::vector<Field> training_fields() {
       {.name = "gradient_accumulation_steps",
        .member = &LaunchConfig::gradient_accumulation_steps,
        .group = kTraining,
-       .help = "Batches whose gradients are summed before each step; by "
-               "default the program decides",
+       .help = "Micro-batches per optimizer step (default: the program "
+               "decides)",
        .value_name = "N",
        .least = 1,
        .unset_word = "auto",
        .yaml_key = "gradient_accumulation_steps",
        .variable = variables::kGradientAccumulationSteps,
        .workers = WorkerRule::kWhereDecided,
-       .question = "How many batches are accumulated for each update?"},
+       .question = "How many micro-batches per optimizer step?"},
   };
 }
 
@@ -510,16 +500,16 @@ std::vector<Field> sharding_fields() {
       {.name = "use_fsdp",
        .member = &LaunchConfig::use_fsdp,
        .group = kSharding,
-       .help = "Shard the models of a Python program over its processes "
-               "(docs/guide_sharding.md; `distributed_type: FSDP` in the "
-               "file)",
+       .help = "Shard the models of a Python program over its processes with "
+               "FSDP (docs/guide_sharding.md; `distributed_type: FSDP` in "
+               "the file)",
        .variable = variables::kUseFsdp,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Shard models over the processes (FSDP)?"},
+       .question = "Shard the model over the processes with FSDP?"},
       {.name = "fsdp_version",
        .member = &LaunchConfig::fsdp_version,
        .group = kSharding,
-       .help = "Whose fields are meant: 1, or 2 (fully_shard)",
+       .help = "FSDP version: 1 (FullyShardedDataParallel) or 2 (fully_shard)",
        .value_name = "N",
        .least = 1,
        .most = 2,
@@ -531,7 +521,8 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_sharding_strategy",
        .member = &LaunchConfig::fsdp_sharding_strategy,
        .group = kSharding,
-       .help = "Version 1: what is cut into parts",
+       .help = "FSDP 1: what to shard (FULL_SHARD, SHARD_GRAD_OP, NO_SHARD "
+               "or HYBRID_SHARD)",
        .value_name = "NAME",
        .check = check_strategy,
        .unset_word = "auto",
@@ -542,57 +533,56 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_reshard_after_forward",
        .member = &LaunchConfig::fsdp_reshard_after_forward,
        .group = kSharding,
-       .help =
-           "Version 2: cut parameters too, not only gradients and the state "
-           "of optimizers",
-       .value_name = "BOOL",
+       .help = "FSDP 2: shard parameters too, not only gradients and "
+               "optimizer state",
+       .value_name = "true|false",
        .check = check_reshard,
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_reshard_after_forward",
        .is_shared_key = true,
        .variable = variables::kFsdpReshardAfterForward,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Cut parameters too (less memory, more traffic)?"},
+       .question = "Shard parameters too (less memory, more communication)?"},
       {.name = "fsdp_auto_wrap_policy",
        .member = &LaunchConfig::fsdp_auto_wrap_policy,
        .group = kSharding,
-       .help = "Which modules travel as one; by default the blocks of lists",
+       .help = "Which modules are sharded as one unit (default: each block "
+               "of a ModuleList)",
        .choices = {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"},
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_auto_wrap_policy",
        .is_shared_key = true,
        .variable = variables::kFsdpAutoWrapPolicy,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Which modules travel as one?"},
+       .question = "Which modules are sharded as one unit?"},
       {.name = "fsdp_transformer_layer_cls_to_wrap",
        .member = &LaunchConfig::fsdp_transformer_layer_cls_to_wrap,
        .group = kSharding,
-       .help =
-           "With TRANSFORMER_BASED_WRAP: names of classes; by default those "
-           "of the model",
-       .value_name = "A,B",
+       .help = "With TRANSFORMER_BASED_WRAP: class names of the modules to "
+               "wrap (default: the model's own list)",
+       .value_name = "NAMES",
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_transformer_layer_cls_to_wrap",
        .is_shared_key = true,
        .variable = variables::kFsdpTransformerClasses,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Which classes (as BertLayer), or auto for the model's "
-                   "own?"},
+       .question = "Class names of the layers to wrap (e.g. BertLayer), or "
+                   "auto for the model's own list?"},
       {.name = "fsdp_min_num_params",
        .member = &LaunchConfig::fsdp_min_num_params,
        .group = kSharding,
-       .help = "With SIZE_BASED_WRAP: modules of so many numbers",
+       .help = "With SIZE_BASED_WRAP: wrap modules with at least N parameters",
        .value_name = "N",
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_min_num_params",
        .is_shared_key = true,
        .variable = variables::kFsdpMinNumParams,
        .workers = WorkerRule::kWhereDecided,
-       .question = "How many numbers has a module at least?"},
+       .question = "Minimum number of parameters per wrapped module?"},
       {.name = "fsdp_state_dict_type",
        .member = &LaunchConfig::fsdp_state_dict_type,
        .group = kSharding,
-       .help = "How states are given out",
+       .help = "Format of saved state dicts",
        .choices = {"FULL_STATE_DICT", "SHARDED_STATE_DICT", "LOCAL_STATE_DICT"},
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_state_dict_type",
@@ -602,8 +592,8 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_cpu_ram_efficient_loading",
        .member = &LaunchConfig::fsdp_cpu_ram_efficient_loading,
        .group = kSharding,
-       .help = "One process reads what transformers loads",
-       .value_name = "BOOL",
+       .help = "Read the weights of transformers models on one process only",
+       .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_cpu_ram_efficient_loading",
@@ -613,20 +603,23 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_activation_checkpointing",
        .member = &LaunchConfig::fsdp_activation_checkpointing,
        .group = kSharding,
-       .help = "Compute the activations of those modules again in backward",
-       .value_name = "BOOL",
+       .help = "Recompute the activations of wrapped modules in the backward "
+               "pass (less memory, slower)",
+       .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_activation_checkpointing",
        .is_shared_key = true,
        .variable = variables::kFsdpActivationCheckpointing,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Compute activations again in backward (less memory)?"},
+       .question = "Recompute activations in the backward pass (less memory, "
+                   "slower)?"},
       {.name = "fsdp_activation_checkpointing_offload",
        .member = &LaunchConfig::fsdp_activation_checkpointing_offload,
        .group = kSharding,
-       .help = "Refused by the package: not there yet",
-       .value_name = "BOOL",
+       .has_effect = false,
+       .help = "Not supported",
+       .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_activation_checkpointing_offload",
@@ -636,8 +629,8 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_offload_params",
        .member = &LaunchConfig::fsdp_offload_params,
        .group = kSharding,
-       .help = "Keep parts on the CPU, which on CPUs they are",
-       .value_name = "BOOL",
+       .help = "Offload shards to CPU memory (no effect when training on CPU)",
+       .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_offload_params",
@@ -647,7 +640,8 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_backward_prefetch",
        .member = &LaunchConfig::fsdp_backward_prefetch,
        .group = kSharding,
-       .help = "Changes nothing: one unit is gathered ahead",
+       .has_effect = false,
+       .help = "No effect: the next unit is always prefetched",
        .choices = {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"},
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_backward_prefetch",
@@ -657,8 +651,9 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_forward_prefetch",
        .member = &LaunchConfig::fsdp_forward_prefetch,
        .group = kSharding,
-       .help = "Changes nothing: one unit is gathered ahead",
-       .value_name = "BOOL",
+       .has_effect = false,
+       .help = "No effect: the next unit is always prefetched",
+       .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_forward_prefetch",
@@ -668,8 +663,9 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_use_orig_params",
        .member = &LaunchConfig::fsdp_use_orig_params,
        .group = kSharding,
-       .help = "Changes nothing: parameters are always the model's own",
-       .value_name = "BOOL",
+       .has_effect = false,
+       .help = "No effect: parameters are always the model's own",
+       .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_use_orig_params",
@@ -679,8 +675,9 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_sync_module_states",
        .member = &LaunchConfig::fsdp_sync_module_states,
        .group = kSharding,
-       .help = "Changes nothing: process 0's weights always go to all",
-       .value_name = "BOOL",
+       .has_effect = false,
+       .help = "No effect: rank 0's weights are always broadcast",
+       .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_sync_module_states",
@@ -690,8 +687,8 @@ std::vector<Field> sharding_fields() {
       {.name = "fsdp_ignored_modules",
        .member = &LaunchConfig::fsdp_ignored_modules,
        .group = kSharding,
-       .help = "Refused by the package: all modules are sharded",
-       .value_name = "PATTERN",
+       .help = "Regex of module names to leave unsharded",
+       .value_name = "REGEX",
        .unset_word = "auto",
        .yaml_key = "fsdp_config.fsdp_ignored_modules",
        .is_shared_key = true,
@@ -706,29 +703,29 @@ std::vector<Field> deepspeed_fields() {
       {.name = "use_deepspeed",
        .member = &LaunchConfig::use_deepspeed,
        .group = kDeepSpeed,
-       .help = "Shard the models of a Python program as DeepSpeed's "
-               "configuration says (docs/guide_sharding.md; "
+       .help = "Shard the models of a Python program as a DeepSpeed "
+               "configuration describes (docs/guide_sharding.md; "
                "`distributed_type: DEEPSPEED` in the file)",
        .variable = variables::kUseDeepSpeed,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Shard models as DeepSpeed's configuration says?"},
+       .question = "Shard the model with a DeepSpeed configuration (ZeRO)?"},
       {.name = "deepspeed_config_file",
        .member = &LaunchConfig::deepspeed_config_file,
        .group = kDeepSpeed,
-       .help = "DeepSpeed's configuration, a JSON file; the fields below "
-               "stand in it then",
+       .help = "DeepSpeed configuration, a JSON file; set the options below "
+               "in it instead",
        .value_name = "FILE",
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.deepspeed_config_file",
        .is_shared_key = true,
        .variable = variables::kDeepSpeedConfigFile,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Which JSON file of DeepSpeed, or auto for none?"},
+       .question = "DeepSpeed JSON file, or auto for none?"},
       {.name = "zero_stage",
        .member = &LaunchConfig::zero_stage,
        .group = kDeepSpeed,
-       .help = "What is cut into parts: 0 nothing, 1 the state of "
-               "optimizers, 2 gradients too, 3 parameters too; by default 2",
+       .help = "What to shard: 0 nothing, 1 optimizer state, 2 gradients "
+               "too, 3 parameters too (default: 2)",
        .value_name = "N",
        .most = 3,
        .unset_word = "auto",
@@ -736,25 +733,24 @@ std::vector<Field> deepspeed_fields() {
        .is_shared_key = true,
        .variable = variables::kZeroStage,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Which stage of ZeRO (0 to 3)?"},
+       .question = "Which ZeRO stage (0 to 3)?"},
       {.name = "gradient_clipping",
        .member = &LaunchConfig::gradient_clipping,
        .group = kDeepSpeed,
-       .help = "Norm that gradients are clipped to in each step; by default "
-               "1, and 0 clips nothing",
-       .value_name = "X",
+       .help = "Clip gradients to this norm in each step (default: 1; 0: no "
+               "clipping)",
+       .value_name = "NORM",
        .check = check_clipping,
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.gradient_clipping",
        .is_shared_key = true,
        .variable = variables::kGradientClipping,
        .workers = WorkerRule::kWhereDecided,
-       .question = "Clip gradients to which norm (0: not at all)?"},
+       .question = "Clip gradients to which norm (0: no clipping)?"},
       {.name = "offload_optimizer_device",
        .member = &LaunchConfig::offload_optimizer_device,
        .group = kDeepSpeed,
-       .help = "Where the state of optimizers is kept: on CPUs, cpu is where "
-               "it is; nvme is refused by the package",
+       .help = "Where to keep optimizer state (nvme is not supported)",
        .choices = {"none", "cpu", "nvme"},
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.offload_optimizer_device",
@@ -764,8 +760,7 @@ std::vector<Field> deepspeed_fields() {
       {.name = "offload_param_device",
        .member = &LaunchConfig::offload_param_device,
        .group = kDeepSpeed,
-       .help = "Where parameters are kept: on CPUs, cpu is where they are; "
-               "nvme is refused by the package",
+       .help = "Where to keep parameters (nvme is not supported)",
        .choices = {"none", "cpu", "nvme"},
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.offload_param_device",
@@ -775,7 +770,8 @@ std::vector<Field> deepspeed_fields() {
       {.name = "offload_optimizer_nvme_path",
        .member = &LaunchConfig::offload_optimizer_nvme_path,
        .group = kDeepSpeed,
-       .help = "Refused by the package with its device",
+       .has_effect = false,
+       .help = "NVMe offload is not supported",
        .value_name = "FOLDER",
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.offload_optimizer_nvme_path",
@@ -785,7 +781,8 @@ std::vector<Field> deepspeed_fields() {
       {.name = "offload_param_nvme_path",
        .member = &LaunchConfig::offload_param_nvme_path,
        .group = kDeepSpeed,
-       .help = "Refused by the package with its device",
+       .has_effect = false,
+       .help = "NVMe offload is not supported",
        .value_name = "FOLDER",
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.offload_param_nvme_path",
@@ -795,8 +792,9 @@ std::vector<Field> deepspeed_fields() {
       {.name = "zero3_init_flag",
        .member = &LaunchConfig::zero3_init_flag,
        .group = kDeepSpeed,
-       .help = "Changes nothing: models are built whole",
-       .value_name = "BOOL",
+       .has_effect = false,
+       .help = "No effect: models are built whole",
+       .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.zero3_init_flag",
@@ -806,9 +804,9 @@ std::vector<Field> deepspeed_fields() {
       {.name = "zero3_save_16bit_model",
        .member = &LaunchConfig::zero3_save_16bit_model,
        .group = kDeepSpeed,
-       .help = "Changes nothing: weights are given out whole, in their own "
-               "precision",
-       .value_name = "BOOL",
+       .has_effect = false,
+       .help = "No effect: weights are saved whole, in their own precision",
+       .value_name = "true|false",
        .check = check_switch,
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.zero3_save_16bit_model",
@@ -818,8 +816,9 @@ std::vector<Field> deepspeed_fields() {
       {.name = "deepspeed_moe_layer_cls_names",
        .member = &LaunchConfig::deepspeed_moe_layer_cls_names,
        .group = kDeepSpeed,
-       .help = "Changes nothing: operators gather what they read",
-       .value_name = "A,B",
+       .has_effect = false,
+       .help = "No effect: operators gather the parameters that they read",
+       .value_name = "NAMES",
        .unset_word = "auto",
        .yaml_key = "deepspeed_config.deepspeed_moe_layer_cls_names",
        .is_shared_key = true,
@@ -834,8 +833,9 @@ std::vector<Field> compilation_fields() {
       {.name = "dynamo_backend",
        .member = &LaunchConfig::dynamo_backend,
        .group = kCompilation,
-       .help = "Compile the models of a Python program by this backend "
-               "(inductor, eager, aot_eager, cudagraphs, ..., or no)",
+       .help = "Compile the models of a Python program with this backend of "
+               "torch.compile (inductor, eager, aot_eager, cudagraphs, ..., "
+               "or no)",
        .value_name = "NAME",
        .check = check_compiler,
        .unset_word = "auto",
@@ -846,7 +846,7 @@ std::vector<Field> compilation_fields() {
       {.name = "dynamo_mode",
        .member = &LaunchConfig::dynamo_mode,
        .group = kCompilation,
-       .help = "What the compiler spends its time on",
+       .help = "Mode of torch.compile",
        .choices = {"default", "reduce-overhead", "max-autotune"},
        .unset_word = "auto",
        .yaml_key = "dynamo_config.dynamo_mode",
@@ -856,7 +856,7 @@ std::vector<Field> compilation_fields() {
       {.name = "dynamo_use_fullgraph",
        .member = &LaunchConfig::dynamo_use_fullgraph,
        .group = kCompilation,
-       .help = "Refuse models that are not one graph",
+       .help = "Fail if a model does not compile to a single graph",
        .yaml_key = "dynamo_config.dynamo_use_fullgraph",
        .is_shared_key = true,
        .variable = variables::kDynamoFullgraph,
@@ -864,7 +864,7 @@ std::vector<Field> compilation_fields() {
       {.name = "dynamo_use_dynamic",
        .member = &LaunchConfig::dynamo_use_dynamic,
        .group = kCompilation,
-       .help = "Compile for any shape at once; else once for each",
+       .help = "Compile once for all shapes instead of once per shape",
        .yaml_key = "dynamo_config.dynamo_use_dynamic",
        .is_shared_key = true,
        .variable = variables::kDynamoDynamic,
@@ -872,7 +872,7 @@ std::vector<Field> compilation_fields() {
       {.name = "dynamo_use_regional_compilation",
        .member = &LaunchConfig::dynamo_use_regional_compilation,
        .group = kCompilation,
-       .help = "Compile repeated blocks once, instead of the whole model",
+       .help = "Compile repeated blocks once instead of the whole model",
        .yaml_key = "dynamo_config.dynamo_use_regional_compilation",
        .is_shared_key = true,
        .variable = variables::kDynamoRegional,

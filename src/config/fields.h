@@ -24,8 +24,8 @@ using FieldMember = std::variant<
     std::filesystem::path LaunchConfig::*,
     std::vector<std::string> LaunchConfig::*>;
 
-/// Whether a text suits a field beyond its type: returns what was expected
-/// where it does not, empty where it does.
+/// Checks a text beyond its type: returns what the field expects if the text
+/// does not fit, else an empty string.
 using FieldCheck = std::string (*)(const std::string& text);
 
 /// Whether workers get the variable of a field.
@@ -44,6 +44,9 @@ struct Field {
   FieldMember member = {};
   /// Heading in `--help` and in `docs/options.md`.
   std::string_view group = {};
+  /// False: accepted for the sake of existing command lines and files, but it
+  /// changes nothing or is not supported. Only `--help-all` shows it.
+  bool has_effect = true;
   std::string_view help = {};
   /// What stands for the value in `--help`: "N", "FILE".
   std::string_view value_name = {};
@@ -99,7 +102,7 @@ assign_field(LaunchConfig& config, const Field& field, const LayerValue& value);
 ACCELERATE_API std::string format_field(
     const LaunchConfig& config,
     const Field& field);
-/// "a whole number of at least 1", "no, fp16 or bf16", "yes or no".
+/// "a whole number from 1 to 4096", "no, fp16 or bf16", "true or false".
 ACCELERATE_API std::string expectation(const Field& field);
 
 } // namespace accelerate

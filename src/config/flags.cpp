@@ -19,7 +19,10 @@ void add_flag(
     const std::shared_ptr<ConfigLayer>& layer) {
   const std::string name(field.name);
   const std::string spellings = flag_spellings(name, field.letter);
-  const std::string help(field.help);
+  const std::string help =
+      field.choices.empty() || !field.has_effect
+          ? std::string(field.help)
+          : str_cat(field.help, ": ", either(field.choices));
   const std::string group(field.group);
   if (field.is_flag()) {
     // CLI11 hands "true" for `--x` and the text for `--x=text`.
@@ -64,7 +67,8 @@ void add_ignored_flag(
           [layer, name](const CLI::results_t& results) {
             (*layer)[name] = {results.back(), "--" + name};
             return true;
-          })
+          },
+          std::string(flag.reason))
       ->expected(flag.takes_value ? 1 : 0)
       ->take_last()
       ->group(kHidden);
@@ -73,8 +77,7 @@ void add_ignored_flag(
 } // namespace
 
 std::string value_placeholder(const Field& field) {
-  return field.choices.empty() ? std::string(field.value_name)
-                               : "{" + join(field.choices, ",") + "}";
+  return field.choices.empty() ? std::string(field.value_name) : "NAME";
 }
 
 std::string flag_spellings(const std::string& name, char letter) {
@@ -114,7 +117,7 @@ std::shared_ptr<ConfigLayer> add_launch_flags(CLI::App& command) {
           [layer](const std::string& text) {
             (*layer)["config_file"] = {text, "--config_file"};
           },
-          "Read this configuration instead of the default one")
+          "Configuration file to use instead of the default one")
       ->take_last()
       ->type_name("FILE");
   for (const Field& field : launch_fields()) {

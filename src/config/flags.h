@@ -15,8 +15,8 @@ namespace accelerate {
 
 /// Adds `--config_file`, one flag per field and, hidden, those of the original
 /// that change nothing, each spelt with `_` and with `-`. Parsing `command`
-/// fills the layer; texts are checked by `resolve_launch_config`. A switch is
-/// also taken as `--debug=false`.
+/// fills the layer; `resolve_launch_config` checks the texts. A boolean also
+/// takes a value: `--debug=false`.
 ACCELERATE_API std::shared_ptr<ConfigLayer> add_launch_flags(CLI::App& command);
 
 /// One sentence on a flag that `launch` does not have: what it was in the
@@ -26,7 +26,7 @@ ACCELERATE_API std::string explain_unknown_flag(const std::string& flag);
 /// "--num_processes,--num-processes": all spellings of a name, for CLI11.
 ACCELERATE_API std::string flag_spellings(const std::string& name, char letter);
 
-/// What stands for the value in `--help`: "N", "{no,fp16,bf16}".
+/// What stands for the value in `--help`: "N", "FILE", "NAME".
 ACCELERATE_API std::string value_placeholder(const Field& field);
 
 } // namespace accelerate

@@ -10,31 +10,28 @@ namespace accelerate {
 namespace {
 
 constexpr std::string_view kDeepSpeedLauncher =
-    "DeepSpeed's launcher is not part of this program; machines are started "
-    "by --hosts or --hostfile";
+    "DeepSpeed's launcher is not supported. Start the machines with --hosts or "
+    "--hostfile";
 constexpr std::string_view kMegatron =
-    "Megatron-LM is not part of this program; data parallel training "
-    "(distributed_type MULTI_GPU, flag --multi_gpu) is the nearest";
+    "Megatron-LM is not supported. Use --multi_gpu (distributed_type "
+    "MULTI_GPU)";
 constexpr std::string_view kParallelism =
-    "tensor, context and sequence parallel training are not part of this "
-    "program; data parallel training (distributed_type MULTI_GPU, flag "
-    "--multi_gpu) is the nearest";
+    "Tensor, context and sequence parallelism are not supported. Use "
+    "--multi_gpu (distributed_type MULTI_GPU)";
 constexpr std::string_view kTpu =
-    "TPUs are not supported; distributed_type MULTI_GPU or MULTI_CPU (flags "
-    "--multi_gpu, --cpu) is the nearest";
+    "TPUs are not supported. Use --multi_gpu or --cpu (distributed_type "
+    "MULTI_GPU or MULTI_CPU)";
 constexpr std::string_view kDevice =
-    "only NVIDIA GPUs and CPUs are supported; distributed_type MULTI_GPU or "
-    "MULTI_CPU (flags --multi_gpu, --cpu) is the nearest";
+    "Only NVIDIA GPUs and CPUs are supported. Use --multi_gpu or --cpu "
+    "(distributed_type MULTI_GPU or MULTI_CPU)";
 constexpr std::string_view kSageMaker =
-    "jobs are not submitted to SageMaker; run `accelerate launch` on the "
-    "instances themselves, with compute_environment LOCAL_MACHINE";
-constexpr std::string_view kFp8 =
-    "fp8 is not part of this program; mixed_precision bf16 is the nearest";
+    "SageMaker jobs are not supported. Run `accelerate launch` on the "
+    "instances, with compute_environment LOCAL_MACHINE";
+constexpr std::string_view kFp8 = "fp8 is not supported. Use bf16";
 constexpr std::string_view kIpex =
-    "Intel's extension for PyTorch is not used; leave it out";
+    "Intel's extension for PyTorch is not supported. Remove this setting";
 constexpr std::string_view kRendezvous =
-    "machines meet at main_process_ip and main_process_port, in the order of "
-    "machine_rank";
+    "machines always connect to main_process_ip and main_process_port";
 
 constexpr ForeignKey kKeys[] = {
     {"megatron_lm_config", ForeignKind::kNote, kMegatron},
@@ -112,8 +109,8 @@ constexpr NamedAdvice kFlags[] = {
     {"ipex", kIpex},
     {"use_xpu", kDevice},
     {"mps", kDevice},
-    {"fp16", "this flag is gone; use --mixed_precision fp16"},
-    {"num_gpus", "this flag is gone; use --num_processes"},
+    {"fp16", "This flag was removed. Use --mixed_precision fp16"},
+    {"num_gpus", "This flag was removed. Use --num_processes"},
 };
 
 } // namespace
@@ -123,17 +120,17 @@ std::span<const IgnoredFlag> ignored_flags() {
       {"same_network", false, "true", kRendezvous},
       {"rdzv_backend", true, "static", kRendezvous},
       {"rdzv_conf", true, "", kRendezvous},
-      {"role", true, "default", "processes have no roles here"},
-      {"main_training_function", true, "main", "it is for TPUs"},
-      {"downcast_bf16", false, "false", "it is for TPUs"},
+      {"role", true, "default", "processes have no roles"},
+      {"main_training_function", true, "main", "it is only for TPUs"},
+      {"downcast_bf16", false, "false", "it is only for TPUs"},
       {"deepspeed_multinode_launcher",
        true,
        "standard",
-       "machines are started by --hosts or --hostfile"},
+       "--hosts and --hostfile start the machines"},
       {"monitor_interval",
        true,
        "",
-       "the launcher hears at once when a process ends"},
+       "the launcher notices at once when a process exits"},
   };
   return kIgnored;
 }

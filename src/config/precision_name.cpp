@@ -38,19 +38,18 @@ std::string expected_precision(std::string_view text) {
     names.push_back(row.name);
   }
   const std::string expected = either(names);
-  return text == "fp8"
-             ? expected + " (there is no fp8 here; bf16 is the nearest)"
-             : expected;
+  return text == "fp8" ? expected + " (fp8 is not supported)" : expected;
 }
 
 Precision parse_precision(std::string_view name) {
   const PrecisionName* found = find_precision(name);
   if (found == nullptr) {
     throw ConfigError(str_cat(
-        "[mixed_precision] got '",
+        "[mixed_precision] must be ",
+        expected_precision(name),
+        ", not '",
         name,
-        "', expected ",
-        expected_precision(name)));
+        "'"));
   }
   return found->precision;
 }

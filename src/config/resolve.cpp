@@ -62,6 +62,21 @@ void drop_overridden(ResolvedConfig& config) {
   });
 }
 
+// Some fields are values of `distributed_type` in the file.
+std::string file_key(std::string_view name) {
+  if (name == "multi_gpu") {
+    return "distributed_type MULTI_GPU";
+  }
+  if (name == "use_fsdp") {
+    return "distributed_type FSDP";
+  }
+  if (name == "use_deepspeed") {
+    return "distributed_type DEEPSPEED";
+  }
+  const std::string_view key = find_field(name)->yaml_key;
+  return std::string(key.substr(key.rfind('.') + 1));
+}
+
 // What is said of sharding in files and flags, where nothing is sharded so.
 void note_unused_sharding(
     ResolvedConfig& config,
@@ -80,21 +95,29 @@ void note_unused_sharding(
           field.name,
           " (",
           source.place,
-          ") is not used: models are sharded so with --",
+          ") is ignored without --",
           use,
-          ", or distributed_type ",
+          " (distributed_type ",
           type,
-          " in the file"));
+          " in the file)"));
       return;
     }
   }
 }
 
-std::string place_of(const ResolvedConfig& config, const char* field) {
+/// "--cpu", the name of a variable, "num_processes (FILE:3)".
+std::string name_in_pair(const ResolvedConfig& config, const char* field) {
   const auto found = config.sources.find(field);
-  return found == config.sources.end() || found->second.place.empty()
-             ? std::string(field)
-             : str_cat(field, " (", found->second.place, ")");
+  const Source source =
+      found == config.sources.end() ? Source{} : found->second;
+  switch (source.kind) {
+    case SourceKind::kFile:
+      return str_cat(file_key(field), " (", source.place, ")");
+    case SourceKind::kEnvironment:
+      return source.place;
+    default:
+      return str_cat("--", field);
+  }
 }
 
 [[noreturn]] void contradiction(
@@ -104,23 +127,23 @@ std::string place_of(const ResolvedConfig& config, const char* field) {
     const char* advice) {
   throw ConfigError(str_cat(
       "[config] ",
-      place_of(config, one),
+      name_in_pair(config, one),
       " and ",
-      place_of(config, other),
-      " contradict each other; ",
+      name_in_pair(config, other),
+      " contradict each other: ",
       advice));
 }
 
 void check_pairs(const ResolvedConfig& config) {
   const LaunchConfig& values = config.values;
   if (values.cpu && values.multi_gpu) {
-    contradiction(config, "cpu", "multi_gpu", "give one of them");
+    contradiction(config, "cpu", "multi_gpu", "use only one of them");
   }
   if (values.module && values.no_python) {
-    contradiction(config, "module", "no_python", "give one of them");
+    contradiction(config, "module", "no_python", "use only one of them");
   }
   if (!values.hosts.empty() && !values.hostfile.empty()) {
-    contradiction(config, "hosts", "hostfile", "give one of them");
+    contradiction(config, "hosts", "hostfile", "use only one of them");
   }
   if (values.multi_gpu && values.num_processes == 1 &&
       config.kind_of("multi_gpu") == config.kind_of("num_processes")) {
@@ -128,14 +151,14 @@ void check_pairs(const ResolvedConfig& config) {
         config,
         "multi_gpu",
         "num_processes",
-        "use at least 2 processes, or leave multi_gpu out");
+        "use at least 2 processes, or remove multi_gpu");
   }
 }
 
 void check_sharding(const ResolvedConfig& config) {
   const LaunchConfig& values = config.values;
   if (values.use_fsdp && values.use_deepspeed) {
-    contradiction(config, "use_fsdp", "use_deepspeed", "give one of them");
+    contradiction(config, "use_fsdp", "use_deepspeed", "use only one of them");
   }
   if (!values.use_deepspeed || values.deepspeed_config_file.empty()) {
     return;
@@ -148,10 +171,7 @@ void check_sharding(const ResolvedConfig& config) {
         "zero3_save_16bit_model"}) {
     if (config.kind_of(field) != SourceKind::kDefault) {
       contradiction(
-          config,
-          "deepspeed_config_file",
-          field,
-          "write it into the JSON file");
+          config, "deepspeed_config_file", field, "set it in the JSON file");
     }
   }
 }
@@ -169,8 +189,8 @@ void check_machines(const ResolvedConfig& config) {
         config,
         starter,
         "num_machines",
-        "the machines of a range start their launchers themselves; give one "
-        "number, or leave the hosts out");
+        "with a range of machines, each machine runs its own `accelerate "
+        "launch`; use one number, or remove the hosts");
   }
   if (hosts > 0 && config.kind_of("num_machines") != SourceKind::kDefault &&
       values.num_machines != hosts) {
@@ -178,7 +198,7 @@ void check_machines(const ResolvedConfig& config) {
         config,
         "hosts",
         "num_machines",
-        "leave num_machines out: it is the number of hosts");
+        "remove num_machines; it is the number of hosts");
   }
   if (hosts == 0 && values.hostfile.empty() &&
       values.machine_rank >= values.num_machines.most) {
@@ -186,11 +206,21 @@ void check_machines(const ResolvedConfig& config) {
         config,
         "machine_rank",
         "num_machines",
-        "machines count from 0 to num_machines - 1");
+        "ranks of machines go from 0 to num_machines - 1");
   }
 }
 
 } // namespace
+
+std::string name_setting(const ResolvedConfig& config, const char* field) {
+  const auto found = config.sources.find(field);
+  const Source source =
+      found == config.sources.end() ? Source{} : found->second;
+  if (source.kind == SourceKind::kFile) {
+    return str_cat("[", source.place, "] ", file_key(field));
+  }
+  return str_cat("[launch] ", source.place.empty() ? field : source.place);
+}
 
 ResolvedConfig resolve_launch_config(
     const ConfigLayer& flags,
@@ -228,7 +258,7 @@ ResolvedConfig resolve_launch_config(
     const auto found = flags.find(std::string(flag.name));
     if (found != flags.end() && found->second.text != flag.usual) {
       config.notes.push_back(
-          str_cat("--", flag.name, " changes nothing: ", flag.reason));
+          str_cat("--", flag.name, " has no effect: ", flag.reason));
     }
   }
   return config;
@@ -238,12 +268,12 @@ void check_launchable(const ResolvedConfig& config) {
   if (!config.foreign.empty()) {
     const ForeignSetting& first = config.foreign.front();
     throw ConfigError(str_cat(
-        "[launch] ",
-        first.key,
-        first.text.empty() ? "" : " " + first.text,
-        " (",
+        "[",
         first.place,
-        ") cannot be launched: ",
+        "] ",
+        first.key,
+        first.text.empty() ? "" : ": " + first.text,
+        ": ",
         first.advice));
   }
   check_pairs(config);

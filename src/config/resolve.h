@@ -21,6 +21,12 @@ namespace accelerate {
 ACCELERATE_API ResolvedConfig
 resolve_launch_config(const ConfigLayer& flags, const EnvLookup& env);
 
+/// The start of an error about the value of a field, by its source:
+/// "[launch] --num_processes", or "[FILE:3] num_processes".
+ACCELERATE_API std::string name_setting(
+    const ResolvedConfig& config,
+    const char* field);
+
 /// Throws `ConfigError` where the file asks for an engine that we do not have
 /// or where two values contradict each other.
 ACCELERATE_API void check_launchable(const ResolvedConfig& config);

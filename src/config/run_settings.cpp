@@ -31,11 +31,11 @@ Value settle(
     throw ConfigError(str_cat(
         "[Accelerator] ",
         variable,
-        "=",
-        *text,
-        ", expected ",
+        " must be ",
         expected(*text),
-        "; correct or unset it"));
+        ", not '",
+        *text,
+        "'; correct or unset it"));
   }
   return *value;
 }
@@ -88,7 +88,7 @@ int64_t RunSettings::gradient_accumulation_steps(
         const auto steps = parse_number<int64_t>(text);
         return steps.value_or(0) >= 1 ? steps : std::nullopt;
       },
-      [](const std::string&) { return "a number of at least 1"; });
+      [](const std::string&) { return "a whole number of at least 1"; });
 }
 
 } // namespace accelerate

@@ -23,8 +23,7 @@ constexpr size_t kMaxBytes = 1 << 20;
 constexpr int kMaxDepth = 32;
 constexpr int kMaxNodes = 20000;
 constexpr const char* kTooDeep =
-    "the file is nested too deeply or too large for a configuration; is it "
-    "one?";
+    "the file is nested too deeply or too large for a configuration file";
 
 [[noreturn]] void
 refuse(const std::filesystem::path& path, int line, const std::string& what) {
@@ -80,13 +79,14 @@ class TreeReader {
       const YAML::Node& key = pair.first;
       const int line = std::max(0, key.Mark().line) + 1;
       if (!key.IsScalar()) {
-        refuse(path_, line, "a key is not a plain text; write `name: value`");
+        refuse(
+            path_, line, "a key must be a plain string; write `name: value`");
       }
       if (!seen.insert(key.Scalar()).second) {
         refuse(
             path_,
             line,
-            "key '" + key.Scalar() + "' is there twice; keep one of them");
+            "key '" + key.Scalar() + "' appears twice; remove one");
       }
       YamlEntry entry{.key = key.Scalar(), .line = line};
       if (key.Scalar() == "<<" && !is_quoted(key)) {
@@ -132,8 +132,9 @@ class TreeReader {
       refuse(
           path_,
           line,
-          "'<<' merges no mapping; write `<<: *name`, where `&name` stands "
-          "before a mapping");
+          "'<<' must refer to a mapping; write `<<: *name`, with `&name` "
+          "before "
+          "that mapping");
     }
     YamlEntry base{.line = line};
     fill(node, base, depth + 1);

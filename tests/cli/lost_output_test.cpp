@@ -29,7 +29,8 @@ TEST(LostOutput, GivesOneLineAndNoZero) {
           run_process({"bash", "-c", kProgram + ' ' + command + place});
       EXPECT_EQ(result.exit_code, 74) << command << place;
       EXPECT_THAT(
-          result.err, StartsWith("accelerate: standard output was lost"));
+          result.err,
+          StartsWith("accelerate: cannot write to standard output"));
       EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
           << result.err;
     }

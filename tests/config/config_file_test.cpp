@@ -100,8 +100,8 @@ TEST(ConfigFile, TakesTheSectionOnSharding) {
   ASSERT_THAT(mistyped.notes, SizeIs(1));
   EXPECT_THAT(mistyped.notes[0], HasSubstr("'fsdp_version'"));
   const std::pair<const char*, const char*> refused[] = {
-      {"fsdp_config: 2\n", "is not a mapping"},
-      {"fsdp_config: {fsdp_version: 3}\n", "at most 2"},
+      {"fsdp_config: 2\n", "must be a mapping"},
+      {"fsdp_config: {fsdp_version: 3}\n", "from 1 to 2"},
       {"fsdp_config: {fsdp_sharding_strategy: ALL}\n", "FULL_SHARD"},
   };
   for (const auto& row : refused) {
@@ -130,7 +130,7 @@ TEST(ConfigFile, TakesTheSectionOfDeepSpeed) {
   ASSERT_THAT(launcher.notes, SizeIs(1));
   EXPECT_THAT(launcher.notes[0], HasSubstr("deepspeed_multinode_launcher"));
   const std::pair<const char*, const char*> refused[] = {
-      {"deepspeed_config: {zero_stage: 4}\n", "at most 3"},
+      {"deepspeed_config: {zero_stage: 4}\n", "from 0 to 3"},
       {"deepspeed_config: {gradient_clipping: -1}\n", "at least 0"},
       {"deepspeed_config: {offload_param_device: disk}\n", "nvme"},
   };
@@ -180,7 +180,7 @@ TEST(ConfigFile, NamesTheEngineThatIsMissing) {
       {"distributed_type: MPS\n", "NVIDIA"},
       {"compute_environment: AMAZON_SAGEMAKER\n", "SageMaker"},
       {"mixed_precision: fp8\n", "bf16"},
-      {"parallelism_config: {parallelism_config_tp_size: 2}\n", "tensor"},
+      {"parallelism_config: {parallelism_config_tp_size: 2}\n", "Tensor"},
   };
   for (const auto& [text, part] : cases) {
     const auto file = parse(text);
@@ -196,7 +196,7 @@ TEST(ConfigFile, TakesSectionsOfEnginesThatAreNotAskedFor) {
       "tpu_name: t\ndowncast_bf16: 'no'\n");
   EXPECT_THAT(file.foreign, IsEmpty());
   ASSERT_THAT(file.notes, SizeIs(1));
-  EXPECT_THAT(file.notes[0], HasSubstr("megatron_lm_config (f:2) is not used"));
+  EXPECT_THAT(file.notes[0], HasSubstr("megatron_lm_config (f:2) is ignored"));
 }
 
 // As the original's questionnaire writes them where nothing was chosen.
@@ -253,11 +253,13 @@ TEST(ConfigFile, RefusesWhatItDoesNotUnderstandInOneLine) {
        "[f:1] unknown key 'num_proceses'; did you mean 'num_processes'?"},
       {"\n\nuse_gpu: 2\n",
        "[f:3] unknown key 'use_gpu'; did you mean 'use_cpu'"},
-      {"banana: 1\n", "unknown key 'banana'; see"},
+      {"banana: 1\n", "unknown key 'banana'; docs/options.md lists all keys"},
       {"mpirun_config: {mpirun_hostfil: x}\n",
        "did you mean 'mpirun_hostfile'"},
-      {"mpirun_config: 3\n", "not a mapping"},
-      {"num_processes: two\n", "[f:1] num_processes is \"two\" where a whole"},
+      {"mpirun_config: 3\n", "must be a mapping"},
+      {"num_processes: two\n",
+       "[f:1] num_processes must be a whole number from 1 to 4096 "
+       "(without quotes), not \"two\""},
       {"num_processes: '2'\n", "(without quotes)"},
       {"num_processes: 2.0\n", "a whole number"},
       {"num_processes: true\n", "a whole number"},
@@ -265,9 +267,10 @@ TEST(ConfigFile, RefusesWhatItDoesNotUnderstandInOneLine) {
       {"debug: 1\n", "true or false"},
       {"debug: 'true'\n", "true or false (without quotes)"},
       {"use_cpu: {a: b}\n", "true or false"},
-      {"mixed_precision: fp32\n", "no, fp16 or bf16"},
-      {"main_process_ip: [a]\n", "a text"},
-      {"main_process_port: 70000\n", "at most 65535"},
+      {"mixed_precision: fp32\n",
+       "[f:1] mixed_precision fp32 is not supported; use no, fp16 or bf16"},
+      {"main_process_ip: [a]\n", "a string"},
+      {"main_process_port: 70000\n", "from 0 to 65535"},
       {"hosts: [[a]]\n", "hosts"},
       {"distributed_type: MULTI\n",
        "NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED"},

@@ -135,7 +135,7 @@ TEST(LaunchFlags, OfOtherEnginesGetOneSentence) {
       {"--deepspeed-hostfile", "--hostfile"},
       {"--use_megatron_lm", "Megatron"},
       {"--megatron_lm_tp_degree", "Megatron"},
-      {"--parallelism-config-tp-size", "tensor"},
+      {"--parallelism-config-tp-size", "Tensor"},
       {"--tpu", "TPU"},
       {"--fp8_backend", "bf16"},
       {"--aws_access_key_id", "SageMaker"},
@@ -184,17 +184,17 @@ TEST(Fields, TakeBackTheTextOfTheirDefault) {
 
 TEST(Fields, RefuseTextsThatDoNotSuitThem) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
-      {"num_processes", "two", "a whole number of at least 1"},
-      {"num_processes", "0", "at least 1"},
-      {"num_processes", "5000", "at most 4096"},
-      {"num_processes", "99999999999999999999", "at least 1"},
-      {"num_processes", "", "at least 1"},
-      {"num_processes", "2 ", "at least 1"},
-      {"main_process_port", "70000", "at most 65535"},
-      {"machine_rank", "-1", "at least 0"},
+      {"num_processes", "two", "a whole number from 1 to 4096"},
+      {"num_processes", "0", "from 1 to 4096"},
+      {"num_processes", "5000", "from 1 to 4096"},
+      {"num_processes", "99999999999999999999", "from 1 to 4096"},
+      {"num_processes", "", "from 1 to 4096, not ''"},
+      {"num_processes", "2 ", "not '2 '"},
+      {"main_process_port", "70000", "from 0 to 65535"},
+      {"machine_rank", "-1", "from 0 to 4095"},
       {"cpu", "maybe", "true or false"},
       {"mixed_precision", "half", "no, fp16 or bf16"},
-      {"mixed_precision", "fp8", "bf16 is the nearest"},
+      {"mixed_precision", "fp8", "--flag fp8 is not supported; use no"},
       {"gpu_ids", "0,,1", "0,1"},
       {"gpu_ids", "first", "0,1"},
       {"export", "A=1", "A,B"},
@@ -202,9 +202,9 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       {"hosts", "a b", "node0,node1"},
       {"hosts", "a,-oProxyCommand=x", "node0,node1"},
       {"hosts", "a,me@-b", "node0,node1"},
-      {"tee", "4", "as 0:3,1:2"},
-      {"tee", "0:3,", "as 0:3,1:2"},
-      {"local_ranks_filter", "0,,1", "as 0,1"},
+      {"tee", "4", "e.g. 0:3,1:2"},
+      {"tee", "0:3,", "e.g. 0:3,1:2"},
+      {"local_ranks_filter", "0,,1", "e.g. 0,1"},
   };
   for (const auto& [name, text, expected] : cases) {
     LaunchConfig config;
@@ -212,8 +212,7 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       assign_field(config, *find_field(name), {text, "--flag"});
       ADD_FAILURE() << name << " took '" << text << "'";
     } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("[config]")) << name;
-      EXPECT_THAT(error.what(), HasSubstr("(--flag)")) << name;
+      EXPECT_THAT(error.what(), ::testing::StartsWith("--flag ")) << name;
       EXPECT_THAT(error.what(), HasSubstr(expected)) << name;
     }
     EXPECT_EQ(config, LaunchConfig{}) << name;

@@ -52,8 +52,8 @@ TEST(RunSettings, TakeWhatTheCodeSaysWithoutALookAtVariables) {
 TEST(RunSettings, RefuseMalformedVariablesByName) {
   const auto complaint = [](const char* variable, const char* value) {
     return ThrowsMessage<ConfigError>(AllOf(
-        HasSubstr(std::string(variable) + "=" + value),
-        HasSubstr("expected ")));
+        HasSubstr(std::string(variable) + " must be "),
+        HasSubstr(std::string("not '") + value + "'")));
   };
   const auto settings = [](const char* variable, const char* value) {
     return RunSettings(lookup({{variable, value}}));
@@ -101,7 +101,7 @@ TEST(PrecisionNames, GoThereAndBack) {
   EXPECT_THAT(
       [] { parse_precision("half"); },
       ThrowsMessage<ConfigError>(
-          "[mixed_precision] got 'half', expected no, fp16 or bf16"));
+          "[mixed_precision] must be no, fp16 or bf16, not 'half'"));
 }
 
 } // namespace

@@ -480,7 +480,9 @@ TEST(Doctor, SaysThatAProcessIsNoJob) {
   const auto result = run_process(
       {kProgram, "doctor", "--job", std::to_string(other.pid())}, {}, kLimit);
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("run no rank that can be asked"));
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("[doctor] No accelerate processes found under PID "));
 }
 
 TEST(Doctor, SaysThatThereIsNoProcess) {
@@ -492,8 +494,8 @@ TEST(Doctor, SaysThatThereIsNoProcess) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(
       result.err,
-      "[doctor] there is no process " + pid +
-          " on this machine: it has ended, or runs elsewhere\n");
+      "[doctor] No process " + pid +
+          " on this machine. It has exited, or it runs on another machine\n");
 }
 
 } // namespace

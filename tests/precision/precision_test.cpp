@@ -24,7 +24,7 @@ TEST(Precision, IsReadFromItsNames) {
   EXPECT_EQ(parse_precision("fp16"), Precision::kFp16);
   EXPECT_THAT(
       [] { parse_precision("fp8"); },
-      ThrowsMessage<ConfigError>(HasSubstr("bf16 is the nearest")));
+      ThrowsMessage<ConfigError>(HasSubstr("fp8 is not supported")));
   EXPECT_THAT(
       [] { parse_precision("half"); },
       ThrowsMessage<ConfigError>(HasSubstr("expected no, fp16 or bf16")));

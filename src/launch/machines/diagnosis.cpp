@@ -41,8 +41,8 @@ Finding look_at_name(const std::string& host) {
       return {
           Verdict::kDoubtful,
           str_cat("name ", host, " is ", addresses[0], " here"),
-          "other machines cannot reach a loopback address: give "
-          "--main_process_ip the machine's network address"};
+          "other machines cannot reach a loopback address; set "
+          "--main_process_ip to the machine's network address"};
     }
     return {Verdict::kGood, str_cat("name ", host, " is ", addresses[0])};
   } catch (const CommError&) {
@@ -78,7 +78,11 @@ Finding look_at_interface(const std::string& address, const EnvLookup& env) {
         })) {
       return {
           Verdict::kBad,
-          str_cat(name, "=", *wanted, " names no interface of this machine"),
+          str_cat(
+              name,
+              "=",
+              *wanted,
+              " is not a network interface of this machine"),
           str_cat("unset it, or set it to ", chosen)};
     }
   }
@@ -108,9 +112,9 @@ Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
         Verdict::kBad,
         "no usable GPU: " + facts.gpu_problem,
         str_cat(
-            "install the driver or correct --gpu_ids and ",
+            "install the driver, or correct --gpu_ids and ",
             visibility_variables(),
-            "; --cpu trains on the CPU")};
+            "; pass --cpu to train on the CPU")};
   }
   return {Verdict::kGood, "training on the CPU: " + facts.gpu_problem};
 }
@@ -152,11 +156,11 @@ Finding look_at_own_clock() {
   if (adjtimex(&state) == TIME_ERROR) {
     return {
         Verdict::kDoubtful,
-        "nobody keeps the clock of this machine right",
-        "start chrony or systemd-timesyncd, so that logs of several machines "
-        "fit together"};
+        "system clock is not synchronised (no chrony or systemd-timesyncd)",
+        "start one of them, or timestamps from several machines will not line "
+        "up"};
   }
-  return {Verdict::kGood, "the clock is kept right by a time service"};
+  return {Verdict::kGood, "system clock is synchronised"};
 }
 
 Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
@@ -196,7 +200,7 @@ Finding look_at_port(int port) {
   return {
       Verdict::kBad,
       str_cat("port ", port, ' ', problem),
-      "end that program or choose another --main_process_port"};
+      "stop that program, or choose another --main_process_port"};
 }
 
 } // namespace
@@ -248,12 +252,12 @@ Finding judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind) {
                 gpu.index,
                 " cannot read the memory of GPU ",
                 other.index,
-                ": what they exchange goes through the CPU"),
+                ": their traffic goes through the CPU"),
             kind.peer_access_help};
       }
     }
   }
-  return {Verdict::kGood, "every GPU reads every other's memory"};
+  return {Verdict::kGood, "every GPU can read the memory of every other GPU"};
 }
 
 Finding judge_clock(const std::string& host, double seconds) {
@@ -265,7 +269,7 @@ Finding judge_clock(const std::string& host, double seconds) {
     return {
         Verdict::kDoubtful,
         what,
-        "let chrony or systemd-timesyncd keep both clocks right"};
+        "synchronise both clocks with chrony or systemd-timesyncd"};
   }
   return {Verdict::kGood, what};
 }
@@ -277,14 +281,15 @@ Finding judge_connection(const std::string& host, int port, int error) {
   }
   if (error == ECONNREFUSED && port != kSshPort) {
     return {
-        Verdict::kGood, str_cat(pair, " can be reached; nobody listens yet")};
+        Verdict::kGood,
+        str_cat(pair, " can be reached; nothing listens there yet")};
   }
   return {
       Verdict::kBad,
       str_cat(pair, " cannot be reached (", std::strerror(error), ")"),
-      port == kSshPort
-          ? "start sshd there and open its port in the firewall"
-          : "is that machine up, and does its firewall let this port through?"};
+      port == kSshPort ? "start sshd there and open its port in the firewall"
+                       : "check that the machine is up and that its firewall "
+                         "allows this port"};
 }
 
 std::vector<Finding> diagnose(
@@ -373,8 +378,8 @@ Finding look_at_libraries(const std::string& program) {
   return {
       Verdict::kBad,
       str_cat(program, " does not find ", missing),
-      "install the torch that accelerate was built with in its old place, or "
-      "add its folder lib to LD_LIBRARY_PATH"};
+      "reinstall the torch that accelerate was built with, or add its lib "
+      "folder to LD_LIBRARY_PATH"};
 }
 
 std::vector<std::string> problems_of(const std::vector<Finding>& findings) {

@@ -13,6 +13,7 @@
 #include "base/variables.h"
 #include "base/words.h"
 #include "config/env_bridge.h"
+#include "config/resolve.h"
 #include "config/stream_choice.h"
 #include "hardware/gpu_kinds.h"
 #include "launch/plan/mpirun.h"
@@ -48,29 +49,32 @@ std::vector<std::string> command_of(
   return command;
 }
 
-void check_gpus(const LaunchConfig& config, const MachineFacts& facts) {
-  if (config.multi_gpu && facts.gpus.empty()) {
+void check_gpus(const ResolvedConfig& config, const MachineFacts& facts) {
+  if (config.values.multi_gpu && facts.gpus.empty()) {
     throw ConfigError(str_cat(
-        "[launch] --multi_gpu, but this machine has no usable GPU: ",
+        name_setting(config, "multi_gpu"),
+        ", but this machine has no usable GPU: ",
         facts.gpu_problem,
-        "; `accelerate doctor` says more, --cpu trains on the CPU"));
+        ". Pass --cpu to train on the CPU, or run `accelerate doctor`"));
   }
 }
 
 int num_local_of(
-    const LaunchConfig& config,
+    const ResolvedConfig& resolved,
     int num_machines,
     const MachineFacts& facts) {
+  const LaunchConfig& config = resolved.values;
   if (!config.num_processes) {
     return std::max(1, static_cast<int>(facts.gpus.size()));
   }
   if (*config.num_processes % num_machines != 0) {
     throw ConfigError(str_cat(
-        "[launch] num_processes ",
+        name_setting(resolved, "num_processes"),
+        " ",
         *config.num_processes,
-        " cannot be shared out over ",
+        " cannot be divided over ",
         num_machines,
-        " machines; it counts the processes of all machines, use a multiple "
+        " machines. It counts the processes of all machines: use a multiple "
         "of ",
         num_machines));
   }
@@ -79,9 +83,9 @@ int num_local_of(
     throw ConfigError(str_cat(
         "[launch] ",
         num_local,
-        " processes on this machine but ",
+        " processes on this machine, but only ",
         facts.gpus.size(),
-        " usable GPUs; lower --num_processes or choose more with --gpu_ids"));
+        " usable GPUs; lower --num_processes, or select more with --gpu_ids"));
   }
   return num_local;
 }
@@ -217,7 +221,7 @@ LaunchPlan make_plan(
     const MachineFacts& facts,
     const LaunchStarter& starter) {
   const LaunchConfig& values = config.values;
-  check_gpus(values, facts);
+  check_gpus(config, facts);
   LaunchPlan plan;
   plan.placement = placement;
   plan.command.command = command_of(values, program, facts.python);
@@ -232,7 +236,7 @@ LaunchPlan make_plan(
     plan.num_local = placement.environment.topology.local_world_size;
   } else {
     // Asked for in any case: it checks what was given.
-    const int num_local = num_local_of(values, placement.num_machines, facts);
+    const int num_local = num_local_of(config, placement.num_machines, facts);
     plan.num_local = starter.num_local.value_or(num_local);
   }
   plan.devices = describe_gpus(facts.gpus);

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Versions of Python packages, without importing them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace accelerate {
+
+/// The versions of `names` as `python` (a path, or a name on the PATH) would
+/// import them, in their order; empty for a package that is not installed.
+/// Reads the packages' metadata. Starts the interpreter only if its folders are
+/// not where those of a virtual environment are.
+std::vector<std::string> package_versions(
+    const std::string& python,
+    const std::vector<std::string>& names);
+
+/// The first line that a shell command prints; empty if it fails.
+std::string first_line_of(const std::string& command);
+
+/// The path that a shell would run for `program`; empty if there is none.
+std::string find_on_path(const std::string& program);
+
+} // namespace accelerate
