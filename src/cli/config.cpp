@@ -10,6 +10,7 @@
 #include "accelerate/process.h"
 #include "base/str.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "config/config_file.h"
 #include "config/describe.h"
 #include "config/fields.h"
@@ -17,6 +18,7 @@
 #include "config/questionnaire.h"
 #include "config/resolve.h"
 #include "hardware/gpu_kinds.h"
+#include "launch/plan/shell_quote.h"
 
 namespace accelerate {
 namespace {
@@ -40,8 +42,36 @@ fs::path path_or_default(const std::string& path) {
   return path.empty() ? default_config_path(system_env) : fs::path(path);
 }
 
-void announce(const fs::path& path) {
-  std::cout << "accelerate configuration saved at " << path.string() << '\n';
+/// Ends a command that has written a file.
+void announce(
+    const fs::path& path,
+    const LaunchConfig& config,
+    bool is_default_file) {
+  std::cout << "accelerate configuration saved at " << path.string() << "\n  "
+            << summarize(config, count_gpus()) << "\nNext: accelerate launch "
+            << (is_default_file
+                    ? std::string()
+                    : "--config_file " + shell_quoted(path.string()) + " ")
+            << "train.py\n";
+}
+
+/// The values of the file that is to be replaced, if it can be read.
+std::optional<LaunchConfig> present_config(
+    const fs::path& path,
+    Prompter& prompter) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    return std::nullopt;
+  }
+  try {
+    return values_of(read_config_file(path));
+  } catch (const ConfigError& error) {
+    prompter.say(str_cat(
+        "The present file cannot be read, so the questions start from the "
+        "defaults: ",
+        error.what()));
+    return std::nullopt;
+  }
 }
 
 int ask_and_write(const std::string& file) {
@@ -53,9 +83,18 @@ int ask_and_write(const std::string& file) {
                   : make_plain_prompter(std::cin, std::cerr);
   try {
     const LaunchConfig config = ask_for_config(
-        *prompter, {.num_gpus = count_gpus(), .home = home_folder(system_env)});
+        *prompter,
+        {.num_gpus = count_gpus(),
+         .present = present_config(path, *prompter),
+         .home = home_folder(system_env)});
+    std::error_code ignored;
+    if (fs::exists(path, ignored) &&
+        !ask_yes_or_no(*prompter, "Replace " + path.string() + "?", true)) {
+      std::cerr << "accelerate: [config] nothing was written\n";
+      return kExitFailure;
+    }
     write_config_file(path, to_document(config));
-    announce(path);
+    announce(path, config, file.empty());
     return 0;
   } catch (const Interrupted& interrupted) {
     std::cerr << "\naccelerate: " << interrupted.what() << '\n';
@@ -65,8 +104,8 @@ int ask_and_write(const std::string& file) {
 
 void add_default(CLI::App& config) {
   CLI::App* command = config.add_subcommand(
-      "default", "Writes a configuration for this machine without asking");
-  auto file = add_file_option(*command, "Write here, not to the default place");
+      "default", "Write a configuration for this machine without asking");
+  auto file = add_file_option(*command, "File to write");
   auto precision = std::make_shared<std::string>("no");
   command
       ->add_option(
@@ -81,19 +120,18 @@ void add_default(CLI::App& config) {
       throw ConfigError(str_cat(
           "[config default] '",
           path.string(),
-          "' is there already and is not overwritten; remove it, or run "
-          "`accelerate config` or `accelerate config update`"));
+          "' already exists. Remove it first, or run `accelerate config` to "
+          "change it"));
     }
     write_config_file(path, to_document(config));
-    announce(path);
+    announce(path, config, file->empty());
   });
 }
 
 void add_update(CLI::App& config) {
   CLI::App* command = config.add_subcommand(
-      "update", "Rewrites a file of an older version in today's form");
-  auto file =
-      add_file_option(*command, "Update this file, not the default one");
+      "update", "Convert a file of an older version to the current format");
+  auto file = add_file_option(*command, "File to update");
   command->callback([file] {
     const fs::path path = path_or_default(*file);
     write_config_file(
@@ -105,7 +143,7 @@ void add_update(CLI::App& config) {
 
 void add_show(CLI::App& config) {
   CLI::App* command = config.add_subcommand(
-      "show", "Prints what a launch would use, and where each value is from");
+      "show", "Print what a launch would use, and where each value is set");
   auto flags = add_launch_flags(*command);
   command->callback([flags] {
     const ResolvedConfig config = resolve_launch_config(*flags, system_env);
@@ -123,8 +161,7 @@ void add_show(CLI::App& config) {
     }
     for (const ForeignSetting& foreign : config.foreign) {
       std::cerr << "note: " << foreign.key << ' ' << foreign.text << " ("
-                << foreign.place << ") cannot be launched: " << foreign.advice
-                << '\n';
+                << foreign.place << "): " << foreign.advice << '\n';
     }
   });
 }
@@ -133,8 +170,10 @@ void add_show(CLI::App& config) {
 
 void add_config_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
-      "config", "Asks how to train here and writes the configuration file");
-  auto file = add_file_option(*command, "Write here, not to the default place");
+      "config",
+      "Choose processes, GPUs and precision, and save them to a file");
+  command->group(kTrainCommands);
+  auto file = add_file_option(*command, "File to write");
   add_default(*command);
   add_update(*command);
   add_show(*command);

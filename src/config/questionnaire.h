@@ -8,19 +8,27 @@
 namespace accelerate {
 
 struct QuestionnaireOptions {
-  /// GPUs of this machine: what is proposed for it.
+  /// Usable GPUs of this machine. Without any, questions about them are left
+  /// out.
   int num_gpus = 0;
+  /// The configuration so far: its values are the defaults of the questions,
+  /// and values that are not asked for stay.
+  std::optional<LaunchConfig> present = {};
   /// For a `~` in a typed path.
   std::filesystem::path home = {};
 };
 
 /// Asks for the machine, the processes and the precision, in the order of
-/// Hugging Face's questionnaire; answers that do not do are asked for again.
+/// Hugging Face's questionnaire. Asks again after an answer that is not valid.
 ACCELERATE_API LaunchConfig
 ask_for_config(Prompter& prompter, const QuestionnaireOptions& options);
 
-/// What `accelerate config default` writes: every GPU of this machine, or one
-/// process on its CPU.
+/// Asks until the answer is yes or no.
+ACCELERATE_API bool
+ask_yes_or_no(Prompter& prompter, const std::string& question, bool preset);
+
+/// What `accelerate config default` writes: one process per GPU of this
+/// machine, or one on its CPU.
 ACCELERATE_API LaunchConfig
 default_config(int num_gpus, const std::string& mixed_precision);
 

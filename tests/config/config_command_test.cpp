@@ -40,19 +40,23 @@ TEST_F(ConfigCommand, DefaultWritesOnceAndNeverOverwrites) {
   const auto first = run({"default", "--mixed-precision", "bf16"});
   EXPECT_EQ(first.exit_code, 0) << first.err;
   EXPECT_EQ(
-      first.out, "accelerate configuration saved at " + file().string() + "\n");
+      first.out,
+      "accelerate configuration saved at " + file().string() +
+          "\n  1 process, on the CPU, bf16\nNext: accelerate launch "
+          "train.py\n");
   EXPECT_THAT(read_file(file()), HasSubstr("mixed_precision: bf16\n"));
   const std::string before = read_file(file());
   const auto second = run({"default"});
   EXPECT_EQ(second.exit_code, 2);
-  EXPECT_THAT(second.err, HasSubstr("is there already"));
+  EXPECT_THAT(second.err, HasSubstr("already exists. Remove it first, or run"));
   EXPECT_EQ(read_file(file()), before);
 }
 
 TEST_F(ConfigCommand, DefaultRefusesAPrecisionThatWeDoNotHave) {
   const auto result = run({"default", "--mixed_precision", "fp8"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("bf16 is the nearest"));
+  EXPECT_THAT(
+      result.err, HasSubstr("fp8 is not supported; use no, fp16 or bf16"));
   EXPECT_FALSE(std::filesystem::exists(file()));
 }
 
@@ -105,8 +109,9 @@ TEST_F(ConfigCommand, ShowNamesWhatCannotBeLaunched) {
   const auto path = folder_.write("c.yaml", "distributed_type: XLA\n");
   const auto result = run({"show", "--config_file", path});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("XLA"));
-  EXPECT_THAT(result.err, HasSubstr("cannot be launched"));
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("XLA (" + path.string() + ":1): TPUs are not supported."));
 }
 
 TEST_F(ConfigCommand, AsksThroughAPipeToo) {
@@ -119,7 +124,60 @@ TEST_F(ConfigCommand, AsksThroughAPipeToo) {
       {{"CUDA_VISIBLE_DEVICES", ""}});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(read_file(path), HasSubstr("\"num_processes\": 4"));
-  EXPECT_THAT(result.err, HasSubstr("Which kind of run?"));
+  EXPECT_THAT(result.err, HasSubstr("How do you train?"));
+}
+
+TEST_F(ConfigCommand, AsksBeforeItReplacesAFileAndKeepsItsValues) {
+  const auto path = folder_.write(
+      "c.yaml",
+      "distributed_type: MULTI_CPU\nnum_processes: 3\nlog_dir: logs\n"
+      "mixed_precision: bf16\n");
+  const auto answer = [&](const std::string& lines) {
+    return run_process(
+        {"/bin/sh",
+         "-c",
+         "printf '" + lines + "' | " + kProgram + " config --config_file " +
+             path.string()},
+        {{"CUDA_VISIBLE_DEVICES", ""}});
+  };
+  const std::string before = read_file(path);
+  const auto kept = answer("\\n\\n\\n\\n\\n\\n\\n\\nno\\n");
+  EXPECT_EQ(kept.exit_code, 1) << kept.err;
+  EXPECT_THAT(
+      kept.err, HasSubstr("Replace " + path.string() + "? (yes/no) [yes]: "));
+  EXPECT_EQ(read_file(path), before);
+  // Every answer is the value so far.
+  const auto replaced = answer("\\n\\n\\n\\n\\n\\n\\n\\n\\n");
+  EXPECT_EQ(replaced.exit_code, 0) << replaced.err;
+  EXPECT_THAT(
+      replaced.out,
+      EndsWith(
+          "\n  3 processes, on the CPU, bf16\nNext: accelerate launch "
+          "--config_file " +
+          path.string() + " train.py\n"));
+  EXPECT_THAT(read_file(path), HasSubstr("num_processes: 3\n"));
+  EXPECT_THAT(read_file(path), HasSubstr("log_dir: logs\n"));
+}
+
+TEST_F(ConfigCommand, ErrorsAboutValuesOfTheFileNameItsLine) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"num_machines: 1\ndistributed_type: MULTI_GPU\n",
+       ":2] distributed_type MULTI_GPU, but this machine has no usable GPU: "},
+      {"num_machines: 3\nmain_process_ip: a\nnum_processes: 2\n",
+       ":3] num_processes 2 cannot be divided over 3 machines. It counts the "
+       "processes of all machines: use a multiple of 3\n"},
+      {"mixed_precision: fp8\n", ":1] mixed_precision: fp8: fp8 is not"},
+      {"debug: no\nmixed_precision: half\n",
+       ":2] mixed_precision half is not supported; use no, fp16 or bf16\n"},
+  };
+  for (const auto& [text, part] : cases) {
+    const auto path = folder_.write("wrong.yaml", text);
+    const auto result = run_process(
+        {kProgram, "launch", "--config_file", path, "true"},
+        {{"CUDA_VISIBLE_DEVICES", ""}});
+    EXPECT_EQ(result.exit_code, 2) << text;
+    EXPECT_THAT(result.err, HasSubstr("accelerate: [" + path.string() + part));
+  }
 }
 
 TEST_F(ConfigCommand, BadFilesGetOneLineAndExitCode2) {
@@ -133,7 +191,7 @@ TEST_F(ConfigCommand, BadFilesGetOneLineAndExitCode2) {
 }
 
 TEST_F(ConfigCommand, HelpFitsATerminalAndShowsOneSpelling) {
-  const auto result = run({"show", "--help"});
+  const auto result = run({"show", "--help-all"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, HasSubstr("Several machines:\n"));
   EXPECT_THAT(result.out, HasSubstr("--num_processes N"));

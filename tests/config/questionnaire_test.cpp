@@ -30,12 +30,13 @@ Session answer(
 }
 
 TEST(Questionnaire, TakesEveryDefault) {
-  const auto session = answer("\n\n\n\n\n");
-  EXPECT_EQ(session.config, (LaunchConfig{.num_processes = 1}));
+  const auto session = answer("\n\n");
+  EXPECT_EQ(session.config, (LaunchConfig{.cpu = true, .num_processes = 1}));
+  EXPECT_THAT(session.shown, Not(HasSubstr("GPU")));
 }
 
 TEST(Questionnaire, OneProcessOnTheCpuIsNotAskedForGpus) {
-  const auto session = answer("One process\nyes\n1\n");
+  const auto session = answer("One process\nyes\n1\n", {.num_gpus = 1});
   EXPECT_EQ(
       session.config,
       (LaunchConfig{
@@ -97,7 +98,8 @@ TEST(Questionnaire, AsksForDeepSpeedsConfigurationOrItsFile) {
 }
 
 TEST(Questionnaire, SeveralGpusOfOneMachine) {
-  const auto session = answer("2\n1\nno\n\n0,2\nyes\n2\n", {.num_gpus = 4});
+  const auto session =
+      answer("2\n1\nno\n\nno\nno\n0,2\nyes\n2\n", {.num_gpus = 4});
   EXPECT_EQ(
       session.config,
       (LaunchConfig{
@@ -110,7 +112,7 @@ TEST(Questionnaire, SeveralGpusOfOneMachine) {
 
 TEST(Questionnaire, SeveralMachines) {
   const auto session =
-      answer("2\n2\n1\n10.0.0.1\n29501\n\n\n\n\n0\n", {.num_gpus = 8});
+      answer("2\n2\n1\n10.0.0.1\n29501\n\n\n\n\n\n\n0\n", {.num_gpus = 8});
   EXPECT_EQ(
       session.config,
       (LaunchConfig{
@@ -129,27 +131,79 @@ TEST(Questionnaire, AsksForTheRankAsANumberWhereAMenuWouldBeLong) {
 }
 
 TEST(Questionnaire, ProposesTheGpusThatAreThere) {
-  EXPECT_TRUE(answer("\n\n\n\n\n\n\n", {.num_gpus = 2}).config.multi_gpu);
+  EXPECT_TRUE(answer("\n\n\n\n\n\n\n\n\n", {.num_gpus = 2}).config.multi_gpu);
   EXPECT_FALSE(answer("\n\n\n\n\n", {.num_gpus = 1}).config.multi_gpu);
 }
 
 TEST(Questionnaire, AsksAgainWhereAnAnswerDoesNotDo) {
-  const auto session =
-      answer("seven\n2\nmany\n1\nperhaps\nno\n1\n2\nfirst\n0,1\nno\n3\n2\n");
+  const auto session = answer(
+      "seven\n2\nmany\n1\nperhaps\nno\n1\n3\n2\nno\nno\nfirst\n0,1\nno\n"
+      "3\n2\n",
+      {.num_gpus = 2});
   EXPECT_EQ(session.config.num_processes, 2);
   for (const char* part :
        {"Please enter a number from 0 to 2.",
-        "Please enter a whole number of at least 1 and at most 4096, or a "
-        "range (2:4).",
+        "Please enter a whole number from 1 to 4096 or a range such as 2:4.",
         "Please enter yes or no.",
         "Please enter a number of at least 2.",
-        "Please enter 'all', or device indices"}) {
+        "Please enter at most 2, one process per GPU.",
+        "Please enter 'all', or indices"}) {
     EXPECT_THAT(session.shown, HasSubstr(part));
   }
 }
 
+TEST(Questionnaire, ShardsOnGpusToo) {
+  const auto config =
+      answer("2\n1\nno\n\nyes\nyes\n2\nno\n\nno\n0\n", {.num_gpus = 2}).config;
+  EXPECT_TRUE(config.multi_gpu);
+  EXPECT_TRUE(config.use_fsdp);
+  EXPECT_EQ(config.fsdp_auto_wrap_policy, "NO_WRAP");
+}
+
+TEST(Questionnaire, WantsAsManyProcessesOnEachMachine) {
+  const auto session = answer("1\n3\n0\nnode0\n\n\n\n2\n4\n6\n\n\n\n");
+  EXPECT_EQ(session.config.num_processes, 6);
+  EXPECT_THAT(session.shown, HasSubstr("Please enter a number of at least 3."));
+  EXPECT_THAT(
+      session.shown,
+      HasSubstr("Please enter a multiple of 3, the number of machines."));
+}
+
+TEST(Questionnaire, ProposesTheValuesSoFar) {
+  const LaunchConfig present = {
+      .cpu = true,
+      .mixed_precision = "bf16",
+      .num_processes = 4,
+      .num_machines = 2,
+      .machine_rank = 1,
+      .main_process_ip = "node0",
+      .main_process_port = 29777,
+      .log_dir = "logs",
+      .debug = true,
+      .gradient_accumulation_steps = 8,
+      .use_deepspeed = true,
+      .zero_stage = 3,
+      .gradient_clipping = "0.5"};
+  const auto session = answer(
+      std::string(15, '\n'),
+      {.num_gpus = 0, .present = present, .home = "/home/x"});
+  EXPECT_EQ(session.config, present);
+  // One machine needs no address, and one process no sharding.
+  const auto alone =
+      answer("0\n\n", {.num_gpus = 0, .present = present, .home = "/home/x"});
+  EXPECT_EQ(
+      alone.config,
+      (LaunchConfig{
+          .cpu = true,
+          .mixed_precision = "bf16",
+          .num_processes = 1,
+          .log_dir = "logs",
+          .debug = true,
+          .gradient_accumulation_steps = 8}));
+}
+
 TEST(Questionnaire, NeedsAllItsAnswers) {
-  EXPECT_THROW(answer("2\n1\n"), ConfigError);
+  EXPECT_THROW(answer("1\n1\n"), ConfigError);
   EXPECT_THROW(answer(""), ConfigError);
 }
 

@@ -36,7 +36,7 @@ class Questions : public ::testing::Test {
     return terminal_.shows(question) && answer(last_option, keys);
   }
   bool choose_kind(const std::string& keys) {
-    return choose("Which kind of run?", "2) Several GPUs", keys);
+    return choose("How do you train?", "1) Several processes", keys);
   }
   std::string saved(const std::string& field) {
     const auto values = read_config_file(file()).values;
@@ -50,7 +50,6 @@ class Questions : public ::testing::Test {
 
 TEST_F(Questions, EnterTakesTheMarkedOption) {
   ASSERT_TRUE(choose_kind("0\r"));
-  ASSERT_TRUE(answer("CPU only", "yes\r"));
   ASSERT_TRUE(choose("mixed precision", "1) bf16", "\r"));
   EXPECT_EQ(terminal_.wait(), 0) << terminal_.shown();
   EXPECT_TRUE(terminal_.is_restored());
@@ -65,10 +64,10 @@ TEST_F(Questions, EnterTakesTheMarkedOption) {
 TEST_F(Questions, ArrowsMoveAndWrapAround) {
   ASSERT_TRUE(choose_kind(std::string("0") + kDown + kDown + kUp + "\r"));
   ASSERT_TRUE(answer("How many machines", "\r"));
-  ASSERT_TRUE(answer("Check distributed operations", "yes\r"));
+  ASSERT_TRUE(answer("Check collectives", "yes\r"));
   ASSERT_TRUE(answer("with mpirun", "no\r"));
   ASSERT_TRUE(answer("How many processes", "3\r"));
-  ASSERT_TRUE(answer("(FSDP)?", "no\r"));
+  ASSERT_TRUE(answer("with FSDP?", "no\r"));
   ASSERT_TRUE(answer("DeepSpeed", "no\r"));
   // Up from the first option is the last one.
   ASSERT_TRUE(choose("mixed precision", "1) bf16", std::string(kUp) + "\r"));
@@ -79,27 +78,31 @@ TEST_F(Questions, ArrowsMoveAndWrapAround) {
   EXPECT_EQ(saved("mixed_precision"), "bf16");
 }
 
-TEST_F(Questions, SeveralMachinesWithGpus) {
-  ASSERT_TRUE(choose_kind("2\r"));
+TEST_F(Questions, SeveralMachines) {
+  ASSERT_TRUE(choose_kind("1\r"));
   ASSERT_TRUE(answer("How many machines", "3\r"));
-  ASSERT_TRUE(choose("Which of them", "machine 2", "jj\r"));
-  ASSERT_TRUE(answer("Address", "node0\r"));
+  ASSERT_TRUE(choose("Which machine is this", "machine 2", "jj\r"));
+  ASSERT_TRUE(answer("Host name or IP", "node0\r"));
   ASSERT_TRUE(answer("TCP port", "29777\r"));
-  ASSERT_TRUE(answer("Check distributed", "\r"));
+  ASSERT_TRUE(answer("Check collectives", "\r"));
+  ASSERT_TRUE(answer("with mpirun", "\r"));
+  ASSERT_TRUE(answer("How many processes", "2\r"));
+  ASSERT_TRUE(answer("Please enter a number of at least 3.", ""));
+  ASSERT_TRUE(answer("How many processes", "4\r"));
+  ASSERT_TRUE(
+      answer("Please enter a multiple of 3, the number of machines.", ""));
   ASSERT_TRUE(answer("How many processes", "6\r"));
-  ASSERT_TRUE(answer("Which GPUs", "0,1\r"));
-  ASSERT_TRUE(answer("NUMA", "yes\r"));
-  ASSERT_TRUE(choose("mixed precision", "2) bf16", "1\r"));
+  ASSERT_TRUE(answer("with FSDP?", "\r"));
+  ASSERT_TRUE(answer("DeepSpeed", "\r"));
+  ASSERT_TRUE(choose("mixed precision", "1) bf16", "1\r"));
   EXPECT_EQ(terminal_.wait(), 0) << terminal_.shown();
-  EXPECT_EQ(saved("multi_gpu"), "true");
+  EXPECT_EQ(saved("cpu"), "true");
   EXPECT_EQ(saved("num_machines"), "3");
   EXPECT_EQ(saved("machine_rank"), "2");
   EXPECT_EQ(saved("main_process_ip"), "node0");
   EXPECT_EQ(saved("main_process_port"), "29777");
   EXPECT_EQ(saved("num_processes"), "6");
-  EXPECT_EQ(saved("gpu_ids"), "0,1");
-  EXPECT_EQ(saved("enable_cpu_affinity"), "true");
-  EXPECT_EQ(saved("mixed_precision"), "fp16");
+  EXPECT_EQ(saved("mixed_precision"), "bf16");
 }
 
 TEST_F(Questions, MpirunAndAnAnswerThatDoesNotDo) {
@@ -107,13 +110,13 @@ TEST_F(Questions, MpirunAndAnAnswerThatDoesNotDo) {
   ASSERT_TRUE(answer("How many machines", "zero\r"));
   ASSERT_TRUE(answer("Please enter a whole number", ""));
   ASSERT_TRUE(answer("How many machines", "1\r"));
-  ASSERT_TRUE(answer("Check distributed", "perhaps\r"));
+  ASSERT_TRUE(answer("Check collectives", "perhaps\r"));
   ASSERT_TRUE(answer("Please enter yes or no.", ""));
-  ASSERT_TRUE(answer("Check distributed", "no\r"));
+  ASSERT_TRUE(answer("Check collectives", "no\r"));
   ASSERT_TRUE(answer("with mpirun", "yes\r"));
   ASSERT_TRUE(answer("Host file", "\r"));
   ASSERT_TRUE(answer("How many processes", "2\r"));
-  ASSERT_TRUE(answer("(FSDP)?", "\r"));
+  ASSERT_TRUE(answer("with FSDP?", "\r"));
   ASSERT_TRUE(answer("DeepSpeed", "\r"));
   ASSERT_TRUE(choose("mixed precision", "1) bf16", "\r"));
   EXPECT_EQ(terminal_.wait(), 0) << terminal_.shown();
@@ -123,13 +126,10 @@ TEST_F(Questions, MpirunAndAnAnswerThatDoesNotDo) {
 TEST_F(Questions, KeysWithoutAMeaningChangeNothing) {
   ASSERT_TRUE(choose_kind("0x\x1b[C9\x1b"));
   terminal_.type("\r");
-  ASSERT_TRUE(answer("CPU only", "\r"));
-  ASSERT_TRUE(answer("Which GPUs", "\r"));
-  ASSERT_TRUE(answer("NUMA", "\r"));
-  ASSERT_TRUE(choose("mixed precision", "2) bf16", "\r"));
+  ASSERT_TRUE(choose("mixed precision", "1) bf16", "\r"));
   EXPECT_EQ(terminal_.wait(), 0) << terminal_.shown();
-  EXPECT_EQ(saved("cpu"), "false");
-  EXPECT_EQ(saved("gpu_ids"), "all");
+  EXPECT_EQ(saved("cpu"), "true");
+  EXPECT_EQ(saved("num_processes"), "1");
 }
 
 TEST_F(Questions, CtrlCInAMenuWritesNothingAndRestoresTheTerminal) {
@@ -141,7 +141,7 @@ TEST_F(Questions, CtrlCInAMenuWritesNothingAndRestoresTheTerminal) {
 }
 
 TEST_F(Questions, CtrlCInATypedAnswerToo) {
-  ASSERT_TRUE(choose_kind("2\r"));
+  ASSERT_TRUE(choose_kind("1\r"));
   ASSERT_TRUE(answer("How many machines", kCtrlC));
   EXPECT_EQ(terminal_.wait(), 130);
   EXPECT_TRUE(terminal_.is_restored());
