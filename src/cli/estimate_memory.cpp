@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate estimate-memory`: what a model takes, without loading it.
+// `accelerate estimate-memory`: the memory of a model, without loading it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "accelerate/error.h"
+#include "accelerate/process.h"
 #include "base/str.h"
 #include "cli/commands.h"
+#include "cli/help.h"
+#include "config/env_bridge.h"
 #include "sizing/model_sizes.h"
 
 namespace accelerate {
@@ -209,16 +213,70 @@ std::string as_json(
   return out.dump(2) + '\n';
 }
 
-void estimate(const EstimateOptions& options) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(options.path, ignored)) {
-    throw ConfigError(str_cat(
-        "[estimate-memory] there is no file or folder '",
-        options.path,
-        "'; names on the Hub are not looked up: give the folder of the "
-        "downloaded model, or its safetensors file"));
+namespace fs = std::filesystem;
+
+/// The folder of a model "org/name" in the local Hub cache: the snapshot of
+/// its main branch, else any; empty if the model is not there.
+fs::path find_in_hub_cache(const std::string& name, const fs::path& cache) {
+  std::string entry = "models--";
+  for (const char c : name) {
+    entry += c == '/' ? "--" : std::string(1, c);
   }
-  const ModelSizes sizes = measure_model(options.path);
+  const fs::path folder = cache / entry / "snapshots";
+  std::string revision;
+  std::ifstream(cache / entry / "refs" / "main") >> revision;
+  std::error_code ignored;
+  if (!revision.empty() && fs::is_directory(folder / revision, ignored)) {
+    return folder / revision;
+  }
+  const fs::directory_iterator first(folder, ignored);
+  return first == fs::directory_iterator() ? fs::path() : first->path();
+}
+
+/// A path as it is, or a model of the Hub that was downloaded.
+fs::path find_model(const std::string& model) {
+  std::error_code ignored;
+  if (fs::exists(model, ignored)) {
+    return model;
+  }
+  const fs::path cache = hub_cache(system_env);
+  const fs::path found = find_in_hub_cache(model, cache);
+  if (found.empty()) {
+    throw ConfigError(str_cat(
+        "[estimate-memory] '",
+        model,
+        "' is neither a file or folder nor a model in the Hub cache (",
+        cache.string(),
+        "). Download the model first (`hf download ORG/NAME`), or pass the "
+        "folder of its safetensors files"));
+  }
+  return found;
+}
+
+/// Why parameters in shards take more memory than whole ones, if they do.
+std::string explain_sharding(
+    const ModelSizes& sizes,
+    const std::vector<ShardedEstimate>& estimates) {
+  const auto total = [&](std::string_view stage) {
+    return std::find_if(
+               estimates.begin(),
+               estimates.end(),
+               [&](const auto& one) { return one.stage == stage; })
+        ->total_bytes();
+  };
+  if (total("3") <= total("DDP")) {
+    return {};
+  }
+  return str_cat(
+      "Stage 3 needs more memory than DDP because this model is small: "
+      "besides its shard,\neach process holds several whole copies of the "
+      "largest unit (",
+      format_bytes(sizes.largest_unit_bytes),
+      ") while it computes.\n");
+}
+
+void estimate(const EstimateOptions& options) {
+  const ModelSizes sizes = measure_model(find_model(options.path));
   std::vector<MemoryEstimate> estimates;
   for (const auto& dtype : options.dtypes) {
     estimates.push_back(estimate_memory(sizes, dtype));
@@ -226,11 +284,10 @@ void estimate(const EstimateOptions& options) {
   if (!sizes.is_known) {
     std::cerr << "accelerate: "
               << (sizes.model_type.empty()
-                      ? "no config.json with a model_type beside the weights"
-                      : "the model_type '" + sizes.model_type +
-                            "' is not in the table")
-              << "; numbered modules are taken for the layers, and buffers "
-                 "that are not in the files are not counted\n";
+                      ? "found no config.json with a model_type"
+                      : "the model_type '" + sizes.model_type + "' is unknown")
+              << ". Numbered modules count as layers, and buffers that are "
+                 "not saved are not counted\n";
   }
   std::vector<ShardedEstimate> sharding;
   if (options.num_processes > 0) {
@@ -242,7 +299,8 @@ void estimate(const EstimateOptions& options) {
   }
   std::cout << as_table(options.path, estimates);
   if (!sharding.empty()) {
-    std::cout << as_table(options.num_processes, sharding);
+    std::cout << as_table(options.num_processes, sharding)
+              << explain_sharding(sizes, sharding);
   }
 }
 
@@ -250,24 +308,29 @@ void estimate(const EstimateOptions& options) {
 
 void add_estimate_memory_command(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand(
-      "estimate-memory", "Says how much memory a model takes");
+      "estimate-memory", "Show how much memory a model needs");
+  command->group(kModelCommands);
   auto options = std::make_shared<EstimateOptions>();
   command
       ->add_option(
           "path",
           options->path,
-          "Folder with safetensors files and config.json, or one such file")
+          "Folder with safetensors files and config.json, one such file, or "
+          "the Hub name of a downloaded model (org/name)")
       ->required();
-  command->add_option("--dtypes", options->dtypes, "The dtypes to show")
-      ->check(CLI::IsMember({"float32", "float16", "int8", "int4"}))
+  command->add_option("--dtypes", options->dtypes, "Data types to show")
+      ->type_name("NAME")
+      ->check(one_of({"float32", "float16", "int8", "int4"}))
       ->capture_default_str();
   command
       ->add_option(
           "--num_processes,--num-processes",
           options->num_processes,
-          "Also what each stage of sharding takes on each of so many")
-      ->check(CLI::Range(2, 1'000'000));
-  command->add_flag("--json", options->as_json, "Print JSON, in bytes");
+          "Also show per-process memory for each ZeRO stage with N processes")
+      ->type_name("N")
+      ->check(whole_number_from(2, 1'000'000));
+  command->add_flag(
+      "--json", options->as_json, "Print JSON, with sizes in bytes");
   command->callback([options] { estimate(*options); });
 }
 

@@ -119,6 +119,15 @@ std::map<std::string, std::string> worker_variables(
   return result;
 }
 
+std::filesystem::path hub_cache(const EnvLookup& env) {
+  for (const char* name : {variables::kHubCache, variables::kOldHubCache}) {
+    if (const auto folder = non_empty(env, name)) {
+      return expand_home(*folder, env);
+    }
+  }
+  return hugging_face_home(env) / "hub";
+}
+
 std::filesystem::path default_config_path(const EnvLookup& env) {
   const auto folder = hugging_face_home(env) / "accelerate";
   const auto yaml = folder / "default_config.yaml";

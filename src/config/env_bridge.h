@@ -26,4 +26,8 @@ ACCELERATE_API std::filesystem::path home_folder(const EnvLookup& env);
 /// `default_config.json` beside it where only that exists.
 ACCELERATE_API std::filesystem::path default_config_path(const EnvLookup& env);
 
+/// Where Hugging Face's libraries keep downloaded models: `$HF_HUB_CACHE`, else
+/// `$HUGGINGFACE_HUB_CACHE`, else `hub` beside `accelerate` above.
+ACCELERATE_API std::filesystem::path hub_cache(const EnvLookup& env);
+
 } // namespace accelerate

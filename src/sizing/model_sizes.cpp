@@ -33,7 +33,8 @@ nlohmann::json read_config(const fs::path& path) {
     throw ConfigError(str_cat(
         "[estimate-memory] '",
         file.string(),
-        "' is not a JSON object; mend it, or remove it to go on without"));
+        "' is not a JSON object; correct it, or remove it to estimate without "
+        "it"));
   }
   return config;
 }
@@ -254,9 +255,9 @@ MemoryEstimate estimate_memory(
     shrink = 8;
   } else {
     throw UsageError(str_cat(
-        "[estimate-memory] dtype '",
+        "[estimate-memory] unknown dtype '",
         dtype,
-        "', expected float32, float16, int8 or int4"));
+        "'; use float32, float16, int8 or int4"));
   }
   estimate.largest_layer_bytes = sizes.largest_layer_bytes / shrink;
   estimate.total_bytes = sizes.total_bytes / shrink;

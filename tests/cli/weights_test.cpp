@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 namespace fs = std::filesystem;
 using safetensors::Dtype;
 
@@ -89,7 +90,72 @@ TEST(EstimateMemory, SaysWhatEachStageTakes) {
   const auto table = estimate({folder.path(), "--num_processes", "2"}).out;
   EXPECT_THAT(table, HasSubstr("each of 2 processes"));
   EXPECT_THAT(table, HasSubstr("│ 3, master_weights │"));
+  EXPECT_THAT(
+      table,
+      HasSubstr("\nStage 3 needs more memory than DDP because this model is "
+                "small: besides its shard,\neach process holds several whole "
+                "copies of the largest unit (312.0 bytes) while it "
+                "computes.\n"));
   EXPECT_EQ(estimate({folder.path(), "--num_processes", "1"}).exit_code, 2);
+}
+
+// 16 blocks of a MiB: shards of 8 processes are smaller than the whole.
+TEST(EstimateMemory, ExplainsNothingWhereShardingSaves) {
+  TempDir folder;
+  std::string header = "{";
+  constexpr int kBlockBytes = 1 << 20;
+  for (int i = 0; i < 16; ++i) {
+    header += (i == 0 ? "" : ",") + ("\"h." + std::to_string(i)) +
+              R"(.w":{"dtype":"F32","shape":[262144],"data_offsets":[)" +
+              std::to_string(i * kBlockBytes) + "," +
+              std::to_string((i + 1) * kBlockBytes) + "]}";
+  }
+  header += "}";
+  const auto length = static_cast<uint64_t>(header.size());
+  std::string file(reinterpret_cast<const char*>(&length), sizeof(length));
+  file += header;
+  folder.write("model.safetensors", file + std::string(16 * kBlockBytes, '\0'));
+  const auto result = estimate({folder.path(), "--num_processes", "8"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, Not(HasSubstr("needs more memory")));
+}
+
+// The layout of huggingface_hub: refs/main names a snapshot.
+TEST(EstimateMemory, FindsModelsInTheCacheOfTheHub) {
+  TempDir home;
+  const auto entry = home.path() / "hub/models--meta--llama";
+  for (const char* revision : {"a1", "b2"}) {
+    const TempDir model;
+    write_llama(model, Dtype::kF32, 4);
+    std::filesystem::create_directories(entry / "snapshots");
+    std::filesystem::copy(model.path(), entry / "snapshots" / revision);
+  }
+  std::filesystem::remove(entry / "snapshots/a1/model.safetensors");
+  std::filesystem::create_directory(entry / "refs");
+  home.write("hub/models--meta--llama/refs/main", "b2");
+  const auto run = [&](const char* variable, const std::string& folder) {
+    return run_process(
+        {kProgram, "estimate-memory", "meta/llama"}, {{variable, folder}});
+  };
+  const std::string cache = home.path() / "hub";
+  for (const auto& result :
+       {run("HF_HOME", home.path().string()),
+        run("HF_HUB_CACHE", cache),
+        run("HUGGINGFACE_HUB_CACHE", cache)}) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("`meta/llama`"));
+    EXPECT_THAT(result.out, HasSubstr("1.22 KB"));
+  }
+  EXPECT_EQ(
+      run_process(
+          {kProgram, "estimate-memory", "meta/other"},
+          {{"HF_HOME", home.path().string()}})
+          .err,
+      "accelerate: [estimate-memory] 'meta/other' is neither a file or folder "
+      "nor a model in the Hub cache (" +
+          cache +
+          "). Download the model first (`hf download ORG/NAME`), or pass the "
+          "folder of its safetensors files\n");
 }
 
 TEST(EstimateMemory, SaysWhenItGuesses) {
@@ -98,7 +164,9 @@ TEST(EstimateMemory, SaysWhenItGuesses) {
   folder.write("config.json", R"({"model_type":"novel"})");
   auto result = estimate({folder.path(), "--json"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("model_type 'novel' is not in the table"));
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("the model_type 'novel' is unknown. Numbered modules"));
   auto json = nlohmann::json::parse(result.out);
   EXPECT_EQ(json.at("estimates")[0].at("total_bytes"), 280);
   EXPECT_EQ(json.at("estimates")[0].at("largest_layer_bytes"), 96);
@@ -121,9 +189,9 @@ TEST(EstimateMemory, RefusesWhatItCannotRead) {
   TempDir folder;
   folder.write("model.safetensors", "no such format");
   const std::pair<std::vector<std::string>, const char*> cases[] = {
-      {{}, "path"},
+      {{}, "needs PATH"},
       {{"/no/such/folder"}, "'/no/such/folder'"},
-      {{"bert-base-cased"}, "names on the Hub are not looked up"},
+      {{"google/bert-base-cased"}, "nor a model in the Hub cache ("},
       {{folder.path()}, "claims"},
       {{reference_file("sharded"), "--dtypes", "float8"}, "float8"},
   };
