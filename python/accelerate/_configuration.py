@@ -52,7 +52,7 @@ _FP8_HANDLERS = {
 
 
 def checked_precision(mixed_precision: PrecisionType | str | None) -> str | None:
-    """Its name; raises where there is none of it."""
+    """Its name. Raises for a name that no release of the original has."""
     if mixed_precision is None:
         return None
     name = str(mixed_precision)

@@ -805,10 +805,10 @@ def filter_trackers(
                 logger.debug(f"[filter_trackers] The package of {tracker} is not installed")
                 continue
         elif str(tracker) not in LOGGER_TYPE_TO_CLASS:
-            known = list(dict.fromkeys([*LoggerType.list(), *LOGGER_TYPE_TO_CLASS]))
             raise ValueError(
                 f"[filter_trackers] Unsupported logging capability: {tracker}. Choose between "
-                f"{known}, or register your class"
+                f"{[LoggerType.ALL.value, *LOGGER_TYPE_TO_CLASS]}, or register your own with "
+                "register_tracker_class"
             )
         if tracker in found:
             continue
