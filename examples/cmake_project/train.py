@@ -1,20 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-# Fits a line: the loop in 20 lines.
+"""Trains a small classifier. Run it again to resume from the last checkpoint."""
+
+import argparse
+import os
+
 import torch
 from accelerate import Accelerator
+from accelerate.utils import ProjectConfiguration, set_seed, tqdm
 from torch.utils.data import DataLoader, TensorDataset
 
-x = torch.linspace(-1, 1, 256).unsqueeze(1)
-dataloader = DataLoader(TensorDataset(x, 3 * x + 1), batch_size=8, shuffle=True)
-model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--folder", default="runs", help="for metrics and checkpoints")
+args = parser.parse_args()
 
-accelerator = Accelerator()
-dataloader, model, optimizer = accelerator.prepare(dataloader, model, optimizer)
-for epoch in range(8):
-    for inputs, targets in dataloader:
-        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+
+def make_data(num_points):
+    """Points of a square. The label says whether a point is inside a circle."""
+    points = torch.rand(num_points, 2) * 2 - 1
+    return TensorDataset(points, (points.norm(dim=1) < 0.8).long())
+
+
+# Metrics go to runs/circle, checkpoints to runs/checkpoints (the last two are kept).
+project = ProjectConfiguration(args.folder, automatic_checkpoint_naming=True, total_limit=2)
+accelerator = Accelerator(log_with="jsonl", project_config=project)
+accelerator.init_trackers("circle", config=vars(args))
+
+set_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+train_loader = DataLoader(make_data(2048), batch_size=32, shuffle=True)
+test_loader = DataLoader(make_data(512), batch_size=256)
+model, optimizer, train_loader, test_loader = accelerator.prepare(
+    model, optimizer, train_loader, test_loader
+)
+
+
+@torch.no_grad()
+def accuracy():
+    """The share of right answers on the test data, over all processes."""
+    right = []
+    for points, labels in test_loader:
+        right.append(accelerator.gather_for_metrics(model(points).argmax(dim=1) == labels))
+    return torch.cat(right).float().mean().item()
+
+
+if os.path.isdir(os.path.join(args.folder, "checkpoints")):
+    accelerator.load_state("latest", restore_loaders=True)
+for epoch in range(train_loader.iteration, args.epochs):
+    for points, labels in tqdm(train_loader, desc=f"epoch {epoch}"):
+        loss = torch.nn.functional.cross_entropy(model(points), labels)
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-accelerator.print(f"y = {model.weight.item():.2f} x + {model.bias.item():.2f}")
+    metrics = {"loss": loss.item(), "accuracy": accuracy()}
+    accelerator.log(metrics, step=epoch)
+    accelerator.print(f"epoch {epoch}: {metrics}")
+    accelerator.save_state()
+accelerator.end_training()

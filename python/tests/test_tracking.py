@@ -159,3 +159,10 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
         accelerator.log({"loss": 0.0})
         accelerator.save_state(tmp_path / "late")
     assert len(path.read_text().splitlines()) == len(lines)
+
+
+def test_a_mistyped_tracker_is_told_all_names():
+    with pytest.raises(ValueError, match=r"logging capability: jsnl\. Choose between") as told:
+        Accelerator(cpu=True, log_with="jsnl", project_dir="runs")
+    for name in ("'all'", "'tensorboard'", "'jsonl'"):
+        assert name in str(told.value)

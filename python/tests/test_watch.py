@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -84,3 +86,41 @@ def test_the_page_gets_what_the_ranks_did(tmp_path: Path) -> None:
         assert out == "done with 10 steps\n"
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(f"{address.split('?')[0]}run?run=0")
+
+
+def checkpoints(folder: Path) -> list[str]:
+    """Those that are complete, oldest first."""
+    found = folder.glob("runs/checkpoints/checkpoint_*/checkpoint.json")
+    return sorted((path.parent.name for path in found), key=lambda name: int(name.split("_")[1]))
+
+
+def test_a_new_project_trains_is_killed_resumes_and_is_shown(tmp_path: Path) -> None:
+    project = tmp_path / "demo"
+    subprocess.run(
+        ["accelerate", "new", "--language", "python", str(project)], check=True, timeout=60
+    )
+    command = [*LAUNCH, sys.executable, "train.py", "--epochs"]
+    with subprocess.Popen([*command, "1000"], cwd=project, stdout=subprocess.DEVNULL) as first:
+        try:
+            deadline = time.monotonic() + 300
+            while not checkpoints(project):
+                assert first.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            first.kill()
+    # Ranks that still die may save once more; five epochs are ahead of them.
+    num_saved = int(checkpoints(project)[-1].split("_")[1]) + 1
+    # On one process, which takes over the state of two.
+    alone = [word if word != "2" else "1" for word in command]
+    second = subprocess.run(
+        [*alone, str(num_saved + 5)], cwd=project, capture_output=True, text=True, timeout=300
+    )
+    assert second.returncode == 0, second.stderr
+    epochs = [int(epoch) for epoch in re.findall(r"^epoch (\d+): {", second.stdout, re.M)]
+    assert epochs == list(range(epochs[0], num_saved + 5)) and epochs[0] >= num_saved
+    with watched(project / "runs") as address:
+        assert json.loads(get(address, "runs"))["runs"][0]["name"] == "circle"
+        shown: dict[str, Any] = json.loads(get(address, "run", run=0))
+        accuracy = {metric["name"]: metric for metric in shown["metrics"]}["accuracy"]
+        assert accuracy["step"][0] == 0 and accuracy["step"][-1] == num_saved + 4
+        assert shown["state"] == "finished"

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate new`: a project that trains, to begin with.
+// `accelerate new`: creates a small project that trains.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 
 #include "accelerate/error.h"
+#include "accelerate/process.h"
 #include "base/atomic_file.h"
 #include "base/str.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "cli/new_project.h"
+#include "cli/python_packages.h"
+#include "launch/plan/plan.h"
 #include "launch/plan/shell_quote.h"
 
 namespace accelerate {
@@ -18,14 +22,34 @@ namespace fs = std::filesystem;
 
 struct NewProject {
   std::string folder = {};
-  std::string language = "cpp";
+  /// Empty: what this installation is for.
+  std::string language = {};
 };
 
-/// Where this program was installed, as CMake is to be told.
+/// Where this program was installed: the prefix for CMake.
 fs::path installed_prefix() {
   std::error_code error;
   const auto program = fs::read_symlink("/proc/self/exe", error);
   return error ? fs::path("/usr/local") : program.parent_path().parent_path();
+}
+
+/// Whether CMake finds the training library where this program was installed.
+bool has_cmake_package() {
+  for (const char* folder : {"lib", "lib64"}) {
+    std::error_code ignored;
+    if (fs::exists(
+            installed_prefix() / folder /
+                "cmake/accelerate/accelerateConfig.cmake",
+            ignored)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// One line per step: the command, and what it is for.
+void print_step(const std::string& command, const char* purpose) {
+  std::cout << "  " << command << "\n      " << purpose << '\n';
 }
 
 void write_new_file(const fs::path& path, std::string_view text) {
@@ -41,46 +65,72 @@ void make_project(const NewProject& project) {
     throw UsageError(str_cat(
         "[new] '",
         folder.string(),
-        "' is there already, expected a new folder or an empty one; give "
-        "another name"));
+        "' already exists and is not empty; choose another name"));
   }
   fs::create_directories(folder, error);
   if (error) {
     throw SystemError(str_cat(
-        "[new] the folder '",
+        "[new] cannot create the folder '",
         folder.string(),
-        "' cannot be made: ",
+        "': ",
         error.message()));
   }
-  if (project.language == "python") {
+  const bool is_python = project.language.empty()
+                             ? !has_cmake_package()
+                             : project.language == "python";
+  const std::string place = shell_quoted(folder.string());
+  if (is_python) {
     write_new_file(folder / "train.py", kNewTrainPy);
-    const auto script = shell_quoted((folder / "train.py").string());
-    std::cout << "python " << script << '\n'
-              << "accelerate launch --num_processes 2 " << script << '\n';
-    return;
+  } else {
+    write_new_file(folder / "CMakeLists.txt", kNewCMakeLists);
+    write_new_file(folder / "train.cpp", kNewTrainCpp);
   }
-  write_new_file(folder / "CMakeLists.txt", kNewCMakeLists);
-  write_new_file(folder / "train.cpp", kNewTrainCpp);
-  const auto build = folder / "build";
-  std::cout << "cmake -S " << shell_quoted(folder.string()) << " -B "
-            << shell_quoted(build.string()) << ' '
-            << shell_quoted(
-                   "-DCMAKE_PREFIX_PATH=" + installed_prefix().string())
-            << " && cmake --build " << shell_quoted(build.string()) << '\n'
-            << "accelerate launch --num_processes 2 "
-            << shell_quoted((build / "train").string()) << '\n';
+  std::cout << "Created " << place << ". Next:\n";
+  print_step("cd " + place, "go to the project");
+  if (is_python) {
+    const auto versions = package_versions(
+        read_machine_facts(LaunchConfig{.cpu = true}, system_env).python,
+        {"torch", "tqdm"});
+    if (versions[1].empty()) {
+      print_step("pip install tqdm", "the progress bar needs it");
+    }
+  } else {
+    print_step(
+        "cmake -B build " +
+            shell_quoted("-DCMAKE_PREFIX_PATH=" + installed_prefix().string()) +
+            " && cmake --build build",
+        "build it");
+  }
+  const std::string program = is_python ? "train.py" : "build/train";
+  print_step(
+      "accelerate launch --num_processes 2 " + program,
+      "train on 2 processes; metrics and checkpoints go to runs");
+  print_step("accelerate watch runs", "see the run in the browser");
+  print_step(
+      "accelerate launch --num_processes 2 " + program +
+          (is_python ? " --epochs 20" : " 20"),
+      "resume from the last checkpoint and train up to epoch 20");
 }
 
 } // namespace
 
 void add_new_command(CLI::App& app, int& /*exit_code*/) {
-  CLI::App* command = app.add_subcommand(
-      "new", "Writes a project that trains, and says how to run it");
+  CLI::App* command =
+      app.add_subcommand("new", "Create a small project that trains");
+  command->group(kTrainCommands);
   auto project = std::make_shared<NewProject>();
-  command->add_option("folder", project->folder, "Where; must not exist yet")
+  command
+      ->add_option(
+          "folder", project->folder, "Folder to create (or an empty one)")
       ->required();
-  command->add_option("--language", project->language, "cpp or python")
-      ->check(CLI::IsMember({"cpp", "python"}));
+  command
+      ->add_option(
+          "--language",
+          project->language,
+          "cpp or python (default: cpp if the C++ library is installed beside "
+          "this program, else python)")
+      ->type_name("NAME")
+      ->check(one_of({"cpp", "python"}));
   command->callback([project] { make_project(*project); });
 }
 

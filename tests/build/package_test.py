@@ -42,11 +42,18 @@ with tempfile.TemporaryDirectory() as folder:
         f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror",
         "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON")
     run(cmake, "--build", project)
-    out = run(prefix / "bin/accelerate", "launch", "--num_processes", 2, project / "train")
-    match = re.fullmatch(r"y = ([\d.]+) x \+ ([\d.]+)\n", out)
-    assert match, out
-    slope, offset = map(float, match.groups())
-    assert abs(slope - 3) < 0.01 and abs(offset - 1) < 0.01, out
+    # One process, then two that resume after it.
+    runs = pathlib.Path(folder, "runs")
+    accuracies = []
+    for processes, first, epochs in ((1, 0, 2), (2, 2, 5)):
+        out = run(prefix / "bin/accelerate", "launch", "--cpu", "--num_processes", processes,
+                  project / "train", epochs, runs)
+        found = re.findall(r"^epoch (\d+): accuracy ([\d.]+)$", out, re.M)
+        assert [int(epoch) for epoch, _ in found] == list(range(first, epochs)), out
+        accuracies += [float(accuracy) for _, accuracy in found]
+    assert accuracies[-1] > 0.9, accuracies
+    lines = (runs / "circle/metrics.jsonl").read_text()
+    assert '"accuracy"' in lines, lines
 
     # The programs find torch wherever the build found it.
     accelerate = prefix / "bin/accelerate"

@@ -15,10 +15,17 @@ constexpr const char* kNewProgram = TEST_BIN_DIR "/accelerate";
 TEST(New, WritesAProjectAndSaysHowToRunIt) {
   const TempDir parent;
   const auto folder = parent.path() / "mine";
-  auto result = run_process({kNewProgram, "new", folder.string()});
+  auto result =
+      run_process({kNewProgram, "new", folder.string(), "--language", "cpp"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("cmake --build " + folder.string()));
-  EXPECT_THAT(result.out, HasSubstr("accelerate launch --num_processes 2 "));
+  for (const std::string& step :
+       {"\n  cd " + folder.string() + "\n",
+        std::string(" && cmake --build build\n"),
+        std::string("\n  accelerate launch --num_processes 2 build/train\n"),
+        std::string("\n  accelerate watch runs\n"),
+        std::string("\n      resume from the last checkpoint ")}) {
+    EXPECT_THAT(result.out, HasSubstr(step));
+  }
   EXPECT_THAT(
       read_file(folder / "CMakeLists.txt"),
       HasSubstr("target_precompile_headers"));
@@ -27,23 +34,25 @@ TEST(New, WritesAProjectAndSaysHowToRunIt) {
   result = run_process(
       {kNewProgram, "new", folder.string(), "--language", "python"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("is there already"));
+  EXPECT_THAT(result.err, HasSubstr("already exists"));
   EXPECT_FALSE(std::filesystem::exists(folder / "train.py"));
 }
 
-TEST(New, KnowsPython) {
+// The program of a build has no CMake package beside it.
+TEST(New, WritesPythonByDefaultWithoutACMakePackage) {
   const TempDir parent;
   const auto folder = parent.path() / "mine";
-  const auto result = run_process(
-      {kNewProgram, "new", folder.string(), "--language", "python"});
+  const auto result = run_process({kNewProgram, "new", folder.string()});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("python " + folder.string()));
+  EXPECT_THAT(
+      result.out,
+      HasSubstr("\n  accelerate launch --num_processes 2 train.py\n"));
   // What it says can be copied into a shell.
   const auto odd = parent.path() / "it's new";
   EXPECT_THAT(
       run_process({kNewProgram, "new", odd.string()}).out,
-      HasSubstr("cmake -S '" + parent.path().string() + "/it'\\''s new' -B "));
-  EXPECT_THAT(read_file(folder / "train.py"), HasSubstr("Accelerator()"));
+      HasSubstr("\n  cd '" + parent.path().string() + "/it'\\''s new'\n"));
+  EXPECT_THAT(read_file(folder / "train.py"), HasSubstr("Accelerator("));
 }
 
 } // namespace
