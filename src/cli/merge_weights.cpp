@@ -35,11 +35,11 @@ fs::path prepared_target(const MergeOptions& options) {
     fs::create_directories(target, error);
     if (error) {
       throw SystemError(str_cat(
-          "[merge-weights] the folder '",
+          "[merge-weights] cannot create the folder '",
           target.string(),
-          "' cannot be made: ",
+          "': ",
           error.message(),
-          "; give another one"));
+          "; choose another one"));
     }
     target /= safetensors::kWeightsName;
   }
@@ -59,7 +59,7 @@ void merge_distributed(const MergeOptions& options) {
       target, checkpoint.tensors(), {.metadata = {{"format", "pt"}}});
   for (const std::string& name : checkpoint.left_out()) {
     std::cerr << "accelerate: '" << printable(name)
-              << "' is no tensor and was left out\n";
+              << "' is not a tensor and was left out\n";
   }
   say(checkpoint.num_files(), checkpoint.tensors().size(), target);
 }
@@ -71,7 +71,8 @@ void merge_saved_state(const MergeOptions& options) {
       throw DataError(str_cat(
           "[merge-weights] the checkpoint '",
           options.source,
-          "' has no model; give one that save_state has written of a model"));
+          "' contains no model; pass one that save_state wrote for a prepared "
+          "model"));
     }
     const bool is_file = fs::path(options.target).extension() == kFileEnd;
     if (is_file && names.size() > 1) {
@@ -80,9 +81,9 @@ void merge_saved_state(const MergeOptions& options) {
           options.source,
           "' has ",
           names.size(),
-          " models, expected one for the file '",
+          " models, which do not fit into the one file '",
           options.target,
-          "'; give a folder"));
+          "'; pass a folder"));
     }
     std::vector<SavedModel> models; // All are read before a file is begun.
     for (const auto& name : names) {
@@ -94,7 +95,7 @@ void merge_saved_state(const MergeOptions& options) {
       throw UsageError(str_cat(
           "[merge-weights] '",
           target.string(),
-          "' would lie in the checkpoint itself, expected another folder"));
+          "' would be inside the checkpoint itself; choose another folder"));
     }
     for (const auto& model : models) {
       const auto file =

@@ -175,7 +175,7 @@ GpuInventory ask_nvml() {
     }
   }
   if (found.gpus.empty()) {
-    found.problem = "the NVIDIA driver is there but shows no GPU";
+    found.problem = "the NVIDIA driver reports no GPU";
   }
   return found;
 }
@@ -242,7 +242,7 @@ GpuInventory list() {
   // take signals away from a launcher.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    return {.problem = "no pipe to ask the NVIDIA driver through"};
+    return {.problem = "no pipe to the process that asks the NVIDIA driver"};
   }
   const pid_t child = fork();
   if (child == 0) {
@@ -258,7 +258,7 @@ GpuInventory list() {
     waitpid(child, nullptr, 0);
   }
   if (text.empty()) {
-    return {.problem = "the NVIDIA driver crashed when it was asked"};
+    return {.problem = "the NVIDIA driver crashed"};
   }
   return from_text(text);
 }

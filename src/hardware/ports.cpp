@@ -146,7 +146,7 @@ int find_free_port(const std::string& address) {
         "); ",
         cause == EMFILE || cause == ENFILE
             ? "raise the limit on open files (ulimit -n)"
-            : "is the network interface up?"));
+            : "check that the network interface is up"));
   }
   return port;
 }
@@ -160,8 +160,8 @@ std::string port_problem(int port, int cause) {
     return "is taken by " + port_owner(port);
   }
   if (cause == EACCES) {
-    return "needs rights that this user does not have (Permission denied)";
+    return "is not allowed for this user (Permission denied)";
   }
-  return str_cat("cannot be listened on (", std::strerror(cause), ")");
+  return str_cat("cannot be opened (", std::strerror(cause), ")");
 }
 } // namespace accelerate

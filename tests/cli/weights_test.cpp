@@ -279,7 +279,7 @@ TEST(WeightsOracle, MergesWhatTorchDistributedWrites) {
   auto result = run_process({kProgram, "merge-weights", source, target});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("2 files with 7 tensors merged into"));
-  EXPECT_THAT(result.err, HasSubstr("'model.note' is no tensor"));
+  EXPECT_THAT(result.err, HasSubstr("'model.note' is not a tensor"));
   EXPECT_EQ(
       read_file(target), read_file(folder.path() / "expected.safetensors"));
   // A part that is cut off, and one that is gone.

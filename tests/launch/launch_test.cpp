@@ -313,8 +313,7 @@ TEST(Launch, SaysThatAPortNeedsRights) {
       replaced.err,
       HasSubstr(
           "[launch] port " + port +
-          " needs rights that this user does not "
-          "have (Permission denied); using "));
+          " is not allowed for this user (Permission denied); using "));
   command.insert(
       command.end(),
       {"--num_machines=2", "--main_process_ip=127.0.0.1", "true"});
@@ -322,8 +321,8 @@ TEST(Launch, SaysThatAPortNeedsRights) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(
       refused.err,
-      HasSubstr("needs rights that this user does not have (Permission "
-                "denied); give every machine another --main_process_port\n"));
+      HasSubstr("is not allowed for this user (Permission denied); give every "
+                "machine another --main_process_port\n"));
 }
 
 TEST(Launch, ChecksThatTheWorkersCanBeStarted) {
@@ -405,7 +404,7 @@ TEST(LaunchErrors, GetOneLineAndExitCode2) {
         "--num_machines=2",
         "--main_process_ip=a\nb\x1b[31m",
         "true"},
-       "main_process_ip is 'a\\x0ab\\x1b[31m'"},
+       "IP address, not 'a\\x0ab\\x1b[31m'"},
   };
   for (const auto& [command, part] : cases) {
     const auto result = run_process(command);

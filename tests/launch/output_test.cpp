@@ -157,7 +157,7 @@ TEST(Output, IsChosenByLocalRank) {
   EXPECT_THAT(filtered.out, Not(HasSubstr("0")));
   const auto wrong = run_process(launch_printing({"--tee", "0:3,x"}, "true"));
   EXPECT_EQ(wrong.exit_code, 2);
-  EXPECT_THAT(wrong.err, HasSubstr("as 0:3,1:2"));
+  EXPECT_THAT(wrong.err, HasSubstr("e.g. 0:3,1:2"));
 }
 
 TEST(Output, CarriesTheTimeWhenAskedTo) {

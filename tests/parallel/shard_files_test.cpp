@@ -332,7 +332,8 @@ TEST(MergeWeights, RefusesStatesThatAreDamagedInOneLine) {
   // The checkpoint's own model.safetensors has what all ranks share.
   const auto own = read_file(state / "model.safetensors");
   EXPECT_THAT(
-      merge(state, state).err, HasSubstr("would lie in the checkpoint itself"));
+      merge(state, state).err,
+      HasSubstr("would be inside the checkpoint itself"));
   EXPECT_EQ(read_file(state / "model.safetensors"), own);
   EXPECT_EQ(merge(state, target).exit_code, 0);
 }
