@@ -32,7 +32,8 @@ from ._by_value import pickle_call
 PATIENCE_SECONDS = 10.0
 # They would turn this run into one on other machines.
 FOREIGN_VARIABLES = ("ACCELERATE_HOSTS", "ACCELERATE_HOSTFILE", "ACCELERATE_MPIRUN_HOSTFILE")
-FIRST_FAILURE = re.compile(r"first failure: rank (\d+) on \S+ (was ended by|ended with) ([^;\n]*)")
+FAILED_RANK = re.compile(r"Rank (\d+) ")
+LOST_RESULT = re.compile(r" failed with .*\nTraceback.*\nResultError:")
 
 
 class LaunchError(RuntimeError):
@@ -165,32 +166,7 @@ def _failure(where: str, folder: Path, exit_code: int, last_words: str) -> Launc
     if not ending_file.exists():
         said = last_words.strip().rpartition("\n")[2]
         return LaunchError(f"[{where}] `accelerate launch` ended with code {exit_code}: {said}")
-    ending = ending_file.read_text(errors="replace").strip()
-    first = FIRST_FAILURE.search(ending)
-    ending = ending.removeprefix("[launch] ").removeprefix("first failure: ")
-    if first is None:
-        return LaunchError(f"[{where}] {ending}")
-    rank = int(first[1])
-    if first[2] == "was ended by":
-        return LaunchError(f"[{where}] rank {rank} was ended by {first[3]}", rank)
-    reports = _reports(folder)
-    if all(report["rank"] != rank for report in reports):
-        return LaunchError(f"[{where}] {ending}", rank)
-    # Those that lost a rank may end before it does.
-    culprit = min(reports, key=lambda report: report["time"])
-    return LaunchError(f"[{where}] {_describe(culprit)}", culprit["rank"])
-
-
-def _reports(folder: Path) -> list[dict[str, Any]]:
-    """What workers of the last attempt left about their exceptions."""
-    by_attempt: dict[int, list[dict[str, Any]]] = {}
-    for path in folder.glob("error_*.json"):
-        attempt = int(path.stem.split("_")[1])
-        by_attempt.setdefault(attempt, []).append(json.loads(path.read_text()))
-    return by_attempt[max(by_attempt)] if by_attempt else []
-
-
-def _describe(report: dict[str, Any]) -> str:
-    if report["is_result"]:
-        return f"rank {report['rank']} {report['message']}"
-    return f"rank {report['rank']} raised {report['summary']}\n\n{report['traceback'].strip()}"
+    ending = ending_file.read_text(errors="replace").strip().removeprefix("[launch] ")
+    rank = FAILED_RANK.match(ending)
+    ending = LOST_RESULT.sub("", ending)
+    return LaunchError(f"[{where}] {ending}", int(rank[1]) if rank else None)

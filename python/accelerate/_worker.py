@@ -3,7 +3,8 @@
 
 A script that `accelerate launch` runs once per rank. In the folder that the
 environment names it finds `task.json` (what of the parent's interpreter it needs) and
-`function.pkl`; it leaves `result.pkl` (rank 0) or `error_<attempt>_<rank>.json`.
+`function.pkl`; it leaves `result.pkl` (rank 0). A traceback on stderr reaches the parent
+through the launcher.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.a
 import json  # noqa: E402
 import linecache  # noqa: E402
 import pickle  # noqa: E402
-import time  # noqa: E402
 import traceback  # noqa: E402
 import types  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -107,29 +107,15 @@ def run_function(folder: Path) -> None:
         write_whole(folder / "result.pkl", pickle_result(value))
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """What the parent has to know, without the frames of this file."""
+def print_traceback(error: BaseException) -> None:
+    """As Python prints it, without the frames of this file."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
-    return {
-        "rank": int(os.environ["RANK"]),
-        "time": time.time(),
-        "is_result": isinstance(error, ResultError),
-        "summary": "".join(traceback.format_exception_only(error)).strip(),
-        "message": str(error) if isinstance(error, ResultError) else "",
-        "traceback": "".join(traceback.format_exception(type(error), error, frames)),
-    }
-
-
-def fail(folder: Path, error: BaseException) -> None:
-    report = describe(error)
-    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    content = json.dumps(report).encode()
-    write_whole(folder / f"error_{attempt}_{report['rank']}.json", content)
-    if os.environ["GROUP_WORLD_SIZE"] != "1":
-        # The file stays on this machine; the launcher carries stderr to the others.
-        sys.stderr.write(report["traceback"])
+    if frames is None:
+        # The launcher knows errors by this line.
+        sys.stderr.write("Traceback (most recent call last):\n")
+    traceback.print_exception(type(error), error, frames)
 
 
 def main() -> None:
@@ -143,10 +129,7 @@ def main() -> None:
         code = INTERRUPTED
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent raises it
         code = 1
-        try:
-            fail(folder, error)
-        except BaseException:  # noqa: BLE001 - a full disk, say: the launcher shows stderr
-            traceback.print_exc()
+        print_traceback(error)
     sys.stdout.flush()
     sys.stderr.flush()
     # A thread or an exit hook that waits for the other ranks would keep the failure from them.

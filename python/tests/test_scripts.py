@@ -129,7 +129,7 @@ def test_an_exception_in_one_process_ends_the_run_and_is_named(tmp_path):
     result = ranks.run(ranks.LAUNCH, tmp_path, script)
     assert result.returncode == 1
     assert "ValueError: the third batch is bad" in result.stderr
-    assert "first failure: rank 1" in result.stderr
+    assert "[launch] Rank 1 " in result.stderr
 
 
 def test_a_killed_process_ends_the_run_and_is_named(tmp_path):
@@ -145,7 +145,7 @@ def test_a_killed_process_ends_the_run_and_is_named(tmp_path):
     """
     result = ranks.run(ranks.LAUNCH, tmp_path, script)
     assert result.returncode == 128 + signal.SIGKILL
-    assert "first failure: rank 1 on" in result.stderr and "signal 9 (Killed)" in result.stderr
+    assert "[launch] Rank 1 was killed (SIGKILL)" in result.stderr
 
 
 def test_ctrl_c_ends_all_processes_of_a_script(tmp_path):

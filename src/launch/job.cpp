@@ -9,6 +9,7 @@
 
 #include "base/exit_codes.h"
 #include "base/str.h"
+#include "launch/supervise/last_words.h"
 
 namespace accelerate {
 
@@ -89,7 +90,7 @@ void Job::machine_failed(size_t, const FailureReport& report) {
     stop_all(SIGUSR1, State::kRestarting);
     return;
   }
-  const std::string summary = summarise(report);
+  const std::string summary = summarise(report, machines_.size() > 1);
   is_failure_ = true;
   if (count_restart()) {
     say_(str_cat(
@@ -249,7 +250,7 @@ bool Job::is_waiting_for(size_t machine) const {
   return state_ == State::kRestarting && !is_here(machine);
 }
 
-void Job::interrupt(int signal, const std::string& host) {
+void Job::interrupt(int signal, const std::string& host, int num_processes) {
   if (state_ == State::kOver || state_ == State::kStopping) {
     return;
   }
@@ -258,11 +259,10 @@ void Job::interrupt(int signal, const std::string& host) {
   ending_ = {
       128 + signal,
       str_cat(
-          "[launch] ",
-          host,
-          " got ",
-          strsignal(signal),
-          ": all workers were ended")};
+          describe_interrupt(signal, machines_.size() > 1 ? host : ""),
+          "; stopped ",
+          num_processes,
+          num_processes == 1 ? " process." : " processes.")};
   stop_all(signal, State::kStopping, true);
 }
 
@@ -305,9 +305,9 @@ void Job::go_on_when_all_stopped() {
           kExitPreempted,
           str_cat(
               ending_.summary,
-              " and wait to be started again (exit code ",
+              " They can resume: launch again (exit code ",
               kExitPreempted,
-              ")")};
+              ").")};
     }
     end(ending_);
   } else if (state_ == State::kRestarting) {
@@ -387,19 +387,27 @@ void Job::end(const JobEnding& ending) {
   }
 }
 
-std::string summarise(const FailureReport& report) {
-  std::string text = str_cat(
-      "[launch] first failure: rank ",
-      report.rank,
-      " on ",
-      report.host,
-      report.how.starts_with("signal") ? " was ended by " : " ended with ",
-      report.how);
-  if (!report.last_lines.empty()) {
-    text += "; the last lines of its stderr:";
-    for (const auto& line : report.last_lines) {
-      text += "\n    " + line;
-    }
+std::string describe_interrupt(int signal, const std::string& host) {
+  const std::string where = host.empty() ? "" : " on " + host;
+  if (signal == SIGINT) {
+    return str_cat("[launch] Interrupted", where);
+  }
+  return str_cat("[launch] Received SIG", sigabbrev_np(signal), where);
+}
+
+std::string summarise(const FailureReport& report, bool names_host) {
+  std::string text = str_cat("[launch] Rank ", report.rank);
+  if (names_host) {
+    text += " on " + report.host;
+  }
+  text += ' ' + report.how;
+  if (report.is_shown || report.last_lines.empty()) {
+    return text;
+  }
+  const bool is_report = find_last_words(report.last_lines[0]) == 0;
+  text += is_report ? ":" : "; the last lines of its stderr:";
+  for (const auto& line : report.last_lines) {
+    text += (is_report ? "\n" : "\n    ") + line;
   }
   return text;
 }

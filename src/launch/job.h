@@ -21,10 +21,12 @@ struct FailureReport {
   std::string host = {};
   /// The worker's own code, or 128 + n where signal n ended it.
   int exit_code = 1;
-  /// "exit code 3" or "signal 9 (Killed)", and what else is worth knowing.
+  /// What happened to it: "failed with exit code 3".
   std::string how = {};
-  /// Of its stderr, oldest first.
+  /// Of its stderr, oldest first: a traceback, else just the last lines.
   std::vector<std::string> last_lines = {};
+  /// They are on the console of this launcher already.
+  bool is_shown = false;
 
   bool operator==(const FailureReport&) const = default;
 };
@@ -135,8 +137,9 @@ class ACCELERATE_API Job {
   }
   /// Whether a restart waits for this machine to come back.
   bool is_waiting_for(size_t machine) const;
-  /// Somebody asked the launcher of a machine to end.
-  void interrupt(int signal, const std::string& host);
+  /// Somebody asked the launcher of a machine to end, while `num_processes`
+  /// of the job were running.
+  void interrupt(int signal, const std::string& host, int num_processes);
 
  private:
   enum class State { kWaiting, kRunning, kStopping, kRestarting, kOver };
@@ -186,8 +189,15 @@ class ACCELERATE_API Job {
   JobEnding ending_;
 };
 
-/// "first failure: rank 1 on node-b ended with exit code 7", and the last lines
-/// it wrote.
-ACCELERATE_API std::string summarise(const FailureReport& report);
+/// "[launch] Interrupted", and where if `host` is not empty.
+ACCELERATE_API std::string describe_interrupt(
+    int signal,
+    const std::string& host);
+
+/// "Rank 1 on node-b failed with exit code 7", and what it wrote last. The host
+/// only if the job has several.
+ACCELERATE_API std::string summarise(
+    const FailureReport& report,
+    bool names_host);
 
 } // namespace accelerate

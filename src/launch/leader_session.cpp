@@ -269,7 +269,7 @@ void LeaderSession::received(size_t machine, const Message& message) {
     const auto* m = std::get_if<InterruptedMessage>(&message);
     if (m != nullptr && !(is_elastic && m->signal == SIGTERM)) {
       send_away(
-          str_cat("[launch] ", host, " got ", strsignal(m->signal)),
+          describe_interrupt(m->signal, host) + " before the start.",
           128 + m->signal);
     }
   } else if (const auto* failed = std::get_if<FailedMessage>(&message)) {
@@ -286,7 +286,7 @@ void LeaderSession::received(size_t machine, const Message& message) {
     if (is_elastic && asked->signal == SIGTERM) {
       job_->machine_leaves(machine, host, asked->signal);
     } else {
-      job_->interrupt(asked->signal, host);
+      job_->interrupt(asked->signal, host, num_processes());
     }
   }
 }
@@ -375,16 +375,23 @@ StartOrder LeaderSession::order_for(size_t machine, int attempt) {
   if (server_) {
     order.master_address = plan_.placement.meeting_point.address;
   }
-  order.world_size = 0;
+  order.world_size = num_processes();
   order.group_world_size = static_cast<int>(world_.size());
   for (const HelloMessage& member : world_) {
-    order.world_size += member.num_local;
     if (static_cast<size_t>(member.machine_rank) < machine) {
       order.first_rank += member.num_local;
       ++order.group_rank;
     }
   }
   return order;
+}
+
+int LeaderSession::num_processes() const {
+  int number = 0;
+  for (const HelloMessage& member : world_) {
+    number += member.num_local;
+  }
+  return number;
 }
 
 void LeaderSession::form_world() {
@@ -456,10 +463,11 @@ void LeaderSession::workers_cannot_start(const std::string& reason) {
 
 void LeaderSession::interrupted(int signal) {
   if (job_) {
-    job_->interrupt(signal, host_name());
+    job_->interrupt(signal, host_name(), num_processes());
   } else {
     send_away(
-        str_cat("[launch] ", host_name(), " got ", strsignal(signal)),
+        describe_interrupt(signal, machines_.size() > 1 ? host_name() : "") +
+            " before the start.",
         128 + signal);
   }
 }

@@ -47,6 +47,8 @@ class LeaderSession : public LaunchSession {
   void call_back(size_t machine);
   void begin_job();
   StartOrder order_for(size_t machine, int attempt);
+  /// Of the attempt that runs, on all machines.
+  int num_processes() const;
   /// Who takes part in an attempt, and where its workers meet.
   void form_world();
   void choose_port();

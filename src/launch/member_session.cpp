@@ -118,8 +118,7 @@ void MemberSession::workers_cannot_start(const std::string& reason) {
 void MemberSession::interrupted(int signal) {
   client_.send(InterruptedMessage{signal});
   leaving_signal_ = signal;
-  leaving_ =
-      JobEnding{128 + signal, str_cat("[launch] got ", strsignal(signal))};
+  leaving_ = JobEnding{128 + signal, describe_interrupt(signal, "") + '.'};
   if (has_started_) {
     stop_workers({.signal = signal, .is_request = true});
   } else {

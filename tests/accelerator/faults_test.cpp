@@ -66,15 +66,13 @@ TEST_P(RankThat, EndsTheRun) {
 }
 
 const Fault kFaults[] = {
-    {"throws", 1, {"first failure: rank 1", "no more data"}},
-    {"is killed",
-     128 + SIGKILL,
-     {"first failure: rank 1", "signal 9 (Killed)"}},
+    {"throws", 1, {"[launch] Rank 1 ", "no more data"}},
+    {"is killed", 128 + SIGKILL, {"[launch] Rank 1 was killed (SIGKILL)"}},
     {"exits",
      1,
      {"[backward] collective",
-      "first failure: rank 0",
-      "rank 1 had left before with exit code 0"}},
+      "[launch] Rank 0 ",
+      "rank 1 had already finished"}},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, RankThat, ::testing::ValuesIn(kFaults));
 

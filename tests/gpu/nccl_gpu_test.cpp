@@ -362,8 +362,7 @@ TEST_P(NcclGpu, EndsWhenARankIsKilled) {
     const auto result =
         launch_body(GetParam(), name + " is killed by NCCL", ranks_.variables);
     EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
-    EXPECT_THAT(
-        result.err, HasSubstr("first failure: rank " + std::to_string(last)));
+    EXPECT_THAT(result.err, HasSubstr("[launch] Rank " + std::to_string(last)));
   }
 }
 

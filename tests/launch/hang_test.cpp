@@ -190,8 +190,7 @@ TEST(Reader, ThatPausesGetsTheSummaryOfAFailure) {
       late_reader(folder) + "; exit ${PIPESTATUS[0]}");
   EXPECT_EQ(result.exit_code, 9);
   EXPECT_THAT(
-      result.out,
-      AllOf(HasSubstr("first failure: rank "), HasSubstr("    why")));
+      result.out, AllOf(HasSubstr("[launch] Rank "), HasSubstr("why\n")));
 }
 
 TEST(Reader, ThatNeverReadsIsLeftAfterASecondSignal) {

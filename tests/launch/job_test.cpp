@@ -79,22 +79,23 @@ TEST(Job, EndsWithZeroWhenAllHaveFinished) {
 
 TEST(Job, TellsTheFirstFailureAndNotItsConsequences) {
   TwoMachines two;
-  two.job.machine_failed(1, {3, "node1", 7, "exit code 7", {"why"}});
-  two.job.machine_failed(0, {0, "node0", 134, "signal 6 (Aborted)", {}});
+  two.job.machine_failed(
+      1, {3, "node1", 7, "failed with exit code 7", {"why"}});
+  two.job.machine_failed(0, {0, "node0", 134, "aborted (SIGABRT)", {}});
   two.job.machine_stopped(0);
   EXPECT_THAT(two.first.log, ElementsAre("start 0", "stop 15"));
   two.job.machine_stopped(1);
   EXPECT_THAT(two.first.log, ElementsAre("start 0", "stop 15", "end 7"));
   EXPECT_EQ(
       two.first.summary,
-      "[launch] first failure: rank 3 on node1 ended with exit code 7; the "
+      "[launch] Rank 3 on node1 failed with exit code 7; the "
       "last lines of its stderr:\n    why");
 }
 
 TEST(Job, RestartsEverybodyOnlyWhenAllHaveStopped) {
   TwoMachines two(1);
   two.job.machine_finished(0);
-  two.job.machine_failed(1, {3, "node1", 7, "exit code 7", {}});
+  two.job.machine_failed(1, {3, "node1", 7, "failed with exit code 7", {}});
   two.job.machine_stopped(1);
   EXPECT_THAT(two.second.log, ElementsAre("start 0", "restart 15"));
   two.job.machine_stopped(0);
@@ -109,7 +110,7 @@ TEST(Job, RestartsEverybodyOnlyWhenAllHaveStopped) {
 TEST(Job, IsNotTakenForStoppedByAMachineThatAnswersAtOnce) {
   TwoMachines two(1);
   two.first.stopped = [&] { two.job.machine_stopped(0); };
-  two.job.machine_failed(0, {0, "node0", 7, "exit code 7", {}});
+  two.job.machine_failed(0, {0, "node0", 7, "failed with exit code 7", {}});
   two.job.machine_stopped(1);
   two.wait_until_started(3);
   two.job.machine_failed(0, {0, "node0", 9, "exit code 9", {}});
@@ -124,7 +125,7 @@ TEST(Job, RestartsOnceWhereAllAnswerAtOnce) {
   TwoMachines two(5);
   two.first.stopped = [&] { two.job.machine_stopped(0); };
   two.second.stopped = [&] { two.job.machine_stopped(1); };
-  two.job.machine_failed(1, {1, "node1", 7, "exit code 7", {}});
+  two.job.machine_failed(1, {1, "node1", 7, "failed with exit code 7", {}});
   // The first pause is 0.1 s, a second one would be 0.2 s.
   two.loop.after(std::chrono::milliseconds(500), [&] { two.loop.stop(); });
   two.loop.run();
@@ -133,10 +134,10 @@ TEST(Job, RestartsOnceWhereAllAnswerAtOnce) {
 
 TEST(Job, IsInterruptedBetweenTwoAttempts) {
   TwoMachines two(1);
-  two.job.machine_failed(1, {3, "node1", 7, "exit code 7", {}});
+  two.job.machine_failed(1, {3, "node1", 7, "failed with exit code 7", {}});
   two.job.machine_stopped(0);
   two.job.machine_stopped(1);
-  two.job.interrupt(SIGTERM, "node0");
+  two.job.interrupt(SIGTERM, "node0", 2);
   two.job.machine_stopped(0);
   two.job.machine_stopped(1);
   EXPECT_THAT(
@@ -181,8 +182,8 @@ TEST(Job, GoesOnWhenAMachineIsLostWhileStopping) {
 
 TEST(Job, IsInterruptedOnce) {
   TwoMachines two(3);
-  two.job.interrupt(SIGINT, "node0");
-  two.job.interrupt(SIGTERM, "node1");
+  two.job.interrupt(SIGINT, "node0", 2);
+  two.job.interrupt(SIGTERM, "node1", 2);
   two.job.machine_failed(0, {0, "node0", 130, "signal 2", {}});
   two.job.machine_stopped(0);
   two.job.machine_stopped(1);
@@ -238,7 +239,7 @@ TEST(Job, KeepsTheBudgetOfRestartsApartFromPreemptions) {
 TEST(Job, PassesThePreemptionOnWhereAllHaveSaved) {
   const auto code = [](int signal, Departure first, Departure second) {
     TwoMachines two;
-    two.job.interrupt(signal, "node0");
+    two.job.interrupt(signal, "node0", 2);
     two.job.machine_stopped(0, first);
     two.job.machine_stopped(1, second);
     return two.second.log.back();
@@ -251,7 +252,7 @@ TEST(Job, PassesThePreemptionOnWhereAllHaveSaved) {
   EXPECT_EQ(code(SIGTERM, kPreempted, {false, false}), "end 143");
   EXPECT_EQ(code(SIGINT, kPreempted, kPreempted), "end 130");
   TwoMachines two;
-  two.job.interrupt(SIGTERM, "node0");
+  two.job.interrupt(SIGTERM, "node0", 2);
   two.job.machine_stopped(0, kPreempted);
   two.job.machine_lost(1, "node1", "was lost");
   EXPECT_EQ(two.first.log.back(), "end 143");
@@ -260,7 +261,7 @@ TEST(Job, PassesThePreemptionOnWhereAllHaveSaved) {
 TEST(Job, TellsWorkersThatWereOnlyAskedToLeave) {
   TwoMachines two;
   two.job.machine_failed(1, kLeft);
-  two.job.interrupt(SIGTERM, "node0");
+  two.job.interrupt(SIGTERM, "node0", 2);
   EXPECT_THAT(
       two.second.log, ElementsAre("start 0", "restart 10", "request 15"));
   two.job.machine_stopped(0, kPreempted);
@@ -272,7 +273,7 @@ TEST(Job, TellsThemAlsoWhereAMachineWasLostBetween) {
   TwoMachines two(1);
   two.job.machine_failed(1, kLeft);
   two.job.machine_lost(1, "node1", "was lost");
-  two.job.interrupt(SIGINT, "node0");
+  two.job.interrupt(SIGINT, "node0", 2);
   EXPECT_THAT(two.first.log, ElementsAre("start 0", "restart 10", "request 2"));
   two.job.machine_stopped(0);
   EXPECT_EQ(two.first.log.back(), "end 130");
@@ -425,7 +426,7 @@ TEST(ElasticJob, EndsInEveryPhaseWhereItIsInterrupted) {
   const auto end_of = [](const std::function<void(ElasticMachines&)>& before) {
     ElasticMachines three({2});
     before(three);
-    three.job.interrupt(SIGINT, "node0");
+    three.job.interrupt(SIGINT, "node0", 2);
     for (const size_t machine : {0, 1, 2}) {
       three.job.machine_stopped(machine);
     }

@@ -145,7 +145,7 @@ TEST(Kill, OfAnyRankEndsTheOthersAndNamesIt) {
     const auto result = job.launcher().wait(kLimit);
     EXPECT_EQ(result.exit_code, 128 + SIGKILL);
     EXPECT_THAT(
-        result.err, HasSubstr("first failure: rank " + std::to_string(victim)));
+        result.err, HasSubstr("[launch] Rank " + std::to_string(victim)));
     EXPECT_THAT(job.left(), IsEmpty());
   }
 }

@@ -143,7 +143,7 @@ TEST_F(Machines, AFailureOnOneOfThreeEndsEverybodyEverywhere) {
     EXPECT_EQ(result.exit_code, 7) << result.err;
     EXPECT_THAT(
         result.err,
-        HasSubstr("first failure: rank 3 on node1 ended with exit code 7; the "
+        HasSubstr("[launch] Rank 3 on node1 failed with exit code 7; the "
                   "last lines of its stderr:\n    no memory"));
   }
   EXPECT_THAT(left(), IsEmpty());

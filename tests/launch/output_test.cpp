@@ -18,6 +18,8 @@
 #include "accelerate/error.h"
 #include "base/str.h"
 #include "launch/machines/diagnosis.h"
+#include "launch/supervise/bar_thinner.h"
+#include "launch/supervise/last_words.h"
 #include "launch/supervise/own_folder.h"
 #include "support/program.h"
 #include "support/subprocess.h"
@@ -170,8 +172,8 @@ TEST(Output, CarriesTheTimeWhenAskedTo) {
   EXPECT_TRUE(
       std::regex_search(result.out, std::regex(time + "\\[rank 1\\] hello\n")))
       << result.out;
-  EXPECT_TRUE(std::regex_search(
-      result.err, std::regex(time + "\\[launch\\] first failure")))
+  EXPECT_TRUE(
+      std::regex_search(result.err, std::regex(time + "\\[launch\\] Rank ")))
       << result.err;
   EXPECT_TRUE(std::regex_match(
       read_file(folder.path() / "latest/attempt_0/rank_1/stdout.log"),
@@ -249,6 +251,241 @@ TEST(Failure, IsExplainedByTheWorkersErrorFile) {
   EXPECT_THAT(
       result.err,
       HasSubstr("exit code 3; its error file says: ValueError: no such thing"));
+}
+
+int count(const std::string& text, const std::string& part) {
+  int number = 0;
+  for (size_t at = text.find(part); at != text.npos;
+       at = text.find(part, at + 1)) {
+    ++number;
+  }
+  return number;
+}
+
+std::string printed(std::string text) {
+  return "printf '" + text + "' >&2; exit 1";
+}
+
+constexpr const char* kTraceback =
+    "[rank1]: Traceback (most recent call last):\\n"
+    "[rank1]:   File \"train.py\", line 10, in <module>\\n"
+    "[rank1]:     main()\\n"
+    "[rank1]:   File \"/x/site-packages/torch/a.py\", line 1, in call\\n"
+    "[rank1]:     return b()\\n"
+    "[rank1]:            ^^^\\n"
+    "[rank1]:   File \"/x/site-packages/accelerate/b.py\", line 2, in b\\n"
+    "[rank1]:     raise\\n"
+    "[rank1]: ValueError: bad batch\\n";
+constexpr const char* kFolded =
+    "[launch] Rank 1 failed with exit code 1:\n"
+    "Traceback (most recent call last):\n"
+    "  File \"train.py\", line 10, in <module>\n"
+    "    main()\n"
+    "  ... 2 frames in torch, accelerate\n"
+    "ValueError: bad batch\n";
+
+std::string rank_1_raises(const std::string& rank_0) {
+  return "if [ $RANK = 1 ]; then " + printed(kTraceback) + "; fi; " + rank_0;
+}
+
+TEST(Failure, ShowsTheTracebackOnceLastAndFolded) {
+  const auto result = run_process(launch_printing(
+      {"--num_processes", "2"}, rank_1_raises("exec sleep 61")));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.err, kFolded);
+}
+
+TEST(Failure, ShowsTheTracebackOnceOnATerminal) {
+  const auto shown = run_on_terminal(launch_printing(
+      {"--num_processes", "2"},
+      "if [ $RANK = 1 ]; then exec sleep 61; fi; printf '\\r 50%%' >&2; " +
+          printed("Traceback (most recent call last):\\nValueError: bad\\n")));
+  EXPECT_EQ(count(shown, "ValueError: bad"), 1) << shown;
+  EXPECT_EQ(count(shown, "50%"), 1) << shown;
+  EXPECT_THAT(shown, HasSubstr("[launch] Rank 0 failed with exit code 1:"));
+}
+
+TEST(Failure, BlamesTheCauseAndNotWhoLostIt) {
+  // Rank 0 ends first, but only says that another rank is gone.
+  TempDir folder;
+  const std::string gone = folder.path() / "gone";
+  const auto result = run_process(launch_printing(
+      {"--num_processes", "2"},
+      "if [ $RANK = 0 ]; then trap 'touch " + gone + "' EXIT; " +
+          printed("Traceback (most recent call last):\\n"
+                  "accelerate.CommError: Another rank exited\\n") +
+          "; fi; while [ ! -e " + gone + " ]; do sleep 0.05; done; " +
+          printed(kTraceback)));
+  EXPECT_EQ(result.err, kFolded);
+}
+
+TEST(Failure, ShowsOtherErrorsOfOtherRanks) {
+  TempDir folder;
+  const std::string ready = folder.path() / "ready";
+  const auto result = run_process(launch_printing(
+      {"--num_processes", "2"},
+      "if [ $RANK = 0 ]; then "
+      "printf 'Traceback (most recent call last):\\nKeyError: 3\\n' >&2; "
+      "touch " +
+          ready +
+          "; sleep 61; fi; "
+          "while [ ! -e " +
+          ready + " ]; do sleep 0.05; done; " + printed(kTraceback)));
+  EXPECT_EQ(
+      result.err,
+      std::string("Traceback (most recent call last):\nKeyError: 3\n") +
+          kFolded);
+}
+
+TEST(Failure, ShowsTheSameErrorOfAllRanksOnce) {
+  const auto result = run_process(launch_printing(
+      {"--num_processes", "4"},
+      printed("Traceback (most recent call last):\\n"
+              "ModuleNotFoundError: No module\\n")));
+  EXPECT_EQ(count(result.err, "ModuleNotFoundError"), 1) << result.err;
+}
+
+TEST(Failure, ShowsEverythingWithDebug) {
+  const auto result = run_process(launch_printing(
+      {"--num_processes", "2", "--debug"}, rank_1_raises("exec sleep 61")));
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("[rank 1]     return b()\n"),
+          Not(HasSubstr("frames in")),
+          HasSubstr("[launch] Rank 1 failed with exit code 1 (see above): "
+                    "ValueError: bad batch\n")));
+}
+
+TEST(Failure, LeavesTheWholeTracebackInTheLogs) {
+  TempDir folder;
+  const auto result = run_process(launch_printing(
+      {"--num_processes", "2", "--log_dir", folder.path()},
+      rank_1_raises("exec sleep 61")));
+  EXPECT_EQ(result.err, kFolded);
+  std::ifstream log(
+      folder.path() / "latest" / "attempt_0" / "rank_1" / "stderr.log");
+  std::stringstream text;
+  text << log.rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr("return b()\n"));
+}
+
+TEST(Failure, ShowsATracebackThatEndsNothing) {
+  const auto result = run_process(launch_printing(
+      {"--num_processes", "2"},
+      "if [ $RANK = 1 ]; then printf 'Traceback (most recent call "
+      "last):\\nKeyError: 3\\nretrying\\n' >&2; fi"));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(
+      result.err,
+      "[rank 1] Traceback (most recent call last):\n[rank 1] KeyError: 3\n"
+      "[rank 1] retrying\n");
+}
+
+TEST(Failure, OfACppProgramShowsWhat) {
+  const auto result = run_process(launch_printing(
+      {"--num_processes", "2"},
+      "[ $RANK = 1 ] || exec sleep 61; printf 'terminate called after throwing "
+      "an instance of std::runtime_error\\n  what():  bad batch\\n' >&2; "
+      "kill -ABRT $$"));
+  EXPECT_EQ(
+      result.err,
+      "[launch] Rank 1 aborted (SIGABRT):\n"
+      "terminate called after throwing an instance of std::runtime_error\n"
+      "  what():  bad batch\n");
+}
+
+TEST(Failure, OfACtrlCIsOneLine) {
+  TempDir folder;
+  const std::string here = folder.path() / "$RANK";
+  Subprocess job(launch_printing(
+      {"--num_processes", "2"},
+      "trap 'printf \"Traceback (most recent call last):\\nKeyboardInterrupt"
+      "\\n\" >&2; exit 130' INT; touch " +
+          here + "; while true; do sleep 0.1; done"));
+  ASSERT_TRUE(eventually(
+      [&] {
+        return std::filesystem::exists(folder.path() / "0") &&
+               std::filesystem::exists(folder.path() / "1");
+      },
+      kLimit));
+  job.send(SIGINT);
+  EXPECT_EQ(job.wait().exit_code, 130);
+  EXPECT_EQ(job.err(), "[launch] Interrupted; stopped 2 processes.\n");
+}
+
+TEST(LastWords, KeepFramesOfAProgramThatHasNoOthers) {
+  const std::vector<std::string> words = {
+      "Traceback (most recent call last):",
+      "  File \"/usr/lib/python3.11/runpy.py\", line 1, in run",
+      "    run()",
+      "ImportError: x"};
+  EXPECT_EQ(fold_library_frames(words), words);
+  EXPECT_EQ(final_error(words), "ImportError: x");
+}
+
+TEST(LastWords, NeverFoldTheUsersOwnLines) {
+  const auto folded = fold_library_frames(
+      {"Traceback (most recent call last):",
+       "  File \"<frozen runpy>\", line 1, in run",
+       "  File \"/home/me/accelerate/train.py\", line 1, in run",
+       "    f(",
+       "  File \"/build/python/accelerate/a.py\", line 2, in g",
+       "    h()",
+       "",
+       "The above exception was the direct cause of the following exception:",
+       "  File \"/home/me/torch/x.py\", line 3",
+       "    1 +",
+       "SyntaxError: invalid syntax"},
+      "/build/python/accelerate/");
+  EXPECT_THAT(
+      folded,
+      ::testing::ElementsAre(
+          "Traceback (most recent call last):",
+          "  ... 1 frame in python",
+          "  File \"/home/me/accelerate/train.py\", line 1, in run",
+          "    f(",
+          "  ... 1 frame in accelerate",
+          "",
+          "The above exception was the direct cause of the following "
+          "exception:",
+          "  File \"/home/me/torch/x.py\", line 3",
+          "    1 +",
+          "SyntaxError: invalid syntax"));
+}
+
+TEST(Bar, InAFileIsALineEveryFewSeconds) {
+  BarThinner thinner;
+  const auto start = BarThinner::Clock::now();
+  std::string file = thinner.feed("begin\n", start);
+  for (int second = 0; second <= 12; ++second) {
+    file += thinner.feed(
+        str_cat("\r", second, "/12"), start + std::chrono::seconds(second));
+  }
+  file += thinner.feed("\nend", start + 12s);
+  file += thinner.finish();
+  EXPECT_EQ(file, "begin\n4/12\n9/12\n12/12\nend");
+}
+
+TEST(Bar, LeavesOtherTextAlone) {
+  BarThinner thinner;
+  std::string file = thinner.feed("a\r");
+  file += thinner.feed("\nb\n\nc\tprompt: ");
+  file += thinner.finish();
+  EXPECT_EQ(file, "a\r\nb\n\nc\tprompt: ");
+}
+
+TEST(Bar, IsNotOneLineOfALogFile) {
+  TempDir folder;
+  const auto result = run_process(launch_printing(
+      {"--num_processes", "2", "--log_dir", folder.path(), "--tee", "3"},
+      "printf 'begin\\r1/3\\r2/3\\r3/3\\nend' >&2"));
+  EXPECT_THAT(result.err, HasSubstr("[rank 1] 3/3\n[rank 1] end\n"));
+  std::ifstream log(
+      folder.path() / "latest" / "attempt_0" / "rank_1" / "stderr.log");
+  std::stringstream text;
+  text << log.rdbuf();
+  EXPECT_EQ(text.str(), "begin\n3/3\nend");
 }
 
 TEST(Failure, IsToldWhateverTheErrorFileIs) {
@@ -416,7 +653,7 @@ TEST(Parent, ReadsHowTheJobEndedFromAFile) {
   EXPECT_EQ(result.err, "[rank 1] why\n");
   EXPECT_THAT(
       read_file(folder.path() / "ending"),
-      AllOf(HasSubstr("first failure: rank 1 on "), HasSubstr("code 7")));
+      HasSubstr("[launch] Rank 1 failed with exit code 7"));
 }
 
 TEST(Parent, TakesTheJobWithIt) {

@@ -462,7 +462,7 @@ TEST(Contained, JobsRunAsOthersDo) {
     GTEST_SKIP() << result.err;
   }
   EXPECT_EQ(result.exit_code, 5) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("first failure: rank 1"));
+  EXPECT_THAT(result.err, HasSubstr("[launch] Rank 1 "));
 }
 
 struct Merged {

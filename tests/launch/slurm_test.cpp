@@ -208,7 +208,7 @@ TEST_F(Slurm, ReturnsTheCodeOfTheRankThatFailed) {
        "-c",
        "[ $RANK = 3 ] && exit 7; sleep 61"});
   EXPECT_EQ(result.exit_code, 7) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("first failure: rank 3 on node1"));
+  EXPECT_THAT(result.err, HasSubstr("Rank 3 on node1 "));
 }
 
 TEST_F(Slurm, RefusesANumberThatContradictsTheTasks) {

@@ -211,7 +211,7 @@ TEST_F(Ssh, ReportsAFailureOnAnotherHostOnce) {
       "[ $RANK = 1 ] && { sleep 0.2; echo broken >&2; exit 9; }; sleep 61");
   const auto result = job->wait(20s);
   EXPECT_EQ(result.exit_code, 9);
-  const std::string line = "first failure: rank 1 on node1";
+  const std::string line = "Rank 1 on node1 ";
   const size_t at = result.err.find(line);
   EXPECT_NE(at, std::string::npos) << result.err;
   EXPECT_EQ(result.err.find(line, at + 1), std::string::npos) << result.err;

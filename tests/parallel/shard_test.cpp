@@ -1059,7 +1059,7 @@ const RankBodyRegistration kKilledInGather(
 TEST(Sharded, EndsWhenAPeerIsKilled) {
   const auto result = launch_body(2, "is killed before a gather");
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("first failure: rank 1"));
+  EXPECT_THAT(result.err, HasSubstr("[launch] Rank 1 "));
 }
 
 /// Trains two steps, saves, trains two more; or goes on from there.

@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr size_t kMaxName = 256;
 constexpr size_t kMaxText = 8192;
 constexpr size_t kMaxSummary = 24 * 1024;
-constexpr size_t kMaxLines = 32;
+constexpr size_t kMaxLines = 128;
 constexpr size_t kMaxLine = 1024;
 constexpr int kMaxRank = 1 << 20;
 

@@ -128,6 +128,7 @@ OutputOptions output_of(
   output.is_coloured = starter.is_coloured;
   output.is_input_shared = starter.is_input_shared;
   output.is_prompt = starter.is_prompt;
+  output.shows_all_errors = values.debug;
   return output;
 }
 

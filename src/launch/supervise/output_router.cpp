@@ -16,6 +16,8 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "launch/supervise/bar_thinner.h"
+#include "launch/supervise/last_words.h"
 #include "launch/supervise/log_file.h"
 
 namespace accelerate {
@@ -29,6 +31,11 @@ constexpr size_t kMaxOpenLine = 8192;
 // What a program prints in two writes, text and line end, is one line still.
 constexpr std::chrono::milliseconds kLineDelay{50};
 constexpr int kPipeBytes = 1 << 16;
+// How long the report of an error waits for the end of its process, and how
+// long for one that writes on.
+constexpr std::chrono::seconds kReportDelay{10};
+constexpr std::chrono::seconds kReportPause{2};
+constexpr size_t kMaxReport = 1 << 18;
 constexpr int kColours[] = {36, 33, 32, 35, 34, 31};
 
 bool are_same_file(int a, int b) {
@@ -59,6 +66,13 @@ std::string time_now() {
   std::snprintf(
       text, sizeof(text), "%s.%03d ", day, static_cast<int>(ms.count() % 1000));
   return text;
+}
+
+// Of a progress bar only what was drawn last is worth keeping.
+std::string_view drawn_last(std::string_view line) {
+  const size_t drawn =
+      line.substr(0, line.find_last_not_of('\r') + 1).find_last_of('\r');
+  return drawn == line.npos ? line : line.substr(drawn + 1);
 }
 
 struct StreamEnds {
@@ -115,6 +129,15 @@ struct OutputRouter::Source {
   size_t num_shown = 0;
   EventLoop::TimerId start_timer = 0;
   std::deque<std::string> last_lines = {};
+  BarThinner thinner = {};
+  /// What may be the worker's last words: lines are added to it while it is
+  /// open, and it is not shown while it is held.
+  std::vector<std::string> report = {};
+  size_t report_bytes = 0;
+  bool is_report_open = false;
+  bool is_held = false;
+  EventLoop::TimerId report_timer = 0;
+  EventLoop::Clock::time_point report_time = {};
 };
 
 OutputRouter::OutputRouter(
@@ -149,6 +172,7 @@ OutputRouter::OutputRouter(
 OutputRouter::~OutputRouter() {
   for (const auto& source : sources_) {
     close_source(*source);
+    release(*source);
   }
 }
 
@@ -261,33 +285,130 @@ void OutputRouter::take_all(Source& source) {
 }
 
 void OutputRouter::show(Source& source, std::string_view text) {
+  const std::string thinned = source.thinner.feed(text);
   if (source.log && !options_.is_timed) {
-    source.log->write(text);
+    source.log->write(thinned);
   }
-  if (source.is_raw && source.is_shown) {
-    console_of(source.stream).write_raw(text);
+  route(source, source.is_raw || source.is_prompt ? text : thinned);
+}
+
+void OutputRouter::route(Source& source, std::string_view text) {
+  if (source.is_raw && source.is_shown && !source.is_held) {
+    const size_t report =
+        source.stream == STDERR_FILENO && !options_.shows_all_errors
+            ? find_last_words(text)
+            : text.npos;
+    console_of(source.stream).write_raw(text.substr(0, report));
+    if (report != text.npos) {
+      split(source, text.substr(0, report));
+      if (!source.partial.empty()) {
+        console_of(source.stream).write_raw("\n"); // It was drawing a bar.
+        take_line(source, std::exchange(source.partial, {}));
+      }
+      begin_report(source);
+      text.remove_prefix(report);
+    }
   }
+  split(source, text);
+  if (source.is_prompt && !source.is_held) {
+    if (source.partial.size() > kMaxOpenLine) {
+      show_start(source);
+      source.partial.clear();
+      source.num_shown = 0;
+    } else if (
+        source.start_timer == 0 && source.partial.size() > source.num_shown) {
+      source.start_timer =
+          loop_.after(kLineDelay, [this, &source] { show_start(source); });
+    }
+  }
+}
+
+void OutputRouter::split(Source& source, std::string_view text) {
   size_t searched = source.partial.size();
   source.partial += text;
   size_t start = 0;
   for (size_t end = 0;
        (end = source.partial.find('\n', searched)) != std::string::npos;
        start = searched = end + 1) {
-    show_line(
+    take_line(
         source, std::string_view(source.partial).substr(start, end - start));
   }
   source.partial.erase(0, start);
-  if (source.is_prompt && source.partial.size() > kMaxOpenLine) {
-    show_start(source);
-    source.partial.clear();
-    source.num_shown = 0;
-  } else if (source.partial.size() > kMaxLine) {
-    show_line(source, std::exchange(source.partial, {}).append(kGoesOn));
+  if (source.partial.size() > kMaxLine) {
+    take_line(source, std::exchange(source.partial, {}).append(kGoesOn));
   }
-  if (source.is_prompt && source.start_timer == 0 &&
-      source.partial.size() > source.num_shown) {
-    source.start_timer =
-        loop_.after(kLineDelay, [this, &source] { show_start(source); });
+}
+
+void OutputRouter::take_line(Source& source, std::string_view line) {
+  if (source.log && options_.is_timed) {
+    source.log->write(str_cat(time_now(), drawn_last(line), '\n'));
+  }
+  if (source.is_helper || source.stream != STDERR_FILENO) {
+    show_line(source, line);
+    return;
+  }
+  const std::string_view own = without_rank(drawn_last(line), source.rank);
+  source.last_lines.emplace_back(own);
+  if (source.last_lines.size() > kLastLines) {
+    source.last_lines.pop_front();
+  }
+  if (source.is_report_open && !is_ending_ &&
+      EventLoop::Clock::now() - source.report_time > kReportPause) {
+    release(source);
+  }
+  const size_t report = source.is_report_open ? own.npos : find_last_words(own);
+  if (report != own.npos) {
+    if (report > 0) {
+      show_line(source, line.substr(0, line.size() - own.size() + report));
+    }
+    begin_report(source);
+    line.remove_prefix(line.size() - own.size() + report);
+  } else if (!source.is_report_open) {
+    source.report.clear(); // Its worker wrote on: it was not its last.
+  }
+  if (source.is_report_open) {
+    source.report.emplace_back(without_rank(drawn_last(line), source.rank));
+    source.report_bytes += line.size();
+    if (source.is_held) {
+      if (source.report_bytes > kMaxReport) {
+        release(source);
+      }
+      return;
+    }
+  }
+  show_line(source, line);
+}
+
+void OutputRouter::begin_report(Source& source) {
+  source.report.clear();
+  source.report_bytes = 0;
+  source.is_report_open = true;
+  source.is_held = !options_.shows_all_errors;
+  source.report_time = EventLoop::Clock::now();
+  loop_.cancel(source.report_timer);
+  source.report_timer = loop_.after(kReportDelay, [this, &source] {
+    source.report_timer = 0;
+    if (!is_ending_) {
+      release(source);
+    }
+  });
+}
+
+void OutputRouter::release(Source& source) {
+  loop_.cancel(std::exchange(source.report_timer, 0));
+  source.is_report_open = false;
+  if (!std::exchange(source.is_held, false)) {
+    return;
+  }
+  for (const std::string& line : source.report) {
+    if (source.is_raw && source.is_shown) {
+      console_of(source.stream).write_raw(line + '\n');
+    } else {
+      show_line(source, line);
+    }
+  }
+  if (source.is_raw && source.is_shown) {
+    console_of(source.stream).write_raw(source.partial);
   }
 }
 
@@ -308,19 +429,6 @@ void OutputRouter::show_start(Source& source) {
 }
 
 void OutputRouter::show_line(Source& source, std::string_view line) {
-  if (source.stream == STDERR_FILENO) {
-    // Of a progress bar only what was drawn last is worth keeping.
-    const size_t drawn =
-        line.substr(0, line.find_last_not_of('\r') + 1).find_last_of('\r');
-    source.last_lines.emplace_back(
-        drawn == std::string_view::npos ? line : line.substr(drawn + 1));
-    if (source.last_lines.size() > kLastLines) {
-      source.last_lines.pop_front();
-    }
-  }
-  if (source.log && options_.is_timed) {
-    source.log->write(str_cat(time_now(), line, '\n'));
-  }
   loop_.cancel(std::exchange(source.start_timer, 0));
   const size_t num_shown = std::exchange(source.num_shown, 0);
   if (std::exchange(source.is_open, false)) {
@@ -329,7 +437,7 @@ void OutputRouter::show_line(Source& source, std::string_view line) {
   } else if (source.is_shown && !source.is_raw) {
     std::string shown = time_if_wanted();
     shown += source.prefix;
-    shown += line;
+    shown += source.prefix.empty() ? line : without_rank(line, source.rank);
     console_of(source.stream).write_line(shown);
   }
 }
@@ -341,28 +449,56 @@ void OutputRouter::close_source(Source& source) {
   loop_.unwatch(source.file.get());
   std::erase(paused_, &source);
   source.file.reset();
+  const std::string rest = source.thinner.finish();
+  if (source.log && !options_.is_timed) {
+    source.log->write(rest);
+  }
+  if (!source.is_raw && !source.is_prompt) {
+    split(source, rest);
+  }
   if (!source.partial.empty() || source.is_open) {
-    show_line(source, std::exchange(source.partial, {}));
+    take_line(source, std::exchange(source.partial, {}));
   }
   if (source.log && !source.is_shown && source.stream == STDOUT_FILENO) {
     num_lost_ += source.log->num_lost();
   }
 }
 
-std::vector<std::string> OutputRouter::last_lines(int rank) {
-  for (const auto& source : sources_) {
-    if (source->rank == rank && source->stream == STDERR_FILENO &&
-        !source->is_helper) {
-      take_all(*source);
-      auto& lines = source->last_lines;
-      std::vector<std::string> result(lines.begin(), lines.end());
-      if (!source->partial.empty()) {
-        result.push_back(source->partial);
-      }
-      return result;
-    }
+OutputRouter::Source* OutputRouter::find_stderr(int rank) {
+  const auto found =
+      std::find_if(sources_.begin(), sources_.end(), [&](const auto& source) {
+        return source->rank == rank && source->stream == STDERR_FILENO &&
+               !source->is_helper;
+      });
+  return found == sources_.end() ? nullptr : found->get();
+}
+
+LastWords OutputRouter::last_words(int rank) {
+  Source* source = find_stderr(rank);
+  if (source == nullptr) {
+    return {.is_shown = true};
   }
-  return {};
+  take_all(*source);
+  LastWords words;
+  words.is_report = !source->report.empty();
+  words.is_shown = source->is_shown && !source->is_held;
+  if (words.is_report) {
+    words.lines = source->report;
+  } else {
+    words.lines = {source->last_lines.begin(), source->last_lines.end()};
+  }
+  if (!source->partial.empty()) {
+    words.lines.emplace_back(without_rank(source->partial, rank));
+  }
+  return words;
+}
+
+void OutputRouter::drop_held(int rank) {
+  Source* source = find_stderr(rank);
+  if (source != nullptr && std::exchange(source->is_held, false)) {
+    loop_.cancel(std::exchange(source->report_timer, 0));
+    source->partial.clear();
+  }
 }
 
 void OutputRouter::close_workers() {
@@ -370,9 +506,11 @@ void OutputRouter::close_workers() {
     if (!source->is_helper) {
       take_all(*source);
       close_source(*source);
+      release(*source);
     }
     return !source->is_helper;
   });
+  is_ending_ = false;
 }
 
 void OutputRouter::finish(std::function<void()> done) {

@@ -44,12 +44,31 @@ struct OutputOptions {
   /// A pipe shows what the first worker draws before its line is complete, as
   /// a terminal does: somebody watches at its other end.
   bool is_prompt = false;
+  /// Reports of fatal errors appear as they come, from all ranks.
+  bool shows_all_errors = false;
+};
+
+/// The end of what a worker wrote on stderr.
+struct LastWords {
+  /// Oldest first, without torch's "[rank1]: ".
+  std::vector<std::string> lines = {};
+  /// A traceback or the like (see last_words.h); else just the last lines.
+  bool is_report = false;
+  /// The console has them already.
+  bool is_shown = false;
 };
 
 /// Makes the streams of each worker, keeps the last lines of its stderr, and
 /// shows lines whole: the launcher's output never mixes two ranks in a line.
 /// A line of more than 1 MiB comes in pieces, each but the last marked with
 /// `[the line goes on]`.
+///
+/// The report of a fatal error (a traceback) is held back, with what follows
+/// it, until the worker has ended, writes something two seconds later, or ten
+/// seconds have passed: whoever tells how the job ended shows one of them,
+/// last, and drops the others. Files get all.
+/// Progress bars are drawn again on terminals only; elsewhere they are a line
+/// every few seconds.
 ///
 /// On a terminal the first worker of the machine gets a pseudo-terminal whose
 /// bytes are passed on as they come, so that its progress bar works; lines of
@@ -73,9 +92,14 @@ class ACCELERATE_API OutputRouter {
   open(int rank, int local_rank, const std::filesystem::path& log_folder);
   /// Ends of the streams of a helper (ssh) whose lines are shown as they are.
   ChildStreams open_helper(int id);
-  /// Takes what the rank has written so far, then returns the last lines of
-  /// its stderr.
-  std::vector<std::string> last_lines(int rank);
+  /// Takes what the rank has written so far, then returns the end of its
+  /// stderr.
+  LastWords last_words(int rank);
+  /// What is held back of the rank is not shown.
+  void drop_held(int rank);
+  bool shows_all_errors() const { return options_.shows_all_errors; }
+  /// Nothing is released before the workers are closed: they are ending.
+  void hold_on() { is_ending_ = true; }
   /// Takes what is left of every rank, partial lines too, and closes them.
   void close_workers();
   /// The same for helpers too; calls `done` once readers have taken all that
@@ -95,7 +119,14 @@ class ACCELERATE_API OutputRouter {
   void take(Source& source);
   void take_all(Source& source);
   void show(Source& source, std::string_view text);
+  /// Shows text after the file has got it.
+  void route(Source& source, std::string_view text);
+  void split(Source& source, std::string_view text);
+  void take_line(Source& source, std::string_view line);
   void show_line(Source& source, std::string_view line);
+  void begin_report(Source& source);
+  void release(Source& source);
+  Source* find_stderr(int rank);
   void show_start(Source& source);
   void close_source(Source& source);
   void watch(Source& source);
@@ -118,6 +149,7 @@ class ACCELERATE_API OutputRouter {
   /// What was read last; too large for a small stack.
   std::vector<char> buffer_ = std::vector<char>(65536);
   int64_t num_lost_ = 0;
+  bool is_ending_ = false;
   std::function<void()> done_;
 };
 

@@ -3,14 +3,17 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/exit_codes.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "launch/supervise/error_file.h"
+#include "launch/supervise/last_words.h"
 #include "launch/supervise/process_tree.h"
 
 namespace accelerate {
@@ -22,6 +25,8 @@ constexpr std::chrono::milliseconds kSweepGrace{3000};
 constexpr std::chrono::milliseconds kKillLimit{5000};
 // Between looks for a handler.
 constexpr std::chrono::milliseconds kHandlerPause{200};
+// How long the worker that others complain about has to end.
+constexpr std::chrono::milliseconds kSuspectTime{2000};
 
 std::filesystem::path error_file_of(const WorkerSpec& worker) {
   const auto found = worker.command.variables.find(variables::kErrorFile);
@@ -37,6 +42,50 @@ int suitable_for(pid_t pid, int signal) {
                                           : signal;
   return instead == signal || has_signal_flag(pid, "SigCgt", signal) ? signal
                                                                      : instead;
+}
+
+/// "failed with exit code 3", "was killed (SIGKILL)".
+std::string predicate_of(int wait_status) {
+  if (!WIFSIGNALED(wait_status)) {
+    return str_cat("failed with exit code ", WEXITSTATUS(wait_status));
+  }
+  const int signal = WTERMSIG(wait_status);
+  const char* name = sigabbrev_np(signal);
+  const std::string shown =
+      name == nullptr ? str_cat("signal ", signal) : str_cat("SIG", name);
+  switch (signal) {
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE:
+      return str_cat("crashed (", shown, ": ", strsignal(signal), ")");
+    case SIGABRT:
+      return str_cat("aborted (", shown, ")");
+    default:
+      return str_cat("was killed (", shown, ")");
+  }
+}
+
+/// The Python package of the build that this program belongs to.
+std::string own_package() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::string()
+               : (self.parent_path().parent_path() / "python/accelerate/")
+                     .string();
+}
+
+/// A report of bearable length: its beginning and its end.
+std::vector<std::string> shortened(std::vector<std::string> lines) {
+  constexpr ptrdiff_t kFirst = 20;
+  constexpr ptrdiff_t kMost = 100;
+  const auto size = static_cast<ptrdiff_t>(lines.size());
+  if (size > kMost) {
+    lines[kFirst] = str_cat("  ... ", size - kMost + 1, " lines left out");
+    lines.erase(
+        lines.begin() + kFirst + 1, lines.begin() + size - kMost + kFirst + 1);
+  }
+  return lines;
 }
 
 bool is_told(pid_t pid) {
@@ -92,6 +141,7 @@ Supervisor::Supervisor(
 void Supervisor::start(const std::vector<WorkerSpec>& workers) {
   state_ = WorkersState::kStarting;
   workers_.clear();
+  culprits_error_.clear();
   is_killing_ = false;
   is_sweeping_ = false;
   try {
@@ -141,19 +191,75 @@ void Supervisor::worker_ended(size_t index, int wait_status) {
     stop(SIGTERM, state_ == WorkersState::kRestarting);
     return;
   }
-  if (state_ == WorkersState::kRunning && wait_status != 0) {
-    state_ = WorkersState::kFailed;
-    std::string how = describe_end(wait_status) + who_left_before();
-    const std::string message = read_error_file(worker.error_file);
-    if (!message.empty()) {
-      how += "; its error file says: " + message;
+  if (state_ != WorkersState::kRunning) {
+    return;
+  }
+  if (wait_status != 0) {
+    const LastWords words = output_.last_words(worker.rank);
+    const bool may_be_cause = !words.is_report ||
+                              !is_consequence(words.lines) ||
+                              exit_code_of(wait_status) == kExitPreempted;
+    if (may_be_cause) {
+      blame(index);
+      return;
     }
-    callbacks_.failed(
-        {.rank = worker.rank,
-         .host = host_name(),
-         .exit_code = exit_code_of(wait_status),
-         .how = how,
-         .last_lines = output_.last_lines(worker.rank)});
+    if (!suspect_) {
+      suspect_ = index;
+      suspect_timer_ = loop_.after(kSuspectTime, [this] {
+        suspect_timer_ = 0;
+        blame(*suspect_);
+      });
+    }
+  }
+  if (suspect_ && !any_running()) {
+    blame(*suspect_);
+  }
+}
+
+void Supervisor::blame(size_t index) {
+  loop_.cancel(std::exchange(suspect_timer_, 0));
+  suspect_.reset();
+  state_ = WorkersState::kFailed;
+  callbacks_.failed(describe_failure(workers_[index]));
+}
+
+FailureReport Supervisor::describe_failure(const Worker& worker) {
+  LastWords words = output_.last_words(worker.rank);
+  std::string how = predicate_of(*worker.wait_status) + who_left_before();
+  const std::string message = read_error_file(worker.error_file);
+  if (!message.empty() && !words.is_report) {
+    how += "; its error file says: " + message;
+  }
+  if (words.is_report) {
+    culprits_error_ = final_error(words.lines);
+    if (words.is_shown) {
+      how += str_cat(" (see above): ", culprits_error_);
+    } else if (!output_.shows_all_errors()) {
+      words.lines = fold_library_frames(words.lines, own_package());
+    }
+    output_.drop_held(worker.rank);
+  }
+  return {
+      .rank = worker.rank,
+      .host = host_name(),
+      .exit_code = exit_code_of(*worker.wait_status),
+      .how = how,
+      .last_lines = shortened(std::move(words.lines)),
+      .is_shown = words.is_shown};
+}
+
+// The same error on all ranks, or that another rank is gone, is no news.
+void Supervisor::drop_consequences() {
+  for (const Worker& worker : workers_) {
+    if (worker.wait_status.value_or(0) == 0) {
+      continue;
+    }
+    const LastWords words = output_.last_words(worker.rank);
+    if (words.is_report &&
+        (is_consequence(words.lines) || is_interrupt(words.lines) ||
+         final_error(words.lines) == culprits_error_)) {
+      output_.drop_held(worker.rank);
+    }
   }
 }
 
@@ -164,8 +270,7 @@ std::string Supervisor::who_left_before() const {
   int named = 0;
   for (const auto& worker : workers_) {
     if (worker.wait_status == 0 && named++ < kMostNamed) {
-      text +=
-          str_cat("; rank ", worker.rank, " had left before with exit code 0");
+      text += str_cat("; rank ", worker.rank, " had already finished");
     }
   }
   return text;
@@ -177,6 +282,9 @@ void Supervisor::stop(
     GroupTold told,
     Timing timing) {
   state_ = is_to_restart ? WorkersState::kRestarting : WorkersState::kStopping;
+  loop_.cancel(std::exchange(suspect_timer_, 0));
+  suspect_.reset();
+  output_.hold_on();
   forget_held();
   if (signal == SIGKILL) {
     kill_everything();
@@ -366,6 +474,9 @@ void Supervisor::look_again() {
   loop_.cancel(std::exchange(give_up_timer_, 0));
   const bool was_stopping = is_stopping();
   state_ = WorkersState::kDone;
+  if (was_stopping) {
+    drop_consequences();
+  }
   output_.close_workers();
   if (was_stopping) {
     callbacks_.stopped();

@@ -55,7 +55,9 @@ enum class WorkersState {
 class ACCELERATE_API Supervisor {
  public:
   struct Callbacks {
-    /// The first worker that failed; once per start.
+    /// The worker that caused a failure; once per start. Where the first to
+    /// end only complains that another rank is gone, that one has two seconds
+    /// to end.
     std::function<void(const FailureReport&)> failed = {};
     /// All workers returned 0 and nothing that they started is left.
     std::function<void()> finished = {};
@@ -114,6 +116,9 @@ class ACCELERATE_API Supervisor {
   };
 
   std::string who_left_before() const;
+  void blame(size_t index);
+  FailureReport describe_failure(const Worker& worker);
+  void drop_consequences();
   void worker_ended(size_t index, int wait_status);
   void ask_to_leave();
   void hold(Worker& worker, int signal);
@@ -143,6 +148,11 @@ class ACCELERATE_API Supervisor {
   EventLoop::TimerId ask_timer_ = 0;
   EventLoop::TimerId kill_timer_ = 0;
   EventLoop::TimerId give_up_timer_ = 0;
+  /// The first worker that failed, while another may turn out to be the cause.
+  std::optional<size_t> suspect_;
+  EventLoop::TimerId suspect_timer_ = 0;
+  /// The last error of the worker that was blamed.
+  std::string culprits_error_;
   bool is_killing_ = false;
   bool is_sweeping_ = false; // All have ended; ending what they left.
 };
