@@ -263,7 +263,7 @@ def test_every_backend_is_launched_and_of_a_program_in_cpp_a_line_says_that_it_i
     for backend in DynamoBackend:
         flag = f"--dynamo_backend={backend.value.lower()}"
         result = told(flag, "--no_python", "true")
-        line = "dynamo_backend is read by Python programs, expected one; the models of true run"
+        line = "dynamo_backend has no effect on C++ programs: the models of true are not compiled"
         assert result.returncode == 0 and (line in result.stderr) == (backend != "NO")
     refused = told("--dynamo_backend=gcc", "true")
     assert refused.returncode == 2 and "inductor" in refused.stderr

@@ -17,6 +17,7 @@ inline constexpr const char* kStepSummary = "ACCELERATE_STEP_SUMMARY";
 
 // What the launcher tells its workers, and nobody asks for.
 inline constexpr const char* kMainPid = "ACCELERATE_MAIN_PID";
+inline constexpr const char* kRunReport = "ACCELERATE_RUN_REPORT";
 
 // How the Python package shards models, as the original names it.
 inline constexpr const char* kUseFsdp = "ACCELERATE_USE_FSDP";
@@ -106,6 +107,8 @@ inline constexpr const char* kOldHubCache = "HUGGINGFACE_HUB_CACHE";
 inline constexpr const char* kCacheHome = "XDG_CACHE_HOME";
 inline constexpr const char* kRuntimeDir = "XDG_RUNTIME_DIR";
 inline constexpr const char* kNoColor = "NO_COLOR";
+inline constexpr const char* kDisplay = "DISPLAY";
+inline constexpr const char* kWaylandDisplay = "WAYLAND_DISPLAY";
 
 // What a program shows.
 inline constexpr const char* kLogLevel = "ACCELERATE_LOG_LEVEL";

@@ -21,7 +21,8 @@ namespace accelerate {
 ACCELERATE_API int launch(
     const ConfigLayer& flags,
     const std::vector<std::string>& program,
-    const std::string& parent_folder = {});
+    const std::string& parent_folder = {},
+    bool is_watched = false);
 
 /// The self-check beside this program; missing in builds without the training
 /// library.

@@ -24,6 +24,7 @@
 #include "launch/parent_folder.h"
 #include "launch/plan/hosts.h"
 #include "launch/plan/mpirun.h"
+#include "launch/plan/nearest_file.h"
 #include "launch/plan/plan.h"
 #include "launch/session.h"
 #include "launch/supervise/guardian.h"
@@ -62,13 +63,37 @@ void check_script(
   std::error_code error;
   if (!config.module && !config.no_python && program[0].ends_with(".py") &&
       !std::filesystem::exists(program[0], error)) {
+    const std::string meant = nearest_file(program[0], {".py"});
     throw ConfigError(str_cat(
-        "[launch] there is no file ",
-        program[0],
-        " in ",
+        "[launch] no file '",
+        printable(program[0]),
+        "' in ",
         working_folder().string(),
-        "; give the path of the script"));
+        meant.empty() ? std::string(". Check the path of the script")
+                      : str_cat("; did you mean '", printable(meant), "'?")));
   }
+}
+
+/// An option of this program that stands behind the script is the script's.
+std::string hint_on_order(const std::vector<std::string>& program) {
+  for (size_t i = 1; i < program.size(); ++i) {
+    if (!program[i].starts_with("--")) {
+      continue;
+    }
+    std::string name = program[i].substr(2, program[i].find('=') - 2);
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (find_field(name) != nullptr) {
+      return str_cat(
+          "[launch] The script was given ",
+          program[i].substr(0, program[i].find('=')),
+          ", which is an option of `accelerate launch`. Launch options go "
+          "before the script: accelerate launch --",
+          name,
+          " ... ",
+          printable(program[0]));
+    }
+  }
+  return {};
 }
 
 /// A program in C++ asks for it in its code, and would train as it always does.
@@ -86,17 +111,17 @@ std::string note_on_python(
   if (config.use_fsdp || config.use_deepspeed) {
     return str_cat(
         config.use_fsdp ? "use_fsdp" : "use_deepspeed",
-        " is read by Python programs, expected one; ",
-        program[0],
-        " shards what its Accelerator is told to (.shard)");
+        " has no effect on C++ programs. Set .shard in the "
+        "AcceleratorOptions of ",
+        program[0]);
   }
   return is_off(config.dynamo_backend)
              ? std::string()
              : str_cat(
-                   "dynamo_backend is read by Python programs, expected one; "
-                   "the models of ",
+                   "dynamo_backend has no effect on C++ programs: the models "
+                   "of ",
                    program[0],
-                   " run as they are");
+                   " are not compiled");
 }
 
 /// Not an error, as configurations travel between machines.
@@ -216,11 +241,11 @@ int join_from_stdin() {
   std::filesystem::current_path(order.folder, error);
   if (error) {
     throw ConfigError(str_cat(
-        "[launch] the folder ",
+        "[launch] this host has no folder ",
         order.folder,
-        " is not on this host (",
+        " (",
         error.message(),
-        "); share it, or launch from one that is"));
+        "). Launch from a folder that all hosts share"));
   }
   Placement placement;
   placement.num_machines = order.num_machines;
@@ -248,7 +273,8 @@ int join_from_stdin() {
 int launch(
     const ConfigLayer& flags,
     const std::vector<std::string>& program,
-    const std::string& parent_folder) {
+    const std::string& parent_folder,
+    bool is_watched) {
   check_program(program);
   if (!parent_folder.empty()) {
     check_parent_folder(parent_folder);
@@ -297,6 +323,11 @@ int launch(
   SessionOptions options;
   options.join_limit = std::chrono::seconds(values.join_timeout);
   options.parent_folder = parent_folder;
+  options.usage_hint = hint_on_order(program);
+  options.is_watched = is_watched;
+  options.opens_browser =
+      isatty(STDERR_FILENO) == 1 && (system_env(variables::kDisplay) ||
+                                     system_env(variables::kWaylandDisplay));
   options.patience = patience_of(values);
   options.problems = find_problems(values, plan, facts);
   std::optional<JobToken> token;
@@ -319,6 +350,11 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   const auto is_joining = std::make_shared<bool>(false);
   constexpr const char* kHidden = "";
   command->add_flag("--join_from_stdin", *is_joining)->group(kHidden);
+  const auto is_watched = std::make_shared<bool>(false);
+  command->add_flag(
+      "--watch",
+      *is_watched,
+      "Show the run on a page while it runs (see `accelerate watch`)");
   const auto parent_folder = std::make_shared<std::string>();
   command->add_option("--parent_folder", *parent_folder)->group(kHidden);
   command->footer(
@@ -332,8 +368,9 @@ void add_launch_command(CLI::App& app, int& exit_code) {
     if (!is_marked && !program.empty() && program[0].starts_with('-')) {
       throw ConfigError(explain_unknown_flag(program[0]));
     }
-    exit_code = *is_joining ? join_from_stdin()
-                            : launch(*flags, program, *parent_folder);
+    exit_code = *is_joining
+                    ? join_from_stdin()
+                    : launch(*flags, program, *parent_folder, *is_watched);
   });
 }
 

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // `accelerate watch`: shows runs in the browser.
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
+#include "base/str.h"
+#include "base/unique_file.h"
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "watch/watch_page.h"
@@ -17,6 +23,32 @@ namespace {
 struct WatchOptions {
   std::vector<std::filesystem::path> folders = {};
   int port = 0;
+  bool opens_browser = false;
+};
+
+/// A file that leads a browser to the page: the command line of a program,
+/// which every user can read, must not show the token.
+class BrowserFile {
+ public:
+  explicit BrowserFile(const std::string& address) {
+    const UniqueFile file(mkostemps(path_.data(), 5, O_CLOEXEC));
+    const std::string text =
+        "<meta http-equiv=\"refresh\" content=\"0; url=" + address + "\">\n";
+    if (!file || write(file.get(), text.data(), text.size()) < 0) {
+      return;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+      execlp("xdg-open", "xdg-open", path_.c_str(), nullptr);
+      _exit(127);
+    }
+  }
+  ~BrowserFile() { unlink(path_.c_str()); }
+  BrowserFile(const BrowserFile&) = delete;
+  BrowserFile& operator=(const BrowserFile&) = delete;
+
+ private:
+  std::string path_ = "/tmp/accelerate-watch-XXXXXX.html";
 };
 
 /// Serves until a signal ends it; returns what the program returns then.
@@ -38,12 +70,18 @@ int watch(const WatchOptions& options) {
   PageServer server(options.port, [&page](const PageRequest& request) {
     return page.answer(request);
   });
+  const std::string address =
+      str_cat("http://127.0.0.1:", server.port(), "/?token=", token);
   const auto num_runs = runs.size();
   std::cout
-      << "[watch] " << num_runs << (num_runs == 1 ? " run" : " runs")
-      << ": http://127.0.0.1:" << server.port() << "/?token=" << token
+      << "[watch] " << num_runs << (num_runs == 1 ? " run" : " runs") << ": "
+      << address
       << "\n[watch] reachable from this machine only; press Ctrl-C to stop"
       << std::endl;
+  std::optional<BrowserFile> browser;
+  if (options.opens_browser) {
+    browser.emplace(address);
+  }
   while (std::cout) {
     const timespec second = {.tv_sec = 1, .tv_nsec = 0};
     const int signal = sigtimedwait(&signals, nullptr, &second);
@@ -75,6 +113,8 @@ void add_watch_command(CLI::App& app, int& exit_code) {
       ->type_name("PORT")
       ->check(whole_number_from(0, 65535))
       ->capture_default_str();
+  constexpr const char* kHidden = "";
+  command->add_flag("--open", options->opens_browser)->group(kHidden);
   command->footer(
       "The run must log with the tracker 'jsonl'. The page is only reachable\n"
       "from this machine; from another one, forward the port:\n"

@@ -4,20 +4,31 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "base/exit_codes.h"
+#include "base/printable.h"
 #include "base/str.h"
+#include "base/words.h"
 #include "launch/supervise/last_words.h"
 
 namespace accelerate {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::chrono::milliseconds kFirstPause{100};
 constexpr std::chrono::milliseconds kLongestPause{30000};
 constexpr std::chrono::seconds kLongRun{60};
+
+std::string one_decimal(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f", value);
+  return text;
+}
 
 } // namespace
 
@@ -80,13 +91,13 @@ void Job::machine_failed(size_t, const FailureReport& report) {
   }
   if (report.exit_code == kExitPreempted) {
     say_(str_cat(
-        "[launch] rank ",
+        "[launch] Rank ",
         report.rank,
-        " on ",
-        report.host,
-        " left to be started again (exit code ",
+        machines_.size() > 1 ? " on " + report.host : std::string(),
+        " asked for a restart (exit code ",
         kExitPreempted,
-        "); restarting all workers, which does not count as a restart"));
+        "); restarting all processes. This does not count towards "
+        "--max_restarts"));
     stop_all(SIGUSR1, State::kRestarting);
     return;
   }
@@ -95,7 +106,7 @@ void Job::machine_failed(size_t, const FailureReport& report) {
   if (count_restart()) {
     say_(str_cat(
         summary,
-        "\n[launch] restarting all workers (restart ",
+        "\n[launch] Restarting all processes (restart ",
         num_restarts_,
         " of ",
         options_.max_restarts,
@@ -165,8 +176,8 @@ void Job::machine_lost(
       kExitFailure,
       str_cat(
           what,
-          "; all workers everywhere were ended. Look at that machine and "
-          "at the network between, then launch again")};
+          "; stopped all processes. Check that machine and the network, then "
+          "launch again")};
   if (!count_restart()) {
     stop_all(SIGTERM, State::kStopping);
     return;
@@ -175,7 +186,7 @@ void Job::machine_lost(
       what,
       "; waiting ",
       options_.return_limit.count(),
-      " s for it to come back, then restarting all workers (restart ",
+      " s for it to come back, then restarting all processes (restart ",
       num_restarts_,
       " of ",
       options_.max_restarts,
@@ -193,7 +204,7 @@ void Job::part_with(size_t machine, const std::string& what) {
   const int least = *options_.least_machines;
   say_(str_cat(
       what,
-      left >= least ? "; the workers are stopped and go on with "
+      left >= least ? "; restarting all processes on "
                     : str_cat("; at least ", least, " machines are needed, "),
       left,
       left >= least ? left == 1 ? " machine" : " machines"
@@ -221,9 +232,9 @@ void Job::machine_came(size_t machine, const std::string& host) {
       machine,
       " (",
       host,
-      ") has come; the workers are asked to save and leave, then ",
+      ") has joined; restarting all processes on ",
       num_here(),
-      " machines go on"));
+      " machines as soon as they have saved"));
   stop_all(SIGUSR1, State::kRestarting);
 }
 
@@ -241,8 +252,8 @@ void Job::machine_leaves(size_t machine, const std::string& host, int signal) {
           machine,
           " (",
           host,
-          ") got ",
-          strsignal(signal),
+          ") received SIG",
+          sigabbrev_np(signal),
           " and leaves"));
 }
 
@@ -346,7 +357,7 @@ void Job::wait_for_machines() {
             num_here(),
             " of at least ",
             *options_.least_machines,
-            " here. Look at the others, then launch again")};
+            " here. Check the others, then launch again")};
     stop_all(SIGTERM, State::kStopping);
   });
 }
@@ -385,6 +396,68 @@ void Job::end(const JobEnding& ending) {
       machines_[i]->end(ending);
     }
   }
+}
+
+namespace {
+
+std::string describe_duration(std::chrono::duration<double> duration) {
+  const auto seconds = static_cast<int64_t>(duration.count());
+  if (duration.count() < 9.95) {
+    return str_cat(one_decimal(duration.count()), " s");
+  }
+  if (seconds < 60) {
+    return str_cat(seconds, " s");
+  }
+  if (seconds < 3600) {
+    return str_cat(seconds / 60, " min ", seconds % 60, " s");
+  }
+  return str_cat(seconds / 3600, " h ", seconds / 60 % 60, " min");
+}
+
+std::string with_commas(int64_t number) {
+  std::string text = std::to_string(number);
+  for (auto place = static_cast<ptrdiff_t>(text.size()) - 3; place > 0;
+       place -= 3) {
+    text.insert(static_cast<size_t>(place), ",");
+  }
+  return text;
+}
+
+std::string path_from(const fs::path& folder, const std::string& path) {
+  const auto nearer = fs::path(path).lexically_proximate(folder);
+  return printable(
+      nearer.empty() || *nearer.begin() == ".." ? path : nearer.string());
+}
+
+} // namespace
+
+std::string describe_run(
+    const RunReport& report,
+    std::chrono::duration<double> duration,
+    const fs::path& folder) {
+  std::vector<std::string> facts;
+  if (report.num_steps > 0) {
+    const double speed =
+        static_cast<double>(report.num_steps) / duration.count();
+    facts.push_back(str_cat(
+        with_commas(report.num_steps),
+        report.num_steps == 1 ? " step" : " steps",
+        " (",
+        one_decimal(speed),
+        " steps/s)"));
+  }
+  if (!report.checkpoint.empty()) {
+    facts.push_back("last checkpoint " + path_from(folder, report.checkpoint));
+  }
+  if (!report.folder.empty()) {
+    facts.push_back("logs in " + path_from(folder, report.folder));
+  }
+  return facts.empty() ? std::string()
+                       : str_cat(
+                             "[launch] Finished in ",
+                             describe_duration(duration),
+                             ": ",
+                             join(facts, ", "));
 }
 
 std::string describe_interrupt(int signal, const std::string& host) {

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "accelerate/export.h"
 #include "launch/supervise/event_loop.h"
+#include "process/run_report.h"
 
 namespace accelerate {
 
@@ -188,6 +190,14 @@ class ACCELERATE_API Job {
   EventLoop::TimerId return_timer_ = 0;
   JobEnding ending_;
 };
+
+/// "[launch] Finished in 2 min 3 s: 1,200 steps (9.8 steps/s), last checkpoint
+/// runs/a/checkpoint_3, logs in runs/a", as far as it is known; empty if
+/// nothing is. Paths below `folder` are relative to it.
+ACCELERATE_API std::string describe_run(
+    const RunReport& report,
+    std::chrono::duration<double> duration,
+    const std::filesystem::path& folder);
 
 /// "[launch] Interrupted", and where if `host` is not empty.
 ACCELERATE_API std::string describe_interrupt(

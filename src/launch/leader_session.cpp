@@ -359,7 +359,19 @@ void LeaderSession::begin_job() {
           .return_limit = options_.join_limit,
           .least_machines = plan_.placement.least_machines},
       [this](const std::string& line) { say(line); });
+  begin_time_ = EventLoop::Clock::now();
   job_->start(absent);
+  if (options_.is_watched) {
+    watch_ = std::make_unique<WatchChild>(
+        loop_,
+        reaper_,
+        output_,
+        options_.opens_browser,
+        WatchChild::Callbacks{
+            [this] { return std::filesystem::path(run_report().folder); },
+            [this](pid_t pid) { supervisor_.spare(pid); },
+            [this](const std::string& line) { say(line); }});
+  }
 }
 
 StartOrder LeaderSession::order_for(size_t machine, int attempt) {
@@ -479,8 +491,21 @@ void LeaderSession::pass_on(int signal) {
 }
 
 void LeaderSession::end(const JobEnding& ending) {
+  watch_.reset();
   if (!ending.summary.empty()) {
     say_ending(ending.summary);
+    if (ending.exit_code == kExitUsage && !options_.usage_hint.empty()) {
+      say(options_.usage_hint);
+    }
+  } else {
+    std::error_code no_folder;
+    const std::string line = describe_run(
+        run_report(),
+        EventLoop::Clock::now() - begin_time_,
+        std::filesystem::current_path(no_folder));
+    if (!line.empty()) {
+      say(line);
+    }
   }
   if (!server_) {
     finish(ending.exit_code);

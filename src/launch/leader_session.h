@@ -9,6 +9,7 @@
 #include "launch/job.h"
 #include "launch/machines/control_server.h"
 #include "launch/session.h"
+#include "launch/watch_child.h"
 
 namespace accelerate {
 
@@ -62,7 +63,9 @@ class LeaderSession : public LaunchSession {
   std::set<size_t> running_launchers_;
   std::vector<std::unique_ptr<Machine>> machines_;
   std::unique_ptr<Job> job_;
+  std::unique_ptr<WatchChild> watch_;
   std::string run_id_;
+  EventLoop::Clock::time_point begin_time_ = {};
   EventLoop::TimerId join_timer_ = 0;
   EventLoop::TimerId gather_timer_ = 0;
   bool is_sent_away_ = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/session.h"
 
+#include <sys/mman.h>
 #include <sysexits.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "accelerate/error.h"
 #include "accelerate/version.h"
 #include "base/str.h"
+#include "base/variables.h"
 #include "base/words.h"
 #include "launch/leader_session.h"
 #include "launch/member_session.h"
@@ -75,11 +77,27 @@ void LaunchSession::start_workers(const StartOrder& order) {
     if (!plan_.output.log_dir.empty()) {
       make_run_folder(plan_.output.log_dir, order.run_id);
     }
-    supervisor_.start(workers_of(plan_, order));
+    auto workers = workers_of(plan_, order);
+    num_steps_before_ = run_report().num_steps;
+    if (order.first_rank == 0 && plan_.is_ranked) {
+      report_file_ = UniqueFile(memfd_create("run_report", MFD_CLOEXEC));
+      workers.at(0).command.variables[variables::kRunReport] =
+          str_cat("/proc/", getpid(), "/fd/", report_file_.get());
+    }
+    supervisor_.start(workers);
     merger_.workers_began();
   } catch (const SystemError& error) {
     workers_cannot_start(error.what());
   }
+}
+
+RunReport LaunchSession::run_report() const {
+  RunReport report;
+  if (report_file_) {
+    report = read_run_report(report_file_.get());
+  }
+  report.num_steps += num_steps_before_;
+  return report;
 }
 
 void LaunchSession::stop_workers(const StopOrder& order) {
@@ -162,8 +180,8 @@ void LaunchSession::request_to_end(int signal, GroupTold told) {
   if (is_finishing_) {
     // Nobody takes the output, and somebody is tired of waiting for it.
     say(str_cat(
-        "[launch] got ",
-        strsignal(signal),
+        "[launch] received SIG",
+        sigabbrev_np(signal),
         ": leaving with output that nobody has read"));
     exit_code_ = exit_code_ == 0 ? 128 + signal : exit_code_;
     loop_.stop();

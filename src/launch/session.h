@@ -22,6 +22,7 @@
 #include "launch/supervise/signal_merger.h"
 #include "launch/supervise/signal_witness.h"
 #include "launch/supervise/supervisor.h"
+#include "process/run_report.h"
 
 namespace accelerate {
 
@@ -46,6 +47,11 @@ struct SessionOptions {
   std::filesystem::path parent_folder = {};
   /// What `--check` found wrong with this machine: the job does not start.
   std::vector<std::string> problems = {};
+  /// Machine 0 shows the run on a page, and opens it in a browser.
+  bool is_watched = false;
+  bool opens_browser = false;
+  /// Said if a worker leaves with the code of a wrong command line.
+  std::string usage_hint = {};
   /// Launchers of other machines that machine 0 has to start.
   std::vector<RemoteLauncher> remote_launchers = {};
 };
@@ -80,6 +86,9 @@ class LaunchSession {
   /// What another machine passes on. False where the workers have got the same
   /// signal just before: a scheduler tells all machines.
   bool take_passed_on(int signal);
+  /// What rank 0 has told about the run, if it runs here; its steps in all
+  /// attempts.
+  RunReport run_report() const;
   /// The job is over: leaves once readers have taken the output.
   void finish(int exit_code);
   void say(const std::string& line);
@@ -109,6 +118,10 @@ class LaunchSession {
     GroupTold told = GroupTold::kNo;
   };
 
+  /// Rank 0 writes into it.
+  UniqueFile report_file_;
+  /// In attempts before.
+  int64_t num_steps_before_ = 0;
   SignalFileGuard signals_;
   SignalWitness witness_;
   SignalMerger merger_;

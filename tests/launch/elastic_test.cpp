@@ -96,8 +96,8 @@ TEST_F(Preemption, StartsAllWorkersAgainThatHaveSaved) {
   EXPECT_THAT(
       result.err,
       AllOf(
-          HasSubstr("left to be started again (exit code 75); restarting all "
-                    "workers, which does not count as a restart"),
+          HasSubstr("asked for a restart (exit code 75); restarting all "
+                    "processes. This does not count towards --max_restarts"),
           Not(HasSubstr("failed with"))));
   EXPECT_THAT(result.out, HasSubstr("rank 0 of 2 group 0/1 attempt 1"));
 }
@@ -137,7 +137,7 @@ TEST_F(Preemption, OfTheLauncherIsItsExitCodeWhereAllHaveSaved) {
   job->send(SIGTERM);
   const auto result = job->wait(kLong);
   EXPECT_EQ(result.exit_code, kExitPreempted) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("started again (exit code 75)"));
+  EXPECT_THAT(result.err, HasSubstr("launch again (exit code 75)"));
   EXPECT_THAT(left(), IsEmpty());
 }
 
@@ -243,7 +243,9 @@ TEST_F(Elastic, GoesOnWithoutAMachineWhoseLauncherWasKilled) {
   expect_all_done({0, 2});
   EXPECT_THAT(
       launchers_[0]->err(),
-      AllOf(HasSubstr("(node1) was lost"), HasSubstr("go on with 2 machines")));
+      AllOf(
+          HasSubstr("(node1) was lost"),
+          HasSubstr("restarting all processes on 2 machines")));
   EXPECT_THAT(
       launchers_[2]->out(), HasSubstr("rank 2 of 4 group 1/2 attempt 1"));
 }
@@ -288,7 +290,7 @@ TEST_F(Elastic, WelcomesOneThatComesLater) {
   launchers_.push_back(launch_on(2, "2:3", script()));
   ASSERT_TRUE(wait_for_world(6)) << launchers_[0]->err();
   EXPECT_TRUE(is_there("saved_0.4") && is_there("saved_3.4"));
-  EXPECT_THAT(launchers_[0]->err(), HasSubstr("(node2) has come"));
+  EXPECT_THAT(launchers_[0]->err(), HasSubstr("(node2) has joined"));
   expect_all_done({0, 1, 2});
 }
 
@@ -309,7 +311,7 @@ TEST_F(Elastic, LetsAMachineGoWhileAnotherIsWelcomed) {
   launchers_.push_back(launch_on(0, "1:3", script(slow)));
   ASSERT_TRUE(wait_for_world(2));
   launchers_.push_back(launch_on(1, "1:3", script(slow)));
-  ASSERT_TRUE(wait_for_words(*launchers_[0], "has come"));
+  ASSERT_TRUE(wait_for_words(*launchers_[0], "has joined"));
   launchers_.push_back(launch_on(2, "1:3", script(slow)));
   launchers_[1]->send(SIGKILL);
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
@@ -323,7 +325,7 @@ TEST_F(Elastic, LetsAMachineGoThatItsProviderTakes) {
   EXPECT_EQ(launchers_[2]->wait(kLong).exit_code, kExitPreempted)
       << launchers_[2]->err();
   ASSERT_TRUE(wait_for_world(4)) << launchers_[0]->err();
-  EXPECT_THAT(launchers_[0]->err(), HasSubstr("got Terminated and leaves"));
+  EXPECT_THAT(launchers_[0]->err(), HasSubstr("received SIGTERM and leaves"));
   expect_all_done({0, 1});
 }
 
@@ -409,7 +411,7 @@ TEST_P(ElasticInterrupted, EndsEverywhere) {
   }
   if (phase == "welcoming") {
     launchers_.push_back(launch_on(2, "2:3", stubborn));
-    ASSERT_TRUE(wait_for_words(*launchers_[0], "has come"));
+    ASSERT_TRUE(wait_for_words(*launchers_[0], "has joined"));
   } else if (phase == "waiting") {
     launchers_[1 - host]->send(SIGKILL);
     ASSERT_TRUE(wait_for_words(

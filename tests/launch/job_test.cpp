@@ -2,14 +2,22 @@
 // The decisions of a job, without processes.
 #include "launch/job.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/exit_codes.h"
 #include "launch/machines/diagnosis.h"
+#include "process/run_report.h"
+#include "support/temp_dir.h"
 
 namespace accelerate {
 namespace {
+
+using namespace std::chrono_literals;
+using testing::TempDir;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -90,6 +98,43 @@ TEST(Job, TellsTheFirstFailureAndNotItsConsequences) {
       two.first.summary,
       "[launch] Rank 3 on node1 failed with exit code 7; the "
       "last lines of its stderr:\n    why");
+}
+
+TEST(Run, IsDescribedAsFarAsItIsKnown) {
+  const std::filesystem::path here = "/home/me";
+  EXPECT_EQ(describe_run({}, 123s, here), "");
+  EXPECT_EQ(
+      describe_run(
+          {"/home/me/runs/a", 1200, "/data/checkpoint_3"}, 123.4s, here),
+      "[launch] Finished in 2 min 3 s: 1,200 steps (9.7 steps/s), last "
+      "checkpoint /data/checkpoint_3, logs in runs/a");
+  EXPECT_EQ(
+      describe_run({"", 1, ""}, 2s, here),
+      "[launch] Finished in 2.0 s: 1 step (0.5 steps/s)");
+  EXPECT_EQ(
+      describe_run({"", 0, "/home/me/x"}, 3720s, here),
+      "[launch] Finished in 1 h 2 min: last checkpoint x");
+}
+
+TEST(Run, IsReportedByTheProcessThatWritesFirst) {
+  TempDir folder;
+  const std::string path = folder.path() / "report";
+  const UniqueFile file(open(path.c_str(), O_RDWR | O_CREAT, 0600));
+  EXPECT_TRUE(read_run_report(file.get()).is_empty());
+  RunReporter reporter([&](const std::string&) { return path; });
+  reporter.set_folder("runs/a long name");
+  reporter.set_checkpoint("c");
+  reporter.set_steps(12);
+  reporter.set_folder("runs/a");
+  EXPECT_EQ(read_run_report(file.get()), (RunReport{"runs/a", 12, "c"}));
+  const pid_t child = fork();
+  if (child == 0) {
+    RunReporter other([&](const std::string&) { return path; });
+    other.set_steps(1);
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(read_run_report(file.get()).num_steps, 12);
 }
 
 TEST(Job, RestartsEverybodyOnlyWhenAllHaveStopped) {
@@ -317,7 +362,7 @@ struct ElasticMachines {
 TEST(ElasticJob, GoesOnWithoutTheMachineThatWasLost) {
   ElasticMachines three;
   three.job.machine_lost(1, "node1", "was lost: silence");
-  EXPECT_THAT(three.said, HasSubstr("go on with 2 machines"));
+  EXPECT_THAT(three.said, HasSubstr("restarting all processes on 2 machines"));
   three.job.machine_stopped(0);
   EXPECT_THAT(three.log(0), ElementsAre("start 0", "restart 15"));
   three.job.machine_stopped(2);

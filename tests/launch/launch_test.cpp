@@ -9,6 +9,7 @@
 
 #include "hardware/ports.h"
 #include "launch/machines/sockets.h"
+#include "launch/supervise/oom_kills.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 
@@ -69,6 +70,157 @@ TEST(Launch, NamesTheSignalThatEndedARank) {
       launch_shell(2, "if [ $RANK = 0 ]; then kill -9 $$; fi; exec sleep 960"));
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
   EXPECT_THAT(result.err, HasSubstr("[launch] Rank 0 was killed (SIGKILL)"));
+}
+
+ProcessResult run_in(const TempDir& folder, const std::string& arguments) {
+  return run_process(
+      {"sh",
+       "-c",
+       "cd " + folder.path().string() + " && exec " + kProgram +
+           " launch --cpu " + arguments});
+}
+
+std::string report_of(const std::string& folder) {
+  return "printf '{\"pid\": 1, \"folder\": \"" + folder +
+         "\", \"steps\": 30, \"checkpoint\": \"/c\"}\\n' > "
+         "$ACCELERATE_RUN_REPORT; ";
+}
+
+TEST(Launch, SaysWhatCameOfARunThatReportsIt) {
+  const auto result = run_process(
+      launch_shell(2, "[ $RANK = 1 ] || " + report_of("/runs/a") + "true"));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(
+      result.err,
+      ContainsRegex("^\\[launch\\] Finished in [0-9.]+ s: 30 steps \\([0-9.]+ "
+                    "steps/s\\), last checkpoint /c, logs in /runs/a\n$"));
+}
+
+TEST(Launch, AddsTheStepsOfAllAttempts) {
+  auto command = launch_shell(
+      1, report_of("/runs/a") + "exit $((1 - $TORCHELASTIC_RESTART_COUNT))");
+  command.insert(command.begin() + 2, {"--max_restarts", "1"});
+  const auto result = run_process(command);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr(": 60 steps ("));
+}
+
+TEST(Launch, ShowsARunOnAPageUntilItEnds) {
+  TempDir folder;
+  folder.write("metrics.jsonl", "");
+  const std::string seen = folder.path() / "seen";
+  auto command = launch_shell(
+      1,
+      report_of(folder.path()) + "while [ ! -e " + seen +
+          " ]; do sleep 0.1; done");
+  command.insert(command.begin() + 2, "--watch");
+  Subprocess job(command);
+  const bool is_shown = eventually(
+      [&] { return job.err().find("[watch] ") != std::string::npos; }, kLimit);
+  const std::string said = job.err();
+  std::ofstream(seen) << '1';
+  EXPECT_EQ(job.wait().exit_code, 0);
+  ASSERT_TRUE(is_shown) << said;
+  if (said.find("http://127.0.0.1:") == std::string::npos) {
+    GTEST_SKIP() << "built without a server of pages: " << said;
+  }
+  EXPECT_THAT(said, ContainsRegex("http://127.0.0.1:[0-9]+/\\?token="));
+}
+
+TEST(Launch, SuggestsTheScriptThatWasMeant) {
+  TempDir folder;
+  std::ofstream(folder.path() / "slow.py") << "pass\n";
+  EXPECT_THAT(
+      run_in(folder, "slwo.py").err, HasSubstr("did you mean 'slow.py'?"));
+  EXPECT_THAT(run_in(folder, "slow").err, HasSubstr("did you mean 'slow.py'?"));
+  EXPECT_THAT(
+      run_in(folder, "./slwo.py").err, HasSubstr("did you mean './slow.py'?"));
+  EXPECT_THAT(run_in(folder, "other.py").err, Not(HasSubstr("did you mean")));
+}
+
+TEST(Launch, SaysThatOptionsGoBeforeTheScriptOnlyIfItFailsOnThem) {
+  const std::string hint =
+      "[launch] The script was given --num_processes, which is an option of "
+      "`accelerate launch`. Launch options go before the script: accelerate "
+      "launch --num_processes ... sh\n";
+  TempDir folder;
+  const auto failing = run_in(folder, "sh -c 'exit 2' --num_processes=2");
+  EXPECT_EQ(failing.exit_code, 2);
+  EXPECT_EQ(failing.err, "[launch] Rank 0 failed with exit code 2\n" + hint);
+  EXPECT_EQ(run_in(folder, "sh -c true --num_processes 2").err, "");
+  EXPECT_THAT(
+      run_in(folder, "sh -c 'exit 3' --num_processes 2").err,
+      Not(HasSubstr(hint)));
+}
+
+void write(const std::filesystem::path& file, const std::string& text) {
+  std::filesystem::create_directories(file.parent_path());
+  std::ofstream(file) << text;
+}
+
+TEST(OutOfMemory, IsSeenInCountersOfBothVersions) {
+  TempDir folder;
+  const auto groups = folder.path() / "cgroup";
+  const auto root = folder.path() / "root";
+  write(groups, "1:cpu:/\n0::/user/job\n");
+  EXPECT_EQ(oom_counter_file(groups, root), "");
+  const auto events = root / "user/job/memory.events";
+  write(events, "low 0\noom 3\noom_kill 3\noom_group_kill 0\n");
+  EXPECT_EQ(oom_counter_file(groups, root), events);
+  OomKills kills(events);
+  EXPECT_FALSE(kills.may_have_killed(getpid()));
+  write(events, "low 0\noom 4\noom_kill 4\noom_group_kill 0\n");
+  EXPECT_TRUE(kills.may_have_killed(getpid()));
+
+  write(groups, "4:memory:/only/on/the/host\n0::/\n");
+  const auto control = root / "memory/memory.oom_control";
+  write(control, "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n");
+  EXPECT_EQ(oom_counter_file(groups, root), control);
+  OomKills older(control);
+  EXPECT_FALSE(older.may_have_killed(getpid()));
+  write(control, "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n");
+  EXPECT_TRUE(older.may_have_killed(getpid()));
+}
+
+/// A control group below this process's own; gone with the object.
+struct MemoryGroup {
+  MemoryGroup() {
+    const auto parent = oom_counter_file().parent_path();
+    is_old = std::filesystem::exists(parent / "memory.oom_control");
+    folder = parent / ("accelerate_test_" + std::to_string(getpid()));
+    std::error_code error;
+    std::filesystem::create_directory(folder, error);
+    const auto limit =
+        folder / (is_old ? "memory.limit_in_bytes" : "memory.max");
+    is_limited = !error && std::filesystem::exists(limit) &&
+                 (std::ofstream(limit) << (128 << 20)).flush().good();
+  }
+  ~MemoryGroup() { rmdir(folder.c_str()); }
+  bool is_old = false;
+  bool is_limited = false;
+  std::filesystem::path folder;
+};
+
+TEST(OutOfMemory, IsNamedWhereTheKernelKillsARank) {
+  const MemoryGroup group;
+  if (!group.is_limited) {
+    GTEST_SKIP() << "this user cannot limit the memory of a control group";
+  }
+  auto command =
+      launch_shell(2, "[ $RANK = 0 ] || exec tail /dev/zero; exec sleep 960");
+  command.insert(
+      command.begin(),
+      {"sh",
+       "-c",
+       "echo $$ > " + (group.folder / "cgroup.procs").string() +
+           "; exec \"$@\"",
+       "sh"});
+  const auto result = run_process(command);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(
+      result.err,
+      "[launch] Rank 1 was killed (SIGKILL) because memory ran out. Use a "
+      "smaller batch or fewer processes\n");
 }
 
 TEST(Launch, SaysWhichRankHadLeftBeforeAnotherFailed) {
@@ -279,9 +431,8 @@ TEST(Launch, NeedsItsFolderOnlyForRelativePaths) {
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_EQ(
         result.err,
-        "accelerate: [launch] the folder that this program was started in is "
-        "gone (No such file or directory); change to one that is there, or "
-        "give absolute paths\n");
+        "accelerate: [launch] the current folder no longer exists (No such "
+        "file or directory). Change to another one, or use absolute paths\n");
   }
   const auto result =
       in_lost_folder("--log_dir " + folder.path().string() + "/logs echo hi");
@@ -367,7 +518,8 @@ TEST(LaunchErrors, GetOneLineAndExitCode2) {
       {{kProgram, "launch", "--num_processes", "two", "true"}, "num_processes"},
       {{kProgram, "launch", "--num_procs", "2", "true"}, "--num_processes"},
       {{kProgram, "launch", "./no_such_program"}, "'./no_such_program'"},
-      {{kProgram, "launch", "no_such_script.py"}, "no file no_such_script.py"},
+      {{kProgram, "launch", "no_such_script.py"},
+       "no file 'no_such_script.py'"},
       {{kProgram, "launch", "--no_python", plain}, "chmod +x"},
       {{kProgram, "launch", "--no_python", "/etc"}, "it is a folder"},
       {{kProgram, "lunch"}, "did you mean 'launch'?"},
@@ -396,7 +548,7 @@ TEST(LaunchErrors, GetOneLineAndExitCode2) {
       {{"env", "RANK=0", "WORLD_SIZE=99999999999", kProgram, "launch", "true"},
        "at most 2147483647"},
       {{kProgram, "launch", "./a\nb\x1b[31m"}, "'./a\\x0ab\\x1b[31m'"},
-      {{kProgram, "launch", "a\nb\x1b[31m.py"}, "a\\x0ab\\x1b[31m.py in "},
+      {{kProgram, "launch", "a\nb\x1b[31m.py"}, "a\\x0ab\\x1b[31m.py' in "},
       {{kProgram,
         "launch",
         "--num_machines=2",

@@ -81,7 +81,7 @@ void check_in_place(const ResolvedConfig& config, const Placement& placement) {
         environment.starter_name(),
         " has started ",
         environment.topology.world_size,
-        " tasks, one per rank; leave --num_processes out, or start one task "
+        " tasks, one per rank. Leave --num_processes out, or start one task "
         "per machine"));
   }
 }
@@ -126,12 +126,11 @@ Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
   }
   if (placement.meeting_point.address.empty()) {
     throw ConfigError(str_cat(
-        "[launch] ",
+        "[launch] --num_machines ",
         placement.num_machines,
-        " machines, but nobody says where machine 0 is; give "
-        "--main_process_ip HOST (or ",
+        " needs the address of machine 0: pass --main_process_ip HOST (or set ",
         variables::kMasterAddress,
-        "), the same on every machine"));
+        ") on every machine"));
   }
   return placement;
 }

@@ -85,7 +85,8 @@ int num_local_of(
         num_local,
         " processes on this machine, but only ",
         facts.gpus.size(),
-        " usable GPUs; lower --num_processes, or select more with --gpu_ids"));
+        facts.gpus.size() == 1 ? " usable GPU" : " usable GPUs",
+        ". Lower --num_processes, or choose more GPUs with --gpu_ids"));
   }
   return num_local;
 }
@@ -168,9 +169,9 @@ fs::path working_folder() {
   const auto folder = fs::current_path(error);
   if (error) {
     throw ConfigError(str_cat(
-        "[launch] the folder that this program was started in is gone (",
+        "[launch] the current folder no longer exists (",
         error.message(),
-        "); change to one that is there, or give absolute paths"));
+        "). Change to another one, or use absolute paths"));
   }
   return folder;
 }
@@ -232,6 +233,7 @@ LaunchPlan make_plan(
       variables::kJobToken,
       variables::kJobTokenFile,
       variables::kMainPid,
+      variables::kRunReport,
       variables::kUseAgentStore};
   if (placement.is_in_place) {
     plan.num_local = placement.environment.topology.local_world_size;

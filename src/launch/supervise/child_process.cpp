@@ -20,6 +20,7 @@
 #include "accelerate/error.h"
 #include "base/printable.h"
 #include "base/str.h"
+#include "launch/plan/nearest_file.h"
 
 namespace accelerate {
 namespace {
@@ -141,16 +142,14 @@ std::string hint_for(const std::string& program, int cause) {
     return str_cat("it is a file of this folder, write ./", printable(program));
   }
   if (cause == ENOENT && is_path && fs::exists(program, ignored)) {
-    return "the file is there, but the interpreter that its first line names "
-           "is not";
+    return "the interpreter named in its first line does not exist";
   }
   if (cause == EACCES && fs::is_directory(program, ignored)) {
-    return "it is a folder; give the path of a program or of a .py file";
+    return "it is a folder; name a program or a .py file";
   }
   if (cause == EACCES && fs::exists(program, ignored) &&
       !fs::is_regular_file(program, ignored)) {
-    return "it is a device, a pipe or a socket; give the path of a program or "
-           "of a .py file";
+    return "it is a device, a pipe or a socket; name a program or a .py file";
   }
   if (cause == EACCES && access(program.c_str(), X_OK) == 0) {
     return "it is executable, but its disk (noexec) or the interpreter that "
@@ -160,10 +159,14 @@ std::string hint_for(const std::string& program, int cause) {
     return str_cat("make it executable: chmod +x ", printable(program));
   }
   if (cause == ENOEXEC) {
-    return "it is no program of this machine; a script needs a first line such "
-           "as #!/bin/sh";
+    return "it is not a program for this machine; a script needs a first line "
+           "such as #!/bin/sh";
   }
-  return "give the path of a program or of a .py file";
+  if (const std::string meant = nearest_file(program, {"", ".py"});
+      cause == ENOENT && !meant.empty()) {
+    return str_cat("did you mean '", printable(meant), "'?");
+  }
+  return "name a program or a .py file";
 }
 
 [[noreturn]] void refuse(

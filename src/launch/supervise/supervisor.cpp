@@ -142,6 +142,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& workers) {
   state_ = WorkersState::kStarting;
   workers_.clear();
   culprits_error_.clear();
+  oom_kills_.emplace();
   is_killing_ = false;
   is_sweeping_ = false;
   try {
@@ -225,7 +226,12 @@ void Supervisor::blame(size_t index) {
 
 FailureReport Supervisor::describe_failure(const Worker& worker) {
   LastWords words = output_.last_words(worker.rank);
-  std::string how = predicate_of(*worker.wait_status) + who_left_before();
+  std::string how = predicate_of(*worker.wait_status);
+  if (exit_code_of(*worker.wait_status) == 128 + SIGKILL &&
+      oom_kills_->may_have_killed(worker.pid)) {
+    how += " because memory ran out. Use a smaller batch or fewer processes";
+  }
+  how += who_left_before();
   const std::string message = read_error_file(worker.error_file);
   if (!message.empty() && !words.is_report) {
     how += "; its error file says: " + message;
@@ -410,9 +416,9 @@ void Supervisor::kill_after(std::chrono::milliseconds grace) {
     kill_timer_ = 0;
     if (is_stopping() && !is_sweeping_) {
       output_.say(str_cat(
-          "[launch] processes still running after ",
+          "[launch] killing processes that still run after ",
           grace.count() / 1000,
-          " s: killing them"));
+          " s"));
     }
     kill_everything();
     look_again();
@@ -445,9 +451,10 @@ void Supervisor::give_up() {
   }
   if (!names.empty()) {
     output_.say(str_cat(
-        "[launch] left behind, as not even SIGKILL ends them: ",
+        "[launch] these processes do not end even with SIGKILL: ",
         names,
-        "; they wait in the kernel, look at its log (dmesg) and at the disks"));
+        ". They are blocked in the kernel: check its log (dmesg) and the "
+        "disks"));
   }
   look_again();
 }

@@ -17,6 +17,7 @@
 #include "launch/job.h"
 #include "launch/supervise/child_process.h"
 #include "launch/supervise/event_loop.h"
+#include "launch/supervise/oom_kills.h"
 #include "launch/supervise/output_router.h"
 
 namespace accelerate {
@@ -143,6 +144,7 @@ class ACCELERATE_API Supervisor {
   Callbacks callbacks_;
   WorkersState state_ = WorkersState::kDone;
   std::vector<Worker> workers_;
+  std::optional<OomKills> oom_kills_;
   std::set<pid_t> spared_;
   EventLoop::TimerId hold_timer_ = 0;
   EventLoop::TimerId ask_timer_ = 0;
