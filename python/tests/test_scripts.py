@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,8 +129,36 @@ def test_an_exception_in_one_process_ends_the_run_and_is_named(tmp_path):
     """
     result = ranks.run(ranks.LAUNCH, tmp_path, script)
     assert result.returncode == 1
-    assert "ValueError: the third batch is bad" in result.stderr
-    assert "[launch] Rank 1 " in result.stderr
+    # Once, last, and without what the other rank says about its lost partner.
+    assert result.stderr.count("Traceback (most recent call last):") == 1
+    assert result.stderr.endswith("\nValueError: the third batch is bad\n")
+    assert "[launch] Rank 1 failed with exit code 1:\nTraceback" in result.stderr
+    assert "[rank1]" not in result.stderr and "CommError" not in result.stderr
+
+
+def test_a_run_that_ends_says_what_came_of_it(tmp_path):
+    script = """
+    import sys, torch
+    from accelerate import Accelerator
+    accelerator = Accelerator(log_with="jsonl", project_dir=sys.argv[1])
+    accelerator.init_trackers("mine")
+    net = torch.nn.Linear(2, 1)
+    net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    for step in range(3):
+        accelerator.backward(net(torch.ones(1, 2, device=accelerator.device)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    accelerator.save_state(sys.argv[1] + "/state")
+    accelerator.end_training()
+    """
+    result = ranks.run(ranks.LAUNCH, tmp_path, script, str(tmp_path / "runs"))
+    ranks.check(result)
+    last = result.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"\[launch\] Finished in .*: 3 steps \([0-9.]+ steps/s\), "
+        r"last checkpoint (.*/)?runs/state, logs in (.*/)?runs/mine",
+        last,
+    ), result.stderr
 
 
 def test_a_killed_process_ends_the_run_and_is_named(tmp_path):

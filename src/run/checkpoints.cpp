@@ -13,6 +13,7 @@
 #include "comm/agreement.h"
 #include "device/host_copies.h"
 #include "observe/rank_record.h"
+#include "process/run_report.h"
 #include "process/stop_request.h"
 #include "run/background_save.h"
 #include "run/other_language.h"
@@ -208,12 +209,16 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
   const auto begin = [&] { begin_save(folder, with, *save); };
   // Takes nothing of this call along, as it may outlive it.
   const auto finish = [save,
-                       parent = fs::absolute(folder).parent_path(),
+                       reporter = &RunReporter::of_this_process(),
+                       folder = fs::absolute(folder),
                        limit = with.total_limit] {
     save->finish();
+    if (save->writer) {
+      reporter->set_checkpoint(folder);
+    }
     // The checkpoint may be complete with the part of any rank.
     if (limit && (save->writer || !save->manifest.is_of_all)) {
-      rotate_checkpoints(parent, *limit);
+      rotate_checkpoints(folder.parent_path(), *limit);
     }
   };
   if (!with.asynchronous) {

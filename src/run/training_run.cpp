@@ -26,6 +26,7 @@
 #include "observe/watchdog.h"
 #include "parallel/recorded_part.h"
 #include "parallel/seam_scope.h"
+#include "process/run_report.h"
 #include "random/generators.h"
 #include "run/background_save.h"
 #include "run/device_marks.h"
@@ -194,6 +195,14 @@ TrainingRun::TrainingRun(
   }
 }
 
+static void report_steps(const TrainingRun& run) {
+  const auto num_steps =
+      run.topology().is_main() ? run.step_times().num_steps : 0;
+  if (num_steps > 0) {
+    RunReporter::of_this_process().set_steps(num_steps);
+  }
+}
+
 TrainingRun::~TrainingRun() {
   for (const auto& model : living_models()) {
     model->renew = nullptr; // Models may outlive their run.
@@ -248,22 +257,27 @@ void TrainingRun::keep_journal(const std::filesystem::path& folder) {
     rank.device_busy = [use] { return use->busy_seconds(); };
   }
   end_journal();
+  if (topology().is_main()) {
+    RunReporter::of_this_process().set_folder(
+        std::filesystem::absolute(folder));
+  }
   journal_ =
       std::make_unique<RankJournal>(folder, std::move(rank), step_times());
 }
 
 void TrainingRun::end_journal() {
+  report_steps(*this);
   if (const auto journal = std::exchange(journal_, nullptr)) {
     journal->finish(step_times());
   }
 }
 
 void TrainingRun::note_step() {
-  if (!journal_) {
-    return;
-  }
   const auto now = RankJournal::Clock::now();
-  if (journal_->is_due(now)) {
+  if (RunReporter::of_this_process().is_due(now)) {
+    report_steps(*this);
+  }
+  if (journal_ && journal_->is_due(now)) {
     journal_->write(step_times(), now);
   }
 }
