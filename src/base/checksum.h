@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,5 +36,30 @@ class ACCELERATE_API Checksum {
 /// Of one piece.
 ACCELERATE_API std::string checksum_of(std::span<const std::byte> bytes);
 ACCELERATE_API std::string checksum_of(std::string_view text);
+
+/// The size of the chunks that `ChunkedChecksum` writes.
+inline constexpr std::uint64_t kChecksumChunk = std::uint64_t{4} << 20;
+
+/// A checksum that several threads can verify: XXH3 of the checksums (as text)
+/// of all chunks of `kChecksumChunk` bytes, in order. The last chunk may be
+/// shorter.
+class ACCELERATE_API ChunkedChecksum {
+ public:
+  void add(std::span<const std::byte> bytes);
+  /// Of all that was added: 16 hexadecimal digits.
+  std::string text() const;
+
+ private:
+  /// Of the chunk that is not full; none if there is none.
+  std::optional<Checksum> chunk_;
+  std::uint64_t num_in_chunk_ = 0;
+  std::string digests_;
+};
+
+/// The same for bytes that are in memory or mapped, in chunks of `chunk` bytes.
+/// Uses all cores.
+ACCELERATE_API std::string chunked_checksum_of(
+    std::span<const std::byte> bytes,
+    std::uint64_t chunk = kChecksumChunk);
 
 } // namespace accelerate

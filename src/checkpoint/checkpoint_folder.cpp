@@ -397,7 +397,10 @@ void RankPlace::remove_late_part() const {
 
 FileRecord record_of(const fs::path& file) {
   const MappedFile mapped(file, "save_state", "file of a checkpoint");
-  return {mapped.bytes().size(), checksum_of(mapped.bytes())};
+  return {
+      mapped.bytes().size(),
+      chunked_checksum_of(mapped.bytes()),
+      kChecksumChunk};
 }
 
 CheckpointReader::CheckpointReader(const fs::path& folder)
@@ -508,7 +511,10 @@ void CheckpointReader::check(
     const std::string& name,
     const FileRecord& record,
     std::span<const std::byte> bytes) const {
-  if (checksum_of(bytes) != record.checksum) {
+  const auto checksum = record.chunk == 0
+                            ? checksum_of(bytes)
+                            : chunked_checksum_of(bytes, record.chunk);
+  if (checksum != record.checksum) {
     throw DataError(str_cat(
         "[load_state] '",
         path_of(name).string(),

@@ -15,9 +15,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormatVersion = 1;
+constexpr int kFormatVersion = 2;
 // Values are flat below their objects; what is deeper was not written by us.
 constexpr int kMaxDepth = 8;
+// Bounds the memory that the checksums of a file's chunks take.
+constexpr std::uint64_t kSmallestChunk = 4096;
 // The end of the text: what follows is the checksum of all before.
 constexpr std::string_view kBeforeChecksum = ",\n  \"checksum\": \"";
 constexpr std::string_view kAfterChecksum = "\"\n}\n";
@@ -97,6 +99,9 @@ std::string format_manifest(const Manifest& manifest) {
   json files = json::object();
   for (const auto& [name, record] : manifest.files) {
     files[name] = {{"bytes", record.num_bytes}, {"checksum", record.checksum}};
+    if (record.chunk != 0) {
+      files[name]["chunk"] = record.chunk;
+    }
   }
   json content = {
       {"format", kFormatVersion},
@@ -159,7 +164,12 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
     for (const auto& [name, record] : content.at("files").items()) {
       manifest.files[name] = {
           record.at("bytes").get<std::uint64_t>(),
-          record.at("checksum").get<std::string>()};
+          record.at("checksum").get<std::string>(),
+          record.value("chunk", std::uint64_t{0})};
+      if (const auto chunk = manifest.files[name].chunk;
+          chunk != 0 && chunk < kSmallestChunk) {
+        refuse(source, str_cat("has checksums of chunks of ", chunk, " bytes"));
+      }
     }
     manifest.state = content.at("state");
   } catch (const json::exception& error) {

@@ -18,6 +18,9 @@ struct FileRecord {
   std::uint64_t num_bytes = 0;
   /// See `base/checksum.h`.
   std::string checksum = {};
+  /// Of a `ChunkedChecksum`: bytes per chunk. 0: the checksum of the whole file
+  /// at once, as format 1 has it.
+  std::uint64_t chunk = 0;
 
   bool operator==(const FileRecord&) const = default;
 };

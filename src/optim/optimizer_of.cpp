@@ -82,7 +82,10 @@ void FieldReader::operator()(
     value = saved.detach().to(
         saved.options().device(parameter_.device()), false, /*copy=*/true);
   } else if (shape == StateShape::kParameter) {
-    value = zeros_for(parameter_).copy_(saved);
+    check_dense(parameter_);
+    value =
+        at::empty_like(parameter_, parameter_.options().requires_grad(false))
+            .copy_(saved);
   } else {
     value = at::empty(expected, parameter_.options().requires_grad(false))
                 .copy_(saved);
@@ -146,7 +149,7 @@ at::Tensor aligned_gradient(const at::Tensor& parameter) {
   return at::empty_like(parameter).copy_(gradient);
 }
 
-at::Tensor zeros_for(const at::Tensor& parameter) {
+void check_dense(const at::Tensor& parameter) {
   if (!parameter.is_non_overlapping_and_dense()) {
     throw UsageError(str_cat(
         "[step] A parameter of shape ",
@@ -155,6 +158,10 @@ at::Tensor zeros_for(const at::Tensor& parameter) {
         parameter.strides(),
         " is not contiguous in memory. Create it with .clone()"));
   }
+}
+
+at::Tensor zeros_for(const at::Tensor& parameter) {
+  check_dense(parameter);
   return at::zeros_like(parameter, parameter.options().requires_grad(false));
 }
 

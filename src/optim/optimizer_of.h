@@ -57,6 +57,8 @@ std::vector<std::vector<at::Tensor>> with_gradients(
 /// The gradient in the memory layout of the parameter: fused operators walk
 /// over raw memory.
 at::Tensor aligned_gradient(const at::Tensor& parameter);
+/// Throws `UsageError` if there are gaps in the parameter's memory.
+void check_dense(const at::Tensor& parameter);
 /// Zeros in the memory layout of the parameter, which must be dense.
 at::Tensor zeros_for(const at::Tensor& parameter);
 

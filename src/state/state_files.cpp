@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <future>
 
 #include "accelerate/error.h"
 #include "accelerate/safetensors.h"
@@ -50,7 +49,7 @@ FileRecord write(
     const FileTensors& tensors,
     const std::filesystem::path& path,
     const safetensors::Metadata& metadata) {
-  Checksum checksum;
+  ChunkedChecksum checksum;
   std::uint64_t num_bytes = 0;
   safetensors::write_file(
       path,
@@ -61,7 +60,7 @@ FileRecord write(
          checksum.add(part);
          num_bytes += part.size();
        }});
-  return {num_bytes, checksum.text()};
+  return {num_bytes, checksum.text(), kChecksumChunk};
 }
 
 /// Sorts the values of one object into the manifest and a file.
@@ -275,24 +274,14 @@ StatesByName read_states(
   const auto is_of_rank = [](const std::string& name) {
     return name.starts_with("rank_");
   };
-  // Large files are verified side by side: a checksum takes as long as a copy.
-  constexpr std::uint64_t kLarge = 1 << 22;
-  std::map<std::string, std::future<safetensors::File>> files;
-  for (const auto& [name, record] : part.files) {
-    if (!is_of_rank(name) && !part.state.contains(owner_of(name))) {
-      continue; // A file that a language has written by itself.
-    }
-    files[name] = std::async(
-        record.num_bytes >= kLarge ? std::launch::async : std::launch::deferred,
-        [&checkpoint, &name = name, &record = record] {
-          return open_verified(checkpoint, name, record);
-        });
-  }
   StatesByName tensors;
-  for (auto& [name, verified] : files) {
+  for (const auto& [name, record] : part.files) {
     const bool is_rank_file = is_of_rank(name);
     const auto owner = owner_of(name);
-    const auto file = verified.get();
+    if (!is_rank_file && !part.state.contains(owner)) {
+      continue; // A file that a language has written by itself.
+    }
+    const auto file = open_verified(checkpoint, name, record);
     for (const auto& view : file.tensors()) {
       // The objects of a rank share one file, each after its name.
       const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;

@@ -24,6 +24,32 @@ TEST(Checksum, IsXxh3) {
   EXPECT_EQ(pieces.text(), checksum_of(text));
 }
 
+TEST(Checksum, OfChunksIsXxh3OfTheirChecksums) {
+  // By Python's xxhash:
+  //   digests = [xxh3_64(b[i:i + chunk]).hexdigest() for i in ...]
+  //   xxh3_64("".join(digests).encode()).hexdigest()
+  constexpr size_t kChunk = 4 << 20;
+  std::vector<std::byte> bytes((9 << 20) + 5);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(i % 251);
+  }
+  const std::span all(bytes);
+  EXPECT_EQ(chunked_checksum_of(all), "dcac27091d185392");
+  EXPECT_EQ(chunked_checksum_of(all, 8192), "520629c936f91218");
+  EXPECT_EQ(chunked_checksum_of(all.first(kChunk)), "633d3394019c4eb8");
+  EXPECT_EQ(chunked_checksum_of({}), "2d06800538d394c2");
+  EXPECT_EQ(ChunkedChecksum().text(), "2d06800538d394c2");
+  for (const size_t step : {size_t{99'999}, kChunk, bytes.size()}) {
+    ChunkedChecksum pieces;
+    for (size_t i = 0; i < bytes.size(); i += step) {
+      pieces.add(all.subspan(i).first(std::min(step, bytes.size() - i)));
+    }
+    EXPECT_EQ(pieces.text(), "dcac27091d185392") << step;
+  }
+  bytes.back() ^= std::byte{1};
+  EXPECT_NE(chunked_checksum_of(all), "dcac27091d185392");
+}
+
 Manifest example() {
   Manifest manifest;
   manifest.moment = 7;
@@ -32,7 +58,8 @@ Manifest example() {
   manifest.is_of_all = true;
   manifest.staged = ".staged-7";
   manifest.replaced = {"ema.safetensors"};
-  manifest.files["model.safetensors"] = {12, "0123456789abcdef"};
+  manifest.files["model.safetensors"] = {12, "0123456789abcdef", 4096};
+  manifest.files["old.safetensors"] = {13, "0123456789abcdef"};
   manifest.state["optimizer"]["groups.0.lr"] = 0.1;
   manifest.state["scheduler"] = nlohmann::json::object();
   return manifest;
@@ -104,8 +131,11 @@ TEST(Manifest, RefusesWhatIsSignedButHostile) {
   settled.erase("replaced");
   EXPECT_NO_THROW(parse_manifest(signed_text(settled.dump(2)), "x"));
   auto newer = good;
-  newer["format"] = 2;
+  newer["format"] = 3;
   expect_refused(newer, "cannot read");
+  auto tiny = good;
+  tiny["files"]["model.safetensors"]["chunk"] = 1;
+  expect_refused(tiny, "chunks of 1 bytes");
   auto bare = good;
   bare.erase("files");
   expect_refused(bare, "lacks what it should hold");
