@@ -57,18 +57,15 @@ std::optional<Manifest> try_manifest(const fs::path& folder) {
   return try_parse(folder / kManifestName);
 }
 
+/// Does not wait for the disk.
 void write_manifest(const fs::path& folder, const Manifest& manifest) {
   AtomicFile file(folder / kManifestName);
   file.write(format_manifest(manifest));
-  file.commit();
+  file.commit(/*sync=*/false);
 }
 
-/// By way of the stage, so that a kill leaves nothing of it in the target.
-void replace_manifest(
-    const fs::path& target,
-    const fs::path& stage,
-    const Manifest& manifest) {
-  write_manifest(stage, manifest);
+/// Moves the manifest from the stage, where it is on the disk, to the target.
+void move_manifest(const fs::path& stage, const fs::path& target) {
   if (rename(
           (stage / kManifestName).c_str(), (target / kManifestName).c_str()) !=
       0) {
@@ -109,8 +106,11 @@ void settle_files(const fs::path& target, Manifest& manifest) {
   sync_folder(target);
   manifest.staged.clear();
   manifest.replaced.clear();
+  // By way of the stage, so that a kill leaves nothing of it in the target.
   make_folder(stage);
-  replace_manifest(target, stage, manifest);
+  write_manifest(stage, manifest);
+  sync_file(stage / kManifestName);
+  move_manifest(stage, target);
   remove_tree(stage);
 }
 
@@ -245,13 +245,13 @@ void CheckpointWriter::commit(Manifest manifest) {
   manifest.moment = moment_;
   manifest.job = job_;
   manifest.staged.clear();
-  sync_files(stage_);
   // Parts that are finished by now appear together with the checkpoint.
   const auto begun = take_in_parts(manifest, stage_, {});
   if (stage_.parent_path() == target_) {
     commit_inside(manifest);
   } else {
     write_manifest(stage_, manifest);
+    sync_tree(stage_);
     if (rename(stage_.c_str(), target_.c_str()) == 0) {
       is_committed_ = true;
       sync_folder(target_.parent_path());
@@ -306,7 +306,9 @@ void CheckpointWriter::commit_inside(Manifest& manifest) {
       }
     }
   }
-  replace_manifest(target_, stage_, manifest);
+  write_manifest(stage_, manifest);
+  sync_tree(stage_);
+  move_manifest(stage_, target_);
   is_committed_ = true;
   settle_files(target_, manifest);
 }
@@ -360,8 +362,7 @@ RankPlace::~RankPlace() {
 }
 
 void RankPlace::commit() {
-  sync_files(folder_);
-  sync_folder(folder_);
+  sync_tree(folder_);
   const auto ready = ready_part(target_, save_, rank_);
   // Of a run that was killed, or of an earlier save of this moment.
   if (!remove_at_once(ready) || rename(folder_.c_str(), ready.c_str()) != 0) {

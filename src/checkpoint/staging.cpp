@@ -18,6 +18,7 @@
 
 #include "accelerate/error.h"
 #include "base/atomic_file.h"
+#include "base/parallel_for.h"
 #include "base/str.h"
 #include "checkpoint/job_name.h"
 #include "checkpoint/manifest.h"
@@ -234,6 +235,20 @@ std::string private_name(std::string_view start) {
   return str_cat(start, '.', getpid(), '-', random(), kTemporaryEnd);
 }
 
+void add_files_and_folders(
+    const fs::path& folder,
+    std::vector<fs::path>& found) {
+  found.push_back(folder);
+  for (const auto& entry : entries_of(folder)) {
+    const auto status = fs::symlink_status(entry);
+    if (fs::is_directory(status)) {
+      add_files_and_folders(entry, found);
+    } else if (fs::is_regular_file(status)) {
+      found.push_back(entry);
+    }
+  }
+}
+
 void move_entry(const fs::path& entry, const fs::path& place) {
   for (int i = 0; i < kMostTries; ++i) {
     if (rename(entry.c_str(), place.c_str()) == 0 || errno == ENOENT) {
@@ -290,18 +305,23 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return entries;
 }
 
-void sync_files(const fs::path& folder) {
-  for (const auto& entry : entries_of(folder)) {
-    const auto status = fs::symlink_status(entry);
-    if (fs::is_directory(status)) {
-      sync_files(entry);
-      sync_folder(entry);
-    } else if (fs::is_regular_file(status)) {
-      const UniqueFile file(open(entry.c_str(), O_RDONLY | O_CLOEXEC));
-      if (!file || fsync(file.get()) != 0) {
-        cannot_save("bring to the disk", entry, std::strerror(errno));
-      }
+void sync_tree(const fs::path& folder) {
+  std::vector<fs::path> found;
+  add_files_and_folders(folder, found);
+  constexpr std::size_t kMostThreads = 16;
+  parallel_for(found.size(), kMostThreads, [&](std::size_t i) {
+    if (fs::is_directory(fs::symlink_status(found[i]))) {
+      sync_folder(found[i]);
+    } else {
+      sync_file(found[i]);
     }
+  });
+}
+
+void sync_file(const fs::path& path) {
+  const UniqueFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file || fsync(file.get()) != 0) {
+    cannot_save("write to the disk", path, std::strerror(errno));
   }
 }
 

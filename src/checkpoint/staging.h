@@ -37,10 +37,11 @@ void make_folder(const std::filesystem::path& path);
 /// What is in the folder; nothing if it does not exist. Throws `SystemError`.
 std::vector<std::filesystem::path> entries_of(
     const std::filesystem::path& folder);
-/// Brings all files in the folder to the disk, and the names in folders below.
-/// At the end of a save, when the system has begun to write most of them: that
-/// costs less than to wait for each. Throws `SystemError`.
-void sync_files(const std::filesystem::path& folder);
+/// Waits until the folder is on the disk, with all files and folders in it.
+/// All at the same time: a file system with a journal writes
+/// it once for them. Throws `SystemError`.
+void sync_tree(const std::filesystem::path& folder);
+void sync_file(const std::filesystem::path& path);
 /// Removes a file or a folder. What cannot be removed stays.
 void remove_tree(const std::filesystem::path& path);
 /// The same, but takes its name away first: nobody finds half of a folder.
