@@ -72,7 +72,6 @@ void move_manifest(const fs::path& stage, const fs::path& target) {
     cannot_save(
         "give its name to", target / kManifestName, std::strerror(errno));
   }
-  sync_folder(target);
 }
 
 /// Brings the files of a manifest that counts to their places, and removes
@@ -84,8 +83,9 @@ void settle_files(const fs::path& target, Manifest& manifest) {
   const auto stage = target / manifest.staged;
   for (const auto& entry : entries_of(stage)) {
     const auto place = target / entry.filename();
-    if (entry.filename().string().starts_with('.')) {
-      remove_tree(entry); // Half of a file.
+    if (entry.filename().string().starts_with('.') ||
+        entry.filename() == kManifestName) {
+      remove_tree(entry); // Half of a file, or not on the disk yet.
       continue;
     }
     const auto is_folder = [](const fs::path& path) {
@@ -103,13 +103,14 @@ void settle_files(const fs::path& target, Manifest& manifest) {
       remove_tree(target / name);
     }
   }
-  sync_folder(target);
   manifest.staged.clear();
   manifest.replaced.clear();
   // By way of the stage, so that a kill leaves nothing of it in the target.
   make_folder(stage);
   write_manifest(stage, manifest);
-  sync_file(stage / kManifestName);
+  // Both before the rename. Nobody needs to wait for the rename itself: until it
+  // is on the disk, the manifest there finds the files in their places.
+  sync_all({target, stage / kManifestName});
   move_manifest(stage, target);
   remove_tree(stage);
 }
@@ -309,6 +310,7 @@ void CheckpointWriter::commit_inside(Manifest& manifest) {
   write_manifest(stage_, manifest);
   sync_tree(stage_);
   move_manifest(stage_, target_);
+  sync_folder(target_);
   is_committed_ = true;
   settle_files(target_, manifest);
 }

@@ -308,21 +308,22 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 void sync_tree(const fs::path& folder) {
   std::vector<fs::path> found;
   add_files_and_folders(folder, found);
-  constexpr std::size_t kMostThreads = 16;
-  parallel_for(found.size(), kMostThreads, [&](std::size_t i) {
-    if (fs::is_directory(fs::symlink_status(found[i]))) {
-      sync_folder(found[i]);
-    } else {
-      sync_file(found[i]);
-    }
-  });
+  sync_all(found);
 }
 
-void sync_file(const fs::path& path) {
-  const UniqueFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file || fsync(file.get()) != 0) {
-    cannot_save("write to the disk", path, std::strerror(errno));
-  }
+void sync_all(const std::vector<fs::path>& paths) {
+  constexpr std::size_t kMostThreads = 16;
+  parallel_for(paths.size(), kMostThreads, [&](std::size_t i) {
+    const auto& path = paths[i];
+    if (fs::is_directory(fs::symlink_status(path))) {
+      sync_folder(path);
+      return;
+    }
+    const UniqueFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file || fsync(file.get()) != 0) {
+      cannot_save("write to the disk", path, std::strerror(errno));
+    }
+  });
 }
 
 // By hand: libtorch.so exports a remove_all of its own, which programs that

@@ -41,7 +41,8 @@ std::vector<std::filesystem::path> entries_of(
 /// All at the same time: a file system with a journal writes
 /// it once for them. Throws `SystemError`.
 void sync_tree(const std::filesystem::path& folder);
-void sync_file(const std::filesystem::path& path);
+/// The same for single files and folders.
+void sync_all(const std::vector<std::filesystem::path>& paths);
 /// Removes a file or a folder. What cannot be removed stays.
 void remove_tree(const std::filesystem::path& path);
 /// The same, but takes its name away first: nobody finds half of a folder.
