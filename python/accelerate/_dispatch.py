@@ -171,6 +171,11 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
     def _num_per_turn(self) -> int:
         return 1 if self.split_batches else self.state.num_processes
 
+    @property
+    def _fills_up(self) -> bool:
+        """Whether the last batch of an epoch may need samples of the first."""
+        return self.state.num_processes > 1 and not self._drop_last
+
     def _dealer(self) -> _C.BatchDealer:
         return _C.BatchDealer(self.split_batches, self._drop_last, self.state.num_processes)
 

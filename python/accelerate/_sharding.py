@@ -219,6 +219,19 @@ class SkipBatchSampler(_OverBatches):
         return max(0, len(self.batch_sampler) - self.skip_batches)
 
 
+class SkipBetween(SkipBatchSampler):
+    """The batches of another batch sampler without `skip_batches` after the first `num_first`."""
+
+    def __init__(self, batch_sampler: BatchSampler, num_first: int, skip_batches: int):
+        super().__init__(batch_sampler, skip_batches)
+        self.num_first = num_first
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = iter(self.batch_sampler)
+        yield from islice(batches, self.num_first)
+        yield from islice(batches, self.skip_batches, None)
+
+
 class IterableDatasetShard(IterableDataset):
     """The elements of one process out of those of `dataset`, which every process reads whole.
 

@@ -27,6 +27,7 @@ from accelerate._sharding import (
     IterableDatasetShard,
     SeedableRandomSampler,
     SkipBatchSampler,
+    SkipBetween,
 )
 from accelerate.errors import UsageError
 from accelerate.state import PartialState
@@ -275,18 +276,23 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
     of an epoch. Their samples are not read, unless the data can only be read in order."""
     settings = kept_settings(dataloader)
     is_iterable = isinstance(dataloader.dataset, IterableDataset)
-    num_read = num_batches if is_iterable else 0
+    num_read = getattr(dataloader, "skip_batches", 0) + (num_batches if is_iterable else 0)
     if not is_iterable:
         name = "sampler" if dataloader.batch_sampler is None else "batch_sampler"
-        num_skipped = num_batches
-        if isinstance(dataloader, DataLoaderDispatcher) and not dataloader.split_batches:
-            # Each step takes one batch for each process out of this sampler.
-            num_skipped *= PartialState().num_processes
-        settings[name] = SkipBatchSampler(getattr(dataloader, name), num_skipped)
+        batches = getattr(dataloader, name)
+        is_dispatcher = isinstance(dataloader, DataLoaderDispatcher)
+        per_turn = dataloader._num_per_turn if is_dispatcher else 1
+        if is_dispatcher and num_batches > 0 and dataloader._fills_up:
+            # The first batches of the epoch are read: they fill up the last.
+            num_skipped = num_read + num_batches - 1
+            num_read = 1
+            settings[name] = SkipBetween(batches, per_turn, num_skipped * per_turn)
+        else:
+            settings[name] = SkipBatchSampler(batches, num_batches * per_turn)
     if isinstance(dataloader, (DataLoaderShard, DataLoaderDispatcher)):
         settings |= {
             "use_stateful_dataloader": dataloader.use_stateful_dataloader,
-            "skip_batches": dataloader.skip_batches + num_read,
+            "skip_batches": num_read,
             "iteration": dataloader.iteration,
             "_drop_last": dataloader._drop_last,
             "_non_blocking": dataloader._non_blocking,

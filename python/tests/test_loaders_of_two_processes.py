@@ -293,3 +293,29 @@ def test_dispatched_loops_are_left_nested_and_gone_on_with(tmp_path):
         assert found["position"] == {"epoch": 0, "num_batches": 3}
         assert found["rest"] == batches[3:]
         assert found["ahead"] == batches[:2]
+
+
+def test_a_dispatched_epoch_that_is_skipped_into_ends_as_the_whole_one(tmp_path):
+    script = """
+    import torch
+    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+    found = {}
+    for splits in (False, True):
+        config = DataLoaderConfiguration(dispatch_batches=True, split_batches=splits)
+        accelerator = Accelerator(cpu=True, dataloader_config=config)
+        for size in (21, 23):
+            loader = torch.utils.data.DataLoader(torch.arange(size), batch_size=4)
+            loader = accelerator.prepare(loader)
+            rests = [skip_first_batches(loader, num) for num in range(len(loader) + 1)]
+            rests.append(skip_first_batches(skip_first_batches(loader, 1), 1))
+            found[f"{splits} {size}"] = [
+                [len(rest), [batch.tolist() for batch in rest]] for rest in (loader, *rests)
+            ]
+    answer(found)
+    """
+    for found in run_ours(script, tmp_path):
+        for (num, whole), *rests, twice in found.values():
+            assert num == len(whole)
+            for num_skipped, rest in enumerate(rests):
+                assert rest == [num - num_skipped, whole[num_skipped:]]
+            assert twice == [num - 2, whole[2:]]
