@@ -12,6 +12,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,6 +65,8 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None
                 "automatic_checkpoint_naming=True"
             )
         return Path(os.path.expanduser(output_dir))
+    if layout is None and not accelerator._is_writer:
+        project.iteration = _number_of_main_process(accelerator)
     folder = folder_of_all(accelerator) / f"checkpoint_{project.iteration}"
     is_taken = _is_taken(accelerator, folder, layout)
     if accelerator._shards:  # All save together; machines may have disks of their own.
@@ -74,6 +77,28 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None
             "number to go on with"
         )
     return folder
+
+
+def _number_of_main_process(accelerator: Accelerator) -> int:
+    """The number that the main process gives to this save: its own counter is ahead if it has saved
+    alone. Nobody waits here, so what it has written tells."""
+    first = accelerator.project_configuration.iteration
+    parent = folder_of_all(accelerator)
+    run = accelerator._run
+    moment = run.state.part("progress")["num_backwards"]
+    unfinished = re.compile(rf"\.checkpoint_(\d+)\.at-(\d+)-{re.escape(run.job)}\.tmp")
+    moments = {}
+    for path in parent.iterdir() if parent.is_dir() else ():
+        if name := unfinished.fullmatch(path.name):
+            moments[int(name[1])] = int(name[2])
+        elif (name := _AUTOMATIC.fullmatch(path.name)) and int(name[1]) >= first:
+            with suppress(AccelerateError):  # `_is_taken` decides on others.
+                reader = _C.CheckpointReader(str(path))
+                if reader.job == run.job:
+                    moments[int(name[1])] = reader.moment
+    same = [number for number in moments if number >= first and moments[number] == moment]
+    before = [number for number in moments if moments[number] < moment]
+    return min(same) if same else max([first, *(number + 1 for number in before)])
 
 
 def _is_taken(accelerator: Accelerator, folder: Path, layout: str | None) -> bool:

@@ -191,7 +191,8 @@ class Saving(Processes):
         The folder has its name when the main process's part is complete; other processes add
         their own and wait for nobody, so it may be called on the main process alone, unless
         models are sharded: then each has its part of them, and all call it together. With
-        automatic naming the folder is `project_dir/checkpoints/checkpoint_N`.
+        automatic naming the folder is `project_dir/checkpoints/checkpoint_N`, where N counts the
+        saves of the main process.
         `safe_serialization=False` writes weights by `torch.save`. `layout="accelerate"` writes
         what Hugging Face Accelerate loads. `asynchronous` returns when everything is copied to
         the host, and writes while training goes on; see `wait_for_save` and

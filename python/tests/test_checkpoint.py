@@ -708,6 +708,41 @@ print("done", accelerator.process_index)
     assert "done 0" in out and "done 1" in out and "refused 0" in out
 
 
+@pytest.mark.parametrize("limit", [None, 1])
+def test_saves_of_the_main_process_alone_move_the_numbers_of_all(tmp_path, limit):
+    script = ALONE + f"""
+import time, warnings
+from pathlib import Path
+accelerator.project_configuration.set_directories("run")
+accelerator.project_configuration.automatic_checkpoint_naming = True
+accelerator.project_configuration.total_limit = {limit}
+warnings.simplefilter("error")
+for number, batch in enumerate(loader):
+    accelerator.backward(model(batch).square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+    if number == 0 and accelerator.is_main_process:
+        accelerator.save_state()
+        accelerator.save_state()
+    if number > 0:
+        # Each of the two comes first once.
+        if accelerator.process_index == number % 2:
+            while not list(Path("run/checkpoints").glob(f".checkpoint_{{number + 1}}.*rank_1*")) \
+                    and not Path(f"run/checkpoints/checkpoint_{{number + 1}}").exists():
+                time.sleep(0.01)
+        assert accelerator.save_state().name == f"checkpoint_{{number + 1}}"
+        accelerator.wait_for_everyone()
+    if number == 2:
+        break
+accelerator.load_state()
+parts = Path("run/checkpoints/checkpoint_3").glob("rank_*.json")
+assert sorted(path.name for path in parts) == ["rank_0-at-3.json", "rank_1-at-3.json"]
+print("done", accelerator.process_index)
+"""
+    out = ranks.fork_ours(script, tmp_path)
+    assert "done 0" in out and "done 1" in out
+
+
 DAMAGED = ALONE + """
 from accelerate.errors import DataError
 accelerator.save_state("state")
