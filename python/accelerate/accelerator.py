@@ -178,6 +178,7 @@ class Accelerator(Configuration, Observation, Saving):
         options.process_group = self.state.group
         self._shard_options(options)
         self._run = _C.TrainingRun(options, self.gradient_state.step_state, _warn_of_loss)
+        self._warned_repeats: set[str] = set()
         self.state.accelerator = weakref.ref(self)
         self._ddp = options.ddp
         self.gradient_accumulation_steps = self._run.num_accumulation_steps
@@ -713,8 +714,6 @@ class Accelerator(Configuration, Observation, Saving):
                 self._warn_of_repeats(len(tensor))
         return _trees.with_tensors(input_data, self._run.gather_real(tensors, structure))
 
-    _has_warned_of_repeats = False
-
     def _real(self, values: Any) -> Any:
         """Those that are no repetition, out of one for each sample."""
         if isinstance(values, torch.Tensor):
@@ -731,10 +730,11 @@ class Accelerator(Configuration, Observation, Saving):
         return values if num_real == size else values[:num_real]
 
     def _warn_of_repeats(self, num_rows: int) -> None:
-        """If nothing says which of these rows belong to repeated samples."""
+        """If nothing says which of these rows belong to repeated samples; once for each number of
+        rows and samples."""
         problem = self._run.mixed_repeats(num_rows)
-        if problem is not None and not self._has_warned_of_repeats:
-            self._has_warned_of_repeats = True
+        if problem is not None and problem not in self._warned_repeats:
+            self._warned_repeats.add(problem)
             _debug.warn(
                 f"[gather_for_metrics] Repeated samples are gathered too: {problem}", stacklevel=3
             )

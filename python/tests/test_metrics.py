@@ -307,3 +307,25 @@ def test_values_that_do_not_fit_are_named_on_every_rank(two):
     told = two[0]["ranks"]["unpicklable"]
     check_named(told)
     assert "nothing, as rank 1 failed with" in told and "Can't pickle" in told
+
+
+def test_rows_that_stand_for_no_sample_are_warned_of_once_for_each_number(tmp_path):
+    script = """
+    import warnings
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(torch.utils.data.DataLoader(torch.arange(6.0), batch_size=4))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for batch in loader:
+                for num_rows in (2, 3):
+                    accelerator.gather_for_metrics(batch.repeat_interleave(num_rows))
+    answer([str(warning.message) for warning in said])
+    """
+    said = [line for lines in run_ours(script, tmp_path) for line in lines]
+    for num_rows in (8, 12):
+        found = [line for line in said if f"which of the {num_rows} rows" in line]
+        assert len(found) == 1 and "repeated samples are gathered too" in found[0], said
