@@ -311,6 +311,9 @@ class _Engine:
                 break
         if torch.is_grad_enabled():
             self._check_members()
+            if self.context.watches_inputs:
+                inputs = tensors_of((args, kwargs))
+                self.context.note_inputs([t for t in inputs if type(t) is torch.Tensor])
         if self._autocast is not None:
             args, kwargs, function = (function, args, kwargs), {}, self._autocast.run
         if (kind := self._weights) is not None:

@@ -137,6 +137,21 @@ void bind_model(py::module_& module) {
           [](ModelContext& context, bool sync) {
             context.engine->set_sync(sync);
           })
+      .def_property_readonly(
+          "watches_inputs",
+          [](const ModelContext& context) {
+            return !context.inputs->is_over();
+          })
+      .def(
+          "note_inputs",
+          [](const ModelContext& context,
+             const std::vector<at::Tensor>& inputs) {
+            for (const auto& input : inputs) {
+              context.note_input(input);
+            }
+          },
+          py::arg("inputs"),
+          release)
       .def(
           "begin_forward",
           [](std::shared_ptr<ModelContext> context) {

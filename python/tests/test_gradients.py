@@ -319,10 +319,10 @@ def test_gradients_that_do_not_meet_are_said_once_and_refused_in_debug_mode(tmp_
     sgd.step()
     assert said == [], said
     said = backward(accelerator.unwrap_model(ours))
-    assert len(said) == 1 and "gradients of 'model' did not meet" in said[0], said
+    assert len(said) == 1 and "The gradients of 'model' were not synchronised" in said[0], said
     assert backward(accelerator.unwrap_model(ours)) == [], "it was said"
     said = backward(copy.deepcopy(ours))
-    assert len(said) == 1 and "reaches no prepared model" in said[0], said
+    assert len(said) == 1 and "does not depend on any prepared model" in said[0], said
     assert backward(copy.deepcopy(ours)) == [], "it was said"
     answer("said")
     """
@@ -336,7 +336,7 @@ def test_gradients_that_do_not_meet_are_said_once_and_refused_in_debug_mode(tmp_
     """
     result = ranks.run(ranks.LAUNCH, folder, script, ACCELERATE_DEBUG_MODE="1")
     assert result.returncode != 0
-    assert "[backward] got a loss that reaches no prepared model" in result.stderr
+    assert "[backward] This loss does not depend on any prepared model" in result.stderr
 
 
 def test_gradients_that_do_not_meet_are_said_for_each_model(tmp_path):
@@ -358,10 +358,10 @@ def test_gradients_that_do_not_meet_are_said_for_each_model(tmp_path):
     losses = [beside(x), nets[1](x), nets[0](x), nets[0](x) + nets[1](x) + nets[2](x), beside(x)]
     answer([said_by(loss) for loss in losses])
     """
-    stayed = "[backward] gradients of '{}' did not meet those of the other processes"
+    stayed = "[backward] The gradients of '{}' were not synchronised between processes"
     first, second = ranks.run_ours(script, tmp_path)
     assert first == second
-    assert "reaches no prepared model" in first[0].pop()
+    assert "does not depend on any prepared model" in first[0].pop()
     names = ("model_1", "model", "model_2")
     assert first == [[], *([stayed.format(name)] for name in names), []]
 
@@ -458,9 +458,9 @@ def test_a_weight_on_some_ranks_is_named_where_gradients_meet(tmp_path, weighing
         assert found == (None if each else 1.5)
         for num_done, text in said:
             assert num_done == (0 if each else steps - 1)
-            assert "\n" not in text and text.startswith("[backward of a prepared model")
-            weighted, plain = "loss with a weight>", "<backward of a prepared model>"
-            assert weighted in text and plain in text
+            assert "\n" not in text and " was called on rank 1 (" in text
+            weighted, plain = "backward() with a weight", "backward() "
+            assert weighted in text and plain in text.replace(weighted, "")
 
 
 def test_a_weight_counts_on_its_own_rank_while_ranks_train_alone(tmp_path):
@@ -781,3 +781,86 @@ def test_buffers_that_changed_are_rank_0s_or_named(tmp_path):
         assert values == [5.0, 5.0]
         assert kind == "MismatchError" and "\n" not in message
         assert "'cache' is now Float[2]" in message and "'cache' is now Float[3]" in message
+
+
+def warnings_of(script, tmp_path):
+    """What `[backward]` warns of on each rank."""
+    preamble = """
+    import torch, warnings
+    from accelerate import Accelerator
+    said = []
+    warnings.showwarning = lambda message, *_: said.append(str(message))
+    warnings.simplefilter("always")
+    """
+    ending = """
+    answer([text for text in said if "[backward]" in text])
+    """
+    return ranks.run_ours(preamble + script + ending, tmp_path)
+
+
+SHARED_BATCHES = """
+    accelerator = Accelerator(cpu=True)
+    data = torch.arange(16.0).view(8, 2)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=2)
+    model = torch.nn.Linear(2, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-3))
+    loader = PREPARED
+    for (x,) in loader:
+        accelerator.backward(model(x).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_loader_that_was_not_prepared_is_warned_of_once(tmp_path):
+    told = (
+        "[backward] The inputs of the first 3 steps were the same on all ranks, so they all train "
+        "on the same data. Pass the data loader to prepare()"
+    )
+    shared = SHARED_BATCHES.replace("PREPARED", "loader")
+    assert warnings_of(shared, tmp_path) == [[told], []]
+
+
+@pytest.mark.parametrize("options", ["", "dispatch_batches=True", "split_batches=True"])
+def test_prepared_loaders_are_not_warned_of(tmp_path, options):
+    prepared = SHARED_BATCHES.replace("PREPARED", "accelerator.prepare(loader)")
+    if options:
+        configuration = f"DataLoaderConfiguration({options})"
+        prepared = "from accelerate.utils import DataLoaderConfiguration" + prepared.replace(
+            "cpu=True", f"cpu=True, dataloader_config={configuration}"
+        )
+    assert warnings_of(prepared, tmp_path) == [[], []]
+
+
+def test_an_optimizer_that_was_not_prepared_is_warned_of(tmp_path):
+    script = """
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    model = accelerator.prepare(model)
+    for _ in range(24):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(torch.ones(1, 2)).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    told = (
+        "[backward] No prepared optimizer trains 'model'. Pass its optimizer to prepare(); "
+        "otherwise it steps in every micro-batch"
+    )
+    assert warnings_of(script, tmp_path) == [[told], []]
+
+
+def test_a_loss_that_stays_nan_is_warned_of_once(tmp_path):
+    script = """
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(torch.nn.Linear(2, 1))
+    for step in range(45):
+        accelerator.backward(model(torch.ones(1, 2) * (1 if step < 2 else float("nan"))).sum())
+    """
+    told = (
+        "[backward] The loss has been NaN or infinite for 20 steps in a row, so the weights are "
+        "probably NaN too. Load an earlier checkpoint, then lower the learning rate or check the "
+        "data"
+    )
+    assert warnings_of(script, tmp_path) == [[told], []]

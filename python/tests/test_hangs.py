@@ -53,8 +53,8 @@ accelerator.wait_for_everyone()
 
 USERS_COLLECTIVE = "dist.all_reduce(torch.ones(4))"
 WAITING = [
-    r"\[hang\] all_reduce float32\[4\], collective \d+, waits for .*; not all ranks came",
-    r"rank 0: waiting in all_reduce float32\[4\]",
+    r"\[hang\] Possible hang: rank 0 has waited .* s in all_reduce\(float32\[4\]\) for rank 1:",
+    r"rank 0: waiting in all_reduce\(float32\[4\]\)",
     r"script.py:\d+ in <module>: dist.all_reduce",
 ]
 CASES = {
@@ -64,7 +64,7 @@ CASES = {
         "spin_for_long()",
         [
             *WAITING,
-            r"rank 1: in code of the user's; .* it has not moved for",
+            r"rank 1: in user code; .* it has not moved for",
             r"script.py:\d+ in spin_for_long: (while|pass)",
         ],
     ),
@@ -72,7 +72,7 @@ CASES = {
         "accelerator.gather(torch.ones(4)); dist.barrier()",
         "dist.barrier()",
         [
-            r"\[hang\] gather .*Float\[\*\]",
+            r"\[hang\] Possible hang: rank 0 has waited .* s in gather\(\) for rank 1:",
             r"rank 1: elsewhere, waiting in barrier",
             r"script.py:\d+ in <module>: .*barrier",
         ],
@@ -81,7 +81,7 @@ CASES = {
         "work = dist.all_reduce(torch.ones(4), async_op=True); work.wait()",
         "spin_for_long()",
         [
-            r"\[hang\] wait\(\) of 'work', collective \d+, waits for .*; not all ranks came",
+            r"\[hang\] Possible hang: rank 0 has waited .* s in wait\(\) of 'work' for rank 1:",
             r"rank 0: waiting in wait\(\) of 'work'",
             r"script.py:\d+ in <module>: .*work.wait\(\)",
         ],
@@ -183,8 +183,64 @@ def test_a_wrong_shape_that_is_compared_makes_nobody_wait(tmp_path: Path) -> Non
     wrong = "accelerator.gather(torch.ones(2, 4 + accelerator.process_index))"
     result = run(LAUNCH, tmp_path, script_of(wrong, wrong), ACCELERATE_HANG_SECONDS="60")
     assert result.returncode != 0
-    assert re.search(r"MismatchError: \[gather\] rank 1 ", result.stderr), result.stderr
+    told = (
+        "gather() was called with shape [2, 5] on rank 1 (script.py:{line}) but [2, 4] on rank 0 "
+        "(script.py:{other}). Only the size of dimension 0 may differ between ranks"
+    )
+    lines = script_of(wrong, wrong).splitlines()
+    first, second = (i + 1 for i, line in enumerate(lines) if line.strip() == wrong)
+    assert f"MismatchError: {told.format(line=second, other=first)}" in result.stderr, result.stderr
     assert "[hang]" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("accelerator.gather(torch.ones(4))", "gather"),
+        ("accelerator.backward(model(torch.ones(1, 2)).sum())", "backward"),
+    ],
+)
+def test_the_end_of_another_rank_is_one_sentence(tmp_path: Path, call: str, name: str) -> None:
+    script = f"""
+import os, sys, torch
+from accelerate import Accelerator
+from accelerate.errors import CommError
+
+accelerator = Accelerator(cpu=True)
+model = accelerator.prepare(torch.nn.Linear(2, 1))
+{call}
+accelerator.wait_for_everyone()
+if accelerator.process_index == 1:
+    os._exit(0)
+try:
+    while True:
+        {call}
+except CommError as error:
+    print(error, file=open("said", "w"))
+"""
+    run(LAUNCH, tmp_path, script)
+    said = (tmp_path / "said").read_text()
+    assert re.fullmatch(
+        rf"\[{name}\] Another rank exited during collective \d+ on rank 0; the original error is "
+        r"above \([^\n]+\)\n",
+        said,
+    ), said
+    assert said.count("Another rank") == 1, said
+
+
+def test_collectives_of_some_ranks_are_named_with_both_lines(tmp_path: Path) -> None:
+    calls = ("accelerator.gather(torch.ones(4))", "accelerator.wait_for_everyone()")
+    script = script_of(*calls)
+    lines = script.splitlines()
+    first, second = (max(i for i, line in enumerate(lines, 1) if line.strip() == c) for c in calls)
+    result = run(LAUNCH, tmp_path, script, ACCELERATE_HANG_SECONDS="60")
+    assert result.returncode != 0
+    told = (
+        f"MismatchError: wait_for_everyone() was called on rank 1 (script.py:{second}) but gather() "
+        f"on rank 0 (script.py:{first}). Call them on every rank, in the same order; is one inside "
+        "`if accelerator.is_main_process:`, or did one rank leave a loop early?"
+    )
+    assert told in result.stderr, result.stderr
 
 
 def test_a_hang_is_said_once_and_ends_in_an_exception(tmp_path: Path) -> None:
@@ -218,7 +274,7 @@ def test_the_doctor_asks_a_running_job(tmp_path: Path) -> None:
             return "spin_for_long" in answers[-1] and "dist.all_reduce" in answers[-1]
 
         assert wait_until(is_told), answers[-1] + started.log()
-    assert re.search(r"rank 1 of 2 \(process \d+\): in code of the user's", answers[-1])
+    assert re.search(r"rank 1 of 2 \(process \d+\): in user code", answers[-1])
     assert re.search(r"rank 0 of 2 .*\n(.*\n)*.*script.py:\d+ in <module>: dist.all", answers[-1])
 
 
@@ -257,8 +313,8 @@ accelerator.end_training()
 
 def test_a_wait_that_follows_another_is_told_of(tmp_path: Path) -> None:
     said = said_after_two_seconds(tmp_path, KEEPING)
-    assert "[hang] all_reduce float32[3], collective 3, waits for" in said, said
-    assert "rank 1: in code of the user's; collective 2 was its last" in said, said
+    assert "waiting in all_reduce(float32[3]), collective 3" in said, said
+    assert "rank 1: in user code; collective 2 was its last" in said, said
     assert "waiting in ," not in said and "rank 1 no longer waits" not in said, said
 
 

@@ -280,7 +280,8 @@ def test_ranks_with_and_without_objects_meet(two):
 
 def test_values_that_do_not_fit_are_named_on_every_rank(two):
     def check_named(text):
-        assert text.startswith("MismatchError: [gather] rank 1 brought <") and "\n" not in text
+        assert text.startswith("MismatchError: gather") and "\n" not in text
+        assert " was called with " in text and " on rank 1 (" in text
 
     for found in two:
         ranks = found["ranks"]
@@ -291,7 +292,8 @@ def test_values_that_do_not_fit_are_named_on_every_rank(two):
             "tensors and empty lists",
         ):
             check_named(ranks[name])
-        assert "gather of objects" in ranks["tensor and text"]
+        assert "with objects on rank 1 (" in ranks["tensor and text"]
+        assert "but a tensor on rank 0 (" in ranks["tensor and text"]
         assert "Can't pickle" in ranks["unpicklable"]
         assert "Can't pickle" in ranks["both unpicklable"]
         assert "MismatchError" not in ranks["both unpicklable"]

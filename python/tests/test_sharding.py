@@ -1273,7 +1273,7 @@ KINDS = """
     # Models that differ: what is first of it, and how much there is, not all names.
     text = raised(MismatchError, lambda: begin(True, width=4 + rank), "tail.weight", "rank 1",
                   "entry 8 of 10")
-    assert "layers" not in text.split("brought", 1)[1], text
+    assert "layers" not in text.split("was called", 1)[1], text
     # A rank that is gone, in an operator of forward.
     accelerator, model, optimizer = begin(True)
     model(x)

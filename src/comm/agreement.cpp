@@ -5,13 +5,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "accelerate/error.h"
 #include "base/stable_hash.h"
 #include "base/str.h"
 #include "comm/arguments.h"
 #include "comm/process_group_impl.h"
+#include "comm/script_lock.h"
+#include "observe/called_names.h"
+#include "observe/calling_place.h"
+#include "observe/script_stack.h"
 
 namespace accelerate {
 namespace {
@@ -26,6 +31,29 @@ bool has_dim(const at::Tensor& tensor, FreeDim free) {
   return free.dim >= 0 && free.dim < tensor.dim();
 }
 
+bool is_free_dim(const at::Tensor& tensor, int64_t dim, FreeDim free) {
+  return free.are_others_free || dim == free.dim || tensor.dim() <= free.dim;
+}
+
+std::string
+describe(const ProcessGroup& group, const at::Tensor& tensor, FreeDim free) {
+  if (!tensor.defined()) {
+    return "undefined";
+  }
+  std::string text = str_cat(c10::toString(tensor.scalar_type()), '[');
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    text += dim > 0 ? "," : "";
+    text +=
+        is_free_dim(tensor, dim, free) ? "*" : std::to_string(tensor.size(dim));
+  }
+  text += ']';
+  if (!group.impl()->travels_as_cpu(tensor.device().type())) {
+    text += str_cat(" on ", tensor.device().type());
+  }
+  return text;
+}
+
+/// What ranks compare: equal where they fit together.
 std::string describe(
     const ProcessGroup& group,
     const std::string& operation,
@@ -35,21 +63,7 @@ std::string describe(
                          ? operation
                          : operation + " of " + leaves.structure;
   for (const auto& tensor : leaves.tensors) {
-    if (!tensor.defined()) {
-      text += " undefined";
-      continue;
-    }
-    text += str_cat(' ', c10::toString(tensor.scalar_type()), '[');
-    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-      text += dim > 0 ? "," : "";
-      const bool is_free =
-          free.are_others_free || dim == free.dim || tensor.dim() <= free.dim;
-      text += is_free ? "*" : std::to_string(tensor.size(dim));
-    }
-    text += ']';
-    if (!group.impl()->travels_as_cpu(tensor.device().type())) {
-      text += str_cat(" on ", tensor.device().type());
-    }
+    text += ' ' + describe(group, tensor, free);
   }
   return text;
 }
@@ -115,62 +129,207 @@ std::vector<std::string> listed_entries(const std::string& description) {
   return entries;
 }
 
-/// What of it is not as in the usual one: all of it, or the first entry of a
-/// list.
-std::string describe_difference(
-    const std::string& odd,
-    const std::string& usual) {
-  const auto theirs = listed_entries(odd);
-  const auto others = listed_entries(usual);
-  const auto differs = static_cast<size_t>(
-      std::mismatch(theirs.begin(), theirs.end(), others.begin(), others.end())
-          .first -
-      theirs.begin());
-  const auto entry = [&](const std::vector<std::string>& list) {
-    const auto text =
-        differs < list.size() ? str_cat('<', list[differs], '>') : "nothing";
-    return theirs.size() == 1 && others.size() == 1
-               ? text
-               : str_cat(text, " as entry ", differs + 1, " of ", list.size());
-  };
-  return str_cat(
-      "brought ", entry(theirs), " where the others brought ", entry(others));
+/// A tensor as messages name it.
+struct BroughtTensor {
+  /// What ranks compare of it.
+  std::string compared;
+  std::string dtype;
+  /// "[2, 4]", with a device that matters.
+  std::string shape;
+};
+
+/// What a rank called, with which values, and where.
+struct Brought {
+  std::string operation;
+  /// What ranks compare.
+  std::string description;
+  std::string structure;
+  std::vector<BroughtTensor> tensors;
+  std::string place;
+
+  std::string encode() const {
+    auto values = nlohmann::json::array();
+    for (const auto& tensor : tensors) {
+      values.push_back(
+          nlohmann::json::array({tensor.compared, tensor.dtype, tensor.shape}));
+    }
+    const auto json = nlohmann::json::array(
+        {operation, description, structure, place, values});
+    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+  static Brought decode(const std::string& text) {
+    const auto json = nlohmann::json::parse(text);
+    const auto text_at = [](const nlohmann::json& list, size_t place) {
+      return list.at(place).get<std::string>();
+    };
+    Brought brought{
+        text_at(json, 0),
+        text_at(json, 1),
+        text_at(json, 2),
+        {},
+        text_at(json, 3)};
+    for (const auto& tensor : json.at(4)) {
+      brought.tensors.push_back(
+          {text_at(tensor, 0), text_at(tensor, 1), text_at(tensor, 2)});
+    }
+    return brought;
+  }
+};
+
+Brought bring(
+    const ProcessGroup& group,
+    const std::string& operation,
+    const detail::Leaves& leaves,
+    FreeDim free) {
+  Brought brought{
+      operation,
+      describe(group, operation, leaves, free),
+      leaves.structure,
+      {},
+      calling_place()};
+  for (const auto& tensor : leaves.tensors) {
+    auto& one = brought.tensors.emplace_back();
+    one.compared = describe(group, tensor, free);
+    if (!tensor.defined()) {
+      continue;
+    }
+    one.dtype = c10::toString(tensor.scalar_type());
+    one.shape = str_cat(tensor.sizes());
+    if (!group.impl()->travels_as_cpu(tensor.device().type())) {
+      one.shape += str_cat(" on ", tensor.device().type());
+    }
+  }
+  return brought;
 }
 
+/// Ranks that brought the same.
+struct Alike {
+  Brought brought;
+  std::vector<int> ranks;
+};
+
+/// What of the values is not the same: a word for all, and a text for each.
+struct Difference {
+  std::string kind;
+  std::vector<std::string> values;
+};
+
+Difference find_difference(const std::vector<Alike>& all) {
+  Difference difference;
+  const auto& last = all.back().brought;
+  const auto differs = [&](const auto& value_of) {
+    return std::any_of(all.begin(), all.end(), [&](const auto& one) {
+      return value_of(one.brought) != value_of(last);
+    });
+  };
+  if (differs([](const Brought& one) { return one.structure; })) {
+    const auto usual = listed_entries(last.structure);
+    const auto odd = listed_entries(all.front().brought.structure);
+    const auto place = static_cast<size_t>(
+        std::mismatch(odd.begin(), odd.end(), usual.begin(), usual.end())
+            .first -
+        odd.begin());
+    for (const auto& one : all) {
+      const auto entries = listed_entries(one.brought.structure);
+      auto text = place < entries.size() ? entries[place] : "nothing";
+      if (text == "*" || text == "T") {
+        text = "a tensor";
+      }
+      if (usual.size() > 1 || odd.size() > 1) {
+        text += str_cat(" as entry ", place + 1, " of ", entries.size());
+      }
+      difference.values.push_back(text.empty() ? "nothing" : text);
+    }
+    return difference;
+  }
+  const size_t num_tensors = last.tensors.size();
+  for (size_t i = 0; i < num_tensors; ++i) {
+    const auto compared = [i](const Brought& one) {
+      return one.tensors[i].compared;
+    };
+    if (!differs(compared)) {
+      continue;
+    }
+    const bool is_shape =
+        !differs([i](const Brought& one) { return one.tensors[i].dtype; });
+    difference.kind = num_tensors == 1 ? "" : str_cat("tensor ", i + 1, " of ");
+    difference.kind += is_shape ? "shape " : "dtype ";
+    for (const auto& one : all) {
+      const auto& tensor = one.brought.tensors[i];
+      difference.values.push_back(
+          tensor.dtype.empty() ? "an undefined tensor"
+          : is_shape           ? tensor.shape
+                     : str_cat(tensor.dtype, " and shape ", tensor.shape));
+    }
+    break;
+  }
+  return difference;
+}
+
+std::string
+describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
+  const auto& last = all.back().brought;
+  const bool is_one_call =
+      std::all_of(all.begin(), all.end(), [&](const auto& one) {
+        return one.brought.operation == last.operation;
+      });
+  const auto difference = is_one_call ? find_difference(all) : Difference();
+  std::string text = as_called(all.front().brought.operation) + " was called";
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto& brought = all[i].brought;
+    text += i == 0 ? "" : i == 1 ? " but" : " and";
+    if (is_one_call) {
+      text += i == 0 ? " with " + difference.kind : " ";
+      text += difference.values[i];
+    } else if (i > 0) {
+      text += ' ' + as_called(brought.operation);
+    }
+    text += str_cat(" on ", name_ranks(all[i].ranks));
+    text += brought.place.empty() ? "" : str_cat(" (", brought.place, ')');
+  }
+  if (!is_one_call) {
+    return str_cat(
+        text,
+        ". Call them on every rank, in the same order; is one inside `",
+        in_script ? "if accelerator.is_main_process:"
+                  : "if (accelerator.is_main_process())",
+        "`, or did one rank leave a loop early?");
+  }
+  return str_cat(
+      text,
+      difference.kind.empty() || free.dim != 0
+          ? ". Pass the same on every rank"
+          : ". Only the size of dimension 0 may differ between ranks");
+}
+
+/// A collective itself: ranks tell each other what they brought.
 [[noreturn]] void throw_mismatch(
     const ProcessGroup& group,
     const std::string& operation,
-    const std::string& description) {
-  const auto all = group.all_gather_bytes(description);
-  std::map<std::string, int> votes;
-  for (const auto& text : all) {
-    ++votes[text];
+    const detail::Leaves& leaves,
+    FreeDim free) {
+  std::vector<Alike> all;
+  const auto texts = [&] {
+    const WithoutScriptLock unlocked;
+    return group.all_gather_bytes(
+        bring(group, operation, leaves, free).encode());
+  }();
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    auto brought = Brought::decode(texts[rank]);
+    const auto known = std::find_if(all.begin(), all.end(), [&](auto& one) {
+      return one.brought.description == brought.description;
+    });
+    auto& alike = known == all.end()
+                      ? all.emplace_back(Alike{std::move(brought), {}})
+                      : *known;
+    alike.ranks.push_back(static_cast<int>(rank));
   }
-  // The most common description is taken for the right one; rank 0's on a tie.
-  std::string usual = all[0];
-  for (const auto& text : all) {
-    if (votes[text] > votes[usual]) {
-      usual = text;
-    }
-  }
-  std::string odd;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] != usual) {
-      odd += str_cat(
-          odd.empty() ? "" : "; ",
-          "rank ",
-          rank,
-          ' ',
-          describe_difference(all[rank], usual));
-    }
-  }
-  throw MismatchError(str_cat(
-      "[",
-      operation,
-      "] ",
-      odd,
-      "; call it on all ranks, not inside of `if (is_main_process())`, with "
-      "values of the same structure, dtype and shape"));
+  // Who is alone comes first. Of two, neither is right.
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.ranks.size(), -a.ranks[0]) <
+           std::pair(b.ranks.size(), -b.ranks[0]);
+  });
+  throw MismatchError(describe_mismatch(all, free, has_script_stack()));
 }
 
 } // namespace
@@ -197,7 +356,7 @@ Agreement agree(
     return {{sizes}, std::nullopt};
   }
   const std::string description = describe(group, operation, leaves, free);
-  const TopicScope topic(listed_entries(description).front());
+  const TopicScope topic(operation);
   auto packet = at::zeros({kPacketWords}, at::kLong);
   auto* words = packet.data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(stable_hash(description));
@@ -222,7 +381,7 @@ Agreement agree(
   bool all_sent_values = true;
   for (const auto* theirs : ranks) {
     if (theirs[0] != ranks[0][0]) {
-      throw_mismatch(group, operation, description);
+      throw_mismatch(group, operation, leaves, free);
     }
     all_sent_values = all_sent_values && theirs[1] == 1;
   }
@@ -278,7 +437,9 @@ bool is_on_any_rank(
 
 std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
-    const std::string& operation) {
+    const std::string& operation,
+    int64_t note,
+    HearNotes hear) {
   const auto& impl = group.impl();
   if (impl->meetings() != nullptr) {
     impl->meetings()->push_back(operation);
@@ -290,24 +451,30 @@ std::shared_ptr<const bool> announce(
   auto packets = at::zeros(
       {group.world_size(), static_cast<int64_t>(kPacketWords)}, at::kLong);
   auto packet = at::zeros({kPacketWords}, at::kLong);
-  const std::string description = describe(group, operation, {}, {});
   packet.data_ptr<int64_t>()[0] =
-      static_cast<int64_t>(stable_hash(description));
+      static_cast<int64_t>(stable_hash(describe(group, operation, {}, {})));
+  packet.data_ptr<int64_t>()[kSizesAt] = note;
   auto exchange = std::make_shared<ProcessGroup::Work>(
       group.start_all_gather_into(packets, packet));
   const auto is_agreed = std::make_shared<bool>(false);
   // The group holds what is to be done; it must not hold itself.
-  impl->set_unsettled([exchange, packets, operation, description, is_agreed](
+  impl->set_unsettled([exchange, packets, operation, is_agreed, hear](
                           const ProcessGroup& group) {
-    const TopicScope topic(description);
+    const TopicScope topic(operation);
     exchange->wait();
     for (int rank = 0; rank < group.world_size(); ++rank) {
       if (packets[rank].const_data_ptr<int64_t>()[0] !=
           packets[0].const_data_ptr<int64_t>()[0]) {
-        throw_mismatch(group, operation, description);
+        throw_mismatch(group, operation, {}, {});
       }
     }
     *is_agreed = true;
+    if (hear) {
+      const auto notes = packets.select(1, kSizesAt).contiguous();
+      hear(
+          {notes.const_data_ptr<int64_t>(),
+           static_cast<size_t>(notes.numel())});
+    }
   });
   return is_agreed;
 }

@@ -2,8 +2,11 @@
 // Do all ranks bring values that fit one collective?
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,9 +41,9 @@ enum class Sends {
 };
 
 /// Compares operation, structure, dtypes, number of dimensions, all sizes but
-/// the free dimension's, and where values travel across ranks. Throws
-/// `MismatchError` on every rank where they differ, naming the ranks that are
-/// not like most others and what they brought. A collective operation itself.
+/// the free dimension's, and where values travel across ranks. If they differ,
+/// throws `MismatchError` on every rank, which says what each of them called,
+/// with which shapes, and in which line. A collective operation itself.
 Agreement agree(
     const ProcessGroup& group,
     const std::string& operation,
@@ -67,10 +70,14 @@ bool is_on_any_rank(
 /// `MismatchError`. Nothing in groups where hosts could not meet without
 /// waiting for a device. What is given back becomes true when all ranks have
 /// said the same, and is true where they do not compare: others may make the
-/// operation then, whatever becomes of this rank's own reason to.
+/// operation then, whatever becomes of this rank's own reason to. A `note`
+/// travels along: `hear` gets those of all ranks when they have agreed.
+using HearNotes = std::function<void(std::span<const int64_t> notes)>;
 ACCELERATE_API std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
-    const std::string& operation);
+    const std::string& operation,
+    int64_t note = 0,
+    HearNotes hear = {});
 ACCELERATE_API void settle(const ProcessGroup& group);
 
 /// What ranks would tell each other in a step that is recorded: each replay

@@ -173,7 +173,11 @@ gather_to(const ProcessGroup& group, const Leaves& leaves, int root) {
 std::vector<at::Tensor>
 reduce(const ProcessGroup& group, const Leaves& leaves, ReduceOp op) {
   const auto agreement = agree(
-      group, str_cat("reduce ", name_of(op)), leaves, {}, Sends::kSmallValues);
+      group,
+      str_cat("reduce with ", name_of(op)),
+      leaves,
+      {},
+      Sends::kSmallValues);
   for (const auto& tensor : leaves.tensors) {
     check_reducible("reduce", tensor, op);
   }
@@ -235,8 +239,7 @@ scatter(const ProcessGroup& group, const Leaves& leaves, int root) {
       throw UsageError(str_cat(
           "[scatter] rank ",
           root,
-          " brought an undefined tensor, expected a dense one; give it a value "
-          "first"));
+          " passed an undefined tensor. Give it a value first"));
     }
     const auto dtype = static_cast<at::ScalarType>(shape[0]);
     shape.erase(shape.begin());
@@ -244,11 +247,11 @@ scatter(const ProcessGroup& group, const Leaves& leaves, int root) {
       throw MismatchError(str_cat(
           "[scatter] rank ",
           root,
-          " brought ",
+          " passed ",
           shape.empty() ? "a scalar" : str_cat(shape[0], " rows"),
-          ", expected a multiple of ",
+          ", which ",
           group.world_size(),
-          " rows; pad or cut dim 0"));
+          " ranks cannot share equally. Pad or cut dimension 0"));
     }
     shape[0] /= group.world_size();
     const auto device =
@@ -281,7 +284,7 @@ std::vector<at::Tensor> pad_across_processes(
   }
   const auto agreement = agree(
       group,
-      str_cat("pad_across_processes ", dim),
+      str_cat("pad_across_processes with dim ", dim),
       leaves,
       {.dim = dim, .are_others_free = true});
   check_all_dense("pad_across_processes", leaves);

@@ -81,13 +81,11 @@ ProcessGroup make_group(
       give_culprit_time();
     }
     throw CommError(str_cat(
-        "[connect] rank ",
+        "[connect] Another rank exited while rank ",
         arguments.rank,
-        " of ",
-        arguments.world_size,
-        " cannot connect to its peers: ",
+        " connected to it; the original error is above (",
         first_line(error.what()),
-        "; a rank has most likely ended: see its own messages"));
+        ')'));
   }
   group->setDefaultBackend(backend);
   return ProcessGroup(std::make_shared<ProcessGroup::Impl>(

@@ -28,9 +28,14 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+constexpr const char* kAnotherExited = "Another rank exited during ";
+
 bool is_about_communication(const std::exception& error) {
   // A user's exception may come with a traceback, whose paths say nothing.
   const std::string message = first_line(error.what());
+  if (message.find(kAnotherExited) != std::string::npos) {
+    return false; // An exception of ours that came through an interpreter.
+  }
   return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
          is_gloo_error(error) || message.find("/gloo/") != std::string::npos ||
          message.find("NCCL") != std::string::npos;
@@ -349,35 +354,57 @@ void ProcessGroup::Impl::fail(
   if (membership_ != nullptr) {
     membership_->has_spoken = false; // It does not go on.
   }
+  if (dynamic_cast<const Error*>(&error) != nullptr) {
+    throw; // It says already what an operation inside of this one met.
+  }
+  // What the user called, if this operation is only a part of it.
+  const std::string doing = RankRecord::of_this_thread().operation();
+  const std::string name = doing.empty() || doing.starts_with(operation.name)
+                               ? operation.name
+                               : doing;
   const std::string cause = first_line(error.what());
-  const std::string message = str_cat(
-      "[",
-      operation.name,
-      "] collective ",
+  const std::string which = str_cat(
+      "collective ",
       operation.number > 0 ? operation.number : last_number(),
-      " of rank ",
-      rank_,
-      " of ",
-      world_size_,
-      " failed after ",
-      seconds,
-      " s: ",
-      cause);
+      " on rank ",
+      rank_);
   if (is_timeout(cause)) {
     throw TimeoutError(str_cat(
-        message,
-        "; some rank did not call it: see that all ranks run the same "
-        "collectives, or raise the timeout"));
+        '[',
+        name,
+        "] ",
+        which,
+        " timed out after ",
+        seconds,
+        " s: another rank did not call it. Call the same collectives on every "
+        "rank, or raise the timeout (",
+        cause,
+        ')'));
   }
   if (dynamic_cast<const c10::Error*>(&error) != nullptr &&
       !is_about_communication(error)) {
-    throw UsageError(str_cat(message, "; the backend refused the arguments"));
+    throw UsageError(str_cat(
+        '[',
+        name,
+        "] ",
+        backend_,
+        " rejected the arguments of ",
+        which,
+        ": ",
+        cause));
   }
   if (!ranks_are_threads_) {
     give_culprit_time();
   }
-  throw CommError(
-      str_cat(message, "; a rank has most likely ended: see its own messages"));
+  throw CommError(str_cat(
+      '[',
+      name,
+      "] ",
+      kAnotherExited,
+      which,
+      "; the original error is above (",
+      cause,
+      ')'));
 }
 
 ProcessGroup::Work::Work() = default;
@@ -477,7 +504,7 @@ ProcessGroup::Work ProcessGroup::start_broadcast(at::Tensor tensor, int root)
 ProcessGroup::Work ProcessGroup::start_all_reduce(
     at::Tensor tensor,
     ReduceOp op) const {
-  check_raw(*this, str_cat("all_reduce ", name_of(op)), {tensor});
+  check_raw(*this, str_cat("all_reduce with ", name_of(op)), {tensor});
   check_reducible("all_reduce", tensor, op);
   if (impl_->is_solo()) {
     return {};
@@ -536,7 +563,7 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
     const at::Tensor& whole,
     ReduceOp op) const {
   check_whole("reduce_scatter", whole, part, world_size());
-  check_raw(*this, str_cat("reduce_scatter ", name_of(op)), {whole});
+  check_raw(*this, str_cat("reduce_scatter with ", name_of(op)), {whole});
   check_reducible("reduce_scatter", whole, op);
   if (impl_->is_solo()) {
     const at::NoGradGuard no_grad;

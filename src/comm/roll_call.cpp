@@ -93,10 +93,10 @@ void roll_call(
         rank,
         " of ",
         world_size,
-        " lost the store at the meeting point: ",
+        " lost its connection to rank 0, which probably exited; the original "
+        "error is above (",
         first_line(error.what()),
-        "; rank 0, which holds it, has most likely ended: see its own "
-        "messages"));
+        ')'));
   }
   throw TimeoutError(str_cat(
       "[connect] rank ",
@@ -107,7 +107,7 @@ void roll_call(
       missing,
       " of ",
       world_size,
-      " did not arrive; see whether they were started"));
+      " did not connect. Check that they were started"));
 }
 
 } // namespace accelerate

@@ -83,7 +83,7 @@ double seconds_between(
 const char* words_for(Part part) {
   switch (part) {
     case Part::kUser:
-      return "in code of the user's";
+      return "in user code";
     case Part::kData:
       return "waiting for data";
     case Part::kForward:

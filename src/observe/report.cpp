@@ -14,30 +14,13 @@
 #include "accelerate/error.h"
 #include "base/printable.h"
 #include "base/str.h"
+#include "observe/called_names.h"
 
 namespace accelerate {
 namespace {
 
 std::string seconds_text(double seconds) {
   return str_cat(std::round(seconds * 10) / 10, " s");
-}
-
-/// "rank 3", "ranks 0, 2-5".
-std::string name_ranks(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size();) {
-    size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
-      ++last;
-    }
-    text += str_cat(i > 0 ? ", " : "", ranks[i]);
-    if (last > i) {
-      text += str_cat(last > i + 1 ? "-" : ", ", ranks[last]);
-    }
-    i = last + 1;
-  }
-  return text;
 }
 
 std::string first_word(const std::string& text) {
@@ -160,7 +143,11 @@ std::string describe(
                                 : "up to " + seconds_text(longest);
   if (waits_for_others(report, expected)) {
     std::string what = str_cat(
-        "in ", report.operation, ", collective ", report.number, ", for ");
+        "in ",
+        as_called(report.operation),
+        ", collective ",
+        report.number,
+        ", for ");
     if (is_there(report, expected)) {
       return str_cat("waiting ", what, moved);
     }
@@ -172,7 +159,7 @@ std::string describe(
   }
   std::string doing = words_for(report.part);
   if (!report.operation.empty()) {
-    doing += str_cat(" (", report.operation, ")");
+    doing += str_cat(" (", as_called(report.operation), ")");
   }
   if (report.number > 0) {
     doing += str_cat("; collective ", report.number, " was its last");
@@ -278,7 +265,11 @@ std::string describe_hang(
       std::vector<const RankReport*>>
       alike;
   double longest = 0;
+  std::vector<int> waiting;
+  std::vector<int> missing;
   for (const auto& report : reports) {
+    (report.waits && is_there(report, expected) ? waiting : missing)
+        .push_back(report.rank);
     alike[{!(report.waits && is_there(report, expected)),
            report.operation,
            report.number,
@@ -288,16 +279,21 @@ std::string describe_hang(
         .push_back(&report);
     longest = report.waits ? std::max(longest, report.seconds) : longest;
   }
+  for (const auto& rank : silent) {
+    missing.push_back(rank.rank);
+  }
   std::string text = str_cat(
-      "[hang] ",
-      expected.operation,
-      ", collective ",
-      expected.number,
-      ", waits for ",
+      "[hang] Possible hang: ",
+      name_ranks(waiting),
+      waiting.size() == 1 ? " has" : " have",
+      " waited ",
       seconds_text(longest),
-      differ(reports, silent)
-          ? "; not all ranks came:"
-          : "; all ranks are there: the network or a device stands still");
+      " in ",
+      as_called(expected.operation),
+      missing.empty() ? "; all ranks are there, so the network or a device "
+                        "does not respond"
+                      : str_cat(" for ", name_ranks(missing)),
+      ':');
   for (const auto& [key, group] : alike) {
     std::vector<int> ranks;
     for (const auto* report : group) {
@@ -326,9 +322,13 @@ std::string describe_ranks(const std::vector<RankReport>& reports) {
     std::string doing = words_for(report.part);
     if (report.waits) {
       doing = str_cat(
-          "waiting in ", report.operation, ", collective ", report.number, ",");
+          "waiting in ",
+          as_called(report.operation),
+          ", collective ",
+          report.number,
+          ",");
     } else if (!report.operation.empty()) {
-      doing += str_cat(" (", report.operation, ")");
+      doing += str_cat(" (", as_called(report.operation), ")");
     }
     text += str_cat(
         "rank ",

@@ -40,7 +40,7 @@ constexpr std::array<PartOfStep, 8> kPartsOfStep = {{
      "save asynchronously, or less often"},
     {&StepTimes::Parts::captured, "captured step", 2, ""},
     {&StepTimes::Parts::other,
-     "code of the program's",
+     "user code",
      0.25,
      "see what the loop does besides: .item(), logging, evaluation"},
 }};

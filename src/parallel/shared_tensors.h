@@ -12,9 +12,9 @@
 namespace accelerate {
 
 /// What ranks tell each other before a forward has them meet.
-inline constexpr const char* kForward = "forward of a prepared model";
+inline constexpr const char* kForward = "the forward of a prepared model";
 inline constexpr const char* kRefrozenForward =
-    "forward of a prepared model after freezing or unfreezing parameters";
+    "the forward of a prepared model after freezing or unfreezing parameters";
 
 /// Names, types and shapes, a line each, for ranks to compare.
 std::string describe_model(const ParameterSet& model);

@@ -16,9 +16,8 @@
 namespace accelerate {
 
 /// What ranks tell each other before their gradients meet.
-inline constexpr const char* kPlainBackward = "backward of a prepared model";
-inline constexpr const char* kWeightedBackward =
-    "backward of a prepared model, loss with a weight";
+inline constexpr const char* kPlainBackward = "backward";
+inline constexpr const char* kWeightedBackward = "backward with a weight";
 
 /// The name of its state.
 inline constexpr const char* kAccumulation = "accumulation";

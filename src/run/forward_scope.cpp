@@ -55,6 +55,7 @@ bool ForwardScope::wants_outputs() const {
 }
 
 at::Tensor* ForwardScope::cast_input(const at::Tensor& input) {
+  context_.note_input(input);
   if (!context_.weights || !input.defined() ||
       input.scalar_type() != at::kFloat) {
     return nullptr;

@@ -50,6 +50,14 @@ void ModelContext::check_join() const {
   }
 }
 
+void ModelContext::note_input(const at::Tensor& input) const {
+  // What a prepared loader gave is this rank's own.
+  if (!inputs->is_over() && at::GradMode::is_enabled() && !is_for_evaluation &&
+      !step_state->is_captured() && !step_state->batch_in_use()) {
+    inputs->note(input);
+  }
+}
+
 void ModelContext::set_buffers(
     std::vector<std::string> names,
     std::vector<at::Tensor> buffers) {

@@ -11,6 +11,7 @@
 #include "accelerate/stateful.h"
 #include "parallel/engine.h"
 #include "parallel/join.h"
+#include "run/input_watch.h"
 #include "state/parameter_set.h"
 #include "state/parameter_snapshot.h"
 #include "state/step_state.h"
@@ -28,6 +29,7 @@ struct ACCELERATE_API ModelContext : Stateful {
   ParameterSnapshot as_prepared;
   std::shared_ptr<StepState> step_state;
   std::shared_ptr<const StepReductions> reductions;
+  std::shared_ptr<InputWatch> inputs;
   c10::DeviceType device = c10::kCPU;
   Precision precision = Precision::kNo;
   /// Where given, what the weights are themselves, and fp32 inputs become;
@@ -47,6 +49,8 @@ struct ACCELERATE_API ModelContext : Stateful {
   /// Before a forward. Throws `UsageError` where its gradients would be sent
   /// inside of a join that leaves the model out.
   void check_join() const;
+  /// A tensor that a forward gets.
+  void note_input(const at::Tensor& input) const;
   /// The model's buffers are other tensors from now on.
   void set_buffers(
       std::vector<std::string> names,

@@ -26,6 +26,7 @@
 #include "observe/watchdog.h"
 #include "parallel/recorded_part.h"
 #include "parallel/seam_scope.h"
+#include "parallel/shared_tensors.h"
 #include "process/run_report.h"
 #include "random/generators.h"
 #include "run/background_save.h"
@@ -164,6 +165,7 @@ TrainingRun::TrainingRun(
           state_,
           step_state_)),
       scaler_(make_scaler(assembly_, reductions_, options_.scaler)),
+      input_watch_(std::make_shared<InputWatch>(group().world_size() == 1)),
       times_before_(RankRecord::of_this_thread().step_times()),
       says_step_times_(assembly_.step_summary),
       host_copies_(std::make_shared<HostCopies>()),
@@ -294,6 +296,7 @@ std::shared_ptr<ModelContext> TrainingRun::prepare_model(
   context->model = std::move(model);
   context->type = std::move(type);
   context->reductions = reductions_;
+  context->inputs = input_watch_;
   if (evaluation_mode) {
     put_engine(context, SingleDevice{}, std::nullopt);
   } else {
@@ -410,9 +413,9 @@ void TrainingRun::backward(
   const bool is_alone = group().world_size() == 1;
   if (is_alone && has_models_ && !complain_ && !step_state_->has_forward()) {
     throw UsageError(
-        "[backward] no model that this Accelerator prepared was called since "
-        "the last step; compute the loss with the model that prepare() gave "
-        "back, or its gradients do not meet those of the other processes");
+        "[backward] No prepared model was called since the last step, so with "
+        "several processes its gradients would not be synchronised. Call the "
+        "model returned by prepare()");
   }
   const auto trains_alone = [&] {
     const auto models = living_models();
@@ -450,7 +453,11 @@ void TrainingRun::backward(
   if (!reductions_->is_joining() &&
       std::any_of(seamed.begin(), seamed.end(), sends)) {
     // Compared while autograd computes the first gradients.
-    announce(group(), options.weight ? kWeightedBackward : kPlainBackward);
+    announce(
+        group(),
+        options.weight ? kWeightedBackward : kPlainBackward,
+        input_watch_->take(),
+        [watch = input_watch_](auto hashes) { watch->hear(hashes); });
   }
   group().impl()->guard(
       "backward",
@@ -465,6 +472,69 @@ void TrainingRun::backward(
   ++progress_->num_backwards;
   if (!is_alone) {
     check_arrivals();
+  }
+  watch_loss(loss);
+  watch_for_optimizers();
+  if (input_watch_->is_shared() && topology().is_main()) {
+    warn(
+        "[backward] The inputs of the first 3 steps were the same on all "
+        "ranks, so they all train on the same data. Pass the data loader to "
+        "prepare()");
+  }
+}
+
+void TrainingRun::warn(const std::string& what) const {
+  // With `debug` what is complained of is an error.
+  if (complain_ && !debug()) {
+    complain_(what);
+  } else {
+    Watchdog::say(what);
+  }
+}
+
+void TrainingRun::watch_loss(const at::Tensor& loss) {
+  // Averaged gradients make the losses of all ranks NaN.
+  if (topology().is_main() && !step_state_->is_captured() &&
+      loss_watch_.is_lost(loss)) {
+    warn(str_cat(
+        "[backward] The loss has been NaN or infinite for ",
+        LossWatch::kPatience,
+        " steps in a row, so the weights are probably NaN too. Load an earlier "
+        "checkpoint, then lower the learning rate or check the data"));
+  }
+}
+
+void TrainingRun::watch_for_optimizers() {
+  // Once: scripts may look at gradients for a while before they train.
+  constexpr int64_t kLooksAt = 10;
+  const auto* shard = std::get_if<ShardingOptions>(&assembly_.strategy);
+  const bool is_sharded = shard != nullptr && group().world_size() > 1 &&
+                          shard->stage != ShardStage::kNone;
+  if (!step_state_->sync_gradients() || ++num_synchronised_ != kLooksAt ||
+      !topology().is_main() ||
+      (num_accumulation_steps() == 1 && !scaler_ && !is_sharded)) {
+    return;
+  }
+  const auto optimizers = living_optimizers();
+  for (const auto& model : living_models()) {
+    const auto trains = [&](const auto& optimizer) {
+      const auto own = optimizer->optimizer().parameters();
+      return std::any_of(own.begin(), own.end(), [&](const auto& parameter) {
+        return model->index_of.contains(parameter.unsafeGetTensorImpl());
+      });
+    };
+    if (model->is_for_evaluation || !is_trained(model->model) ||
+        std::any_of(optimizers.begin(), optimizers.end(), trains)) {
+      continue;
+    }
+    warn(str_cat(
+        "[backward] No prepared optimizer trains '",
+        state_->name_of(*model),
+        "'. Pass its optimizer to prepare(); otherwise it ",
+        is_sharded ? "misses the gradients that other ranks hold"
+        : scaler_  ? "uses fp16 gradients that are still scaled"
+                   : "steps in every micro-batch"));
+    return;
   }
 }
 
@@ -497,20 +567,19 @@ void TrainingRun::check_arrivals() {
       complain(
           model->is_said_to_stay,
           str_cat(
-              "[backward] gradients of '",
+              "[backward] The gradients of '",
               state_->name_of(*model),
-              "' did not meet those of the other processes: the loss was "
-              "computed with the module itself, or is run backward again "
-              "without another forward; compute it with the model that "
-              "prepare() gave back, once for each backward"));
+              "' were not synchronised between processes: the loss comes from "
+              "the module that was passed to prepare(), or from a forward "
+              "that already had its backward. Call the model returned by "
+              "prepare(), once for each backward"));
     }
   }
   if (!has_come) {
     complain(
         is_said_to_reach_none_,
-        "[backward] got a loss that reaches no prepared model, so that what it "
-        "trains differs between processes; compute it with the model that "
-        "prepare() gave back");
+        "[backward] This loss does not depend on any prepared model, so its "
+        "gradients are not synchronised. Call the model returned by prepare()");
   }
   for (const auto& optimizer : living_optimizers()) {
     if (const auto place = optimizer->unowned_parameter()) {

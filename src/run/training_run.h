@@ -24,6 +24,7 @@
 #include "parallel/gradient_norm.h"
 #include "run/accumulation.h"
 #include "run/assemble.h"
+#include "run/loss_watch.h"
 #include "state/state_files.h"
 
 namespace accelerate {
@@ -326,6 +327,10 @@ class ACCELERATE_API TrainingRun {
   /// Whether the gradients of the backward that has ended met those of the
   /// other ranks.
   void check_arrivals();
+  /// Warn of what trains, but not as meant.
+  void watch_loss(const at::Tensor& loss);
+  void watch_for_optimizers();
+  void warn(const std::string& what) const;
   /// Whether all ranks have the same weights.
   void check_weights() const;
   /// The scale moves as the last steps ask; gradients that are left follow it.
@@ -357,6 +362,7 @@ class ACCELERATE_API TrainingRun {
   std::shared_ptr<StepReductions> reductions_;
   std::shared_ptr<Accumulation> accumulation_;
   std::shared_ptr<GradScaler> scaler_;
+  std::shared_ptr<InputWatch> input_watch_;
   std::vector<std::shared_ptr<Stateful>> generators_;
   std::vector<std::weak_ptr<ModelContext>> models_;
   /// Those whose engines have seams to open.
@@ -368,6 +374,9 @@ class ACCELERATE_API TrainingRun {
   bool is_said_to_reach_none_ = false;
   /// Whether an optimizer's parameter of no model was complained of.
   bool is_unowned_said_ = false;
+  LossWatch loss_watch_;
+  /// Backwards that synchronised gradients.
+  int64_t num_synchronised_ = 0;
   bool trigger_ = false;
   /// Of the runs before in this thread.
   StepTimes times_before_;

@@ -248,7 +248,7 @@ TEST_P(GatherAgainst, AnotherCollectiveNamesBoth) {
           }
         },
         ThrowsMessage<MismatchError>(AllOf(
-            HasSubstr("gather of T"),
+            HasSubstr("gather() on rank 0"),
             HasSubstr("is_main_process"),
             HasSubstr(GetParam().name))));
     // The group is in step.
@@ -263,11 +263,11 @@ const Elsewhere kElsewhere[] = {
     {"should_stop", [](auto& a, auto&) { a.should_stop(); }},
     {"main_process_first",
      [](auto& a, auto&) { const auto first = a.main_process_first(); }},
-    {"backward of a prepared model",
+    {"backward() was called on rank 1",
      [](auto& a, auto& net) {
        a.backward(net(torch::ones({2, 4})).sum());
      }},
-    {"loss with a weight",
+    {"backward() with a weight was called on rank 1",
      [](auto& a, auto& net) {
        a.backward(net(torch::ones({2, 4})).sum(), {.weight = 2});
      }},

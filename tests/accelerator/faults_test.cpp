@@ -70,7 +70,7 @@ const Fault kFaults[] = {
     {"is killed", 128 + SIGKILL, {"[launch] Rank 1 was killed (SIGKILL)"}},
     {"exits",
      1,
-     {"[backward] collective",
+     {"[backward] Another rank exited during collective ",
       "[launch] Rank 0 ",
       "rank 1 had already finished"}},
 };

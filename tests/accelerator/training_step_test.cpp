@@ -198,6 +198,109 @@ TEST(Backward, TakesTheWeightAsATensorAndRefusesHalfWeightedWindows) {
       ThrowsMessage<UsageError>(HasSubstr("with 2 elements")));
 }
 
+/// What `train` writes to stderr.
+std::string said_by(const std::function<void()>& train) {
+  ::testing::internal::CaptureStderr();
+  train();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+void train_to_nan(int num_good, int num_bad) {
+  Accelerator accelerator({.cpu = true});
+  auto net = accelerator.prepare(torch::nn::Linear(1, 1));
+  for (int step = 0; step < num_good + num_bad; ++step) {
+    const double x = step < num_good ? 1 : NAN;
+    accelerator.backward(net(torch::full({1, 1}, x)).sum());
+  }
+}
+
+TEST(Backward, WarnsOnceOfALossThatStaysNan) {
+  EXPECT_EQ(
+      said_by([] { train_to_nan(1, 45); }),
+      "[backward] The loss has been NaN or infinite for 20 steps in a row, so "
+      "the weights are probably NaN too. Load an earlier checkpoint, then "
+      "lower the learning rate or check the data\n");
+  EXPECT_EQ(said_by([] { train_to_nan(1, 19); }), "");
+}
+
+std::string train_with(bool prepares, AcceleratorOptions options) {
+  return said_by([&] {
+    options.cpu = true;
+    Accelerator accelerator(options);
+    torch::nn::Linear model(1, 1);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto net = accelerator.prepare(model);
+    if (prepares) {
+      auto optimizer = accelerator.prepare(sgd);
+      for (int step = 0; step < 24; ++step) {
+        const auto accumulate = accelerator.accumulate(net);
+        accelerator.backward(net(torch::ones({1, 1})).sum());
+        optimizer.step();
+      }
+      return;
+    }
+    for (int step = 0; step < 24; ++step) {
+      const auto accumulate = accelerator.accumulate(net);
+      accelerator.backward(net(torch::ones({1, 1})).sum());
+      sgd.step();
+    }
+  });
+}
+
+TEST(Backward, WarnsOfAnOptimizerThatWasNotPrepared) {
+  EXPECT_EQ(
+      train_with(false, {.gradient_accumulation_steps = 2}),
+      "[backward] No prepared optimizer trains 'model'. Pass its optimizer to "
+      "prepare(); otherwise it steps in every micro-batch\n");
+  EXPECT_EQ(train_with(true, {.gradient_accumulation_steps = 2}), "");
+  EXPECT_EQ(train_with(false, {}), "");
+}
+
+/// Rank 0 speaks.
+std::string train_on(const std::function<double(int step, int rank)>& value) {
+  return said_by([&] {
+    run_ranks(2, [&](ProcessGroup group) {
+      Accelerator accelerator({.cpu = true, .process_group = group});
+      auto net = accelerator.prepare(torch::nn::Linear(1, 1));
+      for (int step = 0; step < 5; ++step) {
+        const double x = value(step, group.rank());
+        accelerator.backward(net(torch::full({1, 1}, x)).sum());
+      }
+    });
+  });
+}
+
+TEST(Backward, WarnsOfDataThatAllRanksShare) {
+  EXPECT_EQ(
+      train_on([](int step, int) { return step; }),
+      "[backward] The inputs of the first 3 steps were the same on all ranks, "
+      "so they all train on the same data. Pass the data loader to "
+      "prepare()\n");
+  // Their own data, and a batch that never changes.
+  EXPECT_EQ(train_on([](int step, int rank) { return step + rank; }), "");
+  EXPECT_EQ(train_on([](int, int) { return 1; }), "");
+  // By chance in one step.
+  EXPECT_EQ(train_on([](int step, int rank) { return step * rank; }), "");
+}
+
+TEST(Backward, IsSilentOfEqualDataThatAPreparedLoaderGave) {
+  EXPECT_EQ(
+      said_by([] {
+        run_ranks(2, [](ProcessGroup group) {
+          Accelerator accelerator({.cpu = true, .process_group = group});
+          auto net = accelerator.prepare(torch::nn::Linear(1, 1));
+          // Each sample twice, so that both ranks get the same.
+          const auto x = torch::arange(8).div(2, "floor").to(torch::kFloat);
+          auto loader = accelerator.prepare(
+              DataLoader(TensorDataset({x.unsqueeze(1)}), {.batch_size = 1}));
+          for (auto& batch : loader) {
+            accelerator.backward(net(batch[0]).sum());
+          }
+        });
+      }),
+      "");
+}
+
 TEST(Backward, RefusesALossOfNoPreparedModel) {
   Accelerator accelerator;
   auto model = make_model();
@@ -206,7 +309,7 @@ TEST(Backward, RefusesALossOfNoPreparedModel) {
   EXPECT_THAT(
       [&] { accelerator.backward(model->forward(x).sum()); },
       ThrowsMessage<UsageError>(
-          HasSubstr("no model that this Accelerator prepared")));
+          HasSubstr("No prepared model was called since")));
   accelerator.backward(net(x).sum());
 }
 
@@ -264,7 +367,7 @@ TEST(Backward, TwoModelsMayBeCalledBeforeEitherIsStepped) {
   EXPECT_THAT(
       [&] { accelerator.backward(first->forward(x).sum()); },
       ThrowsMessage<UsageError>(
-          HasSubstr("no model that this Accelerator prepared")));
+          HasSubstr("No prepared model was called since")));
 }
 
 TEST(Accumulate, RefusesAStaticGraphThatStartsInsideOfAWindow) {

@@ -8,14 +8,18 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <regex>
 
 #include "accelerate/c10d.h"
 #include "accelerate/error.h"
+#include "comm/agreement.h"
 
 namespace accelerate {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -302,7 +306,7 @@ TEST(Collectives, RefuseWhatTheyDoNotTakeOnAllRanks) {
     EXPECT_THAT(
         [&] { all_gather(group, Tensor()); }, refused("[gather] got an undef"));
     EXPECT_THAT(
-        [&] { scatter(group, Tensor(), 0); }, refused("brought an undefined"));
+        [&] { scatter(group, Tensor(), 0); }, refused("passed an undefined"));
     EXPECT_THAT(
         [&] { reduce(group, torch::ones(1, torch::kShort)); },
         refused("[reduce] got the sum of Short"));
@@ -349,7 +353,7 @@ TEST_P(Mismatched, IsAnErrorOnAllRanksThatNamesTheOddOne) {
   for (const auto& message : messages) {
     EXPECT_THAT(
         message,
-        AllOf(HasSubstr("rank 1 brought"), HasSubstr(GetParam().odd_text)));
+        AllOf(HasSubstr(" on rank 1"), HasSubstr(GetParam().odd_text)));
   }
 }
 
@@ -358,17 +362,17 @@ const Mismatch kMismatches[] = {
      [](ProcessGroup g) {
        all_gather(g, torch::zeros({2, g.rank() == 1 ? 5 : 4}));
      },
-     "Float[*,5]"},
+     "gather() was called with shape [2, 5] on rank 1"},
     {"NumberOfDimensions",
      [](ProcessGroup g) {
        all_gather(g, g.rank() == 1 ? torch::zeros({2, 2}) : torch::zeros(2));
      },
-     "Float[*,2]"},
+     "gather() was called with shape [2, 2] on rank 1"},
     {"Dtype",
      [](ProcessGroup g) {
        reduce(g, torch::zeros(2, g.rank() == 1 ? torch::kInt : torch::kFloat));
      },
-     "Int[2]"},
+     "reduce() with sum was called with dtype Int and shape [2] on rank 1"},
     {"Structure",
      [](ProcessGroup g) {
        all_gather(
@@ -382,7 +386,7 @@ const Mismatch kMismatches[] = {
            torch::zeros(2),
            g.rank() == 1 ? ReduceOp::kMean : ReduceOp::kMax);
      },
-     "reduce mean"},
+     "reduce() with mean was called on rank 1"},
     {"Operation",
      [](ProcessGroup g) {
        auto value = torch::zeros(2);
@@ -392,20 +396,72 @@ const Mismatch kMismatches[] = {
          reduce(g, value);
        }
      },
-     "broadcast from rank 0"},
+     "broadcast() from rank 0 was called on rank 1"},
     {"Root",
      [](ProcessGroup g) {
        auto value = torch::zeros(2);
        broadcast(g, value, g.rank() == 1 ? 1 : 0);
      },
-     "broadcast from rank 1"},
+     "broadcast() from rank 1 was called on rank 1"},
     {"BroadcastShape",
      [](ProcessGroup g) {
        auto value = torch::zeros(g.rank() == 1 ? 3 : 2);
        broadcast(g, value, 0);
      },
-     "Float[3]"},
+     "broadcast() from rank 0 was called with shape [3] on rank 1"},
 };
+
+/// What each rank hears, without the lines of the calls, which depend on what
+/// the program knows of itself.
+std::vector<std::string> heard(const std::function<void(ProcessGroup)>& call) {
+  std::vector<std::string> messages(2);
+  run_ranks(2, [&](ProcessGroup group) {
+    try {
+      call(group);
+    } catch (const MismatchError& error) {
+      messages[static_cast<size_t>(group.rank())] = std::regex_replace(
+          std::string(error.what()),
+          std::regex(R"((rank \d) \(.*?\)(?= but |\. [A-Z]))"),
+          "$1");
+    }
+    group.barrier();
+  });
+  return messages;
+}
+
+TEST(Mismatch, OfTwoRanksCallsNeitherRight) {
+  EXPECT_THAT(
+      heard([](ProcessGroup group) {
+        all_gather(group, torch::zeros({2, 3 + group.rank()}));
+      }),
+      Each("gather() was called with shape [2, 4] on rank 1 but [2, 3] on rank "
+           "0. Only the size of dimension 0 may differ between ranks"));
+  EXPECT_THAT(
+      heard([](ProcessGroup group) {
+        group.rank() == 0 ? agree_on_text(group, "wait_for_everyone", "")
+                          : static_cast<void>(reduce(group, 1.0));
+      }),
+      Each("reduce() with sum was called on rank 1 but wait_for_everyone() on "
+           "rank 0. Call them on every rank, in the same order; is one inside "
+           "`if (accelerator.is_main_process())`, or did one rank leave a loop "
+           "early?"));
+}
+
+TEST(Mismatch, NamesTheLineOrFunctionOfTheCall) {
+  std::string message;
+  run_ranks(2, [&](ProcessGroup group) {
+    try {
+      all_gather(group, torch::zeros({2, 3 + group.rank()}));
+    } catch (const MismatchError& error) {
+      if (group.rank() == 0) {
+        message = error.what();
+      }
+    }
+  });
+  // A file and a line, or a function if the program has no line numbers.
+  EXPECT_THAT(message, ContainsRegex("on rank 1 .*[a-z]+.*. but"));
+  EXPECT_THAT(message, ContainsRegex("on rank 0 [(].+[)]. Only"));
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Collectives,

@@ -421,8 +421,7 @@ TEST(StepClock, SaysInWordsWhatBoundsARun) {
       times.summary(), HasSubstr("46 % of the step waits for other ranks: "));
   times.sum.other = 3;
   EXPECT_THAT(
-      times.summary(),
-      HasSubstr("73 % of the step goes into code of the program's: see"));
+      times.summary(), HasSubstr("73 % of the step goes into user code: see"));
 }
 
 } // namespace

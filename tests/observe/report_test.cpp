@@ -16,6 +16,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 RankReport waiting(int rank, const std::string& operation, uint64_t number) {
   RankReport report;
@@ -86,12 +87,12 @@ TEST(Hang, NamesWhoWaitsAndWhoIsElsewhereAndWhere) {
       10);
   EXPECT_EQ(
       text,
-      "[hang] all_reduce Float[4], collective 3, waits for 10.2 s; not all "
-      "ranks came:\n"
-      "  ranks 0, 2, 3: waiting in all_reduce Float[4], collective 3, for 10.2 "
-      "s\n"
+      "[hang] Possible hang: ranks 0, 2, 3 have waited 10.2 s in "
+      "all_reduce(Float[4]) for rank 1:\n"
+      "  ranks 0, 2, 3: waiting in all_reduce(Float[4]), collective 3, for "
+      "10.2 s\n"
       "      train.cpp:31 in main\n"
-      "  rank 1: in code of the user's; collective 2 was its last; it has not "
+      "  rank 1: in user code; collective 2 was its last; it has not "
       "moved for 12 s\n"
       "      spin.cpp:4 in spin\n"
       "      train.cpp:30 in main");
@@ -112,7 +113,7 @@ TEST(Hang, ShowsWhereTheUsersCodeIsAndNotHowLibrariesWait) {
       "\n      train.cpp:40 in main\n";
   EXPECT_EQ(
       describe_ranks({report}),
-      "rank 0 of 4 (process 100): waiting in barrier, collective 3, for 10.2 "
+      "rank 0 of 4 (process 100): waiting in barrier(), collective 3, for 10.2 "
       "s" +
           places);
   EXPECT_THAT(describe_hang({report}, {{1, "", 0}}, 10), HasSubstr(places));
@@ -134,6 +135,15 @@ TEST(Hang, ShowsWhereTheUsersCodeIsAndNotHowLibrariesWait) {
           HasSubstr("\n      start in libc.so.6\n")));
 }
 
+TEST(Hang, IsSaidInOneSentence) {
+  auto waits = waiting(0, "wait_for_everyone", 1);
+  waits.seconds = 3;
+  EXPECT_THAT(
+      describe_hang({waits, elsewhere(1, Part::kUser, 4)}, {}, 3),
+      StartsWith("[hang] Possible hang: rank 0 has waited 3 s in "
+                 "wait_for_everyone() for rank 1:\n"));
+}
+
 TEST(Hang, TellsAnotherShapeFromAnotherCollective) {
   const auto text = describe_hang(
       {waiting(0, "all_reduce Float[4]", 3),
@@ -145,8 +155,8 @@ TEST(Hang, TellsAnotherShapeFromAnotherCollective) {
   EXPECT_THAT(
       text,
       AllOf(
-          HasSubstr("rank 2: with another shape in all_reduce Float[5]"),
-          HasSubstr("rank 3: elsewhere, waiting in barrier, collective 3")));
+          HasSubstr("rank 2: with another shape in all_reduce(Float[5])"),
+          HasSubstr("rank 3: elsewhere, waiting in barrier(), collective 3")));
 }
 
 TEST(Hang, GoesByTheLowestRankWhereAsManyAreElsewhere) {
@@ -157,8 +167,9 @@ TEST(Hang, GoesByTheLowestRankWhereAsManyAreElsewhere) {
           {},
           10),
       AllOf(
-          HasSubstr("[hang] all_reduce Float[4], collective 3, waits"),
-          HasSubstr("rank 1: elsewhere, waiting in barrier")));
+          HasSubstr("[hang] Possible hang: rank 0 has waited 10.2 s in "
+                    "all_reduce(Float[4]) for rank 1:\n"),
+          HasSubstr("rank 1: elsewhere, waiting in barrier()")));
 }
 
 TEST(Hang, TellsASlowRankFromAMissingOne) {
@@ -191,7 +202,7 @@ TEST(Hang, SaysHowLongTheFirstOfAlikeRanksWaits) {
   EXPECT_THAT(
       describe_hang(reports, {{2, "", 0}}, 10),
       HasSubstr(
-          "ranks 0, 1: waiting in barrier, collective 3, for up to 14 s"));
+          "ranks 0, 1: waiting in barrier(), collective 3, for up to 14 s"));
 }
 
 TEST(Hang, OfASlowRankNeedNotStayTrue) {
@@ -237,7 +248,9 @@ TEST(Hang, OfAllRanksIsTheNetworks) {
   EXPECT_FALSE(is_hang(reports, {}, 13));
   EXPECT_THAT(
       describe_hang(reports, {}, 10),
-      HasSubstr("all ranks are there: the network or a device stands still"));
+      HasSubstr("[hang] Possible hang: ranks 0, 1 have waited 10.2 s in "
+                "barrier(); all ranks are there, so the network or a device "
+                "does not respond:\n"));
 }
 
 TEST(Hang, IsNoneWhileAllComputeInOneBackward) {

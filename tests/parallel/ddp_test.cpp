@@ -234,8 +234,8 @@ TEST(Ddp, NamesTheRankWhoseModelIsDifferent) {
         });
       },
       ThrowsMessage<MismatchError>(AllOf(
-          HasSubstr("[prepare] rank 2 brought"),
-          HasSubstr("weight Float[2, 4]"))));
+          HasSubstr("prepare() was called with weight Float[2, 4] as entry "),
+          HasSubstr(" on rank 2"))));
 }
 
 TEST(Ddp, LeavesAFrozenModelAlone) {
@@ -275,10 +275,11 @@ TEST(Ddp, RefusesALossOfTheModuleItself) {
     EXPECT_THAT(
         [&] { accelerator.backward(model->forward(1.0)); },
         ThrowsMessage<UsageError>(HasSubstr(
-            "gradients of 'model' did not meet those of the other processes")));
+            "The gradients of 'model' were not synchronised between")));
     EXPECT_THAT(
         [&] { accelerator.backward(TwoWeights()->forward(1.0)); },
-        ThrowsMessage<UsageError>(HasSubstr("reaches no prepared model")));
+        ThrowsMessage<UsageError>(
+            HasSubstr("does not depend on any prepared model")));
   });
 }
 
