@@ -50,8 +50,8 @@ def folder_of_all(accelerator: Accelerator) -> Path:
     """Where checkpoints without a name of the user's are."""
     if accelerator.project_dir is None:
         raise UsageError(
-            "[Accelerator] checkpoints are to be named automatically, but there is no project_dir; "
-            "give one to Accelerator or ProjectConfiguration"
+            "[Accelerator] Automatic checkpoint naming needs a project_dir. Pass one to "
+            "Accelerator or ProjectConfiguration"
         )
     return Path(accelerator.project_dir) / "checkpoints"
 
@@ -61,8 +61,8 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None
     if not project.automatic_checkpoint_naming:
         if output_dir is None:
             raise UsageError(
-                "[save_state] got no output_dir, expected one, or a ProjectConfiguration with "
-                "automatic_checkpoint_naming=True"
+                "[save_state] No output_dir given. Pass one, or a ProjectConfiguration with "
+                "automatic_checkpoint_naming=True to Accelerator"
             )
         return Path(os.path.expanduser(output_dir))
     if layout is None and not accelerator._is_writer:
@@ -73,8 +73,8 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None
         is_taken = any(operations.gather_object([is_taken]))
     if is_taken:
         raise UsageError(
-            f"[save_state] {folder} exists already; set project_configuration.iteration to the "
-            "number to go on with"
+            f"[save_state] {folder} already exists. Set "
+            "accelerator.project_configuration.iteration to the next free number"
         )
     return folder
 
@@ -156,8 +156,8 @@ def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
             return _named_folder(Path(os.path.expanduser(input_dir)))
         if input_dir is None and not accelerator.project_configuration.automatic_checkpoint_naming:
             raise UsageError(
-                "[load_state] got no input_dir, expected one, 'latest', or a ProjectConfiguration "
-                "with automatic_checkpoint_naming=True"
+                "[load_state] No input_dir given. Pass one or 'latest', or a ProjectConfiguration "
+                "with automatic_checkpoint_naming=True to Accelerator"
             )
         folder_of_all(accelerator)
         return None
@@ -175,7 +175,10 @@ def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
     def original() -> Path:
         found = [path for path in numbered_in(parent) if checkpointing.is_original_checkpoint(path)]
         if not found:
-            raise UsageError(f"[load_state] there is no complete checkpoint in {parent}")
+            raise UsageError(
+                f"[load_state] No complete checkpoint in {parent}. Check project_dir, or save a "
+                "checkpoint first"
+            )
         return found[-1]
 
     return together(accelerator, original)
@@ -183,16 +186,33 @@ def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
 
 def _named_folder(folder: Path) -> Path:
     if not folder.is_dir():
-        raise UsageError(
-            f"[load_state] there is no folder {folder}, expected a checkpoint; give one that was "
-            "saved, on a disk that this machine sees"
-        )
+        raise UsageError(f"[load_state] No checkpoint at {folder}. {_existing_beside(folder)}")
     if not os.access(folder, os.R_OK | os.X_OK):
         raise UsageError(
-            f"[load_state] {folder} may not be read by this user; change its rights, or load a "
-            "checkpoint of your own"
+            f"[load_state] You may not read {folder}. Change its permissions, or load another "
+            "checkpoint"
         )
     return folder
+
+
+def _existing_beside(folder: Path) -> str:
+    """Some of the checkpoints in the same folder, or what to do."""
+    try:
+        names = [
+            path.name
+            for path in folder.absolute().parent.iterdir()
+            if not path.name.startswith(".") and _is_any_checkpoint(path)
+        ]
+    except OSError:
+        names = []
+    if not names:
+        return "Pass the folder of a saved checkpoint"
+    names.sort(key=lambda name: (len(name), name))  # checkpoint_10 after checkpoint_9.
+    return f"Existing: {', '.join((['...'] if len(names) > 5 else []) + names[-5:])}"
+
+
+def _is_any_checkpoint(folder: Path) -> bool:
+    return _C.is_checkpoint(str(folder)) or checkpointing.is_original_checkpoint(folder)
 
 
 def numbered_in(parent: Path) -> list[Path]:
@@ -310,8 +330,8 @@ def _call_save_hooks(accelerator: Accelerator, stage: Path) -> list[dict[str, An
     foreign = [state for state in weights if not any(state is own for own in given)]
     if foreign:
         raise UsageError(
-            f"[save_state] a pre-hook has put {len(foreign)} dictionaries of its own into the list "
-            "of weights, expected those that it was given or fewer; write others into the folder"
+            f"[save_state] A pre-hook added {len(foreign)} new dictionaries to the list of weights. "
+            "It may only remove entries; write other files to the folder it is given"
         )
     return [own if any(own is state for state in weights) else None for own in given]
 
@@ -377,8 +397,8 @@ def whole_state(
                 state[name] = wholes[place]
             elif place[0] in spread:
                 raise UsageError(
-                    f"[get_state_dict] '{name}' is a part of a parameter that is sharded or has a "
-                    "master, expected whole parameters; leave out the hook that cuts it"
+                    f"[get_state_dict] '{name}' is a view of part of a parameter that is sharded or "
+                    "has fp32 master weights. Remove the state_dict hook that slices it"
                 )
     return state
 
@@ -388,8 +408,8 @@ def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
         _files.save_pickle(kept.value(), path)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UsageError(
-            f"[save_state] the state of '{kept.name}' can neither be saved as values ({reason}) "
-            f"nor be pickled ({error}); let its state_dict give tensors, numbers and containers"
+            f"[save_state] The state of '{kept.name}' can be saved neither as values ({reason}) nor "
+            f"as a pickle ({error}). Return tensors, numbers and containers from its state_dict()"
         ) from error
 
 
@@ -399,8 +419,9 @@ def _warn_of_code(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
         load(path, map_location="cpu")
     except pickle.UnpicklingError:
         _debug.warn(
-            f"[save_state] '{kept.name}' is saved as a pickle, which load_state reads only with "
-            f"allow_pickle=True ({reason}); let its state_dict give tensors, numbers and containers",
+            f"[save_state] '{kept.name}' is saved as a pickle ({reason}). Load it with "
+            "load_state(..., allow_pickle=True), or return tensors, numbers and containers from its "
+            "state_dict()",
             stacklevel=6,
         )
 
@@ -411,8 +432,8 @@ def _read_pickle(path: Path, name: str, allow_pickle: bool, load_kwargs: dict[st
         return load(path, **how)
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"[load_state] {path} holds the state of '{name}' as a pickle, which may run any code "
-            "when it is read; if you trust whoever wrote it, pass allow_pickle=True"
+            f"[load_state] {path} stores the state of '{name}' as a pickle, which can run any code "
+            "when it is loaded. If you trust the file, pass allow_pickle=True"
         ) from error
 
 
@@ -426,12 +447,14 @@ def load_ours(
 ) -> None:
     if model_kwargs and accelerator._shards:
         raise UsageError(
-            f"[load_state] got {', '.join(model_kwargs)} with sharded models, whose load_state_dict "
-            "is not called, expected nothing; leave it out"
+            f"[load_state] {', '.join(model_kwargs)} has no effect on sharded models, whose "
+            "load_state_dict is not called. Leave it out"
         )
     without, loads = together(
         accelerator,
-        lambda: _read_own_parts(accelerator, folder, allow_pickle, load_kwargs, model_kwargs),
+        lambda: _read_own_parts(
+            accelerator, folder, allow_pickle, restore_loaders, load_kwargs, model_kwargs
+        ),
     )
     loaders = [loader for loader in accelerator._dataloaders if hasattr(loader, "_state_name")]
     for loader in loaders:
@@ -450,6 +473,7 @@ def _read_own_parts(
     accelerator: Accelerator,
     folder: Path,
     allow_pickle: bool,
+    restore_loaders: bool | None,
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
 ) -> tuple[set[str], list[Callable[[], Any]]]:
@@ -457,6 +481,9 @@ def _read_own_parts(
     parts = _Parts(folder)
     models = _call_load_hooks(accelerator, folder)
     without = _names_left_out(accelerator)
+    if restore_loaders is False:
+        saved = parts.loaders_of(accelerator.process_index)
+        without |= saved - set(accelerator._run.state.names())
     loads: list[Callable[[], Any]] = []
     for name, model in _named_models(accelerator):
         if not any(model is left for left in models):
@@ -484,6 +511,11 @@ class _Parts:
         for name, file in self._reader.texts_of(PARTS).items():
             kind, _, owner = name.removesuffix(".file").partition(".")
             (self.weights if kind == "weights" else self.pickles)[owner] = file
+
+    def loaders_of(self, rank: int) -> set[str]:
+        """The names of the loaders whose state the checkpoint has."""
+        names = self._reader.objects(rank)
+        return {name for name in names if name.startswith(("loader", "python_loader"))}
 
     def path_of(self, name: str) -> Path:
         """The file of an object; throws `DataError` where it is not what was written."""
@@ -519,10 +551,11 @@ def save_model(
 ) -> None:
     if any(isinstance(v, torch.Tensor) and v.is_meta for v in state.values()):
         raise UsageError(
-            "[save_model] got a model with parameters on the meta device, expected one with values"
+            "[save_model] The model has parameters on the meta device, which have no values. Load "
+            "its weights first"
         )
     if folder.is_file():
-        raise UsageError(f"[save_model] {folder} is a file, expected a folder or a new name")
+        raise UsageError(f"[save_model] {folder} is a file. Pass a folder")
     max_bytes = _C.parse_size(str(max_shard_size))
     if safe_serialization:
         tensors, aliases = _files.without_aliases(state)
@@ -560,16 +593,16 @@ def save_model(
 def save_as_original(accelerator: Accelerator, folder: Path, safe_serialization: bool) -> None:
     if accelerator._has_own_engine:
         raise UsageError(
-            "[save_state] got layout='accelerate' with an engine of your own, whose parts of the "
-            "weights it cannot hold; save without a layout"
+            "[save_state] layout='accelerate' cannot store the shards of a custom engine. Save "
+            "without a layout"
         )
     folder.mkdir(parents=True, exist_ok=True)
     weights = [state for state in _call_save_hooks(accelerator, folder) if state is not None]
     step = _num_accumulated(accelerator)
     if step > 0:
         warnings.warn(
-            f"[save_state] {step} micro-batches have been accumulated, whose gradients "
-            "layout='accelerate' cannot hold; save where gradients are synchronised",
+            f"[save_state] layout='accelerate' cannot store the gradients of the {step} micro-batches "
+            "accumulated so far. Save when accelerator.sync_gradients is True",
             stacklevel=4,
         )
     on_each_node = accelerator._saves_on_each_node
@@ -601,9 +634,8 @@ def load_original(
 ) -> None:
     if accelerator._shards:
         raise UsageError(
-            f"[load_state] got {folder}, which has the original's layout for whole models, with "
-            "sharded ones, expected a checkpoint of ours; load it once without sharding, and give "
-            "what save_state writes then"
+            f"[load_state] {folder} has Hugging Face Accelerate's layout, which cannot be loaded into "
+            "sharded models. Load it once without sharding and save it again with save_state()"
         )
     put = together(
         accelerator,
@@ -622,8 +654,8 @@ def load_original(
     num_lost = found.get("step", 0) % accelerator.gradient_accumulation_steps
     if num_lost > 0:
         warnings.warn(
-            f"[load_state] {folder} was saved after {num_lost} micro-batches of an accumulation, "
-            "whose gradients it does not hold: a new one begins",
+            f"[load_state] {folder} was saved after {num_lost} accumulated micro-batches but does not "
+            "contain their gradients. Accumulation starts again from zero",
             stacklevel=4,
         )
 
@@ -640,8 +672,9 @@ def _read_original(
     objects = accelerator._custom_objects
     if len(files) != len(objects):
         raise UsageError(
-            f"[load_state] {folder} holds {len(files)} objects (custom_checkpoint_N.pkl), expected "
-            f"{len(objects)}: register the same objects for checkpointing"
+            f"[load_state] {folder} contains {len(files)} registered objects "
+            f"(custom_checkpoint_N.pkl), but {len(objects)} are registered. Register the same objects "
+            "with register_for_checkpointing()"
         )
     put = checkpointing._read_accelerator_state(
         folder,

@@ -152,8 +152,8 @@ class Saving(Processes):
         ]
         if invalid:
             raise UsageError(
-                f"[register_for_checkpointing] got {', '.join(invalid)}, expected objects with "
-                "state_dict and load_state_dict"
+                f"[register_for_checkpointing] {', '.join(invalid)} cannot be saved. Register objects "
+                "with state_dict() and load_state_dict()"
             )
         for obj in objects:
             self._custom_objects.append(obj)
@@ -199,25 +199,24 @@ class Saving(Processes):
         docs/guide_checkpoint.md."""
         if layout not in (None, "accelerate"):
             raise UsageError(
-                f"[save_state] got layout={layout!r}, expected None (this package's) or "
+                f"[save_state] layout={layout!r} is not supported. Use None (this package's layout) or "
                 "'accelerate' (Hugging Face Accelerate's)"
             )
         if save_model_func_kwargs:
             _debug.warn(
-                f"[save_state] got {', '.join(save_model_func_kwargs)}, which only DeepSpeed's "
-                "models read in the original, and nothing does here; leave it out",
+                f"[save_state] {', '.join(save_model_func_kwargs)} has no effect here. Leave it out",
                 stacklevel=2,
             )
         if layout is not None and asynchronous:
             raise UsageError(
-                "[save_state] got layout='accelerate' with asynchronous=True, expected one of "
-                "them: files of that layout are written at once"
+                "[save_state] layout='accelerate' cannot be saved asynchronously. Leave out "
+                "asynchronous=True or the layout"
             )
         if self._shards and (layout is not None or not safe_serialization):
             raise UsageError(
-                "[save_state] got layout='accelerate' or safe_serialization=False with sharded "
-                "models, of which each process writes its part, expected neither; get_state_dict "
-                "and save_model give whole weights"
+                "[save_state] Sharded models cannot be saved with layout='accelerate' or "
+                "safe_serialization=False. Leave them out, or use save_model() or get_state_dict() "
+                "for whole weights"
             )
         self.wait_for_save()
         folder = _checkpoints.folder_to_save(self, output_dir, layout)
@@ -306,8 +305,8 @@ class Saving(Processes):
             if is_original_checkpoint(folder):
                 return False
             raise UsageError(
-                f"[load_state] {folder} is no checkpoint, or one that was never completed: it has "
-                "neither checkpoint.json nor Hugging Face Accelerate's random_states_0.pkl"
+                f"[load_state] {folder} is not a complete checkpoint: it has neither checkpoint.json "
+                "nor Hugging Face Accelerate's random_states_0.pkl"
             )
 
         if _checkpoints.together(self, find_layout):

@@ -71,8 +71,8 @@ def _class_of(owner: str, kind: str, module: str, name: str) -> type:
     found = _find_class(module, name)
     if found is None or not _KINDS[kind](found):
         raise UsageError(
-            f"[load_state] the state of '{owner}' contains a {module}.{name}, which is not an "
-            f"enumeration or a dataclass that is imported. Import {module} before load_state()"
+            f"[load_state] The state of '{owner}' contains a {module}.{name}, which is not an "
+            f"imported enum or dataclass. Import {module} before load_state()"
         )
     return found
 
@@ -160,16 +160,16 @@ class _Encoder:
             if isinstance(part, numpy.generic) and part.dtype.kind in "biufc":
                 return {"number": [part.dtype.str, self._put_bytes(part.tobytes())]}
         raise OnlyPickled(
-            f"[state] got a {kind.__name__} in the state of '{self._name}', expected tensors, "
-            "numbers, texts and containers of them"
+            f"the state of '{self._name}' contains a {kind.__name__}, not only tensors, numbers, "
+            "strings and containers of them"
         )
 
     def _factory(self, part: defaultdict) -> str | None:
         factory = part.default_factory
         if factory is not None and factory not in _FACTORIES.values():
             raise OnlyPickled(
-                f"[state] got a defaultdict with a function of its own in the state of "
-                f"'{self._name}', expected a class such as int or list"
+                f"the state of '{self._name}' contains a defaultdict whose factory is a function, "
+                "not a class such as int or list"
             )
         return None if factory is None else factory.__name__  # type: ignore[attr-defined]
 
@@ -181,8 +181,8 @@ class _Encoder:
         if type(zone) is ZoneInfo and zone.key is not None:
             return {"zone": zone.key}
         raise OnlyPickled(
-            f"[state] got a time zone {type(zone).__name__} in the state of '{self._name}', "
-            "expected a datetime.timezone or ZoneInfo"
+            f"the state of '{self._name}' contains a time zone {type(zone).__name__}, not a "
+            "datetime.timezone or ZoneInfo"
         )
 
     @staticmethod
@@ -202,8 +202,8 @@ class _Encoder:
     def _put(self, tensor: torch.Tensor) -> int:
         if not _C.fits_into_files(tensor):
             raise OnlyPickled(
-                f"[state] got a tensor of {tensor.dtype} ({tensor.layout}, on {tensor.device}) in "
-                f"the state of '{self._name}', which safetensors files cannot hold"
+                f"the state of '{self._name}' contains a tensor of {tensor.dtype} "
+                f"({tensor.layout}, on {tensor.device}), which safetensors files cannot store"
             )
         self.tensors.append(tensor)
         return len(self.tensors) - 1
@@ -226,7 +226,7 @@ def flatten(value: Any, name: str) -> dict[str, Any]:
     try:
         text = json.dumps(encoder.encode(value))
     except RecursionError as error:
-        raise OnlyPickled(f"[state] the state of '{name}' contains itself") from error
+        raise OnlyPickled(f"the state of '{name}' contains itself") from error
     return {name: text, **{f"{name}.{i}": t for i, t in enumerate(encoder.tensors)}}
 
 
@@ -292,13 +292,13 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
                 return found(int(value))
             if value not in found.__members__:  # type: ignore[attr-defined]
                 raise UsageError(
-                    f"[load_state] the state of '{owner or name}' contains {module}.{qualified}."
-                    f"{value}, which {qualified} does not have any more. Add it"
+                    f"[load_state] The state of '{owner or name}' contains {module}.{qualified}."
+                    f"{value}, which {qualified} no longer has. Add it"
                 )
             return found[value]  # type: ignore[index]
         if kind not in ("array", "number"):
             raise DataError(
-                f"[load_state] the state of '{owner or name}' contains a '{kind}', which this "
+                f"[load_state] The state of '{owner or name}' contains a '{kind}', which this "
                 "version cannot read. Load it with the version that wrote it"
             )
         import numpy
@@ -310,7 +310,7 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
         return numpy.frombuffer(data_of(place), dtype)[0]
 
     if name not in flat:
-        raise UsageError(f"[load_state_dict] '{name}' is missing; was it saved by another object?")
+        raise UsageError(f"[load_state_dict] '{name}' is missing. Was it saved from another object?")
     return decode(json.loads(flat[name]))
 
 

@@ -157,14 +157,14 @@ def _read_accelerator_state(
         for position in (SAMPLER_NAME, "dl_state_dict"):
             if (folder / f"{position}.bin").exists():
                 _debug.warn(
-                    f"[load_state] {folder / position}.bin holds the place of a loader as an "
-                    "object of the original, which is not read; call skip_first_batches",
+                    f"[load_state] {folder / position}.bin stores the position of a DataLoader as an "
+                    "object of Hugging Face Accelerate, which is not read. Call skip_first_batches()",
                     stacklevel=4,
                 )
         if generators is None:
             _debug.warn(
-                f"[load_state] {folder} has no {name}: the generators of process {process_index} "
-                "stay as they are",
+                f"[load_state] {folder} has no {name}. The random number generators of process "
+                f"{process_index} keep their current state",
                 stacklevel=4,
             )
             return {}
@@ -179,15 +179,15 @@ def _read(path: Path, kwargs: dict[str, Any]) -> Any:
 
     if not path.is_file():
         raise UsageError(
-            f"[load_state] there is no {path}, expected it in a checkpoint of what was prepared; "
-            "prepare the same objects as where it was saved"
+            f"[load_state] The checkpoint has no {path}. Prepare the same objects as when it was "
+            "saved"
         )
     try:
         return load(path, **kwargs)
     except pickle.UnpicklingError as error:
         raise DataError(
-            f"[load_state] {path} holds other objects than tensors, numbers and containers, or is "
-            f"damaged ({str(error).splitlines()[0]}); if you trust whoever wrote it, pass "
+            f"[load_state] {path} contains other objects than tensors, numbers and containers, or is "
+            f"damaged ({str(error).splitlines()[0]}). If you trust the file, pass "
             "load_kwargs={'weights_only': False}"
         ) from error
 
@@ -223,8 +223,9 @@ def _put_generators(saved: dict[str, Any]) -> None:
         module.set_rng_state_all(saved[name])
     else:
         _debug.warn(
-            f"[load_state] the checkpoint has generators of {len(saved[name])} devices, this "
-            f"machine has {module.device_count()}: those stay as they are",
+            f"[load_state] The checkpoint has random number generators for {len(saved[name])} "
+            f"devices, but this machine has {module.device_count()}. Their generators keep their "
+            "current state",
             stacklevel=4,
         )
 

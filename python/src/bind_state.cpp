@@ -130,6 +130,22 @@ void bind_state(py::module_& module) {
           },
           py::arg("object"))
       .def(
+          "objects",
+          [](const CheckpointReader& reader, int rank) {
+            std::set<std::string> names;
+            const auto add = [&](const Manifest& part) {
+              for (const auto& [name, values] : part.state.items()) {
+                names.insert(name);
+              }
+            };
+            add(reader.manifest());
+            if (const auto part = reader.rank_part(rank)) {
+              add(*part);
+            }
+            return names;
+          },
+          py::arg("rank"))
+      .def(
           "verified",
           [](const CheckpointReader& reader, const std::string& file) {
             const auto found = reader.manifest().files.find(file);

@@ -346,7 +346,7 @@ TWO = """
         Accelerator(cpu=True, project_config=project).save_state()
         raise AssertionError("an older checkpoint was written to")
     except ValueError as error:
-        assert "checkpoint_0 exists already" in str(error)
+        assert "checkpoint_0 already exists" in str(error)
     assert not list(kept.iterdir())
 
     @accelerator.on_last_process

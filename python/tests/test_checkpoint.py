@@ -62,7 +62,7 @@ def test_automatic_names_are_counted_and_the_oldest_go(make, tmp_path):
         assert accelerator.save_iteration == 4
     project.iteration = 3
     accelerator, *_ = make(project_config=project)
-    with pytest.raises(ValueError, match=r"^\[save_state\] .*checkpoint_3 exists already"):
+    with pytest.raises(ValueError, match=r"^\[save_state\] .*checkpoint_3 already exists"):
         accelerator.save_state()
 
 
@@ -155,19 +155,73 @@ def test_a_folder_that_is_named_latest_wins(make):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda a: a.save_state(), r"^\[save_state\] got no output_dir"),
-        (lambda a: a.load_state(), r"^\[load_state\] got no input_dir"),
-        (lambda a: a.load_state("nowhere"), r"^\[load_state\] there is no folder nowhere"),
-        (lambda a: a.load_state("latest"), r"there is no project_dir"),
-        (lambda a: a.load_state("."), r"^\[load_state\] . is no checkpoint"),
-        (lambda a: a.save_state("x", layout="zip"), r"got layout='zip', expected None"),
-        (lambda a: a.register_for_checkpointing([]), r"got list, expected objects with state_dict"),
+        (lambda a: a.save_state(), r"^\[save_state\] No output_dir given"),
+        (lambda a: a.load_state(), r"^\[load_state\] No input_dir given"),
+        (lambda a: a.load_state("nowhere"), r"^\[load_state\] No checkpoint at nowhere"),
+        (lambda a: a.load_state("latest"), r"needs a project_dir"),
+        (lambda a: a.load_state("."), r"^\[load_state\] . is not a complete checkpoint"),
+        (lambda a: a.save_state("x", layout="zip"), r"layout='zip' is not supported"),
+        (lambda a: a.register_for_checkpointing([]), r"list cannot be saved"),
     ],
 )
 def test_what_cannot_be_done_is_said(make, call, message):
     accelerator, *_ = make()
     with pytest.raises(ValueError, match=message):
         call(accelerator)
+
+
+def _refusal(load, *args, **kwargs):
+    with pytest.raises(UsageError) as error:
+        load(*args, **kwargs)
+    return str(error.value)
+
+
+def test_missing_checkpoint_lists_existing_ones(make):
+    accelerator, *_ = make()
+    where = "[load_state] No checkpoint at"
+    said = _refusal(accelerator.load_state, "run/best")
+    assert said == f"{where} run/best. Pass the folder of a saved checkpoint"
+    for number in range(7, 12):
+        accelerator.save_state(f"run/epoch_{number}")
+    said = _refusal(accelerator.load_state, "run/best")
+    assert said == f"{where} run/best. Existing: epoch_7, epoch_8, epoch_9, epoch_10, epoch_11"
+    accelerator.save_state("run/epoch_12", layout="accelerate")
+    said = _refusal(accelerator.load_state, "run/best")
+    assert said.endswith("Existing: ..., epoch_8, epoch_9, epoch_10, epoch_11, epoch_12")
+
+
+def test_mismatched_checkpoint_names_the_model(make):
+    make()[0].save_state("x")
+    accelerator, model, _ = make(torch.nn.Sequential(torch.nn.Linear(3, 2)))
+    before = weights_of(model)
+    assert _refusal(accelerator.load_state, "x") == (
+        "[load_state_dict] 'model': The saved state does not fit the Sequential: missing tensors "
+        "(2): '0.weight', '0.bias'; unexpected tensors (2): 'bias', 'weight'. Was it saved from "
+        "another model?"
+    )
+    assert_equal(weights_of(model), before)
+
+
+def test_checkpoint_with_a_loader_needs_one_or_restore_loaders_false(make):
+    accelerator, model, optimizer = make()
+    loaders = [torch.utils.data.DataLoader(range(4)) for _ in range(2)]
+    accelerator.prepare(loaders[0])
+    accelerator.save_state("one")
+    accelerator.prepare(loaders[1])
+    accelerator.save_state("two")
+    expected = weights_of(model)
+    accelerator, model, _ = make()
+    end = " was prepared. Prepare the same objects before load_state(), or pass restore_loaders=False"
+    start = "[load_state] The checkpoint contains"
+    said = _refusal(accelerator.load_state, "one")
+    assert said == f"{start} a DataLoader but none{end}"
+    assert _refusal(accelerator.load_state, "two") == f"{start} 2 DataLoaders but none{end}"
+    accelerator.load_state("two", restore_loaders=False)
+    assert_equal(weights_of(model), expected)
+    accelerator.prepare(loaders[0])
+    assert _refusal(accelerator.load_state, "two") == f"{start} 2 DataLoaders but only 1{end}"
+    accelerator.load_state("two", restore_loaders=False)
+    accelerator.load_state("one")
 
 
 def test_a_damaged_checkpoint_changes_nothing(make, tmp_path):
@@ -242,7 +296,7 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     accelerator, model, optimizer = make()
     kept = Kept([Odd(), torch.ones(2)])
     accelerator.register_for_checkpointing(kept)
-    with pytest.warns(UserWarning, match="'python_custom' is saved as a pickle.*got a Odd"):
+    with pytest.warns(UserWarning, match="'python_custom' is saved as a pickle.*contains a Odd"):
         accelerator.save_state("x")
     manifest = json.loads((tmp_path / "x/checkpoint.json").read_text())
     assert manifest["state"]["python_parts"]["pickles.python_custom.file"] == "python_custom.pkl"
@@ -256,7 +310,7 @@ def test_what_only_a_pickle_holds_is_loaded_when_asked_for(make, tmp_path):
     accelerator.load_state("x", allow_pickle=True)
     assert kept.value[0] == Odd() and kept.value[1].tolist() == [1, 1]
     kept.value = threading.Lock()
-    with pytest.raises(UsageError, match="'python_custom' can neither be saved as values .* nor be pick"):
+    with pytest.raises(UsageError, match="'python_custom' can be saved neither as values .* nor as a pick"):
         accelerator.save_state("y")
     assert not (tmp_path / "y").exists()
 
@@ -313,7 +367,7 @@ def test_weights_may_be_pickles_that_run_no_code(make, tmp_path):
     assert_equal(weights_of(model), expected)
     accelerator.save_state("y", safe_serialization=False)
     (tmp_path / "y/pytorch_model.bin").write_bytes(b"other")
-    with pytest.raises(DataError, match="pytorch_model.bin' has 5 bytes"):
+    with pytest.raises(DataError, match="pytorch_model.bin' is damaged: it has 5 bytes"):
         accelerator.load_state("y")
 
 
@@ -434,7 +488,7 @@ def test_weights_that_a_hook_changes_are_saved_so(make, tmp_path):
     accelerator.load_state("x", strict=False)
 
     accelerator.register_save_state_pre_hook(lambda m, weights, f: weights.append({}))
-    with pytest.raises(ValueError, match="a pre-hook has put 1 dictionaries of its own"):
+    with pytest.raises(ValueError, match="A pre-hook added 1 new dictionaries"):
         accelerator.save_state("y")
 
 
@@ -672,7 +726,7 @@ def test_a_checkpoint_or_a_run_may_lack_an_unprepared_scheduler(make):
     accelerator.save_state("with")
     del scheduler
     accelerator, *_ = make()
-    with pytest.warns(UserWarning, match="has the state of 'scheduler', which this run lacks"):
+    with pytest.warns(UserWarning, match="contains the state of 'scheduler', which this run"):
         accelerator.load_state("with")
     # Prepared here, or there.
     accelerator, _, optimizer = make()
@@ -699,7 +753,7 @@ accelerator.project_configuration.iteration = 1
 try:
     accelerator.save_state(layout={layout!r})
 except ValueError as error:
-    assert "exists already" in str(error)
+    assert "already exists" in str(error)
     print("refused", accelerator.process_index)
 accelerator.load_state()
 print("done", accelerator.process_index)

@@ -201,7 +201,7 @@ def test_weights_that_only_python_reads_are_refused(tmp_path):
     _train(tmp_path, 1, "AdamW", 3, save_at=3, safe=False)
     result = _go_on(tmp_path, 1, "AdamW", 1)
     assert result.returncode == 1
-    line = "holds 'model' in 'pytorch_model.bin', which only Python reads"
+    line = "stores 'model' in 'pytorch_model.bin', which only Python can read"
     assert line in result.stderr and result.stderr.count("\n") == 1
 
 

@@ -378,8 +378,8 @@ def test_what_a_class_does_by_itself_is_left_to_pickles(kept):
         x: int = 0
 
     held.value = defaultdict(lambda: 3)
-    with pytest.raises(UsageError, match="defaultdict with a function of its own"):
+    with pytest.raises(UsageError, match="defaultdict whose factory is a function"):
         accelerator.save_state("x")
     held.value = Local()
-    with pytest.raises(UsageError, match="can neither be saved as values"):
+    with pytest.raises(UsageError, match="can be saved neither as values"):
         accelerator.save_state("x")

@@ -187,7 +187,7 @@ def test_the_registry_names_what_was_prepared_and_says_what_does_not_fit():
     assert {"accumulation", "generator_cpu", "model", "engine", "optimizer", "scheduler"} <= set(names)
     state = registry.state_dict()
     state = {key: value for key, value in state.items() if not key.startswith("scheduler.")}
-    with pytest.raises(ValueError, match="the state lacks 'scheduler'"):
+    with pytest.raises(ValueError, match="does not contain 'scheduler'"):
         registry.load_state_dict(state)
 
 

@@ -65,14 +65,14 @@ void load_weights(
       const auto place = named.find(view.name);
       if (place == named.end()) {
         if (options.strict) {
-          misfits.add("unexpected", view.name);
+          misfits.add("unexpected tensors", view.name);
         }
         continue;
       }
       const auto& target = place->second;
       if (target.sizes() != at::IntArrayRef(view.shape)) {
         misfits.add(
-            "of another shape",
+            "tensors of another shape",
             view.name,
             str_cat(
                 ' ',
@@ -86,16 +86,16 @@ void load_weights(
   }
   for (size_t i = 0; options.strict && i < model.names.size(); ++i) {
     if (!found.contains(model.parameters[i].unsafeGetTensorImpl())) {
-      misfits.add("missing", model.names[i]);
+      misfits.add("missing tensors", model.names[i]);
     }
   }
   if (!misfits.empty()) {
     throw UsageError(str_cat(
         "[load_weights] '",
         path.string(),
-        "' does not fit the module, tensors ",
+        "' does not fit the module: ",
         misfits.text(),
-        "; was it saved for another model?"));
+        ". Was it saved from another model?"));
   }
   const at::NoGradGuard no_grad;
   for (const auto& [target, file, view] : weights) {

@@ -70,7 +70,7 @@ void move_manifest(const fs::path& stage, const fs::path& target) {
           (stage / kManifestName).c_str(), (target / kManifestName).c_str()) !=
       0) {
     cannot_save(
-        "give its name to", target / kManifestName, std::strerror(errno));
+        "rename a file to", target / kManifestName, std::strerror(errno));
   }
 }
 
@@ -95,7 +95,7 @@ void settle_files(const fs::path& target, Manifest& manifest) {
       remove_tree(place);
     }
     if (rename(entry.c_str(), place.c_str()) != 0) {
-      cannot_save("give its name to", place, std::strerror(errno));
+      cannot_save("rename a file to", place, std::strerror(errno));
     }
   }
   for (const auto& name : manifest.replaced) {
@@ -135,6 +135,34 @@ std::set<std::string> names_of_files(const Manifest& manifest) {
   return names;
 }
 
+/// For messages: some of the checkpoints in the same folder, or what to do.
+std::string existing_beside(const fs::path& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(folder.parent_path(), error), end;
+       !error && it != end;
+       it.increment(error)) {
+    const auto name = it->path().filename().string();
+    if (!name.starts_with('.') && is_checkpoint(it->path())) {
+      names.push_back(name);
+    }
+  }
+  if (names.empty()) {
+    return " Pass the folder of a saved checkpoint";
+  }
+  // checkpoint_10 after checkpoint_9.
+  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.size(), a) < std::pair(b.size(), b);
+  });
+  constexpr std::size_t kMostShown = 5;
+  std::string text;
+  const auto first = names.size() - std::min(names.size(), kMostShown);
+  for (std::size_t i = first; i < names.size(); ++i) {
+    text += str_cat(text.empty() ? "" : ", ", names[i]);
+  }
+  return str_cat(" Existing: ", first > 0 ? "..., " : "", text);
+}
+
 bool is_part_of_a_rank(const fs::path& entry) {
   const auto name = entry.filename().string();
   return name.starts_with("rank_") && name.find("-at-") != std::string::npos;
@@ -164,7 +192,7 @@ void put_mark(
   const UniqueFile file(
       open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, kForUmask));
   if (!file && errno != ENOENT && errno != ENOTDIR) {
-    cannot_save("make", mark, std::strerror(errno));
+    cannot_save("create", mark, std::strerror(errno));
   }
   // Whoever brings the part removes the mark after it.
   is_done();
@@ -206,7 +234,7 @@ CheckpointWriter::CheckpointWriter(
   const bool is_new = !fs::exists(target_);
   if (!is_new) {
     if (!fs::is_directory(target_)) {
-      cannot_save("make the folder", target_, "a file is there");
+      cannot_save("create the folder", target_, "a file with this name exists");
     }
     // A save that was killed after it had begun to count is finished first.
     auto manifest = try_manifest(target_);
@@ -259,7 +287,7 @@ void CheckpointWriter::commit(Manifest manifest) {
     } else {
       const int error = errno;
       if (!fs::is_directory(target_)) {
-        cannot_save("give its name to", target_, std::strerror(error));
+        cannot_save("rename a file to", target_, std::strerror(error));
       }
       // Somebody has made the folder meanwhile.
       fs::remove(stage_ / kManifestName);
@@ -267,7 +295,7 @@ void CheckpointWriter::commit(Manifest manifest) {
       const auto lock = lock_folder(inside, target_);
       remove_tree(inside);
       if (rename(stage_.c_str(), inside.c_str()) != 0) {
-        cannot_save("give its name to", inside, std::strerror(errno));
+        cannot_save("rename a file to", inside, std::strerror(errno));
       }
       stage_ = inside;
       commit_inside(manifest);
@@ -368,7 +396,7 @@ void RankPlace::commit() {
   const auto ready = ready_part(target_, save_, rank_);
   // Of a run that was killed, or of an earlier save of this moment.
   if (!remove_at_once(ready) || rename(folder_.c_str(), ready.c_str()) != 0) {
-    cannot_save("give its name to", ready, std::strerror(errno));
+    cannot_save("rename a file to", ready, std::strerror(errno));
   }
   is_committed_ = true;
   if (is_of_all_) {
@@ -411,18 +439,18 @@ CheckpointReader::CheckpointReader(const fs::path& folder)
   const auto path = folder_ / kManifestName;
   if (!fs::is_directory(folder_)) {
     throw SystemError(str_cat(
-        "[load_state] there is no folder '",
+        "[load_state] No checkpoint at '",
         folder_.string(),
-        "'; give the folder of a checkpoint"));
+        "'.",
+        existing_beside(folder_)));
   }
   if (!fs::exists(path)) {
     throw DataError(str_cat(
         "[load_state] '",
         folder_.string(),
-        "' has no ",
+        "' is not a complete checkpoint: it has no ",
         kManifestName,
-        ", so it is no checkpoint, or one that was not finished; take "
-        "another"));
+        ". Load another checkpoint"));
   }
   manifest_ = parse_manifest(read_text(path), path.string());
   for (const auto& [name, record] : manifest_.files) {
@@ -469,7 +497,7 @@ void CheckpointReader::check_parts() const {
       continue;
     }
     throw DataError(str_cat(
-        "[load_state] the checkpoint '",
+        "[load_state] The checkpoint '",
         folder_.string(),
         "' is incomplete: the part of rank ",
         rank,
@@ -489,23 +517,23 @@ fs::path CheckpointReader::find(
   const auto status = fs::symlink_status(path, error);
   if (!fs::is_regular_file(status)) {
     throw DataError(str_cat(
-        "[load_state] the checkpoint '",
+        "[load_state] The checkpoint '",
         folder_.string(),
-        fs::exists(status) ? "' has something else than a plain file as '"
-                           : "' lacks its file '",
+        "' is damaged: '",
         name,
-        "'; take another checkpoint"));
+        fs::exists(status) ? "' is not a regular file" : "' is missing",
+        ". Load another checkpoint"));
   }
   const auto size = fs::file_size(path, error);
   if (error || size != record.num_bytes) {
     throw DataError(str_cat(
         "[load_state] '",
         path.string(),
-        "' has ",
+        "' is damaged: it has ",
         size,
-        " bytes, expected ",
+        " bytes instead of ",
         record.num_bytes,
-        "; it is cut off or was changed: take another checkpoint"));
+        ". Load another checkpoint"));
   }
   return path;
 }
@@ -521,8 +549,8 @@ void CheckpointReader::check(
     throw DataError(str_cat(
         "[load_state] '",
         path_of(name).string(),
-        "' is damaged: its checksum is another than when it was saved; take "
-        "another checkpoint"));
+        "' is damaged: its checksum does not match. Load another "
+        "checkpoint"));
   }
 }
 

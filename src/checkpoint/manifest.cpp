@@ -29,26 +29,22 @@ constexpr std::size_t kEndBytes =
 
 [[noreturn]] void refuse(const std::string& source, const std::string& what) {
   throw DataError(str_cat(
-      "[load_state] '",
-      source,
-      "' ",
-      what,
-      "; take another checkpoint, or save again"));
+      "[load_state] '", source, "' ", what, ". Load another checkpoint"));
 }
 
 /// The text before its checksum.
 std::string_view checked(std::string_view text, const std::string& source) {
   if (text.size() < kEndBytes) {
-    refuse(source, "is cut off");
+    refuse(source, "is truncated");
   }
   const auto content = text.substr(0, text.size() - kEndBytes);
   const auto end = text.substr(content.size());
   const auto digits = end.substr(kBeforeChecksum.size(), kChecksumDigits);
   if (!end.starts_with(kBeforeChecksum) || !end.ends_with(kAfterChecksum)) {
-    refuse(source, "does not end in its checksum, so it is cut off or foreign");
+    refuse(source, "does not end in its checksum, so it is truncated");
   }
   if (digits != checksum_of(content)) {
-    refuse(source, "is damaged: its checksum is another");
+    refuse(source, "is damaged: its checksum does not match");
   }
   return content;
 }
@@ -57,7 +53,8 @@ json parse_json(std::string_view text, const std::string& source) {
   std::vector<std::set<std::string>> keys;
   const auto look = [&](int depth, json::parse_event_t event, json& value) {
     if (depth > kMaxDepth) {
-      refuse(source, str_cat("is nested more than ", kMaxDepth, " deep"));
+      refuse(
+          source, str_cat("is nested more than ", kMaxDepth, " levels deep"));
     }
     if (event == json::parse_event_t::object_start) {
       keys.emplace_back();
@@ -66,15 +63,14 @@ json parse_json(std::string_view text, const std::string& source) {
     } else if (
         event == json::parse_event_t::key &&
         !keys.back().insert(value.get<std::string>()).second) {
-      refuse(
-          source, str_cat("has '", value.get<std::string>(), "' there twice"));
+      refuse(source, str_cat("has '", value.get<std::string>(), "' twice"));
     }
     return true;
   };
   try {
     return json::parse(text, look);
   } catch (const json::exception& error) {
-    refuse(source, str_cat("is no JSON (", error.what(), ")"));
+    refuse(source, str_cat("is not valid JSON (", error.what(), ")"));
   }
 }
 
@@ -127,7 +123,9 @@ std::string format_manifest(const Manifest& manifest) {
     text = content.dump(2);
   } catch (const json::exception& error) {
     throw UsageError(str_cat(
-        "[save_state] a text of the state is not UTF-8 (", error.what(), ")"));
+        "[save_state] A string in the state is not valid UTF-8 (",
+        error.what(),
+        "). Store bytes as a uint8 tensor"));
   }
   text.resize(text.size() - std::string_view("\n}").size());
   const std::string checksum = checksum_of(text);
@@ -146,7 +144,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
           str_cat(
               "was written by version ",
               content.at("version").get<std::string>(),
-              " of this library, which this one (",
+              " of this library, which this version (",
               ACCELERATE_VERSION,
               ") cannot read"));
     }
@@ -173,7 +171,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
     }
     manifest.state = content.at("state");
   } catch (const json::exception& error) {
-    refuse(source, str_cat("lacks what it should hold (", error.what(), ")"));
+    refuse(source, str_cat("is incomplete (", error.what(), ")"));
   }
   const bool is_object = manifest.state.is_object() &&
                          std::all_of(
@@ -181,11 +179,11 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
                              manifest.state.end(),
                              [](const json& part) { return part.is_object(); });
   if (!is_object || manifest.world_size < 1) {
-    refuse(source, "holds a state that is no state");
+    refuse(source, "contains an invalid state");
   }
   const auto check_name = [&](const std::string& name) {
     if (!is_plain_name(name)) {
-      refuse(source, "names a file outside of the checkpoint");
+      refuse(source, "names a file outside the checkpoint");
     }
   };
   for (const auto& [name, record] : manifest.files) {
@@ -196,7 +194,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   }
   if (!manifest.staged.empty() && (!manifest.staged.starts_with(".staged-") ||
                                    !is_plain_name(manifest.staged.substr(1)))) {
-    refuse(source, "names a folder outside of the checkpoint");
+    refuse(source, "names a folder outside the checkpoint");
   }
   return manifest;
 }

@@ -75,11 +75,11 @@ std::vector<fs::path> complete_checkpoints(
     if (!is_checkpoint(entry)) {
       if (number_of(entry) && !is_original(entry)) {
         say(str_cat(
-            "[load_state] '",
+            "[load_state] Skipping '",
             entry.string(),
-            "' has no ",
+            "': it has no ",
             kManifestName,
-            ", so it is not a complete checkpoint; it is not loaded"));
+            ", so it is not a complete checkpoint"));
       }
       continue;
     }

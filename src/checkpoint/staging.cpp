@@ -110,11 +110,11 @@ std::string save_of(const fs::path& stage) {
     const fs::path& stage,
     const fs::path& target) {
   throw SystemError(str_cat(
-      "[save_state] ",
-      describe_job(job_of(save_of(stage))),
-      " is saving to '",
+      "[save_state] '",
       target.string(),
-      "'; give each run a folder of its own"));
+      "' is in use: ",
+      describe_job(job_of(save_of(stage))),
+      " is saving to it. Use a separate folder for each run"));
 }
 
 /// Whether the folder or something in it has changed within the last hour.
@@ -176,7 +176,7 @@ void make_hidden_folder(const fs::path& path) {
   constexpr mode_t kForUmask = 0777;
   if (mkdir(path.c_str(), kForUmask) != 0 && errno != EEXIST &&
       errno != ENOENT) {
-    cannot_save("make the folder", path, std::strerror(errno));
+    cannot_save("create the folder", path, std::strerror(errno));
   }
 }
 
@@ -263,11 +263,11 @@ void move_entry(const fs::path& entry, const fs::path& place) {
       return;
     }
     if (error != EISDIR && error != ENOTDIR) {
-      cannot_save("give its name to", place, std::strerror(error));
+      cannot_save("rename a file to", place, std::strerror(error));
     }
     remove_tree(place); // A folder instead of a file, or the reverse.
   }
-  cannot_save("give its name to", place, "another process makes it anew");
+  cannot_save("rename a file to", place, "another process keeps recreating it");
 }
 
 } // namespace
@@ -277,13 +277,13 @@ void cannot_save(
     const fs::path& path,
     const std::string& cause) {
   throw SystemError(str_cat(
-      "[save_state] cannot ",
+      "[save_state] Cannot ",
       what,
       " '",
       path.string(),
       "': ",
       cause,
-      "; check the folder's rights and the space on the disk"));
+      ". Check the permissions of the folder and the free disk space"));
 }
 
 void make_folder(const fs::path& path) {
@@ -291,7 +291,9 @@ void make_folder(const fs::path& path) {
   fs::create_directories(path, error);
   if (error || !fs::is_directory(path)) {
     cannot_save(
-        "make the folder", path, error ? error.message() : "a file is there");
+        "create the folder",
+        path,
+        error ? error.message() : "a file with this name exists");
   }
 }
 
@@ -434,7 +436,7 @@ UniqueFile make_locked_folder(const fs::path& folder, const fs::path& target) {
     }
     // Another run has removed it as a leftover: it had no lock yet.
   }
-  cannot_save("make the folder", folder, "it is removed again and again");
+  cannot_save("create the folder", folder, "another process keeps removing it");
 }
 
 UniqueFile make_part_folder(
@@ -461,7 +463,7 @@ UniqueFile make_part_folder(
       return std::move(locked.file);
     }
   }
-  cannot_save("make the folder", folder, "it is removed again and again");
+  cannot_save("create the folder", folder, "another process keeps removing it");
 }
 
 UniqueFile lock_folder(const fs::path& folder, const fs::path& target) {
@@ -499,7 +501,7 @@ void take_in_part(
     if (errno == ENOENT) {
       return; // Another process has taken it.
     }
-    cannot_save("take in", part, std::strerror(errno));
+    cannot_save("move", part, std::strerror(errno));
   }
   auto entries = entries_of(taken);
   std::erase_if(entries, [&](const auto& entry) {

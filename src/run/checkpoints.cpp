@@ -87,6 +87,52 @@ int64_t saved_at(const fs::path& checkpoint) {
   return CheckpointReader(checkpoint).manifest().saved_at;
 }
 
+/// Throws `UsageError` if the checkpoint has loaders that were not prepared, and
+/// nothing else is wrong with its objects.
+void check_loaders(
+    const StateRegistry& run,
+    const StatesByName& states,
+    const std::set<std::string>& kept) {
+  const auto is_loader = [](const std::string& name) {
+    return name.starts_with("loader") || name.starts_with("python_loader");
+  };
+  std::set<std::string> living;
+  for (const auto& [name, object] : run.objects()) {
+    if (!states.contains(name) && !kept.contains(name)) {
+      return; // What is missing is said first.
+    }
+    living.insert(name);
+  }
+  bool is_any = false;
+  for (const auto& [name, state] : states) {
+    if (!living.contains(name) && !kept.contains(name)) {
+      if (!is_loader(name)) {
+        return;
+      }
+      is_any = true;
+    }
+  }
+  if (!is_any) {
+    return;
+  }
+  const auto count = [](const auto& names, const auto& name_of) {
+    return std::count_if(names.begin(), names.end(), [&](const auto& entry) {
+      return name_of(entry).starts_with("loader");
+    });
+  };
+  const auto num_saved =
+      count(states, [](const auto& entry) { return entry.first; });
+  const auto num_prepared =
+      count(living, [](const auto& name) { return name; });
+  throw UsageError(str_cat(
+      "[load_state] The checkpoint contains ",
+      num_saved == 1 ? "a DataLoader" : str_cat(num_saved, " DataLoaders"),
+      " but ",
+      num_prepared == 0 ? "none" : str_cat("only ", num_prepared),
+      " was prepared. Prepare the same objects before load_state()",
+      is_python(run) ? ", or pass restore_loaders=False" : ""));
+}
+
 /// The newest checkpoint that one rank finds intact; none without a name.
 struct Proposal {
   int64_t saved_at = -1;
@@ -289,6 +335,7 @@ std::vector<std::string> TrainingRun::load_state(
   LoadedState loaded;
   do_together(group(), kLoadState, [&] {
     loaded = read_own_state(folder, without);
+    check_loaders(*state_, loaded.states, loaded.kept);
     state_->check_parts(loaded.states, loaded.kept);
   });
   do_together(group(), kLoadState, [&] {
@@ -364,7 +411,8 @@ std::vector<std::string> TrainingRun::leave_optional(
           folder.string(),
           "' has no state for '",
           name,
-          "', which was not passed to prepare: it stays as it is"));
+          "', which was not passed to prepare(). It keeps its current "
+          "state"));
     }
   }
   std::erase_if(states, [&](const auto& entry) {
@@ -375,10 +423,10 @@ std::vector<std::string> TrainingRun::leave_optional(
     warnings.push_back(str_cat(
         "[load_state] '",
         folder.string(),
-        "' has the state of '",
+        "' contains the state of '",
         name,
-        "', which this run lacks: it is not restored. Build the scheduler "
-        "before load_state"));
+        "', which this run does not have. Create the scheduler before "
+        "load_state() to restore it"));
     return true;
   });
   return warnings;
@@ -407,16 +455,17 @@ std::vector<std::string> TrainingRun::add_own_part(
     throw DataError(str_cat(
         "[load_state] '",
         checkpoint.folder().string(),
-        "' lacks the part of rank ",
+        "' is incomplete: the part of rank ",
         topology().rank,
-        ", which had saved it; is the folder seen by all machines?"));
+        " is missing. Is the folder visible on all machines?"));
   }
   return {str_cat(
       "[load_state] '",
       checkpoint.folder().string(),
       "' has no part of rank ",
       topology().rank,
-      ", which did not call save_state: its generators go on as they are")};
+      ", which did not call save_state(). Its random number generators keep "
+      "their current state")};
 }
 
 bool TrainingRun::slices_fit(const StatesByName& states) const {
@@ -446,11 +495,11 @@ std::vector<std::string> TrainingRun::add_parts_of_all(
     throw DataError(str_cat(
         "[load_state] '",
         checkpoint.folder().string(),
-        "' has the parts of ",
+        "' is incomplete: it has the parts of ",
         parts.size(),
         " of ",
         manifest.world_size,
-        " ranks, though all had saved it; take another checkpoint"));
+        " ranks. Load another checkpoint"));
   }
   join_slices(parts, states);
   std::vector<StateDict> windows;
@@ -471,24 +520,22 @@ std::vector<std::string> TrainingRun::add_parts_of_all(
       manifest.world_size,
       " processes and is loaded by ",
       topology().world_size,
-      ": generators go on as they are",
-      joined ? ""
-             : ", and a window of gradients that was not full begins anew")};
+      ". Random number generators keep their current state",
+      joined ? "" : ", and partly accumulated gradients are discarded")};
 }
 
 fs::path TrainingRun::next_checkpoint() const {
   const auto& options = options_.checkpoints;
   if (options.folder.empty()) {
     throw UsageError(
-        "[save_state] got no folder, and the Accelerator has none for "
-        "checkpoints; give one, or make it with .checkpoints = {.folder = "
-        "\"run\"}");
+        "[save_state] No folder given. Pass one, or create the Accelerator "
+        "with .checkpoints = {.folder = \"run\"}");
   }
   if (options.total_limit && *options.total_limit < 1) {
     throw ConfigError(str_cat(
-        "[save_state] got total_limit ",
+        "[save_state] total_limit is ",
         *options.total_limit,
-        ", expected at least 1"));
+        ". Use at least 1"));
   }
   wait_for_save();
   const auto parent = options.folder / kCheckpoints;
@@ -564,9 +611,9 @@ fs::path TrainingRun::find_checkpoint(
   auto found = latest_of_all(parent, complain);
   if (!found) {
     throw SystemError(str_cat(
-        "[load_state] there is no complete checkpoint in '",
+        "[load_state] No complete checkpoint in '",
         parent.string(),
-        "'; has the run saved one, and is this its folder?"));
+        "'. Check the folder, or save a checkpoint first"));
   }
   return *found;
 }

@@ -27,7 +27,7 @@ class Misfits {
     std::string text;
     for (const auto& [what, list] : lists_) {
       text += str_cat(
-          text.empty() ? "" : "; ", what, ' ', list.num, ": ", list.names);
+          text.empty() ? "" : "; ", what, " (", list.num, "): ", list.names);
     }
     return text;
   }

@@ -33,7 +33,7 @@ void write_into(const std::string& name, Work&& work) {
         name,
         "' cannot be written to: ",
         error.what_without_backtrace(),
-        "; give it memory of its own (contiguous()) before preparing"));
+        ". Make it contiguous() before prepare()"));
   }
 }
 
@@ -127,10 +127,10 @@ std::vector<ModelContext::Matched> ModelContext::match(
                        bool is_parameter) {
     const auto value = values.extract(name);
     if (!value) {
-      misfits.add("missing", name);
+      misfits.add("missing tensors", name);
     } else if (shape_of(value.mapped()) != tensor.sizes()) {
       misfits.add(
-          "of another shape",
+          "tensors of another shape",
           name,
           str_cat(
               ' ',
@@ -150,13 +150,15 @@ std::vector<ModelContext::Matched> ModelContext::match(
     }
   }
   for (const auto& [name, value] : values) {
-    misfits.add("unexpected", name);
+    misfits.add("unexpected tensors", name);
   }
   if (!misfits.empty()) {
     throw UsageError(str_cat(
-        "[load_state_dict] the state of a model does not fit, tensors ",
+        "[load_state_dict] The saved state does not fit the ",
+        type,
+        ": ",
         misfits.text(),
-        "; was it saved for another model?"));
+        ". Was it saved from another model?"));
   }
   return matched;
 }

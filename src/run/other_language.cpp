@@ -42,6 +42,13 @@ std::string quoted(const std::set<std::string>& names) {
 
 } // namespace
 
+bool is_python(const StateRegistry& run) {
+  const auto objects = run.objects();
+  return std::any_of(objects.begin(), objects.end(), [](const auto& entry) {
+    return entry.first == kPythonParts;
+  });
+}
+
 std::optional<std::string> leave_other_language(
     const std::filesystem::path& folder,
     const StateRegistry& run,
@@ -62,13 +69,12 @@ std::optional<std::string> leave_other_language(
         throw UsageError(str_cat(
             "[load_state] '",
             folder.string(),
-            "' holds '",
+            "' stores '",
             name,
             "' in '",
             file,
-            "', which only Python reads; load it there and save it with "
-            "safe_serialization=True and a state of plain tensors and "
-            "numbers"));
+            "', which only Python can read. Save it from Python with "
+            "safe_serialization=True and a state of tensors and numbers"));
       }
       left.insert(name);
     }
@@ -93,8 +99,8 @@ std::optional<std::string> leave_other_language(
       folder.string(),
       was_python ? "' was saved by Python: " : "' was saved by C++: ",
       quoted(left),
-      was_python ? ", which it alone can hold, are left out"
-                 : ", which only Python saves, go on as they are");
+      was_python ? " are not restored because only Python can read them"
+                 : " keep their current state because only Python saves them");
 }
 
 } // namespace accelerate

@@ -17,6 +17,9 @@
 
 namespace accelerate {
 
+/// Whether the run is one of Python's.
+bool is_python(const StateRegistry& run);
+
 /// Where the checkpoint and the run are of two languages, takes Python's own
 /// objects out of `states`, or adds them to those that the run is to keep.
 /// Returns a line that says so. Throws `UsageError` where an object that the

@@ -70,25 +70,21 @@ FileTensors::FileTensors(std::string where, std::string instead)
 
 void FileTensors::add(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) {
-    throw UsageError(str_cat(
-        where_,
-        " '",
-        name,
-        "' is an undefined tensor, expected numbers; ",
-        instead_));
+    throw UsageError(
+        str_cat(where_, " Tensor '", name, "' is undefined. ", instead_));
   }
   if (!fits_into_files(tensor)) {
     throw UsageError(str_cat(
         where_,
-        " '",
+        " Tensor '",
         name,
-        "' is a tensor of dtype ",
+        "' has dtype ",
         tensor.scalar_type(),
         " and layout ",
         tensor.layout(),
-        " on ",
+        " on device ",
         tensor.device(),
-        ", which safetensors files cannot hold; ",
+        ", which safetensors files cannot store. ",
         instead_));
   }
   // A conjugate or a negative is a view with a mark, not other numbers.
@@ -116,7 +112,7 @@ at::Tensor tensor_in(
         file.path().string(),
         "' has the dtype ",
         safetensors::dtype_name(view.dtype),
-        ", which torch does not have; write it with another"));
+        ", which torch does not support. Write it with another dtype"));
   }
   auto* data = const_cast<std::byte*>(view.data.data());
   const auto options = at::TensorOptions(at::kCPU).dtype(*dtype);

@@ -9,10 +9,10 @@ namespace {
 
 const char* type_name(const StateValue& value) {
   constexpr const char* kNames[] = {
-      "a switch",
-      "a whole number",
+      "a boolean",
+      "an integer",
       "a number",
-      "a text",
+      "a string",
       "a tensor",
       "a slice of a tensor"};
   return kNames[value.index()];
@@ -24,8 +24,8 @@ void StateDict::throw_too_large(const std::string& name) {
   throw UsageError(str_cat(
       "[state_dict] '",
       name,
-      "' is an unsigned number above 2^63 - 1, expected one that fits into "
-      "int64; store it as text"));
+      "' is an unsigned integer above 2^63 - 1, which int64 cannot hold. "
+      "Store it as a string"));
 }
 
 void StateDict::put(const std::string& name, StateValue value) {
@@ -56,12 +56,13 @@ void StateDict::set(const std::string& name, TensorSlice value) {
     throw UsageError(str_cat(
         "[state_dict] '",
         name,
-        "' is a slice from ",
-        value.begin,
-        " of ",
+        "' is a slice of ",
         value.values.defined() ? value.values.numel() : 0,
-        " numbers, expected one inside of its whole of ",
-        size));
+        " elements from position ",
+        value.begin,
+        ", which lies outside its tensor of ",
+        size,
+        " elements"));
   }
   put(name, std::move(value));
 }
@@ -85,7 +86,7 @@ const T& StateDict::get(const std::string& name) const {
     throw UsageError(str_cat(
         "[load_state_dict] '",
         name,
-        "' is missing; was the state saved by another kind of object?"));
+        "' is missing. Was the state saved from another type of object?"));
   }
   if (const T* value = std::get_if<T>(&found->second)) {
     return *value;
@@ -95,9 +96,9 @@ const T& StateDict::get(const std::string& name) const {
       name,
       "' is ",
       type_name(found->second),
-      ", expected ",
+      " instead of ",
       type_name(StateValue(T())),
-      "; was the state saved by another kind of object?"));
+      ". Was the state saved from another type of object?"));
 }
 template const bool& StateDict::get(const std::string&) const;
 template const int64_t& StateDict::get(const std::string&) const;

@@ -44,18 +44,18 @@ StateValue value_of_json(const nlohmann::json& value) {
 void check_text(const std::string& name, const std::string& text) {
   if (const auto place = find_invalid_utf8(text)) {
     throw UsageError(str_cat(
-        "[save] the text of '",
+        "[save] The string '",
         printable(name),
-        "' is no UTF-8 at byte ",
+        "' is not valid UTF-8 at byte ",
         *place,
-        ", expected text; store bytes as a uint8 tensor"));
+        ". Store bytes as a uint8 tensor"));
   }
 }
 
 } // namespace
 
 void save(const StateDict& state, const std::filesystem::path& file) {
-  FileTensors tensors("[save]", "convert it first");
+  FileTensors tensors("[save]", "Convert it first");
   auto values = nlohmann::json::object();
   for (const auto& [name, value] : state) {
     check_text(name, name);
@@ -65,8 +65,8 @@ void save(const StateDict& state, const std::filesystem::path& file) {
       throw UsageError(str_cat(
           "[save] '",
           name,
-          "' is a slice that this rank holds of a tensor, expected whole "
-          "ones; use Accelerator::save_state"));
+          "' is this rank's shard of a tensor. Use Accelerator::save_state "
+          "for sharded state"));
     } else if (const auto* number = std::get_if<double>(&value)) {
       values[name] = json_of_value(*number);
     } else if (const auto* flag = std::get_if<bool>(&value)) {
@@ -95,8 +95,8 @@ StateDict load(const std::filesystem::path& file) {
     throw DataError(str_cat(
         "[load] ",
         file.string(),
-        " is a safetensors file without the numbers of a state, expected one "
-        "that accelerate::save wrote; read it by safetensors.h"));
+        " was not written by accelerate::save. Read other safetensors files "
+        "with safetensors.h"));
   }
   try {
     const auto parsed = nlohmann::json::parse(values->second);
@@ -104,11 +104,8 @@ StateDict load(const std::filesystem::path& file) {
       state.set(name, value_of_json(value));
     }
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(str_cat(
-        "[load] the numbers of ",
-        file.string(),
-        " are damaged: ",
-        error.what()));
+    throw DataError(
+        str_cat("[load] ", file.string(), " is damaged: ", error.what()));
   }
   return state;
 }

@@ -37,12 +37,12 @@ double odd_number(const std::string& name) {
 }
 
 constexpr const char* kInstead =
-    "keep it in another form (in Python also: safe_serialization=False)";
+    "Convert it first (in Python you can also pass safe_serialization=False)";
 
 constexpr const char* kSaveModel = "[save_model]";
 
 FileTensors tensors_of(const std::string& owner) {
-  return {str_cat("[save_state] of '", owner, "':"), kInstead};
+  return {str_cat("[save_state] '", owner, "':"), kInstead};
 }
 
 FileRecord write(
@@ -111,7 +111,7 @@ safetensors::File open_verified(
         path.string(),
         "' is damaged (",
         error.what(),
-        "); take another checkpoint"));
+        "). Load another checkpoint"));
   }
 }
 
@@ -119,11 +119,11 @@ safetensors::File open_verified(
     const std::string& object,
     const std::string& name) {
   throw DataError(str_cat(
-      "[load_state] the value '",
+      "[load_state] The value '",
       name,
       "' of '",
       object,
-      "' is of no kind that a state has; take another checkpoint"));
+      "' has an unknown type. Load another checkpoint"));
 }
 
 StateValue value_of(
@@ -259,8 +259,8 @@ void ModelFiles::commit() {
         kSaveModel,
         " '",
         *lacking_.begin(),
-        "' is spread over ranks, expected whole tensors; gather the model "
-        "first, or use save_state"));
+        "' is sharded across ranks. Gather the model first, or use "
+        "save_state()"));
   }
   files_->commit();
 }
@@ -303,9 +303,9 @@ StatesByName read_states(
   for (const auto& [object, state] : tensors) {
     if (!states.contains(object)) {
       throw DataError(str_cat(
-          "[load_state] the checkpoint has tensors of '",
+          "[load_state] The checkpoint contains tensors of '",
           object,
-          "', which its manifest does not know; take another checkpoint"));
+          "', which its manifest does not list. Load another checkpoint"));
     }
   }
   return states;
@@ -333,7 +333,7 @@ void join_slices(const std::vector<StatesByName>& parts, StatesByName& states) {
           name,
           "' of '",
           object,
-          "' has one shape on one rank and another on the next; take another "
+          "' has different shapes on different ranks. Load another "
           "checkpoint"));
     }
     const auto values = slice.values.flatten();
@@ -361,12 +361,12 @@ void join_slices(const std::vector<StatesByName>& parts, StatesByName& states) {
           name,
           "' of '",
           object,
-          "' lacks ",
+          "' is incomplete: ",
           whole.num_missing,
           " of ",
           whole.tensor.numel(),
-          " numbers, which ranks held that have not saved their part; take "
-          "another checkpoint"));
+          " elements belong to ranks that did not save. Load another "
+          "checkpoint"));
     }
     states[object].set(name, whole.tensor);
   }

@@ -48,6 +48,24 @@ std::string free_name(const Named& living, const std::string& kind) {
   return name;
 }
 
+/// Says in the error which object it is.
+void check_part(
+    const std::string& name,
+    const Stateful& object,
+    const StateDict& part) {
+  try {
+    object.check_state_dict(part);
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    const auto end = text.starts_with('[') ? text.find("] ") : text.npos;
+    throw UsageError(str_cat(
+        "[load_state_dict] '",
+        name,
+        "': ",
+        end == text.npos ? text : text.substr(end + 2)));
+  }
+}
+
 } // namespace
 
 Stateful::~Stateful() = default;
@@ -60,16 +78,12 @@ std::string StateRegistry::add(
     const std::shared_ptr<Stateful>& object,
     StateScope scope) {
   if (!object) {
-    throw UsageError(str_cat(
-        "[state] got an empty object for '",
-        kind,
-        "', expected one with state"));
+    throw UsageError(
+        str_cat("[state] The object for '", kind, "' is null. Pass an object"));
   }
   if (kind.empty() || kind.find('.') != std::string::npos) {
     throw UsageError(str_cat(
-        "[state] got the name '",
-        kind,
-        "', expected one with letters and without dots, which part names"));
+        "[state] '", kind, "' is not a valid name. Use a name without dots"));
   }
   const auto known = added();
   if (const auto* found = find(known, *object)) {
@@ -187,14 +201,21 @@ void StateRegistry::check_parts(
   if (!missing.empty() || !unexpected.empty()) {
     throw UsageError(str_cat(
         "[load_state_dict] ",
-        missing.empty() ? "" : str_cat("the state lacks ", listed(missing)),
-        missing.empty() || unexpected.empty() ? "" : " and ",
-        unexpected.empty() ? "" : str_cat("the run lacks ", listed(unexpected)),
-        "; prepare and add the same objects in the same order before loading"));
+        missing.empty()
+            ? ""
+            : str_cat(
+                  "The saved state does not contain ", listed(missing), ". "),
+        unexpected.empty() ? ""
+                           : str_cat(
+                                 "The saved state contains ",
+                                 listed(unexpected),
+                                 ", which this run does not have. "),
+        "Prepare and register the same objects in the same order before "
+        "loading"));
   }
   for (const auto& [name, object] : living) {
     if (!kept.contains(name)) {
-      object->check_state_dict(parts.at(name));
+      check_part(name, *object, parts.at(name));
     }
   }
 }

@@ -320,7 +320,8 @@ TEST(CheckpointFolder, NamesNumberedFolderWithoutManifest) {
   const auto found = newest_sound_checkpoint(
       folder.path(), [&](const std::string& line) { said.push_back(line); });
   EXPECT_EQ(found, folder.path() / "checkpoint_1");
-  EXPECT_THAT(said, ElementsAre(HasSubstr("checkpoint_2' has no checkpoint")));
+  EXPECT_THAT(
+      said, ElementsAre(HasSubstr("checkpoint_2': it has no checkpoint")));
 }
 
 TEST(CheckpointFolder, JobsDoNotMixTheirParts) {
@@ -400,21 +401,22 @@ TEST(CheckpointFolder, IsRefusedWhereItIsDamaged) {
   const TempDir folder;
   const auto target = folder.path() / "state";
   expect_error<SystemError>(
-      [&] { CheckpointReader reader(target); }, "there is no folder");
+      [&] { CheckpointReader reader(target); }, "No checkpoint at");
   fs::create_directory(target);
   expect_error<DataError>(
       [&] { CheckpointReader reader(target); }, "has no checkpoint.json");
   save(target, 1);
   folder.write("state/one", "oneX");
-  expect_error<DataError>([&] { moment_of(target); }, "checksum is another");
+  expect_error<DataError>(
+      [&] { moment_of(target); }, "checksum does not match");
   folder.write("state/one", "on");
   expect_error<DataError>(
-      [&] { moment_of(target); }, "has 2 bytes, expected 4");
+      [&] { moment_of(target); }, "has 2 bytes instead of 4");
   fs::remove(target / "one");
-  expect_error<DataError>([&] { moment_of(target); }, "lacks its file 'one'");
+  expect_error<DataError>([&] { moment_of(target); }, "'one' is missing");
   folder.write("elsewhere", "one1");
   fs::create_symlink(folder.path() / "elsewhere", target / "one");
-  expect_error<DataError>([&] { moment_of(target); }, "than a plain file");
+  expect_error<DataError>([&] { moment_of(target); }, "is not a regular file");
 }
 
 TEST(CheckpointFolder, FindsTheOneSavedLastAmongThoseThatAreWhole) {
@@ -465,10 +467,10 @@ TEST(CheckpointFolder, CannotBeMadeInAPlaceThatIsRefused) {
   const TempDir folder;
   folder.write("file", "");
   expect_error<SystemError>(
-      [&] { save(folder.path() / "file", 1); }, "a file is there");
+      [&] { save(folder.path() / "file", 1); }, "a file with this name exists");
   expect_error<SystemError>(
       [&] { save(folder.path() / "file" / "below", 1); },
-      "[save_state] cannot make the folder");
+      "[save_state] Cannot create the folder");
 }
 
 /// Saves on and on, as a run that somebody will kill.

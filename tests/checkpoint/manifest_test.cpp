@@ -117,15 +117,15 @@ TEST(Manifest, RefusesWhatIsSignedButHostile) {
   for (const char* name : {"../x", "/etc/passwd", "a/b", "", "..", ".hidden"}) {
     auto content = good;
     content["files"][name] = record;
-    expect_refused(content, "outside of the checkpoint");
+    expect_refused(content, "outside the checkpoint");
     content = good;
     content["replaced"].push_back(name);
-    expect_refused(content, "outside of the checkpoint");
+    expect_refused(content, "outside the checkpoint");
   }
   for (const char* name : {"..", "/tmp", ".staged-/../..", "x"}) {
     auto content = good;
     content["staged"] = name;
-    expect_refused(content, "outside of the checkpoint");
+    expect_refused(content, "outside the checkpoint");
   }
   auto settled = good; // As it is once all files are in their places.
   settled.erase("replaced");
@@ -138,10 +138,10 @@ TEST(Manifest, RefusesWhatIsSignedButHostile) {
   expect_refused(tiny, "chunks of 1 bytes");
   auto bare = good;
   bare.erase("files");
-  expect_refused(bare, "lacks what it should hold");
+  expect_refused(bare, "is incomplete");
   auto odd = good;
   odd["state"]["optimizer"] = 3;
-  expect_refused(odd, "no state");
+  expect_refused(odd, "invalid state");
   std::string nest(100'000, '[');
   const auto hostile = signed_text(
       "{\n  \"state\": " + nest + std::string(100'000, ']') + "\n}");

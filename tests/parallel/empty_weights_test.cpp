@@ -389,7 +389,7 @@ TEST(LoadWeights, NamesAllThatDoesNotFit) {
       [&] { load_weights(*other, folder.path()); },
       ThrowsMessage<UsageError>(AllOf(
           HasSubstr("[load_weights]"),
-          HasSubstr("missing 6: 'floors.2.norm.weight'"))));
+          HasSubstr("missing tensors (6): 'floors.2.norm.weight'"))));
   const auto before = other->floors[2]->as<FloorImpl>()->up->weight.clone();
   load_weights(*other, folder.path(), {.strict = false});
   EXPECT_TRUE(

@@ -343,14 +343,23 @@ TEST(Checkpoint, SaysInOneLineWhatIsMissing) {
       ThrowsMessage<UsageError>(HasSubstr(".checkpoints = {.folder =")));
   EXPECT_THAT(
       [&] { training.accelerator.load_state(folder.path() / "none"); },
-      ThrowsMessage<SystemError>(HasSubstr("there is no folder")));
+      ThrowsMessage<SystemError>(
+          "[load_state] No checkpoint at '" +
+          (folder.path() / "none").string() +
+          "'. Pass the folder of a saved checkpoint"));
+  training.accelerator.save_state(folder.path() / "saved");
+  EXPECT_THAT(
+      [&] { training.accelerator.load_state(folder.path() / "none"); },
+      ThrowsMessage<SystemError>(
+          "[load_state] No checkpoint at '" +
+          (folder.path() / "none").string() + "'. Existing: saved"));
   Begun with({.folder = folder.path(), .total_limit = 0});
   EXPECT_THAT(
       [&] { with.accelerator.save_state(); },
-      ThrowsMessage<ConfigError>(HasSubstr("got total_limit 0")));
+      ThrowsMessage<ConfigError>(HasSubstr("total_limit is 0")));
   EXPECT_THAT(
       [&] { with.accelerator.load_state(); },
-      ThrowsMessage<SystemError>(HasSubstr("no complete checkpoint")));
+      ThrowsMessage<SystemError>(HasSubstr("No complete checkpoint")));
 }
 
 TEST(Checkpoint, HoldsGradientsThatNoStepHasUsedYet) {
@@ -525,8 +534,8 @@ TEST(Checkpoint, FailsOnAllRanksWhereItFailsOnOne) {
     }
     training.run(3); // The ranks are still in step.
   });
-  EXPECT_THAT(problems[0], HasSubstr("cannot make the folder"));
-  EXPECT_THAT(problems[1], HasSubstr("cannot make the folder"));
+  EXPECT_THAT(problems[0], HasSubstr("Cannot create the folder"));
+  EXPECT_THAT(problems[1], HasSubstr("Cannot create the folder"));
 }
 
 /// Saves 1, then 2 in its place, which the main rank writes late, and loads at
@@ -876,13 +885,13 @@ TEST(SchedulerOfACheckpoint, MayBeMissingWithAWarning) {
   run.accelerator.save_state(folder.path() / "with");
   EXPECT_THAT(
       without.load(folder.path() / "with"),
-      HasSubstr("has the state of 'scheduler', which this run lacks"));
+      HasSubstr("contains the state of 'scheduler', which this run"));
   // One that was prepared must be there.
   Scheduled prepared;
   prepared.accelerator.prepare(*prepared.scheduler);
   EXPECT_THAT(
       [&] { prepared.accelerator.load_state(folder.path() / "without"); },
-      ThrowsMessage<UsageError>(HasSubstr("the state lacks 'scheduler'")));
+      ThrowsMessage<UsageError>(HasSubstr("does not contain 'scheduler'")));
 }
 
 TEST(SchedulerOfACheckpoint, OfTorchIsWarnedAbout) {

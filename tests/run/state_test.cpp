@@ -217,7 +217,9 @@ TEST(StateRegistry, SaysEverythingThatDoesNotFitBeforeItLoads) {
   EXPECT_THAT(
       [&] { loading.load_state_dict(saving.state_dict()); },
       ThrowsMessage<UsageError>(
-          HasSubstr("the state lacks 'd' and the run lacks 'b'")));
+          "[load_state_dict] The saved state does not contain 'd'. The saved "
+          "state contains 'b', which this run does not have. Prepare and "
+          "register the same objects in the same order before loading"));
   EXPECT_EQ(c->seen, 0);
   EXPECT_THAT(
       [&] { loading.add("x.y", b); },
@@ -256,8 +258,8 @@ TEST(StateRegistry, RefusesTheStateOfAnotherModel) {
   state.set("model.first.weight", torch::zeros({2, 2}));
   EXPECT_THAT(
       [&] { training.accelerator.state().load_state_dict(state); },
-      ThrowsMessage<UsageError>(
-          HasSubstr("of another shape 1: 'first.weight' [2, 2] instead of [")));
+      ThrowsMessage<UsageError>(HasSubstr(
+          "of another shape (1): 'first.weight' [2, 2] instead of [")));
 }
 
 } // namespace

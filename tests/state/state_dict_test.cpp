@@ -64,7 +64,7 @@ TEST(StateDict, SaysWhatIsMissingAndWhatHasAnotherType) {
   EXPECT_THAT(
       [&] { state.get<double>("step"); },
       ThrowsMessage<UsageError>(
-          HasSubstr("'step' is a whole number, expected a number")));
+          HasSubstr("'step' is an integer instead of a number")));
   EXPECT_THAT(
       [&] { state.get<bool>("scale"); },
       ThrowsMessage<UsageError>(HasSubstr("'scale' is missing")));
