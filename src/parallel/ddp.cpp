@@ -79,6 +79,32 @@ class OpenReducer : public c10d::Reducer {
     }
     return views;
   }
+  /// After a backward that broke off, if gradients live in buckets: those that
+  /// were sent are averages, the others are again what `has_arrived` had.
+  void settle_gradients(const std::vector<char>& has_arrived, bool is_divided) {
+    const std::lock_guard lock(mutex_);
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      auto& bucket = buckets_[i];
+      if (bucket.expect_sparse_gradient) {
+        continue;
+      }
+      if (i < next_bucket_) {
+        bucket.future_work->waitAndThrow();
+        const auto mean =
+            c10d::detail::parseCppCommHookResult(bucket.future_work->value());
+        if (!mean.is_alias_of(bucket.gradients)) {
+          bucket.gradients.copy_(mean);
+        }
+        continue;
+      }
+      for (size_t j = 0; is_divided && j < bucket.variables.size(); ++j) {
+        if (has_arrived[bucket.variable_indices[j]] != 0) {
+          bucket.bucket_views_in[j].mul_(div_factor_);
+        }
+      }
+    }
+  }
 };
 
 /// A finished piece of work whose result is a number: by how many ranks the
@@ -284,8 +310,20 @@ class DdpEngine final : public ParallelEngine, private Joinable {
 
   void abandon_backward() override {
     is_in_backward_ = false;
-    is_abandoned_ = is_abandoned_ || (sync_ && is_awaiting_ &&
-                                      arrivals_->num_arrived() > num_before_);
+    if (!sync_ || !is_awaiting_ || arrivals_->num_arrived() == num_before_) {
+      return;
+    }
+    is_abandoned_ = true;
+    // The reducer of a static graph does nothing in the first backward.
+    const bool has_begun = !options_.static_graph || has_reduced_;
+    if (options_.gradient_as_bucket_view && has_begun) {
+      try {
+        reducer_->settle_gradients(
+            has_arrived_, options_.compression == Compression::kNone);
+      } catch (const std::exception&) {
+        // The backward's own error counts: no reduction follows this one.
+      }
+    }
   }
 
   GradientArrival arrival() const override { return arrival_; }

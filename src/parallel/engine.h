@@ -49,8 +49,9 @@ enum class Zeroing {
 ///     before_step ... after_step, or abandon_step
 ///     zero_gradients
 ///
-/// A seam is abandoned where the code between its two sides has thrown; what
-/// was begun is then dropped, and the next step starts from nothing.
+/// A seam is abandoned if the code between its two sides has thrown: the next
+/// one starts from nothing. Gradients stay, those of earlier backwards and, as
+/// in torch, those that had arrived before the error.
 ///
 /// `parameter` is always a tensor of the `ParameterSet` that the engine was
 /// made for, or what `trained` gave for it. Used by the thread that trains;

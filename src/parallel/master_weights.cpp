@@ -113,7 +113,13 @@ class MasterEngine final : public ParallelEngine {
       adds_up_weights_ = true;
     }
   }
-  void abandon_backward() override { inner_->abandon_backward(); }
+  void abandon_backward() override {
+    inner_->abandon_backward();
+    // As autograd: what has arrived stays.
+    if (inner_->is_local()) {
+      take_gradients();
+    }
+  }
   void await_another_backward() override { inner_->await_another_backward(); }
   GradientArrival arrival() const override { return inner_->arrival(); }
   void set_sync(bool sync) override {

@@ -98,7 +98,6 @@ class ShardEngine final : public ParallelEngine {
   void abandon_backward() override {
     if (gathers_.pass() == ShardPass::kBackward) {
       gradients_->abandon_backward();
-      whole_.abandon_backward();
       gathers_.abandon_pass();
     }
   }

@@ -118,19 +118,20 @@ void UnitGradients::after_backward() {
                                                      : GradientArrival::kMet;
 }
 
+// As autograd: what has arrived stays. Units that were complete have been
+// reduced, on all ranks that broke off at the same operator.
 void UnitGradients::abandon_backward() {
   is_in_backward_ = false;
   due_ = nullptr;
-  if (reduction_) {
+  try {
+    finish_reduction();
+  } catch (const std::exception&) { // The backward's own error counts.
     {
       const auto guard = stream_.enter();
       reduction_->work = {}; // Waits, and is silent.
     }
     stream_.lead(reduction_->home);
     reduction_.reset();
-  }
-  for (const auto& unit : model_.units()) {
-    drop(unit);
   }
   for (const auto& parameter : model_.model().parameters) {
     at::Tensor(parameter).mutable_grad().reset();

@@ -73,12 +73,6 @@ void WholeGradients::after_backward(bool syncs) {
   }
 }
 
-void WholeGradients::abandon_backward() {
-  for (at::Tensor parameter : parameters_.parameters) {
-    parameter.mutable_grad().reset();
-  }
-}
-
 bool WholeGradients::has_arrived() const {
   return arrivals_->num_arrived() != num_before_;
 }

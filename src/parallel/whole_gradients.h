@@ -22,7 +22,6 @@ class WholeGradients {
   void before_backward();
   /// A collective where it `syncs`.
   void after_backward(bool syncs);
-  void abandon_backward();
   /// Whether the backward that ended last has brought some.
   bool has_arrived() const;
 

@@ -88,6 +88,11 @@ struct NetImpl : torch::nn::Module {
       h = again ? recompute(
                       [block](const Tensor& x) { return block->forward(x); }, h)
                 : block->forward(h);
+      if (i == breaks_after) {
+        h.register_hook([](const Tensor&) -> Tensor {
+          throw std::domain_error("a mistake in backward");
+        });
+      }
     }
     return torch::matmul(h, head.t()) * scale;
   }
@@ -97,6 +102,7 @@ struct NetImpl : torch::nn::Module {
   Tensor head;
   Tensor scale;
   std::optional<int64_t> fails_before;
+  std::optional<int64_t> breaks_after;
 };
 TORCH_MODULE(Net);
 
@@ -186,7 +192,19 @@ std::unique_ptr<torch::optim::Optimizer> optimizer_of(
   }
 }
 
-/// All weights one after the other, and what an evaluation gives.
+/// As a sharded model has them: tied ones once.
+std::vector<Tensor> each_once(const std::vector<Tensor>& parameters) {
+  std::vector<Tensor> each;
+  std::set<const void*> seen;
+  for (const auto& p : parameters) {
+    if (seen.insert(p.unsafeGetTensorImpl()).second) {
+      each.push_back(p);
+    }
+  }
+  return each;
+}
+
+/// All weights one after the other.
 template <class Model>
 Tensor weights_of(Model& model, bool is_sharded) {
   std::vector<Tensor> flat;
@@ -195,12 +213,8 @@ Tensor weights_of(Model& model, bool is_sharded) {
       flat.push_back(p.flatten());
     }
   } else {
-    // As a sharded model: each once.
-    std::set<const void*> seen;
-    for (const auto& p : model->parameters()) {
-      if (seen.insert(p.unsafeGetTensorImpl()).second) {
-        flat.push_back(model.engine().trained(p).detach().flatten());
-      }
+    for (const auto& p : each_once(model->parameters())) {
+      flat.push_back(model.engine().trained(p).detach().flatten());
     }
   }
   return torch::cat(flat);
@@ -793,6 +807,72 @@ TEST(Sharded, RefusesWhatCannotBeRight) {
         [&] { accelerator.prepare(adafactor); },
         ThrowsMessage<UsageError>(HasSubstr("whole matrices")));
   });
+}
+
+// As torch on one process: gradients that have arrived stay, and the others
+// come with the next micro-batches.
+TEST(Sharded, KeepsGradientsThatArrivedBeforeABackwardThrew) {
+  constexpr int kSteps = 3;
+  const auto breaks_at = [](Net& model, bool breaks) {
+    model->breaks_after = breaks ? std::optional<int64_t>(1) : std::nullopt;
+  };
+  for (int broken = 0; broken < kSteps; ++broken) {
+    Net whole;
+    const auto sgd = optimizer_of(whole, Update::kSgd);
+    for (int step = 0; step < 2 * kSteps; ++step) {
+      breaks_at(whole, step == broken);
+      for (int rank = 0; rank < 2; ++rank) {
+        const auto loss = loss_of(whole, rank, step) / (2 * kSteps);
+        if (step == broken) {
+          EXPECT_THROW(loss.backward(), std::domain_error);
+        } else {
+          loss.backward();
+        }
+      }
+      if (step % kSteps == kSteps - 1 && step != broken) {
+        sgd->step();
+        sgd->zero_grad();
+      }
+    }
+    std::vector<Tensor> flat;
+    for (const auto& p : each_once(whole->parameters())) {
+      flat.push_back(p.detach().flatten());
+    }
+    const auto expected = torch::cat(flat);
+    run_ranks(2, [&](ProcessGroup group) {
+      for (const auto& c : std::vector<Case>{
+               {.stage = ShardStage::kNone},
+               {.stage = ShardStage::kOptimizer},
+               {.stage = ShardStage::kGradients},
+               {.stage = ShardStage::kParameters},
+               {.stage = ShardStage::kGradients, .ignores = true}}) {
+        auto options = with({.process_group = group}, c);
+        options.accumulation.num_steps = kSteps;
+        Accelerator accelerator(options);
+        Net model;
+        const auto own = optimizer_of(model, Update::kSgd);
+        auto [net, opt] = accelerator.prepare(model, *own);
+        for (int step = 0; step < 2 * kSteps; ++step) {
+          breaks_at(model, step == broken);
+          const auto guard = accelerator.accumulate(net);
+          const auto loss = loss_of(net, group.rank(), step);
+          if (step == broken) {
+            EXPECT_THROW(accelerator.backward(loss), std::domain_error);
+            continue;
+          }
+          accelerator.backward(loss);
+          opt.step();
+          opt.zero_grad();
+        }
+        EXPECT_TRUE(torch::allclose(
+            weights_of(net, c.stage != ShardStage::kNone),
+            expected,
+            1e-5,
+            1e-6))
+            << "stage " << static_cast<int>(c.stage) << ", broken " << broken;
+      }
+    });
+  }
 }
 
 // As DDP would take them, and each would train other weights.

@@ -77,6 +77,29 @@ TEST(MasterWeights, TrainAsTheSameArithmeticByHand) {
   EXPECT_EQ(state.get<Tensor>("model.weight").scalar_type(), torch::kFloat);
 }
 
+TEST(MasterWeights, KeepGradientsThatArrivedBeforeABackwardThrew) {
+  struct TowerImpl : torch::nn::Module {
+    Tensor forward(const Tensor& x) { return last(first(x)); }
+    torch::nn::Linear first = register_module("first", torch::nn::Linear(3, 3));
+    torch::nn::Linear last = register_module("last", torch::nn::Linear(3, 2));
+  };
+  const auto model = std::make_shared<TowerImpl>();
+  const auto before = model->last->bias.detach().clone();
+  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(1.0));
+  Accelerator accelerator(with_masters());
+  auto [net, opt] =
+      accelerator.prepare(torch::nn::ModuleHolder<TowerImpl>(model), sgd);
+  model->first->weight.register_hook([](const Tensor&) -> Tensor {
+    throw std::domain_error("a mistake in backward");
+  });
+  EXPECT_THROW(
+      accelerator.backward(net(torch::ones({1, 3})).sum()), std::domain_error);
+  opt.step();
+  // The gradient of the last bias is 1.
+  EXPECT_TRUE(torch::allclose(
+      model->last->bias.detach().to(torch::kFloat), before - 1, 0, 0.02));
+}
+
 /// Of torch's memory, counted.
 struct CountedMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
