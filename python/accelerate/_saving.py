@@ -19,11 +19,14 @@ from accelerate._processes import Processes
 from accelerate._state_values import ObjectState
 from accelerate.checkpointing import is_original_checkpoint
 from accelerate.errors import AccelerateError, UsageError
+from accelerate.logging import get_logger
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.prepared_module import context_of
 from accelerate.scheduler import AcceleratedScheduler, state_of, unprepared_schedulers
 from accelerate.utils.dataclasses import ProjectConfiguration
 from accelerate.utils.other import save
+
+_log = get_logger("accelerate.accelerator")
 
 
 class Saving(Processes):
@@ -220,6 +223,7 @@ class Saving(Processes):
             )
         self.wait_for_save()
         folder = _checkpoints.folder_to_save(self, output_dir, layout)
+        _log.info(f"Saving current state to {folder}")
         if layout is None:
             with self._unprepared_schedulers():
                 _checkpoints.save(self, folder, safe_serialization, asynchronous)
@@ -296,6 +300,7 @@ class Saving(Processes):
         # A process whose own part is written may be ahead of the main one's.
         self._run.wait_for_saves_of_all()
         folder = _checkpoints.folder_to_load(self, input_dir)
+        _log.info(f"Loading states from {folder}")
         # Says where tensors lie on their way, which is where they are used at once.
         load_model_func_kwargs.pop("map_location", None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fixture for tests that go on with what another run has saved."""
+"""For tests that resume from what another run has saved."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ import torch
 
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+
+
+class Kept:
+    """An object to register, with one value."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import numpy
 import pytest
 import ranks
 import torch
-from new_run import make  # noqa: F401
+from new_run import Kept, make  # noqa: F401
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -251,20 +251,19 @@ def test_the_generators_of_python_and_numpy_go_on(make):
     assert [torch.rand(1).item(), random.random(), numpy.random.rand()] == expected
 
 
-class Kept:
-    def __init__(self, value):
-        self.value = value
-
-    def state_dict(self):
-        return {"value": self.value}
-
-    def load_state_dict(self, state):
-        self.value = state["value"]
-
-
 class Odd:
     def __eq__(self, other):
         return type(other) is Odd
+
+
+def test_saving_and_loading_are_logged_as_the_original_does(make, caplog):
+    accelerator, _, _ = make()
+    with caplog.at_level("INFO", logger="accelerate.accelerator"):
+        accelerator.save_state("state")
+        accelerator.load_state("state")
+    saving, loading = caplog.messages
+    assert saving.endswith("Saving current state to state")
+    assert loading.endswith("Loading states from state")
 
 
 def test_registered_objects_come_back_as_they_were(make, tmp_path):

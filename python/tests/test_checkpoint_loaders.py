@@ -273,7 +273,7 @@ def test_one_line_says_where_loaders_start(make, caplog):
         caplog.clear()
         with caplog.at_level("INFO", logger="accelerate"):
             accelerator.load_state("x", restore_loaders=restore_loaders)
-        (line,) = caplog.messages
+        (line,) = (line for line in caplog.messages if "[load_state]" in line)
         assert line.endswith(f"[load_state] loader {place}; loader_1 starts epoch 0")
 
 

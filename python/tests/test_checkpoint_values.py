@@ -15,6 +15,7 @@ from collections import Counter, defaultdict, deque
 
 import pytest
 import torch
+from new_run import Kept
 from safetensors.torch import load_file
 
 from accelerate import Accelerator
@@ -277,17 +278,6 @@ class Frozen:
 class Slotted:
     __slots__ = ("tensor",)
     tensor: torch.Tensor
-
-
-class Kept:
-    def __init__(self, value):
-        self.value = value
-
-    def state_dict(self):
-        return {"value": self.value}
-
-    def load_state_dict(self, state):
-        self.value = state["value"]
 
 
 UTC = datetime.timezone.utc
