@@ -108,8 +108,8 @@ void settle_files(const fs::path& target, Manifest& manifest) {
   // By way of the stage, so that a kill leaves nothing of it in the target.
   make_folder(stage);
   write_manifest(stage, manifest);
-  // Both before the rename. Nobody needs to wait for the rename itself: until it
-  // is on the disk, the manifest there finds the files in their places.
+  // Both before the rename. Nobody waits for the rename itself: until it is on
+  // the disk, the manifest there finds the files in their places.
   sync_all({target, stage / kManifestName});
   move_manifest(stage, target);
   remove_tree(stage);

@@ -87,8 +87,8 @@ int64_t saved_at(const fs::path& checkpoint) {
   return CheckpointReader(checkpoint).manifest().saved_at;
 }
 
-/// Throws `UsageError` if the checkpoint has loaders that were not prepared, and
-/// nothing else is wrong with its objects.
+/// Throws `UsageError` if the checkpoint has loaders that were not prepared,
+/// and nothing else is wrong with its objects.
 void check_loaders(
     const StateRegistry& run,
     const StatesByName& states,
