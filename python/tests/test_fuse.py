@@ -590,7 +590,7 @@ def test_a_model_inside_of_a_module_is_fused_and_again_harmlessly(caplog):
     with caplog.at_level(logging.INFO):
         prepared = accelerator.prepare(model, fuse=True)
         assert accelerator.prepare(prepared, fuse=True) is prepared
-    lines = [record.getMessage() for record in caplog.records if "fused" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "Fused" in record.getMessage()]
     assert len(lines) == 2 and lines[0] == lines[1]
     for count in ("3 GPT2Block", "3 BertLayer", "14 LayerNorm", "1 loss"):
         assert count in lines[0]

@@ -391,7 +391,7 @@ def test_wrong_shapes_and_names_are_told():
         kernels.linear_gelu_linear(*(torch.ones(2, 2) for _ in range(4)), approximate="erf")
     with pytest.raises(RuntimeError, match=r"\[swiglu\] Got"):
         kernels.swiglu(torch.ones(2), torch.ones(3))
-    with pytest.raises(RuntimeError, match=r"\[cross_entropy\] got"):
+    with pytest.raises(RuntimeError, match=r"\[cross_entropy\] Got"):
         kernels.cross_entropy(torch.ones(2, 3), torch.ones(2))
 
 

@@ -249,10 +249,10 @@ std::string train_with(bool prepares, AcceleratorOptions options) {
 
 TEST(Backward, WarnsOfAnOptimizerThatWasNotPrepared) {
   EXPECT_EQ(
-      train_with(false, {.gradient_accumulation_steps = 2}),
+      train_with(false, {.accumulation = {.num_steps = 2}}),
       "[backward] No prepared optimizer trains 'model'. Pass its optimizer to "
       "prepare(); otherwise it steps in every micro-batch\n");
-  EXPECT_EQ(train_with(true, {.gradient_accumulation_steps = 2}), "");
+  EXPECT_EQ(train_with(true, {.accumulation = {.num_steps = 2}}), "");
   EXPECT_EQ(train_with(false, {}), "");
 }
 

@@ -370,7 +370,7 @@ class SeveralNcclGpu : public NcclGpu {};
 INSTANTIATE_TEST_SUITE_P(Ranks, SeveralNcclGpu, ::testing::Values(2, 4));
 
 TEST_P(SeveralNcclGpu, ReportsTheRankThatTheOthersWaitFor) {
-  const auto last = "rank " + std::to_string(GetParam() - 1) + ": in code of";
+  const auto last = "rank " + std::to_string(GetParam() - 1) + ": in user code";
   for (const std::string name : {"DDP", "stage 3"}) {
     const auto result =
         launch_body(GetParam(), name + " is late by NCCL", ranks_.variables);
