@@ -409,7 +409,7 @@ SAVE = COMMON + """
         os.mkdir("originals")
         open("originals/random_states_0.pkl", "wb").close()
     wait()
-    refused(lambda: accelerator.load_state("originals"), "layout for whole models")
+    refused(lambda: accelerator.load_state("originals"), "cannot be loaded into sharded models")
     # One process alone gets an answer, and nobody waits.
     refused(lambda: accelerator.save_state("other") if rank == 0 else wait(), "save_state")
     refused(lambda: accelerator.save_model(light, "other") if rank == 0 else wait(), "save_model")

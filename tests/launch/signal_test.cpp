@@ -409,7 +409,8 @@ TEST(Grace, IsAsLongAsAsked) {
     job.send(SIGTERM);
     EXPECT_EQ(job.wait(kLimit).exit_code, 128 + SIGTERM);
     EXPECT_EQ(std::filesystem::exists(folder.path() / "saved1"), is_long);
-    EXPECT_EQ(job.err().find("killing them") != std::string::npos, !is_long);
+    EXPECT_EQ(
+        job.err().find("killing processes") != std::string::npos, !is_long);
   }
 }
 

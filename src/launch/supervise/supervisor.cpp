@@ -261,9 +261,10 @@ void Supervisor::drop_consequences() {
       continue;
     }
     const LastWords words = output_.last_words(worker.rank);
-    if (words.is_report &&
-        (is_consequence(words.lines) || is_interrupt(words.lines) ||
-         final_error(words.lines) == culprits_error_)) {
+    const bool is_repeated =
+        !culprits_error_.empty() && final_error(words.lines) == culprits_error_;
+    if (words.is_report && (is_consequence(words.lines) ||
+                            is_interrupt(words.lines) || is_repeated)) {
       output_.drop_held(worker.rank);
     }
   }
