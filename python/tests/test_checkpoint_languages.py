@@ -218,6 +218,6 @@ def test_an_option_that_would_be_lost_is_refused(tmp_path):
     _train(tmp_path, 1, "AdamW", 3, save_at=3, options={"maximize": True})
     result = _go_on(tmp_path, 1, "torch::optim::AdamW", 1)
     assert result.returncode == 1
-    assert "option 'maximize' that torch::optim::AdamW lacks" in result.stderr
+    assert "option 'maximize' that torch::optim::AdamW does not have" in result.stderr
     result = _go_on(tmp_path, 1, "SGD", 1)
     assert "The saved state belongs to AdamW, but the optimizer is SGD" in result.stderr

@@ -1362,7 +1362,7 @@ KINDS = """
         model.layers[1].scale = torch.nn.Parameter(torch.ones(1), requires_grad=False)
         model(x)
         model.added = torch.nn.Linear(4, 4)
-        raised(UsageError, lambda: model(x), "'added.weight' was added after prepare", "the 8 that")
+        raised(UsageError, lambda: model(x), "'added.weight' was added after prepare")
         with torch.no_grad():
             model(x)
     # Models that differ: what is first of it, and how much there is, not all names.

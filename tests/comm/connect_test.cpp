@@ -197,7 +197,7 @@ TEST(Connect, EndsWhereRank0LeavesWithoutComing) {
       result.err,
       AllOf(
           HasSubstr("rank 0, which ended without creating an Accelerator"),
-          HasSubstr("rank 0 had left before with exit code 0")));
+          HasSubstr("rank 0 had already finished")));
 }
 
 TEST(Connect, DoesNotWaitForAStrangerWhoListensInSilence) {

@@ -68,7 +68,7 @@ answer = subprocess.run(
     [str(bin_dir / "accelerate"), "launch", "--num_processes", "2",
      str(bin_dir / "image_classifier"), "/nowhere"], capture_output=True, text=True, timeout=300)
 assert answer.returncode == 1, answer.stderr
-assert re.search(r"\[rank [01]\] uncaught: \[ImageFolder\] the folder '/nowhere'", answer.stderr), answer.stderr
+assert re.search(r"\[rank [01]\] uncaught: \[ImageFolder\] Cannot read the folder '/nowhere'", answer.stderr), answer.stderr
 assert "signal" not in answer.stderr and "terminate called" not in answer.stderr, answer.stderr
 for found in numbers("gan"):
     assert 0.7 < found[-1] < 1.3, f"points lie on a circle of radius 1: {found}"

@@ -208,7 +208,7 @@ TEST(PackedForward, TellsWhichLabelsTheLossCounts) {
   }
   EXPECT_THAT(
       [] { models::causal_labels(padded_batch()); },
-      ThrowsMessage<UsageError>(HasSubstr("labels has shape [3]")));
+      ThrowsMessage<UsageError>(HasSubstr("labels is of shape [3]")));
 }
 
 // Norms and softmax widen half types only.
