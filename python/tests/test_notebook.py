@@ -107,7 +107,8 @@ def test_a_workers_exception_is_raised_in_the_cell_with_rank_and_source(kernel):
     with pytest.raises(CellExecutionError) as caught:
         kernel.run("notebook_launcher(train, num_processes=2)")
     assert caught.value.ename == "LaunchError"
-    assert "rank 1 raised ValueError: bad batch" in caught.value.evalue
+    assert "[notebook_launcher] Rank 1 failed with exit code 1" in caught.value.evalue
+    assert caught.value.evalue.endswith("ValueError: bad batch")
     assert "raise ValueError('bad batch')  # in the cell" in caught.value.evalue
     assert kernel.run("print('the kernel goes on')") == "the kernel goes on\n"
 

@@ -503,7 +503,7 @@ TEST(ClipGradValue, CutsEachNumber) {
       ThrowsMessage<UsageError>(HasSubstr("at least 0")));
   EXPECT_THAT(
       [&] { accelerator.clip_grad_norm_(model->parameters(), -1); },
-      ThrowsMessage<UsageError>(HasSubstr("max_norm -1")));
+      ThrowsMessage<UsageError>(HasSubstr("max_norm is -1")));
 }
 
 } // namespace
