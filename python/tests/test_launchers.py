@@ -476,7 +476,7 @@ def test_a_setting_that_cannot_be_followed_is_named(setting, value):
 
 def test_what_the_program_refuses_is_raised_in_its_words(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
-    with pytest.raises(LaunchError, match="main_process_port is '99999'"):
+    with pytest.raises(LaunchError, match="--main_process_port must be a whole number"):
         notebook_launcher(print, num_processes=2, use_port="99999")
 
 

@@ -27,7 +27,7 @@ TEST(Precision, IsReadFromItsNames) {
       ThrowsMessage<ConfigError>(HasSubstr("fp8 is not supported")));
   EXPECT_THAT(
       [] { parse_precision("half"); },
-      ThrowsMessage<ConfigError>(HasSubstr("expected no, fp16 or bf16")));
+      ThrowsMessage<ConfigError>(HasSubstr("must be no, fp16 or bf16")));
 }
 
 at::ScalarType type_of_product() {
@@ -288,7 +288,8 @@ TEST(Accelerator, TakesPrecisionAndAccumulationFromTheEnvironment) {
   setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "many", 1);
   EXPECT_THAT(
       [] { Accelerator(); },
-      ThrowsMessage<ConfigError>(HasSubstr("=many, expected a number")));
+      ThrowsMessage<ConfigError>(
+          HasSubstr("must be a whole number of at least 1, not 'many'")));
   unsetenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
   EXPECT_THAT(
       [] { Accelerator({.accumulation = {.num_steps = 0}}); },
