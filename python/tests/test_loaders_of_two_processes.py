@@ -278,7 +278,7 @@ def test_what_fails_on_the_rank_that_reads_is_raised_on_all(tmp_path):
         own, other = (ranks[rank][f"generator of {odd}"] for rank in (odd, 1 - odd))
         assert own[0] == "UsageError" and "needs a generator" in own[1]
         assert other[0] == "MismatchError" and "needs a generator" in other[1]
-        assert f"gather of nothing, as rank {odd} failed with UsageError" in other[1]
+        assert f"rank {odd} failed with UsageError" in other[1]
     assert sorted(i for r in ranks for batch in r["after"] for i in batch) == list(range(8))
 
 

@@ -268,6 +268,13 @@ Difference find_difference(const std::vector<Alike>& all) {
 
 std::string
 describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
+  // Python's tell_failure() sends what the rank failed with.
+  constexpr std::string_view kFailure = "nothing, as ";
+  for (const auto& [brought, ranks] : all) {
+    if (brought.structure.starts_with(kFailure)) {
+      return brought.structure.substr(kFailure.size());
+    }
+  }
   const auto& last = all.back().brought;
   const bool is_one_call =
       std::all_of(all.begin(), all.end(), [&](const auto& one) {
