@@ -9,6 +9,7 @@
 
 #include "accelerate/process.h"
 #include "accelerate/version.h"
+#include "base/programs.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "cli/commands.h"
@@ -74,7 +75,7 @@ void print_software() {
   const auto versions = package_versions(python, names);
   std::cout << "- Python: "
             << or_none(first_line_of(shell_quoted(python) + " --version 2>&1"))
-            << " (" << or_none(find_on_path(python)) << ")\n- packages: ";
+            << " (" << or_none(find_program(python)) << ")\n- packages: ";
   for (size_t i = 0; i < names.size(); ++i) {
     std::cout << (i == 0 ? "" : ", ") << names[i] << ' '
               << (versions[i].empty() ? "not installed" : versions[i]);

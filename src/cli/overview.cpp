@@ -6,6 +6,7 @@
 #include "accelerate/process.h"
 #include "accelerate/version.h"
 #include "base/printable.h"
+#include "base/programs.h"
 #include "base/str.h"
 #include "cli/commands.h"
 #include "cli/python_packages.h"
@@ -30,7 +31,7 @@ std::string describe_cpu() {
 }
 
 std::string describe_torch(const std::string& python) {
-  const std::string path = find_on_path(python);
+  const std::string path = find_program(python);
   if (path.empty()) {
     return "no python3 on the PATH (C++ programs need none)";
   }

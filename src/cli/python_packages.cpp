@@ -1,33 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/python_packages.h"
 
-#include <unistd.h>
-
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <sstream>
 
-#include "accelerate/process.h"
+#include "base/programs.h"
 #include "base/str.h"
-#include "base/variables.h"
 #include "launch/plan/shell_quote.h"
 
 namespace accelerate {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string output_of(const std::string& command) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(
-      popen(command.c_str(), "re"), pclose);
-  std::string output;
-  char buffer[4096];
-  while (pipe != nullptr && std::fgets(buffer, sizeof(buffer), pipe.get())) {
-    output += buffer;
-  }
-  return output;
-}
 
 /// PREFIX/lib/python3.X/site-packages of a virtual environment.
 std::vector<fs::path> environment_folders(const fs::path& python) {
@@ -92,24 +76,10 @@ std::string first_line_of(const std::string& command) {
   return output.substr(0, output.find('\n'));
 }
 
-std::string find_on_path(const std::string& program) {
-  if (program.find('/') != std::string::npos) {
-    return access(program.c_str(), X_OK) == 0 ? program : "";
-  }
-  std::istringstream folders(system_env(variables::kPath).value_or(""));
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string path = folder + "/" + program;
-    if (access(path.c_str(), X_OK) == 0) {
-      return path;
-    }
-  }
-  return {};
-}
-
 std::vector<std::string> package_versions(
     const std::string& python,
     const std::vector<std::string>& names) {
-  const std::string path = find_on_path(python);
+  const std::string path = find_program(python);
   if (path.empty()) {
     return std::vector<std::string>(names.size());
   }

@@ -18,7 +18,4 @@ std::vector<std::string> package_versions(
 /// The first line that a shell command prints; empty if it fails.
 std::string first_line_of(const std::string& command);
 
-/// The path that a shell would run for `program`; empty if there is none.
-std::string find_on_path(const std::string& program);
-
 } // namespace accelerate

@@ -105,11 +105,14 @@ void note_unused_sharding(
   }
 }
 
+Source source_of(const ResolvedConfig& config, const char* field) {
+  const auto found = config.sources.find(field);
+  return found == config.sources.end() ? Source{} : found->second;
+}
+
 /// "--cpu", the name of a variable, "num_processes (FILE:3)".
 std::string name_in_pair(const ResolvedConfig& config, const char* field) {
-  const auto found = config.sources.find(field);
-  const Source source =
-      found == config.sources.end() ? Source{} : found->second;
+  const Source source = source_of(config, field);
   switch (source.kind) {
     case SourceKind::kFile:
       return str_cat(file_key(field), " (", source.place, ")");
@@ -213,9 +216,7 @@ void check_machines(const ResolvedConfig& config) {
 } // namespace
 
 std::string name_setting(const ResolvedConfig& config, const char* field) {
-  const auto found = config.sources.find(field);
-  const Source source =
-      found == config.sources.end() ? Source{} : found->second;
+  const Source source = source_of(config, field);
   if (source.kind == SourceKind::kFile) {
     return str_cat("[", source.place, "] ", file_key(field));
   }

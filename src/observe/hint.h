@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hints of error messages, in the language of the user's program.
+// Hints in error messages: Python for Python programs, C++ for others.
 #pragma once
 
 #include "observe/script_stack.h"

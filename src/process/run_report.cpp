@@ -53,6 +53,14 @@ void RunReporter::set_checkpoint(const std::filesystem::path& checkpoint) {
   write();
 }
 
+bool RunReporter::is_due(Clock::time_point now) const {
+  if (!file_) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  return now >= next_;
+}
+
 void RunReporter::set_steps(int64_t num_steps, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   next_ = now + kPeriod;

@@ -40,13 +40,13 @@ class ACCELERATE_API RunReporter {
   void set_folder(const std::filesystem::path& folder);
   void set_checkpoint(const std::filesystem::path& checkpoint);
   /// Whether steps are worth writing: once a second.
-  bool is_due(Clock::time_point now) const { return file_ && now >= next_; }
+  bool is_due(Clock::time_point now) const;
   void set_steps(int64_t num_steps, Clock::time_point now = Clock::now());
 
  private:
   void write();
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   UniqueFile file_;
   Clock::time_point next_ = {};
   RunReport report_;

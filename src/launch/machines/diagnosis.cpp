@@ -9,14 +9,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <sstream>
 
 #include "accelerate/error.h"
 #include "base/printable.h"
+#include "base/programs.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "hardware/gpu_kinds.h"
@@ -119,28 +118,8 @@ Finding look_at_gpus(const LaunchConfig& config, const MachineFacts& facts) {
   return {Verdict::kGood, "training on the CPU: " + facts.gpu_problem};
 }
 
-// As execvp(3) looks for it.
-bool can_execute(const std::string& program) {
-  const auto is_program = [](const std::string& path) {
-    std::error_code ignored;
-    return access(path.c_str(), X_OK) == 0 &&
-           std::filesystem::is_regular_file(path, ignored);
-  };
-  if (program.find('/') != std::string::npos) {
-    return is_program(program);
-  }
-  const char* path = std::getenv(variables::kPath);
-  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    if (is_program(folder + "/" + program)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 Finding look_at_program(const std::string& program) {
-  if (can_execute(program)) {
+  if (!find_program(program).empty()) {
     return {
         Verdict::kGood,
         "the program " + printable(program) + " can be executed"};
@@ -171,14 +150,8 @@ Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
         word.starts_with("exec ") ? "date +%s.%N" : shell_quoted(word) + " ";
   }
   const auto start = std::chrono::system_clock::now();
-  FILE* pipe = popen((command + " 2>/dev/null").c_str(), "re");
-  char text[64] = "";
-  const bool has_answer =
-      pipe != nullptr && std::fgets(text, sizeof(text), pipe) != nullptr;
-  if (pipe != nullptr) {
-    pclose(pipe);
-  }
-  if (!has_answer) {
+  const std::string answer = output_of(command + " 2>/dev/null");
+  if (answer.empty()) {
     return {
         Verdict::kBad,
         str_cat("no shell on ", host.name, " over ssh"),
@@ -189,7 +162,7 @@ Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
   const auto middle = start + (std::chrono::system_clock::now() - start) / 2;
   const double ours =
       std::chrono::duration<double>(middle.time_since_epoch()).count();
-  return judge_clock(host.name, std::atof(text) - ours);
+  return judge_clock(host.name, std::atof(answer.c_str()) - ours);
 }
 
 Finding look_at_port(int port) {
@@ -359,18 +332,14 @@ Finding look_at_libraries(const std::string& program) {
   const std::string command =
       "LD_TRACE_LOADED_OBJECTS=1 " + shell_quoted(program) + " 2>&1";
   std::string missing;
-  if (FILE* pipe = popen(command.c_str(), "re")) {
-    char text[4096];
-    while (std::fgets(text, sizeof(text), pipe) != nullptr) {
-      const std::string line = text;
-      if (const size_t end = line.find(" => not found");
-          end != std::string::npos) {
-        const size_t begin = line.find_first_not_of(" \t");
-        missing +=
-            (missing.empty() ? "" : ", ") + line.substr(begin, end - begin);
-      }
+  std::istringstream lines(output_of(command));
+  for (std::string line; std::getline(lines, line);) {
+    if (const size_t end = line.find(" => not found");
+        end != std::string::npos) {
+      const size_t begin = line.find_first_not_of(" \t");
+      missing +=
+          (missing.empty() ? "" : ", ") + line.substr(begin, end - begin);
     }
-    pclose(pipe);
   }
   if (missing.empty()) {
     return {Verdict::kGood, "the training library finds torch"};

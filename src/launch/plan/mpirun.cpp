@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/plan/mpirun.h"
 
-#include <cstdio>
 #include <set>
 
 #include "accelerate/error.h"
+#include "base/programs.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "hardware/network.h"
@@ -25,17 +25,7 @@ int port_for(const LaunchConfig& config, const std::string& first_host) {
 } // namespace
 
 std::string mpirun_version() {
-  std::string text;
-  FILE* pipe = popen("mpirun --version 2>/dev/null", "re");
-  if (pipe == nullptr) {
-    return text;
-  }
-  char buffer[512];
-  while (std::fgets(buffer, sizeof(buffer), pipe) != nullptr) {
-    text += buffer;
-  }
-  pclose(pipe);
-  return text;
+  return output_of("mpirun --version 2>/dev/null");
 }
 
 ChildCommand under_mpirun(

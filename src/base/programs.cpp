@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/programs.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+
+#include "base/variables.h"
+
+namespace accelerate {
+
+std::string find_program(const std::string& program) {
+  const auto is_program = [](const std::string& path) {
+    std::error_code ignored;
+    return access(path.c_str(), X_OK) == 0 &&
+           std::filesystem::is_regular_file(path, ignored);
+  };
+  if (program.find('/') != std::string::npos) {
+    return is_program(program) ? program : std::string();
+  }
+  const char* path = std::getenv(variables::kPath);
+  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = folder + "/" + program;
+    if (is_program(candidate)) {
+      return candidate;
+    }
+  }
+  return {};
+}
+
+std::string output_of(const std::string& command) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(
+      popen(command.c_str(), "re"), pclose);
+  std::string output;
+  char buffer[4096];
+  while (pipe != nullptr && std::fgets(buffer, sizeof(buffer), pipe.get())) {
+    output += buffer;
+  }
+  return output;
+}
+
+} // namespace accelerate

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Other programs of this machine: where they are, and what they print.
+#pragma once
+
+#include <string>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// The path that execvp(3) runs for `program`; empty if there is none.
+ACCELERATE_API std::string find_program(const std::string& program);
+
+/// What a shell command prints on standard output; empty if it cannot start.
+ACCELERATE_API std::string output_of(const std::string& command);
+
+} // namespace accelerate
