@@ -14,16 +14,22 @@
 #include <vector>
 
 #include "accelerate/export.h"
+#include "accelerate/tensor_pieces.h"
 
 namespace accelerate {
 
-/// The part that this rank holds of a tensor that several ranks hold together:
-/// the numbers from `begin` on, as they follow each other in a contiguous
-/// tensor of the shape `whole`. May be empty.
+/// The part that this rank holds of a tensor that several ranks hold together.
+/// `values` has the elements of all pieces of a tensor of the shape `whole`, in
+/// their order, in any shape of its own.
+///
+///     // Elements 18 to 34 of a [7, 5] matrix.
+///     using accelerate::flat_range;
+///     accelerate::TensorSlice slice{
+///         values, {7, 5}, flat_range({7, 5}, 18, 17)};
 struct TensorSlice {
   at::Tensor values;
   std::vector<int64_t> whole = {};
-  int64_t begin = 0;
+  TensorPieces pieces = {};
 };
 
 using StateValue =
@@ -51,7 +57,8 @@ class ACCELERATE_API StateDict {
   void set(const std::string& name, const char* value);
   void set(const std::string& name, std::string value);
   void set(const std::string& name, at::Tensor value);
-  /// Throws `UsageError` where the slice reaches beyond its whole.
+  /// Throws `UsageError` if the pieces do not lie in the whole, or have another
+  /// number of elements than `values`.
   void set(const std::string& name, TensorSlice value);
   void set(const std::string& name, StateValue value);
   /// Everything of `part`, each name after `prefix` and a dot.

@@ -10,6 +10,7 @@
 #include "python/src/binders.h"
 #include "python/src/state_values.h"
 #include "run/model_context.h"
+#include "state/sliced_state.h"
 
 namespace accelerate::python {
 namespace {
@@ -176,18 +177,24 @@ void bind_state(py::module_& module) {
       },
       py::arg("parent"),
       py::arg("limit"));
+  py::class_<TensorPiece>(module, "TensorPiece")
+      .def(py::pickle(
+          [](const TensorPiece& piece) {
+            return py::make_tuple(
+                piece.box.begin, piece.box.size, piece.begin, piece.count);
+          },
+          [](const py::tuple& state) {
+            using Numbers = std::vector<int64_t>;
+            return TensorPiece{
+                {state[0].cast<Numbers>(), state[1].cast<Numbers>()},
+                state[2].cast<int64_t>(),
+                state[3].cast<int64_t>()};
+          }));
   py::class_<TensorSlice>(module, "TensorSlice")
-      .def(
-          py::init(
-              [](at::Tensor values, std::vector<int64_t> whole, int64_t begin) {
-                return TensorSlice{std::move(values), std::move(whole), begin};
-              }),
-          py::arg("values"),
-          py::arg("whole"),
-          py::arg("begin"))
       .def_readonly("values", &TensorSlice::values)
       .def_readonly("whole", &TensorSlice::whole)
-      .def_readonly("begin", &TensorSlice::begin);
+      .def_readonly("pieces", &TensorSlice::pieces);
+  module.def("join_slices", &join_slices, py::arg("whole"), py::arg("slices"));
   py::class_<Stateful, PythonStateful, std::shared_ptr<Stateful>>(
       module, "Stateful")
       .def(py::init<>());

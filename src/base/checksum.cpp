@@ -14,10 +14,8 @@
 namespace accelerate {
 namespace {
 
-constexpr std::size_t kDigits = 16;
-
 std::string hexadecimal(XXH64_hash_t hash) {
-  char text[kDigits + 1];
+  char text[kChecksumDigits + 1];
   std::snprintf(
       text, sizeof(text), "%016llx", static_cast<unsigned long long>(hash));
   return text;
@@ -72,23 +70,23 @@ void ChunkedChecksum::add(std::span<const std::byte> bytes) {
 }
 
 std::string ChunkedChecksum::text() const {
-  return checksum_of(chunk_ ? digests_ + chunk_->text() : digests_);
+  return chunk_ ? digests_ + chunk_->text() : digests_;
 }
 
 std::string chunked_checksum_of(
     std::span<const std::byte> bytes,
     std::uint64_t chunk) {
   const std::size_t num_chunks = (bytes.size() + chunk - 1) / chunk;
-  std::string digests(num_chunks * kDigits, '0');
+  std::string digests(num_chunks * kChecksumDigits, '0');
   char* const out = digests.data();
   const auto num_cores = std::thread::hardware_concurrency();
   parallel_for(num_chunks, num_cores, [&](std::size_t i) {
     const auto rest = bytes.subspan(i * chunk);
     const auto digest =
         checksum_of(rest.first(std::min<std::uint64_t>(rest.size(), chunk)));
-    std::copy(digest.begin(), digest.end(), out + i * kDigits);
+    std::copy(digest.begin(), digest.end(), out + i * kChecksumDigits);
   });
-  return checksum_of(digests);
+  return digests;
 }
 
 } // namespace accelerate

@@ -40,13 +40,15 @@ ACCELERATE_API std::string checksum_of(std::string_view text);
 /// The size of the chunks that `ChunkedChecksum` writes.
 inline constexpr std::uint64_t kChecksumChunk = std::uint64_t{4} << 20;
 
-/// A checksum that several threads can verify: XXH3 of the checksums (as text)
-/// of all chunks of `kChecksumChunk` bytes, in order. The last chunk may be
-/// shorter.
+/// Digits of one checksum.
+inline constexpr std::size_t kChecksumDigits = 16;
+
+/// The checksums of all chunks of `kChecksumChunk` bytes, so that threads and
+/// ranks can verify parts of a file. The last chunk may be shorter.
 class ACCELERATE_API ChunkedChecksum {
  public:
   void add(std::span<const std::byte> bytes);
-  /// Of all that was added: 16 hexadecimal digits.
+  /// Of all that was added: the digits of each chunk, in order.
   std::string text() const;
 
  private:

@@ -16,6 +16,7 @@
 #include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/mapped_file.h"
+#include "base/parallel_for.h"
 #include "base/str.h"
 #include "checkpoint/staging.h"
 
@@ -542,10 +543,24 @@ void CheckpointReader::check(
     const std::string& name,
     const FileRecord& record,
     std::span<const std::byte> bytes) const {
-  const auto checksum = record.chunk == 0
-                            ? checksum_of(bytes)
-                            : chunked_checksum_of(bytes, record.chunk);
-  if (checksum != record.checksum) {
+  const auto num_cores = std::thread::hardware_concurrency();
+  parallel_for(record.num_chunks(), num_cores, [&](std::size_t chunk) {
+    check_chunk(name, record, bytes, chunk);
+  });
+}
+
+void CheckpointReader::check_chunk(
+    const std::string& name,
+    const FileRecord& record,
+    std::span<const std::byte> bytes,
+    std::size_t chunk) const {
+  if (record.chunk != 0) {
+    bytes = bytes.subspan(chunk * record.chunk);
+    bytes = bytes.first(std::min<std::uint64_t>(bytes.size(), record.chunk));
+  }
+  const auto expected =
+      record.checksum.substr(chunk * kChecksumDigits, kChecksumDigits);
+  if (checksum_of(bytes) != expected) {
     throw DataError(str_cat(
         "[load_state] '",
         path_of(name).string(),

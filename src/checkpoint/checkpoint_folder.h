@@ -133,12 +133,18 @@ class ACCELERATE_API CheckpointReader {
   /// of the size that was written.
   std::filesystem::path find(const std::string& name, const FileRecord& record)
       const;
-  /// Throws `DataError` where the bytes are others than those that were
-  /// written.
+  /// Throws `DataError` where the bytes of the file are others than those that
+  /// were written. Uses all cores.
   void check(
       const std::string& name,
       const FileRecord& record,
       std::span<const std::byte> bytes) const;
+  /// The same for one chunk of the file, whose bytes are all given.
+  void check_chunk(
+      const std::string& name,
+      const FileRecord& record,
+      std::span<const std::byte> bytes,
+      std::size_t chunk) const;
   /// Looks at every byte, of the ranks' parts too. Throws `DataError`.
   void verify() const;
 

@@ -17,13 +17,12 @@ using nlohmann::json;
 
 constexpr int kFormatVersion = 2;
 // Values are flat below their objects; what is deeper was not written by us.
-constexpr int kMaxDepth = 8;
+constexpr int kMaxDepth = 10;
 // Bounds the memory that the checksums of a file's chunks take.
 constexpr std::uint64_t kSmallestChunk = 4096;
 // The end of the text: what follows is the checksum of all before.
 constexpr std::string_view kBeforeChecksum = ",\n  \"checksum\": \"";
 constexpr std::string_view kAfterChecksum = "\"\n}\n";
-constexpr std::size_t kChecksumDigits = 16;
 constexpr std::size_t kEndBytes =
     kBeforeChecksum.size() + kChecksumDigits + kAfterChecksum.size();
 
@@ -164,9 +163,25 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
           record.at("bytes").get<std::uint64_t>(),
           record.at("checksum").get<std::string>(),
           record.value("chunk", std::uint64_t{0})};
-      if (const auto chunk = manifest.files[name].chunk;
-          chunk != 0 && chunk < kSmallestChunk) {
-        refuse(source, str_cat("has checksums of chunks of ", chunk, " bytes"));
+      const auto& read = manifest.files[name];
+      if (read.chunk != 0 && read.chunk < kSmallestChunk) {
+        refuse(
+            source,
+            str_cat("has checksums of chunks of ", read.chunk, " bytes"));
+      }
+      const auto num_checksums = read.checksum.size() / kChecksumDigits;
+      if (num_checksums != read.num_chunks() ||
+          read.checksum.size() % kChecksumDigits != 0) {
+        refuse(
+            source,
+            str_cat(
+                "has ",
+                num_checksums,
+                " checksums for the ",
+                read.num_chunks(),
+                " chunks of '",
+                name,
+                "'"));
       }
     }
     manifest.state = content.at("state");

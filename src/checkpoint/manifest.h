@@ -16,12 +16,14 @@ namespace accelerate {
 /// What a file of a checkpoint must be.
 struct FileRecord {
   std::uint64_t num_bytes = 0;
-  /// See `base/checksum.h`.
+  /// The checksums of all chunks, one after the other (`ChunkedChecksum`).
   std::string checksum = {};
-  /// Of a `ChunkedChecksum`: bytes per chunk. 0: the checksum of the whole file
-  /// at once, as format 1 has it.
+  /// Bytes per chunk. 0: one checksum of the whole file, as format 1 has it.
   std::uint64_t chunk = 0;
 
+  std::size_t num_chunks() const {
+    return chunk == 0 ? 1 : num_bytes / chunk + (num_bytes % chunk != 0);
+  }
   bool operator==(const FileRecord&) const = default;
 };
 

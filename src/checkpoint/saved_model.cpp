@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/saved_model.h"
 
-#include <algorithm>
-#include <optional>
 #include <set>
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "checkpoint/slice_record.h"
+#include "layout/piece_assembly.h"
+#include "layout/tensor_shape.h"
 #include "safetensors/streamed_file.h"
 
 namespace accelerate {
@@ -27,18 +28,6 @@ bool is_model_name(std::string_view name) {
                           rest.find_first_not_of("0123456789", 1) == rest.npos);
 }
 
-/// Nothing for a shape that no tensor has.
-std::optional<std::int64_t> num_numbers(
-    const std::vector<std::int64_t>& shape) {
-  std::int64_t product = 1;
-  for (const auto dim : shape) {
-    if (dim < 0 || __builtin_mul_overflow(product, dim, &product)) {
-      return std::nullopt;
-    }
-  }
-  return product;
-}
-
 [[noreturn]] void refuse(
     const CheckpointReader& checkpoint,
     const std::string& tensor,
@@ -50,7 +39,7 @@ std::optional<std::int64_t> num_numbers(
       tensor,
       "' ",
       what,
-      "; take another checkpoint"));
+      ". Load another checkpoint"));
 }
 
 } // namespace
@@ -89,7 +78,10 @@ SavedModel::SavedModel(
     const auto& file = open(checkpoint, common->first, common->second);
     metadata_ = file.metadata();
     for (const auto& view : file.tensors()) {
-      tensors_[view.name] = {view.dtype, view.shape, {{0, view}}};
+      tensors_[view.name] = {
+          view.dtype,
+          view.shape,
+          {{flat_range(view.shape, 0, view.num_elements()), view}}};
     }
   }
   std::string missing_ranks;
@@ -100,7 +92,7 @@ SavedModel::SavedModel(
       missing_ranks += str_cat(missing_ranks.empty() ? "" : ", ", rank);
     }
   }
-  order_pieces(checkpoint, missing_ranks);
+  check_whole(checkpoint, missing_ranks);
   if (tensors_.empty()) {
     throw DataError(str_cat(
         "[checkpoint] '",
@@ -139,56 +131,47 @@ void SavedModel::add_slices(
         continue;
       }
       const auto tensor = view.name.substr(prefix.size());
-      std::vector<std::int64_t> shape;
-      std::int64_t begin = 0;
+      SliceRecord slice;
       try {
-        const auto& slice = values->at(tensor).at("slice");
-        shape = slice.at("whole").get<std::vector<std::int64_t>>();
-        begin = slice.at("begin").get<std::int64_t>();
+        slice = SliceRecord::parse(values->at(tensor), view.num_elements());
       } catch (const nlohmann::json::exception&) {
-        refuse(checkpoint, tensor, "has a part whose place is not written");
+        refuse(checkpoint, tensor, "has a slice without a position");
+      } catch (const UsageError& error) {
+        refuse(checkpoint, tensor, str_cat("is damaged (", error.what(), ")"));
       }
-      const auto [found, is_new] =
-          tensors_.try_emplace(tensor, Tensor{view.dtype, shape, {}});
-      auto& known = found->second;
-      if (known.dtype != view.dtype || known.shape != shape) {
-        refuse(checkpoint, tensor, "has another form on another rank");
+      auto& known =
+          tensors_.try_emplace(tensor, Tensor{view.dtype, slice.shape, {}})
+              .first->second;
+      if (known.dtype != view.dtype || known.shape != slice.shape) {
+        refuse(
+            checkpoint,
+            tensor,
+            "has different shapes or dtypes on different ranks");
       }
-      const auto num_all = num_numbers(shape);
-      if (!num_all || begin < 0 || begin > *num_all - view.num_elements()) {
-        refuse(checkpoint, tensor, "has a part that reaches beyond it");
-      }
-      known.pieces.push_back({begin, view});
+      known.sources.push_back({std::move(slice.pieces), view});
     }
   }
 }
 
-void SavedModel::order_pieces(
+std::int64_t SavedModel::Tensor::assemble(const Copy& copy) const {
+  PieceAssembly assembly(
+      shape, flat_range(shape, 0, elements_of(shape).value()));
+  for (const auto& source : sources) {
+    assembly.add(
+        source.pieces,
+        [&](std::int64_t in_tensor,
+            std::int64_t in_source,
+            std::int64_t count) { copy(in_tensor, source, in_source, count); });
+  }
+  return assembly.num_missing();
+}
+
+void SavedModel::check_whole(
     const CheckpointReader& checkpoint,
-    const std::string& missing_ranks) {
-  for (auto& [name, tensor] : tensors_) {
-    auto& pieces = tensor.pieces;
-    std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
-      return a.begin != b.begin ? a.begin < b.begin
-                                : a.view.num_elements() > b.view.num_elements();
-    });
-    std::int64_t end = 0;
-    std::int64_t num_missing = 0;
-    // Named: clang 16 is the first that captures a structured binding by [&].
-    std::erase_if(pieces, [&, &name = name](const Piece& piece) {
-      const auto piece_end = piece.begin + piece.view.num_elements();
-      if (piece_end <= end) {
-        return true; // A replica's, or empty.
-      }
-      num_missing += std::max<std::int64_t>(0, piece.begin - end);
-      if (piece.begin < end) {
-        refuse(checkpoint, name, "has parts that overlap");
-      }
-      end = piece_end;
-      return false;
-    });
-    const auto num_all = num_numbers(tensor.shape).value_or(end);
-    num_missing += num_all - end;
+    const std::string& missing_ranks) const {
+  for (const auto& [name, tensor] : tensors_) {
+    const auto num_missing =
+        tensor.assemble([](auto, const auto&, auto, auto) {});
     if (num_missing != 0) {
       refuse(
           checkpoint,
@@ -197,11 +180,11 @@ void SavedModel::order_pieces(
               "lacks ",
               num_missing,
               " of ",
-              num_all,
-              " numbers",
+              *elements_of(tensor.shape),
+              " elements",
               missing_ranks.empty()
                   ? ""
-                  : str_cat(", as there is no part of rank ", missing_ranks)));
+                  : str_cat(", because rank ", missing_ranks, " saved none")));
     }
   }
 }
@@ -213,12 +196,21 @@ void SavedModel::write(const fs::path& target) const {
   }
   safetensors::StreamedFile file(target, specs, metadata_);
   for (const auto& [name, tensor] : tensors_) {
-    const auto bytes_each =
-        static_cast<std::uint64_t>(safetensors::dtype_bits(tensor.dtype)) / 8;
-    for (const auto& [begin, view] : tensor.pieces) {
+    const auto bits_each =
+        static_cast<std::uint64_t>(safetensors::dtype_bits(tensor.dtype));
+    tensor.assemble([&, &name = name](
+                        std::int64_t in_tensor,
+                        const Source& source,
+                        std::int64_t in_source,
+                        std::int64_t count) {
+      const auto bytes = [&](std::int64_t number) {
+        return static_cast<std::uint64_t>(number) * bits_each / 8;
+      };
       file.write(
-          name, static_cast<std::uint64_t>(begin) * bytes_each, view.data);
-    }
+          name,
+          bytes(in_tensor),
+          source.view.data.subspan(bytes(in_source), bytes(count)));
+    });
   }
   file.commit();
 }

@@ -2,12 +2,16 @@
 // The weights of a model in a checkpoint, whoever of the ranks has saved them.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "accelerate/export.h"
 #include "accelerate/safetensors.h"
+#include "accelerate/tensor_pieces.h"
 #include "checkpoint/checkpoint_folder.h"
 
 namespace accelerate {
@@ -31,16 +35,24 @@ class ACCELERATE_API SavedModel {
   void write(const std::filesystem::path& target) const;
 
  private:
-  struct Piece {
-    /// Counted in numbers.
-    std::int64_t begin = 0;
+  struct Source {
+    TensorPieces pieces;
     safetensors::TensorView view;
   };
   struct Tensor {
     safetensors::Dtype dtype = safetensors::Dtype::kF32;
     std::vector<std::int64_t> shape;
-    /// In order and without a gap once all have come.
-    std::vector<Piece> pieces;
+    /// Of all ranks; replicas have the same ones.
+    std::vector<Source> sources;
+
+    /// Calls `copy` for each run of elements, with the source that has it.
+    /// Returns how many elements no source has.
+    using Copy = std::function<void(
+        std::int64_t in_tensor,
+        const Source& source,
+        std::int64_t in_source,
+        std::int64_t count)>;
+    std::int64_t assemble(const Copy& copy) const;
   };
 
   const safetensors::File& open(
@@ -48,9 +60,9 @@ class ACCELERATE_API SavedModel {
       const std::string& name,
       const FileRecord& record);
   void add_slices(const CheckpointReader& checkpoint, const Manifest& part);
-  void order_pieces(
+  void check_whole(
       const CheckpointReader& checkpoint,
-      const std::string& missing_ranks);
+      const std::string& missing_ranks) const;
 
   std::string name_;
   std::vector<safetensors::File> files_;

@@ -23,7 +23,7 @@ struct SliceEntry {
   const StateValue& value;
   const at::Tensor& trained;
   const at::Tensor& parameter;
-  int64_t begin;
+  const TensorPieces& pieces;
 };
 
 // Moments have the shape of what is trained, counters do not; beside a
@@ -91,8 +91,7 @@ void OptimizerStep::wire(
       continue;
     }
     const auto trained = engine->trained(parameter);
-    if (engine->slice_begin(parameter) &&
-        !optimizer_->why_no_slices().empty()) {
+    if (engine->pieces(parameter) && !optimizer_->why_no_slices().empty()) {
       throw UsageError(str_cat(
           "[prepare] The optimizer ",
           optimizer_->why_no_slices(),
@@ -341,8 +340,8 @@ void OptimizerStep::for_each_slice(const StateDict& state, Work&& work) const {
     const auto engine = part.engine.lock();
     for (size_t i = 0; engine && i < part.parameters.size(); ++i) {
       const auto& parameter = part.parameters[i];
-      const auto begin = engine->slice_begin(parameter);
-      if (!begin) {
+      const auto pieces = engine->pieces(parameter);
+      if (!pieces) {
         continue;
       }
       const std::string prefix = str_cat("state.", part.names[i]);
@@ -352,7 +351,7 @@ void OptimizerStep::for_each_slice(const StateDict& state, Work&& work) const {
             value,
             part.trained[i],
             parameter,
-            *begin});
+            *pieces});
       }
     }
   }
@@ -366,23 +365,22 @@ StateDict OptimizerStep::state_dict() const {
     if (values != nullptr && values->sizes() == entry.trained.sizes()) {
       state.set(
           entry.key,
-          TensorSlice{*values, entry.parameter.sizes().vec(), entry.begin});
+          TensorSlice{*values, entry.parameter.sizes().vec(), entry.pieces});
     }
   });
   return state;
 }
 
-bool OptimizerStep::fits(const StateDict& state) const {
-  int64_t num_slices = 0;
-  for (const auto& [name, value] : state) {
-    num_slices += std::holds_alternative<TensorSlice>(value);
-  }
-  for_each_slice(state, [&](const SliceEntry& entry) {
-    const auto* slice = std::get_if<TensorSlice>(&entry.value);
-    num_slices -= slice != nullptr && slice->begin == entry.begin &&
-                  slice->values.numel() == entry.trained.numel();
+std::map<std::string, TensorPieces> OptimizerStep::pieces_needed(
+    const StateDict& saved) const {
+  std::map<std::string, TensorPieces> needed;
+  for_each_slice(saved, [&](const SliceEntry& entry) {
+    if (!is_counter(entry) &&
+        whole_shape(entry.value) == entry.parameter.sizes()) {
+      needed[entry.key] = entry.pieces;
+    }
   });
-  return num_slices == 0;
+  return needed;
 }
 
 StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
@@ -391,31 +389,27 @@ StateDict OptimizerStep::of_this_rank(const StateDict& saved) const {
     const auto* whole = std::get_if<at::Tensor>(&entry.value);
     if (whole != nullptr && !is_counter(entry) &&
         whole->sizes() == entry.parameter.sizes()) {
-      // Ranks of another number had it in other slices.
       state.set(
           entry.key,
-          whole->flatten()
-              .narrow(0, entry.begin, entry.trained.numel())
-              .view(entry.trained.sizes()));
+          elements_at(*whole, entry.pieces).view(entry.trained.sizes()));
     }
     const auto* slice = std::get_if<TensorSlice>(&entry.value);
     if (slice == nullptr) {
       return;
     }
-    if (slice->begin != entry.begin ||
-        slice->whole != entry.parameter.sizes().vec() ||
-        slice->values.numel() != entry.trained.numel()) {
+    if (slice->whole != entry.parameter.sizes().vec() ||
+        slice->pieces != entry.pieces) {
       throw UsageError(str_cat(
           "[load_state_dict] '",
           entry.key,
           "' has ",
           slice->values.numel(),
-          " elements from position ",
-          slice->begin,
+          " elements of a tensor of shape ",
+          at::IntArrayRef(slice->whole),
           ", but this rank trains ",
           entry.trained.numel(),
-          " from position ",
-          entry.begin,
+          " other elements of a tensor of shape ",
+          entry.parameter.sizes(),
           ". Load it with the number of ranks that saved it"));
     }
     state.set(entry.key, slice->values.view(entry.trained.sizes()));

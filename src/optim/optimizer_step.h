@@ -19,6 +19,7 @@
 #include "accelerate/state_registry.h"
 #include "accelerate/stateful.h"
 #include "parallel/engine.h"
+#include "state/sliced_state.h"
 #include "state/step_state.h"
 
 namespace accelerate {
@@ -74,7 +75,7 @@ class ACCELERATE_API OptimizerAdapter {
 };
 
 /// Decides whether a call of `step` updates weights.
-class ACCELERATE_API OptimizerStep : public Stateful {
+class ACCELERATE_API OptimizerStep : public Stateful, public SliceHolder {
  public:
   /// `scaler` may be empty. Schedulers join `registry`.
   OptimizerStep(
@@ -152,8 +153,8 @@ class ACCELERATE_API OptimizerStep : public Stateful {
   void check_state_dict(const StateDict& state) const override;
   /// Drops gradients that belong to no prepared model.
   void load_state_dict(const StateDict& state) override;
-  /// Whether all slices of such a state are those that this rank trains.
-  bool fits(const StateDict& state) const;
+  std::map<std::string, TensorPieces> pieces_needed(
+      const StateDict& saved) const override;
 
  private:
   /// As the optimizer holds it: this rank's part of tensors.

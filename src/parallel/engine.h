@@ -140,9 +140,9 @@ class ACCELERATE_API ParallelEngine
   virtual at::Tensor trained(const at::Tensor& parameter) const {
     return parameter;
   }
-  /// Where `trained(parameter)` begins in the whole parameter, as a
-  /// `TensorSlice` counts; nothing where it is the whole.
-  virtual std::optional<int64_t> slice_begin(
+  /// Which elements of the parameter `trained(parameter)` has; nothing if it is
+  /// the whole.
+  virtual std::optional<TensorPieces> pieces(
       const at::Tensor& /*parameter*/) const {
     return std::nullopt;
   }

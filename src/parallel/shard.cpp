@@ -129,10 +129,10 @@ class ShardEngine final : public ParallelEngine {
   at::Tensor trained(const at::Tensor& parameter) const override {
     return model_.holds(parameter) ? model_.slice_of(parameter).own : parameter;
   }
-  std::optional<int64_t> slice_begin(
+  std::optional<TensorPieces> pieces(
       const at::Tensor& parameter) const override {
     return model_.holds(parameter)
-               ? std::optional(model_.slice_of(parameter).begin)
+               ? std::optional(model_.pieces_of(model_.slice_of(parameter)))
                : std::nullopt;
   }
   // What was gathered for a backward that never came is of the old weights.
@@ -153,7 +153,8 @@ class ShardEngine final : public ParallelEngine {
     if (model_.unit_of(slice).has_whole() && !gathers_.is_stale()) {
       return whole.detach();
     }
-    return TensorSlice{slice.own.detach(), whole.sizes().vec(), slice.begin};
+    return TensorSlice{
+        slice.own.detach(), whole.sizes().vec(), model_.pieces_of(slice)};
   }
 
   void load(const at::Tensor& parameter, const StateValue& value) override {
@@ -180,14 +181,13 @@ class ShardEngine final : public ParallelEngine {
     if (part == nullptr) {
       refuse_load("no tensor", slice);
     }
-    if (part->whole != mine.sizes().vec() || part->begin != slice.begin ||
-        part->values.numel() != slice.own.numel()) {
+    if (part->whole != mine.sizes().vec() ||
+        part->pieces != model_.pieces_of(slice)) {
       refuse_load(
           str_cat(
+              "other ",
               part->values.numel(),
-              " elements from position ",
-              part->begin,
-              " of a tensor of shape ",
+              " elements of a tensor of shape ",
               at::IntArrayRef(part->whole)),
           slice);
     }

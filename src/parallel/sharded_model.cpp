@@ -315,4 +315,9 @@ const at::Tensor& ShardedModel::whole_of(const ShardSlice& slice) const {
   return model_.parameters[unit_of(slice).members[slice.member]];
 }
 
+TensorPieces ShardedModel::pieces_of(const ShardSlice& slice) const {
+  return flat_range(
+      whole_of(slice).sizes().vec(), slice.begin, slice.own.numel());
+}
+
 } // namespace accelerate

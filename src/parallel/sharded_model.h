@@ -11,6 +11,7 @@
 
 #include "accelerate/process_group.h"
 #include "accelerate/sharding.h"
+#include "accelerate/tensor_pieces.h"
 #include "parallel/memory_layout.h"
 #include "parallel/shard_units.h"
 #include "parallel/strategies.h"
@@ -111,6 +112,8 @@ class ShardedModel {
   const ShardUnit& unit_of(const ShardSlice& slice) const;
   /// The parameter that it is a part of.
   const at::Tensor& whole_of(const ShardSlice& slice) const;
+  /// Which of its elements the slice has.
+  TensorPieces pieces_of(const ShardSlice& slice) const;
 
  private:
   struct OwnRange {

@@ -385,7 +385,8 @@ StateValue UnitGradients::saved(size_t place) const {
   if (gradient_of(slice).has[slice.member] || !own.defined()) {
     return gradient(place);
   }
-  return TensorSlice{own, model_.whole_of(slice).sizes().vec(), slice.begin};
+  return TensorSlice{
+      own, model_.whole_of(slice).sizes().vec(), model_.pieces_of(slice)};
 }
 
 void UnitGradients::load(size_t place, const StateValue& value) {

@@ -20,6 +20,7 @@
 #include "run/together.h"
 #include "run/training_run.h"
 #include "state/file_tensors.h"
+#include "state/sliced_state.h"
 #include "state/state_files.h"
 
 namespace accelerate {
@@ -40,11 +41,13 @@ int64_t milliseconds_now() {
 }
 
 /// Of the ranks that have saved one.
-std::vector<StatesByName> read_parts(const CheckpointReader& checkpoint) {
+std::vector<StatesByName> read_parts(
+    const CheckpointReader& checkpoint,
+    StateReader& reader) {
   std::vector<StatesByName> parts;
   for (int rank = 0; rank < checkpoint.manifest().world_size; ++rank) {
     if (const auto part = checkpoint.rank_part(rank)) {
-      parts.push_back(read_states(checkpoint, *part));
+      parts.push_back(reader.read(*part));
     }
   }
   return parts;
@@ -69,7 +72,7 @@ StateDict copied(const StateDict& state, bool is_whole, HostCopies& copies) {
     if (const auto* slice = std::get_if<TensorSlice>(&value)) {
       copied.set(
           name,
-          TensorSlice{copies.copy(slice->values), slice->whole, slice->begin});
+          TensorSlice{copies.copy(slice->values), slice->whole, slice->pieces});
     } else if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
       if (is_whole) {
         // What files cannot hold is refused by name when it is written.
@@ -357,10 +360,11 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
   read_checkpoint(folder, [&](const CheckpointReader& checkpoint) {
     checkpoint.check_parts();
     const Manifest& manifest = checkpoint.manifest();
-    states = read_states(checkpoint, manifest);
+    StateReader reader(checkpoint);
+    states = reader.read(manifest);
     warnings = manifest.world_size == topology().world_size
-                   ? add_own_part(checkpoint, states)
-                   : add_parts_of_all(checkpoint, states);
+                   ? add_own_part(checkpoint, reader, states)
+                   : add_parts_of_all(checkpoint, reader, states);
   });
   kept = without;
   // Gradients and compression errors of steps that the loaded run never made
@@ -434,20 +438,24 @@ std::vector<std::string> TrainingRun::leave_optional(
 
 std::vector<std::string> TrainingRun::add_own_part(
     const CheckpointReader& checkpoint,
+    StateReader& reader,
     StatesByName& states) const {
   const auto part = checkpoint.rank_part(topology().rank);
   if (part) {
-    for (auto& [name, state] : read_states(checkpoint, *part)) {
+    for (auto& [name, state] : reader.read(*part)) {
       // An object that ranks hold together has its slices here.
       for (const auto& [key, value] : state) {
         states[name].set(key, value);
       }
       states.try_emplace(name);
     }
-    if (!slices_fit(states)) {
-      // Another strategy, or other units, had saved it.
-      join_slices(read_parts(checkpoint), states);
-    }
+    // Another strategy, or other units, may have saved it.
+    const bool fits = StateReader::fits(states, slice_needs());
+    reader.fit(
+        fits ? std::vector<StatesByName>() : read_parts(checkpoint, reader),
+        slice_needs(),
+        states);
+    reader.finish(states);
     return {};
   }
   // Rank 0 has written the manifest too.
@@ -459,6 +467,8 @@ std::vector<std::string> TrainingRun::add_own_part(
         topology().rank,
         " is missing. Is the folder visible on all machines?"));
   }
+  reader.fit({}, slice_needs(), states);
+  reader.finish(states);
   return {str_cat(
       "[load_state] '",
       checkpoint.folder().string(),
@@ -468,27 +478,26 @@ std::vector<std::string> TrainingRun::add_own_part(
       "their current state")};
 }
 
-bool TrainingRun::slices_fit(const StatesByName& states) const {
-  for (const auto& [name, object] : state_->objects()) {
-    const auto found = states.find(name);
-    if (found == states.end()) {
-      continue;
+StateReader::Needs TrainingRun::slice_needs() const {
+  return [objects = state_->objects()](
+             const std::string& object, const StateDict& saved)
+             -> std::optional<std::map<std::string, TensorPieces>> {
+    for (const auto& [name, living] : objects) {
+      const auto* holder = dynamic_cast<const SliceHolder*>(living.get());
+      if (name == object && holder != nullptr) {
+        return holder->pieces_needed(saved);
+      }
     }
-    const auto model = std::dynamic_pointer_cast<ModelContext>(object);
-    const auto optimizer = std::dynamic_pointer_cast<OptimizerStep>(object);
-    if ((model && !model->fits(found->second)) ||
-        (optimizer && !optimizer->fits(found->second))) {
-      return false;
-    }
-  }
-  return true;
+    return std::nullopt;
+  };
 }
 
 std::vector<std::string> TrainingRun::add_parts_of_all(
     const CheckpointReader& checkpoint,
+    StateReader& reader,
     StatesByName& states) const {
   const Manifest& manifest = checkpoint.manifest();
-  const auto parts = read_parts(checkpoint);
+  const auto parts = read_parts(checkpoint, reader);
   const bool is_whole =
       parts.size() == static_cast<size_t>(manifest.world_size);
   if (!is_whole && manifest.is_of_all) {
@@ -501,11 +510,13 @@ std::vector<std::string> TrainingRun::add_parts_of_all(
         manifest.world_size,
         " ranks. Load another checkpoint"));
   }
-  join_slices(parts, states);
+  reader.fit(parts, slice_needs(), states);
+  reader.finish(states);
   std::vector<StateDict> windows;
   for (const auto& part : parts) {
     const auto found = part.find(kAccumulation);
     if (is_whole && found != part.end()) {
+      reader.finish({*found});
       windows.push_back(with_wholes(found->second, states[kAccumulation]));
     }
   }

@@ -14,14 +14,6 @@
 namespace accelerate {
 namespace {
 
-std::vector<int64_t> shape_of(const StateValue& value) {
-  if (const auto* slice = std::get_if<TensorSlice>(&value)) {
-    return slice->whole;
-  }
-  const auto* tensor = std::get_if<at::Tensor>(&value);
-  return tensor == nullptr ? std::vector<int64_t>{-1} : tensor->sizes().vec();
-}
-
 /// Tensors whose elements share memory, as `expand` makes them, take no values.
 template <class Work>
 void write_into(const std::string& name, Work&& work) {
@@ -95,21 +87,31 @@ bool ModelContext::is_spread() const {
       });
 }
 
-bool ModelContext::fits(const StateDict& state) const {
-  std::map<std::string, StateValue> values(state.begin(), state.end());
+std::map<std::string, TensorPieces> ModelContext::pieces_needed(
+    const StateDict& saved) const {
+  std::map<std::string, const at::Tensor*> parameter_of;
   for (size_t i = 0; i < model.names.size(); ++i) {
-    const auto found = values.find(model.names[i]);
-    const auto* slice = found == values.end()
-                            ? nullptr
-                            : std::get_if<TensorSlice>(&found->second);
-    if (slice != nullptr &&
-        (engine->slice_begin(model.parameters[i]) != slice->begin ||
-         engine->trained(model.parameters[i]).numel() !=
-             slice->values.numel())) {
-      return false;
+    parameter_of[model.names[i]] = &model.parameters[i];
+  }
+  std::map<std::string, TensorPieces> needed;
+  for (const auto& [name, value] : saved) {
+    const auto tied = model.tied.find(name);
+    const auto found =
+        parameter_of.find(tied == model.tied.end() ? name : tied->second);
+    if (found == parameter_of.end() ||
+        whole_shape(value) != found->second->sizes()) {
+      continue;
+    }
+    // Slices are enough where all ranks gather them; a whole tensor that this
+    // rank keeps whole needs no gather.
+    const auto pieces = engine->pieces(*found->second);
+    if (pieces &&
+        (std::holds_alternative<TensorSlice>(value) ||
+         std::holds_alternative<TensorSlice>(engine->saved(*found->second)))) {
+      needed[name] = *pieces;
     }
   }
-  return true;
+  return needed;
 }
 
 std::vector<ModelContext::Matched> ModelContext::match(
@@ -128,13 +130,13 @@ std::vector<ModelContext::Matched> ModelContext::match(
     const auto value = values.extract(name);
     if (!value) {
       misfits.add("missing tensors", name);
-    } else if (shape_of(value.mapped()) != tensor.sizes()) {
+    } else if (whole_shape(value.mapped()) != tensor.sizes()) {
       misfits.add(
           "tensors of another shape",
           name,
           str_cat(
               ' ',
-              at::IntArrayRef(shape_of(value.mapped())),
+              at::IntArrayRef(whole_shape(value.mapped())),
               " instead of ",
               tensor.sizes()));
     } else {

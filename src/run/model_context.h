@@ -14,6 +14,7 @@
 #include "run/input_watch.h"
 #include "state/parameter_set.h"
 #include "state/parameter_snapshot.h"
+#include "state/sliced_state.h"
 #include "state/step_state.h"
 
 namespace accelerate {
@@ -21,7 +22,7 @@ namespace accelerate {
 /// Its state are the parameters and buffers under the model's names, those that
 /// are used twice under the first; what belongs to the engine alone is the
 /// engine's.
-struct ACCELERATE_API ModelContext : Stateful {
+struct ACCELERATE_API ModelContext : Stateful, SliceHolder {
   std::shared_ptr<ParallelEngine> engine;
   ParameterSet model;
   /// The name of the model's class.
@@ -66,8 +67,8 @@ struct ACCELERATE_API ModelContext : Stateful {
   void load_state_dict(const StateDict& state) override;
   /// Whether ranks hold different parts of its parameters.
   bool is_spread() const;
-  /// Whether all slices of such a state are those that this rank holds.
-  bool fits(const StateDict& state) const;
+  std::map<std::string, TensorPieces> pieces_needed(
+      const StateDict& saved) const override;
 
  private:
   struct Matched {

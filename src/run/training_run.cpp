@@ -702,7 +702,7 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
     }
     auto gradient = engine ? engine->gradient(parameter) : parameter.grad();
     size_t place = 0;
-    if (engine != nullptr && engine->slice_begin(parameter)) {
+    if (engine != nullptr && engine->pieces(parameter)) {
       place = place_of.emplace(engine, held.size()).first->second;
       const auto options = engine->trained(parameter).options();
       if (place == held.size()) {

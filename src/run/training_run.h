@@ -311,12 +311,14 @@ class ACCELERATE_API TrainingRun {
   /// returns what the user should see.
   std::vector<std::string> add_own_part(
       const CheckpointReader& checkpoint,
+      StateReader& reader,
       StatesByName& states) const;
   std::vector<std::string> add_parts_of_all(
       const CheckpointReader& checkpoint,
+      StateReader& reader,
       StatesByName& states) const;
-  /// Whether all slices in there are those that this rank holds.
-  bool slices_fit(const StatesByName& states) const;
+  /// Which elements the objects of the run need of saved tensors.
+  StateReader::Needs slice_needs() const;
   void put_engine(
       const std::shared_ptr<ModelContext>& model,
       const Strategy& strategy,

@@ -47,21 +47,21 @@ void StateDict::set(const std::string& name, at::Tensor value) {
   put(name, std::move(value));
 }
 void StateDict::set(const std::string& name, TensorSlice value) {
-  int64_t size = 1;
-  for (const int64_t length : value.whole) {
-    size *= length;
-  }
-  if (!value.values.defined() || value.begin < 0 ||
-      value.begin + value.values.numel() > size) {
+  try {
+    check_pieces(value.whole, value.pieces);
+  } catch (const UsageError& error) {
     throw UsageError(str_cat(
-        "[state_dict] '",
+        "[state_dict] The slice of '", name, "' is invalid. ", error.what()));
+  }
+  const auto num_values = value.values.defined() ? value.values.numel() : -1;
+  if (num_values != num_elements(value.pieces)) {
+    throw UsageError(str_cat(
+        "[state_dict] The slice of '",
         name,
-        "' is a slice of ",
-        value.values.defined() ? value.values.numel() : 0,
-        " elements from position ",
-        value.begin,
-        ", which lies outside its tensor of ",
-        size,
+        "' has ",
+        num_values < 0 ? "no tensor" : str_cat(num_values, " values"),
+        ", and its pieces have ",
+        num_elements(value.pieces),
         " elements"));
   }
   put(name, std::move(value));

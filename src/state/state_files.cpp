@@ -5,14 +5,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <thread>
 
 #include "accelerate/error.h"
 #include "accelerate/safetensors.h"
 #include "base/atomic_file.h"
 #include "base/checksum.h"
+#include "base/parallel_for.h"
 #include "base/str.h"
+#include "checkpoint/slice_record.h"
+#include "layout/piece_assembly.h"
 #include "safetensors/streamed_file.h"
 #include "state/file_tensors.h"
+#include "state/sliced_state.h"
 
 namespace accelerate {
 namespace {
@@ -22,7 +28,6 @@ using nlohmann::json;
 constexpr const char* kTensorsEnd = ".safetensors";
 // JSON has no word for these; a value that is an object says what it is.
 constexpr const char* kOddNumber = "number";
-constexpr const char* kSlice = "slice";
 
 json json_of(double value) {
   if (std::isfinite(value)) {
@@ -82,8 +87,7 @@ void put(
           if constexpr (std::is_same_v<Held, at::Tensor>) {
             tensors.add(prefix + name, held);
           } else if constexpr (std::is_same_v<Held, TensorSlice>) {
-            values[name] = {
-                {kSlice, {{"whole", held.whole}, {"begin", held.begin}}}};
+            values[name] = SliceRecord{held.whole, held.pieces}.to_json();
             tensors.add(prefix + name, held.values);
           } else if constexpr (std::is_same_v<Held, double>) {
             values[name] = json_of(held);
@@ -92,26 +96,6 @@ void put(
           }
         },
         value);
-  }
-}
-
-/// What is checked is what is used: the file may be replaced meanwhile.
-safetensors::File open_verified(
-    const CheckpointReader& checkpoint,
-    const std::string& name,
-    const FileRecord& record) {
-  const auto path = checkpoint.find(name, record);
-  try {
-    safetensors::File file(path);
-    checkpoint.check(name, record, file.bytes());
-    return file;
-  } catch (const safetensors::SafetensorsError& error) {
-    throw DataError(str_cat(
-        "[load_state] '",
-        path.string(),
-        "' is damaged (",
-        error.what(),
-        "). Load another checkpoint"));
   }
 }
 
@@ -147,13 +131,20 @@ StateValue value_of(
     if (value.contains(kOddNumber)) {
       return odd_number(value.at(kOddNumber).get<std::string>());
     }
-    const auto& slice = value.at(kSlice);
-    return TensorSlice{
-        tensors.get<at::Tensor>(name),
-        slice.at("whole").get<std::vector<int64_t>>(),
-        slice.at("begin").get<int64_t>()};
+    const auto values = tensors.get<at::Tensor>(name);
+    auto slice = SliceRecord::parse(value, values.numel());
+    return TensorSlice{values, std::move(slice.shape), std::move(slice.pieces)};
   } catch (const json::exception&) {
     refuse_value(object, name);
+  } catch (const UsageError& error) {
+    throw DataError(str_cat(
+        "[load_state] The slice of '",
+        name,
+        "' in '",
+        object,
+        "' is damaged: ",
+        error.what(),
+        ". Load another checkpoint"));
   }
 }
 
@@ -265,31 +256,66 @@ void ModelFiles::commit() {
   files_->commit();
 }
 
-StatesByName read_states(
-    const CheckpointReader& checkpoint,
-    const Manifest& part) {
+struct StateReader::OpenFile {
+  enum class Chunk : char { kUnused, kUsed, kVerified };
+
+  std::string name;
+  FileRecord record;
+  safetensors::File file;
+  std::vector<Chunk> chunks;
+};
+
+StateReader::StateReader(const CheckpointReader& checkpoint)
+    : checkpoint_(checkpoint) {}
+StateReader::~StateReader() = default;
+
+StatesByName StateReader::read(const Manifest& part) {
   const auto owner_of = [](const std::string& name) {
     return name.substr(0, name.rfind(kTensorsEnd));
   };
-  const auto is_of_rank = [](const std::string& name) {
-    return name.starts_with("rank_");
-  };
   StatesByName tensors;
   for (const auto& [name, record] : part.files) {
-    const bool is_rank_file = is_of_rank(name);
+    const bool is_rank_file = name.starts_with("rank_");
     const auto owner = owner_of(name);
     if (!is_rank_file && !part.state.contains(owner)) {
       continue; // A file that a language has written by itself.
     }
-    const auto file = open_verified(checkpoint, name, record);
-    for (const auto& view : file.tensors()) {
+    const auto path = checkpoint_.find(name, record);
+    try {
+      files_.push_back(
+          {name,
+           record,
+           safetensors::File(path),
+           std::vector(record.num_chunks(), OpenFile::Chunk::kUnused)});
+    } catch (const safetensors::SafetensorsError& error) {
+      throw DataError(str_cat(
+          "[load_state] '",
+          path.string(),
+          "' is damaged (",
+          error.what(),
+          "). Load another checkpoint"));
+    }
+    const auto& file = files_.back().file;
+    const auto place_of = [&](const safetensors::TensorView& view) {
+      return static_cast<size_t>(view.data.data() - file.bytes().data());
+    };
+    const size_t at = files_.size() - 1;
+    const auto& views = file.tensors();
+    // The header says what the rest is.
+    mark({at, 0, views.empty() ? record.num_bytes : place_of(views.front())});
+    for (const auto& view : views) {
       // The objects of a rank share one file, each after its name.
       const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;
       const auto object = is_rank_file ? view.name.substr(0, dot) : owner;
       const auto own = is_rank_file && dot != std::string::npos
                            ? view.name.substr(dot + 1)
                            : view.name;
-      tensors[object].set(own, tensor_in(file, view));
+      const auto tensor = tensor_in(file, view);
+      if (!view.data.empty()) {
+        origin_of_[tensor.const_data_ptr()] = {
+            at, place_of(view), view.data.size()};
+      }
+      tensors[object].set(own, tensor);
     }
   }
   StatesByName states;
@@ -311,65 +337,194 @@ StatesByName read_states(
   return states;
 }
 
-void join_slices(const std::vector<StatesByName>& parts, StatesByName& states) {
-  struct Whole {
-    at::Tensor tensor;
-    int64_t num_missing = 0;
-    /// Where slices begin that are there; replicas have the same ones.
-    std::map<int64_t, int64_t> sizes = {};
-  };
-  std::map<std::pair<std::string, std::string>, Whole> wholes;
-  const auto add = [&](const std::string& object,
-                       const std::string& name,
-                       const TensorSlice& slice) {
-    auto& whole = wholes[{object, name}];
-    if (!whole.tensor.defined()) {
-      whole.tensor = at::empty(slice.whole, slice.values.options());
-      whole.num_missing = whole.tensor.numel();
+bool StateReader::fits(const StatesByName& states, const Needs& needs) {
+  for (const auto& [object, state] : states) {
+    const auto needed = needs(object, state);
+    if (!needed) {
+      continue;
     }
-    if (whole.tensor.sizes().vec() != slice.whole) {
-      throw DataError(str_cat(
-          "[load_state] '",
-          name,
-          "' of '",
-          object,
-          "' has different shapes on different ranks. Load another "
-          "checkpoint"));
+    for (const auto& [name, value] : state) {
+      const auto* slice = std::get_if<TensorSlice>(&value);
+      const auto found = needed->find(name);
+      if (slice != nullptr &&
+          (found == needed->end() || found->second != slice->pieces)) {
+        return false;
+      }
     }
-    const auto values = slice.values.flatten();
-    if (whole.sizes[slice.begin] >= values.numel()) {
-      return;
-    }
-    whole.sizes[slice.begin] = values.numel();
-    whole.tensor.flatten().narrow(0, slice.begin, values.numel()).copy_(values);
-    whole.num_missing -= values.numel();
-  };
+  }
+  return true;
+}
+
+void StateReader::fit(
+    const std::vector<StatesByName>& parts,
+    const Needs& needs,
+    StatesByName& states) {
+  std::map<std::string, std::map<std::string, std::vector<TensorSlice>>> slices;
   for (const auto& part : parts) {
     for (const auto& [object, state] : part) {
       for (const auto& [name, value] : state) {
         if (const auto* slice = std::get_if<TensorSlice>(&value)) {
-          add(object, name, *slice);
+          slices[object][name].push_back(*slice);
+          states[object].set(name, *slice);
         }
       }
     }
   }
-  for (const auto& [place, whole] : wholes) {
-    const auto& [object, name] = place;
-    if (whole.num_missing != 0) {
+  for (auto& [object, state] : states) {
+    const auto needed = needs(object, state);
+    const auto& cut = slices[object];
+    const StateDict saved = state;
+    for (const auto& [name, value] : saved) {
+      const TensorPieces* target = nullptr;
+      if (needed && needed->contains(name)) {
+        target = &needed->at(name);
+      }
+      const auto found = cut.find(name);
+      const auto* whole = std::get_if<at::Tensor>(&value);
+      if (found == cut.end() && (whole == nullptr || target == nullptr)) {
+        continue;
+      }
+      const auto shape = whole_shape(value);
+      const auto all = [&] {
+        return flat_range(shape, 0, c10::multiply_integers(shape));
+      };
+      const auto values = assemble(
+          object,
+          name,
+          shape,
+          target != nullptr ? *target : all(),
+          found != cut.end()
+              ? found->second
+              : std::vector<TensorSlice>{{*whole, shape, all()}});
+      if (target != nullptr) {
+        state.set(name, TensorSlice{values, shape, *target});
+      } else {
+        state.set(name, values.view(shape));
+      }
+    }
+  }
+}
+
+at::Tensor StateReader::assemble(
+    const std::string& object,
+    const std::string& name,
+    const std::vector<int64_t>& shape,
+    const TensorPieces& target,
+    const std::vector<TensorSlice>& sources) {
+  struct Run {
+    const TensorSlice* source;
+    int64_t to;
+    int64_t from;
+    int64_t count;
+  };
+  std::vector<Run> runs;
+  PieceAssembly assembly(shape, target);
+  const auto& options = sources.front().values.options();
+  for (const auto& source : sources) {
+    if (source.whole != shape || source.values.dtype() != options.dtype()) {
       throw DataError(str_cat(
           "[load_state] '",
           name,
           "' of '",
           object,
-          "' is incomplete: ",
-          whole.num_missing,
-          " of ",
-          whole.tensor.numel(),
-          " elements belong to ranks that did not save. Load another "
+          "' has different shapes or dtypes on different ranks. Load another "
           "checkpoint"));
     }
-    states[object].set(name, whole.tensor);
+    assembly.add(source.pieces, [&](int64_t to, int64_t from, int64_t count) {
+      runs.push_back({&source, to, from, count});
+    });
   }
+  const auto num_all = num_elements(target);
+  if (assembly.num_missing() != 0) {
+    throw DataError(str_cat(
+        "[load_state] '",
+        name,
+        "' of '",
+        object,
+        "' is incomplete: ",
+        assembly.num_missing(),
+        " of ",
+        num_all,
+        " elements belong to ranks that did not save. Load another "
+        "checkpoint"));
+  }
+  const auto item = options.dtype().itemsize();
+  const auto bytes = [&](int64_t number) {
+    return static_cast<size_t>(number) * item;
+  };
+  for (const auto& [source, to, from, count] : runs) {
+    mark(source->values, bytes(from), bytes(count));
+  }
+  if (runs.size() == 1) {
+    return runs.front().source->values.flatten().narrow(
+        0, runs.front().from, runs.front().count);
+  }
+  auto values = at::empty({num_all}, options);
+  for (const auto& [source, to, from, count] : runs) {
+    copies_.push_back(
+        {values, source->values, bytes(to), bytes(from), bytes(count)});
+  }
+  return values;
+}
+
+void StateReader::mark(const Origin& origin) {
+  auto& [name, record, file, chunks] = files_[origin.file];
+  if (origin.size == 0) {
+    return;
+  }
+  const auto chunk_at = [&record = record](size_t byte) {
+    return record.chunk == 0 ? 0 : byte / record.chunk;
+  };
+  const auto last = chunk_at(origin.begin + origin.size - 1);
+  for (auto chunk = chunk_at(origin.begin); chunk <= last; ++chunk) {
+    if (chunks[chunk] == OpenFile::Chunk::kUnused) {
+      chunks[chunk] = OpenFile::Chunk::kUsed;
+    }
+  }
+}
+
+void StateReader::mark(const at::Tensor& tensor, size_t begin, size_t size) {
+  const auto found = origin_of_.find(tensor.const_data_ptr());
+  if (found != origin_of_.end()) {
+    const auto& origin = found->second;
+    const auto rest = origin.size - std::min(origin.size, begin);
+    mark({origin.file, origin.begin + begin, std::min(size, rest)});
+  }
+}
+
+void StateReader::finish(const StatesByName& states) {
+  for (const auto& [object, state] : states) {
+    for (const auto& [name, value] : state) {
+      const auto* slice = std::get_if<TensorSlice>(&value);
+      const auto* tensor =
+          slice != nullptr ? &slice->values : std::get_if<at::Tensor>(&value);
+      if (tensor != nullptr) {
+        mark(*tensor, 0, tensor->nbytes());
+      }
+    }
+  }
+  std::vector<std::pair<const OpenFile*, size_t>> chunks;
+  for (auto& file : files_) {
+    for (size_t i = 0; i < file.chunks.size(); ++i) {
+      if (file.chunks[i] == OpenFile::Chunk::kUsed) {
+        file.chunks[i] = OpenFile::Chunk::kVerified;
+        chunks.emplace_back(&file, i);
+      }
+    }
+  }
+  const auto num_cores = std::thread::hardware_concurrency();
+  parallel_for(chunks.size(), num_cores, [&](size_t i) {
+    const auto& [file, chunk] = chunks[i];
+    checkpoint_.check_chunk(
+        file->name, file->record, file->file.bytes(), chunk);
+  });
+  parallel_for(copies_.size(), num_cores, [&](size_t i) {
+    const auto& copy = copies_[i];
+    const auto* from = static_cast<const char*>(copy.source.const_data_ptr());
+    auto* to = static_cast<char*>(copy.target.mutable_data_ptr());
+    std::memcpy(to + copy.to, from + copy.from, copy.size);
+  });
+  copies_.clear();
 }
 
 } // namespace accelerate

@@ -6,10 +6,13 @@
 // object that has tensors; what a rank has for itself is in its own part.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "accelerate/export.h"
@@ -75,15 +78,82 @@ class ACCELERATE_API ModelFiles {
   std::set<std::string> lacking_;
 };
 
-/// The states of one part by the names of their objects. Tensors lie in the
-/// mapped files: copy them. Throws `DataError`.
+/// By the names of objects.
 using StatesByName = std::map<std::string, StateDict>;
-ACCELERATE_API StatesByName
-read_states(const CheckpointReader& checkpoint, const Manifest& part);
-/// Puts whole tensors into `states` where `parts`, of all ranks, hold slices of
-/// them. Throws `DataError` where something of a tensor is missing.
-ACCELERATE_API void join_slices(
-    const std::vector<StatesByName>& parts,
-    StatesByName& states);
+
+/// Reads states from the mapped files of a checkpoint. Verifies and copies only
+/// the bytes that the program needs, on all cores.
+///
+///     StateReader reader(checkpoint);
+///     auto states = reader.read(checkpoint.manifest());
+///     reader.finish(states);
+class ACCELERATE_API StateReader {
+ public:
+  /// The checkpoint must outlive the reader.
+  explicit StateReader(const CheckpointReader& checkpoint);
+  ~StateReader();
+  StateReader(const StateReader&) = delete;
+  StateReader& operator=(const StateReader&) = delete;
+
+  /// The states in one part, with slices as they were saved. Tensors lie in the
+  /// mapped files, and nothing is verified yet. Throws `DataError`.
+  StatesByName read(const Manifest& part);
+
+  /// Which elements are needed of the tensors of an object (`SliceHolder`);
+  /// nothing if it does not hold slices.
+  using Needs =
+      std::function<std::optional<std::map<std::string, TensorPieces>>(
+          const std::string& object,
+          const StateDict& saved)>;
+  /// Whether all slices are those that are needed. Slices of objects that hold
+  /// none are what they saved themselves.
+  static bool fits(const StatesByName& states, const Needs& needs);
+  /// Puts what is needed into `states`, of whole tensors there and of slices in
+  /// `parts`, the states of all ranks: a slice in the layout that is needed, or
+  /// the whole tensor. `finish` fills them. Throws `DataError` if elements are
+  /// missing.
+  void fit(
+      const std::vector<StatesByName>& parts,
+      const Needs& needs,
+      StatesByName& states);
+
+  /// Verifies every byte that the tensors in `states` come from, then fills
+  /// those that `fit` made. Tensors may still lie in mapped files: copy them.
+  /// Throws `DataError` if a file is damaged: use nothing of it then.
+  void finish(const StatesByName& states);
+
+ private:
+  struct OpenFile;
+  /// Where the bytes of a tensor lie in a file.
+  struct Origin {
+    size_t file = 0;
+    size_t begin = 0;
+    size_t size = 0;
+  };
+  struct PlannedCopy {
+    at::Tensor target;
+    at::Tensor source;
+    /// In bytes.
+    size_t to = 0;
+    size_t from = 0;
+    size_t size = 0;
+  };
+
+  void mark(const Origin& origin);
+  void mark(const at::Tensor& tensor, size_t begin, size_t size);
+  /// The elements of `target` from sources in other layouts.
+  at::Tensor assemble(
+      const std::string& object,
+      const std::string& name,
+      const std::vector<int64_t>& shape,
+      const TensorPieces& target,
+      const std::vector<TensorSlice>& sources);
+
+  const CheckpointReader& checkpoint_;
+  std::vector<OpenFile> files_;
+  /// By the memory of a tensor.
+  std::unordered_map<const void*, Origin> origin_of_;
+  std::vector<PlannedCopy> copies_;
+};
 
 } // namespace accelerate

@@ -24,30 +24,34 @@ TEST(Checksum, IsXxh3) {
   EXPECT_EQ(pieces.text(), checksum_of(text));
 }
 
-TEST(Checksum, OfChunksIsXxh3OfTheirChecksums) {
+TEST(Checksum, OfChunksAreXxh3OfEach) {
   // By Python's xxhash:
-  //   digests = [xxh3_64(b[i:i + chunk]).hexdigest() for i in ...]
-  //   xxh3_64("".join(digests).encode()).hexdigest()
+  //   "".join(xxh3_64(b[i:i + chunk]).hexdigest() for i in ...)
+  const std::string expected =
+      "e747d2a342fb45553ed00d59a64628217f6799eaea48e27d";
   constexpr size_t kChunk = 4 << 20;
   std::vector<std::byte> bytes((9 << 20) + 5);
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<std::byte>(i % 251);
   }
   const std::span all(bytes);
-  EXPECT_EQ(chunked_checksum_of(all), "dcac27091d185392");
-  EXPECT_EQ(chunked_checksum_of(all, 8192), "520629c936f91218");
-  EXPECT_EQ(chunked_checksum_of(all.first(kChunk)), "633d3394019c4eb8");
-  EXPECT_EQ(chunked_checksum_of({}), "2d06800538d394c2");
-  EXPECT_EQ(ChunkedChecksum().text(), "2d06800538d394c2");
+  EXPECT_EQ(chunked_checksum_of(all), expected);
+  // The checksum of the joined text, which is long.
+  EXPECT_EQ(
+      checksum_of(std::string_view(chunked_checksum_of(all, 8192))),
+      "520629c936f91218");
+  EXPECT_EQ(chunked_checksum_of(all.first(kChunk)), expected.substr(0, 16));
+  EXPECT_EQ(chunked_checksum_of({}), "");
+  EXPECT_EQ(ChunkedChecksum().text(), "");
   for (const size_t step : {size_t{99'999}, kChunk, bytes.size()}) {
     ChunkedChecksum pieces;
     for (size_t i = 0; i < bytes.size(); i += step) {
       pieces.add(all.subspan(i).first(std::min(step, bytes.size() - i)));
     }
-    EXPECT_EQ(pieces.text(), "dcac27091d185392") << step;
+    EXPECT_EQ(pieces.text(), expected) << step;
   }
   bytes.back() ^= std::byte{1};
-  EXPECT_NE(chunked_checksum_of(all), "dcac27091d185392");
+  EXPECT_NE(chunked_checksum_of(all), expected);
 }
 
 Manifest example() {
@@ -113,7 +117,8 @@ TEST(Manifest, RefusesWhatIsSignedButHostile) {
   auto good = nlohmann::json::parse(text);
   good.erase("checksum");
   EXPECT_NO_THROW(parse_manifest(signed_text(good.dump(2)), "x"));
-  const nlohmann::json record = {{"bytes", 1}, {"checksum", "x"}};
+  const nlohmann::json record = {
+      {"bytes", 1}, {"checksum", "0123456789abcdef"}};
   for (const char* name : {"../x", "/etc/passwd", "a/b", "", "..", ".hidden"}) {
     auto content = good;
     content["files"][name] = record;
@@ -136,6 +141,13 @@ TEST(Manifest, RefusesWhatIsSignedButHostile) {
   auto tiny = good;
   tiny["files"]["model.safetensors"]["chunk"] = 1;
   expect_refused(tiny, "chunks of 1 bytes");
+  auto lacking = good;
+  lacking["files"]["model.safetensors"]["bytes"] = 4097;
+  expect_refused(
+      lacking, "has 1 checksums for the 2 chunks of 'model.safetensors'");
+  lacking["files"]["model.safetensors"]["bytes"] =
+      std::numeric_limits<uint64_t>::max();
+  expect_refused(lacking, "checksums for the");
   auto bare = good;
   bare.erase("files");
   expect_refused(bare, "is incomplete");

@@ -128,9 +128,11 @@ at::Tensor OptimizerSharder::trained(const at::Tensor& parameter) const {
   return slice_of(parameter).own;
 }
 
-std::optional<int64_t> OptimizerSharder::slice_begin(
+std::optional<TensorPieces> OptimizerSharder::pieces(
     const at::Tensor& parameter) const {
-  return slice_of(parameter).begin;
+  const auto& slice = slice_of(parameter);
+  return flat_range(
+      slice.parameter.sizes().vec(), slice.begin, slice.own.numel());
 }
 
 void OptimizerSharder::after_step(bool did_step) {

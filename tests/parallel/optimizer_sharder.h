@@ -43,7 +43,7 @@ class OptimizerSharder final : public ParallelEngine {
       override;
 
   at::Tensor trained(const at::Tensor& parameter) const override;
-  std::optional<int64_t> slice_begin(
+  std::optional<TensorPieces> pieces(
       const at::Tensor& parameter) const override;
   void before_step() override { ++calls["before_step"]; }
   /// Everybody gets everybody's slices.

@@ -490,7 +490,7 @@ TEST(Sharded, LeavesIgnoredParametersWhole) {
                             item.key().starts_with("layers.1") ||
                             item.key().starts_with("layers.3.up");
       const auto& engine = net.engine();
-      EXPECT_EQ(engine.slice_begin(item.value()).has_value(), !is_whole)
+      EXPECT_EQ(engine.pieces(item.value()).has_value(), !is_whole)
           << item.key();
       EXPECT_EQ(engine.trained(item.value()).is_same(item.value()), is_whole)
           << item.key();

@@ -192,11 +192,8 @@ def _names_in(part: dict[str, Any]) -> list[list[str]]:
 
 def _whole(part: _C.TensorSlice, keep: bool) -> torch.Tensor | None:
     """A collective; on processes that keep nothing, nothing."""
-    pieces = gather_object([(part.begin, part.values.cpu())])
-    if not keep:
-        return None
-    ordered = [values.flatten() for _, values in sorted(pieces, key=lambda piece: piece[0])]
-    return torch.cat(ordered).view(part.whole)
+    slices = gather_object([(part.pieces, part.values.cpu())])
+    return _C.join_slices(part.whole, slices) if keep else None
 
 
 __getattr__ = placeholders_for(__name__)
