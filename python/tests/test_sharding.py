@@ -1396,7 +1396,8 @@ def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):
     import torch
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
-    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils import (
+        FullyShardedDataParallelPlugin, load_fsdp_optimizer, save_fsdp_optimizer)
 
     def train(strategy):
         AcceleratorState._reset_state(True)
@@ -1413,17 +1414,30 @@ def test_a_hybrid_strategy_has_a_copy_on_each_machine(tmp_path):
             optimizer.step()
             optimizer.zero_grad()
         own = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-        return own, accelerator.get_state_dict(net)
+        weights = {k: v.clone() for k, v in accelerator.get_state_dict(net).items()}
+        if plugin is None:
+            names = [name.removeprefix("module.") for name, _ in net.named_parameters()]
+            moments = [optimizer.state[p]["exp_avg"] for p in net.parameters()]
+            return own, weights, dict(zip(names, moments))
+        # What is saved of the optimizer is whole, and loads again.
+        save_fsdp_optimizer(plugin, accelerator, optimizer, net, strategy)
+        accelerator.wait_for_everyone()
+        saved = torch.load(f"{strategy}/optimizer.bin", weights_only=False)["state"]
+        load_fsdp_optimizer(plugin, accelerator, optimizer, net, strategy)
+        return own, weights, {name: entry["exp_avg"] for name, entry in saved.items()}
 
-    whole, plain = train(None)
+    whole, plain, plain_moments = train(None)
     for strategy, parts in (("HYBRID_SHARD", 2), ("HYBRID_SHARD_ZERO2", 2), ("FULL_SHARD", 4)):
-        own, sharded = train(strategy)
+        own, sharded, moments = train(strategy)
         # Parts begin at multiples of 64 numbers.
         assert abs(own - whole / parts) <= 64 * 4, (strategy, own, whole)
         if rank == 0:
             # Sums over four ranks are added up in another order.
             worst = max((plain[k] - sharded[k]).abs().max().item() for k in plain)
             assert worst <= 1e-6, (strategy, worst)
+            assert moments.keys() == plain_moments.keys()
+            for name, moment in moments.items():
+                torch.testing.assert_close(moment, plain_moments[name], rtol=0, atol=1e-6)
     print("alike", rank)
     """
     out = ranks.fork_ours(script, tmp_path, num_ranks=4)
