@@ -6,8 +6,26 @@
 
 #include "accelerate/error.h"
 #include "base/str.h"
+#include "parallel/page_allocator.h"
 
 namespace accelerate {
+namespace {
+
+c10::DataPtr
+allocate_on(c10::Device device, c10::Allocator& allocator, size_t num_bytes) {
+  auto memory = allocator.allocate(num_bytes);
+  if (device.has_index() ? memory.device() != device
+                         : memory.device().type() != device.type()) {
+    throw UsageError(str_cat(
+        "[prepare] The allocator of MemoryOptions returned memory on ",
+        memory.device(),
+        ", but the model is on ",
+        device));
+  }
+  return memory;
+}
+
+} // namespace
 
 c10::Allocator* MemoryLayout::allocator(MemoryUse use) const {
   return use == MemoryUse::kParameters ? options_.parameters
@@ -52,17 +70,21 @@ at::Tensor MemoryLayout::reserve(
     int64_t num_numbers,
     const at::TensorOptions& options) const {
   auto* target = allocator(use);
+  const auto num_bytes =
+      static_cast<size_t>(num_numbers) * options.dtype().itemsize();
+  if (target == nullptr && options.device().is_cpu() &&
+      !options.pinned_memory() && num_bytes >= kSmallestPages) {
+    target = &page_allocator();
+  }
   if (target == nullptr) {
     return at::empty({num_numbers}, options);
   }
-  const auto num_bytes =
-      static_cast<size_t>(num_numbers) * options.dtype().itemsize();
   return at::empty({0}, options)
       .set_(
           c10::Storage(
               c10::Storage::use_byte_size_t(),
               num_bytes,
-              target->allocate(num_bytes),
+              allocate_on(options.device(), *target, num_bytes),
               target,
               /*resizable=*/false),
           0,
@@ -73,9 +95,7 @@ at::Tensor MemoryLayout::allocate(
     MemoryUse use,
     int64_t num_numbers,
     const at::TensorOptions& options) const {
-  auto tensor = at::zeros({num_numbers}, options);
-  move_in(use, tensor);
-  return tensor;
+  return reserve(use, num_numbers, options).zero_();
 }
 
 std::vector<at::Tensor> MemoryLayout::views(
@@ -98,14 +118,7 @@ void MemoryLayout::move_in(MemoryUse use, const at::Tensor& tensor) const {
   }
   auto* storage = tensor.storage().unsafeGetStorageImpl();
   const size_t num_bytes = storage->nbytes();
-  auto memory = target->allocate(num_bytes);
-  if (memory.device() != tensor.device()) {
-    throw UsageError(str_cat(
-        "[prepare] The allocator of MemoryOptions returned memory on ",
-        memory.device(),
-        ", but the model is on ",
-        tensor.device()));
-  }
+  auto memory = allocate_on(tensor.device(), *target, num_bytes);
   // The copy runs through tensors: it follows the device's current stream.
   const auto bytes = at::TensorOptions(at::kByte).device(tensor.device());
   const auto size = static_cast<int64_t>(num_bytes);

@@ -60,7 +60,7 @@ extern accelerate::GradScaler scaler;
 
 extern accelerate::ProcessGroup group;
 
-extern torch::Tensor loss, x, gradient, mine;
+extern torch::Tensor values, loss, x, gradient, mine;
 extern torch::Tensor logits, labels, v, y, w, b, gain, shift;
 extern accelerate::models::ModelInputs batch;
 extern std::vector<std::map<std::string, torch::Tensor>> texts;
