@@ -7,7 +7,8 @@
 #
 # Gives: accelerate::torch (headers, libraries), ACCELERATE_TORCH_DIR,
 # ACCELERATE_TORCH_VERSION, ACCELERATE_TORCH_CUDA (torch has CUDA),
-# ACCELERATE_TORCH_NCCL (and the headers of CUDA and NCCL are here).
+# ACCELERATE_TORCH_NCCL (and the headers of CUDA and NCCL are here),
+# ACCELERATE_CUDA_VERSION (of these headers, the major number; else 0).
 
 # In a project that asks for a CMake below 3.21, set(CACHE) would else remove the
 # variable that accelerateConfig.cmake gives (CMP0126).
@@ -62,12 +63,9 @@ find_package_handle_standard_args(
   REQUIRED_VARS ACCELERATE_TORCH_DIR ACCELERATE_TORCH_VERSION
   VERSION_VAR ACCELERATE_TORCH_VERSION
   REASON_FAILURE_MESSAGE
-    "no torch found in '${_looked_in}': install torch 2.11 to 2.15 there first (pip install torch), set ACCELERATE_PYTHON to a Python that has it, or put a LibTorch folder on CMAKE_PREFIX_PATH")
+    "no torch found in '${_looked_in}': install torch ${ACCELERATE_TORCH_RANGE} there first (pip install torch), set ACCELERATE_PYTHON to a Python that has it, or put a LibTorch folder on CMAKE_PREFIX_PATH")
 if(NOT TorchWheel_FOUND)
   return()
-endif()
-if(ACCELERATE_TORCH_VERSION VERSION_LESS 2.11 OR ACCELERATE_TORCH_VERSION VERSION_GREATER_EQUAL 2.16)
-  message(FATAL_ERROR "torch ${ACCELERATE_TORCH_VERSION} found at ${ACCELERATE_TORCH_DIR}, 2.11 to 2.15 needed")
 endif()
 
 # CUDA's and NCCL's headers: wheels bring them in site-packages/nvidia. A LibTorch
@@ -77,6 +75,7 @@ get_filename_component(_site ${ACCELERATE_TORCH_DIR} DIRECTORY)
 file(GLOB _nvidia_includes ${_site}/nvidia/*/include)
 set(ACCELERATE_TORCH_CUDA OFF)
 set(ACCELERATE_TORCH_NCCL OFF)
+set(ACCELERATE_CUDA_VERSION 0)
 set(_cuda_includes)
 if(EXISTS ${ACCELERATE_TORCH_DIR}/lib/libtorch_cuda.so)
   set(ACCELERATE_TORCH_CUDA ON)
@@ -89,6 +88,10 @@ if(EXISTS ${ACCELERATE_TORCH_DIR}/lib/libtorch_cuda.so)
   find_path(ACCELERATE_NCCL_INCLUDE nccl.h NO_CACHE HINTS ${_nvidia_includes})
   if(ACCELERATE_CUDA_INCLUDE AND ACCELERATE_NCCL_INCLUDE)
     set(ACCELERATE_TORCH_NCCL ON)
+    file(STRINGS ${ACCELERATE_CUDA_INCLUDE}/cuda_runtime_api.h _text REGEX "define CUDART_VERSION")
+    if(_text MATCHES "([0-9]+)[0-9][0-9][0-9]$")
+      set(ACCELERATE_CUDA_VERSION ${CMAKE_MATCH_1})
+    endif()
     set(_cuda_includes ${ACCELERATE_CUDA_INCLUDE} ${ACCELERATE_NCCL_INCLUDE})
   endif()
 endif()
@@ -105,11 +108,11 @@ if(NOT TARGET accelerate::torch)
   target_link_libraries(accelerate::torch INTERFACE ${_lib}/libtorch_cpu.so
                                                     ${_lib}/libc10.so)
   if(ACCELERATE_TORCH_CUDA)
-    # Nothing refers to these by name: they register the CUDA kernels.
+    # Nothing refers to these by name: they register the CUDA kernels. Targets
+    # with the property ACCELERATE_ANY_TORCH also load beside a torch without.
     target_link_libraries(
       accelerate::torch
-      INTERFACE -Wl,--push-state,--no-as-needed ${_lib}/libtorch_cuda.so
-                ${_lib}/libc10_cuda.so -Wl,--pop-state)
+      INTERFACE "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:ACCELERATE_ANY_TORCH>>>:-Wl,--push-state,--no-as-needed;${_lib}/libtorch_cuda.so;${_lib}/libc10_cuda.so;-Wl,--pop-state>")
     # The wheel's libraries find NVIDIA's through their own run paths only.
     target_link_options(accelerate::torch INTERFACE
                         -Wl,--allow-shlib-undefined)

@@ -6,8 +6,10 @@ install(TARGETS ${_libraries} EXPORT accelerateTargets
 if(ACCELERATE_WITH_TORCH AND NOT SKBUILD)
   # CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out folders below the source tree,
   # such as a virtual environment there.
-  foreach(_target accelerate accelerate_models accelerate_selftest)
-    set_property(TARGET ${_target} APPEND PROPERTY INSTALL_RPATH ${ACCELERATE_TORCH_DIR}/lib)
+  foreach(_target accelerate accelerate_cuda accelerate_models accelerate_selftest)
+    if(TARGET ${_target})
+      set_property(TARGET ${_target} APPEND PROPERTY INSTALL_RPATH ${ACCELERATE_TORCH_DIR}/lib)
+    endif()
   endforeach()
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/accelerate

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `pip install .` calls: scikit-build-core, and then the line `Home-page` in the wheel's
-metadata, which pyproject.toml has no field for. sentence-transformers takes no package for
-Accelerate without it."""
+metadata, which pyproject.toml has no field for."""
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
-import io
 import os
-import tempfile
-import zipfile
+import pathlib
+import re
 
 from scikit_build_core import build
 from scikit_build_core.build import *  # noqa: F403
+from wheel_archive import WheelFile, path_in, read_wheel, write_wheel
 
-HOME_PAGE = b"Home-page: https://github.com/huggingface/accelerate\n"
 __all__ = [*build.__all__]
 
 
@@ -41,32 +36,17 @@ def build_editable(
 
 
 def add_home_page(path: str) -> None:
-    """Writes the wheel again with the line, and with what its list of files says of it."""
-    descriptor, written = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".part")
-    os.close(descriptor)
-    with zipfile.ZipFile(path) as before, zipfile.ZipFile(written, "w") as after:
-        named = {entry.filename.rpartition("/")[2]: entry for entry in before.infolist()
-                 if entry.filename.partition("/")[0].endswith(".dist-info")}
-        metadata = named["METADATA"].filename
-        changed = {metadata: _with_line(before.read(metadata))}
-        record = named["RECORD"].filename
-        changed[record] = _record_of(before.read(record), metadata, changed[metadata])
-        for entry in before.infolist():
-            data = changed.get(entry.filename)
-            after.writestr(entry, before.read(entry) if data is None else data)
-    os.replace(written, path)
-
-
-def _with_line(metadata: bytes) -> bytes:
+    wheel = read_wheel(path)
+    metadata = path_in(wheel, "METADATA")
     # Behind the first line, which says what format the others have.
-    version, _, rest = metadata.partition(b"\n")
-    return version + b"\n" + HOME_PAGE + rest
+    version, _, rest = wheel[metadata].data.partition(b"\n")
+    line = f"Home-page: {home_page()}\n".encode()
+    wheel[metadata] = WheelFile(version + b"\n" + line + rest)
+    write_wheel(path, wheel)
 
 
-def _record_of(record: bytes, name: str, data: bytes) -> bytes:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-    written = io.StringIO()
-    rows = csv.writer(written, lineterminator="\n")
-    for row in csv.reader(io.StringIO(record.decode())):
-        rows.writerow([name, f"sha256={digest}", len(data)] if row and row[0] == name else row)
-    return written.getvalue().encode()
+def home_page() -> str:
+    text = (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text()
+    found = re.search(r'^home-page = "(.+)"$', text, re.M)
+    assert found, "pyproject.toml has no home-page"
+    return found[1]

@@ -19,5 +19,6 @@ void bind_optimizer(pybind11::module_& module);
 void bind_files(pybind11::module_& module);
 void bind_capture(pybind11::module_& module);
 void bind_run(pybind11::module_& module);
+void bind_selftest(pybind11::module_& module);
 
 } // namespace accelerate::python

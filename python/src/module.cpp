@@ -17,4 +17,7 @@ PYBIND11_MODULE(_C, module) {
   bind_files(module);
   bind_run(module);
   bind_capture(module);
+  bind_selftest(module);
+  // Of the CUDA that the engine can use: its major version, 0 without one.
+  module.attr("cuda_version") = ACCELERATE_CUDA_VERSION;
 }

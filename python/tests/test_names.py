@@ -25,7 +25,7 @@ from accelerate._placeholders import Placeholder, _table, names_of
 from original import ROOT, originals_python, run_python
 
 PACKAGE = Path(accelerate.__file__).parent
-VERSION = "1.15.0+cpp.0.1.0"
+VERSION = accelerate.__version__
 SENTENCE = rf"^accelerate[\w.]+ is not supported in accelerate {re.escape(VERSION)}\. [^\n]*$"
 
 # Run by the original's Python: its public names, as an import finds them. Scripts are left out,

@@ -6,13 +6,28 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "accelerate/error.h"
 #include "base/str.h"
 
 namespace accelerate {
+
+/// The library of that name in the folder of this one, as in a wheel, or else
+/// the system's. Null if there is neither; dlerror() then says why.
+inline void* open_bundled_or_installed(const std::string& name) {
+  Dl_info own{};
+  dladdr(reinterpret_cast<void*>(&open_bundled_or_installed), &own);
+  const auto bundled =
+      std::filesystem::path(own.dli_fname).parent_path() / name;
+  std::error_code ignored;
+  const bool is_bundled = std::filesystem::exists(bundled, ignored);
+  return dlopen(
+      is_bundled ? bundled.c_str() : name.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
 
 /// Stays open until the process ends.
 class OptionalLibrary {
@@ -23,7 +38,7 @@ class OptionalLibrary {
       : name_(std::move(name)),
         user_(std::move(user)),
         package_(std::move(package)),
-        library_(dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+        library_(open_bundled_or_installed(name_)) {
     if (library_ == nullptr) {
       refuse();
     }

@@ -6,17 +6,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <limits>
 #include <memory>
 
 #include "accelerate/error.h"
 #include "accelerate/process.h"
+#include "base/programs.h"
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "config/flags.h"
 #include "config/resolve.h"
 #include "launch/machines/diagnosis.h"
+#include "launch/plan/shell_quote.h"
 #include "launch/supervise/process_tree.h"
 #include "observe/job_socket.h"
 
@@ -42,6 +45,24 @@ bool print_places(int job) {
     }
   }
   return has_ranks;
+}
+
+/// Whether the training library can be loaded. In a Python package the
+/// self-check is a script, whose last line says what is wrong.
+Finding look_at_training_library(const std::filesystem::path& selftest) {
+  std::string first_line;
+  std::getline(std::ifstream(selftest), first_line);
+  if (first_line.rfind("#!", 0) != 0) {
+    return look_at_libraries(selftest);
+  }
+  const auto said =
+      output_of(shell_quoted(selftest.string()) + " --load 2>&1 | tail -n 1");
+  return said.empty()
+             ? Finding{Verdict::kGood, "the training library finds torch"}
+             : Finding{
+                   Verdict::kBad,
+                   said,
+                   "run `pip check` in the environment of this program"};
 }
 
 } // namespace
@@ -81,7 +102,7 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
     auto findings =
         diagnose(resolve_launch_config(*flags, system_env), system_env);
     if (std::filesystem::exists(selftest_program())) {
-      findings.push_back(look_at_libraries(selftest_program()));
+      findings.push_back(look_at_training_library(selftest_program()));
     }
     for (const auto& finding : findings) {
       std::cout << kMarks[static_cast<size_t>(finding.verdict)] << finding.what;

@@ -111,60 +111,62 @@ class CudaGraph final : public DeviceGraph {
   at::cuda::CUDAGraph graph_;
 };
 
-} // namespace
-
-bool has_device_graphs(c10::Device device) {
-  return device.is_cuda();
-}
-
-std::shared_ptr<GraphMemory> make_graph_memory(c10::Device /*device*/) {
-  return std::make_shared<CudaMemory>();
-}
-
-std::unique_ptr<DeviceGraph> record_graph(
-    c10::Device device,
-    const std::shared_ptr<GraphMemory>& memory,
-    const std::function<void()>& work) {
-  auto graph = std::make_unique<CudaGraph>(
-      static_cast<CudaMemory&>(*memory).pool(), device);
-  graph->record(work);
-  return graph;
-}
-
-bool is_recording_graph(c10::Device device) {
-  return device.is_cuda() &&
-         c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
-             c10::cuda::CaptureStatus::None;
-}
-
 // Torch warns of every wait where it is asked to.
-struct WaitWatch::State final : c10::WarningHandler {
-  State()
-      : mode(c10::cuda::warning_state().get_sync_debug_mode()), guard(this) {
-    if (mode == c10::cuda::SyncDebugMode::L_DISABLED) {
+class CudaWaits final : public WaitObserver, c10::WarningHandler {
+ public:
+  CudaWaits()
+      : mode_(c10::cuda::warning_state().get_sync_debug_mode()), guard_(this) {
+    if (mode_ == c10::cuda::SyncDebugMode::L_DISABLED) {
       c10::cuda::warning_state().set_sync_debug_mode(
           c10::cuda::SyncDebugMode::L_WARN);
     }
   }
-  ~State() override { c10::cuda::warning_state().set_sync_debug_mode(mode); }
+  ~CudaWaits() override {
+    c10::cuda::warning_state().set_sync_debug_mode(mode_);
+  }
+  bool has_waited() const override { return has_waited_; }
+
+ private:
   void process(const c10::Warning& warning) override {
     if (warning.msg().find("synchronizing CUDA operation") !=
         std::string::npos) {
-      has_waited = true;
+      has_waited_ = true;
     } else {
       c10::WarningHandler::process(warning);
     }
   }
-  bool has_waited = false;
-  c10::cuda::SyncDebugMode mode;
-  c10::WarningUtils::WarningHandlerGuard guard;
+  bool has_waited_ = false;
+  c10::cuda::SyncDebugMode mode_;
+  c10::WarningUtils::WarningHandlerGuard guard_;
 };
 
-WaitWatch::WaitWatch(c10::Device /*device*/)
-    : state_(std::make_unique<State>()) {}
-WaitWatch::~WaitWatch() = default;
-bool WaitWatch::has_waited() const {
-  return state_->has_waited;
-}
+class CudaRecorder final : public GraphRecorder {
+ public:
+  std::shared_ptr<GraphMemory> make_memory() const override {
+    return std::make_shared<CudaMemory>();
+  }
+  std::unique_ptr<DeviceGraph> record(
+      c10::Device device,
+      const std::shared_ptr<GraphMemory>& memory,
+      const std::function<void()>& work) const override {
+    auto graph = std::make_unique<CudaGraph>(
+        static_cast<CudaMemory&>(*memory).pool(), device);
+    graph->record(work);
+    return graph;
+  }
+  bool is_recording() const override {
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
+           c10::cuda::CaptureStatus::None;
+  }
+  std::unique_ptr<WaitObserver> observe_waits() const override {
+    return std::make_unique<CudaWaits>();
+  }
+};
 
+[[maybe_unused]] const bool has_recorder = [] {
+  register_graph_recorder(c10::kCUDA, std::make_unique<CudaRecorder>());
+  return true;
+}();
+
+} // namespace
 } // namespace accelerate

@@ -6,7 +6,8 @@
 
 #include <functional>
 #include <memory>
-#include <string>
+
+#include "accelerate/export.h"
 
 namespace accelerate {
 
@@ -24,7 +25,32 @@ class DeviceGraph {
   virtual void replay() = 0;
 };
 
-/// Whether graphs of such a device can be made in this build.
+/// While it lives, looks whether this thread waits for the device.
+class WaitObserver {
+ public:
+  virtual ~WaitObserver() = default;
+  virtual bool has_waited() const = 0;
+};
+
+/// How one type of device records; see the functions below, which ask it.
+class GraphRecorder {
+ public:
+  virtual ~GraphRecorder() = default;
+  virtual std::shared_ptr<GraphMemory> make_memory() const = 0;
+  virtual std::unique_ptr<DeviceGraph> record(
+      c10::Device device,
+      const std::shared_ptr<GraphMemory>& memory,
+      const std::function<void()>& work) const = 0;
+  virtual bool is_recording() const = 0;
+  virtual std::unique_ptr<WaitObserver> observe_waits() const = 0;
+};
+
+/// Before any graph is made: the library of a device calls it as it is loaded.
+ACCELERATE_API void register_graph_recorder(
+    c10::DeviceType type,
+    std::unique_ptr<const GraphRecorder> recorder);
+
+/// Whether graphs of such a device can be made here.
 bool has_device_graphs(c10::Device device);
 
 std::shared_ptr<GraphMemory> make_graph_memory(c10::Device device);
@@ -40,18 +66,14 @@ std::unique_ptr<DeviceGraph> record_graph(
 /// Whether the calling thread's current stream records, whoever began it.
 bool is_recording_graph(c10::Device device);
 
-/// While it lives, looks whether this thread waits for the device.
+/// The `WaitObserver` of a device; sees nothing if it has none.
 class WaitWatch {
  public:
   explicit WaitWatch(c10::Device device);
-  ~WaitWatch();
-  WaitWatch(const WaitWatch&) = delete;
-  WaitWatch& operator=(const WaitWatch&) = delete;
   bool has_waited() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<WaitObserver> observer_;
 };
 
 } // namespace accelerate

@@ -7,6 +7,8 @@
 
 #include <optional>
 
+#include "accelerate/export.h"
+
 namespace accelerate::kernels {
 
 struct AdamRule {
@@ -46,7 +48,7 @@ void adam_step(
     const std::optional<at::Tensor>& gradient_factor);
 
 /// The operator's form, made of torch's operators.
-void plain_adam_step(
+ACCELERATE_API void plain_adam_step(
     at::TensorList parameters,
     at::TensorList gradients,
     at::TensorList exp_avgs,

@@ -8,6 +8,8 @@
 #include <optional>
 #include <tuple>
 
+#include "accelerate/export.h"
+
 namespace accelerate::kernels {
 
 /// sum, normed, mean, reciprocal deviation and mask, for rows x channels. What
@@ -15,7 +17,7 @@ namespace accelerate::kernels {
 /// residual), without `weight` nothing is normed, without dropout no mask.
 using AddNormResult =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-AddNormResult plain_add_norm_forward(
+ACCELERATE_API AddNormResult plain_add_norm_forward(
     const at::Tensor& residual,
     const std::optional<at::Tensor>& branch,
     const std::optional<at::Tensor>& branch_bias,
@@ -29,7 +31,7 @@ AddNormResult plain_add_norm_forward(
 /// residual's, or there is none), and of weight, bias and branch bias (3 x
 /// channels, 0 where there is none).
 using AddNormGradient = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-AddNormGradient plain_add_norm_backward(
+ACCELERATE_API AddNormGradient plain_add_norm_backward(
     const std::optional<at::Tensor>& of_sum,
     const std::optional<at::Tensor>& of_normed,
     const std::optional<at::Tensor>& of_normed_too,

@@ -7,18 +7,20 @@
 #include <cstdint>
 #include <tuple>
 
+#include "accelerate/export.h"
+
 namespace accelerate::kernels {
 
 /// The loss of each row, 0 where it is ignored, and the logarithm of its sum of
 /// exponentials.
-std::tuple<at::Tensor, at::Tensor> plain_cross_entropy_forward(
+ACCELERATE_API std::tuple<at::Tensor, at::Tensor> plain_cross_entropy_forward(
     const at::Tensor& logits,
     const at::Tensor& labels,
     int64_t num_classes,
     int64_t ignored);
 
 /// The gradient of the sum of losses times `factor`.
-at::Tensor plain_cross_entropy_backward(
+ACCELERATE_API at::Tensor plain_cross_entropy_backward(
     const at::Tensor& logits,
     const at::Tensor& labels,
     const at::Tensor& log_sums,

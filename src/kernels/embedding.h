@@ -5,11 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/export.h"
+
 namespace accelerate::kernels {
 
 /// num_rows x channels: for each row the sum of the gradients of those that
 /// asked for it, 0 for the row `padding` (none has a negative number).
-at::Tensor plain_embedding_backward(
+ACCELERATE_API at::Tensor plain_embedding_backward(
     const at::Tensor& gradient,
     const at::Tensor& ids,
     int64_t num_rows,

@@ -8,19 +8,22 @@
 #include <optional>
 #include <tuple>
 
+#include "accelerate/export.h"
+
 namespace accelerate::kernels {
 
 /// sum = residual + branch, normed = sum / root of its mean square x weight,
 /// and the reciprocal of the root for each row. Without a branch the sum is
 /// empty: it is the residual.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> plain_rms_norm_forward(
+ACCELERATE_API std::tuple<at::Tensor, at::Tensor, at::Tensor>
+plain_rms_norm_forward(
     const at::Tensor& residual,
     const std::optional<at::Tensor>& branch,
     const at::Tensor& weight,
     double epsilon);
 
 /// The gradients of the sum and of the weight.
-std::tuple<at::Tensor, at::Tensor> plain_rms_norm_backward(
+ACCELERATE_API std::tuple<at::Tensor, at::Tensor> plain_rms_norm_backward(
     const std::optional<at::Tensor>& of_sum,
     const at::Tensor& of_normed,
     const at::Tensor& sum,
@@ -30,15 +33,17 @@ std::tuple<at::Tensor, at::Tensor> plain_rms_norm_backward(
 /// Turns the pair of channels (d, d + D / 2) of every head of B x T x H x D by
 /// the angle whose cosine and sine are given (B or 1, T, D / 2); backwards
 /// where `is_inverse`.
-at::Tensor plain_rotate(
+ACCELERATE_API at::Tensor plain_rotate(
     const at::Tensor& x_BTHD,
     const at::Tensor& cos_BTD,
     const at::Tensor& sin_BTD,
     bool is_inverse);
 
-at::Tensor plain_swiglu(const at::Tensor& gate, const at::Tensor& up);
+ACCELERATE_API at::Tensor plain_swiglu(
+    const at::Tensor& gate,
+    const at::Tensor& up);
 /// The gradients of gate and up.
-std::tuple<at::Tensor, at::Tensor> plain_swiglu_backward(
+ACCELERATE_API std::tuple<at::Tensor, at::Tensor> plain_swiglu_backward(
     const at::Tensor& of_result,
     const at::Tensor& gate,
     const at::Tensor& up);

@@ -9,25 +9,27 @@
 
 #include <tuple>
 
+#include "accelerate/export.h"
+
 namespace accelerate::kernels {
 
 /// gelu(inner) and inner = x weight^T + bias. The weight is of either order in
 /// memory.
-std::tuple<at::Tensor, at::Tensor> plain_linear_gelu(
+ACCELERATE_API std::tuple<at::Tensor, at::Tensor> plain_linear_gelu(
     const at::Tensor& x_MI,
     const at::Tensor& weight_OI,
     const at::Tensor& bias_O,
     bool is_tanh);
 
-at::Tensor plain_gelu(const at::Tensor& inner, bool is_tanh);
+ACCELERATE_API at::Tensor plain_gelu(const at::Tensor& inner, bool is_tanh);
 
 /// The gradient of `inner` from that of gelu(inner), and its sum over rows.
-std::tuple<at::Tensor, at::Tensor> plain_gelu_gradient(
+ACCELERATE_API std::tuple<at::Tensor, at::Tensor> plain_gelu_gradient(
     const at::Tensor& of_outer_MO,
     const at::Tensor& inner_MO,
     bool is_tanh);
 
 /// The sum over rows.
-at::Tensor plain_column_sums(const at::Tensor& x_MO);
+ACCELERATE_API at::Tensor plain_column_sums(const at::Tensor& x_MO);
 
 } // namespace accelerate::kernels

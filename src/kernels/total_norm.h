@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/export.h"
+
 namespace accelerate::kernels {
 
 /// Of tensors of one device, at least one, as if they were one vector: a number
@@ -13,6 +15,8 @@ namespace accelerate::kernels {
 at::Tensor total_norm(at::TensorList tensors, double norm_type);
 
 /// Made of torch's operators.
-at::Tensor plain_total_norm(at::TensorList tensors, double norm_type);
+ACCELERATE_API at::Tensor plain_total_norm(
+    at::TensorList tensors,
+    double norm_type);
 
 } // namespace accelerate::kernels

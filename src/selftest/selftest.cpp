@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate-selftest`: what `accelerate test` runs on every rank. Checks that
-// the ranks of the user's configuration compute together what one would alone.
-#include <accelerate/accelerate.h>
-#include <torch/torch.h>
+#include "selftest/selftest.h"
 
-#include <exception>
-#include <iostream>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
 #include <string>
 #include <vector>
 
-namespace {
+#include "accelerate/accelerate.h"
 
-using accelerate::Accelerator;
+namespace accelerate {
+namespace {
 
 constexpr int64_t kSamples = 37;
 constexpr int64_t kBatch = 4;
@@ -19,7 +20,7 @@ constexpr int64_t kSteps = 5;
 
 void require(bool holds, const std::string& what) {
   if (!holds) {
-    throw accelerate::Error("[test] " + what);
+    throw Error("[test] " + what);
   }
 }
 
@@ -41,8 +42,8 @@ void check_collectives(Accelerator& accelerator) {
 }
 
 void check_loader(Accelerator& accelerator) {
-  auto loader = accelerator.prepare(accelerate::DataLoader(
-      accelerate::TensorDataset({torch::arange(kSamples)}),
+  auto loader = accelerator.prepare(DataLoader(
+      TensorDataset({torch::arange(kSamples)}),
       {.batch_size = kBatch, .shuffle = true, .even_batches = false}));
   std::vector<torch::Tensor> seen = {torch::empty({0}, torch::kLong)};
   for (auto& batch : loader) {
@@ -95,8 +96,7 @@ void check_training(Accelerator& accelerator) {
   // Sums are grouped differently: a few units in the last place. bf16 rounds
   // each of the five gradients by up to 2^-8 of about 1, of which a tenth
   // counts; what is learned is some 0.3.
-  const bool is_full =
-      accelerator.mixed_precision() == accelerate::Precision::kNo;
+  const bool is_full = accelerator.mixed_precision() == Precision::kNo;
   require(
       is_full ? together.allclose(alone, 1e-4, 1e-5)
               : together.allclose(alone, 0, 1e-2),
@@ -109,24 +109,20 @@ void check_training(Accelerator& accelerator) {
 
 } // namespace
 
-int main() {
-  try {
-    Accelerator accelerator;
-    check_collectives(accelerator);
-    accelerator.print("collectives: ok");
-    check_loader(accelerator);
-    accelerator.print("loader shards: ok");
-    check_training(accelerator);
-    accelerator.print(
-        "training on ",
-        accelerator.num_processes(),
-        " process(es), ",
-        accelerator.device(),
-        ": ok");
-    accelerator.end_training();
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
-  return 0;
+void run_selftest() {
+  Accelerator accelerator;
+  check_collectives(accelerator);
+  accelerator.print("collectives: ok");
+  check_loader(accelerator);
+  accelerator.print("loader shards: ok");
+  check_training(accelerator);
+  accelerator.print(
+      "training on ",
+      accelerator.num_processes(),
+      " process(es), ",
+      accelerator.device(),
+      ": ok");
+  accelerator.end_training();
 }
+
+} // namespace accelerate

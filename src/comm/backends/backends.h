@@ -22,8 +22,6 @@ bool is_gloo_error(const std::exception& error);
 void forget_gloo_address(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank);
-/// Not available where this build has no NCCL.
-BackendEntry nccl_backend();
 
 /// The row of that name; nothing where nobody registered it.
 ACCELERATE_API std::optional<BackendEntry> find_backend(

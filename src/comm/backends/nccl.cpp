@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "comm/backends/backends.h"
+#include "accelerate/c10d.h"
 
 namespace accelerate {
 namespace {
@@ -13,14 +13,14 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const BackendArguments& arguments) {
       arguments.store, arguments.rank, arguments.world_size, options);
 }
 
+[[maybe_unused]] const bool has_nccl = [] {
+  register_backend(
+      {.name = "nccl",
+       .devices = {c10::kCUDA},
+       .available = [] { return true; },
+       .make = make_nccl});
+  return true;
+}();
+
 } // namespace
-
-BackendEntry nccl_backend() {
-  return {
-      .name = "nccl",
-      .devices = {c10::kCUDA},
-      .available = [] { return true; },
-      .make = make_nccl};
-}
-
 } // namespace accelerate

@@ -40,7 +40,7 @@ class Table {
 
  private:
   mutable std::mutex mutex_;
-  std::vector<BackendEntry> rows_ = {gloo_backend(), nccl_backend()};
+  std::vector<BackendEntry> rows_ = {gloo_backend()};
 };
 
 bool is_at_home(const BackendEntry& entry, c10::DeviceType device) {

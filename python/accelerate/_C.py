@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands for the engine of the installed torch: importing this module gives the compiled one of
+`_engines/torch_MAJOR_MINOR`."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from types import ModuleType
+
+import torch  # Before the engine, which uses the libraries that this loads.
+
+_FOLDER = os.path.join(os.path.dirname(__file__), "_engines")
+
+
+def _engine_of(release: str) -> importlib.machinery.ModuleSpec | None:
+    """That of a torch release ("2.15"), for this Python."""
+    folder = os.path.join(_FOLDER, "torch_" + release.replace(".", "_"))
+    return importlib.machinery.PathFinder.find_spec(__name__, [folder])
+
+
+def _releases() -> list[str]:
+    names = os.listdir(_FOLDER) if os.path.isdir(_FOLDER) else []
+    releases = [name.removeprefix("torch_").replace("_", ".") for name in names]
+    return sorted(filter(_engine_of, releases), key=lambda release: int(release.split(".")[1]))
+
+
+def _refuse(reason: str) -> ImportError:
+    version = sys.modules[__name__.partition(".")[0]].__version__
+    return ImportError(f"accelerate {version} {reason}", name=__name__)
+
+
+def _load() -> ModuleType:
+    spec = _engine_of(".".join(torch.__version__.split(".")[:2]))
+    if spec is None or spec.loader is None:
+        supported = ", ".join(_releases()) or "no release"
+        raise _refuse(
+            f"supports torch {supported}, but torch {torch.__version__} is installed. Install a "
+            "supported torch, or another accelerate"
+        )
+    engine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(engine)
+    cuda = torch.version.cuda
+    if cuda and engine.cuda_version not in (0, int(cuda.split(".")[0])):
+        raise _refuse(
+            f"supports torch for CUDA {engine.cuda_version} or CPU, but this torch is for CUDA "
+            f"{cuda}. Install another torch, or build accelerate with this one (pip install .)"
+        )
+    return engine
+
+
+sys.modules[__name__] = _load()

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program `accelerate-selftest` of an installed package, which `accelerate test` runs on every
+rank. `accelerate doctor` runs it with --load, to see whether the engine can be loaded."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    try:
+        from accelerate import _C
+
+        if sys.argv[1:] != ["--load"]:
+            _C.run_selftest()
+    except Exception as error:
+        sys.exit(str(error))

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads libaccelerate_cuda, which lies beside this library, if the process has
+// torch's CUDA library: one training library thus serves a torch with and
+// without CUDA.
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+
+namespace accelerate {
+namespace {
+
+/// Null if this process has not loaded it.
+void* loaded_library(const char* name) {
+  return dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+}
+
+std::filesystem::path own_folder() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(&loaded_library), &info);
+  return std::filesystem::path(info.dli_fname).parent_path();
+}
+
+/// False if there is nothing to load, or if it cannot be loaded: this is said,
+/// as the run would train without NCCL and kernels.
+bool load_cuda_part() {
+  if (loaded_library("libtorch_cuda.so") == nullptr) {
+    return false;
+  }
+  const auto path = own_folder() / "libaccelerate_cuda.so";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    return false; // The build said so.
+  }
+  if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
+    std::cerr << "[accelerate] Cannot load the CUDA part, so GPUs are not "
+                 "used as they should be: "
+              << dlerror() << ". Reinstall accelerate\n";
+    return false;
+  }
+  return true;
+}
+
+// As this library is loaded: kernels are looked up by torch, which does not
+// know that they could be loaded.
+[[maybe_unused]] const bool has_cuda_part = load_cuda_part();
+
+} // namespace
+} // namespace accelerate
