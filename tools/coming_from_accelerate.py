@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes docs/coming_from_accelerate.md from python/differences.txt and the
+"""Makes docs/coming_from_huggingface.md from python/differences.txt and the
 table of the original's names:
 
-    python3 tools/coming_from_accelerate.py > docs/coming_from_accelerate.md
+    python3 tools/coming_from_accelerate.py > docs/coming_from_huggingface.md
 
 A section of python/differences.txt is a verdict with a reason, and the names
 that it is true of, one or more patterns per line:
@@ -96,8 +96,8 @@ INTRODUCTION = """\
 
 <!-- Written by tools/coming_from_accelerate.py; checks compare it. -->
 
-The package has the name, the version (1.15.0) and the modules of the original, so it replaces it without code changes: run `pip install .` in
-this checkout ([guide_python.md](guide_python.md)). A test compares names, signatures and class members with the original through `inspect`. The
+The package has the name, the version (1.15.0) and the modules of the original, so it replaces it without code changes: run
+`pip install accelerate-*.whl` ([guide_python.md](guide_python.md)). A test compares names, signatures and class members with the original through `inspect`. The
 tables omit the prefix `accelerate.`; a parameter is in parentheses after its function.
 
 ## The same

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,15 +14,18 @@ import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import make_wheel  # noqa: E402
+from wheel_archive import WheelFile, path_in, read_wheel, write_wheel  # noqa: E402
+
 BUILD_SECONDS = 1500
 TRAIN = """
     import importlib.metadata
     import torch
     import accelerate
     from accelerate import Accelerator
-    assert accelerate.__version__ == importlib.metadata.version("accelerate") == "1.15.0+cpp.0.1.0"
-    # sentence-transformers asks for it before it takes the package for Accelerate.
-    assert "huggingface" in importlib.metadata.metadata("accelerate")["Home-page"]
+    assert accelerate.__version__ == importlib.metadata.version("accelerate")
     accelerator = Accelerator()
     net = accelerator.prepare(torch.nn.Linear(2, 1))
     accelerator.backward(net(torch.ones(1, 2)).sum() * (1 + accelerator.process_index))
@@ -96,13 +100,118 @@ def test_the_other_programs_of_the_original_are_there(programs):
         assert f"Usage: accelerate {name} " in run(programs, f"accelerate-{name}", "--help")
 
 
+def site_packages(programs: pathlib.Path) -> pathlib.Path:
+    return next(programs.parent.glob("lib/python*/site-packages"))
+
+
 def test_types_are_marked_and_the_original_is_replaced(programs):
-    site = next(programs.parent.glob("lib/python*/site-packages"))
-    assert (site / "accelerate" / "py.typed").exists()
+    assert (site_packages(programs) / "accelerate" / "py.typed").exists()
     listed = run(programs, str(programs / "pip"), "list", "--format=freeze")
-    assert [line for line in listed.splitlines() if line.startswith("accelerate")] == [
-        "accelerate==1.15.0+cpp.0.1.0"
-    ]
+    ours = [line for line in listed.splitlines() if line.startswith("accelerate")]
+    # Libraries compare the first part, which is the original's version.
+    assert len(ours) == 1 and re.fullmatch(r"accelerate==1\.15\.0\+cpp\.\d+\.\d+\.\d+", ours[0])
+
+
+def test_metadata_names_our_own_page_and_holds_the_licence(programs):
+    folder = next(site_packages(programs).glob("accelerate-*.dist-info"))
+    fields = dict(re.findall(r"^([\w-]+): (.*)$", (folder / "METADATA").read_text(), re.M))
+    # sentence-transformers asks for this word before it takes the package for Accelerate.
+    assert "huggingface" in fields["Home-page"]
+    assert "github.com/huggingface" not in fields["Home-page"]
+    assert fields["Home-page"].endswith("docs/coming_from_huggingface.md")
+    assert fields["License-Expression"] == "Apache-2.0"
+    assert (folder / "licenses/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
+def needed_libraries(file: pathlib.Path) -> list[str]:
+    said = subprocess.run(
+        ["/usr/bin/readelf", "-d", file], check=True, capture_output=True, text=True
+    ).stdout
+    return re.findall(r"NEEDED.*\[(.+)\]", said)
+
+
+def test_only_the_cuda_part_of_the_engine_needs_cuda(programs):
+    package = site_packages(programs) / "accelerate"
+    release = "_".join(torch.__version__.split(".")[:2])
+    (engine,) = (package / "_engines").iterdir()
+    assert engine.name == f"torch_{release}"
+    (module,) = engine.glob("_C.*.so")
+    for file in (module, engine / "libaccelerate.so"):
+        assert "libtorch_cpu.so" in needed_libraries(file)
+        assert not [name for name in needed_libraries(file) if "cuda" in name]
+    # What needs no torch is there once, however many engines there are.
+    for file in (package / "lib").iterdir():
+        assert not [name for name in needed_libraries(file) if "torch" in name or "c10" in name]
+    cuda = engine / "libaccelerate_cuda.so"
+    assert not cuda.exists() or "libtorch_cuda.so" in needed_libraries(cuda)
+
+
+def refusal(programs: pathlib.Path, set_up: str) -> str:
+    """The last line of a program that uses the package with another torch."""
+    program = f"import torch; {set_up}; from accelerate import Accelerator"
+    result = subprocess.run(
+        [programs / "python", "-c", program], env=clean_variables(),
+        capture_output=True, text=True, timeout=300,
+    )
+    assert result.returncode == 1, result.stdout
+    return result.stderr.splitlines()[-1]
+
+
+def test_an_unknown_torch_is_refused_in_one_line(programs):
+    release = ".".join(torch.__version__.split(".")[:2])
+    said = refusal(programs, "torch.__version__ = '9.9.1+cu999'")
+    assert re.fullmatch(
+        rf"ImportError: accelerate \S+ supports torch {re.escape(release)}, but torch 9\.9\.1\+cu999"
+        " is installed. Install a supported torch, or another accelerate",
+        said,
+    )
+
+
+def test_a_torch_for_another_cuda_is_refused_in_one_line(programs):
+    if not torch.version.cuda:
+        pytest.skip("needs a torch with CUDA")
+    said = refusal(programs, "torch.version.cuda = '8.0'")
+    assert re.match(r"ImportError: accelerate \S+ supports torch for CUDA \d+ or CPU, but ", said)
+    assert "this torch is for CUDA 8.0" in said
+
+
+def small_wheel(engine: str) -> dict[str, WheelFile]:
+    info = "accelerate-1.dist-info"
+    metadata = b"Metadata-Version: 2.4\nName: accelerate\nLicense-File: LICENSE\n\nText\n"
+    return {
+        f"accelerate/_engines/{engine}/_C.so": WheelFile(engine.encode()),
+        "accelerate/__init__.py": WheelFile(b""),
+        "accelerate-1.data/scripts/accelerate": WheelFile(b"program", is_program=True),
+        f"{info}/METADATA": WheelFile(metadata),
+        f"{info}/RECORD": WheelFile(b""),
+    }
+
+
+def test_a_joined_wheel_has_all_engines_and_licence_texts(tmp_path):
+    wheel = make_wheel.join([small_wheel("torch_2_11"), small_wheel("torch_2_15")])
+    (tmp_path / "text").write_text("Do as you like.")
+    make_wheel.add_licences(wheel, {"libx": str(tmp_path / "text")})
+    write_wheel(tmp_path / "accelerate-1-py3-none-any.whl", wheel)
+    read = read_wheel(tmp_path / "accelerate-1-py3-none-any.whl")
+    for engine in ("torch_2_11", "torch_2_15"):
+        assert read[f"accelerate/_engines/{engine}/_C.so"].data == engine.encode()
+    assert read["accelerate-1.data/scripts/accelerate"].is_program
+    assert read["accelerate-1.dist-info/licenses/libraries/libx.txt"].data == b"Do as you like."
+    assert b"\nLicense-File: libraries/libx.txt\n" in read[path_in(read, "METADATA")].data
+    names = [row.split(",")[0] for row in read[path_in(read, "RECORD")].data.decode().split()]
+    assert sorted(names) == sorted(read)
+
+
+def test_wheels_of_different_versions_are_not_joined():
+    other = small_wheel("torch_2_11")
+    other[path_in(other, "METADATA")] = WheelFile(b"Version: 2")
+    with pytest.raises(SystemExit, match="different versions"):
+        make_wheel.join([other, small_wheel("torch_2_15")])
+
+
+def test_libraries_opened_at_run_time_are_known():
+    names = make_wheel.libraries_opened_at_run_time()
+    assert "libmicrohttpd.so.12" in names and "libcurl.so.4" in names
 
 
 def test_without_torch_one_sentence_says_so(tmp_path):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names, signatures and members of the package beside the original's. What differs stands with its
-reason in python/differences.txt, from which docs/coming_from_accelerate.md is made."""
+reason in python/differences.txt, from which docs/coming_from_huggingface.md is made."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ assert f"```\n{picture}```\n" in (ROOT / "docs/architecture.md").read_text(), (
 names = subprocess.run(
     [sys.executable, "tools/coming_from_accelerate.py"],
     cwd=ROOT, check=True, capture_output=True, text=True).stdout
-assert names == (ROOT / "docs/coming_from_accelerate.md").read_text(), (
-    "docs/coming_from_accelerate.md is not what python/differences.txt says; run: "
-    "python3 tools/coming_from_accelerate.py > docs/coming_from_accelerate.md")
+assert names == (ROOT / "docs/coming_from_huggingface.md").read_text(), (
+    "docs/coming_from_huggingface.md is not what python/differences.txt says; run: "
+    "python3 tools/coming_from_accelerate.py > docs/coming_from_huggingface.md")
 
 named = set(re.findall(r"`(\w+\.h)`", (ROOT / "docs/headers.md").read_text()))
 public = {path.name for path in (ROOT / "include/accelerate").glob("*.h")} | {"version.h"}
@@ -47,6 +47,21 @@ def check_order(document, table):
         f"{' and '.join(owners)}, which has {ordered[0]}")
 
 
+# Versions are written once; what must repeat one says the same.
+project = (ROOT / "pyproject.toml").read_text()
+first, end = re.search(r'"torch>=2\.(\d+),<2\.(\d+)"', project).groups()
+releases = re.search(r"^torch = \[(.+)\]$", project, re.M)[1]
+minors = [int(minor) for minor in re.findall(r'"2\.(\d+)\.\d+"', releases)]
+assert minors == list(range(int(first), int(end))), (
+    f"pyproject.toml depends on torch 2.{first} to before 2.{end}, but lists {releases}")
+ours = re.search(r"cpp\.([\d.]+)", (ROOT / "python/accelerate/__init__.py").read_text())[1]
+spelled = subprocess.run(
+    ["git", "grep", "-lE", rf"VERSION {ours}|\+cpp\.{ours}", "--", ":!CHANGELOG.md"],
+    cwd=ROOT, capture_output=True, text=True).stdout.split()
+assert spelled in ([], ["python/accelerate/__init__.py"]), (
+    f"{spelled} spell the version; python/accelerate/__init__.py is the place for it")
+
+
 def anchors(document):
     """Those that GitHub makes of headings."""
     text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.S | re.M)
@@ -54,7 +69,7 @@ def anchors(document):
             for heading in re.findall(r"^#+ (.+)$", text, re.M)}
 
 
-documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 for document in documents:
     for table in re.findall(r"(?:^\|.*\n)+", document.read_text(), re.M):
         check_order(document, table)
@@ -63,6 +78,9 @@ for document in documents:
             target = document.parent / link if link else document
             assert target.exists() and (not anchor or anchor in anchors(target)), (
                 f"{document.relative_to(ROOT)} links to {link}#{anchor}, which does not exist")
+    for named_range in re.findall(r"torch\s+(2\.\d+ to 2\.\d+)", document.read_text()):
+        assert named_range == f"2.{first} to 2.{minors[-1]}", (
+            f"{document.relative_to(ROOT)} says torch {named_range}, pyproject.toml another range")
     for path in re.findall(PATH, document.read_text()):
         assert any(ROOT.glob(path)), (
             f"{document.relative_to(ROOT)} names {path}, which is not there")
