@@ -12,24 +12,26 @@ from types import ModuleType
 
 import torch  # Before the engine, which uses the libraries that this loads.
 
-_FOLDER = os.path.join(os.path.dirname(__file__), "_engines")
+_PACKAGE = sys.modules[__name__.partition(".")[0]]
+# An editable installation has two: the files of the tree, and what was compiled.
+_FOLDERS = [os.path.join(path, "_engines") for path in _PACKAGE.__path__]
 
 
 def _engine_of(release: str) -> importlib.machinery.ModuleSpec | None:
     """That of a torch release ("2.15"), for this Python."""
-    folder = os.path.join(_FOLDER, "torch_" + release.replace(".", "_"))
-    return importlib.machinery.PathFinder.find_spec(__name__, [folder])
+    name = "torch_" + release.replace(".", "_")
+    places = [os.path.join(folder, name) for folder in _FOLDERS]
+    return importlib.machinery.PathFinder.find_spec(__name__, places)
 
 
 def _releases() -> list[str]:
-    names = os.listdir(_FOLDER) if os.path.isdir(_FOLDER) else []
+    names = {name for folder in filter(os.path.isdir, _FOLDERS) for name in os.listdir(folder)}
     releases = [name.removeprefix("torch_").replace("_", ".") for name in names]
     return sorted(filter(_engine_of, releases), key=lambda release: int(release.split(".")[1]))
 
 
 def _refuse(reason: str) -> ImportError:
-    version = sys.modules[__name__.partition(".")[0]].__version__
-    return ImportError(f"accelerate {version} {reason}", name=__name__)
+    return ImportError(f"accelerate {_PACKAGE.__version__} {reason}", name=__name__)
 
 
 def _load() -> ModuleType:

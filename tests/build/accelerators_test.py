@@ -24,7 +24,6 @@ ALLOWED = {
     "src/hardware/nvidia.cpp",
     "src/comm/backends/gloo.cpp",
     "src/comm/backends/nccl.cpp",
-    "src/comm/backends/no_nccl.cpp",
     # CUDA's graphs, and operators of kernels: cuBLASLt's and those that nvcc has
     # compiled.
     "src/device/cuda_graph.cpp",
