@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from accelerate import _C
@@ -129,12 +130,32 @@ def scaler_options(handler: GradScalerKwargs | None) -> _C.GradScalerOptions:
     return options
 
 
+def check_type(name: str, value: Any, kind: type) -> None:
+    """Raises if an argument of the Accelerator is given as something else, such as a dict."""
+    if value is not None and not isinstance(value, kind):
+        raise UsageError(
+            f"[Accelerator] {name} is a {type(value).__name__}. Pass a {kind.__name__} object"
+        )
+
+
+def num_accumulation_steps(steps: Any) -> int:
+    """Also of text, as the original reads it: argparse gives one without `type=int`."""
+    with suppress(TypeError, ValueError):
+        if float(steps) == int(steps):
+            return int(steps)
+    raise UsageError(
+        f"[Accelerator] gradient_accumulation_steps is {steps!r} ({type(steps).__name__}). Pass a "
+        "whole number"
+    )
+
+
 def accumulation_plugin(
-    steps: int, plugin: GradientAccumulationPlugin | None
+    steps: Any, plugin: GradientAccumulationPlugin | None
 ) -> GradientAccumulationPlugin:
     """One description of gradient accumulation, from either argument.
 
     As in the original, the variable wins over `steps`, but not over a plugin."""
+    steps = num_accumulation_steps(steps)
     if plugin is None:
         is_set = os.environ.get(_C.variables.GRADIENT_ACCUMULATION_STEPS)
         return GradientAccumulationPlugin(

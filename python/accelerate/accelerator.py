@@ -122,6 +122,8 @@ class Accelerator(Configuration, Observation, Saving):
                 "dataloader_config=DataLoaderConfiguration(split_batches=True)",
                 stacklevel=2,
             )
+        _options.check_type("dataloader_config", dataloader_config, DataLoaderConfiguration)
+        _options.check_type("project_config", project_config, ProjectConfiguration)
         self._keep_project(project_config, project_dir)
         precision = checked_precision(mixed_precision)
         compiling = dynamo_plugin_of(dynamo_backend, dynamo_plugin)
@@ -143,7 +145,9 @@ class Accelerator(Configuration, Observation, Saving):
         if self._has_own_engine:
             options.engine = handlers[EngineKwargs].engine
         options.scaler = _options.scaler_options(self.scaler_handler)
-        options.accumulation.num_steps = 1 if plugin.num_steps is None else plugin.num_steps
+        options.accumulation.num_steps = (
+            1 if plugin.num_steps is None else _options.num_accumulation_steps(plugin.num_steps)
+        )
         options.accumulation.sync_with_dataloader = plugin.sync_with_dataloader
         options.accumulation.sync_each_batch = plugin.sync_each_batch
         # The engine writes its part of checkpoints where Python writes its own.
@@ -563,6 +567,12 @@ class Accelerator(Configuration, Observation, Saving):
             finally:
                 self._run.num_accumulation_steps = num_steps
             return
+        if not isinstance(loss, torch.Tensor):
+            shown = " ".join(repr(loss).split())
+            raise UsageError(
+                f"[Accelerator.backward] The loss is {shown[:60]} ({type(loss).__name__}). Pass the "
+                "tensor that the loss function returned, without item() or float()"
+            )
         keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
         taken = _weight(weight)
         if kwargs:
@@ -605,8 +615,8 @@ class Accelerator(Configuration, Observation, Saving):
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, value: int) -> None:
-        self._run.num_accumulation_steps = value
-        self.gradient_state.plugin_kwargs["num_steps"] = value
+        self._run.num_accumulation_steps = _options.num_accumulation_steps(value)
+        self.gradient_state.plugin_kwargs["num_steps"] = self._run.num_accumulation_steps
 
     def accumulate(self, *models: Any) -> AbstractContextManager[None]:
         """Around one micro-batch of these models: gradients meet and optimizers step in every

@@ -69,6 +69,24 @@ def test_bad_values_are_refused_in_one_line():
         Accelerator(gradient_accumulation_steps=2, gradient_accumulation_plugin=plugin)
     with pytest.raises(UsageError, match="You can only pass one"):
         Accelerator(kwargs_handlers=[GradScalerKwargs(), GradScalerKwargs()])
+    with pytest.raises(UsageError, match="dataloader_config is a dict. Pass a DataLoaderConf"):
+        Accelerator(dataloader_config={"split_batches": True})
+    with pytest.raises(UsageError, match="project_config is a str. Pass a ProjectConfiguration"):
+        Accelerator(project_config="run")
+    for steps in (2.5, "two", None):
+        with pytest.raises(UsageError, match="gradient_accumulation_steps is .* whole number"):
+            Accelerator(cpu=True, gradient_accumulation_steps=steps)
+    with pytest.raises(UsageError, match=r"The loss is 0.5 \(float\). Pass the tensor"):
+        Accelerator(cpu=True).backward(0.5)
+
+
+def test_steps_of_accumulation_may_be_text():
+    # The original calls int() on them: a command line gives text.
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps="4")
+    assert accelerator.gradient_accumulation_steps == 4
+    accelerator.gradient_accumulation_steps = "3"
+    assert accelerator.gradient_accumulation_steps == 3
+    assert accelerator.gradient_state.num_steps == 3
 
 
 def test_a_second_accelerator_must_have_the_precision_of_the_first():
