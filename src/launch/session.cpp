@@ -25,6 +25,8 @@ namespace {
 
 // What comes here and from another machine within this time is one signal.
 constexpr std::chrono::seconds kSameSignal{2};
+// Between looks whether a request to end has been handed on.
+constexpr std::chrono::milliseconds kRequestPause{10};
 
 bool is_for_all_machines(int signal) {
   return signal == SIGUSR1 || signal == SIGUSR2;
@@ -113,11 +115,23 @@ void LaunchSession::stop_workers(const StopOrder& order) {
 void LaunchSession::take_signals() {
   while (const auto signal = signals_.next()) {
     if (signal->number == SIGCHLD) {
-      reaper_.collect();
-      supervisor_.look_again();
+      collect_children();
     } else {
       merger_.came(*signal, Reached::kSupervisor);
     }
+  }
+}
+
+void LaunchSession::collect_children() {
+  if (!merger_.is_request_waiting()) {
+    reaper_.collect();
+    supervisor_.look_again();
+  } else if (collect_timer_ == 0) {
+    // A worker that got the same request may end first: that is no failure.
+    collect_timer_ = loop_.after(kRequestPause, [this] {
+      collect_timer_ = 0;
+      collect_children();
+    });
   }
 }
 

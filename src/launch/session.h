@@ -105,6 +105,7 @@ class LaunchSession {
 
  private:
   void take_signals();
+  void collect_children();
   void take_from_guardian();
   void take_from_witness();
   void signalled(int signal, GroupTold told);
@@ -131,6 +132,7 @@ class LaunchSession {
   };
 
   std::map<int, Delivery> deliveries_;
+  EventLoop::TimerId collect_timer_ = 0;
   std::optional<Request> first_request_;
   bool is_finishing_ = false;
   int exit_code_ = 0;

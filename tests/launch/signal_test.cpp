@@ -105,6 +105,42 @@ TEST_F(Signals, ToTheWholeGroupReachWorkersOnce) {
   EXPECT_THAT(left(), IsEmpty());
 }
 
+TEST_F(Signals, ThatEndAWorkerFirstAreNoFailureOfIt) {
+  const auto script =
+      folder_.write("wait.sh", "echo ready > \"$1/log$RANK\"; exec sleep 60\n");
+  for (const int signal : {SIGINT, SIGTERM}) {
+    for (const char* name : {"log0", "log1"}) {
+      std::filesystem::remove(folder_.path() / name);
+    }
+    Subprocess job(
+        {kProgram,
+         "launch",
+         "--num_processes",
+         "2",
+         "--max_restarts",
+         "3",
+         "sh",
+         script,
+         folder_.path()},
+        {});
+    ASSERT_TRUE(eventually(
+        [&] { return log(0) == "ready\n" && log(1) == "ready\n"; }, kLimit));
+    // With a slow witness the workers surely end before the launcher knows why.
+    for (const pid_t pid : descendants_of(job.pid())) {
+      if (read_file("/proc/" + std::to_string(pid) + "/comm") ==
+          "launch-witness\n") {
+        kill(pid, SIGSTOP);
+      }
+    }
+    kill(-job.pid(), signal);
+    const auto result = job.wait(kLimit);
+    EXPECT_EQ(result.exit_code, 128 + signal);
+    EXPECT_THAT(result.err, HasSubstr("stopped 2 processes"));
+    EXPECT_THAT(result.err, Not(HasSubstr("killed")));
+    EXPECT_THAT(result.err, Not(HasSubstr("Restarting")));
+  }
+}
+
 TEST_F(Signals, ToBothProcessesOfTheLauncherReachWorkersOnce) {
   for (const int last : {SIGTERM, SIGHUP}) {
     launch();
@@ -538,6 +574,16 @@ TEST(SignalMerger, WaitsForAWitnessThatHasNoTime) {
   EXPECT_THAT(merged.got, IsEmpty());
   merged.came({SIGTERM, 7}, {kWitness});
   EXPECT_THAT(merged.got, ElementsAre(Pair(SIGTERM, true)));
+}
+
+TEST(SignalMerger, SaysThatARequestToEndWaits) {
+  Merged merged;
+  merged.came({SIGUSR1, 7}, {kSupervisor});
+  EXPECT_FALSE(merged.merger.is_request_waiting());
+  merged.came({SIGINT, 7}, {kSupervisor});
+  EXPECT_TRUE(merged.merger.is_request_waiting());
+  merged.wait();
+  EXPECT_FALSE(merged.merger.is_request_waiting());
 }
 
 TEST(SignalMerger, TellsWorkersWhatCameBeforeThem) {

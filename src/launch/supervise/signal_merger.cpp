@@ -81,6 +81,14 @@ void SignalMerger::workers_began() {
   }
 }
 
+bool SignalMerger::is_request_waiting() const {
+  return std::any_of(
+      arrivals_.begin(), arrivals_.end(), [](const Arrival& arrival) {
+        return !arrival.is_handed_on &&
+               is_request_to_end(arrival.signal.number);
+      });
+}
+
 void SignalMerger::begin_waiting(Arrival& arrival) {
   const auto timer = std::make_shared<EventLoop::TimerId>(0);
   *timer = loop_.after(kPatience, [this, timer] { waited(*timer); });

@@ -38,6 +38,8 @@ class ACCELERATE_API SignalMerger {
   /// Workers have been started: what has come so far, and what waits to be
   /// taken now, may have come before them.
   void workers_began();
+  /// Whether a request to end has come that is not handed on yet.
+  bool is_request_waiting() const;
 
  private:
   struct Arrival {
