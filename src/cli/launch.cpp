@@ -279,7 +279,8 @@ int launch(
   if (!parent_folder.empty()) {
     check_parent_folder(parent_folder);
   }
-  const ResolvedConfig config = resolve_launch_config(flags, system_env);
+  const ResolvedConfig config =
+      resolve_launch_config(flags, variables_of_new_job(system_env));
   check_launchable(config);
   const LaunchConfig& values = config.values;
   const auto hosts = find_hosts(values);

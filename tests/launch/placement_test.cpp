@@ -91,6 +91,31 @@ TEST(Placement, IsInPlaceUnderTorchrun) {
                   .is_in_place);
 }
 
+TEST(Placement, StartsAJobOfItsOwnInsideAWorkerOfTheLauncher) {
+  for (const char* mark : {"ACCELERATE_MAIN_PID", "ACCELERATE_RUN_REPORT"}) {
+    Variables outer = kOneTaskPerNode;
+    outer.insert(
+        {{mark, "7"},
+         {"RANK", "1"},
+         {"WORLD_SIZE", "2"},
+         {"LOCAL_RANK", "1"},
+         {"LOCAL_WORLD_SIZE", "2"},
+         {"MASTER_ADDR", "10.0.0.1"},
+         {"MASTER_PORT", "23456"}});
+    const auto placement = place(outer);
+    EXPECT_FALSE(placement.is_in_place);
+    EXPECT_EQ(placement.num_machines, 1);
+    EXPECT_EQ(placement.machine_rank, 0);
+    const auto env = variables_of_new_job(testing::lookup(outer));
+    EXPECT_EQ(env("MASTER_ADDR"), std::nullopt);
+    EXPECT_EQ(env("MASTER_PORT"), std::nullopt);
+    EXPECT_EQ(env("RANK"), "1");
+    outer.erase(mark);
+    EXPECT_EQ(
+        variables_of_new_job(testing::lookup(outer))("MASTER_PORT"), "23456");
+  }
+}
+
 TEST(Placement, LetsFlagsWinOverTheCluster) {
   ResolvedConfig config;
   config.values.num_machines = 4;

@@ -44,8 +44,16 @@ std::optional<Placement> from_pet_variables(const EnvLookup& env) {
   return placement;
 }
 
+// Only the launcher sets these two, for its workers.
+bool is_in_worker(const EnvLookup& env) {
+  return is_set(env, variables::kMainPid) || is_set(env, variables::kRunReport);
+}
+
 Placement from_cluster(const EnvLookup& env) {
   Placement placement;
+  if (is_in_worker(env)) {
+    return placement;
+  }
   if (auto found = from_pet_variables(env)) {
     placement = *found;
   } else {
@@ -87,6 +95,17 @@ void check_in_place(const ResolvedConfig& config, const Placement& placement) {
 }
 
 } // namespace
+
+EnvLookup variables_of_new_job(const EnvLookup& env) {
+  if (!is_in_worker(env)) {
+    return env;
+  }
+  return [env](const std::string& name) {
+    const bool is_outer =
+        name == variables::kMasterAddress || name == variables::kMasterPort;
+    return is_outer ? std::nullopt : env(name);
+  };
+}
 
 Placement find_placement(const ResolvedConfig& config, const EnvLookup& env) {
   const LaunchConfig& values = config.values;

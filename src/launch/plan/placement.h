@@ -34,9 +34,15 @@ struct Placement {
   bool listens_everywhere = false;
 };
 
+/// What a launcher reads its configuration from: `env` without the address and
+/// port of an outer job if this program is one of that job's workers.
+ACCELERATE_API EnvLookup variables_of_new_job(const EnvLookup& env);
+
 /// Flags and ACCELERATE_* variables decide first, then what Slurm, MPI,
-/// torchrun or Kubernetes left in `env`, then the file. Throws `ConfigError`
-/// where they contradict each other or where nobody names machine 0.
+/// torchrun or Kubernetes left in `env`, then the file. A launcher inside a
+/// worker of another launcher starts a job of its own on this machine. Throws
+/// `ConfigError` where they contradict each other or where nobody names
+/// machine 0.
 ACCELERATE_API Placement
 find_placement(const ResolvedConfig& config, const EnvLookup& env);
 
