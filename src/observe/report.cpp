@@ -291,7 +291,7 @@ std::string describe_hang(
       " in ",
       as_called(expected.operation),
       missing.empty() ? "; all ranks are there, so the network or a device "
-                        "does not respond"
+                        "does not respond, or a rank has skipped a step"
                       : str_cat(" for ", name_ranks(missing)),
       ':');
   for (const auto& [key, group] : alike) {

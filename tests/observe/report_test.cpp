@@ -250,7 +250,7 @@ TEST(Hang, OfAllRanksIsTheNetworks) {
       describe_hang(reports, {}, 10),
       HasSubstr("[hang] Possible hang: ranks 0, 1 have waited 10.2 s in "
                 "barrier(); all ranks are there, so the network or a device "
-                "does not respond:\n"));
+                "does not respond, or a rank has skipped a step:\n"));
 }
 
 TEST(Hang, IsNoneWhileAllComputeInOneBackward) {
