@@ -39,7 +39,7 @@ bool is_model_name(std::string_view name) {
       tensor,
       "' ",
       what,
-      ". Load another checkpoint"));
+      ". Use another checkpoint"));
 }
 
 } // namespace
@@ -102,8 +102,9 @@ SavedModel::SavedModel(
         "'",
         missing_ranks.empty()
             ? ""
-            : str_cat(", and no part of rank ", missing_ranks),
-        "; take another checkpoint"));
+            : str_cat(
+                  ", and the part of these ranks is missing: ", missing_ranks),
+        ". Use another checkpoint"));
   }
 }
 
@@ -177,14 +178,16 @@ void SavedModel::check_whole(
           checkpoint,
           name,
           str_cat(
-              "lacks ",
+              "is incomplete: ",
               num_missing,
               " of ",
               *elements_of(tensor.shape),
-              " elements",
+              " elements are missing",
               missing_ranks.empty()
                   ? ""
-                  : str_cat(", because rank ", missing_ranks, " saved none")));
+                  : str_cat(
+                        " because the part of these ranks is missing: ",
+                        missing_ranks)));
     }
   }
 }

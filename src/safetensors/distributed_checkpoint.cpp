@@ -193,7 +193,7 @@ class DistributedReader {
   const PickleValue& field(const PickleValue& fields, const char* name) const {
     const auto* const found = fields.find(name);
     if (found == nullptr) {
-      refuse(str_cat("lacks ", name, " in its metadata"));
+      refuse(str_cat("has no ", name, " in its metadata"));
     }
     return *found;
   }

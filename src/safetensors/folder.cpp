@@ -22,7 +22,7 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
         folder.string(),
         "' cannot be read: ",
         error.message(),
-        "; check its rights"));
+        "; check its permissions"));
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -24,7 +24,7 @@ std::string_view header_text(
         source,
         "' has ",
         bytes.size(),
-        " bytes, at least 8 expected; perhaps an incomplete download"));
+        " bytes, but needs at least 8; is the download complete?"));
   }
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i) {
@@ -38,7 +38,7 @@ std::string_view header_text(
         length,
         " bytes, at most ",
         kMaxHeaderBytes,
-        " allowed; perhaps it is no safetensors file"));
+        " allowed; is it a safetensors file?"));
   }
   if (length > bytes.size() - kLengthBytes) {
     throw InvalidHeaderLengthError(str_cat(
@@ -48,7 +48,7 @@ std::string_view header_text(
         length,
         " bytes, but only ",
         bytes.size() - kLengthBytes,
-        " follow; perhaps an incomplete download"));
+        " follow; is the download complete?"));
   }
   const std::string_view text(
       reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
@@ -58,7 +58,7 @@ std::string_view header_text(
         source,
         "' is not UTF-8 at byte ",
         *at,
-        "; perhaps it is no safetensors file"));
+        "; is it a safetensors file?"));
   }
   return text;
 }
@@ -157,7 +157,7 @@ Contents parse(std::span<const std::byte> bytes, const std::string& source) {
         data.size(),
         " bytes of data, but its tensors take ",
         covered,
-        "; perhaps an incomplete download"));
+        "; is the download complete?"));
   }
 
   Contents contents{.metadata = std::move(header.metadata), .tensors = {}};

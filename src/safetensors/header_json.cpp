@@ -78,8 +78,7 @@ void HeaderReader::fail_twice(const std::string& key) const {
 
 void HeaderReader::expect(Kind got, Kind wanted) const {
   if (got != wanted) {
-    fail(str_cat(
-        "has ", describe(got), " where ", describe(wanted), " belongs"));
+    fail(str_cat("has ", describe(got), " instead of ", describe(wanted)));
   }
 }
 
@@ -166,7 +165,7 @@ void HeaderReader::set_field(Kind kind, const std::string& text) {
         where(),
         " has the dtype ",
         shown(text),
-        ", which is none of the format's (BOOL, U8, ..., F32, F64); a newer "
+        ", which is not a known dtype (BOOL, U8, ..., F32, F64); a newer "
         "version may know it"));
   }
   header_.entries.back().dtype = *dtype;
@@ -183,7 +182,7 @@ void HeaderReader::on_null() {
 
 void HeaderReader::on_end() {
   if (place_ == Place::kOffsets && num_offsets_ != 2) {
-    fail(str_cat("has ", num_offsets_, " data_offsets where 2 belong"));
+    fail(str_cat("has ", num_offsets_, " data_offsets instead of 2"));
   }
   if (place_ == Place::kTensor) {
     end_tensor();
@@ -196,7 +195,7 @@ void HeaderReader::on_end() {
 
 void HeaderReader::end_tensor() {
   if (!has_field_[0] || !has_field_[1] || !has_field_[2]) {
-    fail("lacks dtype, shape or data_offsets");
+    fail("has no dtype, shape or data_offsets");
   }
 }
 

@@ -17,7 +17,7 @@ class IndexReader : public JsonEvents {
 
   ShardIndex take() {
     if (!has_weight_map_) {
-      fail("lacks weight_map");
+      fail("has no weight_map");
     }
     return std::move(index_);
   }
@@ -111,7 +111,7 @@ class IndexReader : public JsonEvents {
           shown(key_),
           " into ",
           shown(file),
-          " where the name of a file in the same folder belongs"));
+          " instead of the name of a file in the same folder"));
     }
     const auto [at, is_new] = index_.weight_map.emplace(key_, std::move(file));
     if (!is_new) {
@@ -121,8 +121,7 @@ class IndexReader : public JsonEvents {
 
   void expect(Kind got, Kind wanted) const {
     if (got != wanted) {
-      fail(str_cat(
-          "has ", describe(got), " where ", describe(wanted), " belongs"));
+      fail(str_cat("has ", describe(got), " instead of ", describe(wanted)));
     }
   }
 

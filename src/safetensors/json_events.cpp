@@ -96,7 +96,7 @@ void JsonEvents::read(std::string_view text) {
 const char* JsonEvents::describe(Kind kind) {
   switch (kind) {
     case Kind::kString:
-      return "a text";
+      return "a string";
     case Kind::kUnsigned:
       return "a number";
     case Kind::kObject:
@@ -106,7 +106,7 @@ const char* JsonEvents::describe(Kind kind) {
     case Kind::kOther:
       break;
   }
-  return "null, a boolean, or a number that is no whole one of 64 bits";
+  return "null, a boolean, or a number that is not a 64-bit integer";
 }
 
 void JsonEvents::on_number(double) {

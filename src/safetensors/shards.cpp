@@ -91,9 +91,9 @@ void make_folder(const std::filesystem::path& folder) {
     throw SystemError(str_cat(
         "[safetensors] the folder '",
         folder.string(),
-        "' cannot be made: ",
+        "' cannot be created: ",
         error.message(),
-        "; give a folder that can be written to"));
+        "; pass a folder that you can write to"));
   }
 }
 
