@@ -114,8 +114,8 @@ def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeed
     for plugin in plugins.values() if isinstance(plugins, dict) else [plugins]:
         if not isinstance(plugin, DeepSpeedPlugin):
             raise TypeError(
-                f"[Accelerator] got {type(plugin).__name__}: `deepspeed_plugin` must be a "
-                "DeepSpeedPlugin object."
+                "[Accelerator] `deepspeed_plugin` must be a DeepSpeedPlugin object, not a "
+                f"{type(plugin).__name__}"
             )
     # Libraries ask for it.
     os.environ[_SWITCH] = "true"

@@ -28,8 +28,8 @@ def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
         return FullyShardedDataParallelPlugin() if parse_flag_from_env(_SWITCH) else None
     if not isinstance(given, FullyShardedDataParallelPlugin):
         raise TypeError(
-            f"[Accelerator] got {type(given).__name__}: `fsdp_plugin` must be a "
-            "FullyShardedDataParallelPlugin object."
+            "[Accelerator] `fsdp_plugin` must be a FullyShardedDataParallelPlugin object, not a "
+            f"{type(given).__name__}"
         )
     # transformers asks for it when it loads weights.
     os.environ[_SWITCH] = "true"

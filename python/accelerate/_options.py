@@ -163,8 +163,9 @@ def accumulation_plugin(
         )
     if steps != 1:
         raise UsageError(
-            f"[Accelerator] got gradient_accumulation_steps={steps} and a plugin: You can only pass "
-            "one of `gradient_accumulation_steps` and `gradient_accumulation_plugin`. Please only "
-            "pass in the created `GradientAccumulationPlugin` object."
+            f"[Accelerator] gradient_accumulation_steps is {steps}, but a plugin is passed too. You "
+            "can only pass one of `gradient_accumulation_steps` and "
+            "`gradient_accumulation_plugin`. Please only pass in the created "
+            "`GradientAccumulationPlugin` object."
         )
     return plugin

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of this package. Every message says what was got, what was expected and what to
-do; the same classes exist in C++ (`accelerate/error.h`)."""
+"""The exceptions of this package. Every message says what went wrong and what to do; the same
+classes exist in C++ (`accelerate/error.h`)."""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ class PrepareForLaunch:
 def _accept_only(name: str, value: Any, usual: Any) -> None:
     if value != usual:
         raise ValueError(
-            f"[{_WHERE}] got {name}={value!r}, but `accelerate launch` has no such setting; "
-            "leave it out"
+            f"[{_WHERE}] {name}={value!r} is not supported: `accelerate launch` has no such "
+            "setting. Remove it"
         )
 
 
@@ -131,7 +131,7 @@ def _check_precision(mixed_precision: str) -> str:
     known = _C.precision_names()
     if precision not in known:
         raise ValueError(
-            f"[{_WHERE}] got mixed_precision {mixed_precision!r}, expected one of "
+            f"[{_WHERE}] mixed_precision is {mixed_precision!r}, expected one of "
             f"{', '.join(known)}"
         )
     return precision
@@ -150,8 +150,8 @@ def _count_gpus() -> int:
     num_gpus = next((count for kind in kinds if (count := kind.device_count())), 0)
     if num_gpus == 0 and _has_tpu():
         raise NotImplementedError(
-            f"[{_WHERE}] the only accelerator here is a TPU, and this package has no TPU engine; "
-            "choose a GPU runtime, or set ACCELERATE_USE_CPU=1 to train on the CPU"
+            f"[{_WHERE}] TPUs are not supported. Choose a GPU runtime, or set "
+            "ACCELERATE_USE_CPU=1 to train on the CPU"
         )
     return num_gpus
 
@@ -166,10 +166,10 @@ def _settle_number(wanted: int | None, num_gpus: int) -> int:
     if wanted is None:
         return max(1, num_gpus)
     if wanted < 1 or num_gpus and wanted > num_gpus:
-        there = f"{num_gpus} GPUs are there" if num_gpus else "at least 1 was expected"
+        most = f"1 to {num_gpus}, one per GPU" if num_gpus else "at least 1"
         raise ValueError(
-            f"[{_WHERE}] got num_processes {wanted}, but {there}; ask for another number, or "
-            "set ACCELERATE_USE_CPU=1 to train on the CPU"
+            f"[{_WHERE}] num_processes is {wanted}, expected {most}. Pass another number, or set "
+            "ACCELERATE_USE_CPU=1 to train on the CPU"
         )
     return wanted
 
@@ -179,7 +179,8 @@ def _machine_flags(
 ) -> list[str]:
     if not 0 <= node_rank < num_nodes:
         raise ValueError(
-            f"[{_WHERE}] got node_rank {node_rank} with num_nodes {num_nodes}; nodes count from 0"
+            f"[{_WHERE}] node_rank is {node_rank}, expected 0 to {num_nodes - 1} with num_nodes "
+            f"{num_nodes}"
         )
     # The number is always said: an outer torchrun or Slurm job decides nothing here.
     flags = ["--num_machines", str(num_nodes), "--machine_rank", str(node_rank)]

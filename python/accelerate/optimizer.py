@@ -167,8 +167,8 @@ class _Adapter:
         for group in self._optimizer.param_groups:
             if "capturable" not in group:
                 return (
-                    f"{type(self._optimizer).__name__} has no option `capturable`, which "
-                    "torch.optim.AdamW has"
+                    f"{type(self._optimizer).__name__} has no option `capturable`. Use "
+                    "torch.optim.AdamW"
                 )
         left = [g for g in self._optimizer.param_groups if not isinstance(g["lr"], torch.Tensor)]
         for group in left:

@@ -353,7 +353,7 @@ def test_what_is_missing_for_tpus_and_sagemaker_is_one_line() -> None:
 
     nothing = argparse.Namespace()
     for call, words in (
-        (lambda: launch.tpu_pod_launcher(nothing), "no TPU engine"),
+        (lambda: launch.tpu_pod_launcher(nothing), "TPUs are not supported"),
         (lambda: launch.sagemaker_launcher(nothing, nothing), "not submitted to SageMaker"),
         (get_sagemaker_input, "not submitted to SageMaker"),
     ):

@@ -94,7 +94,7 @@ CASES = {
     "stopped": (
         USERS_COLLECTIVE,
         "os.kill(os.getpid(), signal.SIGSTOP)",
-        [*WAITING, r"rank 1: process \d+ on .* does not answer: it is stopped; kill -CONT \d+"],
+        [*WAITING, r"rank 1: process \d+ on .* does not answer: it is stopped; continue it with kill -CONT \d+"],
     ),
     "stuck_loader": (
         USERS_COLLECTIVE,

@@ -375,11 +375,10 @@ answer([whole, [said(change, find_unused_parameters=True) for change in changes]
 
 
 def test_a_parameter_that_is_gone_is_told_before_anything_is_trained(tmp_path):
-    got = "[forward] got a module that was prepared before, but "
-    gone = got + "'2.weight' was removed since, "
-    other = got + "'2.weight' was replaced by another tensor since, "
+    gone = "[forward] '2.weight' was removed after the module was prepared. "
+    other = "[forward] '2.weight' was replaced by another tensor after the module was prepared. "
     new = [gone, gone, other, other]
-    frozen = got + "'2.bias' was replaced by another tensor since, "
+    frozen = other.replace("weight", "bias")
     expected = [[*new, gone, frozen, "trained", "trained"], [*new, *["trained"] * 4]]
     assert ranks.run_ours(CHANGED, tmp_path) == [expected] * 2
 

@@ -333,7 +333,7 @@ answer([seen, said, critic.weight.grad.item()])
 def test_a_model_that_a_join_leaves_out_is_named_where_it_trains(tmp_path):
     for rank, (seen, (kind, line), gradient) in enumerate(ranks.run_ours(FORGOTTEN, tmp_path)):
         assert kind == "UsageError" and "\n" not in line
-        assert "a prepared Critic that is not among the models of the block" in line
+        assert "The prepared Critic was called with gradients, but was not passed to" in line
         assert seen == 2.0 * (1 + rank) and gradient == 1.5
 
 

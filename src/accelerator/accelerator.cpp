@@ -115,7 +115,7 @@ DistributedType Accelerator::distributed_type() const {
 std::shared_ptr<ModelContext> Accelerator::prepare_module(
     const std::shared_ptr<torch::nn::Module>& module) {
   if (!module) {
-    throw UsageError("[prepare] got an empty module pointer");
+    throw UsageError("[prepare] The module is a null pointer. Create it first");
   }
   auto& models = state_->models;
   std::erase_if(models, [](const auto& entry) {
@@ -152,8 +152,8 @@ std::shared_ptr<OptimizerStep> Accelerator::prepare_optimizer(
   }
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
     throw UsageError(
-        "[prepare] got an optimizer whose step needs a closure (LBFGS), which "
-        "PreparedOptimizer::step() does not take. Use another optimizer");
+        "[prepare] LBFGS needs a closure in step(), which prepared optimizers "
+        "do not support. Use another optimizer");
   }
   auto step = state_->run.prepare_optimizer(
       std::make_unique<TorchOptimizer>(optimizer));
@@ -336,12 +336,16 @@ detail::LoaderPlace Accelerator::loader_place() const {
 void Accelerator::backward(const at::Tensor& loss, BackwardOptions options) {
   if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
     throw UsageError(str_cat(
-        "[backward] got ",
-        !loss.defined()     ? std::string("an undefined loss")
-        : loss.numel() != 1 ? str_cat("a loss of shape ", loss.sizes())
-                            : std::string("a loss without a graph"),
-        ", expected one number computed from a prepared model with gradients "
-        "enabled"));
+        "[backward] ",
+        !loss.defined() ? std::string("The loss is undefined. Compute it first")
+        : loss.numel() != 1
+            ? str_cat(
+                  "The loss has shape ",
+                  loss.sizes(),
+                  ". Reduce it to one number, for example with mean()")
+            : std::string(
+                  "The loss does not require gradients. Compute it from a "
+                  "prepared model, without NoGradGuard")));
   }
   state_->run.backward(loss, options, [&](const at::Tensor& weighted) {
     weighted.backward({}, options.retain_graph);

@@ -11,11 +11,11 @@ namespace accelerate {
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options) : options_(options) {
   if (options.patience < 1 || !(options.min_delta >= 0)) {
     throw UsageError(str_cat(
-        "[EarlyStopping] got patience ",
+        "[EarlyStopping] patience is ",
         options.patience,
-        " and min_delta ",
+        " and min_delta is ",
         options.min_delta,
-        ", expected at least 1 and 0"));
+        ". Use a patience of at least 1 and a min_delta of at least 0"));
   }
 }
 

@@ -14,11 +14,11 @@ namespace accelerate {
 Ema::Ema(std::shared_ptr<torch::nn::Module> module, EmaOptions options)
     : module_(std::move(module)), options_(options) {
   if (!(options.decay >= 0 && options.decay <= 1)) {
-    throw UsageError(str_cat(
-        "[Ema] got the decay ", options.decay, ", expected one from 0 to 1"));
+    throw UsageError(
+        str_cat("[Ema] decay is ", options.decay, ", expected 0 to 1"));
   }
   if (module_ == nullptr) {
-    throw UsageError("[Ema] got an empty pointer, expected a module");
+    throw UsageError("[Ema] The module is a null pointer. Create it first");
   }
   auto set = parameters_of(*module_);
   names_ = std::move(set.names);
@@ -35,8 +35,8 @@ Ema::Ema(std::shared_ptr<torch::nn::Module> module, EmaOptions options)
 void Ema::update() {
   if (is_swapped_) {
     throw UsageError(
-        "[Ema] update was called while the model has the averages; end the "
-        "guard of evaluate() first");
+        "[Ema] update() was called while the model contains the averages. "
+        "Destroy the guard of evaluate() first");
   }
   const at::NoGradGuard no_grad;
   ++num_updates_;
@@ -57,8 +57,8 @@ void Ema::update() {
 Ema::Guard::Guard(Ema& ema) : ema_(ema) {
   if (ema.is_swapped_) {
     throw UsageError(
-        "[Ema] the model has the averages already; end the other guard of "
-        "evaluate() first");
+        "[Ema] The model already contains the averages. Destroy the other "
+        "guard of evaluate() first");
   }
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < ema.parameters_.size(); ++i) {
@@ -80,8 +80,8 @@ Ema::Guard::~Guard() {
 StateDict Ema::state_dict() const {
   if (is_swapped_) {
     throw UsageError(
-        "[Ema] its state was asked for while the model has the averages; end "
-        "the guard of evaluate() first, then save");
+        "[Ema] state_dict() was called while the model contains the averages. "
+        "Destroy the guard of evaluate() before you save");
   }
   StateDict state;
   state.set("num_updates", num_updates_);
@@ -97,13 +97,13 @@ void Ema::load_state_dict(const StateDict& state) {
     saved.push_back(state.get<at::Tensor>(str_cat("averages.", names_[i])));
     if (saved.back().sizes() != averages_[i].sizes()) {
       throw UsageError(str_cat(
-          "[Ema] the average of '",
+          "[Ema] The saved average of '",
           names_[i],
           "' has shape ",
           saved.back().sizes(),
-          ", expected ",
+          " instead of ",
           averages_[i].sizes(),
-          "; load it into the same model"));
+          ". Load it into the same model"));
     }
   }
   num_updates_ = state.get<int64_t>("num_updates");

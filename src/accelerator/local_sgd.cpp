@@ -24,7 +24,7 @@ LocalSGD::LocalSGD(
       num_exceptions_(std::uncaught_exceptions()) {
   if (local_sgd_steps < 1) {
     throw UsageError(str_cat(
-        "[LocalSGD] got local_sgd_steps ",
+        "[LocalSGD] local_sgd_steps is ",
         local_sgd_steps,
         ", expected at least 1"));
   }
@@ -32,11 +32,8 @@ LocalSGD::LocalSGD(
   for (const auto& parameter : parameters) {
     if (!engine.trained(parameter).is_same(parameter)) {
       throw UsageError(
-          "[LocalSGD] got a model whose strategy trains other tensors in the "
-          "place of its parameters (.shard, master_weights, or an engine of "
-          "your "
-          "own), expected one that trains them; leave LocalSGD or the strategy "
-          "out");
+          "[LocalSGD] LocalSGD does not work with sharding, master_weights or "
+          "a custom engine. Remove LocalSGD or that setting");
     }
     if (parameter.requires_grad()) {
       alike[str_cat(parameter.scalar_type(), parameter.device())].push_back(

@@ -214,7 +214,7 @@ bool insert_lines(
 } // namespace
 
 void add_memory_lines(const std::filesystem::path& trace) {
-  std::string problem = "it has no room there, or its format is not known";
+  std::string problem = "its format is unknown";
   try {
     if (insert_lines(trace, counters_of(read_trace(trace)))) {
       return;
@@ -225,11 +225,11 @@ void add_memory_lines(const std::filesystem::path& trace) {
   std::error_code ignored;
   std::filesystem::remove(trace, ignored);
   throw SystemError(str_cat(
-      "[profile] lines of memory cannot be added to '",
+      "[profile] Cannot add the memory curve to '",
       trace.string(),
       "': ",
       problem,
-      "; leave profile_memory off, or choose another output_trace_dir"));
+      ". Turn profile_memory off, or choose another output_trace_dir"));
 }
 
 } // namespace accelerate

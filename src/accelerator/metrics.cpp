@@ -26,24 +26,24 @@ std::pair<at::Tensor, at::Tensor> counted_classes(
     throw UsageError(str_cat(
         "[",
         where,
-        "] got predictions of shape ",
+        "] The predictions have shape ",
         predictions.sizes(),
-        " for labels of shape ",
+        ", the labels ",
         labels.sizes(),
-        ", expected the same shape, or scores with one more dimension at "
-        "dim 1"));
+        ". Pass classes of the same shape, or scores with one more dimension "
+        "(dim 1)"));
   }
   const bool are_of_one = are_scores && predictions.size(1) == 1;
   if (are_of_one || (!are_scores && predictions.is_floating_point())) {
     throw UsageError(str_cat(
         "[",
         where,
-        "] got predictions of dtype ",
+        "] The predictions have dtype ",
         predictions.scalar_type(),
         " and shape ",
         predictions.sizes(),
-        ", expected whole numbers (classes) or scores of several classes at "
-        "dim 1; of one score, give score > 0.5"));
+        ". Pass integers (classes) or the scores of several classes in dim 1; "
+        "for a single score, pass score > 0.5"));
   }
   const auto counts = labels.ne(ignored_label);
   return {classes.masked_select(counts), labels.masked_select(counts)};
@@ -63,7 +63,7 @@ void check_classes(
     throw UsageError(str_cat(
         "[",
         where,
-        "] got classes from ",
+        "] The classes are ",
         least,
         " to ",
         most,
@@ -135,11 +135,11 @@ void Mean::update(const at::Tensor& values, const at::Tensor& weights) {
   }
   if (!at::is_expandable_to(weights.sizes(), values.sizes())) {
     throw UsageError(str_cat(
-        "[Mean] got weights of shape ",
+        "[Mean] The weights have shape ",
         weights.sizes(),
-        " for values of shape ",
+        ", the values ",
         values.sizes(),
-        ", expected the same, or one that expands to it"));
+        ". Pass weights of the same shape, or of one that expands to it"));
   }
   const auto scale =
       real_rows(weights.to(values.device()).expand(values.sizes()))
@@ -173,9 +173,9 @@ F1::F1(const Accelerator& accelerator, F1Options options)
   if (options.num_classes < 2 || options.num_classes > kMostClasses ||
       (is_binary && options.num_classes > 2)) {
     throw UsageError(str_cat(
-        "[F1] got num_classes ",
+        "[F1] num_classes is ",
         options.num_classes,
-        is_binary ? ", expected 2 with F1Average::kBinary; choose another "
+        is_binary ? ", expected 2 with F1Average::kBinary. Choose another "
                     "average for more classes"
                   : ", expected 2 to 2^24"));
   }
@@ -227,11 +227,11 @@ void Perplexity::update(const at::Tensor& logits, const at::Tensor& labels) {
       scores.sizes().slice(0, static_cast<size_t>(wanted.dim())) !=
           wanted.sizes()) {
     throw UsageError(str_cat(
-        "[Perplexity] got logits of shape ",
+        "[Perplexity] The logits have shape ",
         logits.sizes(),
-        " for labels of shape ",
+        ", the labels ",
         labels.sizes(),
-        ", expected the labels' shape and one dimension more"));
+        ". Pass logits with the shape of the labels and one more dimension"));
   }
   check_classes(
       "Perplexity",

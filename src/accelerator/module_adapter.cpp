@@ -83,17 +83,16 @@ void move_module(
 void check_values(const ParameterSet& model) {
   if (DeferredScope::is_open()) {
     throw UsageError(
-        "[prepare] got a module while an EmptyWeights lives, expected its end "
-        "first: prepare gives weights memory");
+        "[prepare] An EmptyWeights still exists. Destroy it before prepare(), "
+        "which allocates the weights");
   }
   const auto check = [](const std::string& name, const at::Tensor& tensor) {
     if (tensor.is_meta() && !is_deferred(tensor)) {
       throw UsageError(str_cat(
           "[prepare] '",
           name,
-          "' is on the meta device and nothing says what its values are, "
-          "expected memory, or a module that was made while an EmptyWeights "
-          "lived"));
+          "' is on the meta device and has no values. Create the module "
+          "without the meta device, or while an EmptyWeights exists"));
     }
   };
   for (size_t i = 0; i < model.names.size(); ++i) {

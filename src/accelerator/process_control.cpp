@@ -24,8 +24,8 @@ void throw_where_one_has(const ProcessGroup& group) {
       give_culprit_time();
     }
     throw CommError(
-        "[main_process_first] a process that went first threw in its block; "
-        "see its own messages");
+        "[main_process_first] The process that ran the block first failed; the "
+        "original error is above");
   }
 }
 

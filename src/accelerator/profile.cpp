@@ -195,11 +195,11 @@ void Profile::State::finish_cycle() {
       std::filesystem::remove(part.string() + ending, ignored);
     }
     throw SystemError(str_cat(
-        "[profile] the trace '",
+        "[profile] Cannot write the trace '",
         path.string(),
-        "' cannot be written: ",
+        "': ",
         is_full ? "no space left on the device" : error.message(),
-        "; choose another output_trace_dir"));
+        ". Choose another output_trace_dir"));
   }
   traces.push_back(path);
 }
@@ -213,14 +213,14 @@ Profile::Profile(ProfileOptions options, c10::Device device, int rank)
     if (plan->active < 1 || plan->skip_first < 0 || plan->wait < 0 ||
         plan->warmup < 0 || plan->repeat < 0) {
       throw UsageError(
-          "[profile] got a schedule without active steps or with a negative "
-          "number, expected active of at least 1 and the others of 0 or more");
+          "[profile] The schedule is invalid. Set active to at least 1, and "
+          "skip_first, wait, warmup and repeat to at least 0");
     }
   }
   if (is_profiling.exchange(true)) {
     throw UsageError(
-        "[profile] another profile is under way in this process, expected one "
-        "at a time; stop it first");
+        "[profile] Another profile is running in this process. Stop it "
+        "first");
   }
   state.config = ProfilerConfig(
       ProfilerState::KINETO,

@@ -56,8 +56,9 @@ void check_images(const std::string& name, const at::Tensor& images) {
         printable(name),
         "' is ",
         named(images),
-        ", expected uint8, or floating from 0 to 1, of shape N x C x H x W "
-        "with one or three channels"));
+        ". Pass uint8, or floats from 0 to 1, of shape [N, C, H, W] with one "
+        "or "
+        "three channels"));
   }
 }
 
@@ -69,7 +70,7 @@ void check_histogram(const std::string& name, const at::Tensor& values) {
         printable(name),
         "' is ",
         named(values),
-        ", expected a dense tensor of real numbers; give its abs() or "
+        ". Pass a dense tensor of real values, for example its abs() or "
         "to_dense()"));
   }
 }

@@ -23,7 +23,7 @@ void report_and_leave() {
     handler_before(); // A mistake that is no exception.
     std::abort();
   }
-  std::string what = "something that is no std::exception";
+  std::string what = "an exception that is not a std::exception";
   try {
     throw;
   } catch (const std::exception& error) {

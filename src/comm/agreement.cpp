@@ -356,8 +356,8 @@ Agreement agree(
     throw UsageError(str_cat(
         "[capture] ",
         operation,
-        " inside of the captured function has ranks compare what they bring, "
-        "which replays would leave out; call it after the function"));
+        " exchanges data between processes, which a replay of the recorded "
+        "step would leave out. Call it after the captured function"));
   }
   if (group.world_size() == 1) {
     return {{sizes}, std::nullopt};

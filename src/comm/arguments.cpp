@@ -9,7 +9,7 @@
 namespace accelerate {
 namespace {
 
-/// What is missing; null where the reduction is there.
+/// Why the reduction is not possible, and what to do; null if it is.
 const char* fault_of(at::ScalarType dtype, ReduceOp op) {
   switch (dtype) {
     case at::kFloat:
@@ -21,16 +21,19 @@ const char* fault_of(at::ScalarType dtype, ReduceOp op) {
     case at::kComplexDouble:
       return op == ReduceOp::kSum || op == ReduceOp::kMean
                  ? nullptr
-                 : "numbers that have an order; reduce their real view";
+                 : "complex numbers have no order. Reduce "
+                   "view_as_real(tensor)";
     case at::kBool:
     case at::kByte:
     case at::kChar:
     case at::kInt:
     case at::kLong:
-      return op == ReduceOp::kMean ? "floating numbers; convert to float first"
+      return op == ReduceOp::kMean ? "the mean of integers is not an integer. "
+                                     "Convert to float first"
                                    : nullptr;
     default:
-      return "a dtype that collectives reduce; convert to float or int first";
+      return "collectives do not support this dtype. Convert to float or int "
+             "first";
   }
 }
 
@@ -55,9 +58,9 @@ void check_root(const ProcessGroup& group, const char* operation, int root) {
     throw UsageError(str_cat(
         "[",
         operation,
-        "] got rank ",
+        "] root is ",
         root,
-        ", expected one from 0 to ",
+        ", expected a rank from 0 to ",
         group.world_size() - 1));
   }
 }
@@ -72,12 +75,10 @@ void check_dense(const char* operation, const at::Tensor& tensor) {
     throw UsageError(str_cat(
         "[",
         operation,
-        "] got ",
-        !tensor.defined()       ? "an undefined"
-        : tensor.is_quantized() ? "a quantized"
-                                : "a sparse",
-        " tensor, expected a dense one; ",
-        tensor.defined() ? "convert it first" : "give it a value first"));
+        "] The tensor is ",
+        !tensor.defined()       ? "undefined. Give it a value first"
+        : tensor.is_quantized() ? "quantized. Pass tensor.dequantize()"
+                                : "sparse. Pass tensor.to_dense()"));
   }
 }
 
@@ -90,11 +91,11 @@ void check_reducible(
     throw UsageError(str_cat(
         "[",
         operation,
-        "] got the ",
+        "] Cannot compute the ",
         name_of(op),
         " of ",
         tensor.scalar_type(),
-        ", expected ",
+        " tensors: ",
         fault));
   }
 }

@@ -64,11 +64,11 @@ void check_padding(double value, at::ScalarType dtype) {
   };
   if (!fits()) {
     throw UsageError(str_cat(
-        "[pad_across_processes] got pad_index ",
+        "[pad_across_processes] pad_index ",
         value,
-        " for a tensor of dtype ",
+        " does not fit into a tensor of dtype ",
         dtype,
-        ", expected a number that it can hold"));
+        ". Pass another pad_index, or convert the tensor first"));
   }
 }
 
@@ -108,8 +108,9 @@ void check_sum(const at::Tensor& sum, const at::Tensor& rough) {
   const auto off = (sum.to(at::kDouble) - rough).abs();
   if (sum.numel() > 0 && off.max().item<double>() > 0x1p62) {
     throw UsageError(
-        "[reduce] got numbers whose sum is beyond int64, expected one that "
-        "fits; reduce doubles");
+        "[reduce] The sum does not fit into int64. Convert the values to "
+        "double "
+        "first");
   }
 }
 
@@ -278,9 +279,9 @@ std::vector<at::Tensor> pad_across_processes(
     bool pad_first) {
   if (dim < 0) {
     throw UsageError(str_cat(
-        "[pad_across_processes] got dim ",
+        "[pad_across_processes] dim is ",
         dim,
-        ", expected 0 or more: count from the front"));
+        ", expected 0 or more. Count from the first dimension"));
   }
   const auto agreement = agree(
       group,

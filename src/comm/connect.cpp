@@ -205,8 +205,8 @@ void run_ranks(
     const std::function<void(ProcessGroup)>& function,
     const ProcessGroupOptions& options) {
   if (num_ranks < 1) {
-    throw UsageError(
-        str_cat("[run_ranks] got ", num_ranks, " ranks, expected at least 1"));
+    throw UsageError(str_cat(
+        "[run_ranks] num_ranks is ", num_ranks, ", expected at least 1"));
   }
   const auto store = c10::make_intrusive<c10d::HashStore>();
   store->setTimeout(options.connect_timeout);

@@ -106,7 +106,8 @@ StorePtr reach_foreign_store(
     }
   }).detach();
   if (answer.wait_for(deadline.left() + kMargin) != std::future_status::ready) {
-    throw std::runtime_error("timed out: whoever listens there says nothing");
+    throw std::runtime_error(
+        "timed out: the program that listens there does not answer");
   }
   return answer.get();
 }
@@ -144,18 +145,18 @@ StorePtr open_store(
     if (options.isServer && is_timeout(cause)) {
       throw TimeoutError(str_cat(
           where,
-          " listens, but did not reach itself there within ",
+          " could not reach its own port within ",
           deadline.seconds(),
-          " s; see that ",
+          " s. Set ",
           variables::kMasterAddress,
-          " is the machine of rank 0"));
+          " to an address of rank 0's machine"));
     }
     if (options.isServer) {
       throw CommError(str_cat(
           where,
           " cannot listen: ",
           cause,
-          "; choose another ",
+          ". Choose another ",
           variables::kMasterPort));
     }
     if (is_timeout(cause)) {
@@ -163,17 +164,17 @@ StorePtr open_store(
           where,
           " did not find rank 0 within ",
           deadline.seconds(),
-          " s; see that rank 0 runs, that the port is open and that no other "
+          " s. Check that rank 0 runs, that the port is open and that no other "
           "program listens there"));
     }
     give_culprit_time();
     throw CommError(str_cat(
         where,
-        " found no store: ",
+        " cannot connect to rank 0: ",
         cause,
-        "; see that rank 0, which holds it, still runs and that ",
+        ". Check that rank 0 still runs and that ",
         variables::kMasterAddress,
-        " leads to it"));
+        " is an address of its machine"));
   }
 }
 

@@ -16,7 +16,7 @@ std::string to_text(const std::vector<MeshDimension>& dimensions) {
   for (const auto& [name, size] : dimensions) {
     text += str_cat(text.empty() ? "" : " x ", "'", name, "' of ", size);
   }
-  return text.empty() ? "no dimension" : text;
+  return text.empty() ? "A mesh without dimensions" : text;
 }
 
 void check(const std::vector<MeshDimension>& dimensions, int world_size) {
@@ -24,21 +24,23 @@ void check(const std::vector<MeshDimension>& dimensions, int world_size) {
   int64_t num_ranks = 1;
   const char* fault = nullptr;
   for (const auto& [name, size] : dimensions) {
-    fault = name.empty()                 ? "names that are not empty"
-            : !names.insert(name).second ? "names that differ"
-            : size < 1                   ? "sizes of at least 1"
+    fault = name.empty()                 ? "Give every dimension a name"
+            : !names.insert(name).second ? "Give every dimension its own name"
+            : size < 1                   ? "Use sizes of at least 1"
                                          : fault;
     // Bounded, so that no product overflows.
     num_ranks = std::min<int64_t>(num_ranks * std::max(size, 1), 1LL << 31);
   }
   if (fault != nullptr || num_ranks != world_size) {
     throw UsageError(str_cat(
-        "[Mesh] got ",
+        "[Mesh] ",
         to_text(dimensions),
-        ", expected ",
+        " does not describe ",
+        world_size,
+        world_size == 1 ? " rank. " : " ranks. ",
         fault != nullptr
             ? fault
-            : str_cat("sizes whose product is the ", world_size, " ranks")));
+            : str_cat("The product of the sizes must be ", world_size)));
   }
 }
 

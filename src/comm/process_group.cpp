@@ -82,17 +82,17 @@ void check_whole(
     throw UsageError(str_cat(
         "[",
         operation,
-        "] got a whole of ",
+        "] The whole tensor has ",
         whole.numel(),
         " elements of ",
         whole.scalar_type(),
-        " and a part of ",
+        ", the part of a rank has ",
         part.numel(),
         " of ",
         part.scalar_type(),
-        ", expected one dtype and ",
+        ". Use one dtype, and pad the whole tensor to ",
         world_size,
-        " parts to a whole; pad the whole"));
+        " equal parts"));
   }
 }
 
@@ -105,17 +105,17 @@ void check_rows(
       rows.numel() != output.numel() * world_size ||
       rows.scalar_type() != output.scalar_type()) {
     throw UsageError(str_cat(
-        "[scatter] got rows of shape ",
+        "[scatter] The rows have shape ",
         rows.sizes(),
-        " of ",
+        " and dtype ",
         rows.scalar_type(),
-        " for outputs of shape ",
+        ", the outputs ",
         output.sizes(),
-        " of ",
+        " and ",
         output.scalar_type(),
-        ", expected one dtype and ",
+        ". Use one dtype, and pass ",
         world_size,
-        " rows of the size of an output; give one row for each rank"));
+        " rows (one per rank) of the size of an output"));
   }
 }
 
@@ -249,14 +249,13 @@ ProcessGroup::Work ProcessGroup::Impl::start(
     throw UsageError(str_cat(
         "[",
         operation,
-        "] got a group of one rank, expected a peer; leave it out where "
-        "is_solo()"));
+        "] The group has only one rank. Check is_solo() first"));
   }
   if (!impl->group_) {
     throw UsageError(str_cat(
         "[",
         operation,
-        "] the process group is shut down; make collectives before "
+        "] The process group is shut down. Call collectives before "
         "end_training()"));
   }
   settle(impl);
@@ -756,7 +755,8 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(
 
 ProcessGroup from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group) {
   if (!group) {
-    throw UsageError("[from_c10d] got a null group, expected a c10d group");
+    throw UsageError(
+        "[from_c10d] The group is null. Pass a c10d::ProcessGroup");
   }
   auto name = group->getBackendName();
   ProcessGroup made(std::make_shared<ProcessGroup::Impl>(

@@ -50,11 +50,12 @@ void check_parts(const std::vector<std::vector<int>>& lists) {
       throw UsageError(str_cat(
           "[subgroup] rank ",
           rank,
-          " gave the ranks ",
+          " passed the ranks ",
           to_text(ranks),
-          ", expected different ranks from 0 to ",
+          ". Pass different ranks from 0 to ",
           size - 1,
-          " with itself among them"));
+          " that include rank ",
+          rank));
     }
   }
   for (int rank = 0; rank < size; ++rank) {
@@ -65,13 +66,13 @@ void check_parts(const std::vector<std::vector<int>>& lists) {
         throw MismatchError(str_cat(
             "[subgroup] rank ",
             rank,
-            " gave the ranks ",
+            " passed the ranks ",
             to_text(ranks),
             ", but rank ",
             other,
-            ", one of them, gave ",
+            " passed ",
             to_text(others),
-            "; call it with the same list on all ranks of a part"));
+            ". Pass the same list on all ranks of a subgroup"));
       }
     }
   }
@@ -123,10 +124,10 @@ c10::intrusive_ptr<c10d::Backend> make_like(
   const auto entry = find_backend(name);
   if (!entry) {
     throw ConfigError(str_cat(
-        "[subgroup] the group speaks through '",
+        "[subgroup] The backend '",
         name,
-        "', which is not in the table of backends; add it by "
-        "register_backend"));
+        "' of the group is not registered. Register it with "
+        "register_backend()"));
   }
   return make_backend(
       *entry,
@@ -143,8 +144,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_part(
     int64_t number) {
   if (!whole.getStore()) {
     throw ConfigError(
-        "[subgroup] the group was given without a store, through which the "
-        "ranks of a part could meet; make it with one");
+        "[subgroup] The c10d group has no store, which subgroups need to "
+        "connect. Create the group with a store");
   }
   const auto store = c10::make_intrusive<c10d::PrefixStore>(
       str_cat("subgroup/", number, "/", ranks.front()), whole.getStore());

@@ -196,7 +196,7 @@ void LaunchSession::request_to_end(int signal, GroupTold told) {
     say(str_cat(
         "[launch] received SIG",
         sigabbrev_np(signal),
-        ": leaving with output that nobody has read"));
+        ": exiting; some output was not read"));
     exit_code_ = exit_code_ == 0 ? 128 + signal : exit_code_;
     loop_.stop();
   } else if (!first_request_) {

@@ -217,7 +217,8 @@ RankReport decode_report(const std::string& text) {
     report.pid = json.at("pid").get<int>();
     const int part = json.at("part").get<int>();
     if (part < 0 || part >= static_cast<int>(kNumParts)) {
-      throw DataError(str_cat("[hang] got part ", part, " of a step"));
+      throw DataError(
+          str_cat("[hang] The report of a rank names the unknown part ", part));
     }
     report.part = static_cast<Part>(part);
     report.waits = json.at("waits").get<bool>();
@@ -231,9 +232,9 @@ RankReport decode_report(const std::string& text) {
     return report;
   } catch (const nlohmann::json::exception& error) {
     throw DataError(str_cat(
-        "[hang] got a report that is none: ",
+        "[hang] The report of a rank is invalid: ",
         printable(error.what()),
-        "; see that all processes run the same version"));
+        ". Use the same version on all ranks"));
   }
 }
 
@@ -359,7 +360,7 @@ std::string why_silent(int pid) {
   switch (state) {
     case 'T':
     case 't':
-      return str_cat("it is stopped; kill -CONT ", pid, " lets it go on");
+      return str_cat("it is stopped; continue it with kill -CONT ", pid);
     case 'Z':
     case 'X':
       return str_cat("process ", pid, " has ended; see its own messages");

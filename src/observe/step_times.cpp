@@ -22,18 +22,18 @@ constexpr std::array<PartOfStep, 8> kPartsOfStep = {{
     {&StepTimes::Parts::data,
      "waits for data",
      0.15,
-     "raise num_workers, or make the data set cheaper"},
+     "raise num_workers, or make the dataset cheaper"},
     {&StepTimes::Parts::forward, "forward", 2, ""},
     {&StepTimes::Parts::backward, "backward", 2, ""},
     {&StepTimes::Parts::communication,
      "waits for other ranks",
      0.2,
-     "accumulate gradients, compress them, or see whether one rank is slower "
+     "accumulate gradients, compress them, or check whether one rank is slower "
      "than the others"},
     {&StepTimes::Parts::optimizer,
      "optimizer",
      0.3,
-     "take a fused optimizer (accelerate::optim, or fused=True)"},
+     "use a fused optimizer (accelerate::optim, or fused=True)"},
     {&StepTimes::Parts::checkpoint,
      "checkpoints",
      0.1,
@@ -42,7 +42,7 @@ constexpr std::array<PartOfStep, 8> kPartsOfStep = {{
     {&StepTimes::Parts::other,
      "user code",
      0.25,
-     "see what the loop does besides: .item(), logging, evaluation"},
+     "check what else the loop does: .item(), logging, evaluation"},
 }};
 
 int64_t percent(double share) {
@@ -86,7 +86,7 @@ std::string StepTimes::summary() const {
         return sum.*part.time >= part.much * total;
       });
   if (worst == parts.end()) {
-    return text + "\nnothing but computing bounds the step";
+    return text + "\ncomputing takes most of the step";
   }
   const auto share = percent(sum.*worst->time / total);
   const bool is_wait = std::string_view(worst->name).starts_with("waits");

@@ -426,8 +426,8 @@ void Watchdog::watch_data(Membership& membership) {
   }
   // Once: a loader that is slow at times is the step clock's business.
   membership.has_told_of_data = true;
-  say("[hang] the data loader has given no batch for a while; see its data set "
-      "and its workers:\n  " +
+  say("[hang] The data loader has not returned a batch for a while. Check its "
+      "dataset and its workers:\n  " +
       describe_ranks({look(membership)}));
 }
 
@@ -447,8 +447,8 @@ void Watchdog::watch_store(Membership& membership) {
   }
   say(describe_hang(
           {look(membership)}, {holder}, seconds_from(membership.threshold)) +
-      "\n  it holds the store by which ranks ask each other: nothing is known "
-      "of the others");
+      "\n  it hosts the store through which ranks ask each other, so nothing "
+      "is known of the other ranks");
   note_told(membership, *since, true, true);
 }
 

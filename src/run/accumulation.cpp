@@ -85,12 +85,13 @@ constexpr double kMostWeight = 1e30;
 void check_weight(double count) {
   if (count != 0 && !(count >= kLeastWeight && count <= kMostWeight)) {
     throw UsageError(str_cat(
-        "[backward] got weight ",
+        "[backward] weight is ",
         count,
-        ", expected the number of samples or tokens of the loss: 0, or from ",
+        ", expected 0 or ",
         kLeastWeight,
         " to ",
-        kMostWeight));
+        kMostWeight,
+        ". Pass the number of samples or tokens in the loss"));
   }
 }
 
@@ -115,12 +116,12 @@ LossWeight::LossWeight(at::Tensor count) {
                          count.numel() == 1;
   if (!is_number) {
     throw UsageError(str_cat(
-        "[backward] got a weight ",
+        "[backward] weight is ",
         count.defined()
             ? str_cat(
-                  "of ", count.toString(), " with ", count.numel(), " elements")
-            : "undefined",
-        ", expected a dense tensor of one number"));
+                  "a ", count.toString(), " with ", count.numel(), " elements")
+            : "an undefined tensor",
+        ". Pass a number, or a dense tensor with one real element"));
   }
   count_ = count.detach().reshape({}).to(at::kDouble);
   // Others would be waited for.
@@ -145,7 +146,7 @@ Accumulation::Accumulation(
 void Accumulation::set_num_steps(int64_t num_steps) {
   if (num_steps < 1) {
     throw ConfigError(str_cat(
-        "[Accelerator] got gradient_accumulation_steps ",
+        "[Accelerator] gradient_accumulation_steps is ",
         num_steps,
         ", expected at least 1"));
   }
@@ -176,16 +177,16 @@ void Accumulation::begin(
     AccumulateGuard& guard) {
   if (step_state.is_captured()) {
     throw UsageError(
-        "[capture] accumulate() inside of the captured function would be left "
-        "out of replays; begin the micro-batch before the function is called");
+        "[capture] A replay of the recorded step would leave accumulate() out. "
+        "Call it around the captured function");
   }
   drop_dead_windows();
   Window& window = windows_[key_of(models)];
   if (!window.guard.expired()) {
     // It may hold gradients back that this micro-batch is to send.
     throw UsageError(
-        "[accumulate] the guard of the last micro-batch of the same models "
-        "still lives; let it go before the next one begins, as in a block of "
+        "[accumulate] The guard of the previous micro-batch still exists. "
+        "Destroy it before the next accumulate(), for example with a block of "
         "its own");
   }
   window.guard = guard.life();
@@ -214,15 +215,15 @@ at::Tensor Accumulation::weigh(
     bool is_alone) {
   if (weight && step_state.is_captured()) {
     throw UsageError(
-        "[capture] a weighted loss needs sums of the host, expected a loss "
-        "without weight in a captured step");
+        "[capture] A captured step cannot weight its loss. Call backward() "
+        "without weight");
   }
   Window& window = *current_;
   const bool is_first = window.num_backwards == 0;
   if (!is_first && weight.has_value() != window.is_weighted) {
     throw UsageError(
-        "[backward] some losses of the window have a weight and some have "
-        "none; give it to all of them, or to none");
+        "[backward] Only some micro-batches of this accumulation have a "
+        "weight. Pass a weight for all of them, or for none");
   }
   window.is_weighted = weight.has_value();
   const bool ends = step_state.sync_gradients();
@@ -390,9 +391,9 @@ void Accumulation::load_window(const StateDict& state) {
     }
     if (!model) {
       throw UsageError(str_cat(
-          "[load_state_dict] the state holds half a window of '",
+          "[load_state_dict] The state contains accumulated gradients of '",
           name,
-          "', which is no prepared model; prepare the same models before "
+          "', which was not prepared. Prepare the same models before "
           "loading"));
     }
     std::map<std::string, StateValue> gradients;

@@ -29,15 +29,15 @@ void check_fit(const ProcessTopology& topology, const ProcessGroup& group) {
   if (topology.rank != group.rank() ||
       topology.world_size != group.world_size()) {
     throw ConfigError(str_cat(
-        "[Accelerator] the environment says rank ",
+        "[Accelerator] The environment says rank ",
         topology.rank,
         " of ",
         topology.world_size,
-        ", the process group says rank ",
+        ", but the process group says rank ",
         group.rank(),
         " of ",
         group.world_size(),
-        "; give both for the same process"));
+        ". Pass an environment and a group of the same process"));
   }
 }
 
@@ -55,7 +55,7 @@ void refuse_threads_on_one_device(const Assembly& assembly) {
         kind->count(),
         " ",
         kind->name(),
-        " device(s); set .cpu = true, or use processes"));
+        " device(s). Set .cpu = true, or use processes"));
   }
 }
 
@@ -89,9 +89,9 @@ void refuse_what_the_device_lacks(const Assembly& assembly) {
     throw ConfigError(str_cat(
         "[Accelerator] mixed precision ",
         row.name,
-        " needs a GPU, and this process trains on ",
+        " needs a GPU, but this process trains on ",
         kind == nullptr ? "the CPU" : kind->name() + " devices",
-        "; use bf16"));
+        ". Use bf16"));
   }
 }
 
@@ -104,9 +104,9 @@ void refuse_memory_of_scaled_gradients(
       ddp.compression == Compression::kPowerSgd &&
       (ddp.power_sgd.use_error_feedback || ddp.power_sgd.warm_start)) {
     throw ConfigError(
-        "[Accelerator] got PowerSGD with error feedback or warm start, which "
-        "keep gradients over steps, and fp16, whose scale changes; use bf16, "
-        "or switch both off");
+        "[Accelerator] PowerSGD with error feedback or warm start does not "
+        "work "
+        "with fp16. Use bf16, or turn both off");
   }
 }
 
@@ -118,21 +118,19 @@ std::optional<at::ScalarType> type_of_weights(
   }
   if (precision != Precision::kBf16) {
     throw ConfigError(str_cat(
-        "[Accelerator] got master_weights with mixed precision ",
+        "[Accelerator] master_weights needs mixed precision bf16, but it is ",
         find_precision(precision).name,
-        ", expected bf16, whose range is that of fp32; set it, or leave "
-        "master_weights out"));
+        ". Use bf16, or remove master_weights"));
   }
   if (options.engine.make) {
     throw ConfigError(
-        "[Accelerator] got master_weights and an engine of your own, which "
-        "decides itself what is trained; leave one of them out");
+        "[Accelerator] master_weights does not work with a custom engine. "
+        "Remove one of them");
   }
   if (!options.shard.ignored.empty()) {
     throw ConfigError(
-        "[Accelerator] got master_weights and .shard with ignored parameters, "
-        "which would be of another type than the rest, expected one of them; "
-        "leave the other out");
+        "[Accelerator] master_weights does not work with parameters that are "
+        "left unsharded. Remove one of the two settings");
   }
   return at::kBFloat16;
 }
@@ -158,23 +156,22 @@ Mesh mesh_of(const ProcessGroup& group, const ShardingOptions& shard) {
   if (stage < 0 || stage > static_cast<int>(ShardStage::kParameters) ||
       (stage == 0 && replicas != 1)) {
     throw ConfigError(str_cat(
-        "[Accelerator] got .shard with stage ",
+        "[Accelerator] The sharding stage is ",
         stage,
-        " and num_replicas ",
+        " and num_replicas is ",
         replicas,
-        ", expected a stage from 0 to 3, and replicas of stages from 1 on; "
-        "choose a ShardStage"));
+        ". Use a stage from 0 to 3; more than one replica needs at least "
+        "stage 1"));
   }
   if (shard.stage == ShardStage::kNone) {
     return Mesh(group, {{Mesh::kReplicate, size}});
   }
   if (replicas < 1 || (size > 1 && size % replicas != 0)) {
     throw ConfigError(str_cat(
-        "[Accelerator] got .shard with num_replicas ",
+        "[Accelerator] num_replicas is ",
         replicas,
-        " on ",
-        size,
-        " process(es), expected a number of at least 1 that divides them"));
+        ", but it must divide the number of processes, ",
+        size));
   }
   if (replicas == 1 || size == 1) {
     return Mesh(group, {{Mesh::kShard, size}});
@@ -190,8 +187,8 @@ Strategy choose_strategy(
   if (options.engine.make) {
     if (shards) {
       throw ConfigError(
-          "[Accelerator] got .shard and an engine of your own, expected one "
-          "strategy; leave one of them out");
+          "[Accelerator] Sharding does not work with a custom engine. Remove "
+          "one of them");
     }
     return options.engine;
   }

@@ -34,11 +34,11 @@ void write_into(const std::string& name, Work&& work) {
 void ModelContext::check_join() const {
   if (at::GradMode::is_enabled() && reductions->leaves_out(*engine)) {
     throw UsageError(str_cat(
-        "[join_uneven_inputs] got a forward with gradients of a prepared ",
+        "[join_uneven_inputs] The prepared ",
         type,
-        " that is not among the models of the block, so that ranks without "
-        "batches would not answer it; give the block every model that the "
-        "loop trains, or evaluate this one without gradients (no_grad)"));
+        " was called with gradients, but was not passed to "
+        "join_uneven_inputs(). Pass every model that the loop trains, or call "
+        "this one under no_grad"));
   }
 }
 

@@ -47,9 +47,8 @@ void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model) {
           model.names[i],
           "' of rank ",
           odd,
-          " differs from rank 0's, expected the same bits on all ranks; load "
-          "or change weights on all ranks alike, or before prepare(), which "
-          "gives rank 0's to all"));
+          " differs from rank 0's. Load or change weights on all ranks alike, "
+          "or before prepare(), which broadcasts rank 0's weights"));
     }
   }
 }

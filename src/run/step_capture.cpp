@@ -65,8 +65,7 @@ struct StepCapture::State {
     announce();
   }
   void announce() const {
-    std::cerr << str_cat(
-        "[capture] ", refusal, "; the step runs as it is written\n");
+    std::cerr << str_cat("[capture] The step is not recorded: ", refusal, '\n');
   }
 
   /// Moves the graph of such inputs to the front; an empty one where there was
@@ -98,8 +97,8 @@ struct StepCapture::State {
     auto outcome = body(inputs);
     if (watch.has_waited()) {
       refuse(
-          "the function waits for the device (item(), a copy to the CPU, a "
-          "shape that depends on values), expected work that is only ordered");
+          "it waits for the device (item(), a copy to the CPU, or a shape that "
+          "depends on values). Move that out of the captured function");
     }
     return outcome;
   }

@@ -22,6 +22,7 @@
 #include "device/host_copies.h"
 #include "device/streams.h"
 #include "hardware/gpu_use.h"
+#include "observe/hint.h"
 #include "observe/rank_record.h"
 #include "observe/watchdog.h"
 #include "parallel/recorded_part.h"
@@ -62,10 +63,10 @@ void check_precision(const ParameterSet& model, Precision precision) {
     if (precision == Precision::kFp16 && parameter.requires_grad() &&
         parameter.scalar_type() == at::kHalf) {
       throw UsageError(str_cat(
-          "[prepare] parameter '",
+          "[prepare] '",
           model.names[i],
-          "' is fp16 and would get fp16 gradients, expected fp32 with mixed "
-          "precision fp16; convert the model to fp32 first"));
+          "' is fp16, but mixed precision fp16 needs fp32 parameters. Convert "
+          "the model with float() first"));
     }
   }
 }
@@ -752,8 +753,8 @@ bool TrainingRun::optimizer_step_was_skipped() const {
 SchedulerMoves TrainingRun::scheduler_moves(SchedulerCall call) const {
   if (step_state_->is_captured()) {
     throw UsageError(
-        "[capture] a scheduler's step() inside of the captured function would "
-        "be left out of replays; call it after the function");
+        "[capture] A replay of the recorded step would leave the scheduler's "
+        "step() out. Call it after the captured function");
   }
   call.sync_gradients = step_state_->sync_gradients();
   call.stepping = options_.scheduler_stepping;
@@ -764,29 +765,28 @@ SchedulerMoves TrainingRun::scheduler_moves(SchedulerCall call) const {
 std::string TrainingRun::why_not_to_capture(
     const std::vector<at::Tensor>& inputs) {
   if (!has_device_graphs(device())) {
-    return str_cat("there are no graphs on ", device(), ", expected a GPU");
+    return str_cat(device(), " has no device graphs. Use a GPU");
   }
   if (std::holds_alternative<OwnEngine>(assembly_.strategy)) {
-    return "the run has an engine of its own, expected one of this library";
+    return "custom engines cannot be recorded";
   }
   if (std::holds_alternative<ShardingOptions>(assembly_.strategy)) {
-    return "the run shards its models, whose memory comes and goes";
+    return "sharded models cannot be recorded";
   }
   if (const auto carrier = to_c10d(group())) {
     const auto name = carrier->getBackend(device().type())->getBackendName();
     if (name != "nccl") {
       return str_cat(
-          "gradients meet by ",
+          "the backend ",
           name,
-          ", which has the host wait, expected NCCL");
+          " needs the host to synchronise gradients. Use NCCL");
     }
     if (group().world_size() > 1 && !group().impl()->hosts_meet()) {
-      return "hosts have no way to meet but by NCCL, expected a process group "
-             "of cpu:gloo,cuda:nccl";
+      return "the process group has no CPU backend. Create it with "
+             "cpu:gloo,cuda:nccl";
     }
     if (debug()) {
-      return "debug has hosts compare weights and collectives, expected a run "
-             "without";
+      return "the debug mode compares collectives on the host. Turn it off";
     }
   }
   for (const auto& model : living_models()) {
@@ -800,10 +800,10 @@ std::string TrainingRun::why_not_to_capture(
       return str_cat(
           "input ",
           i,
-          inputs[i].requires_grad() ? " requires a gradient"
-                                    : str_cat(" is on ", inputs[i].device()),
-          ", expected plain tensors on ",
-          device());
+          inputs[i].requires_grad()
+              ? std::string(" requires a gradient. Pass a detached tensor")
+              : str_cat(
+                    " is on ", inputs[i].device(), ". Move it to ", device()));
     }
   }
   for (const auto& optimizer : living_optimizers()) {
@@ -811,9 +811,11 @@ std::string TrainingRun::why_not_to_capture(
       return why;
     }
     if (scaler_ && !optimizer->optimizer().takes_scalars()) {
-      return "fp16 has the host leave out steps of an optimizer, expected one "
-             "that the device tells so: accelerate::optim's AdamW, Adam or "
-             "SGD, in Python one with `fused`";
+      return str_cat(
+          "with fp16 this optimizer needs the host to skip steps. Use ",
+          hint(
+              "AdamW, Adam or SGD of accelerate::optim",
+              "an optimizer with fused=True"));
     }
   }
   // Replays of one window add to the same memory.
@@ -958,8 +960,8 @@ void TrainingRun::end_recorded_step() {
   if (std::any_of(optimizers.begin(), optimizers.end(), steps) &&
       std::any_of(optimizers.begin(), optimizers.end(), waits)) {
     throw UsageError(
-        "[capture] an optimizer holds fp16 gradients whose scale moves with "
-        "the step of another, expected steps of all in the function");
+        "[capture] With fp16, either all optimizers must step in the captured "
+        "function or none. Move the missing step() into it");
   }
   settle_scale();
 }
@@ -1077,10 +1079,10 @@ std::optional<std::string> TrainingRun::mixed_repeats(int64_t size) const {
       batch->num_samples - batch->num_real,
       " of the ",
       batch->num_samples,
-      " samples in this batch are repeats that fill it up, and nothing says "
+      " samples in this batch are repeats that fill it up, and it is unknown "
       "which of the ",
       size,
-      " rows belong to them. Give one row per sample, turn even_batches off, "
+      " rows belong to them. Pass one row per sample, turn even_batches off, "
       "or use a batch sampler without a fixed batch size: then whole batches "
       "are repeated.");
 }

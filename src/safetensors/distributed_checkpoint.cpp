@@ -156,15 +156,15 @@ class DistributedReader {
         where_,
         " ",
         what,
-        ", expected a checkpoint as torch.distributed.checkpoint writes it; "
-        "save it again"));
+        ", so it was not written by torch.distributed.checkpoint. Save it "
+        "again"));
   }
 
   // --- forms of pickles ----------------------------------------------------
 
   const PickleValue& of(const PickleValue& value, Kind kind) const {
     if (!value.is(kind)) {
-      refuse("has a value of another kind in its metadata");
+      refuse("has a value of an unexpected type in its metadata");
     }
     return value;
   }
@@ -185,7 +185,7 @@ class DistributedReader {
       const std::string& name) const {
     if (!value.is_call_of(name) || value.items.size() != 3 ||
         value.items[2]->items.size() > kMaxFields) {
-      refuse(str_cat("has something else in the place of ", name));
+      refuse(str_cat("has another object instead of ", name));
     }
     return *value.items[2];
   }
@@ -209,7 +209,7 @@ class DistributedReader {
   Shape numbers(const PickleValue& tuple) const {
     Shape shape;
     if (tuple.items.size() > kMaxFields) {
-      refuse("has a tensor of too many dimensions");
+      refuse("has a tensor with too many dimensions");
     }
     for (const auto* item : of(tuple, Kind::kTuple).items) {
       shape.push_back(number(*item));
@@ -220,7 +220,7 @@ class DistributedReader {
   Shape size_of(const PickleValue& value) const {
     if (!value.is_call_of("torch Size") || value.items.size() != 2 ||
         value.items[1]->items.size() != 1) {
-      refuse("has something else in the place of torch.Size");
+      refuse("has another object instead of a torch.Size");
     }
     return numbers(*value.items[1]->items[0]);
   }
@@ -283,7 +283,7 @@ class DistributedReader {
     }
     if (num_found != *count) {
       refuse(str_cat(
-          "has ", num_found, " of the ", *count, " numbers of '", name, "'"));
+          "has ", num_found, " of the ", *count, " elements of '", name, "'"));
     }
     tensor.data = data;
     checkpoint_.tensors_.push_back(std::move(tensor));
@@ -322,7 +322,7 @@ class DistributedReader {
                   begin[i] <= tensor.shape[i] - sizes[i];
     }
     if (!is_inside || !begins.insert(begin).second) {
-      refuse(str_cat("has a part of '", tensor.name, "' that is none"));
+      refuse(str_cat("has an invalid part of '", tensor.name, "'"));
     }
     const std::int64_t count = *count_of(sizes);
     if (count == 0) {
@@ -330,7 +330,7 @@ class DistributedReader {
     }
     const auto place = places_.find({tensor.name, begin});
     if (place == places_.end()) {
-      refuse(str_cat("says nowhere where a part of '", tensor.name, "' lies"));
+      refuse(str_cat("does not say where a part of '", tensor.name, "' is"));
     }
     const auto element = safetensors::dtype_bits(tensor.dtype) / 8;
     const Part part = open_part(tensor.name, dtype, place->second, sizes);
@@ -389,13 +389,14 @@ class DistributedReader {
     if (!root.is_call_of("torch._utils _rebuild_tensor_v2") ||
         root.items[1]->items.size() < 4 ||
         !root.items[1]->items[0]->is(Kind::kReference)) {
-      refuse(str_cat("has something else in the place of '", name, "'"));
+      refuse(str_cat("has another object instead of the tensor '", name, "'"));
     }
     const auto& arguments = root.items[1]->items;
     const auto& storage = of(*arguments[0]->items[0], Kind::kTuple).items;
     if (storage.size() != 5 || text(*storage[0]) != "storage" ||
         of(*storage[1], Kind::kGlobal).text != dtype.storage) {
-      refuse(str_cat("has '", name, "' in another dtype than it says"));
+      refuse(str_cat(
+          "has '", name, "' in a dtype that differs from its metadata"));
     }
     const auto data = zip.entry("data/" + text(*storage[2]));
     const std::int64_t element = safetensors::dtype_bits(dtype.dtype) / 8;
@@ -414,7 +415,7 @@ class DistributedReader {
       last += fits ? steps * stride : 0;
     }
     if (!fits) {
-      refuse(str_cat("has a part of '", name, "' of another shape"));
+      refuse(str_cat("has a part of '", name, "' with another shape"));
     }
     part.data = data.subspan(static_cast<std::size_t>(first * element));
     return part;
@@ -430,7 +431,7 @@ class DistributedReader {
     std::vector<std::string> parts;
     const auto& items = of(*path->second, Kind::kTuple).items;
     if (items.size() > kMaxFields) {
-      refuse(str_cat("has too long a path for '", name, "'"));
+      refuse(str_cat("has a path for '", name, "' that is too long"));
     }
     for (const auto* part : items) {
       parts.push_back(

@@ -22,15 +22,15 @@ HeaderEntry checked_entry(
     if (dim < 0) {
       throw UsageError(str_cat(
           where(),
-          ": dimension ",
+          ": the shape contains ",
           dim,
-          ", 0 or more expected; give the shape"));
+          ". Use dimensions of 0 or more"));
     }
     entry.shape.push_back(static_cast<std::uint64_t>(dim));
   }
   if (tensor.name == "__metadata__") {
-    throw UsageError(str_cat(
-        where(), " has the name that the format keeps for itself; rename it"));
+    throw UsageError(
+        str_cat(where(), " has a name that the format reserves. Rename it"));
   }
   entry.begin = begin;
   entry.end = begin + checked_num_bytes(entry, target);
@@ -44,7 +44,7 @@ void check_text(const std::string& text, const std::string& target) {
         target,
         "': the name or metadata ",
         shown(text),
-        " is not UTF-8; the format takes nothing else"));
+        " is not valid UTF-8, which the format requires. Rename it"));
   }
 }
 

@@ -54,7 +54,7 @@ class PickleMachine {
         what,
         " at byte ",
         at_,
-        ", expected a pickle as torch writes it; save it again"));
+        ", so it was not written by torch. Save it again"));
   }
 
   std::span<const std::byte> take(std::uint64_t count) {

@@ -236,7 +236,7 @@ void StreamedModel::write(
   if (file == index_.weight_map.end()) {
     throw TensorNotFoundError(str_cat(
         where_tensor(folder_.string(), name),
-        " was not announced; say what the model has when it is begun"));
+        " was not declared. Declare every tensor when the model is created"));
   }
   files_.at(file->second)->write(name, offset, bytes);
 }

@@ -47,8 +47,8 @@ class ZipBytes {
   [[noreturn]] void refuse() const {
     throw DataError(str_cat(
         where_,
-        " is no archive of torch.save of at most 4 GiB without compression; "
-        "save it again"));
+        " is not an uncompressed archive of torch.save of at most 4 GiB. Save "
+        "it again"));
   }
 
  private:
@@ -91,9 +91,9 @@ std::span<const std::byte> StoredZip::entry(const std::string& name) const {
   if (found == entries_.end()) {
     throw DataError(str_cat(
         where_,
-        " lacks ",
+        " is not an archive of torch.save: it has no ",
         name,
-        " in its archive, expected one of torch.save; save it again"));
+        ". Save it again"));
   }
   return found->second;
 }

@@ -28,22 +28,22 @@ void StreamedFile::write(
   if (found == places_.end()) {
     throw TensorNotFoundError(str_cat(
         where_tensor(path_.string(), name),
-        " was not announced; say what the file has when it is begun"));
+        " was not declared. Declare every tensor when the file is created"));
   }
   auto& [extent, num_missing] = found->second;
   if (offset > extent.num_bytes || bytes.size() > extent.num_bytes - offset ||
       bytes.size() > num_missing) {
     throw SizeMismatchError(str_cat(
         where_tensor(path_.string(), name),
-        ": got ",
+        ": ",
         bytes.size(),
-        " bytes from ",
+        " bytes at offset ",
         offset,
-        " on, of a tensor of ",
+        " do not fit a tensor of ",
         extent.num_bytes,
-        " that lacks ",
+        " bytes of which ",
         num_missing,
-        "; give each byte once"));
+        " are missing. Write each byte once"));
   }
   if (!bytes.empty()) {
     file_.seek(extent.begin + offset);
@@ -61,7 +61,7 @@ void StreamedFile::commit(bool sync) {
           place.num_missing,
           " of ",
           place.extent.num_bytes,
-          " bytes; give the whole tensor"));
+          " bytes. Write the whole tensor"));
     }
   }
   file_.commit(sync);

@@ -284,10 +284,10 @@ class Replay {
     if (tensor.defined() && !tensor.is_inference() &&
         tensor._version() != version) {
       throw UsageError(str_cat(
-          "[EmptyWeights] got a tensor of shape ",
+          "[EmptyWeights] A tensor of shape ",
           tensor.sizes(),
-          " that has changed since a weight was made of it, expected it as it "
-          "was until the model is prepared; copy it first"));
+          " changed after a weight was created from it. Clone it first, or "
+          "change it after prepare()"));
     }
   }
 
@@ -461,8 +461,8 @@ class DeferredCall {
       throw UsageError(str_cat(
           "[EmptyWeights] ",
           schema_.name(),
-          " got tensors of two threads, expected modules that are made by "
-          "one"));
+          " uses weights that two threads created. Create a module in one "
+          "thread"));
     }
     tape_ = context->tape;
     if (writes) {
@@ -486,10 +486,9 @@ class DeferredCall {
 
   [[noreturn]] void refuse_read() const {
     throw UsageError(str_cat(
-        "[EmptyWeights] got ",
+        "[EmptyWeights] ",
         schema_.name(),
-        " of a weight that has no memory yet, expected it after prepare, which "
-        "gives it memory and values"));
+        " reads a weight that has no values yet. Read it after prepare()"));
   }
 
   /// A number or a flag: from the form of the tensors where that is enough,
@@ -517,8 +516,8 @@ class DeferredCall {
       throw UsageError(str_cat(
           "[EmptyWeights] ",
           schema_.name(),
-          " would write to tensors with and without memory at once, expected "
-          "one of the two"));
+          " writes to weights without values and to other tensors at once. "
+          "Use two calls"));
     }
     for (auto& value : drop()) {
       stack_.push_back(changed(value, [](const at::Tensor& tensor) {
@@ -617,7 +616,7 @@ const DeferredContext& context_of(const at::Tensor& tensor) {
   const auto* context = deferred_context(tensor);
   if (context == nullptr) {
     throw UsageError(
-        "[EmptyWeights] got a tensor that was not made without memory");
+        "[EmptyWeights] The tensor was not created under an EmptyWeights");
   }
   return *context;
 }
@@ -691,8 +690,8 @@ void read_deferred_part(
   const auto* source = copied_from(tensor);
   if (source == nullptr) {
     throw UsageError(
-        "[EmptyWeights] got a tensor whose values are computed, expected one "
-        "that is read in parts");
+        "[EmptyWeights] The values of this tensor are computed and cannot be "
+        "read in parts");
   }
   Replay::check_unchanged(source->in_memory, source->version);
   const at::NoGradGuard no_grad;

@@ -33,12 +33,12 @@ auto find(const Entries& entries, const std::string& name) {
   throw UsageError(str_cat(
       '[',
       where,
-      "] got a module that was prepared before, but '",
+      "] '",
       name,
       "' ",
       change,
-      " since, expected the module as it was; change modules before the first "
-      "prepare, or prepare with a new Accelerator"));
+      " after the module was prepared. Change modules before the first "
+      "prepare(), or use a new Accelerator"));
 }
 
 } // namespace

@@ -266,7 +266,7 @@ TEST(Metrics, RefuseWhatTheyWouldCountWrongly) {
       [&] {
         mean.update(torch::ones({2, 3}), torch::ones({2}));
       },
-      ThrowsMessage<UsageError>(HasSubstr("weights of shape [2]")));
+      ThrowsMessage<UsageError>(HasSubstr("weights have shape [2]")));
 }
 
 TEST(EarlyStopping, StopsAfterValuesInARowThatAreNotBetter) {

@@ -108,11 +108,11 @@ TEST(Prepare, RefusesAnEmptyModulePointer) {
   std::shared_ptr<torch::nn::LinearImpl> nothing;
   EXPECT_THAT(
       [&] { accelerator.prepare(nothing); },
-      ThrowsMessage<UsageError>(HasSubstr("empty module pointer")));
+      ThrowsMessage<UsageError>(HasSubstr("The module is a null pointer")));
   torch::nn::Linear empty{nullptr};
   EXPECT_THAT(
       [&] { accelerator.prepare(empty); },
-      ThrowsMessage<UsageError>(HasSubstr("empty module pointer")));
+      ThrowsMessage<UsageError>(HasSubstr("The module is a null pointer")));
 }
 
 TEST(PreparedOptimizer, DrivesTorchsSchedulers) {
@@ -142,7 +142,7 @@ TEST(Backward, SaysWhatIsWrongWithTheLoss) {
   const std::pair<Tensor, const char*> cases[] = {
       {Tensor(), "undefined"},
       {torch::ones({2}, torch::requires_grad()), "shape [2]"},
-      {torch::ones({}), "without a graph"},
+      {torch::ones({}), "does not require gradients"},
   };
   for (const auto& [bad_loss, text] : cases) {
     const Tensor loss = bad_loss;

@@ -186,13 +186,13 @@ TEST(Backward, TakesTheWeightAsATensorAndRefusesHalfWeightedWindows) {
   accelerator.backward(loss(), {.weight = torch::tensor({2})});
   EXPECT_THAT(
       [&] { accelerator.backward(loss()); },
-      ThrowsMessage<UsageError>(HasSubstr("some have none")));
+      ThrowsMessage<UsageError>(HasSubstr("Only some micro-batches")));
   EXPECT_THAT(
       [&] { accelerator.backward(loss(), {.weight = -1}); },
-      ThrowsMessage<UsageError>(HasSubstr("got weight -1")));
+      ThrowsMessage<UsageError>(HasSubstr("weight is -1")));
   EXPECT_THAT(
       [&] { accelerator.backward(loss(), {.weight = HUGE_VAL}); },
-      ThrowsMessage<UsageError>(HasSubstr("got weight inf")));
+      ThrowsMessage<UsageError>(HasSubstr("weight is inf")));
   EXPECT_THAT(
       [&] { accelerator.backward(loss(), {.weight = torch::ones({2})}); },
       ThrowsMessage<UsageError>(HasSubstr("with 2 elements")));

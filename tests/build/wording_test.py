@@ -2,11 +2,9 @@
 """What users read is free of the worst idioms; docs/glossary.md says what to write instead.
 
 Reads documents without their code, and string literals of sources without comments and docstrings.
-`--all` prints what is found in folders that COVERED does not name yet, with a count for each.
 `--draw N SEED` prints N sentences of at least eight words at random, for an editor to grade.
 """
 import ast
-import collections
 import pathlib
 import random
 import re
@@ -14,11 +12,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Add a file or a folder as soon as it is clean.
-COVERED = ["README.md", "CONTRIBUTING.md", "docs"]
-ALL = [*COVERED, "src", "cli", "python/src", "python/accelerate"]
-# Not clean yet; `--all` reads them.
-PENDING = {"docs/checkpoint_format.md", "docs/guide_checkpoint.md", "docs/options.md"}
+COVERED = ["README.md", "CONTRIBUTING.md", "docs", "src", "cli", "python/src", "python/accelerate"]
 # It quotes what it warns of.
 EXEMPT = {"docs/glossary.md"}
 SUFFIXES = {".md", ".py", ".h", ".cpp", ".cu", ".cuh", ".html", ".js"}
@@ -36,6 +30,7 @@ IDIOMS = [
     (r"\bstands? (?:below|above|beside|behind|before|after|in|inside|around|there|for itself)\b",
      "is, appears, comes"),
     (r", which there (?:is|are) not\b", "unknown X; expected one of: ..."),
+    (r"\] (?-i:got)\b", "[where] NAME is VALUE, expected ..."),
     (r"\bgot [^.;]{25,}?, (?:where|expected) ", "what went wrong, with the values. What to do"),
     (r"\bwhere [^.;,]{3,60} was expected\b", "expected X"),
     (r"\bthe states? of (?:the )?optimizers?\b", "optimizer state"),
@@ -135,7 +130,7 @@ def findings(root, places, skipped):
                         words = " ".join(match[0].split())
                         # Exact in documents; a literal is named by its first line.
                         at = line + text.count("\n", 0, match.start()) * (path.suffix in (".md", ".html", ".js"))
-                        yield place, f"{name}:{at}: '{words}'; write: {advice}"
+                        yield f"{name}:{at}: '{words}'; write: {advice}"
 
 
 def cpp_messages(source):
@@ -157,7 +152,7 @@ def cpp_messages(source):
 def draw(number, seed):
     """Prints sentences at random, as many of documents as of messages."""
     kinds = {True: set(), False: set()}
-    for place in ALL:
+    for place in COVERED:
         base = ROOT / place
         for path in sorted(base.rglob("*")) if base.is_dir() else [base]:
             if path.suffix not in {".md", ".py", ".h", ".cpp"} or str(path.relative_to(ROOT)) in EXEMPT:
@@ -184,7 +179,7 @@ def planted(name, text):
     """What is found in a tree of one file."""
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / name).write_text(text)
-        return [message for _, message in findings(pathlib.Path(folder), [name], set())]
+        return list(findings(pathlib.Path(folder), [name], set()))
 
 
 for name, text in [
@@ -205,14 +200,8 @@ for name, text in [
 if sys.argv[1:2] == ["--draw"]:
     draw(int(sys.argv[2]), int(sys.argv[3]))
     sys.exit()
-everything = sys.argv[1:] == ["--all"]
-found = list(
-    findings(ROOT, ALL, EXEMPT) if everything else findings(ROOT, COVERED, EXEMPT | PENDING))
-print("\n".join(message for _, message in found))
-if everything:
-    print("\n".join(f"{count:5} {place}" for place, count in
-                    collections.Counter(place for place, _ in found).items()))
-elif found:
+found = list(findings(ROOT, COVERED, EXEMPT))
+print("\n".join(found))
+if found:
     sys.exit(f"{len(found)} idioms; docs/glossary.md says what to write instead")
-else:
-    print(f"no idiom in {', '.join(COVERED)}")
+print(f"no idiom in {', '.join(COVERED)}")

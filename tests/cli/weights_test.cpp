@@ -254,10 +254,10 @@ TEST(MergeWeights, RunsNothingOfAPickle) {
       {"\x80\x02.", "takes more values than there are"},
       {"\x80\x02h\x07.", "asks for what it has not kept"},
       {"\x80\x02X\xff\xff\xff\xff.", "ends too early"},
-      {"\x80\x02N.", "has something else in the place of"},
+      {"\x80\x02N.", "has another object instead of"},
       // os.system(command)
       {"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c" + size + command + "\x85R.",
-       "has something else in the place of"},
+       "has another object instead of"},
   };
   for (const auto& [bytes, part] : cases) {
     folder.write(".metadata", bytes);

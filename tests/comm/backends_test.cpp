@@ -130,7 +130,8 @@ TEST_F(Backends, CarrySubgroupsToo) {
 TEST_F(Backends, AreAnErrorWhereTheyMakeNothing) {
   EXPECT_THAT(
       [] { run_ranks(2, [](ProcessGroup) {}, {.backend = "null"}); },
-      ThrowsMessage<ConfigError>(HasSubstr("null from `make`")));
+      ThrowsMessage<ConfigError>(
+          HasSubstr("`make` of the backend 'null' returned null")));
 }
 
 TEST_F(Backends, ArePreferredWhereTheyAreAtHome) {
@@ -158,8 +159,7 @@ TEST_F(Backends, AreChosenByNameOrByDevice) {
     EXPECT_THAT(
         [&] { choose_backend(wanted, two, true); },
         ThrowsMessage<ConfigError>(AllOf(
-            HasSubstr(wanted),
-            HasSubstr("can speak gloo or counting or null"))));
+            HasSubstr(wanted), HasSubstr("Use gloo or counting or null"))));
   }
 }
 
@@ -172,7 +172,7 @@ TEST_F(Backends, AreRefusedWhereTheirRowIsNotWhole) {
              .available = [] { return true; },
              .make = make_counting});
       },
-      ThrowsMessage<UsageError>(HasSubstr("'gloo', which is taken")));
+      ThrowsMessage<UsageError>(HasSubstr("'gloo' is already registered")));
   EXPECT_THROW(register_backend({.name = "nothing"}), UsageError);
 }
 

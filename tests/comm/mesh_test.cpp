@@ -90,11 +90,14 @@ INSTANTIATE_TEST_SUITE_P(
     Dimensions,
     RefusedMesh,
     ::testing::Values(
-        WrongMesh{"Product", {{"replicate", 2}, {"shard", 3}}, "the 2 ranks"},
-        WrongMesh{"Huge", {{"a", 1 << 30}, {"b", 1 << 30}}, "the 2 ranks"},
-        WrongMesh{"None", {}, "no dimension"},
-        WrongMesh{"NoName", {{"", 2}}, "not empty"},
-        WrongMesh{"OneNameTwice", {{"a", 2}, {"a", 1}}, "differ"},
+        WrongMesh{"Product", {{"replicate", 2}, {"shard", 3}}, "must be 2"},
+        WrongMesh{"Huge", {{"a", 1 << 30}, {"b", 1 << 30}}, "must be 2"},
+        WrongMesh{
+            "None",
+            {},
+            "A mesh without dimensions does not describe 2 ranks"},
+        WrongMesh{"NoName", {{"", 2}}, "Give every dimension a name"},
+        WrongMesh{"OneNameTwice", {{"a", 2}, {"a", 1}}, "its own name"},
         WrongMesh{"NoSize", {{"a", 2}, {"b", 0}}, "at least 1"}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -103,7 +106,7 @@ TEST_P(RefusedMesh, IsAnErrorInOneLine) {
     EXPECT_THAT(
         [&] { Mesh(group, GetParam().dimensions); },
         ThrowsMessage<UsageError>(AllOf(
-            HasSubstr("[Mesh] got"),
+            HasSubstr("[Mesh] "),
             HasSubstr(GetParam().text),
             Not(HasSubstr("\n")))));
   });

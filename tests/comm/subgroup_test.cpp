@@ -152,7 +152,7 @@ TEST_P(RefusedSubgroup, IsTheSameErrorOnAllRanks) {
     EXPECT_THAT(
         [&] { group.subgroup(lists[static_cast<size_t>(group.rank())]); },
         ThrowsMessage<UsageError>(
-            HasSubstr("[subgroup] rank 1 gave the ranks [")));
+            HasSubstr("[subgroup] rank 1 passed the ranks [")));
     // The group is still in step.
     EXPECT_EQ(sum_of(group, 1), 3);
   });
@@ -170,8 +170,8 @@ TEST(Subgroup, IsTheSameErrorOnAllRanksWhereListsDiffer) {
       EXPECT_THAT(
           [&] { group.subgroup(lists[static_cast<size_t>(group.rank())]); },
           ThrowsMessage<MismatchError>(AllOf(
-              HasSubstr("[subgroup] rank 0 gave the ranks [0, 1"),
-              HasSubstr("but rank 1, one of them, gave"))));
+              HasSubstr("[subgroup] rank 0 passed the ranks [0, 1"),
+              HasSubstr("but rank 1 passed"))));
       EXPECT_EQ(sum_of(group, 1), 3);
     }
   });

@@ -464,7 +464,7 @@ TEST_F(CaptureOnGpu, RefusesAFunctionThatWaits) {
       {.inside = [] { torch::ones({1}, torch::kCUDA).item<float>(); }});
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
-      HasSubstr("[capture] the function waits for the device"));
+      HasSubstr("[capture] The step is not recorded: it waits for the device"));
   EXPECT_EQ(captured.num_replays, 0u);
 }
 

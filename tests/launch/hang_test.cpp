@@ -219,8 +219,7 @@ TEST(Reader, ThatNeverReadsIsLeftAfterASecondSignal) {
   EXPECT_FALSE(eventually([&] { return is_gone(supervisor); }, 3s));
   kill(supervisor, SIGTERM);
   EXPECT_TRUE(eventually([&] { return is_gone(supervisor); }, 20s));
-  EXPECT_THAT(
-      shell.err(), HasSubstr("leaving with output that nobody has read"));
+  EXPECT_THAT(shell.err(), HasSubstr("exiting; some output was not read"));
 }
 
 TEST(Reader, ThatLeavesDoesNotEndTheJob) {
@@ -238,7 +237,7 @@ TEST(Reader, ThatLeavesDoesNotEndTheJob) {
   EXPECT_THAT(
       result.err,
       HasSubstr("cannot write standard output (the reader is gone); the job "
-                "goes on without it"));
+                "continues without it"));
 }
 
 TEST(Reader, OfBothStreamsGetsWholeLines) {
@@ -282,7 +281,7 @@ TEST(Lines, WithoutEndAreMarked) {
   std::istringstream lines(result.out);
   int whole = 0;
   for (std::string line; std::getline(lines, line);) {
-    whole += line.find(" [the line goes on]") == std::string::npos;
+    whole += line.find(" [the line continues]") == std::string::npos;
   }
   EXPECT_EQ(whole, 2);
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), 'x'), 6000000);
@@ -388,8 +387,8 @@ TEST(Disk, WhoseFilesMayNotGrowIsAFullDisk) {
       (folder.path() / "out").string() + "; echo $?) | cat");
   EXPECT_EQ(
       shown.out,
-      "[launch] cannot write standard output (File too large); the job goes on "
-      "without it\n74\n");
+      "[launch] cannot write standard output (File too large); the job "
+      "continues without it\n74\n");
 }
 
 TEST(Failure, WhoseChildrenFloodStderrIsToldInBoundedTime) {

@@ -186,12 +186,13 @@ TEST(Hosts, AreReadFromAFileLineByLine) {
   config.hostfile = folder.write("bad", "node0\nnode1 slots=two\n");
   EXPECT_THAT(
       [&] { find_hosts(config); },
-      ThrowsMessage<ConfigError>(HasSubstr("bad:2: 'slots=two'")));
+      ThrowsMessage<ConfigError>(
+          HasSubstr("bad:2: 'slots=two' is not slots=N")));
   config.hostfile = folder.write("option", "node0\n-oProxyCommand=x\n");
   EXPECT_THAT(
       [&] { find_hosts(config); },
       ThrowsMessage<ConfigError>(
-          HasSubstr("option:2: '-oProxyCommand=x' where the name of a host")));
+          HasSubstr("option:2: '-oProxyCommand=x' is not a host name")));
   config.hostfile = "/dev/zero";
   EXPECT_THAT(
       [&] { find_hosts(config); },

@@ -313,7 +313,7 @@ class HangCases : public ::testing::TestWithParam<size_t> {
     if (one().name == std::string("StuckLoader")) {
       // Time for a second message of the same, which is not to come.
       std::this_thread::sleep_for(4s);
-      EXPECT_THAT(job.err(), Not(HasSubstr("has given no batch")));
+      EXPECT_THAT(job.err(), Not(HasSubstr("has not returned a batch")));
     }
     if (one().name == std::string("SlowThenEndlessLoop")) {
       EXPECT_THAT(job.err(), Not(ContainsRegex(kMissing[0])));
@@ -387,8 +387,8 @@ TEST(Hang, DoesNotComeOfAWrongShapeThatIsCompared) {
 const std::vector<std::string> kLastIsStopped = {
     "[[]hang[]] Possible hang: rank . has waited [0-9.]+ s in "
     "all_reduce[(]Float[[]4[]][)] for rank ",
-    "rank 1: process [0-9]+ on .* does not answer: it is stopped; kill -CONT "
-    "[0-9]+ lets it go on"};
+    "rank 1: process [0-9]+ on .* does not answer: it is stopped; continue "
+    "it with kill -CONT [0-9]+"};
 
 // It has no time to say anything after it has connected.
 TEST(Hang, NamesARankThatWasStopped) {
@@ -409,7 +409,7 @@ TEST(Hang, NamesTheHolderOfTheStoreThatWasStopped) {
       .expect(
           {kLastIsStopped[0],
            "rank 0: process [0-9]+ on .* does not answer: it is stopped",
-           "it holds the store"});
+           "it hosts the store"});
 }
 
 TEST(Hang, IsSaidOnceAndEndsInAnException) {

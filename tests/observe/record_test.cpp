@@ -412,10 +412,10 @@ TEST(StepClock, SaysInWordsWhatBoundsARun) {
   EXPECT_EQ(
       times.summary(),
       "100 steps of 10 ms: 41 % waits for data, 39 % backward, 20 % forward\n"
-      "41 % of the step waits for data: raise num_workers, or make the data "
-      "set cheaper");
+      "41 % of the step waits for data: raise num_workers, or make the "
+      "dataset cheaper");
   times.sum.data = 0;
-  EXPECT_THAT(times.summary(), HasSubstr("nothing but computing bounds"));
+  EXPECT_THAT(times.summary(), HasSubstr("computing takes most of the step"));
   times.sum.communication = 0.5;
   EXPECT_THAT(
       times.summary(), HasSubstr("46 % of the step waits for other ranks: "));

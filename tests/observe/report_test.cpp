@@ -231,7 +231,7 @@ TEST(Hang, NamesRanksThatAreSilent) {
       text,
       AllOf(
           HasSubstr("rank 1: process " + pid),
-          HasSubstr("it is stopped; kill -CONT " + pid + " lets it go on"),
+          HasSubstr("it is stopped; continue it with kill -CONT " + pid),
           HasSubstr("rank 2: process 7 on elsewhere does not answer: it has "
                     "ended, is stopped, or its machine cannot be reached"),
           HasSubstr("rank 3: has not said a word")));

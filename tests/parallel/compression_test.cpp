@@ -317,7 +317,7 @@ TEST(LocalSGD, RefusesNoSteps) {
   auto net = accelerator.prepare(ReferenceNet());
   EXPECT_THAT(
       [&] { LocalSGD(accelerator, net, 0); },
-      ThrowsMessage<UsageError>(HasSubstr("local_sgd_steps 0")));
+      ThrowsMessage<UsageError>(HasSubstr("local_sgd_steps is 0")));
 }
 
 } // namespace

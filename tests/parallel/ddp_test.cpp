@@ -835,7 +835,7 @@ TEST(Ddp, RefusesAnOptimizerThatNeedsAClosure) {
   torch::optim::LBFGS lbfgs(model->parameters());
   EXPECT_THAT(
       [&] { accelerator.prepare(model, lbfgs); },
-      ThrowsMessage<UsageError>(HasSubstr("needs a closure (LBFGS)")));
+      ThrowsMessage<UsageError>(HasSubstr("LBFGS needs a closure")));
 }
 
 struct EitherWeightImpl : torch::nn::Module {
@@ -974,7 +974,7 @@ TEST(Accumulate, RefusesASecondGuardBesideTheFirst) {
   const auto window = accelerator.accumulate(net);
   EXPECT_THAT(
       [&] { const auto second = accelerator.accumulate(net); },
-      ThrowsMessage<UsageError>(HasSubstr("still lives")));
+      ThrowsMessage<UsageError>(HasSubstr("still exists")));
 }
 
 } // namespace

@@ -288,7 +288,7 @@ TEST(JoinUnevenInputs, RefusesToTrainAModelThatItLeavesOut) {
                 [&] { b(x); },
                 ThrowsMessage<UsageError>(::testing::AllOf(
                     HasSubstr("WeightImpl"),
-                    HasSubstr("not among the models of the block"))));
+                    HasSubstr("was not passed to join_uneven_inputs()"))));
             {
               const torch::NoGradGuard no_grad;
               norm->eval();

@@ -39,9 +39,9 @@ TEST(Capture, OnTheCpuRunsTheFunctionAndSaysSoOnce) {
   const auto said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(
       said,
-      "[capture] there are no graphs on cpu, expected a GPU; the step runs as "
-      "it is written\n");
-  EXPECT_THAT(step.refusal(), StartsWith("there are no graphs on cpu"));
+      "[capture] The step is not recorded: cpu has no device graphs. Use a "
+      "GPU\n");
+  EXPECT_THAT(step.refusal(), StartsWith("cpu has no device graphs"));
   EXPECT_EQ(num_calls, 5);
   EXPECT_EQ(step.num_graphs(), 0u);
   EXPECT_EQ(step.num_replays(), 0u);

@@ -544,7 +544,7 @@ TEST(MasterWeights, AreSavedAsAModelToo) {
 TEST(MasterWeights, RefuseWhatDoesNotGoTogether) {
   EXPECT_THAT(
       [] { Accelerator({.cpu = true, .master_weights = true}); },
-      ThrowsMessage<ConfigError>(HasSubstr("expected bf16")));
+      ThrowsMessage<ConfigError>(HasSubstr("needs mixed precision bf16")));
   Accelerator accelerator(with_masters());
   torch::nn::Embedding table(torch::nn::EmbeddingOptions(3, 2).sparse(true));
   EXPECT_THAT(

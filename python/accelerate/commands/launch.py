@@ -70,7 +70,7 @@ def deepspeed_launcher(args: argparse.Namespace) -> None:
 
 def tpu_launcher(args: argparse.Namespace) -> None:
     raise NotImplementedError(
-        "[launch] this package has no TPU engine; launch_command() trains on GPUs or CPUs"
+        "[launch] TPUs are not supported. Use launch_command() with GPUs or CPUs"
     )
 
 

@@ -25,9 +25,9 @@ class Table {
     for (const auto& row : rows_) {
       if (row.name == entry.name) {
         throw UsageError(str_cat(
-            "[register_backend] got the name '",
+            "[register_backend] '",
             entry.name,
-            "', which is taken; choose another"));
+            "' is already registered. Choose another name"));
       }
     }
     rows_.push_back(std::move(entry));
@@ -75,11 +75,10 @@ void register_backend(BackendEntry entry) {
   if (entry.name.empty() || entry.devices.empty() || !entry.available ||
       !entry.make) {
     throw UsageError(str_cat(
-        "[register_backend] got '",
+        "[register_backend] The entry '",
         entry.name,
-        "' with ",
-        entry.devices.size(),
-        " device types, expected a name, a device type, available and make"));
+        "' is incomplete. Set name, available, make and at least one of "
+        "devices"));
   }
   Table::instance().add(std::move(entry));
 }
@@ -99,10 +98,10 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
   auto made = entry.make(arguments);
   if (!made) {
     throw ConfigError(str_cat(
-        "[connect] got null from `make` of the backend '",
+        "[connect] `make` of the backend '",
         entry.name,
-        "', expected a c10d::Backend; see what was given to "
-        "register_backend"));
+        "' returned null. Return a c10d::Backend from the function that was "
+        "passed to register_backend"));
   }
   return made;
 }
@@ -146,11 +145,11 @@ std::string choose_backend(
     usable += (usable.empty() ? "" : " or ") + row.name;
   }
   throw ConfigError(str_cat(
-      "[connect] got backend '",
+      "[connect] The backend '",
       wanted,
-      "', but these processes can speak ",
+      "' is not available. Use ",
       usable,
-      "; leave the backend out"));
+      ", or do not set a backend"));
 }
 
 std::string backends_by_device(const std::string& name) {

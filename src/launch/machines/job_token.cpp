@@ -92,7 +92,7 @@ JobToken::JobToken(
     throw ConfigError(str_cat(
         "[launch] ",
         placement.num_machines,
-        " machines that meet at ",
+        " machines that connect to ",
         placement.meeting_point.address,
         " have no job token: whoever reaches that port could join; set the "
         "same ",

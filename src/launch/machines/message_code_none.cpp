@@ -7,9 +7,8 @@ namespace accelerate {
 
 std::string message_code(std::string_view, std::string_view) {
   throw ConfigError(
-      "[launch] this accelerate was built without libsodium, which several "
-      "machines need to know each other; install libsodium-dev and build it "
-      "again");
+      "[launch] This accelerate was built without libsodium, which jobs on "
+      "several machines need. Install libsodium-dev and build it again");
 }
 
 bool is_same_code(std::string_view, std::string_view) {

@@ -23,9 +23,9 @@ constexpr size_t kMaxHosts = 4096;
       place,
       ": '",
       printable(word),
-      "' where ",
+      "' is not ",
       expected,
-      " was expected; a line is `host slots=N`"));
+      "; write a line as `HOST slots=N`"));
 }
 
 std::optional<HostEntry> read_line(std::string line, const std::string& place) {
@@ -36,13 +36,13 @@ std::optional<HostEntry> read_line(std::string line, const std::string& place) {
     return std::nullopt;
   }
   if (!is_ssh_target(entry.name)) {
-    refuse(place, entry.name, "the name of a host");
+    refuse(place, entry.name, "a host name");
   }
   for (std::string word; in >> word;) {
     const auto slots =
         parse_number<int>(word.starts_with("slots=") ? word.substr(6) : "");
     if (!slots || *slots < 1) {
-      refuse(place, word, "nothing or slots=N");
+      refuse(place, word, "slots=N");
     }
     entry.slots = slots;
   }
@@ -68,9 +68,9 @@ std::vector<HostEntry> parse_host_file(
         path,
         " names ",
         hosts.size(),
-        " hosts where 1 to ",
+        " hosts; name 1 to ",
         kMaxHosts,
-        " were expected; write one per line"));
+        ", one per line"));
   }
   return hosts;
 }

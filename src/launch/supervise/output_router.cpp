@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kLastLines = 20;
 constexpr size_t kMaxLine = 1 << 20;
-constexpr std::string_view kGoesOn = " [the line goes on]";
+constexpr std::string_view kGoesOn = " [the line continues]";
 // Of a prompt line: a bar that is drawn over and over has no end.
 constexpr size_t kMaxOpenLine = 8192;
 // What a program prints in two writes, text and line end, is one line still.
@@ -161,7 +161,7 @@ OutputRouter::OutputRouter(
                 say(str_cat(
                     "[launch] cannot write standard output (",
                     cause,
-                    "); the job goes on without it"));
+                    "); the job continues without it"));
               }
             }});
   if (err_) {
