@@ -186,7 +186,7 @@ def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
 
 def _named_folder(folder: Path) -> Path:
     if not folder.is_dir():
-        raise UsageError(f"[load_state] No checkpoint at {folder}. {_existing_beside(folder)}")
+        raise UsageError(_C.describe_missing_checkpoint(str(folder), _is_any_checkpoint))
     if not os.access(folder, os.R_OK | os.X_OK):
         raise UsageError(
             f"[load_state] You may not read {folder}. Change its permissions, or load another "
@@ -195,24 +195,8 @@ def _named_folder(folder: Path) -> Path:
     return folder
 
 
-def _existing_beside(folder: Path) -> str:
-    """Some of the checkpoints in the same folder, or what to do."""
-    try:
-        names = [
-            path.name
-            for path in folder.absolute().parent.iterdir()
-            if not path.name.startswith(".") and _is_any_checkpoint(path)
-        ]
-    except OSError:
-        names = []
-    if not names:
-        return "Pass the folder of a saved checkpoint"
-    names.sort(key=lambda name: (len(name), name))  # checkpoint_10 after checkpoint_9.
-    return f"Existing: {', '.join((['...'] if len(names) > 5 else []) + names[-5:])}"
-
-
-def _is_any_checkpoint(folder: Path) -> bool:
-    return _C.is_checkpoint(str(folder)) or checkpointing.is_original_checkpoint(folder)
+def _is_any_checkpoint(folder: str) -> bool:
+    return _C.is_checkpoint(folder) or checkpointing.is_original_checkpoint(Path(folder))
 
 
 def numbered_in(parent: Path) -> list[Path]:

@@ -44,7 +44,7 @@ def _numbered(name: str, index: int, ending: str) -> str:
 
 def is_original_checkpoint(folder: str | os.PathLike) -> bool:
     """Whether the original could have written this folder."""
-    return (Path(folder) / f"{RNG_STATE_NAME}_0.pkl").is_file()
+    return os.path.isfile(Path(folder) / f"{RNG_STATE_NAME}_0.pkl")
 
 
 def save_accelerator_state(

@@ -101,6 +101,16 @@ void bind_state(py::module_& module) {
   module.def("is_checkpoint", [](const std::string& folder) {
     return is_checkpoint(folder);
   });
+  module.def(
+      "describe_missing_checkpoint",
+      [](const std::string& folder, const py::function& is_one) {
+        return describe_missing_checkpoint(
+            folder, [&](const std::filesystem::path& path) {
+              return is_one(path.string()).cast<bool>();
+            });
+      },
+      py::arg("folder"),
+      py::arg("is_one"));
   py::class_<CheckpointReader>(module, "CheckpointReader")
       .def(
           py::init([](const std::string& folder) {

@@ -157,7 +157,7 @@ def test_a_folder_that_is_named_latest_wins(make):
     [
         (lambda a: a.save_state(), r"^\[save_state\] No output_dir given"),
         (lambda a: a.load_state(), r"^\[load_state\] No input_dir given"),
-        (lambda a: a.load_state("nowhere"), r"^\[load_state\] No checkpoint at nowhere"),
+        (lambda a: a.load_state("nowhere"), r"^\[load_state\] No checkpoint at 'nowhere'"),
         (lambda a: a.load_state("latest"), r"needs a project_dir"),
         (lambda a: a.load_state("."), r"^\[load_state\] . is not a complete checkpoint"),
         (lambda a: a.save_state("x", layout="zip"), r"layout='zip' is not supported"),
@@ -180,11 +180,11 @@ def test_missing_checkpoint_lists_existing_ones(make):
     accelerator, *_ = make()
     where = "[load_state] No checkpoint at"
     said = _refusal(accelerator.load_state, "run/best")
-    assert said == f"{where} run/best. Pass the folder of a saved checkpoint"
+    assert said == f"{where} 'run/best'. Pass the folder of a saved checkpoint"
     for number in range(7, 12):
         accelerator.save_state(f"run/epoch_{number}")
     said = _refusal(accelerator.load_state, "run/best")
-    assert said == f"{where} run/best. Existing: epoch_7, epoch_8, epoch_9, epoch_10, epoch_11"
+    assert said == f"{where} 'run/best'. Existing: epoch_7, epoch_8, epoch_9, epoch_10, epoch_11"
     accelerator.save_state("run/epoch_12", layout="accelerate")
     said = _refusal(accelerator.load_state, "run/best")
     assert said.endswith("Existing: ..., epoch_8, epoch_9, epoch_10, epoch_11, epoch_12")

@@ -13,6 +13,11 @@
 
 namespace accelerate {
 
+std::filesystem::path own_program() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored);
+}
+
 std::string find_program(const std::string& program) {
   const auto is_program = [](const std::string& path) {
     std::error_code ignored;

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other programs of this machine: where they are, and what they print.
+// Programs: this one, and others of this machine with what they print.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "accelerate/export.h"
 
 namespace accelerate {
+
+/// The path of this program; empty if /proc is not mounted.
+ACCELERATE_API std::filesystem::path own_program();
 
 /// The path that execvp(3) runs for `program`; empty if there is none.
 ACCELERATE_API std::string find_program(const std::string& program);

@@ -136,34 +136,6 @@ std::set<std::string> names_of_files(const Manifest& manifest) {
   return names;
 }
 
-/// For messages: some of the checkpoints in the same folder, or what to do.
-std::string existing_beside(const fs::path& folder) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (fs::directory_iterator it(folder.parent_path(), error), end;
-       !error && it != end;
-       it.increment(error)) {
-    const auto name = it->path().filename().string();
-    if (!name.starts_with('.') && is_checkpoint(it->path())) {
-      names.push_back(name);
-    }
-  }
-  if (names.empty()) {
-    return " Pass the folder of a saved checkpoint";
-  }
-  // checkpoint_10 after checkpoint_9.
-  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.size(), a) < std::pair(b.size(), b);
-  });
-  constexpr std::size_t kMostShown = 5;
-  std::string text;
-  const auto first = names.size() - std::min(names.size(), kMostShown);
-  for (std::size_t i = first; i < names.size(); ++i) {
-    text += str_cat(text.empty() ? "" : ", ", names[i]);
-  }
-  return str_cat(" Existing: ", first > 0 ? "..., " : "", text);
-}
-
 bool is_part_of_a_rank(const fs::path& entry) {
   const auto name = entry.filename().string();
   return name.starts_with("rank_") && name.find("-at-") != std::string::npos;
@@ -435,15 +407,43 @@ FileRecord record_of(const fs::path& file) {
       kChecksumChunk};
 }
 
+std::string describe_missing_checkpoint(
+    const fs::path& folder,
+    const std::function<bool(const fs::path&)>& is_one) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(without_slash(folder).parent_path(), error),
+       end;
+       !error && it != end;
+       it.increment(error)) {
+    const auto name = it->path().filename().string();
+    if (!name.starts_with('.') && is_one(it->path())) {
+      names.push_back(name);
+    }
+  }
+  const auto problem =
+      str_cat("[load_state] No checkpoint at '", folder.string(), "'. ");
+  if (names.empty()) {
+    return problem + "Pass the folder of a saved checkpoint";
+  }
+  // checkpoint_10 after checkpoint_9.
+  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.size(), a) < std::pair(b.size(), b);
+  });
+  constexpr std::size_t kMostShown = 5;
+  std::string text;
+  const auto first = names.size() - std::min(names.size(), kMostShown);
+  for (std::size_t i = first; i < names.size(); ++i) {
+    text += str_cat(text.empty() ? "" : ", ", names[i]);
+  }
+  return str_cat(problem, "Existing: ", first > 0 ? "..., " : "", text);
+}
+
 CheckpointReader::CheckpointReader(const fs::path& folder)
     : folder_(without_slash(folder)) {
   const auto path = folder_ / kManifestName;
   if (!fs::is_directory(folder_)) {
-    throw SystemError(str_cat(
-        "[load_state] No checkpoint at '",
-        folder_.string(),
-        "'.",
-        existing_beside(folder_)));
+    throw SystemError(describe_missing_checkpoint(folder_, is_checkpoint));
   }
   if (!fs::exists(path)) {
     throw DataError(str_cat(

@@ -163,6 +163,11 @@ ACCELERATE_API void read_checkpoint(
 
 /// Whether there is a manifest in the folder.
 ACCELERATE_API bool is_checkpoint(const std::filesystem::path& folder);
+/// The error for a folder that does not exist: names some of the folders
+/// beside it for which `is_one` is true, or says what to do.
+ACCELERATE_API std::string describe_missing_checkpoint(
+    const std::filesystem::path& folder,
+    const std::function<bool(const std::filesystem::path&)>& is_one);
 /// Whether parts of ranks are there: with no manifest it was one.
 ACCELERATE_API bool has_rank_parts(const std::filesystem::path& folder);
 /// Takes one away; never half of it under its name.

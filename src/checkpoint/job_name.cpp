@@ -6,10 +6,10 @@
 #include <array>
 #include <atomic>
 #include <cctype>
-#include <fstream>
 #include <sstream>
 #include <vector>
 
+#include "base/process_stat.h"
 #include "base/str.h"
 
 namespace accelerate {
@@ -32,21 +32,8 @@ std::string this_host() {
 /// When the process began, in ticks since the machine did; empty if it does
 /// not run.
 std::string start_of(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/stat");
-  std::string text;
-  std::getline(file, text);
-  // The name of the program, in parentheses, may contain anything.
-  const auto end = text.rfind(')');
-  if (end == std::string::npos) {
-    return {};
-  }
-  std::istringstream rest(text.substr(end + 1));
-  constexpr int kFieldsBefore = 19;
-  std::string field;
-  for (int i = 0; i <= kFieldsBefore; ++i) {
-    rest >> field;
-  }
-  return field;
+  const auto stat = read_process_stat(pid);
+  return stat ? std::to_string(stat->start_time) : std::string();
 }
 
 struct JobName {

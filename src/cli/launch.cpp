@@ -10,6 +10,7 @@
 
 #include "accelerate/error.h"
 #include "base/printable.h"
+#include "base/programs.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "cli/commands.h"
@@ -211,7 +212,7 @@ std::vector<RemoteLauncher> remote_launchers(
       order.options[name] = format_field(config.values, field);
     }
   }
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string self = own_program();
   const std::string ssh = system_env(variables::kSshCommand).value_or("");
   std::vector<RemoteLauncher> launchers;
   for (size_t i = 1; i < hosts.size(); ++i) {

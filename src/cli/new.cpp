@@ -7,6 +7,7 @@
 #include "accelerate/error.h"
 #include "accelerate/process.h"
 #include "base/atomic_file.h"
+#include "base/programs.h"
 #include "base/str.h"
 #include "cli/commands.h"
 #include "cli/help.h"
@@ -28,9 +29,9 @@ struct NewProject {
 
 /// Where this program was installed: the prefix for CMake.
 fs::path installed_prefix() {
-  std::error_code error;
-  const auto program = fs::read_symlink("/proc/self/exe", error);
-  return error ? fs::path("/usr/local") : program.parent_path().parent_path();
+  const auto program = own_program();
+  return program.empty() ? fs::path("/usr/local")
+                         : program.parent_path().parent_path();
 }
 
 /// Whether CMake finds the training library where this program was installed.
@@ -92,7 +93,7 @@ void make_project(const NewProject& project) {
         read_machine_facts(LaunchConfig{.cpu = true}, system_env).python,
         {"torch", "tqdm"});
     if (versions[1].empty()) {
-      print_step("pip install tqdm", "the progress bar needs it");
+      print_step("pip install tqdm", "optional: shows a progress bar");
     }
   } else {
     print_step(

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "accelerate/error.h"
+#include "base/programs.h"
 #include "base/str.h"
 #include "cli/commands.h"
 #include "cli/help.h"
@@ -28,8 +29,7 @@ std::filesystem::path find_selftest() {
 } // namespace
 
 std::filesystem::path selftest_program() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() /
-         "accelerate-selftest";
+  return own_program().parent_path() / "accelerate-selftest";
 }
 
 void add_test_command(CLI::App& app, int& exit_code) {

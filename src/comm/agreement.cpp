@@ -12,6 +12,7 @@
 #include "base/stable_hash.h"
 #include "base/str.h"
 #include "comm/arguments.h"
+#include "comm/failure.h"
 #include "comm/process_group_impl.h"
 #include "comm/script_lock.h"
 #include "observe/called_names.h"
@@ -26,6 +27,9 @@ namespace {
 constexpr size_t kPacketWords = 64;
 constexpr size_t kSizesAt = 2;
 constexpr size_t kMaxSizes = kPacketWords - kSizesAt;
+
+/// The operation of a rank that fails instead of calling one.
+constexpr const char* kFailure = "tell_failure";
 
 bool has_dim(const at::Tensor& tensor, FreeDim free) {
   return free.dim >= 0 && free.dim < tensor.dim();
@@ -268,11 +272,9 @@ Difference find_difference(const std::vector<Alike>& all) {
 
 std::string
 describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
-  // Python's tell_failure() sends what the rank failed with.
-  constexpr std::string_view kFailure = "nothing, as ";
   for (const auto& [brought, ranks] : all) {
-    if (brought.structure.starts_with(kFailure)) {
-      return brought.structure.substr(kFailure.size());
+    if (brought.operation == kFailure) {
+      return str_cat(name_ranks(ranks), " failed with ", brought.structure);
     }
   }
   const auto& last = all.back().brought;
@@ -423,6 +425,14 @@ void agree_on_text(
     return;
   }
   agree(group, operation, {{}, description}, {});
+}
+
+void tell_failure(const ProcessGroup& group, const std::string& cause) {
+  try {
+    agree_on_text(group, kFailure, cause);
+  } catch (const MismatchError&) {
+    // The others throw it; this rank has an error of its own.
+  }
 }
 
 bool is_on_any_rank(

@@ -143,9 +143,9 @@ void LeaderSession::remote_launcher_ended(size_t machine, int wait_status) {
         str_cat(
             "[launch] the launcher on ",
             host,
-            " ended with ",
+            " ",
             describe_end(wait_status),
-            " before the start; try `ssh ",
+            " before the start. Try `ssh ",
             host,
             " accelerate --version`"),
         1);

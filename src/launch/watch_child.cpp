@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "accelerate/error.h"
+#include "base/programs.h"
 
 namespace accelerate {
 namespace {
@@ -56,8 +57,7 @@ void WatchChild::look() {
 
 void WatchChild::start(const fs::path& folder) {
   ChildCommand command;
-  command.command = {
-      fs::read_symlink("/proc/self/exe").string(), "watch", folder.string()};
+  command.command = {own_program().string(), "watch", folder.string()};
   if (opens_browser_) {
     command.command.emplace_back("--open");
   }

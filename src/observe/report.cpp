@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -13,6 +12,7 @@
 
 #include "accelerate/error.h"
 #include "base/printable.h"
+#include "base/process_stat.h"
 #include "base/str.h"
 #include "observe/called_names.h"
 
@@ -349,15 +349,8 @@ std::string describe_ranks(const std::vector<RankReport>& reports) {
 }
 
 std::string why_silent(int pid) {
-  std::ifstream file(str_cat("/proc/", pid, "/stat"));
-  std::string stat;
-  if (!std::getline(file, stat)) {
-    return str_cat("process ", pid, " has ended; see its own messages");
-  }
-  // Behind the name, which may hold anything.
-  const size_t name_end = stat.rfind(')');
-  const char state = name_end + 2 < stat.size() ? stat[name_end + 2] : '?';
-  switch (state) {
+  const auto stat = read_process_stat(std::to_string(pid));
+  switch (stat ? stat->state : 'X') {
     case 'T':
     case 't':
       return str_cat("it is stopped; continue it with kill -CONT ", pid);

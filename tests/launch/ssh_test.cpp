@@ -225,7 +225,7 @@ TEST_F(Ssh, SaysWhichHostCannotBeReached) {
   const auto result = job->wait(20s);
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(
-      result.err, HasSubstr("the launcher on node1 ended with exit code 255"));
+      result.err, HasSubstr("the launcher on node1 failed with exit code 255"));
   EXPECT_THAT(result.err, HasSubstr("Connection refused"));
 }
 

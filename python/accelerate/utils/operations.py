@@ -11,7 +11,7 @@ import functools
 import io
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -141,11 +141,8 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
 def tell_failure(error: Exception) -> None:
     """Before this process raises where the others meet: they raise `MismatchError` with the cause
     instead of waiting."""
-    if _is_alone():
-        return
-    with suppress(MismatchError):
-        cause = f"nothing, as rank {_group().rank} failed with {in_one_line(error)}"
-        _group().all_gather([], cause)
+    if not _is_alone():
+        _group().tell_failure(in_one_line(error))
 
 
 def broadcast(tensor: Any, from_process: int = 0) -> Any:

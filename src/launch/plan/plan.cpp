@@ -9,6 +9,7 @@
 #include "accelerate/error.h"
 #include "base/parse.h"
 #include "base/printable.h"
+#include "base/programs.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "base/words.h"
@@ -26,10 +27,9 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string find_python() {
-  std::error_code error;
-  const auto folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const auto folder = own_program().parent_path();
   for (const char* name : {"python3", "python"}) {
-    if (!error && access((folder / name).c_str(), X_OK) == 0) {
+    if (!folder.empty() && access((folder / name).c_str(), X_OK) == 0) {
       return folder / name;
     }
   }

@@ -274,11 +274,25 @@ void ChildReaper::collect() {
 }
 
 std::string describe_end(int wait_status) {
-  if (WIFSIGNALED(wait_status)) {
-    const int signal = WTERMSIG(wait_status);
-    return str_cat("signal ", signal, " (", strsignal(signal), ")");
+  if (!WIFSIGNALED(wait_status)) {
+    const int code = WEXITSTATUS(wait_status);
+    return str_cat(code == 0 ? "exited" : "failed", " with exit code ", code);
   }
-  return str_cat("exit code ", WEXITSTATUS(wait_status));
+  const int signal = WTERMSIG(wait_status);
+  const char* name = sigabbrev_np(signal);
+  const std::string shown =
+      name == nullptr ? str_cat("signal ", signal) : str_cat("SIG", name);
+  switch (signal) {
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE:
+      return str_cat("crashed (", shown, ": ", strsignal(signal), ")");
+    case SIGABRT:
+      return str_cat("aborted (", shown, ")");
+    default:
+      return str_cat("was killed (", shown, ")");
+  }
 }
 
 int exit_code_of(int wait_status) {

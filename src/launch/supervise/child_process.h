@@ -68,7 +68,7 @@ class ACCELERATE_API ChildReaper {
   std::map<pid_t, Callback> callbacks_;
 };
 
-/// "exit code 3" or "signal 9 (Killed)".
+/// "failed with exit code 3", "was killed (SIGKILL)".
 ACCELERATE_API std::string describe_end(int wait_status);
 /// The exit code, or 128 + n where signal n ended it.
 ACCELERATE_API int exit_code_of(int wait_status);

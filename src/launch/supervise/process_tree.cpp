@@ -18,16 +18,12 @@
 #include <optional>
 
 #include "accelerate/error.h"
+#include "base/process_stat.h"
 #include "base/str.h"
 #include "base/unique_file.h"
 
 namespace accelerate {
 namespace {
-
-struct Process {
-  char state = '?';
-  pid_t parent = 0;
-};
 
 std::optional<pid_t> number(const char* text) {
   pid_t value = 0;
@@ -77,19 +73,8 @@ std::string read_proc(pid_t pid, const char* name) {
   return {text, static_cast<size_t>(std::max<ssize_t>(size, 0))};
 }
 
-std::optional<Process> read_process(pid_t pid) {
-  const std::string text = read_proc(pid, "stat");
-  // The name before may hold blanks and parentheses itself.
-  const size_t name_end = text.rfind(')');
-  Process process;
-  if (name_end == std::string::npos || std::sscanf(
-                                           text.c_str() + name_end + 1,
-                                           " %c %d",
-                                           &process.state,
-                                           &process.parent) != 2) {
-    return std::nullopt;
-  }
-  return process;
+std::optional<ProcessStat> read_process(pid_t pid) {
+  return parse_process_stat(read_proc(pid, "stat"));
 }
 
 std::multimap<pid_t, pid_t> children_by_parent() {

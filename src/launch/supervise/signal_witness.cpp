@@ -9,12 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <span>
 
 #include "accelerate/error.h"
+#include "base/process_stat.h"
 #include "base/str.h"
 #include "launch/supervise/process_tree.h"
 
@@ -25,24 +24,12 @@ constexpr const char* kName = "launch-witness";
 
 /// The memory that /proc/self/cmdline shows; empty where /proc does not tell.
 std::span<char> command_line() {
-  std::ifstream file("/proc/self/stat");
-  // The name before may hold blanks and parentheses itself.
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  const char* next = text.c_str() + std::min(text.rfind(')'), text.size());
-  constexpr int kAfterName = 45; // Then come fields 48 and 49 of proc(5).
-  for (int i = 0; i <= kAfterName && next != nullptr; ++i) {
-    next = std::strchr(next + 1, ' ');
-  }
-  if (next == nullptr) {
-    return {};
-  }
-  char* end = nullptr;
-  const auto first = std::strtoull(next, &end, 10);
-  const auto last = std::strtoull(end, nullptr, 10);
-  return last <= first ? std::span<char>()
-                       : std::span(
-                             reinterpret_cast<char*>(first),
-                             static_cast<size_t>(last - first));
+  const auto stat = read_process_stat("self");
+  return !stat || stat->arguments_end <= stat->arguments_begin
+             ? std::span<char>()
+             : std::span(
+                   reinterpret_cast<char*>(stat->arguments_begin),
+                   stat->arguments_end - stat->arguments_begin);
 }
 
 // Runs in the child of a program that may have threads: system calls only.

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/exit_codes.h"
+#include "base/programs.h"
 #include "base/str.h"
 #include "base/variables.h"
 #include "launch/supervise/error_file.h"
@@ -44,35 +45,13 @@ int suitable_for(pid_t pid, int signal) {
                                                                      : instead;
 }
 
-/// "failed with exit code 3", "was killed (SIGKILL)".
-std::string predicate_of(int wait_status) {
-  if (!WIFSIGNALED(wait_status)) {
-    return str_cat("failed with exit code ", WEXITSTATUS(wait_status));
-  }
-  const int signal = WTERMSIG(wait_status);
-  const char* name = sigabbrev_np(signal);
-  const std::string shown =
-      name == nullptr ? str_cat("signal ", signal) : str_cat("SIG", name);
-  switch (signal) {
-    case SIGSEGV:
-    case SIGBUS:
-    case SIGILL:
-    case SIGFPE:
-      return str_cat("crashed (", shown, ": ", strsignal(signal), ")");
-    case SIGABRT:
-      return str_cat("aborted (", shown, ")");
-    default:
-      return str_cat("was killed (", shown, ")");
-  }
-}
-
 /// The Python package of the build that this program belongs to.
 std::string own_package() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? std::string()
-               : (self.parent_path().parent_path() / "python/accelerate/")
-                     .string();
+  const auto self = own_program();
+  return self.empty()
+             ? std::string()
+             : (self.parent_path().parent_path() / "python/accelerate/")
+                   .string();
 }
 
 /// A report of bearable length: its beginning and its end.
@@ -226,7 +205,7 @@ void Supervisor::blame(size_t index) {
 
 FailureReport Supervisor::describe_failure(const Worker& worker) {
   LastWords words = output_.last_words(worker.rank);
-  std::string how = predicate_of(*worker.wait_status);
+  std::string how = describe_end(*worker.wait_status);
   if (exit_code_of(*worker.wait_status) == 128 + SIGKILL &&
       oom_kills_->may_have_killed(worker.pid)) {
     how += " because memory ran out. Use a smaller batch or fewer processes";
