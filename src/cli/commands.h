@@ -21,8 +21,7 @@ namespace accelerate {
 ACCELERATE_API int launch(
     const ConfigLayer& flags,
     const std::vector<std::string>& program,
-    const std::string& parent_folder = {},
-    bool is_watched = false);
+    const std::string& parent_folder = {});
 
 /// The self-check beside this program; missing in builds without the training
 /// library.

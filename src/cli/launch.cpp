@@ -274,8 +274,7 @@ int join_from_stdin() {
 int launch(
     const ConfigLayer& flags,
     const std::vector<std::string>& program,
-    const std::string& parent_folder,
-    bool is_watched) {
+    const std::string& parent_folder) {
   check_program(program);
   if (!parent_folder.empty()) {
     check_parent_folder(parent_folder);
@@ -326,7 +325,7 @@ int launch(
   options.join_limit = std::chrono::seconds(values.join_timeout);
   options.parent_folder = parent_folder;
   options.usage_hint = hint_on_order(program);
-  options.is_watched = is_watched;
+  options.is_watched = values.watch;
   options.opens_browser =
       isatty(STDERR_FILENO) == 1 && (system_env(variables::kDisplay) ||
                                      system_env(variables::kWaylandDisplay));
@@ -352,11 +351,6 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   const auto is_joining = std::make_shared<bool>(false);
   constexpr const char* kHidden = "";
   command->add_flag("--join_from_stdin", *is_joining)->group(kHidden);
-  const auto is_watched = std::make_shared<bool>(false);
-  command->add_flag(
-      "--watch",
-      *is_watched,
-      "Show the run on a page while it runs (see `accelerate watch`)");
   const auto parent_folder = std::make_shared<std::string>();
   command->add_option("--parent_folder", *parent_folder)->group(kHidden);
   command->footer(
@@ -370,9 +364,8 @@ void add_launch_command(CLI::App& app, int& exit_code) {
     if (!is_marked && !program.empty() && program[0].starts_with('-')) {
       throw ConfigError(explain_unknown_flag(program[0]));
     }
-    exit_code = *is_joining
-                    ? join_from_stdin()
-                    : launch(*flags, program, *parent_folder, *is_watched);
+    exit_code = *is_joining ? join_from_stdin()
+                            : launch(*flags, program, *parent_folder);
   });
 }
 

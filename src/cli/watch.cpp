@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/printable.h"
 #include "base/str.h"
 #include "base/unique_file.h"
 #include "cli/commands.h"
@@ -72,6 +73,13 @@ int watch(const WatchOptions& options) {
   });
   const std::string address =
       str_cat("http://127.0.0.1:", server.port(), "/?token=", token);
+  for (const auto& folder : runs.empty()) {
+    const auto name = printable(folder.string());
+    std::cout << "[watch] No runs in '" << name
+              << "' yet. Waiting for one (needs "
+                 "Accelerator(log_with=\"jsonl\", project_dir=\""
+              << name << "\"))\n";
+  }
   const auto num_runs = runs.size();
   std::cout
       << "[watch] " << num_runs << (num_runs == 1 ? " run" : " runs") << ": "

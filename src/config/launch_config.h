@@ -73,6 +73,7 @@ struct LaunchConfig {
   /// From the first signal to SIGKILL.
   int grace_seconds = 30;
   bool contain = false;
+  bool watch = false;
   std::filesystem::path log_dir = {};
   /// MiB after which a log file is put aside; 0: never.
   int log_max_mb = 0;

@@ -33,14 +33,7 @@ RunList::RunList(const std::vector<std::filesystem::path>& folders) {
     }
     folders_.push_back(folder);
     if (find_runs(folder) == 0) {
-      throw ConfigError(str_cat(
-          "[watch] No runs in '",
-          given.string(),
-          "' yet. Pass the logging_dir of a run that logs with the tracker "
-          "\"jsonl\", for example Accelerator(log_with=\"jsonl\", "
-          "project_dir=\"",
-          given.string(),
-          "\")"));
+      empty_.push_back(given);
     }
   }
 }

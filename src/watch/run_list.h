@@ -20,11 +20,13 @@ class ACCELERATE_API RunList {
   static constexpr size_t kMaxRuns = 100;
   static constexpr size_t kMaxLogTail = 64 << 10;
 
-  /// Each folder is that of a run, or has folders of runs. Throws `ConfigError`
-  /// where one is none and has none.
+  /// Each folder is that of a run, or contains those of runs, also of later
+  /// ones. Throws `ConfigError` if a folder does not exist.
   explicit RunList(const std::vector<std::filesystem::path>& folders);
 
   size_t size() const { return runs_.size(); }
+  /// The folders, as given, that contained no run at the beginning.
+  const std::vector<std::filesystem::path>& empty() const { return empty_; }
   /// The names of all runs there are by now.
   nlohmann::json list();
   /// Nothing where there is no such run.
@@ -44,6 +46,7 @@ class ACCELERATE_API RunList {
   void add(const std::filesystem::path& folder);
 
   std::vector<std::filesystem::path> folders_;
+  std::vector<std::filesystem::path> empty_;
   std::vector<Entry> runs_;
 };
 

@@ -57,6 +57,7 @@ TEST(LaunchFlags, AreExactlyThese) {
           "--max_restarts,--max-restarts",
           "--grace_seconds,--grace-seconds",
           "--contain",
+          "--watch",
           "--log_dir,--log-dir",
           "--log_max_mb,--log-max-mb",
           "-t,--tee",

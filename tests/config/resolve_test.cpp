@@ -55,6 +55,7 @@ const Row kRows[] = {
     {"max_restarts", "1", "2", "3"},
     {"grace_seconds", "1", "2", "3"},
     {"contain", "true", "false", "true"},
+    {"watch", nullptr, nullptr, "true"},
     {"log_dir", "/a", "/b", "/c"},
     {"log_max_mb", "1", "2", "3"},
     {"tee", "0", "1", "0:3,1:2"},

@@ -301,11 +301,35 @@ TEST_F(WatchTest, SignalsEndItAtOnce) {
   EXPECT_EQ(program_->wait(kLimit).exit_code, 128 + SIGINT);
 }
 
+TEST(Watch, WaitsForTheFirstRunOfAnEmptyFolder) {
+  const TempDir dir;
+  Subprocess program({kProgram, "watch", dir.path().string()});
+  ASSERT_TRUE(eventually(
+      [&] { return program.out().find("Ctrl-C") != std::string::npos; },
+      kLimit))
+      << program.err();
+  const auto folder = dir.path().string();
+  EXPECT_THAT(
+      program.out(),
+      StartsWith(
+          "[watch] No runs in '" + folder +
+          "' yet. Waiting for one (needs Accelerator(log_with=\"jsonl\", "
+          "project_dir=\"" +
+          folder + "\"))\n[watch] 0 runs: http://127.0.0.1:"));
+  program.send(SIGTERM);
+  EXPECT_EQ(program.wait(kLimit).exit_code, 128 + SIGTERM);
+}
+
 TEST(Watch, SaysWhatIsWrong) {
   const TempDir dir;
-  const auto empty = run_process({kProgram, "watch", dir.path().string()});
-  EXPECT_EQ(empty.exit_code, 2);
-  EXPECT_THAT(empty.err, HasSubstr("No runs in"));
+  const auto gone = (dir.path() / "runs").string();
+  const auto missing = run_process({kProgram, "watch", gone});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_EQ(
+      missing.err,
+      "accelerate: [watch] Cannot read the folder '" + gone +
+          "': No such file or directory. Pass the folder of a run, "
+          "logging_dir/PROJECT\n");
   dir.write("metrics.jsonl", "");
   UniqueFile taken(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -371,16 +371,23 @@ TEST(RunList, SaysWhatIsNoRun) {
     }
     return "no error";
   };
-  EXPECT_THAT(message_of(dir.path()), HasSubstr("No runs in"));
   EXPECT_THAT(message_of(dir.path() / "x"), HasSubstr("No such file"));
   append(dir.path() / "file", "x");
   EXPECT_THAT(message_of(dir.path() / "file"), HasSubstr("is a file"));
-  // Also beside one that is a run; and the same run twice is one.
+  // The same run twice is one.
   const auto run = dir.path() / "sky";
   append(run / "metrics.jsonl", kStart);
-  fs::create_directory(dir.path() / "empty");
-  EXPECT_THROW(RunList({run, dir.path() / "empty"}), ConfigError);
   EXPECT_EQ(RunList({run, dir.path()}).size(), 1U);
+}
+
+TEST(RunList, WaitsForTheFirstRunOfAFolder) {
+  const TempDir dir;
+  RunList runs({dir.path()});
+  EXPECT_EQ(runs.size(), 0U);
+  EXPECT_THAT(runs.empty(), ::testing::ElementsAre(dir.path()));
+  EXPECT_EQ(runs.list()["runs"].size(), 0U);
+  append(dir.path() / "sky" / "metrics.jsonl", kStart);
+  EXPECT_EQ(runs.list()["runs"][0]["name"], "sky");
 }
 
 } // namespace

@@ -475,6 +475,7 @@ function showSteps(runs) {
 function showNotes(runs) {
   const notes = [];
   if (page.isLost) notes.push("Disconnected: accelerate watch was stopped. Showing the last data received");
+  else if (page.runs.length === 0) notes.push("No runs yet. Waiting for the first one");
   for (const run of runs) {
     const { slow, state, silent, metrics, num_left_out } = run.data;
     const name = page.runs.length > 1 ? `${run.name}: ` : "";
