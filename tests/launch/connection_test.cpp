@@ -8,10 +8,13 @@
 #include <atomic>
 #include <thread>
 
+#include "launch/needs_codes.h"
+
 namespace accelerate {
 namespace {
 
 using namespace std::chrono_literals;
+using ConnectionTest = testing::NeedsCodes;
 
 /// One end, run by a thread; sealed with keys that both ends share.
 class End {
@@ -68,7 +71,7 @@ struct Ends {
 };
 
 // A log on a slow disk holds the loop up for longer than the other side waits.
-TEST(Connection, OfALauncherThatIsHeldUpStaysAlive) {
+TEST_F(ConnectionTest, OfALauncherThatIsHeldUpStaysAlive) {
   Ends ends({3000ms, 4000ms});
   ends.two->loop().after(0ms, [] { std::this_thread::sleep_for(7000ms); });
   ends.one->run(6000ms);
@@ -78,7 +81,7 @@ TEST(Connection, OfALauncherThatIsHeldUpStaysAlive) {
   EXPECT_EQ(ends.one->num_silences, 0);
 }
 
-TEST(Connection, ToAPeerThatIsSilentIsNamedThenGivenUp) {
+TEST_F(ConnectionTest, ToAPeerThatIsSilentIsNamedThenGivenUp) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
   const UniqueFile silent(sockets[1]);
@@ -90,7 +93,7 @@ TEST(Connection, ToAPeerThatIsSilentIsNamedThenGivenUp) {
   EXPECT_THAT(end.why, ::testing::HasSubstr("has been silent for"));
 }
 
-TEST(Connection, WithAForgedFrameIsClosed) {
+TEST_F(ConnectionTest, WithAForgedFrameIsClosed) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
   const UniqueFile forger(sockets[1]);

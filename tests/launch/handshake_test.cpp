@@ -5,14 +5,19 @@
 
 #include "launch/machines/job_token.h"
 #include "launch/machines/message_code.h"
+#include "launch/needs_codes.h"
 
 namespace accelerate {
 namespace {
 
 using ::testing::HasSubstr;
 
+using MessageCode = testing::NeedsCodes;
+using HandshakeTest = testing::NeedsCodes;
+using FrameSealTest = testing::NeedsCodes;
+
 // RFC 4231, test cases 1, 2 and 6.
-TEST(MessageCode, IsHmacSha256) {
+TEST_F(MessageCode, IsHmacSha256) {
   EXPECT_EQ(
       to_hexadecimal(message_code(std::string(20, '\x0b'), "Hi There")),
       "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
@@ -41,7 +46,7 @@ struct Pair {
   Handshake leader;
 };
 
-TEST(Handshake, EndsWhereBothKnowTheToken) {
+TEST_F(HandshakeTest, EndsWhereBothKnowTheToken) {
   for (const char* token : {"open sesame", ""}) {
     Pair pair(token, token);
     const auto last = pair.leader.take(pair.proof());
@@ -54,7 +59,7 @@ TEST(Handshake, EndsWhereBothKnowTheToken) {
   }
 }
 
-TEST(Handshake, RefusesAWrongTokenOnEitherSide) {
+TEST_F(HandshakeTest, RefusesAWrongTokenOnEitherSide) {
   Pair pair("a guess", "open sesame");
   const auto step = pair.leader.take(pair.proof());
   EXPECT_FALSE(step.is_done);
@@ -68,7 +73,7 @@ TEST(Handshake, RefusesAWrongTokenOnEitherSide) {
   EXPECT_FALSE(answer.is_done);
 }
 
-TEST(Handshake, RefusesAProofThatWasHeardBefore) {
+TEST_F(HandshakeTest, RefusesAProofThatWasHeardBefore) {
   Pair heard("open sesame", "open sesame");
   const Message proof = heard.proof();
   EXPECT_TRUE(heard.leader.take(proof).is_done);
@@ -81,7 +86,7 @@ TEST(Handshake, RefusesAProofThatWasHeardBefore) {
   EXPECT_FALSE(mirror.member.take(own).is_done);
 }
 
-TEST(Handshake, RefusesWhatComesOutOfOrder) {
+TEST_F(HandshakeTest, RefusesWhatComesOutOfOrder) {
   const Message messages[] = {
       ChallengeMessage{random_token()},
       ProofMessage{random_token()},
@@ -94,7 +99,7 @@ TEST(Handshake, RefusesWhatComesOutOfOrder) {
   }
 }
 
-TEST(FrameSeal, NoticesEveryChange) {
+TEST_F(FrameSealTest, NoticesEveryChange) {
   const auto opened = [](auto change) {
     FrameSeal out("key");
     FrameSeal in("key");

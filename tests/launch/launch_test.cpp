@@ -223,6 +223,34 @@ TEST(OutOfMemory, IsNamedWhereTheKernelKillsARank) {
       "smaller batch or fewer processes\n");
 }
 
+TEST(Launch, SaysThatMachine0CannotBeReached) {
+  const auto port = std::to_string(find_free_port());
+  const auto result = run_process(
+      {kProgram,
+       "launch",
+       "--num_machines",
+       "2",
+       "--machine_rank",
+       "1",
+       "--num_processes",
+       "2",
+       "--main_process_ip",
+       "127.0.0.1",
+       "--main_process_port",
+       port,
+       "--join_timeout",
+       "1",
+       "true"},
+      {{"ACCELERATE_JOB_TOKEN", "open sesame"}});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(
+      result.err,
+      "[launch] machine 0 cannot be reached at 127.0.0.1 port " + port +
+          " within 1 s (Connection refused); is its launcher running, and are "
+          "--main_process_ip and --main_process_port right and open in the "
+          "firewall?\n");
+}
+
 TEST(Launch, SaysWhichRankHadLeftBeforeAnotherFailed) {
   const auto result = run_process(
       launch_shell(2, "if [ $RANK = 1 ]; then exit 0; fi; sleep 0.3; exit 3"));

@@ -382,6 +382,21 @@ TEST(Failure, ShowsATracebackThatEndsNothing) {
       "[rank 1] retrying\n");
 }
 
+TEST(Failure, ShowsATracebackBeforeWhatItsWorkerPrintsLater) {
+  auto command = launch_printing(
+      {"--num_processes", "2"},
+      "[ $RANK = 1 ] || exit 0; printf 'Traceback (most recent call "
+      "last):\\nKeyError: 3\\n' >&2; sleep 2.5; echo retrying");
+  // One stream, so that the order is known.
+  command.insert(command.begin(), {"sh", "-c", "exec \"$@\" 2>&1", "sh"});
+  const auto result = run_process(command);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(
+      result.out,
+      "[rank 1] Traceback (most recent call last):\n[rank 1] KeyError: 3\n"
+      "[rank 1] retrying\n");
+}
+
 TEST(Failure, OfACppProgramShowsWhat) {
   const auto result = run_process(launch_printing(
       {"--num_processes", "2"},

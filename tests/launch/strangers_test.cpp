@@ -13,6 +13,7 @@
 #include "launch/machines/handshake.h"
 #include "launch/machines/job_token.h"
 #include "launch/machines/sockets.h"
+#include "launch/needs_codes.h"
 #include "support/program.h"
 #include "support/subprocess.h"
 
@@ -103,9 +104,13 @@ std::unique_ptr<Subprocess> start_machine(
 }
 
 /// Machine 0 of two, with a token, on the loopback interface.
-class Strangers : public ::testing::Test {
+class Strangers : public NeedsCodes {
  protected:
   void SetUp() override {
+    NeedsCodes::SetUp();
+    if (IsSkipped()) {
+      return;
+    }
     port_ = find_free_port();
     first_ = launch(0);
     ASSERT_TRUE(
@@ -186,7 +191,9 @@ TEST_F(Strangers, CannotWriteToTheTerminal) {
 }
 
 // Whoever listens where machine 0 is expected.
-TEST(Impostor, LearnsNeitherTheTokenNorTheConfiguration) {
+using Impostor = NeedsCodes;
+
+TEST_F(Impostor, LearnsNeitherTheTokenNorTheConfiguration) {
   const int port = find_free_port();
   const UniqueFile listener = listen_on("127.0.0.1", port);
   auto member = start_machine(1, port, {"sh", "-c", "echo secret"});

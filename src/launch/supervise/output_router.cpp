@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kLineDelay{50};
 constexpr int kPipeBytes = 1 << 16;
 // How long the report of an error waits for the end of its process, and how
 // long for one that writes on.
-constexpr std::chrono::seconds kReportDelay{10};
+constexpr std::chrono::seconds kReportDelay{5};
 constexpr std::chrono::seconds kReportPause{2};
 constexpr size_t kMaxReport = 1 << 18;
 constexpr int kColours[] = {36, 33, 32, 35, 34, 31};
@@ -292,7 +292,18 @@ void OutputRouter::show(Source& source, std::string_view text) {
   route(source, source.is_raw || source.is_prompt ? text : thinned);
 }
 
+void OutputRouter::release_if_alive(int rank) {
+  Source* source = find_stderr(rank);
+  if (source != nullptr && source->is_report_open && !is_ending_ &&
+      EventLoop::Clock::now() - source->report_time > kReportPause) {
+    release(*source);
+  }
+}
+
 void OutputRouter::route(Source& source, std::string_view text) {
+  if (!source.is_helper) {
+    release_if_alive(source.rank);
+  }
   if (source.is_raw && source.is_shown && !source.is_held) {
     const size_t report =
         source.stream == STDERR_FILENO && !options_.shows_all_errors
@@ -351,10 +362,6 @@ void OutputRouter::take_line(Source& source, std::string_view line) {
   source.last_lines.emplace_back(own);
   if (source.last_lines.size() > kLastLines) {
     source.last_lines.pop_front();
-  }
-  if (source.is_report_open && !is_ending_ &&
-      EventLoop::Clock::now() - source.report_time > kReportPause) {
-    release(source);
   }
   const size_t report = source.is_report_open ? own.npos : find_last_words(own);
   if (report != own.npos) {

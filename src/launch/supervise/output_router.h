@@ -61,12 +61,12 @@ struct LastWords {
 /// Makes the streams of each worker, keeps the last lines of its stderr, and
 /// shows lines whole: the launcher's output never mixes two ranks in a line.
 /// A line of more than 1 MiB comes in pieces, each but the last marked with
-/// `[the line goes on]`.
+/// `[the line continues]`.
 ///
 /// The report of a fatal error (a traceback) is held back, with what follows
-/// it, until the worker has ended, writes something two seconds later, or ten
-/// seconds have passed: whoever tells how the job ended shows one of them,
-/// last, and drops the others. Files get all.
+/// it, until the worker has ended, writes to either stream two seconds later,
+/// or five seconds have passed: whoever tells how the job ended shows one of
+/// them, last, and drops the others. Files get all.
 /// Progress bars are drawn again on terminals only; elsewhere they are a line
 /// every few seconds.
 ///
@@ -125,6 +125,8 @@ class ACCELERATE_API OutputRouter {
   void take_line(Source& source, std::string_view line);
   void show_line(Source& source, std::string_view line);
   void begin_report(Source& source);
+  /// Shows a report that did not end its worker: it writes on.
+  void release_if_alive(int rank);
   void release(Source& source);
   Source* find_stderr(int rank);
   void show_start(Source& source);
