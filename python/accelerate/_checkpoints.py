@@ -448,8 +448,9 @@ def load_ours(
         warnings.warn(line, stacklevel=4)
     together(accelerator, lambda: [run() for run in loads])
     accelerator.step = _num_accumulated(accelerator)
-    if loaders:
-        lines = [f"{loader._state_name} {loader._restored_to()}" for loader in loaders]
+    places = [(loader._state_name, loader._restored_to()) for loader in loaders]
+    lines = [f"{name} {place}" for name, place in places if place]
+    if lines:
         get_logger("accelerate.accelerator").info(f"[load_state] {'; '.join(lines)}")
 
 

@@ -409,14 +409,13 @@ class PlacedLoader(DataLoader):
         self._restored.left = begin.get("left")
 
     def _restored_to(self) -> str:
-        """Where the next loop starts after a state was loaded, for the user."""
+        """Where the next loop starts, for the user; empty if no loop was saved in its middle."""
         start = self._restored
-        if start is None:
-            return f"starts epoch {self.iteration}"
-        if start.num_to_pass > 0:
+        if start is not None and start.num_to_pass > 0:
             return f"resumes epoch {start.epoch} after {start.num_to_pass} batches"
-        done = f" (saved after {start.num_batches} batches)" if start.num_batches else ""
-        return f"starts epoch {start.epoch}{done}"
+        if start is not None and start.num_batches:
+            return f"starts epoch {start.epoch} (saved after {start.num_batches} batches)"
+        return ""
 
     @property
     def _turn(self) -> tuple[str, int]:

@@ -274,7 +274,15 @@ def test_one_line_says_where_loaders_start(make, caplog):
         with caplog.at_level("INFO", logger="accelerate"):
             accelerator.load_state("x", restore_loaders=restore_loaders)
         (line,) = (line for line in caplog.messages if "[load_state]" in line)
-        assert line.endswith(f"[load_state] loader {place}; loader_1 starts epoch 0")
+        assert line.endswith(f"[load_state] loader {place}")
+    # Nothing if no loop was in its middle.
+    accelerator, *_ = make()
+    loader = shuffled(accelerator)
+    accelerator.save_state("y")
+    caplog.clear()
+    with caplog.at_level("INFO", logger="accelerate"):
+        accelerator.load_state("y", restore_loaders=True)
+    assert len(loader) and not [line for line in caplog.messages if "[load_state]" in line]
 
 
 def test_checkpoint_of_an_earlier_release_loads(make):

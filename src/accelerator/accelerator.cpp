@@ -65,7 +65,8 @@ namespace {
 
 constexpr std::string_view kLoader = "loader";
 
-/// Where the next loop over each loader starts, in one line.
+/// In one line, where the next loop over each loader resumes; loaders that
+/// start an epoch are left out.
 std::string positions(const StateRegistry& registry) {
   std::string line;
   for (const auto& [name, object] : registry.objects()) {
@@ -77,13 +78,16 @@ std::string positions(const StateRegistry& registry) {
       continue; // An object of the program with such a name.
     }
     const auto num_done = state.get<int64_t>("num_done");
-    line += str_cat(
-        line.empty() ? "" : "; ",
-        name,
-        num_done == 0 ? " starts epoch " : " resumes epoch ",
-        state.get<int64_t>("epoch"));
     if (num_done > 0) {
-      line += str_cat(" after ", num_done, ' ', state.get<std::string>("unit"));
+      line += str_cat(
+          line.empty() ? "" : "; ",
+          name,
+          " resumes epoch ",
+          state.get<int64_t>("epoch"),
+          " after ",
+          num_done,
+          ' ',
+          state.get<std::string>("unit"));
     }
   }
   return line;

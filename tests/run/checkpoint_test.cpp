@@ -793,6 +793,12 @@ TEST(LoaderOfACheckpoint, IsNamedWithItsPosition) {
   EXPECT_EQ(
       ::testing::internal::GetCapturedStderr(),
       "[load_state] loader resumes epoch 0 after 2 samples\n");
+  // Nothing if no loader was in the middle of an epoch.
+  WithLoader fresh;
+  fresh.accelerator.save_state(folder.path() / "fresh");
+  ::testing::internal::CaptureStderr();
+  fresh.accelerator.load_state(folder.path() / "fresh");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(Checkpoint, OfAnEarlierReleaseLoads) {
