@@ -6,7 +6,7 @@ import os
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import ProjectConfiguration, set_seed, tqdm
+from accelerate.utils import ProjectConfiguration, is_tqdm_available, set_seed, tqdm
 from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
@@ -48,7 +48,8 @@ def accuracy():
 if os.path.isdir(os.path.join(args.folder, "checkpoints")):
     accelerator.load_state("latest", restore_loaders=True)
 for epoch in range(train_loader.iteration, args.epochs):
-    for points, labels in tqdm(train_loader, desc=f"epoch {epoch}"):
+    bar = tqdm(train_loader, desc=f"epoch {epoch}") if is_tqdm_available() else train_loader
+    for points, labels in bar:
         loss = torch.nn.functional.cross_entropy(model(points), labels)
         accelerator.backward(loss)
         optimizer.step()
