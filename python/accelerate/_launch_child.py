@@ -99,9 +99,14 @@ def _write_task(folder: Path, call: bytes) -> None:
 
 def _run(command: list[str], folder: Path) -> tuple[int, str]:
     variables = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES}
+    try:
+        current = os.getcwd()
+    except FileNotFoundError:  # It was removed, and Python 3.12 would start nothing there.
+        current = str(folder)
     process = subprocess.Popen(
         command,
         bufsize=0,
+        cwd=current,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
