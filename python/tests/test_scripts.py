@@ -13,6 +13,7 @@ import time
 
 import pytest
 import ranks
+import tiers
 
 TRAIN = """
     import os, sys
@@ -134,6 +135,50 @@ def test_an_exception_in_one_process_ends_the_run_and_is_named(tmp_path):
     assert result.stderr.endswith("\nValueError: the third batch is bad\n")
     assert "[launch] Rank 1 failed with exit code 1:\nTraceback" in result.stderr
     assert "[rank1]" not in result.stderr and "CommError" not in result.stderr
+
+
+# A mistake, the line of the script that makes it, and what torch or Python says of it.
+MISTAKES = {
+    "missing module": ("import torhc", "ModuleNotFoundError: No module named 'torhc'"),
+    "wrong shape": ("net(torch.ones(2, 3))", "mat1 and mat2 shapes cannot be multiplied"),
+    "backward twice": (
+        "accelerator.backward(loss); accelerator.backward(loss)",
+        "Trying to backward through the graph a second time",
+    ),
+    "worker of a loader": ("return self.rows[index]", "IndexError: Caught IndexError"),
+    "memory": ("torch.empty(1 << 60)", "DefaultCPUAllocator: can't allocate memory"),
+}
+
+
+@pytest.mark.parametrize(
+    "mistake", tiers.cases(list(MISTAKES), small=["missing module", "worker of a loader"])
+)
+def test_an_error_is_shown_once_with_the_line_that_made_it(tmp_path, mistake):
+    line, said = MISTAKES[mistake]
+    script = f"""
+    import torch
+    from accelerate import Accelerator
+
+    class Rows(torch.utils.data.Dataset):
+        rows = [torch.ones(2)]
+        def __len__(self):
+            return 2
+        def __getitem__(self, index):
+            return self.rows[index]
+
+    accelerator = Accelerator()
+    loader = torch.utils.data.DataLoader(Rows(), num_workers={int("worker" in mistake)})
+    net, loader = accelerator.prepare(torch.nn.Linear(2, 1), loader)
+    loss = net(torch.ones(1, 2)).square().sum()
+    {"list(loader)" if "worker" in mistake else line}
+    """
+    result = ranks.run([*ranks.LAUNCH[:-1], "1"], tmp_path, script)
+    assert result.returncode == 1
+    report, _, rest = result.stderr.partition("[launch] Rank 0 failed with exit code 1\n")
+    assert report.startswith("Traceback (most recent call last):\n") and not rest, result.stderr
+    assert said in report and line in report, report
+    # A worker's own traceback is part of the error.
+    assert report.count("Traceback") == 1 + ("worker" in mistake), report
 
 
 def test_a_run_that_ends_says_what_came_of_it(tmp_path):
