@@ -62,7 +62,7 @@ def test_a_name_that_nobody_knows_is_an_attribute_error():
 def test_bad_values_are_refused_in_one_line():
     with pytest.raises(ValueError):
         Accelerator(mixed_precision="fp12")
-    with pytest.raises(ConfigError, match="gradient_accumulation_steps 0"):
+    with pytest.raises(ConfigError, match="gradient_accumulation_steps is 0"):
         Accelerator(cpu=True, gradient_accumulation_steps=0)
     plugin = GradientAccumulationPlugin(num_steps=2)
     with pytest.raises(UsageError, match="You can only pass one of"):

@@ -462,7 +462,8 @@ TEST(Sharded, CutsEachReplicaOverItsOwnRanks) {
         {.stage = ShardStage::kParameters, .replicas = 3});
     EXPECT_THAT(
         [&] { Accelerator{options}; },
-        ThrowsMessage<ConfigError>(HasSubstr("num_replicas 3 on 4")));
+        ThrowsMessage<ConfigError>(
+            HasSubstr("num_replicas is 3, but it must divide")));
   });
 }
 
@@ -471,11 +472,13 @@ TEST(Sharded, WantsAStageThatThereIs) {
   options.shard.stage = static_cast<ShardStage>(4);
   EXPECT_THAT(
       [&] { Accelerator{options}; },
-      ThrowsMessage<ConfigError>(HasSubstr("stage 4 and num_replicas 1")));
+      ThrowsMessage<ConfigError>(
+          HasSubstr("stage is 4 and num_replicas is 1")));
   options.shard = {.num_replicas = 2};
   EXPECT_THAT(
       [&] { Accelerator{options}; },
-      ThrowsMessage<ConfigError>(HasSubstr("stage 0 and num_replicas 2")));
+      ThrowsMessage<ConfigError>(
+          HasSubstr("stage is 0 and num_replicas is 2")));
 }
 
 TEST(Sharded, LeavesIgnoredParametersWhole) {
