@@ -2,6 +2,7 @@
 #include "comm/agreement.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <cstring>
@@ -24,12 +25,55 @@ namespace {
 
 // What travels in the one exchange, of one size whatever ranks bring, in words
 // of 64 bits: a hash, whether values came along, the free sizes, the values.
-constexpr size_t kPacketWords = 64;
+constexpr size_t kPacketWords = Board::kMessageWords;
 constexpr size_t kSizesAt = 2;
 constexpr size_t kMaxSizes = kPacketWords - kSizesAt;
 
 /// The operation of a rank that fails instead of calling one.
 constexpr const char* kFailure = "tell_failure";
+
+at::Tensor empty_packet() {
+  return at::zeros({Board::kRowWords}, at::kLong);
+}
+
+/// One packet of each rank, under way.
+struct Exchange {
+  at::Tensor packets;
+  ProcessGroup::Work work;
+
+  void wait(const ProcessGroup& group) {
+    work.wait();
+    if (const auto& board = group.impl()->board()) {
+      board->hear(packets);
+    }
+  }
+};
+
+// Through memory if all ranks share it, else through the backend.
+Exchange start_exchange(const ProcessGroup& group, const at::Tensor& packet) {
+  const auto& impl = group.impl();
+  ProcessGroup::Impl::settle(impl);
+  const auto& board = impl->board();
+  auto packets = at::zeros({group.world_size(), Board::kRowWords}, at::kLong);
+  if (board && board->is_open()) {
+    return {
+        packets,
+        ProcessGroup::Impl::start(
+            impl, "all_gather", packet, [&](auto& /*carrier*/) {
+              ++impl->num_uncounted();
+              return board->start(packet, packets);
+            })};
+  }
+  if (board) {
+    board->offer(packet);
+  }
+  // Packets fit together on all ranks.
+  const bool checks = impl->checks_collectives();
+  impl->set_checks_collectives(false);
+  const auto restore =
+      c10::make_scope_exit([&] { impl->set_checks_collectives(checks); });
+  return {packets, group.start_all_gather_into(packets, packet)};
+}
 
 bool has_dim(const at::Tensor& tensor, FreeDim free) {
   return free.dim >= 0 && free.dim < tensor.dim();
@@ -366,7 +410,7 @@ Agreement agree(
   }
   const std::string description = describe(group, operation, leaves, free);
   const TopicScope topic(operation);
-  auto packet = at::zeros({kPacketWords}, at::kLong);
+  const auto packet = empty_packet();
   auto* words = packet.data_ptr<int64_t>();
   words[0] = static_cast<int64_t>(stable_hash(description));
   const bool sizes_fit = sizes.size() <= kMaxSizes;
@@ -382,7 +426,9 @@ Agreement agree(
     }
   }
 
-  const auto packets = group.all_gather(packet);
+  auto exchange = start_exchange(group, packet);
+  exchange.wait(group);
+  const auto& packets = exchange.packets;
   std::vector<const int64_t*> ranks;
   for (int rank = 0; rank < group.world_size(); ++rank) {
     ranks.push_back(packets[rank].const_data_ptr<int64_t>());
@@ -465,34 +511,33 @@ std::shared_ptr<const bool> announce(
   if (impl->is_solo() || impl->is_shut_down() || !impl->hosts_meet()) {
     return std::make_shared<const bool>(true);
   }
-  auto packets = at::zeros(
-      {group.world_size(), static_cast<int64_t>(kPacketWords)}, at::kLong);
-  auto packet = at::zeros({kPacketWords}, at::kLong);
+  const auto packet = empty_packet();
   packet.data_ptr<int64_t>()[0] =
       static_cast<int64_t>(stable_hash(describe(group, operation, {}, {})));
   packet.data_ptr<int64_t>()[kSizesAt] = note;
-  auto exchange = std::make_shared<ProcessGroup::Work>(
-      group.start_all_gather_into(packets, packet));
+  const auto exchange =
+      std::make_shared<Exchange>(start_exchange(group, packet));
   const auto is_agreed = std::make_shared<bool>(false);
   // The group holds what is to be done; it must not hold itself.
-  impl->set_unsettled([exchange, packets, operation, is_agreed, hear](
-                          const ProcessGroup& group) {
-    const TopicScope topic(operation);
-    exchange->wait();
-    for (int rank = 0; rank < group.world_size(); ++rank) {
-      if (packets[rank].const_data_ptr<int64_t>()[0] !=
-          packets[0].const_data_ptr<int64_t>()[0]) {
-        throw_mismatch(group, operation, {}, {});
-      }
-    }
-    *is_agreed = true;
-    if (hear) {
-      const auto notes = packets.select(1, kSizesAt).contiguous();
-      hear(
-          {notes.const_data_ptr<int64_t>(),
-           static_cast<size_t>(notes.numel())});
-    }
-  });
+  impl->set_unsettled(
+      [exchange, operation, is_agreed, hear](const ProcessGroup& group) {
+        const TopicScope topic(operation);
+        exchange->wait(group);
+        const auto& packets = exchange->packets;
+        for (int rank = 0; rank < group.world_size(); ++rank) {
+          if (packets[rank].const_data_ptr<int64_t>()[0] !=
+              packets[0].const_data_ptr<int64_t>()[0]) {
+            throw_mismatch(group, operation, {}, {});
+          }
+        }
+        *is_agreed = true;
+        if (hear) {
+          const auto notes = packets.select(1, kSizesAt).contiguous();
+          hear(
+              {notes.const_data_ptr<int64_t>(),
+               static_cast<size_t>(notes.numel())});
+        }
+      });
   return is_agreed;
 }
 

@@ -56,7 +56,7 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 
 } // namespace
 
-std::shared_ptr<std::atomic<int64_t>> replayed_collectives(
+std::shared_ptr<std::atomic<int64_t>> uncounted_collectives(
     const GroupPtr& group) {
   static std::mutex mutex;
   static std::map<c10d::ProcessGroup*, std::weak_ptr<std::atomic<int64_t>>> all;
@@ -83,13 +83,13 @@ std::function<std::optional<uint64_t>()> collective_counter(
   const auto counts = std::make_shared<std::atomic<bool>>(!backends.empty());
   return [weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>(group),
           backends,
-          replayed = replayed_collectives(group),
+          uncounted = uncounted_collectives(group),
           counts]() -> std::optional<uint64_t> {
     const auto locked = *counts ? weak.lock() : nullptr;
     if (!locked) {
       return std::nullopt;
     }
-    auto sum = static_cast<uint64_t>(replayed->load());
+    auto sum = static_cast<uint64_t>(uncounted->load());
     try {
       for (c10d::Backend* backend : backends) {
         sum += backend->getSequenceNumberForGroup();

@@ -40,10 +40,10 @@ class HangExchange {
   Membership* membership_;
 };
 
-/// To be added to what c10d has counted for the group: it counts a collective
-/// of a recorded step when that is recorded, not when it is replayed. For any
-/// thread.
-ACCELERATE_API std::shared_ptr<std::atomic<int64_t>> replayed_collectives(
+/// To be added to what c10d has counted for the group. It counts a collective
+/// of a recorded step when that is recorded, not when it is replayed, and does
+/// not see exchanges through shared memory. For any thread.
+ACCELERATE_API std::shared_ptr<std::atomic<int64_t>> uncounted_collectives(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 /// How many collectives were begun for the group; nothing where one of its

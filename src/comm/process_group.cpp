@@ -170,7 +170,8 @@ ProcessGroup::Impl::Impl(
       solo_(false),
       owns_(owns),
       ranks_are_threads_(ranks_are_threads),
-      counted_(collective_counter(group_)) {
+      counted_(collective_counter(group_)),
+      uncounted_(uncounted_collectives(group_)) {
   const auto devices = group_->getDeviceTypes();
   const bool speaks_cpu = std::any_of(
       devices.begin(), devices.end(), [](const c10::Device& device) {
@@ -178,6 +179,9 @@ ProcessGroup::Impl::Impl(
       });
   if (!speaks_cpu && !devices.empty()) {
     substitute_ = devices.front().type();
+  }
+  if (!ranks_are_threads_ && hosts_meet()) {
+    board_ = Board::of(group_);
   }
 }
 
@@ -208,6 +212,9 @@ bool ProcessGroup::Impl::sums_after_exchange(c10::DeviceType device) const {
 }
 
 ProcessGroup::Impl::~Impl() {
+  if (!owns_) {
+    board_.reset(); // Other handles of the group go on.
+  }
   shutdown();
 }
 
@@ -223,6 +230,9 @@ void ProcessGroup::Impl::shutdown() {
     if (const auto subgroup = entry.lock()) {
       subgroup->shutdown();
     }
+  }
+  if (board_) {
+    board_->close(); // Nobody waits for what is unsettled.
   }
   unsettled_ = {};
   exchange_.reset();

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/process_group.h"
+#include "comm/board.h"
 #include "comm/hang_exchange.h"
 #include "observe/rank_record.h"
 
@@ -54,7 +55,12 @@ class ProcessGroup::Impl {
   }
   /// Of the collective that was begun last, whoever called it.
   uint64_t last_number() const { return counted_().value_or(num_operations_); }
+  /// See `uncounted_collectives`.
+  std::atomic<int64_t>& num_uncounted() const { return *uncounted_; }
   int open_channel() { return num_channels_++; }
+  /// Null in groups whose ranks do not share memory, or whose hosts do not
+  /// meet.
+  const std::shared_ptr<Board>& board() const { return board_; }
   /// The tensor, contiguous, without bits that say to read its memory another
   /// way, and on a device that the group has a backend for.
   at::Tensor carried(const at::Tensor& tensor) const;
@@ -115,6 +121,7 @@ class ProcessGroup::Impl {
   bool ranks_are_threads_ = false;
   /// What c10d counts, the user's own among them; ours where it does not.
   std::function<std::optional<uint64_t>()> counted_;
+  std::shared_ptr<std::atomic<int64_t>> uncounted_;
   uint64_t num_operations_ = 0;
   int num_channels_ = 0;
   bool checks_collectives_ = false;
@@ -122,6 +129,7 @@ class ProcessGroup::Impl {
   std::vector<std::string>* meetings_ = nullptr;
   std::vector<std::weak_ptr<Impl>> subgroups_;
   std::shared_ptr<HangExchange> exchange_;
+  std::shared_ptr<Board> board_;
   Membership* membership_ = nullptr;
   bool is_part_ = false;
 };

@@ -106,15 +106,6 @@ int64_t agree_on_parts(
   return agreed;
 }
 
-std::chrono::milliseconds timeout_of(c10d::Backend& backend) {
-  try {
-    return backend.getBackendOptions()->timeout;
-  } catch (const c10::Error&) {
-    // c10d leaves it to backends whether they tell.
-    return ProcessGroupOptions().timeout;
-  }
-}
-
 c10::intrusive_ptr<c10d::Backend> make_like(
     const c10::intrusive_ptr<c10d::Backend>& parent,
     const c10::intrusive_ptr<c10d::Store>& store,

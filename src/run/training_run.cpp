@@ -869,7 +869,7 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
   uint64_t number = 0;
   if (const auto carrier = to_c10d(group())) {
     meetings.emplace(group());
-    replayed = replayed_collectives(carrier);
+    replayed = uncounted_collectives(carrier);
     number = group().impl()->last_number();
   }
   int64_t num_collectives = 0;
@@ -982,7 +982,7 @@ void TrainingRun::repeat(const RunTrace& trace) {
 void TrainingRun::begin_replay(const RunTrace& trace) {
   hold_meetings(group(), trace.meetings);
   if (const auto carrier = to_c10d(group())) {
-    *replayed_collectives(carrier) += trace.num_collectives;
+    *uncounted_collectives(carrier) += trace.num_collectives;
   }
 }
 

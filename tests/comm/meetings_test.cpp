@@ -73,7 +73,7 @@ TEST(CollectiveCounter, CountsWhatIsReplayed) {
     const auto before = *count();
     group.all_reduce(torch::ones(1), ReduceOp::kSum);
     EXPECT_EQ(*count(), before + 1);
-    *replayed_collectives(carrier) += 3;
+    *uncounted_collectives(carrier) += 3;
     EXPECT_EQ(*count(), before + 4);
     EXPECT_EQ(*collective_counter(carrier)(), before + 4);
   });

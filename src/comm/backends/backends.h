@@ -2,6 +2,7 @@
 // The table of engines that carry collectives. One file each makes a row.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <optional>
 #include <string>
@@ -35,6 +36,9 @@ ACCELERATE_API std::string default_backend_for(c10::DeviceType device);
 c10::intrusive_ptr<c10d::Backend> make_backend(
     const BackendEntry& entry,
     const BackendArguments& arguments);
+
+/// Of a collective; the default if the backend does not say.
+std::chrono::milliseconds timeout_of(c10d::Backend& backend);
 
 bool carries(const BackendEntry& entry, c10::DeviceType device);
 

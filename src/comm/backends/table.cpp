@@ -106,6 +106,15 @@ c10::intrusive_ptr<c10d::Backend> make_backend(
   return made;
 }
 
+std::chrono::milliseconds timeout_of(c10d::Backend& backend) {
+  try {
+    return backend.getBackendOptions()->timeout;
+  } catch (const c10::Error&) {
+    // c10d leaves it to backends whether they tell.
+    return ProcessGroupOptions().timeout;
+  }
+}
+
 std::string default_backend_for(c10::DeviceType device) {
   std::string guest;
   for (const auto& row : Table::instance().rows()) {

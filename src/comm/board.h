@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small messages between the ranks of one host, through memory that they share.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "accelerate/export.h"
+#include "base/unique_file.h"
+
+namespace accelerate {
+
+/// A page of memory for each rank of a group. A rank writes its own page and
+/// reads those of the others.
+///
+/// Ranks open the board together: each adds an offer to the rows that all ranks
+/// exchange through the backend, and passes the rows of all to `hear`. The
+/// board opens after the first exchange in which every rank says that it has
+/// opened the pages of all others. If one cannot, for example because it runs
+/// on another host, no rank uses the board.
+///
+/// A page is anonymous memory, so nothing is left behind however the processes
+/// end. Each rank holds a lock on its page, which the kernel releases when the
+/// process ends or executes another program, so that others notice within
+/// `kBetweenLooks`. Forked children have no part in the lock.
+class ACCELERATE_API Board : public std::enable_shared_from_this<Board> {
+ public:
+  static constexpr int64_t kMessageWords = 64;
+  static constexpr int64_t kOfferWords = 5;
+  /// A message, then an offer; of int64.
+  static constexpr int64_t kRowWords = kMessageWords + kOfferWords;
+  static constexpr std::chrono::milliseconds kBetweenLooks{10};
+
+  /// One for all handles that a process has of a group in its life.
+  static std::shared_ptr<Board> of(
+      const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+  /// `timeout` says how long to wait for a message.
+  using Timeout = std::function<std::chrono::milliseconds()>;
+  Board(int rank, int world_size, Timeout timeout);
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  void offer(const at::Tensor& row);
+  void hear(const at::Tensor& rows);
+  /// Once it is, all exchanges use it, also if they fail.
+  bool is_open() const { return is_open_; }
+  /// Exchanges fail from now on, on all ranks. For any thread.
+  void close();
+
+  /// Sends the message in `row`. The work is done when `rows` has those of all
+  /// ranks. It fails if a rank is gone, or does not send its own in time; the
+  /// board is then of no use any more, to any rank.
+  c10::intrusive_ptr<c10d::Work> start(
+      const at::Tensor& row,
+      const at::Tensor& rows);
+
+ private:
+  class Exchange;
+  struct Page;
+  struct Unmap {
+    void operator()(const Page* page) const;
+  };
+  struct Peer {
+    UniqueFile file;
+    std::unique_ptr<const Page, Unmap> page;
+  };
+  struct Pending {
+    at::Tensor rows;
+    uint32_t number = 0;
+    bool is_done = false;
+  };
+  enum class Answer : int64_t { kUndecided, kYes, kNo };
+
+  bool make_page();
+  bool open_peers(const at::Tensor& rows);
+  static bool open_peer(Peer& peer, const int64_t* offer);
+  void await(int rank, const Pending& pending);
+  void collect(Pending& pending);
+  void check_is_usable() const;
+
+  int rank_;
+  int world_size_;
+  Timeout timeout_;
+  int64_t token_[2] = {};
+  UniqueFile file_;
+  std::unique_ptr<Page, Unmap> page_;
+  /// By rank; that of this rank is empty.
+  std::vector<Peer> peers_;
+  Answer answer_ = Answer::kUndecided;
+  bool is_open_ = false;
+  std::atomic<bool> is_closed_ = false;
+  /// Sent, but not read yet.
+  std::shared_ptr<Pending> pending_;
+};
+
+} // namespace accelerate
