@@ -741,7 +741,7 @@ def test_parameters_that_were_made_anew_are_named(tmp_path):
     for anew, replaced in ranks.run_ours(script, tmp_path):
         assert anew.startswith("UsageError [backward] The gradient of 'weight' was not synchronised")
         assert replaced.startswith("UsageError [forward]")
-        assert "'1.weight' was replaced by another tensor since" in replaced
+        assert "'1.weight' was replaced by another tensor after" in replaced
         assert "\n" not in anew + replaced
 
 
