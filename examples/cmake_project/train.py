@@ -6,7 +6,8 @@ import os
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import ProjectConfiguration, is_tqdm_available, set_seed, tqdm
+from accelerate.utils import ProjectConfiguration, set_seed, tqdm
+from accelerate.utils.imports import is_tqdm_available
 from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()

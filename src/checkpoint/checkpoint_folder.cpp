@@ -322,6 +322,10 @@ std::set<int> CheckpointWriter::take_in_parts(
     std::set<int> begun) const {
   begun.merge(ranks_beside(target_, save_));
   for (const auto& part : ready_parts(target_, save_)) {
+    // The rank may have begun after we looked.
+    if (const auto stage = parse_stage_name(part); stage && stage->rank) {
+      begun.insert(*stage->rank);
+    }
     take_in_part(part, folder, names_of_files(manifest));
   }
   for (const int rank : begun) {

@@ -440,6 +440,30 @@ TEST_F(SaveSteps, LosesNoPartWhenDelayed) {
   run_grid(false);
 }
 
+/// The writer looks for ranks, then one begins and finishes, then the writer
+/// takes its part in.
+TEST_F(SaveSteps, LeavesNoMarkOfARankThatBeginsAndFinishesMeanwhile) {
+  const Pair pair{Start::kNewCheckpoint, Role::kRank2, Role::kWriter};
+  constexpr int kCallsAroundIt = 12;
+  for (int num_calls = 0; num_calls < kCallsAroundIt; ++num_calls) {
+    const TestFolder folder(pair.start);
+    const auto step_until = [&](SteppedProcess& process, const char* name) {
+      while (!fs::exists(folder.target().parent_path() / name) &&
+             process.step(1) == 1) {
+      }
+    };
+    const auto writer = folder.start(pair.second);
+    step_until(*writer, "state/.staged-2/three");
+    writer->step(num_calls);
+    const auto rank = folder.start(pair.first);
+    step_until(*rank, ".state.at-2.rank_2.ready.tmp");
+    writer->finish();
+    rank->finish();
+    EXPECT_EQ(writer->error() + rank->error(), "");
+    expect_end(folder, pair);
+  }
+}
+
 /// A save is killed, then the next one, which finds what the first has left.
 void kill_two_saves(Start start, int at_first, int at_second) {
   const ::testing::ScopedTrace trace(

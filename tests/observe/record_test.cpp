@@ -421,7 +421,8 @@ TEST(StepClock, SaysInWordsWhatBoundsARun) {
       times.summary(), HasSubstr("46 % of the step waits for other ranks: "));
   times.sum.other = 3;
   EXPECT_THAT(
-      times.summary(), HasSubstr("73 % of the step goes into user code: see"));
+      times.summary(),
+      HasSubstr("73 % of the step goes into user code: check"));
 }
 
 } // namespace

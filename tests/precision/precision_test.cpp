@@ -260,7 +260,7 @@ TEST(Accelerator, ComputesInBf16AndHandsOutFp32) {
 TEST(Accelerator, RefusesFp16OnTheCpu) {
   EXPECT_THAT(
       [] { Accelerator({.cpu = true, .mixed_precision = Precision::kFp16}); },
-      ThrowsMessage<ConfigError>(HasSubstr("use bf16")));
+      ThrowsMessage<ConfigError>(HasSubstr("Use bf16")));
 }
 
 TEST(Accelerator, TakesPrecisionAndAccumulationFromTheEnvironment) {
