@@ -859,7 +859,7 @@ TEST(Commands, TestSaysWhenTheSelfCheckIsMissing) {
   }
   const auto result = run_process({kProgram, "test"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("accelerate-selftest is not there"));
+  EXPECT_THAT(result.err, HasSubstr("accelerate-selftest is missing"));
 }
 
 } // namespace
