@@ -26,7 +26,8 @@ struct ProcessStat {
 /// Nothing if `text` is not the content of such a file.
 ACCELERATE_API std::optional<ProcessStat> parse_process_stat(
     const std::string& text);
-/// `pid` may be "self". Nothing if there is no such process, or no /proc.
+/// `pid` may be "self". Returns nothing if the process does not exist or /proc
+/// is not mounted.
 ACCELERATE_API std::optional<ProcessStat> read_process_stat(
     const std::string& pid);
 

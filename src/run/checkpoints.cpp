@@ -450,10 +450,11 @@ std::vector<std::string> TrainingRun::add_own_part(
       states.try_emplace(name);
     }
     // Another strategy, or other units, may have saved it.
-    const bool fits = StateReader::fits(states, slice_needs());
+    const auto needs = slice_needs();
+    const bool fits = StateReader::fits(states, needs);
     reader.fit(
         fits ? std::vector<StatesByName>() : read_parts(checkpoint, reader),
-        slice_needs(),
+        needs,
         states);
     reader.finish(states);
     return {};

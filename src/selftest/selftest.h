@@ -6,8 +6,8 @@
 
 namespace accelerate {
 
-/// Checks that the ranks of the user's configuration compute together what one
-/// would alone, and prints what was checked. Throws `Error` if they do not.
+/// Checks that all ranks together compute what one process computes alone, and
+/// prints what it checked. Throws `Error` if they do not.
 ACCELERATE_API void run_selftest();
 
 } // namespace accelerate
