@@ -44,9 +44,9 @@ namespace accelerate {
 
 class StepState;
 
-/// Connects this process to the others of the run, prepares models, optimizers
-/// and loaders, and offers the collectives that loops need. No device is named
-/// in the loop:
+/// Connects this process to the other ranks, prepares models, optimizers and
+/// loaders, and offers the collectives that loops need. The loop never names a
+/// device:
 ///
 ///     accelerate::Accelerator accelerator;
 ///     auto [loader, net, opt] =
@@ -58,18 +58,18 @@ class StepState;
 ///       opt.zero_grad();
 ///     }
 ///
-/// Used by one thread at a time. Several may live in one process, made in the
-/// same order on all ranks. Collectives must be called by all ranks.
+/// Use it from one thread at a time. A process may have several, created in the
+/// same order on all ranks. All ranks must call the collectives.
 class ACCELERATE_API Accelerator {
  public:
-  /// Throws `ConfigError` on contradictory variables, `TimeoutError` where the
-  /// other ranks do not come.
+  /// Throws `ConfigError` if environment variables contradict each other,
+  /// `TimeoutError` if other ranks do not connect in time.
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  // --- who am I -------------------------------------------------------------
+  // --- this process --------------------------------------------------------
   c10::Device device() const;
   DistributedType distributed_type() const;
   int num_processes() const { return processes().num_processes(); }
@@ -83,13 +83,15 @@ class ACCELERATE_API Accelerator {
   const ProcessGroup& process_group() const;
 
   // --- prepare --------------------------------------------------------------
-  /// Models (`std::shared_ptr` or TORCH_MODULE holders), optimizers, schedulers
-  /// and `accelerate::DataLoader`s, in any number and order; what comes back
-  /// stands in the same order, a single object bare. Other objects pass
-  /// through; preparing again is harmless. Rank 0's weights go to all ranks.
+  /// Prepares models (`std::shared_ptr` or TORCH_MODULE holders), optimizers,
+  /// schedulers and `accelerate::DataLoader`s, in any order. Returns a tuple in
+  /// the same order, or the object itself if there is only one. Other objects
+  /// are returned unchanged; preparing twice has no effect. Broadcasts rank 0's
+  /// weights to all ranks.
   template <class... Objects>
   auto prepare(Objects&&... objects) {
-    // Braces: from left to right, as each may talk to the other ranks.
+    // Braces evaluate from left to right. The order matters because preparing
+    // an object may communicate.
     std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...>
         prepared{prepare_one(std::forward<Objects>(objects))...};
     wire();
@@ -106,23 +108,23 @@ class ACCELERATE_API Accelerator {
       int64_t num_batches) const {
     return accelerate::skip_first_batches(loader, num_batches);
   }
-  /// The module that was prepared.
+  /// The module that was passed to `prepare`.
   template <class Module>
   std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) {
     return model.module();
   }
 
   // --- state ----------------------------------------------------------------
-  /// Everything of the run that can be saved and gone on with, each under its
-  /// name; add objects of your own. See `state_registry.h`.
+  /// All state that `save_state` writes and `load_state` restores, by name.
+  /// Register your own objects here; see `state_registry.h`.
   StateRegistry& state();
   /// Saves everything in `state()` as a checkpoint and returns its folder. The
-  /// folder has its name only when it is complete; where it exists, its old
-  /// state counts until the new one does, and files of your own stay. Without a
-  /// folder it is the next of `AcceleratorOptions::checkpoints`. A collective:
-  /// where it fails on one rank (`SystemError`: full disk, no rights) it fails
-  /// on all, and earlier checkpoints and the run are as they were.
-  /// docs/guide_checkpoint.md says what is in it.
+  /// checkpoint appears atomically: a reader sees the previous checkpoint or
+  /// the complete new one. Other files in the folder are kept. If no folder is
+  /// given, `AcceleratorOptions::checkpoints` chooses the next one. Collective.
+  /// If it fails on one rank (`SystemError`, for example a full disk), it
+  /// throws on all ranks; earlier checkpoints and the run are unchanged.
+  /// docs/guide_checkpoint.md lists the contents.
   ///
   ///     accelerator.save_state("run/step_100");
   ///     // In a new process, which has prepared the same objects:
@@ -130,56 +132,57 @@ class ACCELERATE_API Accelerator {
   std::filesystem::path save_state(
       const std::filesystem::path& folder = {},
       const SaveStateOptions& options = {});
-  /// Where the time of the steps went that this thread has done since the
-  /// Accelerator was made. Always there: it costs a few reads of a clock.
+  /// Where the step time of this thread went since the Accelerator was created.
+  /// Always measured: it costs a few clock reads per step.
   ///
   ///     accelerator.print(accelerator.step_times().summary());
   StepTimes step_times() const;
-  /// Until nothing is being written any more. What an asynchronous save failed
-  /// with is thrown here, or by the next call that saves, loads or looks for a
-  /// checkpoint, or by `end_training`; once. A program that ends waits too, and
-  /// can only print it.
+  /// Blocks until asynchronous saves have finished. Rethrows the error of a
+  /// failed save once, here or in the next call that saves, loads or looks for
+  /// a checkpoint, or in `end_training`. The destructor waits too, but can only
+  /// print the error.
   void wait_for_save() const;
-  /// Verifies a checkpoint, then restores the state of all objects. "latest" is
-  /// the one saved last in the folder of `AcceleratorOptions::checkpoints` that
-  /// is complete and intact on every rank, unless a folder is really named so;
-  /// newer ones that are not are named on stderr. Another number of processes
-  /// may load it; generators are then not restored, which is said on stderr.
+  /// Verifies a checkpoint, then restores the state of all objects. "latest"
+  /// loads the newest checkpoint in the folder of
+  /// `AcceleratorOptions::checkpoints` that is complete and intact on every
+  /// rank, unless a folder has that name; stderr names newer ones that are
+  /// damaged. The number of processes may differ from that at saving;
+  /// generators are then not restored, and stderr says so.
   ///
-  /// A collective: each rank verifies what it loads, and nothing changes on any
-  /// rank unless all of them can load. If one cannot, all throw the same error,
-  /// which names the rank: `DataError` if the checkpoint is damaged or lacks a
-  /// rank's part, `UsageError` if other objects were prepared, `SystemError` if
-  /// there is none.
+  /// Collective. Each rank verifies what it loads, and no rank changes its
+  /// state until all of them can load. If one cannot, all throw the same error,
+  /// which names that rank: `DataError` if the checkpoint is damaged or lacks a
+  /// rank's files, `UsageError` if other objects were prepared, `SystemError`
+  /// if there is no checkpoint.
   void load_state(const std::filesystem::path& folder = "latest");
-  /// What `load_state("latest")` would load, as far as this rank sees; nothing
-  /// at the first start of a run. Damaged and unfinished ones do not count.
+  /// The checkpoint that `load_state("latest")` would load, as far as this rank
+  /// can tell; empty if there is none. Ignores damaged and unfinished ones.
   std::optional<std::filesystem::path> latest_checkpoint() const;
   /// Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to any of its
-  /// processes or to the launcher (a machine that is taken away, the end of the
-  /// time that Slurm gave); true on all ranks at the same step. A collective.
-  /// From the first call on the two signals no longer end the process, unless
-  /// the program has a handler of its own, which stays. Before that a signal
-  /// sent to the process ends it; one sent to the launcher is held back until
-  /// the first call, for at most half of `--grace_seconds`.
+  /// processes or to the launcher (for example because the machine is preempted
+  /// or Slurm's time limit is near). Returns true on all ranks at the same
+  /// step. Collective. After the first call, the two signals no longer end the
+  /// process; a signal handler of the program stays installed. Before the first
+  /// call, a signal to the process ends it; one to the launcher is held back
+  /// until that call, for at most half of `--grace_seconds`.
   ///
   ///     if (accelerator.should_stop()) {
   ///       accelerator.save_and_leave();
   ///     }
   bool should_stop();
-  /// Saves as `save_state` and ends the process with a code that makes the
-  /// launcher start the job again without counting a failure, or, where it was
-  /// asked to end itself, passes on to who started it: 75, EX_TEMPFAIL. The new
-  /// processes go on by `load_state("latest")`.
+  /// Saves as `save_state` does and ends the process with exit code 75
+  /// (EX_TEMPFAIL). The launcher then restarts the job without counting a
+  /// failure; if the launcher itself was asked to end, it exits with the same
+  /// code. The new processes resume with `load_state("latest")`.
   [[noreturn]] void save_and_leave(const std::filesystem::path& folder = {});
-  /// Writes the weights alone, as Hugging Face lays out models:
-  /// `model.safetensors`, or several files with an index where they are larger
-  /// than `options.max_shard_bytes`. Only the main process writes (one of every
-  /// machine with `save_on_each_node`), and nobody waits for it. Where ranks
-  /// hold parts of the parameters (`ShardStage::kParameters`), a collective
-  /// that gives the main process the whole. Writes `config.json` too if the
-  /// module has a `saved_config(dtype)` that gives its text, as those of
-  /// `models.h` have. Throws `SystemError`.
+  /// Writes only the weights, in Hugging Face's layout: `model.safetensors`, or
+  /// several files with an index if they exceed `options.max_shard_bytes`. Only
+  /// the main process writes (one process per machine with
+  /// `save_on_each_node`), and the others do not wait for it. If parameters are
+  /// sharded (`ShardStage::kParameters`), it is a collective that gathers them
+  /// on the main process. Also writes `config.json` if the module has a
+  /// `saved_config(dtype)` that returns its text, as those of `models.h` have.
+  /// Throws `SystemError`.
   template <class Module>
   void save_model(
       const PreparedModel<Module>& model,
@@ -197,29 +200,30 @@ class ACCELERATE_API Accelerator {
   }
 
   // --- gradients ------------------------------------------------------------
-  /// Runs autograd; gradients of prepared models are averaged over ranks on the
-  /// way. The loss is divided by the number of micro-batches, or weighted (see
-  /// `BackwardOptions`), and scaled with fp16. Throws `UsageError` where `loss`
-  /// is no scalar with a graph, or comes from no prepared model.
+  /// Runs autograd and averages the gradients of prepared models over ranks.
+  /// The loss is divided by the number of micro-batches, or weighted (see
+  /// `BackwardOptions`), and scaled with fp16. Throws `UsageError` if `loss` is
+  /// not a scalar with a graph, or does not depend on a prepared model.
   void backward(const at::Tensor& loss, BackwardOptions options = {});
 
-  /// Around one micro-batch of these models. Gradients meet and optimizers step
-  /// in every `accumulation.num_steps`-th, and in the last batch of the loader
-  /// that feeds the step: the one that handed out a batch last and whose loop
-  /// still runs, so that a validation loop inside changes nothing.
+  /// The scope of one micro-batch of these models. Gradients are synchronised
+  /// and optimizers step in every `accumulation.num_steps`-th scope, and in the
+  /// last batch of the loader that feeds the step. That is the loader which
+  /// returned a batch last and whose loop is still running, so a nested
+  /// validation loop changes nothing.
   template <class... Modules>
   [[nodiscard]] AccumulateGuard accumulate(PreparedModel<Modules>&... models) {
     return begin_micro_batch({models.context()...});
   }
-  /// Whether the micro-batch under way ends in an update of the weights.
+  /// Whether the current micro-batch ends with an update of the weights.
   bool sync_gradients() const;
-  /// Gradients of `model` stay local while the guard lives.
+  /// Gradients of `model` stay local during the lifetime of the guard.
   template <class Module>
   [[nodiscard]] NoSyncGuard no_sync(PreparedModel<Module>& model) {
     return NoSyncGuard(model.engine());
   }
-  /// Around a loop in which ranks may have different numbers of batches: see
-  /// `join.h`. Give all models that the loop trains.
+  /// Put this around a loop in which ranks may have different numbers of
+  /// batches; see `join.h`. Pass all models that the loop trains.
   template <class... Modules>
   [[nodiscard]] JoinGuard join_uneven_inputs(
       PreparedModel<Modules>&... models) {
@@ -231,43 +235,44 @@ class ACCELERATE_API Accelerator {
       PreparedModel<Modules>&... models) {
     return begin_join({&models.engine()...}, options);
   }
-  /// Makes the next backward average all gradients of `model`, although its
+  /// Makes the next backward average all gradients of `model`, even if its
   /// forward ran under `no_sync`.
   template <class Module>
   void trigger_sync_in_backward(PreparedModel<Module>& model) {
     trigger_sync(model.engine());
   }
 
-  /// Divides fp16 gradients by the scale, so that they can be looked at. Done
-  /// once per step; `step` and the clips below do it by themselves. Nothing
-  /// while gradients are accumulated.
+  /// Divides fp16 gradients by the loss scale, so that you can inspect them.
+  /// Happens once per step; `step` and the clip functions below do it
+  /// automatically. No effect during gradient accumulation.
   void unscale_gradients(PreparedOptimizer& optimizer);
-  /// The same for all prepared optimizers.
+  /// As above, for all prepared optimizers.
   void unscale_gradients();
-  /// Shrinks all gradients alike so that their norm is at most `max_norm`.
-  /// Returns the norm before as a tensor that nobody has waited for. While
-  /// gradients are accumulated it leaves them alone and returns NaN.
+  /// Scales all gradients by the same factor so that their norm is at most
+  /// `max_norm`. Returns the previous norm, as a tensor that the device may
+  /// still be computing. During gradient accumulation it changes nothing and
+  /// returns NaN.
   at::Tensor clip_grad_norm_(
       const std::vector<at::Tensor>& parameters,
       double max_norm,
       double norm_type = 2.0);
-  /// Cuts each number of the gradients to `[-limit, limit]`; nothing while
-  /// gradients are accumulated.
+  /// Clamps each element of the gradients to `[-limit, limit]`. No effect
+  /// during gradient accumulation.
   void clip_grad_value_(
       const std::vector<at::Tensor>& parameters,
       double limit);
-  /// Whether the latest step of any prepared optimizer was left out because of
+  /// Whether the latest step of any prepared optimizer was skipped because of
   /// an overflow.
   bool optimizer_step_was_skipped() const;
-  /// Empty without fp16.
+  /// Null unless the precision is fp16.
   const std::shared_ptr<GradScaler>& scaler() const;
 
   // --- capture --------------------------------------------------------------
-  /// A step that a GPU repeats by itself. The first calls with inputs of a
-  /// shape run `function` as it is (`CaptureOptions::num_warmup`); the next one
-  /// records what it orders as one graph, which every further call replays:
-  /// the host only copies the inputs and starts it. Inputs of another shape get
-  /// a graph of their own.
+  /// Turns a step into CUDA graphs. The first calls with inputs of a shape run
+  /// `function` eagerly (`CaptureOptions::num_warmup`); the next one records
+  /// its work on the device as a graph. Every further call replays the graph:
+  /// the host only copies the inputs and launches it. Inputs of another shape
+  /// get their own graph.
   ///
   ///     auto step = accelerator.capture([&](const Sample& batch) {
   ///       auto loss = torch::mse_loss(net(batch.x), batch.y);
@@ -281,17 +286,16 @@ class ACCELERATE_API Accelerator {
   ///       scheduler.step();
   ///     }
   ///
-  /// What the function does on the host happens in warm-up and recording only:
-  /// counters, prints, `accumulate` and schedulers belong around the call.
-  /// Random numbers, learning rates, windows of `accumulate` and clipping are
-  /// those of a step that is not captured; weights, moments and modes of
-  /// modules must stay where they are (`load_state` makes the graphs anew).
+  /// Host code in the function runs only during warm-up and recording, so keep
+  /// counters, prints, `accumulate` and schedulers outside of it. Random
+  /// numbers, learning rates, gradient accumulation and clipping behave as in
+  /// an eager step. Weights and optimizer state must stay at their addresses,
+  /// and modules in their mode; `load_state` drops the graphs.
   ///
-  /// Where a step cannot be captured, one line on standard error says why and
-  /// the function runs as it is: on the CPU, with processes that meet by
-  /// another backend than NCCL, with sharding or an engine of one's own, an
-  /// optimizer that takes numbers of the host, or a function that waits for the
-  /// device.
+  /// If a step cannot be captured, one line on stderr says why and the function
+  /// runs eagerly: on the CPU, with a backend other than NCCL for several
+  /// processes, with sharding or a custom engine, with an optimizer that reads
+  /// scalars on the host, or if the function waits for the device.
   template <class Function>
   CapturedStep<std::decay_t<Function>> capture(
       Function&& function,
@@ -302,15 +306,15 @@ class ACCELERATE_API Accelerator {
   // --- precision ------------------------------------------------------------
   Precision mixed_precision() const;
   /// The precision of the run for code outside of a prepared model; with
-  /// `enabled` false, full precision inside of it.
+  /// `enabled` false, full precision inside of one.
   [[nodiscard]] AutocastGuard autocast(bool enabled = true) const;
 
-  // --- seeing ---------------------------------------------------------------
-  /// Starts the trackers of `options` on the main process; on the others what
-  /// is logged goes nowhere. To be called on all ranks, before `load_state`:
-  /// the step that comes next, and where each tracker keeps the run, are part
-  /// of `state()`. A second call finishes the trackers of the first and begins
-  /// with step 0. docs/guide_observe.md.
+  // --- trackers and profiling -----------------------------------------------
+  /// Starts the trackers of `options` on the main process; other ranks discard
+  /// what they log. Call it on all ranks, before `load_state`: the next step
+  /// and the identity of each tracker's run are part of `state()`. A second
+  /// call finishes the trackers of the first and starts at step 0. See
+  /// docs/guide_observe.md.
   ///
   ///     accelerator.init_trackers(
   ///         "sky",
@@ -323,14 +327,15 @@ class ACCELERATE_API Accelerator {
   void log(const TrackedValues& values, std::optional<int64_t> step = {}) {
     trackers().log(values, step);
   }
-  /// uint8, or floating from 0 to 1, of shape N x C x H x W or C x H x W with
-  /// one or three channels. Throws `UsageError` on others.
+  /// `images` has dtype uint8, or a floating type with values from 0 to 1, and
+  /// shape N x C x H x W or C x H x W with one or three channels. Throws
+  /// `UsageError` otherwise.
   void log_images(
       const std::string& name,
       const at::Tensor& images,
       std::optional<int64_t> step = {});
-  /// How the numbers of a tensor are spread. Throws `UsageError` where they are
-  /// not real.
+  /// Logs the distribution of the elements of a tensor. Throws `UsageError` if
+  /// they are not real.
   void log_histogram(
       const std::string& name,
       const at::Tensor& values,
@@ -338,7 +343,7 @@ class ACCELERATE_API Accelerator {
   /// See `Trackers::get`.
   Tracker& get_tracker(const std::string& name) { return trackers().get(name); }
   Trackers& trackers();
-  /// Records what the loop does while the result lives; on every rank that
+  /// Profiles the loop during the lifetime of the result, on every rank that
   /// calls it. See `profile.h`.
   ///
   ///     auto profile = accelerator.profile(
@@ -355,22 +360,21 @@ class ACCELERATE_API Accelerator {
   }
 
   // --- process control ------------------------------------------------------
-  /// The parts of a run that need no model; see `process_control.h`.
+  /// The functions of a run that need no model; see `process_control.h`.
   const ProcessControl& processes() const;
-  /// Prints the values in one line, once per machine (on the first process of
-  /// each).
+  /// Prints the values on one line, once per machine (on its first process).
   template <class... Values>
   void print(const Values&... values) const {
     processes().print(values...);
   }
-  /// As `print`, once per run (on the main process).
+  /// As `print`, but once per run (on the main process).
   template <class... Values>
   void print_once(const Values&... values) const {
     processes().print_once(values...);
   }
   void wait_for_everyone() { processes().wait_for_everyone(); }
-  /// Lets the main process run the block first: the others wait where the guard
-  /// is made, the main process releases them when its guard goes.
+  /// Lets the main process run the block first: the other ranks wait where the
+  /// guard is created until the main process destroys its own.
   [[nodiscard]] ProcessControl::FirstGuard main_process_first() {
     return processes().main_process_first();
   }
@@ -395,37 +399,38 @@ class ACCELERATE_API Accelerator {
     processes().on_process(process_index, std::forward<F>(f));
   }
 
-  /// This rank's part of a vector, a tensor or a map of them: `splitting.h`.
+  /// This rank's share of a vector, a tensor or a map of them: `splitting.h`.
   template <class T>
   T split_between_processes(const T& inputs, bool apply_padding = false) const {
     return split(inputs, processes().shard(), apply_padding);
   }
 
-  /// Raises a flag that every rank sees at its next `check_trigger`.
+  /// Sets a flag that every rank sees in its next `check_trigger`.
   void set_trigger();
-  /// Whether any rank has raised it since the last check, on all ranks alike.
+  /// Whether any rank has set the flag since the last check; the same on all
+  /// ranks. Resets the flag.
   bool check_trigger();
 
-  /// Finishes the trackers and leaves the group. From then on collectives of
-  /// several processes throw, also those of other Accelerators of this process,
-  /// which share it.
+  /// Finishes the trackers and leaves the group. Afterwards collectives of
+  /// several processes throw, also those of other Accelerators in this process,
+  /// because they share the group.
   void end_training();
 
   // --- collectives on trees -------------------------------------------------
-  /// See `collectives.h`. Gathered values stand in rank order on every rank.
+  /// See `collectives.h`. Values are in rank order on every rank.
   template <class T>
   GatheredOf<T> gather(const T& value) const {
     return accelerate::all_gather(process_group(), value);
   }
-  /// As `gather`, without the samples that a loader repeated to fill up the
-  /// last batch: what is gathered over an epoch is each sample exactly once.
-  /// Call it in the loop over a prepared loader, with values that have one row
-  /// per sample of the batch. If a loader repeated a whole batch, as it does
-  /// with packed ones, none of its rows are gathered, whatever they stand for.
-  /// Tensors with another number of rows than samples are gathered whole; if
-  /// some of the samples are repeats, a warning on stderr says so, once. So are
-  /// scalars. A loss that was repeated `batch_size` times counts once for each
-  /// sample of a short batch. Outside of loops nothing is left out.
+  /// As `gather`, but drops the samples that a loader repeated to fill up the
+  /// last batch: over an epoch, each sample is gathered exactly once. Call it
+  /// in the loop over a prepared loader, with values that have one row per
+  /// sample of the batch. If a loader repeated a whole batch, as it does with
+  /// packed ones, all its rows are dropped, whatever they stand for. Scalars,
+  /// and tensors whose number of rows differs from the number of samples, are
+  /// gathered whole; if the batch contains repeats, stderr warns once. A loss
+  /// that was repeated `batch_size` times counts once per sample of a short
+  /// batch. Outside of loops nothing is dropped.
   ///
   ///     for (auto& batch : eval_loader) {
   ///       auto [p, y] = accelerator.gather_for_metrics(
@@ -433,8 +438,8 @@ class ACCELERATE_API Accelerator {
   ///       num_right += p.eq(y).sum().item<int64_t>();
   ///     }
   ///
-  /// A vector of objects (numbers, strings, containers and structs of them, one
-  /// for each sample) gives everybody's objects in rank order.
+  /// Also gathers a vector of objects, one per sample (numbers, strings,
+  /// containers and structs of them), in rank order.
   template <class T>
   GatheredOf<T> gather_for_metrics(const T& value) const {
     return detail::put_back(
@@ -444,7 +449,7 @@ class ACCELERATE_API Accelerator {
   std::vector<T> gather_for_metrics(const std::vector<T>& objects) const {
     return gather_objects(process_group(), real(objects));
   }
-  /// For other objects: see `objects.h`.
+  /// For objects of other types; see `objects.h`.
   template <class T, class ToBytes, class FromBytes>
   std::vector<T> gather_for_metrics(
       const std::vector<T>& objects,
@@ -468,25 +473,25 @@ class ACCELERATE_API Accelerator {
   T pad_across_processes(const T& value, PadOptions options = {}) const {
     return accelerate::pad_across_processes(process_group(), value, options);
   }
-  /// How many of `size` rows, one for each sample of the batch in use, are no
-  /// repetition; they come first. Rows that stand for something else, such as
-  /// tokens, are all real, or none if the whole batch is a repetition. All
-  /// outside of loops. Throws `UsageError` if some samples of the batch are
-  /// repeats and it has another number of samples than `size`.
+  /// How many of `size` rows, one per sample of the current batch, are not
+  /// repeats; they come first. If rows stand for something other than samples,
+  /// such as tokens, returns `size`, or 0 if the whole batch is a repeat.
+  /// Returns `size` outside of loops. Throws `UsageError` if some samples of
+  /// the batch are repeats and the number of samples is not `size`.
   int64_t num_real_samples(int64_t size) const;
   /// Compares the parameters of a model across ranks by their hashes (buffers,
   /// such as running means, may differ between forwards). Throws
   /// `MismatchError` on all ranks, naming the first tensor that differs and the
-  /// ranks. A collective, which reads every weight: for after weights were
-  /// changed by hand. Runs with `debug` call it by themselves, in every 100th
-  /// backward.
+  /// ranks. Collective. Reads every weight; use it after changing weights by
+  /// hand. With `debug`, every 100th backward calls it.
   template <class Module>
   void check_ranks_equal(const PreparedModel<Module>& model) const {
     check_equal(*model.context());
   }
-  /// Everybody's bytes in rank order.
+  /// The bytes of all ranks, in rank order.
   std::vector<std::string> gather_object(const std::string& bytes) const;
-  /// Rank 0's state of the CPU's generator, and of `device()`'s, for everybody.
+  /// Copies the state of rank 0's generators (the CPU's and that of `device()`)
+  /// to all ranks.
   void synchronize_rng_states();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of accelerators that ranks can train on, for those who bring one.
+// The table of accelerators that ranks can train on, and how to extend it.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -10,32 +10,32 @@
 
 namespace accelerate {
 
-/// One kind of accelerator: what a run has to know of it and torch does not
-/// say. The rest (devices, generators, streams, events, pinned memory,
-/// autocast) is asked of what the kind has registered with torch.
+/// One kind of accelerator: what a run must know about it and torch does not
+/// say. Everything else (devices, generators, streams, events, pinned memory,
+/// autocast) comes from what the kind has registered with torch.
 struct ACCELERATE_API AcceleratorKind {
   c10::DeviceType type = c10::kPrivateUse1;
-  /// Hugging Face's name for several processes on such devices, one of
+  /// Hugging Face's name for several processes on such devices, a member of
   /// `DistributedType` in Python: "MULTI_GPU".
   std::string distributed_type = {};
-  /// The backend that carries collectives between such devices: "nccl". Empty:
-  /// Gloo does, through the CPU.
+  /// The backend of collectives between such devices: "nccl". If empty, Gloo is
+  /// used, through CPU memory.
   std::string collective_backend = {};
-  /// Whether mixed precision fp16, with its scaled loss, works there.
+  /// Whether fp16 mixed precision, with loss scaling, works on these devices.
   bool has_fp16 = false;
 
-  /// As torch writes it in "cuda:0".
+  /// The name of the device type in torch: "cuda" in "cuda:0".
   std::string name() const;
-  /// Devices that this process can use; 0 where the hardware, the driver or
-  /// torch's support is missing.
+  /// The number of devices this process can use; 0 if the hardware, the driver
+  /// or torch's support is missing.
   int count() const;
 };
 
-/// Adds a row to the table of kinds. A process trains on the first kind that it
-/// has devices of; rows that are added come before those that are built in, the
-/// last added first. Call it before an `Accelerator` is made, from any thread.
-/// Throws `UsageError` where the kind has a row already, lacks a
-/// `distributed_type`, or is no device type of an accelerator.
+/// Adds an accelerator. A process trains on the first kind of which it has
+/// devices; added kinds take precedence over built-in ones, and the last added
+/// over earlier ones. Call it before creating an `Accelerator`, from any
+/// thread. Throws `UsageError` if the kind is registered already, has no
+/// `distributed_type`, or is not the device type of an accelerator.
 ///
 ///     accelerate::register_accelerator({
 ///         .type = c10::kPrivateUse1,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run is asked for.
+// The options of an `Accelerator`.
 #pragma once
 
 #include <cstdint>
@@ -20,78 +20,78 @@
 
 namespace accelerate {
 
-/// Several micro-batches for one update: see `Accelerator::accumulate`.
+/// Gradient accumulation: see `Accelerator::accumulate`.
 struct ACCELERATE_API AccumulationOptions {
-  /// Micro-batches per update. Where it is not given,
-  /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS says it, else it is 1.
+  /// Micro-batches per update. Default: ACCELERATE_GRADIENT_ACCUMULATION_STEPS,
+  /// or 1.
   std::optional<int64_t> num_steps = {};
-  /// The last batch of the loader that feeds the step ends the window.
+  /// Also update on the last batch of the loader that feeds the step.
   bool sync_with_dataloader = true;
-  /// Average gradients after every micro-batch, not once per window: the same
-  /// gradients (up to rounding) for more traffic.
+  /// Average gradients after every micro-batch instead of once per update. The
+  /// gradients are the same up to rounding; the traffic is higher.
   bool sync_each_batch = false;
 };
 
-/// Every field may be left out. For those that can also come from outside
-/// (`cpu`, `mixed_precision`, `accumulation.num_steps`, `debug`) there is one
-/// rule: what the program gives wins over the variable, that over the
-/// launcher's file, that over the default (docs/guide_config.md).
+/// All fields are optional. `cpu`, `mixed_precision`, `accumulation.num_steps`
+/// and `debug` can also be set from outside: the program takes precedence over
+/// the environment variable, the variable over the launcher's file, and the
+/// file over the default (docs/guide_config.md).
 struct ACCELERATE_API AcceleratorOptions {
-  /// Train on the CPU although there are accelerators. Where it is not given,
-  /// ACCELERATE_USE_CPU says it.
+  /// Train on the CPU even if there are accelerators. Default:
+  /// ACCELERATE_USE_CPU.
   std::optional<bool> cpu = {};
   /// Move prepared models and the batches of prepared loaders to `device()`.
   bool device_placement = true;
-  /// What operators of prepared models compute in. Where it is not given,
-  /// ACCELERATE_MIXED_PRECISION says it.
+  /// The precision in which prepared models compute. Default:
+  /// ACCELERATE_MIXED_PRECISION.
   std::optional<Precision> mixed_precision = {};
-  /// With bf16: the weights of prepared models become bf16 themselves, and
-  /// prepared optimizers train masters in fp32 in their place, to which
-  /// gradients are added up. No operator casts weights then, and none is left
-  /// in fp32: fp32 tensors among the arguments of a model are handed to it as
-  /// bf16. Checkpoints and `save_model` hold the masters; parameters that are
-  /// frozen have none and are saved as bf16.
+  /// Only with bf16: convert the weights of prepared models to bf16, and let
+  /// prepared optimizers train fp32 master weights, on which gradients are also
+  /// accumulated. No operator casts weights or runs in fp32: fp32 tensors among
+  /// a model's arguments are converted to bf16. Checkpoints and `save_model`
+  /// contain the master weights; frozen parameters have none and are saved as
+  /// bf16.
   bool master_weights = false;
-  /// Hand out what prepared models compute in reduced precision as fp32.
+  /// Convert the reduced-precision outputs of prepared models to fp32.
   bool outputs_to_fp32 = true;
-  /// How the loss is scaled with fp16.
+  /// Loss scaling for fp16.
   GradScalerOptions scaler = {};
   AccumulationOptions accumulation = {};
-  /// Check what is normally trusted: raw collectives compare operation, dtype
-  /// and shape across ranks first (`ProcessGroup::check_collectives`), and
-  /// every 100th backward compares weights (`check_ranks_equal`). Where it
-  /// is not given, ACCELERATE_DEBUG_MODE says it.
+  /// Enable expensive checks: raw collectives first compare operation, dtype
+  /// and shape across ranks (`ProcessGroup::check_collectives`), and every
+  /// 100th backward compares the weights (`check_ranks_equal`). Default:
+  /// ACCELERATE_DEBUG_MODE.
   std::optional<bool> debug = {};
-  /// Say at the end of the run (`end_training`, or the last handle's end), on
-  /// the main process's stderr, what bounds its steps: `StepTimes::summary`.
-  /// Where it is not given, ACCELERATE_STEP_SUMMARY says it; else nobody is
-  /// told who did not ask.
+  /// At the end of the run (`end_training`, or when the last handle is
+  /// destroyed), print on the main process's stderr what limits the speed of
+  /// its steps: `StepTimes::summary`. Default: ACCELERATE_STEP_SUMMARY, or
+  /// false.
   std::optional<bool> step_summary = {};
   DdpOptions ddp = {};
-  /// What of a model each rank holds a part of only. Where its `stage` is
-  /// given, `ddp` is not used.
+  /// What is sharded across ranks. If `stage` is set, `ddp` is not used.
   ShardingOptions shard = {};
-  /// Where it is given, `ddp` is not used.
+  /// A custom engine. If set, `ddp` is not used.
   OwnEngine engine = {};
-  /// Whose memory parameters and gradients lie in; torch's by default.
+  /// Who allocates the memory of parameters and gradients; torch by default.
   MemoryOptions memory = {};
-  /// What all prepared loaders do, whatever their own options say.
+  /// Options that override those of every prepared loader.
   DataLoaderConfiguration data_loader = {};
-  /// How often prepared schedulers move on.
+  /// How often prepared schedulers advance.
   SchedulerStepping scheduler_stepping = SchedulerStepping::kPerOptimizerStep;
-  /// Where `save_state` and `load_state` find checkpoints by themselves.
+  /// Where `save_state` and `load_state` keep checkpoints by default.
   CheckpointOptions checkpoints = {};
-  /// How to connect where no `process_group` is given.
+  /// How to connect if no `process_group` is given.
   ProcessGroupOptions connection = {};
-  /// Where this process sits; read from the process's variables by default.
+  /// The rank of this process and its peers. Default: from environment
+  /// variables.
   std::optional<ProcessEnvironment> environment = {};
-  /// A group that exists already (see `c10d.h` and `run_ranks`). Without an
-  /// `environment`, all its ranks are taken to be on this machine.
+  /// An existing group to use (see `c10d.h` and `run_ranks`). Without an
+  /// `environment`, all its ranks are assumed to be on this machine.
   std::optional<ProcessGroup> process_group = {};
 };
 
-/// Whether several processes train together, and on what. `kMultiGpu`: on
-/// accelerators of any kind.
+/// Whether several processes train together, and on what. `kMultiGpu` stands
+/// for accelerators of any kind.
 enum class DistributedType { kNo, kMultiCpu, kMultiGpu };
 
 } // namespace accelerate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several micro-batches for one update of the weights.
+// Gradient accumulation: several micro-batches per update of the weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,9 +15,9 @@ namespace accelerate {
 
 class ParallelEngine;
 
-/// While it lives, backwards of forwards that it has seen too add up local
-/// gradients and send nothing. Guards of one model may be nested; they may
-/// outlive the model.
+/// During its lifetime, backwards accumulate local gradients and send nothing,
+/// if the forward also ran under it. Guards of one model may be nested; they
+/// may outlive the model.
 class ACCELERATE_API NoSyncGuard {
  public:
   explicit NoSyncGuard(ParallelEngine& engine);
@@ -30,8 +30,8 @@ class ACCELERATE_API NoSyncGuard {
   bool was_syncing_;
 };
 
-/// How many samples or tokens a loss is the mean of: a number, or a tensor of
-/// one number, which is then never waited for.
+/// The number of samples or tokens a loss is the mean of: a number, or a tensor
+/// with one element, on which the host never waits.
 class ACCELERATE_API LossWeight {
  public:
   template <class Number>
@@ -50,38 +50,38 @@ class ACCELERATE_API LossWeight {
 
 struct ACCELERATE_API BackwardOptions {
   bool retain_graph = false;
-  /// The gradient of the window becomes that of the mean over all samples (or
-  /// tokens) of all its micro-batches on all ranks, as if they were one batch:
+  /// Makes the accumulated gradient that of the mean over all samples (or
+  /// tokens) of all micro-batches on all ranks, as if they were one batch:
   ///
   ///     accelerator.backward(loss, {.weight = num_tokens});
   ///
   /// Without it, the loss is divided by the number of micro-batches and
-  /// gradients are averaged over ranks: a mean of means. All backwards of a
-  /// window and all ranks must give it, or none; there must be one backward per
-  /// micro-batch (add several losses first).
+  /// gradients are averaged over ranks: a mean of means. Pass it in all
+  /// backwards of an update and on all ranks, or in none. Each micro-batch must
+  /// have one backward (add several losses first).
   std::optional<LossWeight> weight = {};
 };
 
-/// What `Accelerator::accumulate` gives: the scope of one micro-batch.
+/// What `Accelerator::accumulate` returns: the scope of one micro-batch.
 ///
 ///     for (auto& batch : loader) {
-///       const auto window = accelerator.accumulate(net);
+///       const auto micro_batch = accelerator.accumulate(net);
 ///       accelerator.backward(loss_of(net(batch)));
-///       opt.step(); // nothing in all but the last of a window
+///       opt.step(); // does nothing except in the last one of an update
 ///       scheduler.step();
 ///       opt.zero_grad();
 ///     }
 ///
-/// One for the same models at a time.
+/// Only one may exist for a model at a time.
 class ACCELERATE_API AccumulateGuard {
  public:
   AccumulateGuard() = default;
   AccumulateGuard(AccumulateGuard&&) = default;
   AccumulateGuard& operator=(AccumulateGuard&&) = delete;
 
-  /// Gradients of this model stay local while the guard lives.
+  /// Gradients of this model stay local during the lifetime of the guard.
   void hold_back(ParallelEngine& engine) { held_.emplace_front(engine); }
-  /// Something that tells whether the guard still lives.
+  /// Expires when the guard is destroyed.
   std::weak_ptr<void> life() {
     life_ = std::make_shared<char>();
     return life_;

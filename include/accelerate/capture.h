@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step that the host only starts.
+// Captured training steps: the host only launches them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,27 +21,28 @@ namespace accelerate {
 class TrainingRun;
 
 struct ACCELERATE_API CaptureOptions {
-  /// Calls of each shape of inputs that run as they are before one is captured:
-  /// libraries choose their kernels in them, optimizers make their state.
+  /// Eager calls per shape of inputs before one is captured. In them libraries
+  /// choose their kernels and optimizers create their state.
   int num_warmup = 2;
-  /// Graphs that are kept; the one that was not used for longest goes first.
+  /// How many graphs are kept; the least recently used one is dropped first.
   size_t max_graphs = 8;
 };
 
 namespace detail {
 
-/// A captured step without the types of its inputs and of its result.
+/// A captured step, independent of the types of its inputs and result.
 class ACCELERATE_API StepCapture {
  public:
   struct Outcome {
-    /// The tensors of `value`, without a graph of autograd.
+    /// The tensors of the result, detached from autograd.
     std::vector<at::Tensor> tensors = {};
     std::shared_ptr<const void> value = {};
   };
   using Body = std::function<Outcome(const std::vector<at::Tensor>& inputs)>;
 
-  /// `looks_first`: whether warm-up looks for waits. Code that waits only while
-  /// nothing is recorded is refused then without need.
+  /// `looks_first`: whether warm-up calls check that the function never waits
+  /// for the device. The check also rejects code that waits only when it is not
+  /// being recorded.
   StepCapture(
       TrainingRun& run,
       CaptureOptions options,
@@ -50,7 +51,7 @@ class ACCELERATE_API StepCapture {
   StepCapture(const StepCapture&) = delete;
   StepCapture& operator=(const StepCapture&) = delete;
 
-  /// `structure` says how the inputs hang together.
+  /// `structure` describes the tree that the inputs belong to.
   Outcome call(
       const std::vector<at::Tensor>& inputs,
       const std::string& structure,
@@ -66,7 +67,7 @@ class ACCELERATE_API StepCapture {
 
 } // namespace detail
 
-/// What `Accelerator::capture` makes of a function: called in its place. Copies
+/// What `Accelerator::capture` returns: call it instead of the function. Copies
 /// share the graphs.
 template <class Function>
 class CapturedStep {
@@ -76,7 +77,7 @@ class CapturedStep {
         capture_(std::move(capture)) {}
 
   /// Inputs and result are trees (`tree.h`). The result's tensors are copies
-  /// that belong to the caller, without a graph of autograd.
+  /// that belong to the caller, detached from autograd.
   template <class... Inputs>
   auto operator()(const Inputs&... inputs) {
     static_assert(
@@ -108,11 +109,11 @@ class CapturedStep {
     }
   }
 
-  /// Shapes of inputs that are replayed.
+  /// Input shapes that have a graph.
   size_t num_graphs() const { return capture_->num_graphs(); }
-  /// Calls that were replays.
+  /// Calls that replayed a graph.
   size_t num_replays() const { return capture_->num_replays(); }
-  /// Why calls run as they are; empty while they do not have to.
+  /// Why calls run eagerly; empty if they can be captured.
   const std::string& refusal() const { return capture_->refusal(); }
 
  private:

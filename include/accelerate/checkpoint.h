@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run that is stopped and gone on with: what is kept, and where.
+// Options for saving and resuming a run.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace accelerate {
 
-/// Where `Accelerator::save_state` puts checkpoints that are given no folder.
+/// Where `Accelerator::save_state` puts checkpoints if no folder is passed.
 ///
 ///     accelerate::Accelerator accelerator(
 ///         {.checkpoints = {.folder = "run", .total_limit = 3}});
 ///     accelerator.save_state(); // run/checkpoints/checkpoint_0
 struct ACCELERATE_API CheckpointOptions {
-  /// The folder of the run. Checkpoints are `checkpoints/checkpoint_N` in it, N
-  /// counted from 0 and always one more than the highest that is there.
+  /// The folder of the run. Checkpoints are its `checkpoints/checkpoint_N`; N
+  /// starts at 0 and is one more than the highest that exists.
   std::filesystem::path folder = {};
-  /// How many of them are kept: the oldest go when a new one is complete. All
-  /// where it is not given. At least 1.
+  /// How many of them are kept: when a new one is complete, the oldest are
+  /// deleted. All are kept by default. At least 1.
   std::optional<int64_t> total_limit = {};
-  /// One process of every machine writes the whole checkpoint, for machines
-  /// whose disks are their own.
+  /// One process of every machine writes the whole checkpoint; for machines
+  /// without a shared disk.
   bool save_on_each_node = false;
 };
 
@@ -31,9 +31,9 @@ struct ACCELERATE_API CheckpointOptions {
 ///
 ///     accelerator.save_state("run/step_100", {.asynchronous = true});
 struct ACCELERATE_API SaveStateOptions {
-  /// Returns when everything is copied to the host, and writes while training
-  /// goes on. The copy stays in memory for the next time. Saves never overlap:
-  /// the next one waits for it. See `Accelerator::wait_for_save`.
+  /// Return when everything is copied to the host, and write in the background.
+  /// The copy's memory is kept for the next save. Saves never overlap: the next
+  /// one waits. See `Accelerator::wait_for_save`.
   bool asynchronous = false;
 };
 

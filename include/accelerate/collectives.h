@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives on trees of tensors, checked before they run.
 //
-// Ranks first exchange a few bytes that describe their values; small values on
-// the CPU travel in the same exchange. Where they do not fit together, every
-// rank gets a `MismatchError` that names the odd rank, instead of wrong data on
-// one and a hang on another.
+// Ranks first exchange a few bytes that describe their values; small CPU values
+// travel in the same exchange. If the values do not match, every rank throws a
+// `MismatchError` that names the odd rank, instead of returning wrong data on
+// one rank and hanging on another.
 //
-// A number counts as a tensor without dimensions, a vector of numbers as one
-// with a single dimension; a value that holds neither does not compile. Whole
-// numbers are added as int64 and must fit their type again (`UsageError`).
+// A number counts as a tensor without dimensions, a vector of numbers as a
+// one-dimensional tensor; a value with neither tensors nor numbers does not
+// compile. Integers are summed as int64; if the result does not fit their type,
+// `UsageError` is thrown.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +23,15 @@
 
 namespace accelerate {
 
-/// A value as it is when those of all ranks stand one after the other: of the
-/// same type, but a `std::vector` in the place of each number and array of
-/// them, and a `std::map` in the place of a map of such.
+/// The type of a value concatenated over ranks: the same type, except that a
+/// number or an array of numbers becomes a `std::vector`, and a map of them a
+/// `std::map` of vectors.
 template <class T>
 using GatheredOf = decltype(detail::make_room(std::declval<const T&>()));
 
-/// Each tensor of `value` concatenated over all ranks along dim 0, in rank
+/// Concatenates each tensor of `value` over all ranks along dim 0, in rank
 /// order, on every rank. Dim 0 may differ between ranks; a scalar counts as one
-/// row. Gradients do not flow through.
+/// row. Not differentiable.
 ///
 ///     const std::vector<double> seconds = all_gather(group, 0.5);
 template <class T>
@@ -40,7 +41,7 @@ GatheredOf<T> all_gather(const ProcessGroup& group, const T& value) {
       detail::all_gather(group, detail::take_apart(value)));
 }
 
-/// As `all_gather`, for `root` alone; nothing elsewhere.
+/// As `all_gather`, but only `root` receives the result; empty elsewhere.
 template <class T>
 std::optional<GatheredOf<T>>
 gather_to(const ProcessGroup& group, const T& value, int root = 0) {
@@ -73,8 +74,8 @@ void broadcast(const ProcessGroup& group, T& value, int root = 0) {
   detail::put_in(value, leaves.tensors);
 }
 
-/// Cuts `root`'s tensors into `world_size()` equal parts along dim 0 and gives
-/// each rank its own. Other ranks pass a tree of the same structure, whose
+/// Splits `root`'s tensors into `world_size()` equal parts along dim 0; each
+/// rank receives its own. Other ranks pass a tree of the same structure, whose
 /// tensors are ignored.
 template <class T>
 T scatter(const ProcessGroup& group, const T& value, int root = 0) {
@@ -88,9 +89,9 @@ struct ACCELERATE_API PadOptions {
   bool pad_first = false;
 };
 
-/// Pads dimension `dim` of each tensor with `pad_index` to the longest of all
-/// ranks. Tensors without that dimension stay as they are. All other sizes may
-/// differ between ranks. Throws `UsageError` where a dtype cannot hold
+/// Pads dimension `dim` of each tensor with `pad_index` to the longest over all
+/// ranks. Tensors without that dimension are unchanged. All other sizes may
+/// differ between ranks. Throws `UsageError` if a dtype cannot represent
 /// `pad_index`.
 template <class T>
 T pad_across_processes(
@@ -107,8 +108,8 @@ T pad_across_processes(
           options.pad_first));
 }
 
-/// Gives every rank the state of rank 0's default generator of the CPU and,
-/// where `device` is a GPU, of that GPU.
+/// Copies the state of rank 0's default CPU generator, and of the generator of
+/// `device` if that is a GPU, to every rank.
 ACCELERATE_API void synchronize_rng_states(
     const ProcessGroup& group,
     c10::Device device = c10::Device(c10::kCPU));

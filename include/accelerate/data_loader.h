@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of a data set, each rank its own.
+// Loaders that give each rank its batches of a data set.
 #pragma once
 
 #include <concepts>
@@ -18,38 +18,39 @@
 
 namespace accelerate {
 
-/// All of a loader that does not depend on the type of its batches. Copies
+/// The part of a loader that does not depend on the type of its batches. Copies
 /// share the data set and the position.
 class ACCELERATE_API AnyDataLoader {
  public:
-  /// Batches of an epoch for this rank (of the next epoch, where a
-  /// `batch_sampler` varies them). Throws `UsageError` for iterable sources.
+  /// Batches per epoch on this rank (of the next epoch, if a `batch_sampler`
+  /// varies them). Throws `UsageError` for iterable sources.
   int64_t size() const;
   /// Samples in the data set. Throws `UsageError` for iterable sources.
   int64_t num_samples() const;
-  /// Samples that all ranks together take per step. Throws `UsageError` where a
+  /// Samples that all ranks together use per step. Throws `UsageError` if a
   /// `batch_sampler` varies them.
   int64_t total_batch_size() const;
-  /// The epoch that the next loop runs. Counts from 0 by itself.
+  /// Sets the epoch of the next loop. Epochs otherwise count up from 0.
   void set_epoch(int64_t epoch);
 
-  /// Where the current epoch stands: what was handed out counts, what workers
-  /// have read ahead does not. The same on all ranks that are at the same
-  /// batch. Between epochs, the start of the next.
+  /// The position in the current epoch: counts batches that were returned, not
+  /// those that workers have read ahead. Equal on all ranks that are at the
+  /// same batch. Between epochs, the start of the next one.
   StateDict state_dict() const;
-  /// The next loop goes on behind the last batch that was handed out before the
-  /// state was taken. The number of ranks may differ from then, the batch size
-  /// too: every other sample of the epoch comes exactly once. (Parts of
-  /// `IterableSharding::kSource` need the same ranks, workers and batch size.)
-  /// Map data sets read nothing that is skipped; iterable sources read and drop
-  /// it. Throws `UsageError` where the state is of another data set or order.
+  /// The next loop resumes after the last batch that was returned before the
+  /// state was taken. The number of ranks and the batch size may differ: each
+  /// remaining sample of the epoch is returned exactly once.
+  /// (`IterableSharding::kSource` needs the same number of ranks, workers and
+  /// the same batch size.) Map data sets do not read skipped samples; iterable
+  /// sources read and drop them. Throws `UsageError` if the state belongs to
+  /// another data set or order.
   void load_state_dict(const StateDict& state);
 
-  /// The state that checkpoints hold, for a `StateRegistry`. It holds a
-  /// position only while a loop is open: after a `break` it is the start of the
-  /// next epoch. If the loader is prepared, the batch in hand counts once
-  /// `Accelerator::backward` was called since it was handed out, or once the
-  /// next batch was asked for. Lives as long as this loader or a copy of it.
+  /// The state that checkpoints contain, for a `StateRegistry`. It contains a
+  /// position only while a loop is running: after a `break` it is the start of
+  /// the next epoch. In a prepared loader, the current batch counts once
+  /// `Accelerator::backward` was called after it was returned, or once the next
+  /// batch was requested. Lives as long as this loader or a copy of it.
   std::shared_ptr<Stateful> stateful() const;
 
   const DataLoaderOptions& options() const;
@@ -70,21 +71,22 @@ class ACCELERATE_API AnyDataLoader {
   int64_t num_skipped_ = 0;
 };
 
-/// Iterates over a data set in batches. Prepared by an `Accelerator`, it gives
-/// each rank its share, on its device; by itself, everything on the CPU.
+/// Iterates over a data set in batches. Once prepared by an `Accelerator`, it
+/// returns the batches of this rank, on its device; before that, all batches on
+/// the CPU.
 ///
 ///     accelerate::DataLoader loader(
 ///         train_set, {.batch_size = 8, .shuffle = true, .num_workers = 2});
 ///     for (auto& batch : loader) { ... }
 ///
 /// A data set is a `Dataset`, `BatchDataset`, `IterableSource` or `std::vector`
-/// of samples. Workers call `get` or `get_batch` at the same time: reading must
-/// be safe for several threads. A third argument makes a batch of a
-/// `std::vector` of samples; `collate.h` says what happens without it.
+/// of samples. Workers call `get` or `get_batch` concurrently, so reading must
+/// be thread-safe. A third argument turns a `std::vector` of samples into a
+/// batch; the default is described in `collate.h`.
 ///
-/// What a data set throws is thrown where its batch would have come, as a
-/// `DataError` that names the sample. Leaving the loop early ends the workers'
-/// work and leaves no trace. With `dispatch_batches` all ranks must leave at
+/// An exception from a data set is thrown when its batch is due, as a
+/// `DataError` that names the sample. Leaving the loop early stops the workers
+/// and has no other effect. With `dispatch_batches`, all ranks must leave it at
 /// the same batch.
 template <class D, class Collate = detail::DefaultCollate>
 class DataLoader : public AnyDataLoader {
@@ -104,7 +106,7 @@ class DataLoader : public AnyDataLoader {
             detail::make_source(std::move(data), std::move(collate)),
             std::move(options)) {}
 
-  /// Of the elements of a vector.
+  /// A loader over the elements of a vector.
   template <class T>
   requires std::same_as<D, VectorDataset<T>>
   explicit DataLoader(std::vector<T> samples, DataLoaderOptions options = {})
@@ -122,7 +124,7 @@ class DataLoader : public AnyDataLoader {
   Iterator begin() { return Iterator(open()); }
   std::default_sentinel_t end() const { return {}; }
 
-  /// The same loader for one rank; `Accelerator::prepare` calls it.
+  /// The same loader for one rank; called by `Accelerator::prepare`.
   DataLoader prepared(detail::LoaderPlace place) const {
     return DataLoader(placed(std::move(place)));
   }
@@ -170,9 +172,9 @@ class DataLoader<D, Collate>::Iterator {
   std::unique_ptr<detail::BatchCursor> cursor_;
 };
 
-/// The loader without the first batches (of this rank) of every epoch. It
-/// shares the count of epochs with `loader`, so that one epoch can be run with
-/// either. Skipped samples of map data sets are not read.
+/// A loader that skips the first `num_batches` batches of this rank in every
+/// epoch. It shares the epoch counter with `loader`, so each epoch can be run
+/// with either. Skipped samples of map data sets are not read.
 template <class D, class Collate>
 DataLoader<D, Collate> skip_first_batches(
     const DataLoader<D, Collate>& loader,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where samples come from: data in memory, a user's own class, torch's data
-// sets, streams.
+// Sources of samples: data in memory, custom classes, torch's data sets,
+// streams.
 //
-// Files of tokens are in `token_file.h`, CSV and JSON lines in `text_files.h`.
+// `token_file.h` reads files of tokens, `text_files.h` CSV and JSON lines.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -22,9 +22,9 @@
 
 namespace accelerate {
 
-/// Something with a size and samples by index. Samples are what `collate.h`
-/// makes batches of. A loader with worker threads calls `get` from several
-/// threads at once: it must not change what the data set shares between calls.
+/// A data set with a size and samples by index. `collate.h` turns samples into
+/// batches. With worker threads, a loader calls `get` from several threads at
+/// once, so it must not modify shared members.
 ///
 ///     struct Squares {
 ///       size_t size() const { return 100; }
@@ -38,10 +38,10 @@ concept PlainDataset = requires(D& data, int64_t index) {
   data.get(index);
 };
 
-/// One whose samples are partly random (augmentation). The loader seeds the
-/// generator from its own seed, the epoch and the index: what a sample becomes
-/// depends on nothing else, neither on workers and ranks nor on where a run was
-/// gone on with. Where a data set has both forms of `get`, loaders call this.
+/// A data set whose samples are partly random (augmentation). The loader seeds
+/// the generator from its seed, the epoch and the index, so a sample does not
+/// depend on workers, ranks, or where a run was resumed. If a data set has both
+/// forms of `get`, loaders call this one.
 ///
 ///     struct Flipped {
 ///       torch::Tensor images;
@@ -61,13 +61,13 @@ concept RandomDataset =
 template <class D>
 concept Dataset = PlainDataset<D> || RandomDataset<D>;
 
-/// The same generator for code deeper inside of a `get` that a loader calls,
-/// with either form. `torch::rand` without it uses one that all threads share:
-/// not reproducible with workers. Throws `UsageError` where this thread reads
-/// no sample for a loader.
+/// The generator of the current sample, for code called by either form of
+/// `get`. `torch::rand` without a generator uses one that all threads share,
+/// which is not reproducible with workers. Throws `UsageError` if this thread
+/// is not reading a sample for a loader.
 ACCELERATE_API at::Generator& sample_generator();
 
-/// A sample, whichever form of `get` there is.
+/// Calls whichever form of `get` exists.
 template <Dataset D>
 decltype(auto) get_sample(D& data, int64_t index, at::Generator& generator) {
   if constexpr (RandomDataset<D>) {
@@ -77,19 +77,19 @@ decltype(auto) get_sample(D& data, int64_t index, at::Generator& generator) {
   }
 }
 
-/// A data set that makes whole batches faster than sample by sample. Where a
-/// data set has both, loaders call `get_batch`.
+/// A data set that reads whole batches faster than single samples. If a data
+/// set also has `get`, loaders call `get_batch`.
 template <class D>
 concept BatchDataset = requires(D& data, std::span<const int64_t> indices) {
   { data.size() } -> std::convertible_to<size_t>;
   data.get_batch(indices);
 };
 
-/// A stream of samples. `reset(epoch)` starts an epoch at its first sample and
-/// is called before the first `next` of every epoch, the first one too; `next`
-/// gives nothing at the end, and nothing again after that. For one epoch every
-/// rank must see the same samples in the same order, unless it shards by
-/// itself. One thread at a time uses it.
+/// A stream of samples. `reset(epoch)` rewinds to the first sample and is
+/// called before the first `next` of every epoch, including the first epoch.
+/// After the last sample, `next` returns nothing, however often it is called.
+/// In one epoch, all ranks must see the same samples in the same order, unless
+/// the source shards itself. Used by one thread at a time.
 ///
 ///     struct Lines {
 ///       std::ifstream file;
@@ -103,7 +103,7 @@ concept BatchDataset = requires(D& data, std::span<const int64_t> indices) {
 template <class S>
 concept IterableSource = requires(S& source, int64_t epoch) {
   source.reset(epoch);
-  // What `next` gives is an optional of something.
+  // `next` returns an optional.
   { source.next().has_value() } -> std::convertible_to<bool>;
   *source.next();
 };
@@ -118,23 +118,24 @@ using SampleOf = std::decay_t<decltype(get_sample(
 template <IterableSource S>
 using ElementOf = std::decay_t<decltype(*std::declval<S&>().next())>;
 
-/// One tensor of each column: `batch[0]`, `batch[1]`. How many there are is
-/// known when the program runs, so that structured bindings are refused.
+/// One tensor per column: `batch[0]`, `batch[1]`. The number of columns is only
+/// known at run time, so structured bindings do not compile.
 class ACCELERATE_API TensorRow : public std::vector<at::Tensor> {
  public:
   using std::vector<at::Tensor>::vector;
 };
 
-/// Columns of equal length in memory; a sample is one row of each, a batch one
-/// copy of rows per column.
+/// Columns of equal length in memory; a sample is one row of each. Making a
+/// batch takes one copy per column.
 class ACCELERATE_API TensorDataset {
  public:
-  /// Columns that are not contiguous are copied once. Throws `UsageError` where
-  /// there is no column or lengths differ.
+  /// Non-contiguous columns are copied once. Throws `UsageError` if there are
+  /// no columns or their lengths differ.
   explicit TensorDataset(std::vector<at::Tensor> columns);
 
   size_t size() const;
-  /// The rows, as views of the columns. Throws `UsageError` outside of `size`.
+  /// The row, as views of the columns. Throws `UsageError` if `index` is out of
+  /// range.
   TensorRow get(int64_t index) const;
   /// New tensors of `indices.size()` rows. Throws as `get`.
   TensorRow get_batch(std::span<const int64_t> indices) const;
@@ -175,7 +176,7 @@ class VectorDataset {
 };
 
 /// The samples `indices` of another data set, for example one part of a split.
-/// Copies and other parts may share the data set.
+/// Copies and other subsets may share the data set.
 template <Dataset D>
 class SubsetDataset {
  public:
@@ -209,11 +210,11 @@ ACCELERATE_API std::vector<std::vector<int64_t>> split_randomly(
 
 } // namespace detail
 
-/// Parts of a data set by fractions that add up to 1, in an order that `seed`
-/// alone decides: the same on all ranks. Sizes are rounded down; what is left
-/// goes to the first parts, one each. These are the parts of
+/// Splits a data set randomly by fractions that add up to 1. The split depends
+/// only on `seed`, so it is the same on all ranks. Sizes are rounded down; the
+/// first parts get one of the remaining samples each. Equal to
 /// `torch.utils.data.random_split` with a generator of that seed. Throws
-/// `UsageError` where a fraction is negative or the sum is not 1.
+/// `UsageError` if a fraction is negative or the sum is not 1.
 ///
 ///     auto parts = accelerate::random_split(
 ///         accelerate::VectorDataset(train_set), {0.9, 0.1}, 42);
@@ -241,13 +242,13 @@ concept HasTorchGet = requires(D& data, size_t index) {
 
 } // namespace detail
 
-/// A map data set of `torch::data`: one with `get(size_t)`, whose samples are
-/// then collated here, or a mapped one that collates by itself
+/// Adapts a map-style data set of `torch::data`: one with `get(size_t)`, whose
+/// samples are then collated here, or a mapped one that collates itself
 /// (`map(Stack<>())`).
 ///
 ///     accelerate::TorchDataset mnist{torch::data::datasets::MNIST(folder)};
 ///
-/// `size` throws `UsageError` where the data set does not know its own.
+/// `size` throws `UsageError` if the data set does not know its size.
 template <class D>
 class TorchDataset {
  public:
@@ -267,8 +268,8 @@ class TorchDataset {
   D data_;
 };
 
-/// A stream out of a function: `start(epoch)` returns the function that gives
-/// one sample after the other.
+/// Makes a stream from a function: `start(epoch)` returns a function that
+/// returns one sample per call.
 ///
 ///     accelerate::GeneratorSource numbers([](int64_t epoch) {
 ///       return [i = 0]() mutable {
@@ -301,7 +302,7 @@ class GeneratorSource {
 
 } // namespace accelerate
 
-/// Only there to say why `auto [input, target] = row` does not compile.
+/// Only exists to explain why `auto [input, target] = row` does not compile.
 template <std::same_as<accelerate::TensorRow> Row>
 struct std::tuple_size<Row> {
   static_assert(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When to stop: a metric that no longer gets better.
+// Stops training when a metric no longer improves.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,17 @@
 namespace accelerate {
 
 struct ACCELERATE_API EarlyStoppingOptions {
-  /// Values in a row without a better one before it is time to stop; at
-  /// least 1.
+  /// How many values in a row without improvement are tolerated; at least 1.
   int64_t patience = 3;
-  /// By how much a value has to be better to count; not negative.
+  /// The minimum change that counts as an improvement; not negative.
   double min_delta = 0;
   /// Whether larger is better (accuracy) or smaller (loss).
   bool larger_is_better = false;
 };
 
-/// Sees one value after the other. Talks to nobody: give it the same value on
-/// all ranks, as metrics compute it, and all ranks stop together. NaN is never
-/// better.
+/// Decides when to stop from one metric value per evaluation. Does not
+/// communicate: pass the same value on all ranks, as metrics compute it, and
+/// all ranks stop together. NaN never counts as an improvement.
 ///
 ///     accelerate::EarlyStopping stopping({.patience = 2});
 ///     for (int epoch = 0; epoch < 100; ++epoch) {
@@ -32,17 +31,18 @@ struct ACCELERATE_API EarlyStoppingOptions {
 ///       }
 ///     }
 ///
-/// Its state joins checkpoints by `accelerator.state().add("stopping", ...)`.
+/// To save its state in checkpoints: `accelerator.state().add("stopping",
+/// ...)`.
 class ACCELERATE_API EarlyStopping : public Stateful {
  public:
-  /// Throws `UsageError` on options outside of their range.
+  /// Throws `UsageError` if an option is out of range.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
 
-  /// Takes the next value; whether it is time to stop.
+  /// Takes the next value. Returns whether to stop.
   bool should_stop(double value);
-  /// Whether the latest value is the best so far: the moment to save.
+  /// Whether the latest value is the best so far, so that it is time to save.
   bool is_best() const { return best_ && num_worse_ == 0; }
-  /// Nothing before the first value that is a number.
+  /// Empty before the first value that is not NaN.
   std::optional<double> best() const { return best_; }
 
   StateDict state_dict() const override;

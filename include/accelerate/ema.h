@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A moving average of a model's weights.
+// Exponential moving average of a model's weights.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -16,15 +16,15 @@
 namespace accelerate {
 
 struct ACCELERATE_API EmaOptions {
-  /// How much of the average stays in each update, 0 to 1.
+  /// The weight of the old average in each update, from 0 to 1.
   double decay = 0.999;
-  /// Take a smaller decay at first, (1 + n) / (10 + n) in update n, so that the
-  /// average does not begin with weights that have learned nothing.
+  /// Start with a smaller decay, (1 + n) / (10 + n) in update n, so that
+  /// untrained weights do not dominate the average.
   bool warms_up = false;
 };
 
-/// Keeps averaged copies of the parameters, in fp32 where they are smaller;
-/// buffers stay the model's. All ranks compute the same: nobody talks.
+/// Keeps averaged copies of the parameters, at least in fp32; buffers are not
+/// averaged. All ranks compute the same average without communication.
 ///
 ///     accelerate::Ema ema(net, {.decay = 0.99});
 ///     for (auto& batch : loader) {
@@ -36,17 +36,17 @@ struct ACCELERATE_API EmaOptions {
 ///       }
 ///     }
 ///     {
-///       const auto averaged = ema.evaluate(); // The model has the averages
+///       const auto averaged = ema.evaluate(); // The model uses the averages
 ///       net.eval();
-///     } // and its own weights again.
+///     } // and now its own weights again.
 ///
-/// Its state joins checkpoints by `accelerator.state().add("ema", ...)`; they
-/// are saved outside of the guard, which holds the model's own weights. Not for
-/// engines of which each rank holds slices of the weights.
+/// To save its state in checkpoints: `accelerator.state().add("ema", ...)`.
+/// Save outside of the guard, which stores the model's own weights. Does not
+/// support engines whose ranks hold slices of the weights.
 class ACCELERATE_API Ema : public Stateful {
  public:
-  /// Begins with the weights as they are. Throws `UsageError` on a decay
-  /// outside of 0 to 1 and on an empty pointer.
+  /// Starts from the current weights. Throws `UsageError` if the decay is not
+  /// in [0, 1] or the pointer is null.
   explicit Ema(
       std::shared_ptr<torch::nn::Module> module,
       EmaOptions options = {});
@@ -54,8 +54,8 @@ class ACCELERATE_API Ema : public Stateful {
   explicit Ema(const PreparedModel<Module>& model, EmaOptions options = {})
       : Ema(std::shared_ptr<torch::nn::Module>(model.module()), options) {}
 
-  /// Call it where the optimizer has stepped. Throws `UsageError` while the
-  /// model has the averages.
+  /// Call it after the optimizer has stepped. Throws `UsageError` while the
+  /// model uses the averages.
   void update();
 
   class ACCELERATE_API Guard {
@@ -69,11 +69,11 @@ class ACCELERATE_API Ema : public Stateful {
     Ema& ema_;
     std::vector<at::Tensor> own_;
   };
-  /// While the guard lives, the module computes with the averages. Throws
-  /// `UsageError` where it does already.
+  /// The module uses the averages during the lifetime of the guard. Throws
+  /// `UsageError` if it already does.
   [[nodiscard]] Guard evaluate() { return Guard(*this); }
 
-  /// Throws `UsageError` while the model has the averages.
+  /// Throws `UsageError` while the model uses the averages.
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 

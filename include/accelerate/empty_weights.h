@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that are larger than the memory of one rank: made without memory,
-// their weights read in parts.
+// Models larger than the memory of one rank: built without memory, then loaded
+// shard by shard.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -12,10 +12,10 @@
 
 namespace accelerate {
 
-/// While it lives, modules that this thread makes have no memory, whatever
-/// their type. How each tensor is made is noted, and `prepare` makes it: whole
-/// where every rank holds the whole model, and in stage 3 of sharding
-/// (`sharding.h`) unit by unit, of which each rank keeps its part.
+/// During its lifetime, modules of any type that this thread creates get no
+/// memory. The creation of each tensor is recorded, and `prepare` materialises
+/// it: as a whole if every rank holds the whole model; in stage 3 of sharding
+/// (`sharding.h`) unit by unit, and each rank keeps its shard.
 ///
 ///     std::shared_ptr<accelerate::models::PretrainedModel> llama;
 ///     {
@@ -23,18 +23,20 @@ namespace accelerate {
 ///       llama = accelerate::models::AutoModelForCausalLM::from_pretrained(
 ///           folder); // Reads no weights.
 ///     }
-///     auto prepared = accelerator.prepare(llama); // Each rank reads its part.
+///     auto prepared = accelerator.prepare(llama); // Reads one shard.
 ///
-/// - Parameters are what the files say (`from_pretrained`, `load_weights`),
-///   else what the constructor says. Random ones depend on the generator as
-///   ever, but are other numbers than those of a model made with memory.
-/// - Buffers are what their constructor computes; they are made in `prepare`.
+/// - Parameters get the values in the files (`from_pretrained`,
+///   `load_weights`), otherwise those of the constructor. Random values are
+///   drawn from the generator as usual, but differ from those of a model that
+///   was created with memory.
+/// - Buffers get the values that their constructor computes, in `prepare`.
 /// - A tensor that is neither a parameter nor a buffer stays empty: register
-///   it, or make it with a device (`torch::arange(8, torch::kCPU)`), which is
-///   left as it is. `item()` of a tensor works.
-/// - Between here and `prepare` weights may be changed in place, cast
-///   (`module->to(torch::kBFloat16)`) and tied; reading one is an exception.
-/// - Memory that is written to by hand (`data_ptr()`) must have a device.
+///   it, or create it with a device (`torch::arange(8, torch::kCPU)`),
+///   which allocates it normally. `item()` of a tensor works.
+/// - Before `prepare`, you may change weights in place, cast them
+///   (`module->to(torch::kBFloat16)`) and tie them; reading one throws.
+/// - Code that writes to memory directly (`data_ptr()`) needs a tensor with an
+///   explicit device.
 class ACCELERATE_API EmptyWeights {
  public:
   EmptyWeights();
@@ -48,19 +50,20 @@ class ACCELERATE_API EmptyWeights {
 };
 
 struct LoadWeightsOptions {
-  /// Refuse files that lack a parameter, or have tensors that the module has no
-  /// place for. Else parameters stay as they are, and the tensors unread.
+  /// Reject files that lack a parameter, or contain tensors without a
+  /// counterpart in the module. Otherwise such parameters keep their values and
+  /// such tensors are not read.
   bool strict = true;
 };
 
-/// Gives a module the weights of a safetensors file, an index or a folder
+/// Loads the weights of a module from a safetensors file, an index or a folder
 /// (`safetensors::Checkpoint`), by name, cast to the module's dtypes. Buffers
-/// that the files lack stay as they are. Where the module was made without
-/// memory, nothing is read before `prepare`, and the files must stay until
-/// then, the same ones on all ranks.
+/// that are missing in the files keep their values. If the module was created
+/// without memory, nothing is read before `prepare`; until then the files must
+/// exist and be the same on all ranks.
 ///
-/// Before `prepare`. Throws `UsageError` naming all tensors that do not fit,
-/// before the first is loaded, and what `safetensors::Checkpoint` throws.
+/// Call it before `prepare`. Throws `UsageError` naming all tensors that do not
+/// match, before loading any, and whatever `safetensors::Checkpoint` throws.
 ///
 ///     {
 ///       const accelerate::EmptyWeights empty;

@@ -2,7 +2,7 @@
 // The exceptions that this library throws.
 //
 // Every message reads `[where] What went wrong, with the values. What to do`.
-// Catch `Error` for all of them; catch a subclass to tell causes apart.
+// Catch `Error` to handle all of them, or a subclass to tell causes apart.
 #pragma once
 
 #include <stdexcept>
@@ -12,52 +12,54 @@
 
 namespace accelerate {
 
-/// Base of every exception of this library.
+/// Base of all exceptions of this library.
 class ACCELERATE_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Variables, files or options that are missing, malformed or contradictory.
+/// Environment variables, files or options that are missing, malformed or
+/// contradictory.
 class ACCELERATE_API ConfigError : public Error {
  public:
   using Error::Error;
 };
 
-/// A call that breaks the contract in the header: the program has to change.
+/// A call that violates the contract in the header. Fix the program.
 class ACCELERATE_API UsageError : public Error {
  public:
   using Error::Error;
 };
 
-/// A data file that is malformed, or a data set or collate function that
-/// failed; the message names the file and line, or the samples. What such a
-/// function threw is nested (`std::rethrow_if_nested`).
+/// A malformed data file, or a failure in a data set or collate function. The
+/// message names the file and line, or the samples. The exception of such a
+/// function is nested (`std::rethrow_if_nested`).
 class ACCELERATE_API DataError : public Error {
  public:
   using Error::Error;
 };
 
-/// A request that the operating system refused.
+/// The operating system rejected a request.
 class ACCELERATE_API SystemError : public Error {
  public:
   using Error::Error;
 };
 
-/// A collective operation that failed: a peer is gone or answered wrongly.
+/// A collective operation failed: another rank is gone or sent an invalid
+/// reply.
 class ACCELERATE_API CommError : public Error {
  public:
   using Error::Error;
 };
 
-/// A collective operation or a first contact that took longer than allowed.
+/// A collective operation, or connecting, exceeded its time limit.
 class ACCELERATE_API TimeoutError : public CommError {
  public:
   using CommError::CommError;
 };
 
-/// Ranks that called one collective with values that do not fit together.
-/// Thrown on every rank, so that all of them leave the operation.
+/// Ranks called a collective with values that do not match. Thrown on every
+/// rank, so that all of them leave the operation.
 class ACCELERATE_API MismatchError : public CommError {
  public:
   using CommError::CommError;

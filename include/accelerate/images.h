@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image files in class folders, and what is done to pictures before training.
+// Image files in class folders, and image transforms for training.
 //
 //     accelerate::ImageFolder images(
 //         "flowers/train", // flowers/train/rose/*.jpg, flowers/train/lily/...
@@ -9,8 +9,9 @@
 //     accelerate::DataLoader image_loader(
 //         images, {.batch_size = 8, .shuffle = true, .num_workers = 2});
 //
-// What is random draws from the generator that a loader gives each sample
-// (`RandomDataset`): the same pictures with any workers and ranks.
+// Random transforms draw from the generator that a loader seeds for each sample
+// (`RandomDataset`), so results do not depend on the number of workers or
+// ranks.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -27,50 +28,50 @@
 
 namespace accelerate {
 
-/// A JPEG or PNG file, told apart by its first bytes, as uint8 of shape
-/// 3 x H x W in the order red, green, blue, as Pillow's `convert("RGB")` gives
-/// it: grey ones are repeated, transparency is left out, of 16 bits the upper 8
-/// are taken, printers' colours (CMYK) become light. What the file says of
-/// gamma and EXIF of rotation is not looked at. Throws `SystemError` where the
-/// file cannot be read, `DataError` where it is damaged, another format or of
-/// more than 2^28 pixels, `UsageError` where this build has no reader for it.
+/// Reads a JPEG or PNG file, distinguished by its first bytes, as a uint8
+/// tensor of shape 3 x H x W in RGB order, with the pixels of Pillow's
+/// `convert("RGB")`: grey is replicated, transparency is dropped, 16-bit
+/// channels keep their upper 8 bits, and CMYK is converted. Gamma and EXIF
+/// rotation are ignored. Throws `SystemError` if the file cannot be read,
+/// `DataError` if it is damaged, has another format or more than 2^28 pixels,
+/// `UsageError` if this build has no reader for the format.
 ACCELERATE_API at::Tensor read_image(const std::filesystem::path& file);
 
-/// One step from file to model: takes and gives C x H x W. Called by several
-/// threads at once. Your own is any function of this type.
+/// One preprocessing step; takes and returns C x H x W. Called by several
+/// threads at once. Any function of this type works.
 using ImageTransform = std::function<
     at::Tensor(const at::Tensor& image, at::Generator& generator)>;
 
-/// The shorter side becomes `size` pixels; bilinear with antialiasing.
+/// Resizes the shorter side to `size` pixels; bilinear with antialiasing.
 ACCELERATE_API ImageTransform resize(int64_t size);
-/// Both sides, whatever the proportions were.
+/// Resizes both sides, ignoring the aspect ratio.
 ACCELERATE_API ImageTransform resize(int64_t height, int64_t width);
-/// The middle; smaller pictures get a black frame first.
+/// Cuts out the centre; smaller images are first padded with black.
 ACCELERATE_API ImageTransform center_crop(int64_t size);
-/// Anywhere, after a black frame of `padding` pixels. Throws `UsageError` where
-/// the picture is smaller.
+/// Cuts out a random part, after padding with `padding` black pixels. Throws
+/// `UsageError` if the image is smaller.
 ACCELERATE_API ImageTransform random_crop(int64_t size, int64_t padding = 0);
-/// A part of `min_scale` to all of the area, with sides from 3:4 to 4:3,
-/// resized to `size` x `size`: as torchvision's RandomResizedCrop.
+/// Cuts out a random part of `min_scale` to 1 of the area, with an aspect ratio
+/// from 3:4 to 4:3, and resizes it to `size` x `size`, as torchvision's
+/// RandomResizedCrop.
 ACCELERATE_API ImageTransform
 random_resized_crop(int64_t size, double min_scale = 0.08);
-/// Mirrored with this probability.
+/// Mirrors with this probability.
 ACCELERATE_API ImageTransform random_horizontal_flip(double probability = 0.5);
-/// To fp32 from 0 to 1, less `mean`, divided by `deviation`: one number for
-/// each channel or one for all.
+/// Converts to fp32 from 0 to 1, subtracts `mean` and divides by `deviation`,
+/// each one value per channel or one for all.
 ACCELERATE_API ImageTransform
 normalize(std::vector<double> mean, std::vector<double> deviation);
 
-/// Files of `folder/CLASS/...`, however deep, links followed, hidden ones too.
-/// Classes are numbered in the order of their names, samples stand in the order
-/// of classes and paths. A sample is
-/// the picture after all transforms, and its class; without transforms fp32
-/// from 0 to 1.
+/// The files in `folder/CLASS/...`, recursively, following links and including
+/// hidden ones. Classes are numbered in the order of their names; samples are
+/// ordered by class and path. A sample is the image after all transforms, and
+/// its class. Without transforms, images are fp32 from 0 to 1.
 class ACCELERATE_API ImageFolder {
  public:
-  /// Lists files that end in .jpg, .jpeg or .png (in any case); reads none.
-  /// Throws `SystemError` where the folder cannot be read, `DataError` where
-  /// there is no class, or one without a picture.
+  /// Lists files that end in .jpg, .jpeg or .png (in any case) without reading
+  /// them. Throws `SystemError` if the folder cannot be read, `DataError` if
+  /// there is no class, or one without an image.
   explicit ImageFolder(
       const std::filesystem::path& folder,
       std::vector<ImageTransform> transforms = {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks with different numbers of batches.
+// Training with different numbers of batches per rank.
 #pragma once
 
 #include <memory>
@@ -13,39 +13,39 @@ class ParallelEngine;
 class StepReductions;
 
 struct ACCELERATE_API JoinOptions {
-  /// Gradients are divided by the number of all ranks, also while some are done
-  /// (they count as zero). Otherwise by the number of ranks that still train,
-  /// so that the last batches count more.
+  /// Divide gradients by the number of all ranks, even if some have finished
+  /// (their gradients count as zero). Otherwise divide by the number of ranks
+  /// still training, so that the last batches have a larger weight.
   bool divide_by_initial_world_size = true;
 };
 
-/// What `Accelerator::join_uneven_inputs` gives. Put it around a loop in which
-/// ranks may have different numbers of batches, none included:
+/// What `Accelerator::join_uneven_inputs` returns. Put it around a loop in
+/// which ranks may have different numbers of batches, possibly none:
 ///
 ///     {
 ///       const auto join = accelerator.join_uneven_inputs(net);
 ///       for (auto& batch : loader) { ... }
 ///     }
 ///
-/// A rank that reaches the end of the block takes the part of a rank with zero
-/// gradients in the collectives of the given models until all ranks are there;
-/// then all get parameters, buffers and the fp16 scale of the highest rank that
-/// trained last. State of optimizers is not carried over. Inside, ranks must
-/// use the given models alike, and may run no other collective (`gather`, say),
-/// as nobody would answer it. Throws `MismatchError` on all ranks that still
-/// train where they use models differently, as when one accumulates and one
-/// does not. A forward with gradients of another prepared model, which nobody
-/// would answer either, throws `UsageError`.
+/// A rank that reaches the end of the block joins the collectives of the given
+/// models with zero gradients until all ranks are there. Then all receive the
+/// parameters, buffers and fp16 scale of the highest rank among those that
+/// trained last. Optimizer state is not transferred. Inside the block, ranks
+/// must use the given models in the same way and may call no other collective
+/// (such as `gather`), because finished ranks would not answer. Throws
+/// `MismatchError` on all ranks still training if they use models differently,
+/// for example if only one accumulates. A forward with gradients of another
+/// prepared model throws `UsageError`, for the same reason.
 ///
-/// At the end, throws `UsageError` on all ranks where they stand at different
-/// micro-batches of a window of `accumulate`: the gradients of those in the
-/// middle of one went into no step. Where the block is left by an exception,
-/// nothing is matched or thrown any more. It may outlive the models.
+/// At the end, throws `UsageError` on all ranks if they are at different
+/// micro-batches of an update, because some gradients were not used by any
+/// step. If an exception leaves the block, nothing more is matched or thrown.
+/// The guard may outlive the models.
 class ACCELERATE_API JoinGuard {
  public:
-  /// Throws `UsageError` where there is no model, one is given twice, or
-  /// another guard lives; unless all ranks have `even` numbers of batches, also
-  /// where one has a static graph, whose first pass cannot be matched, or is
+  /// Throws `UsageError` if there is no model, one is given twice, or another
+  /// guard exists. Unless all ranks have `even` numbers of batches, also throws
+  /// if a model has a static graph, whose first pass cannot be matched, or is
   /// sharded.
   JoinGuard(
       std::shared_ptr<StepReductions> reductions,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training in which ranks meet only every few steps.
+// Local SGD: ranks average their parameters every few steps.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,12 @@
 
 namespace accelerate {
 
-/// While it lives, gradients of the model stay local and every rank trains by
-/// itself; after each `local_sgd_steps` calls of `step`, and when it goes, the
-/// trained parameters become their mean over ranks: one reduction for all of
-/// them (per dtype and device). Alone, nothing happens. Buffers and the state
-/// of optimizers stay each rank's own. A weight of a loss counts among the
-/// rank's own losses. Call `step` equally often on all ranks:
+/// During its lifetime, gradients of the model stay local and every rank trains
+/// on its own. After every `local_sgd_steps` calls of `step`, and in the
+/// destructor, the trained parameters are averaged over ranks, with one
+/// reduction per dtype and device. No effect on a single rank. Buffers and
+/// optimizer state stay local. A loss weight counts relative to the rank's own
+/// losses. Call `step` equally often on all ranks:
 ///
 ///     accelerate::LocalSGD local_sgd(accelerator, net, 8);
 ///     for (auto& batch : loader) {
@@ -28,10 +28,10 @@ namespace accelerate {
 ///       local_sgd.step();
 ///     }
 ///
-/// Where the block is left by an exception, nothing is averaged.
+/// If an exception leaves the block, nothing is averaged.
 class ACCELERATE_API LocalSGD {
  public:
-  /// Throws `UsageError` where `local_sgd_steps` is less than 1.
+  /// Throws `UsageError` if `local_sgd_steps` is less than 1.
   template <class Module>
   LocalSGD(
       Accelerator& accelerator,
@@ -42,7 +42,7 @@ class ACCELERATE_API LocalSGD {
             model.engine(),
             model->parameters(),
             local_sgd_steps) {}
-  /// The same of what a prepared model consists of.
+  /// As above, from the components of a prepared model.
   LocalSGD(
       const ProcessGroup& group,
       ParallelEngine& engine,
@@ -52,7 +52,7 @@ class ACCELERATE_API LocalSGD {
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
 
-  /// After every step of the optimizer.
+  /// Call it after every step of the optimizer.
   void step();
 
  private:
@@ -61,7 +61,7 @@ class ACCELERATE_API LocalSGD {
   ProcessGroup group_;
   NoSyncGuard no_sync_;
   std::shared_ptr<ParallelEngine> engine_;
-  /// Parameters that can travel in one piece.
+  /// Parameters that can be reduced together.
   std::vector<std::vector<at::Tensor>> groups_;
   int64_t local_sgd_steps_;
   int64_t num_steps_ = 0;

@@ -16,20 +16,20 @@ namespace accelerate {
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kCritical };
 
 struct ACCELERATE_API LoggerOptions {
-  /// Lines below it are left out. Where it is not given, ACCELERATE_LOG_LEVEL
-  /// says it (DEBUG, INFO, WARNING, ERROR or CRITICAL), else it is `kInfo`.
+  /// Skip lines below this level. Default: ACCELERATE_LOG_LEVEL (DEBUG, INFO,
+  /// WARNING, ERROR or CRITICAL), or `kInfo`.
   std::optional<LogLevel> level = {};
-  /// Where this process sits, as the environment has it by default. Ranks that
-  /// are threads of one process must give it.
+  /// The rank of this process; by default from the environment. Required if
+  /// ranks are threads of one process.
   std::optional<ProcessTopology> topology = {};
   /// Where lines go; stderr by default. Borrowed: it must outlive the logger.
   std::ostream* output = nullptr;
 };
 
-/// Writes `[RANK 0] INFO name: text`, by default on the main process alone.
-/// Each line is written whole, and progress bars stay below it. Further lines
-/// of a text are indented, and control characters are shown as `\x1b`, so that
-/// no value can forge a line or move the cursor. Thread safe; copies are cheap.
+/// Writes `[RANK 0] INFO name: text`, by default only on the main process. Each
+/// line is written atomically, above any progress bars. Further lines of a text
+/// are indented, and control characters are shown as `\x1b`, so that a value
+/// cannot forge a line or move the cursor. Thread-safe and cheap to copy.
 ///
 ///     const accelerate::Logger logger("train");
 ///     logger.info("loss ", loss, " after ", step, " steps");
@@ -38,14 +38,14 @@ struct ACCELERATE_API LoggerOptions {
 ///     logger.in_order(accelerator, "samples: ", step);
 class ACCELERATE_API Logger {
  public:
-  /// Throws `ConfigError` on a level that there is not.
+  /// Throws `ConfigError` if ACCELERATE_LOG_LEVEL is not a known level.
   explicit Logger(std::string name, LoggerOptions options = {});
 
-  /// Whether a line of this level is written by this process.
+  /// Whether this process writes lines of this level.
   bool is_enabled(LogLevel level) const;
   LogLevel level() const { return level_; }
 
-  /// The values, one after the other.
+  /// Logs the concatenated values.
   template <class... Values>
   void log(LogLevel level, const Values&... values) const {
     if (is_enabled(level)) {
@@ -72,7 +72,7 @@ class ACCELERATE_API Logger {
   void critical(const Values&... values) const {
     log(LogLevel::kCritical, values...);
   }
-  /// A warning that this process writes the first time only.
+  /// A warning that this process writes only the first time.
   template <class... Values>
   void warning_once(const Values&... values) const {
     if (is_enabled(LogLevel::kWarning)) {
@@ -80,10 +80,10 @@ class ACCELERATE_API Logger {
     }
   }
 
-  /// The same logger, which writes on all processes.
+  /// The same logger, but writing on all processes.
   Logger on_every_process() const;
-  /// An info line of each process, in the order of ranks. `processes` is an
-  /// `Accelerator` or what has its `wait_for_everyone`; a collective.
+  /// An info line from each process, in rank order. `processes` is an
+  /// `Accelerator` or another object with `wait_for_everyone`. Collective.
   template <class Processes, class... Values>
   void in_order(Processes& processes, const Values&... values) const {
     const Logger everyone = on_every_process();
@@ -112,8 +112,8 @@ class ACCELERATE_API Logger {
   std::ostream* output_ = nullptr;
 };
 
-/// Writes a line whole, above the progress bars that are drawn on the same
-/// terminal. Thread safe.
+/// Writes a line atomically, above the progress bars on the same terminal.
+/// Thread-safe.
 ACCELERATE_API void print_line(std::ostream& output, const std::string& line);
 
 } // namespace accelerate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to do where memory runs out.
+// Handling of out-of-memory errors.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +11,35 @@
 
 namespace accelerate {
 
-/// Whether an exception says that memory of the CPU or a device ran out:
+/// Whether an exception means that CPU or device memory ran out:
 /// `std::bad_alloc`, `c10::OutOfMemoryError`, and what torch throws instead.
 ACCELERATE_API bool is_out_of_memory(const std::exception& error);
 
-/// Gives cached memory of all devices back, so that it can be had in other
-/// sizes.
+/// Releases the cached memory of all devices, so that it can be allocated in
+/// other sizes.
 ACCELERATE_API void clear_device_cache();
 
 struct ACCELERATE_API BatchSizeSearchOptions {
-  /// From the size that did not fit to the next one to try; nine tenths by
-  /// default. Halving: `[](int64_t size) { return size / 2; }`.
+  /// Maps a size that did not fit to the next one to try; nine tenths by
+  /// default. To halve it: `[](int64_t size) { return size / 2; }`.
   std::function<int64_t(int64_t)> reduce_batch_size = {};
 };
 
 namespace detail {
 
-/// The next size. Throws `UsageError` where `reduce_batch_size` does not make
-/// it smaller, and where it reaches zero.
+/// The next size. Throws `UsageError` if `reduce_batch_size` does not reduce
+/// it, or if it reaches zero.
 ACCELERATE_API int64_t
 next_batch_size(int64_t batch_size, const BatchSizeSearchOptions& options);
 ACCELERATE_API void check_batch_size(int64_t batch_size);
 
 } // namespace detail
 
-/// Calls `function(batch_size)` with smaller and smaller sizes until memory
-/// suffices, and returns what it returned. Everything that takes memory should
-/// be made inside, so that it is freed before the next try. Other exceptions
-/// pass. Across ranks, let all of them meet a size that does not fit (as they
-/// do with equal GPUs): one that fails alone leaves the others waiting.
+/// Calls `function(batch_size)` with decreasing sizes until memory suffices,
+/// and returns its result. Allocate everything inside of `function`, so that it
+/// is freed before the next try. Other exceptions pass through. With several
+/// ranks, a size must fail on all of them (as it does on equal GPUs): if only
+/// one fails, the others wait for it.
 ///
 ///     accelerate::find_executable_batch_size(128, [&](int64_t batch_size) {
 ///       train(batch_size);
@@ -60,7 +60,7 @@ auto find_executable_batch_size(
         throw;
       }
     }
-    // Only here is the exception gone, and with it what it may hold.
+    // Only now is the exception destroyed, together with the memory it may own.
     clear_device_cache();
     batch_size = detail::next_batch_size(batch_size, options);
   }

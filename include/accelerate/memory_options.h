@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose memory parameters and gradients lie in.
+// Custom allocators for parameters and gradients.
 #pragma once
 
 #include "accelerate/export.h"
@@ -12,13 +12,13 @@ namespace accelerate {
 
 enum class MemoryUse { kParameters, kGradients };
 
-/// Allocators in the place of torch's own, say of shared, pinned or registered
-/// memory. They must give memory of the device that the model is on, and
-/// outlive everything that was made with them.
+/// Allocators used instead of torch's, for example for shared, pinned or
+/// registered memory. They must allocate on the model's device, and outlive
+/// everything that was created with them.
 struct ACCELERATE_API MemoryOptions {
-  /// Flat parameters of engines that lay parameters out themselves.
+  /// For flat parameters, in engines that lay out parameters themselves.
   c10::Allocator* parameters = nullptr;
-  /// The buckets in which gradients live and travel.
+  /// For gradient buckets, which are also sent.
   c10::Allocator* gradients = nullptr;
 };
 

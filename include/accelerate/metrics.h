@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics over all ranks, each sample counted once.
+// Metrics over all ranks that count each sample once.
 //
-// A metric adds up sums of this rank, on the device and without waiting for it;
-// `compute` is where ranks meet. Samples that a loader repeated to fill up the
-// last batch are left out, as by `Accelerator::gather_for_metrics`.
+// A metric accumulates sums of this rank on the device, without waiting for it;
+// `compute` reduces them over ranks. Samples that a loader repeated to fill up
+// the last batch are not counted, as in `Accelerator::gather_for_metrics`.
 //
 //     accelerate::Accuracy accuracy(accelerator);
 //     for (auto& batch : eval_loader) {
@@ -11,13 +11,13 @@
 //     }
 //     accelerator.print("accuracy ", accuracy.compute());
 //
-// `update` is called in the loop over a prepared loader, with tensors that have
-// one row per sample of the batch. Other rows, such as those of packed batches,
+// Call `update` in the loop over a prepared loader, with tensors that have one
+// row per sample of the batch. Other rows, such as those of packed batches,
 // count unless the loader repeated the whole batch, as it does with those of a
 // `BatchSampler`; if it repeated only some of the samples, `update` throws
-// `UsageError`. Numbers of a repeated batch do not count. `compute` is a
-// collective that changes nothing, and gives NaN where nothing was counted;
-// `reset` begins again.
+// `UsageError`. Scalars of a repeated batch do not count. `compute` is a
+// collective that changes nothing, and returns NaN if nothing was counted;
+// `reset` starts again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,14 +30,14 @@ namespace accelerate {
 
 class Accelerator;
 
-/// What labels say for "does not count", as in torch's losses.
+/// The label that does not count, as in torch's losses.
 inline constexpr int64_t kIgnoredLabel = -100;
 
-/// How many labels of this tensor count: the weight of a loss that is the mean
-/// over them (`BackwardOptions::weight`). The loss of a causal language model
-/// shifts labels by one, so the first label of every sequence does not count:
-/// pass `models::causal_labels(batch)` (`model_inputs.h`), or, of padded
-/// batches, `labels.slice(1, 1)`.
+/// The number of labels in this tensor that count: the weight of a loss that is
+/// the mean over them (`BackwardOptions::weight`). The loss of a causal
+/// language model shifts labels by one, so the first label of every sequence
+/// does not count: pass `models::causal_labels(batch)` (`model_inputs.h`), or
+/// for padded batches `labels.slice(1, 1)`.
 ///
 ///     accelerator.backward(
 ///         loss, {.weight = accelerate::num_loss_tokens(batch.labels)});
@@ -45,7 +45,7 @@ ACCELERATE_API int64_t num_loss_tokens(
     const at::Tensor& labels,
     int64_t ignored_label = kIgnoredLabel);
 
-/// The sums of a metric.
+/// Base of metrics; holds their sums.
 class ACCELERATE_API Metric {
  public:
   void reset();
@@ -53,11 +53,12 @@ class ACCELERATE_API Metric {
  protected:
   /// `accelerator` must outlive the metric.
   explicit Metric(const Accelerator& accelerator);
-  /// The rows that are no repetition; scalars as they are.
+  /// Removes rows of repeated samples; scalars are returned unchanged.
   at::Tensor real_rows(const at::Tensor& rows) const;
-  /// Adds numbers of a fixed count.
+  /// Adds to the sums; their number must not vary.
   void add(const at::Tensor& sums);
-  /// Of all ranks, as doubles on the CPU; undefined where none added anything.
+  /// The sums over all ranks, as doubles on the CPU; undefined if no rank added
+  /// anything.
   at::Tensor total() const;
 
  private:
@@ -65,19 +66,19 @@ class ACCELERATE_API Metric {
   at::Tensor sums_;
 };
 
-/// The mean of numbers, weighted where weights are given.
+/// The mean of values, optionally weighted.
 class ACCELERATE_API Mean : public Metric {
  public:
   explicit Mean(const Accelerator& accelerator) : Metric(accelerator) {}
   /// Every element counts; `weights` has the shape of `values`, or one that
-  /// expands to it. Give a loss per sample (`reduction` none): the mean of a
+  /// expands to it. Pass a loss per sample (`reduction` none): the mean of a
   /// batch contains its repeated samples.
   void update(const at::Tensor& values, const at::Tensor& weights = {});
   void update(double value, double weight = 1);
   double compute() const;
 };
 
-/// The share of labels that were predicted, from 0 to 1.
+/// The fraction of labels predicted correctly, from 0 to 1.
 class ACCELERATE_API Accuracy : public Metric {
  public:
   explicit Accuracy(
@@ -85,8 +86,8 @@ class ACCELERATE_API Accuracy : public Metric {
       int64_t ignored_label = kIgnoredLabel)
       : Metric(accelerator), ignored_label_(ignored_label) {}
   /// Class indices of the shape of `labels`, or scores with one more dimension
-  /// at dim 1, whose largest counts. Throws `UsageError` on other shapes, on
-  /// fractions where classes are expected, and on scores of a single class.
+  /// at dim 1, of which the largest is the prediction. Throws `UsageError` on
+  /// other shapes, on non-integer classes, and on scores of a single class.
   void update(const at::Tensor& predictions, const at::Tensor& labels);
   double compute() const;
 
@@ -94,34 +95,34 @@ class ACCELERATE_API Accuracy : public Metric {
   int64_t ignored_label_;
 };
 
-/// How the scores of classes become one.
+/// How the scores of classes are averaged.
 enum class F1Average {
-  /// That of class 1.
+  /// The score of class 1.
   kBinary,
-  /// Their mean.
+  /// The mean over classes.
   kMacro,
-  /// Of the counts of all classes together.
+  /// From the counts of all classes together.
   kMicro,
-  /// Their mean, weighted by how often each is a label.
+  /// The mean over classes, weighted by the number of labels of each.
   kWeighted,
 };
 
 struct ACCELERATE_API F1Options {
-  /// Labels and predictions are 0 to one less than this.
+  /// Labels and predictions range from 0 to `num_classes - 1`.
   int64_t num_classes = 2;
   F1Average average = F1Average::kBinary;
   int64_t ignored_label = kIgnoredLabel;
 };
 
 /// The harmonic mean of precision and recall, as scikit-learn's `f1_score` with
-/// all classes as labels; a class that is neither predicted nor a label has 0.
+/// all classes as labels; 0 for a class that is neither predicted nor a label.
 class ACCELERATE_API F1 : public Metric {
  public:
-  /// Throws `UsageError` where there are fewer than 2 classes, or more than 2
-  /// with `F1Average::kBinary`.
+  /// Throws `UsageError` if there are fewer than 2 classes, or more than 2 with
+  /// `F1Average::kBinary`.
   explicit F1(const Accelerator& accelerator, F1Options options = {});
-  /// As `Accuracy::update`. What lies outside of the classes is a `UsageError`
-  /// on the CPU and an assertion of the device elsewhere.
+  /// As `Accuracy::update`. A class out of range is a `UsageError` on the CPU
+  /// and a device-side assertion elsewhere.
   void update(const at::Tensor& predictions, const at::Tensor& labels);
   double compute() const;
 
@@ -129,16 +130,16 @@ class ACCELERATE_API F1 : public Metric {
   F1Options options_;
 };
 
-/// The exponential of the mean loss of a token.
+/// The exponential of the mean loss per token.
 class ACCELERATE_API Perplexity : public Metric {
  public:
   explicit Perplexity(
       const Accelerator& accelerator,
       int64_t ignored_label = kIgnoredLabel)
       : Metric(accelerator), ignored_label_(ignored_label) {}
-  /// Logits of shape B x T x V and labels of shape B x T that stand beside each
-  /// other: for a causal model `models::causal_labels`. Throws `UsageError` on
-  /// other shapes, and on the CPU on labels outside of V.
+  /// Logits of shape B x T x V and labels of shape B x T that match them
+  /// position by position: for a causal model, `models::causal_labels`. Throws
+  /// `UsageError` on other shapes and, on the CPU, if labels are not below V.
   void update(const at::Tensor& logits, const at::Tensor& labels);
   /// A loss that is the mean over `num_tokens` tokens.
   void update(double loss, int64_t num_tokens);

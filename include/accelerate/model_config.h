@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `config.json` of a Hugging Face folder says.
+// The `config.json` of a Hugging Face folder.
 #pragma once
 
 #include <concepts>
@@ -15,8 +15,8 @@
 
 namespace accelerate::models {
 
-/// A configuration: named values, read and written as JSON. Keys that nobody
-/// here reads are kept and written back. A value: copies are independent.
+/// A configuration: named values, read and written as JSON. Unknown keys are
+/// kept and written back. A value type: copies are independent.
 ///
 ///     using namespace accelerate::models;
 ///     auto config = ModelConfig::parse(R"({"model_type": "bert",
@@ -24,12 +24,12 @@ namespace accelerate::models {
 ///         "num_attention_heads": 4, "intermediate_size": 1024})");
 ///     auto model = AutoModel::from_config(config);
 ///
-/// Getters take a key that is null for one that is missing, and throw
-/// `ConfigError` naming file, key and value where the value has another type.
+/// Getters treat a null value as a missing key. They throw `ConfigError`,
+/// naming file, key and value, if the value has another type.
 class ACCELERATE_API ModelConfig {
  public:
-  /// Reads `config.json` of a folder. Throws `ConfigError` where there is no
-  /// such folder or file, or where it is not a JSON object.
+  /// Reads `config.json` of a folder. Throws `ConfigError` if the folder or
+  /// file does not exist, or the file is not a JSON object.
   static ModelConfig read(const std::filesystem::path& folder);
   /// `source` names the text in messages.
   static ModelConfig parse(
@@ -41,27 +41,26 @@ class ACCELERATE_API ModelConfig {
   ModelConfig& operator=(ModelConfig other) noexcept;
   ~ModelConfig();
 
-  /// "bert", "gpt2", ...; throws `ConfigError` where there is none.
+  /// "bert", "gpt2", ...; throws `ConfigError` if it is missing.
   std::string model_type() const;
   bool has(const char* key) const;
-  /// A whole number above 0; `fallback` where the key is missing.
+  /// A positive integer; `fallback` if the key is missing.
   int64_t size(const char* key, int64_t fallback) const;
   std::optional<int64_t> integer(const char* key) const;
-  /// One number or a list of them; empty where the key is missing.
+  /// One integer or a list of them; empty if the key is missing.
   std::vector<int64_t> integers(const char* key) const;
   double number(const char* key, double fallback) const;
   bool boolean(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;
-  /// The object under a key, as a configuration of its own (empty where the
-  /// key is missing).
+  /// The object under a key, as a configuration (empty if the key is missing).
   ModelConfig part(const char* key) const;
 
-  /// Classes of a classifier: as many as `id2label` has, else `num_labels`,
-  /// else 2.
+  /// The number of classes of a classifier: the size of `id2label`, else
+  /// `num_labels`, else 2.
   int64_t num_labels() const;
-  /// Their names by class: those of `id2label`, else "LABEL_0", "LABEL_1", ...
+  /// Class names: those of `id2label`, else "LABEL_0", "LABEL_1", ...
   std::vector<std::string> labels() const;
-  /// Writes `id2label` and `label2id`.
+  /// Sets `id2label` and `label2id`.
   void set_labels(const std::vector<std::string>& labels);
 
   void set(const char* key, const std::string& value);
@@ -76,9 +75,9 @@ class ACCELERATE_API ModelConfig {
 
   /// The text of `config.json`: sorted keys, indented by 2.
   std::string json() const;
-  /// The file that it came from, for messages.
+  /// The file that was read, for messages.
   const std::string& source() const;
-  /// Throws `ConfigError`: "[ModelConfig] SOURCE: " and `what`.
+  /// Throws `ConfigError`: "[ModelConfig] SOURCE: " followed by `what`.
   [[noreturn]] void refuse(const std::string& what) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What models are given and what they answer.
+// Inputs and outputs of models.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,31 +13,30 @@
 
 namespace accelerate::models {
 
-/// What a model is given. Shapes: B sequences of T tokens. All but `input_ids`
-/// may be left out.
+/// Inputs of a model: B sequences of T tokens. All but `input_ids` are
+/// optional.
 struct ACCELERATE_API ModelInputs {
-  /// B x T token ids.
+  /// Token ids, B x T.
   at::Tensor input_ids = {};
-  /// B x T, 0 where a token is padding. On a CPU a mask of ones costs nothing;
-  /// on a GPU leave it out where nothing is padded (looking would wait for the
+  /// B x T, 0 for padding tokens. On a CPU a mask of ones costs nothing; on a
+  /// GPU leave it out if nothing is padded (checking would wait for the
   /// device).
   at::Tensor attention_mask = {};
-  /// B x T, which sentence of a pair; zeros where left out.
+  /// Sentence index of a pair, B x T; zeros by default.
   at::Tensor token_type_ids = {};
-  /// B x T; counted from the first token where left out.
+  /// B x T; counted from the first token by default.
   at::Tensor position_ids = {};
-  /// Given where sequences are packed, see `pack` (`packing.h`): `input_ids` is
-  /// one row (1 x T) of the tokens of S sequences, one behind the other, and
-  /// this is S x L of ones and then zeros, T ones in all: the `attention_mask`
-  /// that they would have if they were padded on the right to L tokens. Tokens
-  /// look at those of their own sequence only, positions are counted from its
-  /// first, and a classifier answers for each of the S. There is no
-  /// `attention_mask` then.
+  /// For packed sequences, see `pack` (`packing.h`): `input_ids` is one row (1
+  /// x T) with the concatenated tokens of S sequences. This mask is the
+  /// `attention_mask` they would have if padded on the right to L tokens: S x
+  /// L, each row ones followed by zeros, T ones in total. Tokens attend only to
+  /// their own sequence, positions start at its first token, and a classifier
+  /// returns one result per sequence. `attention_mask` must then be undefined.
   at::Tensor packed_mask = {};
-  /// Makes the model compute `loss`. A classifier: B class numbers, or B (x L)
-  /// numbers of a regression, or B x L of zeros and ones for several labels at
-  /// once. A language model: B x T token ids, -100 where none counts; a causal
-  /// one shifts them by itself.
+  /// If given, the model computes `loss`. For a classifier: B class indices, B
+  /// (x L) values of a regression, or B x L zeros and ones for multi-label
+  /// problems. For a language model: B x T token ids, -100 for tokens that do
+  /// not count; causal models shift them internally.
   at::Tensor labels = {};
 };
 inline auto tensor_fields(ModelInputs& inputs) {
@@ -60,8 +59,8 @@ inline auto field_names(const ModelInputs&) {
 }
 
 /// The labels that the loss of a causal model compares its logits with, B x T:
-/// `labels` moved by one token, -100 at the last token of each sequence, packed
-/// ones included. Their number is the weight of the loss; pass them to
+/// `labels` shifted by one token, -100 at the last token of each sequence, also
+/// of packed ones. Their count is the weight of the loss; pass them to
 /// `Perplexity` with the logits. Throws `UsageError` unless `labels` is B x T.
 ///
 ///     const auto labels = accelerate::models::causal_labels(batch);
@@ -69,22 +68,22 @@ inline auto field_names(const ModelInputs&) {
 ///         loss, {.weight = accelerate::num_loss_tokens(labels)});
 ACCELERATE_API at::Tensor causal_labels(const ModelInputs& inputs);
 
-/// What a model answers. Members that the model or the call does not have are
-/// undefined tensors or empty. Of S packed sequences, what is B x T here is
-/// 1 x T; logits of a classifier, `pooler_output` and `attentions` (S x H x L x
-/// L) are of each sequence.
+/// Outputs of a model. Members that the model or the call does not compute are
+/// undefined tensors or empty. For S packed sequences, B x T here is 1 x T;
+/// logits of a classifier, `pooler_output` and `attentions` (S x H x L x L) are
+/// per sequence.
 struct ACCELERATE_API ModelOutput {
-  /// A number, where labels were given.
+  /// A scalar, if labels were given.
   at::Tensor loss = {};
-  /// B x L of a classifier, B x T x V of a language model.
+  /// B x L for a classifier, B x T x V for a language model.
   at::Tensor logits = {};
-  /// B x T x C, of `AutoModel`.
+  /// B x T x C, from `AutoModel`.
   at::Tensor last_hidden_state = {};
-  /// B x C, of `AutoModel` where the architecture pools (bert, roberta).
+  /// B x C, from `AutoModel` if the architecture pools (bert, roberta).
   at::Tensor pooler_output = {};
   /// B x T x C: the input of every block, and the last hidden state.
   std::vector<at::Tensor> hidden_states = {};
-  /// B x H x T x T of every block, after softmax.
+  /// B x H x T x T per block, after softmax.
   std::vector<at::Tensor> attentions = {};
 };
 inline auto tensor_fields(ModelOutput& output) {
@@ -102,7 +101,7 @@ inline auto tensor_fields(ModelOutput& output) {
 
 struct ForwardOptions {
   bool output_hidden_states = false;
-  /// Attention is then computed step by step instead of by the fused operator.
+  /// Computes attention step by step instead of with the fused operator.
   bool output_attentions = false;
 };
 

@@ -10,7 +10,7 @@
 //
 // Architectures (`model_type`): bert, distilbert, gpt2, llama, roberta;
 // docs/adding.md shows how to add one. `named_parameters()` has the names of
-// transformers' `state_dict()`; a weight that is used twice is there once.
+// transformers' `state_dict()`; tied weights appear once.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -33,67 +33,68 @@
 namespace accelerate::models {
 
 struct PretrainedOptions {
-  /// Classes of a classifier; the configuration's where not given.
+  /// Number of classes of a classifier; default: from the configuration.
   std::optional<int64_t> num_labels = {};
-  /// Names of the classes, saved with the model. Says `num_labels` too.
+  /// Class names, saved with the model. Also sets `num_labels`.
   std::vector<std::string> labels = {};
   /// "regression", "single_label_classification" or
-  /// "multi_label_classification". Where neither this nor the configuration
-  /// says: one label is a regression, labels that are whole numbers are
-  /// classes, others are several labels at once.
+  /// "multi_label_classification". By default from the configuration, else from
+  /// the labels: a single label means regression, integer labels are classes,
+  /// others are multi-label.
   std::string problem_type = {};
-  /// Of the weights: float32, bfloat16 or float16. As the configuration says
-  /// where not given, else as the first weight in the file, else float32.
+  /// Dtype of the weights: float32, bfloat16 or float16. Default: that of the
+  /// configuration, else that of the first weight in the file, else float32.
   std::optional<at::ScalarType> dtype = {};
-  /// Weights of another shape (such as a head for other classes) are drawn
-  /// anew instead of refused.
+  /// Reinitialise weights of other shapes (such as a head for other classes)
+  /// instead of failing.
   bool ignore_mismatched_sizes = false;
-  /// One line on standard error where weights are missing or not used.
+  /// Print one line on stderr if weights are missing or not used.
   bool warn = true;
 };
 
-/// How the names in the files and the parameters of the model met.
+/// How the names in the files matched the model's parameters.
 struct ACCELERATE_API LoadReport {
   struct Mismatch {
     std::string name = {};
     std::vector<int64_t> in_file = {};
     std::vector<int64_t> in_model = {};
   };
-  /// Parameters that no file has: drawn anew. A new head is among them.
+  /// Parameters that are in no file, such as those of a new head. They are
+  /// initialised.
   std::vector<std::string> missing = {};
-  /// Tensors in the files that the model has no place for.
+  /// Tensors in the files without a counterpart in the model.
   std::vector<std::string> unexpected = {};
-  /// Drawn anew since `ignore_mismatched_sizes` was set.
+  /// Initialised because `ignore_mismatched_sizes` was set.
   std::vector<Mismatch> mismatched = {};
-  /// The warning; empty where everything fits.
+  /// The warning; empty if everything matched.
   std::string summary() const;
 };
 
 struct SavePretrainedOptions {
-  /// Weights above it are split into several files and an index.
+  /// Larger weights are split into several files with an index.
   std::uint64_t max_shard_bytes = 50'000'000'000;
 };
 
-/// A struct of a user's own whose members are named as those of `ModelInputs`.
+/// A custom struct whose members have the names of those of `ModelInputs`.
 template <class B>
 concept BatchStruct =
     !std::same_as<B, ModelInputs> && requires(const B& batch) {
   { batch.input_ids } -> std::convertible_to<at::Tensor>;
 };
 
-/// A model with weights. `from_pretrained` gives it in evaluation mode, as
+/// A model with weights. `from_pretrained` returns it in evaluation mode, as
 /// transformers does; call `train()` before training.
 class ACCELERATE_API PretrainedModel : public torch::nn::Module {
  public:
-  /// Throws `UsageError` for shapes that do not fit, for more tokens than the
-  /// model has positions and, on the CPU, for token ids and labels outside of
-  /// the range (a GPU is not waited for: there CUDA's own check ends the
-  /// program).
+  /// Throws `UsageError` for shapes that do not match, for more tokens than the
+  /// model has positions and, on the CPU, for token ids and labels out of range
+  /// (on a GPU, which is not waited for, CUDA's device-side assertion aborts
+  /// the program).
   ModelOutput forward(
       const ModelInputs& inputs,
       const ForwardOptions& options = {});
-  /// By the names of the members of `ModelInputs`; throws `UsageError` for
-  /// others.
+  /// Takes inputs by the names of the members of `ModelInputs`; throws
+  /// `UsageError` for other names.
   ModelOutput forward(
       const std::map<std::string, at::Tensor>& batch,
       const ForwardOptions& options = {});
@@ -118,26 +119,26 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
     return forward(inputs, options);
   }
 
-  /// Keep only the inputs of blocks while training and compute the rest again
-  /// in backward (`recompute.h`): less memory for a second forward. Off at
-  /// first.
+  /// Activation checkpointing: keep only the inputs of blocks in training and
+  /// recompute the rest in backward (`recompute.h`), which saves memory and
+  /// costs a second forward. Off by default.
   void gradient_checkpointing_enable(bool enabled = true);
 
   const ModelConfig& config() const { return config_; }
-  /// transformers' name of the class, such as "BertForSequenceClassification".
+  /// The class name in transformers, such as "BertForSequenceClassification".
   const std::string& class_name() const { return class_name_; }
-  /// Empty for a model that was made by `from_config`.
+  /// Empty for a model created by `from_config`.
   const LoadReport& load_report() const { return report_; }
 
   /// Writes `config.json` and the weights (`model.safetensors`, or shards and
-  /// an index); transformers loads the folder. Call it on one process. Where
-  /// ranks hold parts of the parameters (`ShardStage::kParameters`), call it on
-  /// all of them: rank 0 gets the whole and writes. Throws `SystemError`.
+  /// an index); transformers can load the folder. Call it on one process. If
+  /// parameters are sharded (`ShardStage::kParameters`), call it on all ranks:
+  /// rank 0 gathers them and writes. Throws `SystemError`.
   void save_pretrained(
       const std::filesystem::path& folder,
       const SavePretrainedOptions& options = {}) const;
-  /// The text of `config.json` beside weights of this type; without a type, as
-  /// the configuration says. `Accelerator::save_model` writes it too.
+  /// The text of `config.json` for weights of this dtype; without one, the
+  /// dtype in the configuration. `Accelerator::save_model` writes it too.
   std::string saved_config(std::optional<at::ScalarType> dtype) const;
 
  protected:
@@ -157,43 +158,43 @@ class ACCELERATE_API PretrainedModel : public torch::nn::Module {
 };
 
 struct GenerateOptions {
-  /// Tokens to add at most.
+  /// The maximum number of tokens to add.
   int64_t max_new_tokens = 20;
-  /// Draw tokens; otherwise the likeliest is taken, and the next three fields
-  /// play no part.
+  /// Sample tokens. Otherwise the most likely one is chosen, and the next three
+  /// fields have no effect.
   bool do_sample = false;
-  /// Above 0. Below 1 the likely tokens become likelier.
+  /// Positive. Values below 1 sharpen the distribution.
   double temperature = 1.0;
-  /// Only the k likeliest tokens; 0 for all of them.
+  /// Sample from the k most likely tokens; 0 for all.
   int64_t top_k = 50;
-  /// Only the likeliest tokens that together have this probability.
+  /// Sample from the most likely tokens that together have this probability.
   double top_p = 1.0;
-  /// Tokens that end a sequence; those of the folder (`generation_config.json`,
-  /// else `config.json`) where not given, none where empty.
+  /// Tokens that end a sequence. Default: those in the folder
+  /// (`generation_config.json`, else `config.json`); empty for none.
   std::optional<std::vector<int64_t>> eos_token_ids = {};
-  /// What follows the end of a sequence in a batch. The folder's where not
-  /// given, else the first of `eos_token_ids`.
+  /// Fills a batch after the end of a sequence. Default: the folder's, else the
+  /// first of `eos_token_ids`.
   std::optional<int64_t> pad_token_id = {};
-  /// Torch's default generator where not given.
+  /// Torch's default generator if not set.
   std::optional<at::Generator> generator = {};
-  /// Keeps keys and values of earlier tokens instead of computing them again.
+  /// Cache keys and values of earlier tokens instead of recomputing them.
   bool use_cache = true;
 };
 
-/// A model that continues texts.
+/// A language model that generates text.
 class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
  public:
-  /// The prompt (B x T) with up to `max_new_tokens` tokens behind it, as
-  /// `generate` of transformers makes them; sequences that ended earlier are
-  /// filled with `pad_token_id`. Prompts of different lengths are padded on the
-  /// left, with an `attention_mask` (worked out from the padding token where it
-  /// is not given and differs from the end tokens). Works in the model's mode:
-  /// call `eval()` first. Throws `UsageError` for padding on the right, for
-  /// options outside of their ranges and for more tokens than positions.
+  /// The prompt (B x T) followed by up to `max_new_tokens` tokens, as in
+  /// transformers' `generate`; sequences that end early are filled with
+  /// `pad_token_id`. Pad prompts of different lengths on the left, with an
+  /// `attention_mask` (by default derived from the padding token, if that
+  /// differs from the end tokens). Uses the model's mode: call `eval()` first.
+  /// Throws `UsageError` for padding on the right, options out of range, and
+  /// more tokens than positions.
   ///
-  /// Where ranks hold parts of the parameters (`ShardStage::kParameters`), call
-  /// it on all of them. Prompts, options and numbers of tokens may differ: a
-  /// rank that is done computes with the others until all are.
+  /// If parameters are sharded (`ShardStage::kParameters`), call it on all
+  /// ranks. Prompts, options and numbers of tokens may differ: a rank that has
+  /// finished keeps computing until all have.
   at::Tensor generate(
       const ModelInputs& prompt,
       const GenerateOptions& options = {});
@@ -214,10 +215,10 @@ class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
       const ModelInputs& inputs,
       class KeyValueCache* cache) = 0;
   virtual int64_t num_layers() const = 0;
-  /// None where any number of tokens will do.
+  /// Empty if the number of tokens is not limited.
   virtual std::optional<int64_t> max_tokens() const = 0;
 
-  /// The text of `generation_config.json`; empty where there is none.
+  /// The text of `generation_config.json`; empty if there is none.
   std::string generation_config_;
 };
 
@@ -225,14 +226,14 @@ class ACCELERATE_API CausalLanguageModel : public PretrainedModel {
 class ACCELERATE_API AutoModel {
  public:
   /// Reads a folder with `config.json` and `model.safetensors` (or shards and
-  /// `model.safetensors.index.json`). Names of old files and of models with
-  /// and without a head are matched as in transformers; see `load_report`.
-  /// Throws `ConfigError` for a folder that is incomplete or does not fit,
-  /// naming the file and what to do, and what `safetensors::Checkpoint` throws.
+  /// `model.safetensors.index.json`). Names in old files and of models with and
+  /// without a head are matched as in transformers; see `load_report`. Throws
+  /// `ConfigError` for a folder that is incomplete or does not match, naming
+  /// the file and what to do, and what `safetensors::Checkpoint` throws.
   static std::shared_ptr<PretrainedModel> from_pretrained(
       const std::filesystem::path& folder,
       const PretrainedOptions& options = {});
-  /// New weights, drawn by the configuration's rules with torch's default
+  /// Initialises new weights by the configuration's rules with torch's default
   /// generator. In training mode.
   static std::shared_ptr<PretrainedModel> from_config(
       const ModelConfig& config,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that are no tensors, between ranks.
+// Gathers objects that are not tensors.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace accelerate {
 
-/// Everybody's objects in rank order. `to_bytes` gives a `std::string` of one,
-/// from which `from_bytes` makes it again. A collective; ranks may have
+/// The objects of all ranks, in rank order. `to_bytes` serialises one to a
+/// `std::string`, `from_bytes` restores it. Collective; ranks may have
 /// different numbers of objects.
 template <class T, class ToBytes, class FromBytes>
 std::vector<T> gather_objects(
@@ -31,7 +31,7 @@ std::vector<T> gather_objects(
   }
   return all;
 }
-/// Of numbers, strings, containers and structs of them.
+/// For numbers, strings, containers and structs of them.
 template <tree::PlainObject T>
 std::vector<T> gather_objects(
     const ProcessGroup& group,

@@ -14,30 +14,29 @@ namespace accelerate {
 
 class OptimizerStep;
 
-/// What `prepare` makes of a `torch::optim` optimizer: the same steps, fit for
-/// the gradients that the engine lays out, left out while gradients are
-/// accumulated and after an overflow. Borrows the optimizer, which must outlive
-/// it. Converts to `torch::optim::Optimizer&`, so that torch's schedulers take
-/// it; their state cannot be saved, `save_state` warns of them. Copies share
-/// everything.
+/// What `prepare` returns for a `torch::optim` optimizer. It steps on the
+/// gradients that the engine provides, and skips steps during gradient
+/// accumulation and after an overflow. Borrows the optimizer, which must
+/// outlive it. Converts to `torch::optim::Optimizer&`, so that torch's
+/// schedulers accept it; their state cannot be saved, and `save_state` warns
+/// about them. Copies share everything.
 class ACCELERATE_API PreparedOptimizer {
  public:
   PreparedOptimizer(
       torch::optim::Optimizer& optimizer,
       std::shared_ptr<OptimizerStep> step);
 
-  /// Updates the parameters; nothing while gradients are accumulated, or where
-  /// fp16 gradients of any rank are not finite. Throws `UsageError` where no
-  /// parameter has a gradient: `backward` was not called.
+  /// Updates the parameters. Does nothing during gradient accumulation, or if
+  /// fp16 gradients of any rank are not finite. Throws `UsageError` if no
+  /// parameter has a gradient because `backward` was not called.
   void step();
-  /// Whether the latest `step` updated the parameters; no longer when a
-  /// micro-batch has begun that only adds up gradients.
+  /// Whether the latest `step` updated the parameters; false again once a
+  /// micro-batch starts that only accumulates gradients.
   bool did_step() const;
-  /// Whether the latest `step` was left out because of an overflow.
+  /// Whether the latest `step` was skipped because of an overflow.
   bool step_was_skipped() const;
-  /// Forgets all gradients, so that the next backward starts from nothing, or
-  /// fills them with zeros, so that their memory stays; nothing while gradients
-  /// are accumulated.
+  /// Drops all gradients, or fills them with zeros in place. Does nothing
+  /// during gradient accumulation.
   void zero_grad(bool set_to_none = true);
 
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
@@ -49,8 +48,8 @@ class ACCELERATE_API PreparedOptimizer {
   std::shared_ptr<OptimizerStep> step_;
 };
 
-/// Refused when compiling: torch's archives hold state by position, which other
-/// engines and groups do not keep.
+/// Does not compile: torch's archives store state by position, which other
+/// engines and groups do not preserve.
 template <std::same_as<PreparedOptimizer> Prepared>
 torch::serialize::OutputArchive& operator<<(
     torch::serialize::OutputArchive& archive,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of an optimizer, by the names of the parameters.
+// Optimizer state by parameter name.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -18,31 +18,31 @@ class Module;
 
 namespace accelerate {
 
-/// Parameters under the names that their model gives them.
+/// Parameters with their names in the model.
 using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// The parameters of a module; one with two names stands under the first.
+/// The parameters of a module; one with two names is listed under the first.
 ACCELERATE_API NamedParameters named_parameters(const torch::nn::Module& model);
 
-/// What an optimizer offers to have its state saved by name. The optimizers of
-/// `optimizers.h` have it; an optimizer of your own gets it by deriving from
-/// this class beside `torch::optim::Optimizer`.
+/// The interface for saving optimizer state by name. The optimizers of
+/// `optimizers.h` implement it; a custom optimizer derives from this class in
+/// addition to `torch::optim::Optimizer`.
 class ACCELERATE_API SavableOptimizer {
  public:
   virtual ~SavableOptimizer() = default;
-  /// Loading refuses the state of another kind.
+  /// State of another kind is rejected when loading.
   virtual std::string kind() const = 0;
   /// The hyper-parameters of a group.
   virtual StateDict group_state(size_t group) const = 0;
   virtual void load_group_state(size_t group, const StateDict& state) = 0;
-  /// What was gathered for one parameter; nothing before its first step.
+  /// The state of one parameter; empty before its first step.
   virtual StateDict parameter_state(const at::Tensor& parameter) const = 0;
   virtual void load_parameter_state(
       const at::Tensor& parameter,
       const StateDict& state) = 0;
 };
 
-/// Everything that the optimizer needs to go on later:
+/// Everything the optimizer needs to resume:
 ///
 /// | name                      | value                                      |
 /// |---------------------------|--------------------------------------------|
@@ -51,11 +51,11 @@ class ACCELERATE_API SavableOptimizer {
 /// | groups.0.parameters.0     | "encoder.weight"                           |
 /// | state.encoder.weight.step | a tensor (and exp_avg, ...)                |
 ///
-/// Tensors are shared with the optimizer: a later step changes them. For the
-/// optimizers of this library, torch::optim's Adam, AdamW, SGD, RMSprop and
-/// Adagrad, and every `SavableOptimizer`; not for LBFGS, whose state belongs to
-/// no parameter. Throws `UsageError` for others, and where a parameter of the
-/// optimizer is not among `names`.
+/// Tensors are shared with the optimizer: a later step changes them. Supports
+/// the optimizers of this library, torch::optim's Adam, AdamW, SGD, RMSprop and
+/// Adagrad, and every `SavableOptimizer`; not LBFGS, whose state is not per
+/// parameter. Throws `UsageError` for others, and if a parameter of the
+/// optimizer is missing in `names`.
 ///
 ///     accelerate::StateDict state = accelerate::optimizer_state(
 ///         optimizer, accelerate::named_parameters(*model));
@@ -63,16 +63,16 @@ ACCELERATE_API StateDict optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const NamedParameters& names);
 
-/// Throws `UsageError` where `load_optimizer_state` would because the kind, the
-/// groups, the names or the shapes differ; changes nothing.
+/// Throws the `UsageError` that `load_optimizer_state` would throw because the
+/// kind, groups, names or shapes differ; changes nothing.
 ACCELERATE_API void check_optimizer_state(
     const torch::optim::Optimizer& optimizer,
     const NamedParameters& names,
     const StateDict& state);
 
-/// Puts the state into an optimizer of the same kind over the same names;
-/// tensors are copied to the parameters' devices. Throws `UsageError` where the
-/// kind, the groups, the names or the shapes differ.
+/// Loads state into an optimizer of the same kind with the same parameter
+/// names; tensors are copied to the parameters' devices. Throws `UsageError` if
+/// the kind, groups, names or shapes differ.
 ACCELERATE_API void load_optimizer_state(
     torch::optim::Optimizer& optimizer,
     const NamedParameters& names,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Optimizers on fused operators, and those that LibTorch lacks.
 //
-// They are `torch::optim::Optimizer`s: `prepare`, torch's schedulers and ours
-// take them like any other. Names, defaults and arithmetic are those of
-// Python's torch.optim (Lion: of lion-pytorch).
+// They are `torch::optim::Optimizer`s, so `prepare` and schedulers accept them
+// like any other. Names, defaults and arithmetic are those of Python's
+// torch.optim (Lion: lion-pytorch).
 //
 //     accelerate::optim::AdamW optimizer(
 //         model->parameters(), {.lr = 3e-5, .weight_decay = 0.01});
 //
-// Parameters without a gradient are left alone; a sparse gradient is an error.
-// State is made at a parameter's first step, on its device. To save it, see
+// Parameters without a gradient are not changed; a sparse gradient is an error.
+// State is created at a parameter's first step, on its device. To save it, see
 // optimizer_state.h (`torch::save` of these optimizers throws).
 #pragma once
 
@@ -30,7 +30,7 @@
 
 namespace accelerate::optim {
 
-/// As `torch.optim.AdamW(fused=True)`: weight decay apart from the gradient.
+/// As `torch.optim.AdamW(fused=True)`: decoupled weight decay.
 struct ACCELERATE_API AdamWOptions {
   static constexpr const char* kName = "AdamW";
   double lr = 1e-3;
@@ -59,19 +59,19 @@ struct ACCELERATE_API SGDOptions {
   double momentum = 0;
   double dampening = 0;
   double weight_decay = 0;
-  /// Needs a momentum and no dampening.
+  /// Requires momentum and no dampening.
   bool nesterov = false;
   bool maximize = false;
 };
 
-/// As `torch.optim.Adafactor`: one number per row and one per column instead of
-/// one per weight.
+/// As `torch.optim.Adafactor`: state per row and per column instead of per
+/// weight.
 struct ACCELERATE_API AdafactorOptions {
   static constexpr const char* kName = "Adafactor";
-  /// The highest relative step, and the factor of weight decay.
+  /// The maximum relative step size; also scales weight decay.
   double lr = 1e-2;
   double beta2_decay = -0.8;
-  /// Torch's `eps[0]`; the smallest step of the parameter's type by default.
+  /// Torch's `eps[0]`; default: the machine epsilon of the parameter's dtype.
   std::optional<double> eps1 = {};
   double eps2 = 1e-3;
   /// Updates with a larger root mean square are scaled down to it.
@@ -80,20 +80,20 @@ struct ACCELERATE_API AdafactorOptions {
   bool maximize = false;
 };
 
-/// As `lion_pytorch.Lion`: steps by signs alone.
+/// As `lion_pytorch.Lion`: updates by sign only.
 struct ACCELERATE_API LionOptions {
   static constexpr const char* kName = "Lion";
   double lr = 1e-4;
   std::pair<double, double> betas = {0.9, 0.99};
   double weight_decay = 0;
-  /// Decay by `weight_decay * lr / lr at the start` per step.
+  /// Decay by `weight_decay * lr / initial_lr` per step.
   bool decoupled_weight_decay = false;
 };
 
 enum class MuonAdjustLr { kOriginal, kMatchRmsAdamW };
 
-/// As `torch.optim.Muon`: orthogonal updates, for matrices only. Give biases,
-/// norms and embeddings to an AdamW beside it (`split_groups`).
+/// As `torch.optim.Muon`: orthogonalised updates, for matrices only. Train
+/// biases, norms and embeddings with a separate AdamW (`split_groups`).
 struct ACCELERATE_API MuonOptions {
   static constexpr const char* kName = "Muon";
   double lr = 1e-3;
@@ -106,7 +106,7 @@ struct ACCELERATE_API MuonOptions {
   MuonAdjustLr adjust_lr = MuonAdjustLr::kOriginal;
 };
 
-/// What torch's side sees of a group's options. Schedulers set `lr` through it.
+/// A group's options as torch sees them. Schedulers set `lr` through it.
 template <class Options>
 class GroupOptions : public torch::optim::OptimizerOptions {
  public:
@@ -120,13 +120,13 @@ class GroupOptions : public torch::optim::OptimizerOptions {
   Options values;
 };
 
-/// What all optimizers here have. `State` is what is kept for a parameter.
+/// Common base of these optimizers. `State` is stored per parameter.
 template <class Options, class State>
 class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
                                    public SavableOptimizer,
                                    public TakesStepScalars {
  public:
-  /// Throw `UsageError` where an option is out of its range.
+  /// Throw `UsageError` if an option is out of range.
   explicit OptimizerOf(
       std::vector<at::Tensor> parameters,
       Options options = {});
@@ -134,16 +134,15 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
       const std::vector<ParameterGroup>& groups,
       Options options = {});
 
-  /// Calls `closure`, where there is one, with gradients enabled, and returns
-  /// what it returned.
+  /// Calls `closure`, if given, with gradients enabled, and returns its result.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// The options of one group; changes count from the next step on.
+  /// The options of one group; changes apply from the next step.
   Options& options(size_t group = 0);
   const Options& options(size_t group = 0) const;
   void add_group(const ParameterGroup& group);
-  /// As torch's own. From torch 2.12 on that one replaces options of a type it
-  /// does not know by the defaults; here the group keeps its options.
+  /// As torch's. Since torch 2.12, torch's own replaces options of an unknown
+  /// type by the defaults; here the group keeps its options.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   std::string kind() const override;
@@ -158,19 +157,19 @@ class ACCELERATE_API OptimizerOf : public torch::optim::Optimizer,
   void give_scalars(StepScalars scalars) override;
 
  protected:
-  /// Steps parameters that have a dense gradient, of one device and type.
+  /// Steps parameters with a dense gradient, all of one device and dtype.
   virtual void update(
       const Options& options,
       const std::vector<at::Tensor>& parameters) = 0;
-  /// What the device says of the group under way; undefined where the host
-  /// does.
+  /// The overflow flag of the current step on the device; undefined if the host
+  /// handles it.
   const at::Tensor& found_inf() const { return scalars_.found_inf; }
   at::Tensor learning_rate() const;
-  /// What else is to be written for parameters.
+  /// Other copies of the parameters to write.
   const std::vector<const ReducedCopies*>& copies() const {
     return scalars_.copies;
   }
-  /// Made empty at first.
+  /// Creates it empty on first use.
   State& state_of(const at::Tensor& parameter);
 
  private:
@@ -190,7 +189,7 @@ extern template class ACCELERATE_API
 extern template class ACCELERATE_API OptimizerOf<LionOptions, LionState>;
 extern template class ACCELERATE_API OptimizerOf<MuonOptions, MomentumState>;
 
-/// What Adam and AdamW share: all but the way in which weights decay.
+/// The common part of Adam and AdamW, which differ only in weight decay.
 template <class Options>
 class ACCELERATE_API AdamOf : public OptimizerOf<Options, AdamState> {
  public:
@@ -217,7 +216,7 @@ class ACCELERATE_API Adam : public AdamOf<AdamOptions> {
 class ACCELERATE_API SGD : public OptimizerOf<SGDOptions, MomentumState> {
  public:
   using OptimizerOf::OptimizerOf;
-  /// Not with dampening, where only the host knows which step is the first.
+  /// False with dampening: only the host knows which step is the first.
   bool takes_scalars() const override;
 
  protected:
@@ -233,7 +232,7 @@ class ACCELERATE_API Adafactor
   void update(const AdafactorOptions&, const std::vector<at::Tensor>&) override;
 };
 
-/// Needs room for one more copy of the weights during a step.
+/// Needs memory for one more copy of the weights during a step.
 class ACCELERATE_API Lion : public OptimizerOf<LionOptions, LionState> {
  public:
   using OptimizerOf::OptimizerOf;
@@ -244,7 +243,7 @@ class ACCELERATE_API Lion : public OptimizerOf<LionOptions, LionState> {
 
 class ACCELERATE_API Muon : public OptimizerOf<MuonOptions, MomentumState> {
  public:
-  /// Throw `UsageError` where a parameter is no matrix.
+  /// Throw `UsageError` if a parameter is not a matrix.
   explicit Muon(std::vector<at::Tensor> parameters, MuonOptions options = {});
   explicit Muon(
       const std::vector<ParameterGroup>& groups,

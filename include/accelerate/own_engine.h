@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strategy that this library does not have.
+// Custom parallel strategies.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,9 @@ namespace accelerate {
 class ParallelEngine;
 struct EngineArguments;
 
-/// Makes the engine of each prepared model in the place of the library's own,
-/// on one rank too. The seams of an engine stand in `parallel/engine.h` of the
-/// sources; they may change between versions.
+/// Creates the engine of each prepared model instead of the built-in ones, also
+/// on a single rank. The interface of engines is `parallel/engine.h` in the
+/// sources; it may change between versions.
 struct ACCELERATE_API OwnEngine {
   using Make =
       std::function<std::unique_ptr<ParallelEngine>(const EngineArguments&)>;

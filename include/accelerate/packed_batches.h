@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of samples that are packed one behind the other.
+// Batch samplers for packed sequences.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace accelerate {
 
-/// What every packed batch has room for; the fields are those of
+/// The capacity of every packed batch; the fields are those of
 /// `models::PackOptions`.
 struct ACCELERATE_API PackedBatchOptions {
-  /// Tokens of a batch.
+  /// Tokens per batch.
   int64_t num_tokens = 0;
-  /// Sequences of a batch, those that fill up the row included.
+  /// Sequences per batch, including those that fill up the row.
   int64_t num_sequences = 0;
-  /// Tokens of a sequence.
+  /// Tokens per sequence.
   int64_t max_length = 0;
 };
 
-/// Takes samples in the order of `sampler` into a batch for as long as
-/// `models::pack` has room for them: as many tokens in each step, whatever the
-/// lengths. An order at random leaves about half of a sequence empty.
+/// Adds samples in the order of `sampler` to a batch while `models::pack` has
+/// room for them, so every step has the same number of tokens, whatever the
+/// lengths. With a random order, about half a sequence per batch stays empty.
 ///
 ///     const std::vector<int64_t> lengths = {3, 7, 5, 2};
 ///     auto sampler = std::make_shared<accelerate::PackedBatchSampler>(
@@ -34,10 +34,10 @@ struct ACCELERATE_API PackedBatchOptions {
 ///             .num_tokens = 12, .num_sequences = 4, .max_length = 8});
 class ACCELERATE_API PackedBatchSampler final : public BatchSampler {
  public:
-  /// `lengths[i]`: tokens of sample i. Throws `UsageError` where one is below 1
-  /// or above `max_length`, where `max_length` is above `num_tokens`, and where
-  /// `num_sequences` is too few to fill up the row of a single sample:
-  /// num_tokens / max_length, rounded up, and one.
+  /// `lengths[i]` is the number of tokens of sample i. Throws `UsageError` if
+  /// one is below 1 or above `max_length`, if `max_length` exceeds
+  /// `num_tokens`, or if `num_sequences` is too small to fill up the row after
+  /// a single sample, which takes ceil(num_tokens / max_length) + 1.
   PackedBatchSampler(
       std::shared_ptr<const Sampler> sampler,
       std::vector<int64_t> lengths,
@@ -46,8 +46,8 @@ class ACCELERATE_API PackedBatchSampler final : public BatchSampler {
       const override;
 
  private:
-  /// Whether `num_samples` samples of so many tokens and what fills up the row
-  /// are no more sequences than there may be.
+  /// Whether `num_samples` samples with `num_tokens` tokens in total, plus the
+  /// sequences that fill up the row, stay within `num_sequences`.
   bool has_room(int64_t num_samples, int64_t num_tokens) const;
 
   std::shared_ptr<const Sampler> sampler_;

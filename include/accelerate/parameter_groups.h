@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of parameters that an optimizer treats differently, made by a rule.
+// Parameter groups by rule.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,8 @@ class Module;
 
 namespace accelerate::optim {
 
-/// Parameters with settings of their own; what is left out is the optimizer's.
+/// Parameters with their own settings; settings that are not given are the
+/// optimizer's.
 struct ACCELERATE_API ParameterGroup {
   std::vector<at::Tensor> parameters = {};
   std::optional<double> lr = {};
@@ -28,11 +29,11 @@ struct ACCELERATE_API ParameterGroup {
 using ParameterRule =
     std::function<bool(const std::string& name, const at::Tensor& parameter)>;
 
-/// Two groups: first the trainable parameters for which `rule` does not hold,
-/// then those for which it holds, with `chosen`'s settings. Either may be
-/// empty.
+/// Returns two groups of trainable parameters: those for which `rule` is false,
+/// then those for which it is true, with the settings of `chosen`. Either may
+/// be empty.
 ///
-///     // A tenth of the rate for the embeddings.
+///     // A tenth of the learning rate for the embeddings.
 ///     auto groups = accelerate::optim::split_groups(
 ///         *model,
 ///         [](auto& name, auto&) { return name.starts_with("embeddings."); },
@@ -43,10 +44,10 @@ ACCELERATE_API std::vector<ParameterGroup> split_groups(
     const ParameterRule& rule,
     ParameterGroup chosen = {});
 
-/// Two groups: with weight decay, then without. None for parameters of fewer
-/// than two dimensions, for those whose name ends in "bias", and for those of
-/// layers whose type ends in "Norm" (`LayerNorm`, `BatchNorm2d`, an `RMSNorm`
-/// of your own).
+/// Returns two groups: with weight decay, then without. The second contains
+/// parameters with fewer than two dimensions, those whose name ends in "bias",
+/// and those of layers whose type ends in "Norm" (`LayerNorm`, `BatchNorm2d`, a
+/// custom `RMSNorm`).
 ///
 ///     accelerate::optim::AdamW optimizer(
 ///         accelerate::optim::no_decay_groups(*model),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixed precision: which number type operators compute in.
+// Mixed precision: the dtype in which operators compute.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -10,10 +10,10 @@
 
 namespace accelerate {
 
-/// While it lives, operators of this thread on devices of one kind choose their
-/// precision as `torch.autocast` does; with `Precision::kNo`, they use the
-/// types they are given, also inside of another guard. Guards nest; weights
-/// that were cast are kept until the outermost guard goes.
+/// During its lifetime, operators of this thread on devices of one kind choose
+/// their precision as in `torch.autocast`; with `Precision::kNo`, they use the
+/// dtypes of their inputs, even inside another guard. Guards nest; cast weights
+/// are cached until the outermost guard is destroyed.
 ///
 ///     {
 ///       accelerate::AutocastGuard guard(

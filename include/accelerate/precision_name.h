@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of mixed precision and their names; needs no torch.
+// The kinds of mixed precision and their names, without torch.
 #pragma once
 
 #include <span>
@@ -10,29 +10,29 @@
 
 namespace accelerate {
 
-/// Weights stay in fp32; these are the types that operators may choose.
+/// Weights stay in fp32; operators may compute in these types.
 enum class Precision { kNo, kBf16, kFp16 };
 
 struct PrecisionName {
   Precision precision;
-  /// As flags, files and variables write it.
+  /// As written in flags, files and variables.
   std::string_view name;
   bool runs_on_cpu;
 };
 
-/// All there are: the one list of legal values.
+/// The table of all legal values.
 ACCELERATE_API std::span<const PrecisionName> precision_names();
 
 ACCELERATE_API const PrecisionName& find_precision(Precision precision);
-/// Null for a text that is none of the names.
+/// Null if the string is not one of the names.
 ACCELERATE_API const PrecisionName* find_precision(std::string_view name);
 
-/// The precision of a name. Throws `ConfigError` with the legal ones for
-/// anything else; for "fp8" it says that there is none.
+/// The precision with this name. Throws `ConfigError` with the legal names for
+/// any other string; for "fp8" it says that fp8 is not supported.
 ACCELERATE_API Precision parse_precision(std::string_view name);
 
-/// What was expected where `text` is none of the names: "no, fp16 or bf16", and
-/// for "fp8" what to use instead.
+/// What to write instead of an invalid `text`: "no, fp16 or bf16", and a hint
+/// for "fp8".
 ACCELERATE_API std::string expected_precision(std::string_view text);
 
 } // namespace accelerate

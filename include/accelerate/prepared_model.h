@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose gradients meet those of the other ranks.
+// A prepared model, whose gradients are synchronised over ranks.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -15,9 +15,9 @@
 
 namespace accelerate {
 
-/// What `Accelerator::prepare` makes of a `torch::nn::Module`. Call it as the
-/// module's `forward`, with any arguments and any result; reach everything else
-/// of the module by `->`. Copies share module and engine.
+/// What `Accelerator::prepare` returns for a `torch::nn::Module`. Call it like
+/// the module's `forward`, with any arguments and result; reach everything else
+/// of the module with `->`. Copies share module and engine.
 template <std::derived_from<torch::nn::Module> Module>
 class PreparedModel {
  public:
@@ -26,9 +26,9 @@ class PreparedModel {
       std::shared_ptr<ModelContext> context)
       : module_(std::move(module)), context_(std::move(context)) {}
 
-  /// Runs `forward` between the seams of the engine, in the precision of the
-  /// run. The backward of a training forward is where gradients are averaged:
-  /// each such forward must be followed by its backward on all ranks.
+  /// Runs `forward` with the engine's callbacks and in the precision of the
+  /// run. The backward of a training forward averages gradients, so all ranks
+  /// must run it after each such forward.
   template <class... Args>
   auto operator()(Args&&... args) const {
     detail::ForwardScope scope(*context_);
@@ -59,8 +59,8 @@ class PreparedModel {
   std::shared_ptr<ModelContext> context_;
 };
 
-/// `torch::save(net, path)` and `torch::load(net, path)`: those of the module.
-/// Load on all ranks alike.
+/// `torch::save(net, path)` and `torch::load(net, path)` save and load the
+/// module. Load on all ranks.
 template <class Module>
 torch::serialize::OutputArchive& operator<<(
     torch::serialize::OutputArchive& archive,

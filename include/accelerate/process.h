@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where this process sits among all the processes of a run.
+// The rank of this process among all processes of a run.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,7 @@
 
 namespace accelerate {
 
-/// Ranks and sizes of one run. A plain value: copy it, compare it, make one in
-/// a test.
+/// Ranks and sizes of one run. A plain value that tests can construct.
 struct ACCELERATE_API ProcessTopology {
   int rank = 0;
   int world_size = 1;
@@ -25,21 +24,21 @@ struct ACCELERATE_API ProcessTopology {
   bool operator==(const ProcessTopology&) const = default;
 };
 
-/// Where the ranks of a run first meet: a TCP port that rank 0 listens on.
-/// An empty address or port 0 means that nobody has said it.
+/// The TCP port of rank 0 at which the ranks of a run connect. Unknown if the
+/// address is empty or the port is 0.
 struct ACCELERATE_API Rendezvous {
   std::string address = {};
   int port = 0;
-  /// The starter listens there already (torchrun's agent): rank 0 must not.
+  /// The starter already listens there (torchrun's agent), so rank 0 must not.
   bool is_hosted = false;
   /// How often the starter has restarted the run.
   int attempt = 0;
-  /// The network interface to speak through (GLOO_SOCKET_IFNAME); where empty,
-  /// the one that leads to `address`.
+  /// The network interface to use (GLOO_SOCKET_IFNAME); if empty, the one that
+  /// leads to `address`.
   std::string interface = {};
   /// Set by `accelerate launch` for all ranks but 0: the process of rank 0, or
-  /// 0 if it runs on another machine. The others then wait for rank 0 to
-  /// listen for as long as it lives (30 minutes on another machine).
+  /// 0 if it runs on another machine. These ranks then wait for rank 0 to
+  /// listen as long as it is alive (30 minutes if on another machine).
   std::optional<int> main_pid = {};
 
   bool operator==(const Rendezvous&) const = default;
@@ -49,19 +48,19 @@ struct ACCELERATE_API Rendezvous {
 struct ACCELERATE_API Starter {
   /// For messages: "torchrun", "Open MPI", "MVAPICH", "PMI", "Slurm".
   const char* name = "";
-  /// Whether a process without a local rank is not a rank but stands for a
-  /// machine, whose ranks a launcher has still to start.
+  /// Whether a process without a local rank is not a rank but represents a
+  /// machine, whose ranks a launcher still has to start.
   bool omits_local_rank_of_machines = false;
 };
 
-/// What the starter of this process (a launcher, MPI, Slurm) told it.
+/// What the starter of this process (a launcher, MPI, Slurm) has set.
 struct ACCELERATE_API ProcessEnvironment {
   ProcessTopology topology;
   Rendezvous rendezvous;
-  /// Who said so; null for a process that nobody started as part of a run.
+  /// Null if the process was not started as part of a run.
   const Starter* starter = nullptr;
-  /// Of Slurm and MPI: names the job, alike on all its machines and different
-  /// from every other job's; may be part of a file's name. Empty: unknown.
+  /// For Slurm and MPI: identifies the job, with the same value on all its
+  /// machines; usable in file names. Empty if unknown.
   std::string job = {};
 
   /// "none" without a starter.
@@ -69,21 +68,22 @@ struct ACCELERATE_API ProcessEnvironment {
   bool operator==(const ProcessEnvironment&) const = default;
 };
 
-/// Looks one environment variable up. Tests pass a map; programs pass
+/// Looks up an environment variable. Tests pass a map; programs pass
 /// `system_env`.
 using EnvLookup =
     std::function<std::optional<std::string>(const std::string& name)>;
 ACCELERATE_API std::optional<std::string> system_env(const std::string& name);
 
 /// Reads what the launcher, torchrun (also in a Kubernetes PyTorchJob), MPI or
-/// Slurm left in the environment, in this order; a single process where none
-/// did. MASTER_ADDR and MASTER_PORT, where set, win over a derived meeting
-/// point. Throws `ConfigError` naming the variable and its value where a
-/// variable is not a number, is missing beside its kin, or disagrees with them.
+/// Slurm has set in the environment, in this order; returns a single process if
+/// none has. MASTER_ADDR and MASTER_PORT take precedence over a derived
+/// address. Throws `ConfigError` naming the variable and its value if a
+/// variable is not a number, is missing while related ones are set, or
+/// contradicts them.
 ACCELERATE_API ProcessEnvironment
 detect_environment(const EnvLookup& env = system_env);
 
-/// The topology alone: `detect_environment(env).topology`.
+/// Only the topology: `detect_environment(env).topology`.
 ACCELERATE_API ProcessTopology
 detect_topology(const EnvLookup& env = system_env);
 

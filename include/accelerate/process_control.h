@@ -13,8 +13,8 @@
 
 namespace accelerate {
 
-/// The place of this process among those of the run. `Accelerator` has all of
-/// it under the same names; by itself it needs no model.
+/// The rank of this process, and control flow that depends on it. `Accelerator`
+/// has all of it under the same names; this class needs no model.
 class ACCELERATE_API ProcessControl {
  public:
   ProcessControl(ProcessTopology topology, ProcessGroup group);
@@ -25,17 +25,17 @@ class ACCELERATE_API ProcessControl {
   bool is_main_process() const { return topology_.is_main(); }
   bool is_local_main_process() const { return topology_.is_local_main(); }
   bool is_last_process() const { return topology_.is_last(); }
-  /// As `splitting.h` and loaders take it.
+  /// In the form that `splitting.h` and loaders take.
   ShardOptions shard() const { return {process_index(), num_processes()}; }
 
-  /// Prints the values in one line, once per machine.
+  /// Prints the values on one line, once per machine.
   template <class... Values>
   void print(const Values&... values) const {
     if (is_local_main_process()) {
       print_line(values...);
     }
   }
-  /// As `print`, once per run.
+  /// As `print`, but once per run.
   template <class... Values>
   void print_once(const Values&... values) const {
     if (is_main_process()) {
@@ -44,10 +44,10 @@ class ACCELERATE_API ProcessControl {
   }
   void wait_for_everyone() const;
 
-  /// Lets the main process run the block first: the others wait where the guard
-  /// is made, the main process releases them when its guard goes. Where its
-  /// block throws, the others get a `CommError` instead, so that all ranks stay
-  /// in step whether they catch it or not.
+  /// Lets the main process run the block first: the other ranks wait where the
+  /// guard is created until the main process destroys its own. If its block
+  /// throws, the others get a `CommError` instead, so that all ranks stay in
+  /// step whether they catch it or not.
   class ACCELERATE_API FirstGuard {
    public:
     FirstGuard(const ProcessGroup& group, bool is_first);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processes (or threads) of a run that speak to each other.
+// Process groups: the ranks (processes or threads) of a run that communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,131 +17,132 @@
 
 namespace accelerate {
 
-/// Reduced are fp32, fp64, bf16, fp16, whole numbers of 8, 32 and 64 bits,
-/// complex ones (sum and mean), and bool, whose sum is "or". Sums of whole
-/// numbers wrap around as PyTorch's do: convert small types first. The maximum
-/// and minimum of NaN and a number are NaN. Means are of
-/// floating and complex numbers alone; those of bf16 and fp16 are added in fp32
-/// and rounded once. Anything else is a `UsageError`, on one rank too.
+/// Reductions support fp32, fp64, bf16, fp16, integers of 8, 32 and 64 bits,
+/// complex types (sum and mean), and bool, whose sum is "or". Sums of integers
+/// wrap around as PyTorch's do: convert small types first. The maximum and
+/// minimum of NaN and a number are NaN. Means support only floating and complex
+/// types; those of bf16 and fp16 are accumulated in fp32 and rounded once.
+/// Anything else is a `UsageError`, also on a single rank.
 enum class ReduceOp { kSum, kMean, kMax, kMin };
 
 /// Names of backends; `register_backend` (c10d.h) adds others.
 struct ACCELERATE_API Backend {
-  /// That of the accelerator where every local rank has one of its own (NCCL
-  /// for CUDA), else Gloo.
+  /// The backend of the accelerator (NCCL for CUDA) if every local rank has its
+  /// own device, else Gloo.
   static constexpr const char* kAuto = "";
-  /// CPU tensors, and GPU tensors by way of the CPU.
+  /// CPU tensors, and GPU tensors through CPU memory.
   static constexpr const char* kGloo = "gloo";
-  /// GPU tensors by NCCL, CPU tensors by Gloo.
+  /// GPU tensors through NCCL, CPU tensors through Gloo.
   static constexpr const char* kNccl = "nccl";
 };
 
 struct ACCELERATE_API ProcessGroupOptions {
   std::string backend = Backend::kAuto;
-  /// How long one collective may take before it is a `TimeoutError`.
+  /// Time limit of one collective; exceeding it is a `TimeoutError`.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// How long to wait for all ranks to arrive at the meeting point. Under
-  /// `accelerate launch` the others wait for rank 0 while its process lives.
+  /// Time limit for all ranks to connect. Under `accelerate launch`, the other
+  /// ranks wait for rank 0 as long as its process is alive.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
-  /// A collective that waits for longer than this has one rank say on stderr
-  /// where all of them are (docs/troubleshooting.md); 0: never. It goes on
-  /// waiting until `timeout`. Where it is not given, ACCELERATE_HANG_SECONDS
-  /// says it, else it is 10 seconds.
+  /// If a collective waits longer than this, one rank reports on stderr where
+  /// all ranks are (docs/troubleshooting.md); 0 disables it. The collective
+  /// keeps waiting until `timeout`. Default: ACCELERATE_HANG_SECONDS, or 10
+  /// seconds.
   std::optional<std::chrono::milliseconds> hang_message_after = {};
 };
 
 /// A handle to a group of ranks; copies share the group. All ranks must call
-/// the same operations in the same order. A group belongs to one thread at a
+/// the same operations in the same order. Use a group from one thread at a
 /// time.
 ///
 /// The collectives here are the raw ones: values must have equal shapes and
-/// dtypes on all ranks, and nobody checks unless `check_collectives` was
-/// called. `collectives.h` has the checked ones on trees. Tensors are dense;
-/// what is only moved may have any dtype. Each throws `TimeoutError` where it
-/// takes too long and `CommError` where a peer is gone; the message names the
-/// operation.
+/// dtypes on all ranks, which is not checked unless `check_collectives` was
+/// called. `collectives.h` has checked ones, on trees. Tensors are dense;
+/// operations that only move data support any dtype. Each throws `TimeoutError`
+/// if it takes too long and `CommError` if a rank is gone; the message names
+/// the operation.
 class ACCELERATE_API ProcessGroup {
  public:
   /// The group of one rank: every collective is the identity.
   ProcessGroup();
 
-  /// Meets the other ranks, anew at each call; an `Accelerator` shares one
-  /// connection with the others of its process. Throws `ConfigError` where the
-  /// meeting point is unknown or the backend cannot be used here,
-  /// `TimeoutError` naming the ranks that did not arrive. From then on the
-  /// process ignores SIGPIPE, unless it has a handler of its own, so that a
-  /// peer that is gone is an exception.
+  /// Connects to the other ranks, with a new connection per call; the
+  /// `Accelerator`s of a process share one. Throws `ConfigError` if the address
+  /// of rank 0 is unknown or the backend cannot be used here, `TimeoutError`
+  /// naming the ranks that did not connect. The process ignores SIGPIPE from
+  /// then on, unless it has its own handler, so that a lost connection is
+  /// reported as an exception.
   static ProcessGroup connect(
       const ProcessEnvironment& environment,
       const ProcessGroupOptions& options = {});
 
-  /// Some ranks of this group as a group of their own. Every rank of this group
-  /// calls it at the same time with the ranks (of this group) of its own part;
-  /// parts do not overlap, and `ranks[i]` is rank i of the new one. All ranks
-  /// in their order are this group itself, `{rank()}` is a group of one: so a
-  /// rank that has no part to play calls it too. The new group uses the same
-  /// backends, timeout and checks, and ends with this one's `shutdown()`.
+  /// Creates a group of some ranks of this group. Every rank of this group
+  /// calls it at the same time with the ranks (of this group) of its own
+  /// subgroup; subgroups do not overlap, and `ranks[i]` is rank i of the new
+  /// one. All ranks in order return this group itself; `{rank()}` is a group of
+  /// one, for ranks that belong to no subgroup but must call it too. The new
+  /// group uses the same backends, timeout and checks, and ends with this one's
+  /// `shutdown()`.
   ///
   ///     // Pairs: 0 and 1, 2 and 3, ...
   ///     const int first = group.rank() / 2 * 2;
   ///     const auto pair = group.subgroup({first, first + 1});
   ///
-  /// Throws `UsageError` where a rank's list is no such one, `MismatchError`
-  /// where ranks of one part gave different lists: the same on every rank of
-  /// this group, which stays in step. `ConfigError` where the group was given
-  /// from outside and has a backend that nobody registered.
+  /// Throws `UsageError` if a rank's list is invalid, `MismatchError` if ranks
+  /// of one subgroup passed different lists: the same on every rank of this
+  /// group, which remains usable. Throws `ConfigError` if the group was passed
+  /// in from outside and has a backend that is not registered.
   ProcessGroup subgroup(const std::vector<int>& ranks) const;
-  /// The same ranks as a group of its own, for a thread whose collectives run
-  /// beside those of this one. A collective; throws as `subgroup`.
+  /// A separate group of the same ranks, for a thread whose collectives run
+  /// concurrently with those of this one. Collective; throws as `subgroup`.
   ProcessGroup duplicate() const;
 
   int rank() const;
   int world_size() const;
-  /// "solo", "gloo", "nccl", or the name of a backend given from outside.
+  /// "solo", "gloo", "nccl", or the name of an external backend.
   std::string backend() const;
-  /// Whether this is one rank alone without a backend. A group of one that was
-  /// connected (`Backend::kNccl` on one process) is not.
+  /// Whether this is a single rank without a backend. False for a connected
+  /// group of one (`Backend::kNccl` on one process).
   bool is_solo() const;
-  /// Whether `run_ranks` made the group.
+  /// Whether `run_ranks` created the group.
   bool ranks_are_threads() const;
 
   void barrier() const;
-  /// In place; every rank ends with `root`'s values.
+  /// In place; every rank receives `root`'s values.
   void broadcast(at::Tensor tensor, int root) const;
-  /// In place; every rank ends with the reduction, the same bits on all.
+  /// In place; every rank receives the reduction, bit-identical on all.
   void all_reduce(at::Tensor tensor, ReduceOp op) const;
-  /// Everybody's tensors along a new first dimension, in rank order.
+  /// The tensors of all ranks along a new first dimension, in rank order.
   at::Tensor all_gather(const at::Tensor& tensor) const;
-  /// Everybody's `part` one after the other, in rank order, written to `whole`,
+  /// The `part` of every rank, concatenated in rank order, written to `whole`,
   /// which has `world_size()` times as many elements and any shape. `part` may
-  /// be this rank's own piece of `whole`.
+  /// be this rank's own slice of `whole`.
   void all_gather_into(at::Tensor whole, const at::Tensor& part) const;
-  /// The reduction of all ranks' `whole`, of which this rank gets its piece:
-  /// `part` has one element for `world_size()` of `whole`, in rank order, and
-  /// any shape; `whole` is not changed. On two ranks the bits are those of
-  /// `all_reduce`; on more the order of a sum may be another, though the same
-  /// at every call. Through Gloo, sums of bf16 and fp16 too are added in fp32
-  /// and rounded once.
+  /// Reduces `whole` over ranks and writes this rank's slice to `part`, which
+  /// has 1 / `world_size()` of its elements, in rank order, and any shape;
+  /// `whole` is not changed. On two ranks the result is bit-identical to
+  /// `all_reduce`; on more, the order of a sum may differ, but is the same in
+  /// every call. Gloo accumulates sums of bf16 and fp16 in fp32, too, and
+  /// rounds once.
   void reduce_scatter(at::Tensor part, const at::Tensor& whole, ReduceOp op)
       const;
-  /// As `all_gather`, on `root` alone; an undefined tensor elsewhere.
+  /// As `all_gather`, but only on `root`; an undefined tensor elsewhere.
   at::Tensor gather_to(const at::Tensor& tensor, int root) const;
-  /// Row `rank()` of `root`'s `rows` (dim 0 is `world_size()`), written to
-  /// `output`, which gives shape and dtype; `rows` is ignored elsewhere.
+  /// Writes row `rank()` of `root`'s `rows` (dim 0 is `world_size()`) to
+  /// `output`, which determines shape and dtype; `rows` is ignored elsewhere.
   void scatter(at::Tensor output, const at::Tensor& rows, int root) const;
 
-  /// An operation that is under way; keeps its tensors alive. The destructor
-  /// waits too, where what goes wrong is dropped.
+  /// An asynchronous operation; keeps its tensors alive. The destructor also
+  /// waits, but ignores errors.
   class ACCELERATE_API Work {
    public:
-    /// Nothing under way.
+    /// An already completed operation.
     Work();
     ~Work();
     Work(Work&&) noexcept;
     Work& operator=(Work&&) noexcept;
-    /// Until the tensors may be used: read or written by the host on the CPU,
-    /// by the current stream on an accelerator. Throws as the operation itself
-    /// would; returns at once when called again.
+    /// Blocks until the tensors may be used: on the CPU by the host, on an
+    /// accelerator by the current stream. Throws as the synchronous operation
+    /// would; returns immediately if called again.
     void wait();
 
     struct State;
@@ -150,9 +151,9 @@ class ACCELERATE_API ProcessGroup {
    private:
     std::unique_ptr<State> state_;
   };
-  /// The operations of these names, beside what else goes on. Their tensors are
-  /// not to be touched before `wait()`, which all ranks call in any order; only
-  /// the starts must come in the same order on all.
+  /// Start an operation in the background. Do not touch its tensors before
+  /// `wait()`. Ranks may wait in any order but must start operations in the
+  /// same order.
   ///
   ///     using accelerate::ReduceOp;
   ///     auto sum = group.start_all_reduce(gradient, ReduceOp::kSum);
@@ -165,33 +166,33 @@ class ACCELERATE_API ProcessGroup {
       at::Tensor part,
       const at::Tensor& whole,
       ReduceOp op) const;
-  /// Sends or receives the CPU tensor beside what else goes on. Messages of one
-  /// channel between two ranks arrive in order. `UsageError` in a group of one
-  /// without a backend, which has nobody to send to.
+  /// Sends or receives a CPU tensor in the background. Messages of one channel
+  /// between two ranks arrive in order. Throws `UsageError` in a group of one
+  /// without a backend.
   Work start_send(const at::Tensor& tensor, int to, int channel) const;
   Work start_receive(at::Tensor tensor, int from, int channel) const;
-  /// A number for the two functions above that no other caller has. All ranks
-  /// must ask for their channels in the same order.
+  /// Returns a channel for the two functions above that has no other user. All
+  /// ranks must open their channels in the same order.
   int open_channel() const;
 
-  /// `root`'s bytes on every rank; others' argument is ignored.
+  /// `root`'s bytes on every rank; the argument of other ranks is ignored.
   std::string broadcast_bytes(const std::string& bytes, int root) const;
-  /// Everybody's bytes, of any lengths, in rank order.
+  /// The bytes of all ranks, of any lengths, in rank order.
   std::vector<std::string> all_gather_bytes(const std::string& bytes) const;
 
-  /// Runs `work` that speaks to the other ranks by itself, and gives what goes
-  /// wrong there the same exceptions, under the name `operation`.
+  /// Runs `work`, which communicates by itself, and converts its errors to the
+  /// exceptions above, naming `operation`.
   void guard(const char* operation, const std::function<void()>& work) const;
 
-  /// From now on the raw collectives of this group compare operation, dtype and
-  /// shape across ranks first and throw `MismatchError` on every rank where
-  /// they differ: one more exchange each, for debugging. All ranks must call it
-  /// between the same two collectives. Messages between two ranks stay
-  /// unchecked.
+  /// From now on, raw collectives of this group first compare operation, dtype
+  /// and shape across ranks and throw `MismatchError` on every rank if they
+  /// differ. For debugging: each takes one more exchange. All ranks must call
+  /// this between the same two collectives. Messages between two ranks are not
+  /// checked.
   void check_collectives();
 
-  /// Leaves the group and what `subgroup` made of it; later collectives throw
-  /// `UsageError`. Waits for nobody. Nothing for one rank alone.
+  /// Leaves the group and its subgroups; later collectives throw `UsageError`.
+  /// Does not wait. No effect on a single rank without a backend.
   void shutdown();
   bool is_shut_down() const;
 
@@ -206,11 +207,11 @@ class ACCELERATE_API ProcessGroup {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Runs `function` as `num_ranks` (at least 1) ranks that are threads of this
-/// process, each with its own group, and waits for all. Where one throws, its
-/// group is shut down, so that the others fail too, and the first exception is
-/// thrown again. Thread ranks share torch's default CPU generator; on GPUs each
-/// needs a device of its own.
+/// Runs `function` on `num_ranks` (at least 1) threads of this process, each a
+/// rank with its own group, and waits for all. If one throws, its group is shut
+/// down, so that the others fail too, and the first exception is rethrown. The
+/// threads share torch's default CPU generator; on GPUs each needs its own
+/// device.
 ///
 ///     accelerate::run_ranks(4, [](accelerate::ProcessGroup group) {
 ///       accelerate::Accelerator accelerator({.process_group = group});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training loop spends its time on, by torch's profiler (Kineto).
+// Profiles of training loops by torch's profiler (Kineto).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,66 +16,65 @@
 namespace accelerate {
 
 /// Which steps are recorded, counted by `Profile::step`: after `skip_first`
-/// steps come cycles of `wait` steps without, `warmup` steps whose records are
-/// thrown away, and `active` steps that are kept.
+/// steps come cycles of `wait` unrecorded steps, `warmup` steps whose records
+/// are discarded, and `active` recorded steps.
 struct ACCELERATE_API ProfileSchedule {
   int64_t skip_first = 0;
   int64_t wait = 0;
   int64_t warmup = 1;
   int64_t active = 1;
-  /// How many cycles; 0: until the profile ends.
+  /// The number of cycles; 0: until the profile ends.
   int64_t repeat = 1;
 };
 
 struct ACCELERATE_API ProfileOptions {
-  /// Everything from here to the end where it is not given.
+  /// If not set, everything up to the end is recorded.
   std::optional<ProfileSchedule> schedule = {};
-  /// Also what accelerators do; where it is not given, wherever the run trains
-  /// on one.
+  /// Also record accelerators; default: if the run trains on one.
   std::optional<bool> devices = {};
-  /// Shapes of the operators' inputs.
+  /// Record the shapes of operator inputs.
   bool record_shapes = false;
-  /// Each allocation; the trace has a line of each device's memory over time,
-  /// divided by the part of the step that allocated it.
+  /// Record each allocation; the trace shows the memory of each device over
+  /// time, by the part of the step that allocated it.
   bool profile_memory = false;
   bool with_flops = false;
-  /// Where it is given, every rank leaves `profile_RANK.json` there for each
-  /// cycle (from the second on `profile_RANK_CYCLE.json`), which Perfetto and
-  /// chrome://tracing open.
+  /// If set, every rank writes `profile_RANK.json` there for each cycle (from
+  /// the second on `profile_RANK_CYCLE.json`), to be opened with Perfetto or
+  /// chrome://tracing.
   std::filesystem::path output_trace_dir = {};
 };
 
-/// One operator of a profile. Times are of the recorded steps together.
+/// One operator of a profile. Times are totals over the recorded steps.
 struct ACCELERATE_API ProfiledOperator {
   std::string name = {};
   int64_t calls = 0;
-  /// On the host: without the operators that it calls, and with them.
+  /// Host time, excluding and including the operators that it calls.
   double self_ms = 0;
   double total_ms = 0;
-  /// For what runs on an accelerator: how long it ran there.
+  /// For operators on an accelerator: the time on the device.
   double device_ms = 0;
 };
 
-/// `Accelerator::profile` begins one; its end, or `stop`, ends it. One at a
-/// time in a process. Used by the thread that trains.
+/// Starts with `Accelerator::profile` and ends with `stop` or the destructor.
+/// One at a time per process. Used by the training thread.
 class ACCELERATE_API Profile {
  public:
   Profile(ProfileOptions options, c10::Device device, int rank);
-  /// Stops; what goes wrong there is said on stderr.
+  /// Stops; prints errors on stderr.
   ~Profile();
   Profile(Profile&&) noexcept;
   Profile& operator=(Profile&&) = delete;
 
-  /// The end of one step of the loop.
+  /// Marks the end of one step of the loop.
   void step();
-  /// Ends the recording and writes what was recorded last. Throws `SystemError`
-  /// where a trace cannot be written.
+  /// Ends the recording and writes the last trace. Throws `SystemError` if a
+  /// trace cannot be written.
   void stop();
 
-  /// Of the latest cycle that is complete, or after `stop` of all: by device
-  /// time, then by own time, the largest first.
+  /// Operators of the latest complete cycle, or after `stop` of everything
+  /// recorded; sorted by device time, then by self time, in descending order.
   std::vector<ProfiledOperator> operators() const;
-  /// The first of them as a table for people.
+  /// The first `num_rows` of them, as a table.
   std::string table(size_t num_rows = 10) const;
   /// The traces written so far.
   const std::vector<std::filesystem::path>& traces() const;

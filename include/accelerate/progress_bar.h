@@ -16,28 +16,28 @@
 namespace accelerate {
 
 struct ACCELERATE_API ProgressBarOptions {
-  /// Text before the bar.
+  /// Text in front of the bar.
   std::string description = {};
-  /// Draw or stay silent. By default the bar is drawn by the local main process
-  /// (as the environment has it) and only where stderr is a terminal. Ranks
-  /// that are threads of one process must set it.
+  /// Whether to draw. By default, only the local main process draws (according
+  /// to the environment), and only if stderr is a terminal. Required if ranks
+  /// are threads of one process.
   std::optional<bool> enabled = {};
   /// Where to draw; stderr by default. Borrowed: it must outlive the bar.
   std::ostream* output = nullptr;
-  /// Width of a line in columns; by default what the terminal has (or 80), also
-  /// after it was resized.
+  /// Width of a line in columns; by default that of the terminal (or 80),
+  /// following changes of its size.
   std::optional<int> columns = {};
-  /// Steps that are done already, in a run that goes on; they count for no
+  /// Steps done before this run, for resumed runs; they do not count for the
   /// rate.
   int64_t initial = 0;
-  /// What a step is called: `12.5 batch/s`.
+  /// The unit of a step: `12.5 batch/s`.
   std::string unit = "it";
 };
 
-/// Shows how many of `total` steps are done, their rate, the time so far and
+/// Shows how many of `total` steps are done, their rate, the elapsed time and
 /// the time left. Redrawn at most ten times a second and once at the end. A bar
-/// that is made while another lives is drawn below it and goes with its object;
-/// the last one to go stays on the screen. Lines of `Logger` and
+/// created while another exists is drawn below it and disappears with its
+/// object; the last one stays on the screen. Lines of `Logger` and
 /// `Accelerator::print` appear above the bars. Control characters in texts are
 /// shown as `\x1b`. Each bar is used by one thread.
 ///
@@ -47,24 +47,23 @@ struct ACCELERATE_API ProgressBarOptions {
 ///     progress_bar.set_postfix({{"loss", loss}, {"lr", 1e-3}});
 class ACCELERATE_API ProgressBar {
  public:
-  /// With a `total` that is negative, nobody knows how many there will be.
+  /// A negative `total` means that the number of steps is unknown.
   explicit ProgressBar(int64_t total, ProgressBarOptions options = {});
-  /// Ends the line, so that later output starts on a fresh one.
+  /// Ends the line, so that later output starts on a new one.
   ~ProgressBar();
-  /// What is left behind draws nothing and counts nothing.
+  /// The moved-from bar draws and counts nothing.
   ProgressBar(ProgressBar&&) noexcept;
   ProgressBar& operator=(ProgressBar&&) noexcept;
 
   /// Counts `steps` more steps as done.
   void update(int64_t steps = 1);
-  /// Shows `text` after the bar from the next drawing on.
+  /// Shows `text` after the bar from the next redraw on.
   template <std::convertible_to<std::string> Text>
   void set_postfix(Text&& text) {
     set_postfix_text(std::forward<Text>(text));
   }
-  /// The same for values by name, numbers with three digits:
-  /// `loss=0.123, lr=0.001`. Throws `UsageError` on a tensor that is no one
-  /// number.
+  /// Shows named values, rounded to three digits: `loss=0.123, lr=0.001`.
+  /// Throws `UsageError` on a tensor that is not a single number.
   void set_postfix(const TrackedValues& values);
   void set_description(const std::string& text);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seeds of the random number generators of this process.
+// Seeding of random number generators.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 namespace accelerate {
 
 struct ACCELERATE_API SeedOptions {
-  /// Added to the seed: pass the rank to give each process its own numbers.
+  /// Added to the seed: pass the rank for different numbers on each process.
   uint64_t offset = 0;
-  /// Ask torch for deterministic algorithms too (slower; operators without one
-  /// throw).
+  /// Also enable torch's deterministic algorithms (slower; operators without
+  /// one throw).
   bool deterministic = false;
 };
 
-/// Seeds torch's default generators of the CPU and of every GPU. Threads of
-/// one process share the CPU's generator.
+/// Seeds torch's default generators of the CPU and of every GPU. Threads of one
+/// process share the CPU's generator.
 ///
 ///     accelerate::set_seed(42);
 ///     const auto rank = static_cast<uint64_t>(accelerator.process_index());

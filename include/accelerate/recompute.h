@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations that are computed again: less memory for more computing.
+// Activation checkpointing: less memory for more computation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,39 +29,39 @@ ACCELERATE_API std::vector<at::Tensor> recompute(
 
 } // namespace detail
 
-/// `function(inputs...)`, which keeps its inputs but no activations: backward
-/// runs `function` again to get them. Inputs and output are trees (`tree.h`);
-/// other values are copied. Parameters that `function` uses get their gradients
-/// as ever, also where no input requires one.
+/// Computes `function(inputs...)` without keeping its activations: backward
+/// runs `function` again on the saved inputs. Inputs and output are trees
+/// (`tree.h`); other values are copied. Parameters that `function` uses get
+/// their gradients as usual, even if no input requires one.
 ///
 ///     auto h = accelerate::recompute(block1, x); // a module holder
 ///     h = accelerate::recompute([&](auto h) { return block2(h); }, h);
 ///
-/// n layers of equal activations A need n A plain, and about (s + n/s) A in s
-/// segments: least for s = sqrt(n).
+/// With n layers of activation size A, a plain forward needs n A, and s
+/// segments need about (s + n/s) A, which is smallest for s = sqrt(n).
 ///
-/// The second run sees the random numbers (of the CPU and of the inputs'
+/// The second run uses the random state (of the CPU and of the inputs'
 /// devices), the autocast state and the values of the first, so gradients are
-/// those of the plain call bit for bit. Other threads may draw from the CPU's
-/// default generator meanwhile, but not from a device's. Weights are cast anew
-/// by both runs: autocast's cache is off inside. `function` and what it refers
-/// to must live until backward; it must compute the same both times, and must
-/// not depend on what it changes itself (running statistics are updated twice,
-/// by batch normalisation, say). Segments may be nested. The output always
-/// requires gradients where gradients are recorded; where they are not, this is
-/// a plain call.
+/// bit-identical to those of the plain call. Other threads may draw from the
+/// CPU's default generator meanwhile, but not from a device's. Both runs cast
+/// weights again: autocast's cache is disabled. `function` and everything it
+/// refers to must live until backward. It must compute the same both times and
+/// must not depend on state that it changes itself (running statistics, e.g. of
+/// batch normalisation, are updated twice). Segments may be nested. The output
+/// requires gradients whenever gradients are recorded; otherwise this is a
+/// plain call.
 ///
 /// Backward must be `backward()`: `torch::autograd::grad` and a list of inputs
 /// throw `UsageError`. Under DDP without `static_graph`, a parameter may be
-/// used in one segment only, and by no other part of the model; backward throws
-/// `UsageError` otherwise. `find_unused_parameters` does not see into segments
-/// and must be off (`static_graph` is fine).
+/// used in one segment only, and by no other part of the model; otherwise
+/// backward throws `UsageError`. `find_unused_parameters` cannot see into
+/// segments and must be off (`static_graph` is fine).
 template <class Function, class... Inputs>
 auto recompute(Function function, Inputs... inputs) {
   using Output = std::decay_t<std::invoke_result_t<Function&, Inputs&...>>;
   std::tuple<Inputs...> arguments(std::move(inputs)...);
   const auto tensors = tree::flatten(arguments);
-  // The shape of the arguments without their tensors, which autograd keeps.
+  // The structure of the arguments without their tensors, which autograd keeps.
   arguments = tree::map(
       std::move(arguments), [](const at::Tensor&) { return at::Tensor(); });
   auto output = std::make_shared<std::optional<Output>>();
@@ -73,7 +73,7 @@ auto recompute(Function function, Inputs... inputs) {
         auto filled = tree::unflatten(arguments, values);
         Output result = std::apply(function, filled);
         auto leaves = tree::flatten(result);
-        // Only the first run has a caller who wants more than tensors.
+        // Only the first run has a caller that needs more than tensors.
         if (const auto wanted = weak_output.lock()) {
           wanted->emplace(std::move(result));
         }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in files: the safetensors format, without torch.
+// The safetensors file format, without torch.
 //
-// A file is 8 bytes (the length of the header), a JSON header (name, dtype,
-// shape and place of every tensor), and the data. Reading maps the file and
-// copies nothing; writing makes the same bytes as the Python package
-// `safetensors`. Folders with several files: accelerate/safetensors_index.h.
+// A file consists of 8 bytes (the length of the header), a JSON header (name,
+// dtype, shape and offsets of every tensor), and the data. Reading maps the
+// file and copies nothing; writing produces the same bytes as the Python
+// package `safetensors`. For folders with several files, see
+// accelerate/safetensors_index.h.
 //
 //     accelerate::safetensors::File file("model.safetensors");
 //     auto weight = file.tensor("lm_head.weight"); // a view into the file
@@ -28,11 +29,11 @@
 
 namespace accelerate::safetensors {
 
-/// Longer headers are refused, as in the Rust library.
+/// Longer headers are rejected, as in the Rust library.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-/// The element types of the format, in the order in which the format sorts
-/// them (by alignment). Data is little endian, row-major.
+/// The element types of the format, in the order in which the format sorts them
+/// (by alignment). Data is little endian, row-major.
 enum class Dtype : std::uint8_t {
   kBool,
   kF4,     // Two to a byte.
@@ -62,12 +63,12 @@ inline constexpr int kNumDtypes = 22;
 
 /// The name in files: "F32", "F8_E4M3", ...
 ACCELERATE_API std::string_view dtype_name(Dtype dtype);
-/// The reverse; nothing for a name that the format does not know.
+/// The reverse; empty for unknown names.
 ACCELERATE_API std::optional<Dtype> try_parse_dtype(std::string_view name);
-/// Bits of one element: 4, 6, 8, 16, 32 or 64.
+/// Bits per element: 4, 6, 8, 16, 32 or 64.
 ACCELERATE_API int dtype_bits(Dtype dtype);
 
-/// A named tensor whose bytes belong to somebody else: a mapped file when
+/// A named tensor whose bytes belong to someone else: a mapped file when
 /// reading, the caller when writing.
 ///
 /// `shape` counts elements, also for types smaller than a byte (torch's packed
@@ -79,46 +80,45 @@ struct ACCELERATE_API TensorView {
   std::vector<std::int64_t> shape = {};
   std::span<const std::byte> data = {};
 
-  /// How many elements; 1 for a scalar.
+  /// The number of elements; 1 for a scalar.
   std::int64_t num_elements() const;
 };
 
-/// Text that travels in the header, such as {"format", "pt"}.
+/// Strings in the header, such as {"format", "pt"}.
 using Metadata = std::map<std::string, std::string>;
 
-/// A whole file in memory, taken apart: views into the bytes, by offset.
+/// A parsed file in memory: views into its bytes, in order of offset.
 struct Contents {
   Metadata metadata = {};
   std::vector<TensorView> tensors = {};
 };
 
-/// Takes the bytes of a whole file apart. Checks, in this order and before it
-/// believes the next: length, cap, UTF-8, JSON, names, dtypes, and for every
-/// tensor its offsets, shape and size; then that tensors cover the file to its
-/// last byte. Throws the subclass of `SafetensorsError` for what is wrong,
-/// with `source` as the name of the file in the message.
+/// Parses the bytes of a whole file. Checks, in this order and each before
+/// relying on it: length, size limit, UTF-8, JSON, names, dtypes, and for every
+/// tensor its offsets, shape and size; then that tensors cover the file up to
+/// the last byte. Throws the matching subclass of `SafetensorsError`, whose
+/// message contains `source` as the name of the file.
 ///
-/// Stricter than the Rust library where the format is: a name that is there
-/// twice is refused (Rust keeps one of the two). Unknown fields of a tensor are
+/// Stricter than the Rust library where the format is: duplicate names are
+/// rejected (Rust keeps one of the two). Unknown fields of a tensor are
 /// ignored.
 ACCELERATE_API Contents
 parse(std::span<const std::byte> bytes, const std::string& source);
 
-/// A file, mapped. Copies share the mapping, which lives as long as the last
-/// one; views stay valid until then. Safe to read from several threads.
+/// A mapped file. Copies share the mapping, which lives as long as the last of
+/// them; views stay valid until then. Safe to read from several threads.
 ///
-/// Only the header is read when it is opened; data is read from the disk when
-/// it is touched. Nobody may shorten the file in place meanwhile: the system
-/// ends a process that touches bytes that are gone (SIGBUS). `write_file`
-/// replaces files instead, so an old mapping keeps the old bytes.
+/// Opening reads only the header; data is read from disk when it is accessed.
+/// The file must not be truncated in the meantime: the system kills a process
+/// that accesses missing bytes (SIGBUS). `write_file` replaces files instead,
+/// so an existing mapping keeps the old bytes.
 class ACCELERATE_API File {
  public:
-  /// Throws `SystemError` where the file cannot be read, and what `parse`
-  /// throws.
+  /// Throws `SystemError` if the file cannot be read, and what `parse` throws.
   explicit File(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const;
-  /// The whole file, as it is mapped.
+  /// The whole mapped file.
   std::span<const std::byte> bytes() const;
   const Metadata& metadata() const;
   /// All tensors, in the order of their bytes.
@@ -133,29 +133,29 @@ class ACCELERATE_API File {
 };
 
 struct WriteOptions {
-  /// Written in the order of the keys; nothing is written where it is empty.
+  /// Written in the order of the keys; omitted if empty.
   Metadata metadata = {};
-  /// Whether the bytes are on the disk, not just in the system's cache, when
-  /// the call returns (fsync of the file and of its folder). Without it a
-  /// power cut, though not a crash of the program, can lose the file.
+  /// Whether the bytes are on disk, not just in the system's cache, when the
+  /// call returns (fsync of the file and its folder). Without it, a power
+  /// failure (but not a crash of the program) can lose the file.
   bool sync = true;
-  /// Sees every piece of the file in its order as it is written, for instance
-  /// to add up a checksum.
+  /// Called with each piece of the file in order as it is written, for example
+  /// to compute a checksum.
   std::function<void(std::span<const std::byte> piece)> written = {};
 };
 
-/// Writes a file. The same bytes as `safetensors.serialize_file` for the same
-/// content: sorted by dtype (widest first), then by name; header padded with
-/// spaces to 8 bytes. (With two or more metadata keys the Rust library picks
-/// any order; here they are sorted.)
+/// Writes a file with the same bytes as `safetensors.serialize_file` for the
+/// same content: sorted by dtype (widest first), then by name; header padded
+/// with spaces to 8 bytes. (With two or more metadata keys the Rust library
+/// uses an arbitrary order; here they are sorted.)
 ///
-/// All or nothing: the bytes go to a temporary sibling, which then takes the
-/// name `path`. When anything fails, an old file of that name is as it was,
-/// and the sibling is gone; only a crash can leave it (".NAME.*.tmp").
+/// Atomic: the bytes go to a temporary file in the same folder, which is then
+/// renamed to `path`. If anything fails, an existing file is unchanged and the
+/// temporary one is removed; only a crash can leave it behind (".NAME.*.tmp").
 ///
-/// Throws `SystemError` (full disk, folder that cannot be written to),
-/// `DuplicateNameError`, `SizeMismatchError` where data does not fit shape and
-/// dtype, `ShapeOverflowError`, `MisalignedTensorError`, `InvalidUtf8Error`,
+/// Throws `SystemError` (full disk, folder not writable), `DuplicateNameError`,
+/// `SizeMismatchError` if data does not match shape and dtype,
+/// `ShapeOverflowError`, `MisalignedTensorError`, `InvalidUtf8Error`,
 /// `HeaderTooLargeError`, and `UsageError` for a negative dimension or a tensor
 /// named "__metadata__".
 ///

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be wrong with a safetensors file: one type per cause.
+// Errors in safetensors files, one type per cause.
 //
-// Every message names the file and, where there is one, the tensor. What the
-// operating system refuses (no such file, full disk) is a `SystemError`.
+// Every message names the file and, if applicable, the tensor. Errors of the
+// operating system (no such file, full disk) are a `SystemError`.
 #pragma once
 
 #include "accelerate/error.h"
@@ -10,14 +10,14 @@
 
 namespace accelerate::safetensors {
 
-/// Base of all: bytes that are no safetensors file, or tensors that cannot
-/// become one.
+/// Base of these errors: bytes that are not a safetensors file, or tensors that
+/// cannot be written as one.
 class ACCELERATE_API SafetensorsError : public Error {
  public:
   using Error::Error;
 };
 
-/// Fewer than the 8 bytes that say how long the header is.
+/// Fewer than the 8 bytes that contain the length of the header.
 class ACCELERATE_API HeaderTooSmallError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
@@ -29,44 +29,45 @@ class ACCELERATE_API HeaderTooLargeError : public SafetensorsError {
   using SafetensorsError::SafetensorsError;
 };
 
-/// A header that would end after the file: mostly an incomplete download.
+/// A header that extends past the end of the file; usually an incomplete
+/// download.
 class ACCELERATE_API InvalidHeaderLengthError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// A header, or a name to be written, that is not UTF-8.
+/// A header, or a name to write, that is not UTF-8.
 class ACCELERATE_API InvalidUtf8Error : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// A header that is not JSON, or not JSON of the form that the format asks for.
+/// A header that is not JSON, or does not have the structure of the format.
 class ACCELERATE_API InvalidJsonError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// A tensor, a metadata key or a field that is there twice.
+/// A duplicate tensor, metadata key or field.
 class ACCELERATE_API DuplicateNameError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// An element type that the format does not know.
+/// An unknown element type.
 class ACCELERATE_API UnknownDtypeError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// Offsets that run backwards, overlap, or leave a gap.
+/// Offsets that decrease, overlap, or leave a gap.
 class ACCELERATE_API InvalidOffsetError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// A shape whose number of bits does not fit 64 bits, or a dimension that does
-/// not fit `std::int64_t`.
+/// A shape whose number of bits overflows 64 bits, or a dimension that does not
+/// fit into `std::int64_t`.
 class ACCELERATE_API ShapeOverflowError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
@@ -78,13 +79,13 @@ class ACCELERATE_API MisalignedTensorError : public SafetensorsError {
   using SafetensorsError::SafetensorsError;
 };
 
-/// Data whose length is not what shape and dtype say.
+/// Data whose length does not match shape and dtype.
 class ACCELERATE_API SizeMismatchError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;
 };
 
-/// Tensors that end before or after the file does: mostly an incomplete
+/// Tensors that end before or after the end of the file; usually an incomplete
 /// download.
 class ACCELERATE_API IncompleteBufferError : public SafetensorsError {
  public:
@@ -97,8 +98,8 @@ class ACCELERATE_API TensorNotFoundError : public SafetensorsError {
   using SafetensorsError::SafetensorsError;
 };
 
-/// An index (`model.safetensors.index.json`) of the wrong form, or one that
-/// disagrees with the files beside it.
+/// An index (`model.safetensors.index.json`) with the wrong structure, or one
+/// that contradicts the files next to it.
 class ACCELERATE_API InvalidIndexError : public SafetensorsError {
  public:
   using SafetensorsError::SafetensorsError;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in several safetensors files: the index, splitting, joining.
+// Models in several safetensors files: index, splitting, merging.
 //
 // The layout is Hugging Face's: `model.safetensors`, or
-// `model-00001-of-00003.safetensors` and so on beside
-// `model.safetensors.index.json`, which says which tensor is in which file.
+// `model-00001-of-00003.safetensors` and so on, with a
+// `model.safetensors.index.json` that maps tensors to files.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,9 @@ namespace accelerate::safetensors {
 inline constexpr const char* kWeightsName = "model.safetensors";
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 
-/// The text of an index file.
+/// The content of an index file.
 struct ShardIndex {
-  /// Bytes of all tensors (without headers); nothing where the file does not
-  /// say.
+  /// Bytes of all tensors (without headers); empty if not in the file.
   std::optional<std::uint64_t> total_size = {};
   /// Tensor name -> name of a file in the same folder.
   std::map<std::string, std::string> weight_map = {};
@@ -34,10 +33,9 @@ struct ShardIndex {
   bool operator==(const ShardIndex&) const = default;
 };
 
-/// Reads an index from text. Other keys are ignored. Throws
-/// `InvalidIndexError`: not JSON, above 100 MB, nested too deep, no
-/// `weight_map`, a tensor that is there twice, or a file name that leaves the
-/// folder.
+/// Parses an index. Unknown keys are ignored. Throws `InvalidIndexError` if the
+/// text is not JSON, above 100 MB or nested too deep, if `weight_map` is
+/// missing, a tensor is duplicated, or a file name points outside the folder.
 ACCELERATE_API ShardIndex
 parse_index(std::string_view text, const std::string& source);
 
@@ -45,16 +43,16 @@ parse_index(std::string_view text, const std::string& source);
 ACCELERATE_API ShardIndex read_index(const std::filesystem::path& path);
 
 /// The text of an index as Accelerate writes it: `metadata` and `weight_map`,
-/// indented by 2, keys sorted, characters beyond ASCII escaped, one newline at
-/// the end.
+/// indented by 2, keys sorted, non-ASCII characters escaped, one newline at the
+/// end.
 ACCELERATE_API std::string format_index(const ShardIndex& index);
 
-/// A size such as "10GB", "1.5 MB" (powers of ten, as in Hugging Face Hub),
-/// "5GiB" (powers of two) or "1000" (bytes), in bytes. Upper and lower case
-/// are the same. Throws `ConfigError`.
+/// The bytes of a size such as "10GB", "1.5 MB" (powers of ten, as in Hugging
+/// Face Hub), "5GiB" (powers of two) or "1000" (bytes). Case is ignored. Throws
+/// `ConfigError`.
 ACCELERATE_API std::uint64_t parse_size(std::string_view text);
 
-/// One file of a model that is to be written.
+/// One file of a model to be written.
 struct Shard {
   std::string file_name = {};
   std::vector<TensorView> tensors = {};
@@ -63,48 +61,48 @@ struct Shard {
 struct ShardPlan {
   std::vector<Shard> shards = {};
   ShardIndex index = {};
-  /// Whether an index belongs beside the files.
+  /// Whether the files need an index.
   bool is_sharded() const { return shards.size() > 1; }
 };
 
-/// Splits tensors, in the order given, as Hugging Face Hub does: a file is
-/// full where the next tensor would make it larger than `max_shard_bytes`; a
-/// tensor above that is alone in a file. Always at least one file. (Torch gives
-/// all tensors without elements one storage, so the Hub keeps those together;
-/// here they stay in the order given.)
+/// Splits tensors, in the given order, as Hugging Face Hub does: a file is
+/// complete if the next tensor would make it larger than `max_shard_bytes`; a
+/// larger tensor gets its own file. Always returns at least one file. (In
+/// torch, all tensors without elements share one storage, so the Hub keeps
+/// those together; here they stay in the given order.)
 ACCELERATE_API ShardPlan split_into_shards(
     std::span<const TensorView> tensors,
     std::uint64_t max_shard_bytes);
 
 struct SaveOptions {
-  /// Of every file; see `parse_size` for text such as "10GB".
+  /// Per file; `parse_size` converts strings such as "10GB".
   std::uint64_t max_shard_bytes = 10'000'000'000;
   /// As in `WriteOptions`, for every file.
   Metadata metadata = {{"format", "pt"}};
   bool sync = true;
 };
 
-/// Writes a model into a folder (made where it is missing): the files, then the
-/// index, and only then removes the weights of an earlier save that are not
-/// part of this one. Returns the names of the files written, the index last.
-/// Throws what `write_file` throws.
+/// Writes a model into a folder (created if missing): first the files, then the
+/// index; then it removes weights of an earlier save that are not part of this
+/// one. Returns the names of the files written, the index last. Throws what
+/// `write_file` throws.
 ACCELERATE_API std::vector<std::string> save_sharded(
     const std::filesystem::path& folder,
     std::span<const TensorView> tensors,
     const SaveOptions& options = {});
 
-/// The weights of a model, in one file or many. Copies share the mappings;
-/// views live as long as one of the copies.
+/// The weights of a model, in one or more files. Copies share the mappings;
+/// views live as long as any copy.
 class ACCELERATE_API Checkpoint {
  public:
-  /// `path`: a safetensors file, an index, or a folder with `model.safetensors`
-  /// or else `model.safetensors.index.json` (or else a single file of either
-  /// kind under another name). Throws `SystemError` where there is none,
-  /// `InvalidIndexError` where a file of the index is missing or lacks a
-  /// tensor, and what `File` throws.
+  /// `path` is a safetensors file, an index, or a folder with
+  /// `model.safetensors` or else `model.safetensors.index.json` (or else a
+  /// single file of either kind under another name). Throws `SystemError` if
+  /// there is none, `InvalidIndexError` if a file in the index is missing or
+  /// lacks a tensor, and what `File` throws.
   explicit Checkpoint(const std::filesystem::path& path);
 
-  /// The files, in the order of their names.
+  /// The files, sorted by name.
   const std::vector<File>& files() const { return files_; }
   /// All tensors: file by file, in the order of their bytes. With an index,
   /// only those that it lists.
@@ -118,12 +116,12 @@ class ACCELERATE_API Checkpoint {
 
   std::filesystem::path path_;
   std::vector<File> files_;
-  /// Tensor -> place in `files_`.
+  /// Tensor -> index in `files_`.
   std::map<std::string, std::size_t> file_of_;
 };
 
-/// Joins the files of a model into one, by bytes. `target` is a file. Metadata
-/// is the files' own; where they disagree about a key the first one wins.
+/// Merges the files of a model into one, byte by byte. `target` is a file.
+/// Metadata comes from the files; the first one wins if they differ.
 ACCELERATE_API void merge(
     const Checkpoint& source,
     const std::filesystem::path& target,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples make up which batch of which rank: indices, no data.
+// Which samples are in which batch of which rank: only indices, no data.
 //
-// A `Sampler` gives the order of an epoch (or a `BatchSampler` its batches), a
-// `BatchShard` deals it out to ranks. Orders depend on (seed, epoch) alone: not
-// on the number of processes, not on restarts. All classes here are read only
-// once made and may be shared between threads.
+// A `Sampler` returns the order of an epoch (or a `BatchSampler` its batches),
+// which a `BatchShard` distributes over ranks. Orders depend only on (seed,
+// epoch), not on the number of processes or on restarts. All classes here are
+// immutable and may be shared between threads.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace accelerate {
 class ACCELERATE_API Sampler {
  public:
   virtual ~Sampler();
-  /// Number of indices that `order` gives.
+  /// The number of indices that `order` returns.
   virtual int64_t size() const = 0;
   virtual std::vector<int64_t> order(uint64_t seed, int64_t epoch) const = 0;
 };
@@ -28,7 +28,7 @@ class ACCELERATE_API Sampler {
 /// 0, 1, 2, ... in every epoch.
 class ACCELERATE_API SequentialSampler final : public Sampler {
  public:
-  /// Throws `UsageError` where `size` is negative.
+  /// Throws `UsageError` if `size` is negative.
   explicit SequentialSampler(int64_t size);
   int64_t size() const override { return size_; }
   std::vector<int64_t> order(uint64_t seed, int64_t epoch) const override;
@@ -37,12 +37,12 @@ class ACCELERATE_API SequentialSampler final : public Sampler {
   int64_t size_;
 };
 
-/// Every index once, in an order that is new in every epoch: the same as
+/// Every index once, in a new order in every epoch: the same as
 /// `torch.randperm(size)` with a CPU generator seeded with `seed + epoch`, and
-/// so as Hugging Face's `SeedableRandomSampler`.
+/// thus as Hugging Face's `SeedableRandomSampler`.
 class ACCELERATE_API RandomSampler final : public Sampler {
  public:
-  /// Throws `UsageError` where `size` is negative.
+  /// Throws `UsageError` if `size` is negative.
   explicit RandomSampler(int64_t size);
   int64_t size() const override { return size_; }
   std::vector<int64_t> order(uint64_t seed, int64_t epoch) const override;
@@ -51,13 +51,13 @@ class ACCELERATE_API RandomSampler final : public Sampler {
   int64_t size_;
 };
 
-/// Draws index i with probability `weights[i] / sum`: as torch's sampler of
+/// Draws index i with probability `weights[i] / sum`, as torch's sampler of
 /// this name with a CPU generator seeded with `seed + epoch`.
 class ACCELERATE_API WeightedRandomSampler final : public Sampler {
  public:
-  /// Throws `UsageError` where `num_samples` is below 1, a weight is negative
-  /// or not finite, all are zero, or, without replacement, fewer than
-  /// `num_samples` are above zero.
+  /// Throws `UsageError` if `num_samples` is below 1, a weight is negative or
+  /// not finite, all are zero, or, without replacement, fewer than
+  /// `num_samples` are positive.
   WeightedRandomSampler(
       std::vector<double> weights,
       int64_t num_samples,
@@ -71,17 +71,17 @@ class ACCELERATE_API WeightedRandomSampler final : public Sampler {
   bool replacement_;
 };
 
-/// Every index once, neighbours of similar length, so that batches need little
-/// padding. Shuffled indices are cut into mega-batches of
-/// `mega_batch_factor * batch_size`, each is sorted by length, longest first,
-/// and the longest sample of all comes first, so that memory runs out early or
-/// never. Equal to `get_length_grouped_indices` of transformers with a
-/// generator seeded with `seed + epoch`.
+/// Every index once, with similar lengths next to each other, so that batches
+/// need little padding. Shuffled indices are split into mega-batches of
+/// `mega_batch_factor * batch_size`, each sorted by length, longest first. The
+/// longest sample of all comes first, so that memory runs out early or never.
+/// Equal to `get_length_grouped_indices` of transformers with a generator
+/// seeded with `seed + epoch`.
 class ACCELERATE_API LengthGroupedSampler final : public Sampler {
  public:
-  /// `batch_size`: samples that all ranks together take per step.
-  /// `mega_batch_factor`: 50, or what gives four mega-batches where that is
-  /// less, unless given. Throws `UsageError` where either is below 1.
+  /// `batch_size` is the number of samples that all ranks together use per
+  /// step. `mega_batch_factor` defaults to 50, or less if that would give fewer
+  /// than four mega-batches. Throws `UsageError` if either is below 1.
   LengthGroupedSampler(
       std::vector<int64_t> lengths,
       int64_t batch_size,
@@ -96,7 +96,7 @@ class ACCELERATE_API LengthGroupedSampler final : public Sampler {
   int64_t mega_batch_size_;
 };
 
-/// The batches of an epoch, where their size varies. No batch may be empty.
+/// The batches of an epoch, of varying size. No batch may be empty.
 class ACCELERATE_API BatchSampler {
  public:
   virtual ~BatchSampler();
@@ -105,13 +105,13 @@ class ACCELERATE_API BatchSampler {
       int64_t epoch) const = 0;
 };
 
-/// Takes samples in the order of `sampler` into a batch for as long as the
-/// padded batch, number of samples times longest length, stays within
-/// `max_tokens`. Put a `LengthGroupedSampler` underneath to waste little.
+/// Adds samples in the order of `sampler` to a batch while the padded batch
+/// (number of samples times longest length) stays within `max_tokens`. Combine
+/// it with a `LengthGroupedSampler` to waste little.
 class ACCELERATE_API TokenBudgetBatchSampler final : public BatchSampler {
  public:
-  /// `lengths[i]`: tokens of sample i. Throws `UsageError` where one is longer
-  /// than `max_tokens` or negative.
+  /// `lengths[i]` is the number of tokens of sample i. Throws `UsageError` if
+  /// one is above `max_tokens` or negative.
   TokenBudgetBatchSampler(
       std::shared_ptr<const Sampler> sampler,
       std::vector<int64_t> lengths,
@@ -125,25 +125,25 @@ class ACCELERATE_API TokenBudgetBatchSampler final : public BatchSampler {
   int64_t max_tokens_;
 };
 
-/// How an order is cut into batches.
+/// How an order is split into batches.
 struct ACCELERATE_API BatchOptions {
   /// Samples per batch and rank; with `split_batches`, of all ranks together.
   int64_t batch_size = 1;
-  /// Leave out what does not fill a round of all ranks.
+  /// Drop samples that do not fill a round of all ranks.
   bool drop_last = false;
-  /// Where the ranks cannot have equally many full batches, begin the order
-  /// again to fill up. Otherwise some ranks get fewer or shorter batches. A
-  /// single rank is filled up too: a loader that has nothing to even out
-  /// (`world_size` 1) says false here, as Hugging Face's does.
+  /// If the number of full batches is not a multiple of the ranks, start the
+  /// order again to fill up. Otherwise some ranks get fewer or shorter batches.
+  /// This also fills up the batches of a single rank; loaders therefore pass
+  /// false if `world_size` is 1, as Hugging Face's does.
   bool even_batches = true;
-  /// Cut each batch into one equal part per rank, instead of dealing out whole
-  /// ones in turn.
+  /// Split each batch into one equal part per rank, instead of distributing
+  /// whole batches in turn.
   bool split_batches = false;
 
   bool operator==(const BatchOptions&) const = default;
 };
 
-/// Which batches of an epoch belong to one rank.
+/// A rank and the number of ranks.
 struct ACCELERATE_API ShardOptions {
   int rank = 0;
   int world_size = 1;
@@ -153,31 +153,31 @@ struct ACCELERATE_API ShardOptions {
 
 namespace detail {
 
-/// Deals units (samples, or batches of varying size) out in rounds, `per_rank`
-/// of each round to every rank. Both ways of sharding come to this: to split a
-/// batch of B samples is to deal out B / `world_size`.
+/// Distributes units (samples, or batches of varying size) in rounds: every
+/// rank gets `per_rank` units of each. This covers both ways of sharding:
+/// splitting a batch of B samples means B / `world_size` samples per rank.
 struct ACCELERATE_API Rounds {
   int64_t per_rank = 1;
   bool drop_last = false;
   bool even = true;
   ShardOptions shard = {};
-  /// Units at the front of the epoch that were dealt out already.
+  /// Units at the start of the epoch that were already used.
   int64_t num_done = 0;
 
   int64_t round_size() const { return per_rank * shard.world_size; }
-  /// Batches of this rank of an epoch of `num_units`.
+  /// The number of batches of this rank in an epoch of `num_units`.
   int64_t num_batches(int64_t num_units) const;
   int64_t first(int64_t index) const;
-  /// One past the last unit of a batch; past `num_units` where it is filled up.
+  /// One past the last unit of a batch; above `num_units` if it is filled up.
   int64_t last(int64_t index, int64_t num_units) const;
-  /// The unit that stands at `position`, repeated past the end.
+  /// The unit at `position`; starts again from the beginning past the end.
   int64_t unit(int64_t position, int64_t num_units) const;
 };
 
 } // namespace detail
 
 /// One rank's batches of one epoch: Hugging Face's `BatchSamplerShard` in
-/// closed form, O(1) to find any batch.
+/// closed form, with O(1) access to any batch.
 ///
 ///     accelerate::BatchShard shard(
 ///         accelerate::RandomSampler(100).order(seed, epoch),
@@ -187,46 +187,46 @@ struct ACCELERATE_API Rounds {
 ///       use(shard.batch(i).indices);
 ///     }
 ///
-/// Filling up repeats the first round of the epoch (all of it, again and again,
-/// where it is shorter than a round).
+/// Filling up repeats the first round of the epoch (more than once if the epoch
+/// is shorter than a round).
 class ACCELERATE_API BatchShard {
  public:
   struct Batch {
     std::vector<int64_t> indices;
-    /// The first so many were not repeated to fill up.
+    /// The first `num_real` indices are not repeats.
     int64_t num_real = 0;
   };
 
-  /// `num_done`: that many samples at the front of the order were used already,
-  /// by any number of ranks; what fills up is still the front of the whole
-  /// order. Throws `UsageError` where the batch size is below 1, with
-  /// `split_batches` no multiple of the ranks, the rank is none of
-  /// `world_size`, or `num_done` is not within the order.
+  /// `num_done` samples at the start of the order were already used, by any
+  /// number of ranks; filling up still uses the start of the whole order.
+  /// Throws `UsageError` if the batch size is below 1 or, with `split_batches`,
+  /// not a multiple of the ranks, if the rank is not below `world_size`, or if
+  /// `num_done` exceeds the order.
   BatchShard(
       std::vector<int64_t> order,
       BatchOptions options,
       ShardOptions shard,
       int64_t num_done = 0);
 
-  /// Batches of varying size, dealt out whole; `batch_size` is not used.
-  /// `even_batches` repeats whole batches, `num_real` of those is 0.
-  /// `num_done_batches` counts the batches of all ranks. Throws `UsageError`
-  /// also for an empty batch and for `split_batches`.
+  /// Batches of varying size, distributed as a whole; `batch_size` is not used.
+  /// `even_batches` repeats whole batches, whose `num_real` is 0.
+  /// `num_done_batches` counts the batches of all ranks. Also throws
+  /// `UsageError` for an empty batch and for `split_batches`.
   BatchShard(
       std::vector<std::vector<int64_t>> batches,
       BatchOptions options,
       ShardOptions shard,
       int64_t num_done_batches = 0);
 
-  /// The batches of another rank of the same epoch; both share the order.
+  /// The batches of another rank in the same epoch; both share the order.
   BatchShard for_rank(int rank) const;
 
-  /// Batches of this rank.
+  /// The number of batches of this rank.
   int64_t size() const;
-  /// Throws `UsageError` where `index` is not within `size()`.
+  /// Throws `UsageError` if `index` is not below `size()`.
   Batch batch(int64_t index) const;
-  /// Real samples of all ranks together in the batches of number `index`: what
-  /// is left of a round once repetitions are taken away.
+  /// The number of real samples, over all ranks, in the batches with this
+  /// index, that is, without repeats.
   int64_t num_real_of_round(int64_t index) const;
 
  private:
@@ -239,16 +239,16 @@ class ACCELERATE_API BatchShard {
 };
 
 /// Which elements of a stream of unknown length a rank takes: Hugging Face's
-/// `IterableDatasetShard`. Every rank reads the whole stream; a rank's batch is
-/// handed out when the round of all ranks is complete, so that the end can
-/// still be dropped or filled up.
+/// `IterableDatasetShard`. Every rank reads the whole stream. A rank's batch is
+/// returned once the round of all ranks is complete, so that the end can still
+/// be dropped or filled up.
 ///
 ///     accelerate::IterableShard shard(options, ranks);
 ///     int64_t position = 0;
 ///     while (auto element = source.next()) {
 ///       if (shard.is_repeated(position)) { ... }  // keep it for the end
-///       if (shard.is_mine(position)) { ... }      // put it in the batch
-///       if (shard.ends_round(position)) { ... }   // hand the batch out
+///       if (shard.is_mine(position)) { ... }      // add it to the batch
+///       if (shard.ends_round(position)) { ... }   // return the batch
 ///       ++position;
 ///     }
 ///     for (int64_t p : shard.last_batch(position).indices) {
@@ -256,21 +256,21 @@ class ACCELERATE_API BatchShard {
 ///     }
 class ACCELERATE_API IterableShard {
  public:
-  /// `num_done`: elements at the front that were used already. Throws
-  /// `UsageError` as `BatchShard`.
+  /// `num_done` elements at the start were already used. Throws `UsageError` as
+  /// `BatchShard`.
   IterableShard(BatchOptions options, ShardOptions shard, int64_t num_done = 0);
 
   bool is_mine(int64_t position) const;
   bool ends_round(int64_t position) const;
-  /// Whether the element may be wanted again to fill up.
+  /// Whether the element may be needed again for filling up.
   bool is_repeated(int64_t position) const;
-  /// What this rank gets of the incomplete round of a stream that ended after
-  /// `num_elements`, as positions; none where the last round is complete, is
+  /// Positions of this rank's batch in the incomplete round of a stream that
+  /// ended after `num_elements`. Empty if the last round is complete, is
   /// dropped, or is left uneven and has nothing for this rank.
   BatchShard::Batch last_batch(int64_t num_elements) const;
-  /// Batches of this rank of a stream of `num_elements`.
+  /// The number of batches of this rank for a stream of `num_elements`.
   int64_t size(int64_t num_elements) const;
-  /// Elements that all ranks together take per step.
+  /// Elements that all ranks together use per step.
   int64_t round_size() const { return rounds_.round_size(); }
 
  private:

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often a prepared schedule moves on.
+// How often prepared schedulers advance.
 #pragma once
 
 namespace accelerate {
 
-/// How often a prepared scheduler moves on.
+/// How often a prepared scheduler advances.
 enum class SchedulerStepping {
   /// Once per update of the weights.
   kPerOptimizerStep,

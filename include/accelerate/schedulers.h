@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules of learning rates: those of transformers by name, those of torch.
+// Learning rate schedules: those of transformers by name, and those of torch.
 //
 //     auto scheduler = accelerate::get_scheduler(
 //         "linear",
@@ -9,7 +9,7 @@
 //         optimizer, accelerate::StepLR{.step_size = 30});
 //
 // A schedule (`StepLR{...}`) is a plain value; a `Scheduler` runs one on an
-// optimizer. All numbers are computed as transformers and torch compute them.
+// optimizer. All values are computed as in transformers and torch.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -40,8 +40,8 @@ struct GreedyLR;
 struct ChainedScheduler;
 struct SequentialLR;
 
-/// Any schedule. Conversions from the structs below throw `UsageError` where a
-/// value is out of its range.
+/// Any schedule. Conversions from the structs below throw `UsageError` if a
+/// value is out of range.
 class ACCELERATE_API Schedule {
  public:
   using Maker = std::function<std::unique_ptr<ScheduleRule>()>;
@@ -62,42 +62,42 @@ class ACCELERATE_API Schedule {
   Maker make_;
 };
 
-/// The rate at the start times a function of the number of steps.
+/// The initial rate times a function of the number of steps.
 struct LambdaLR {
   using Factor = std::function<double(int64_t step)>;
   Factor factor = {};
-  /// One for each group, in place of `factor`.
+  /// One per group; replaces `factor`.
   std::vector<Factor> factors = {};
 };
 
-/// The rate times `gamma` every `step_size` steps.
+/// Multiplies the rate by `gamma` every `step_size` steps.
 struct StepLR {
   int64_t step_size = 0;
   double gamma = 0.1;
 };
 
-/// The rate times `gamma` at each milestone.
+/// Multiplies the rate by `gamma` at each milestone.
 struct MultiStepLR {
   std::vector<int64_t> milestones = {};
   double gamma = 0.1;
 };
 
-/// The rate times `gamma` at every step.
+/// Multiplies the rate by `gamma` at every step.
 struct ExponentialLR {
   double gamma = 0;
 };
 
-/// Up from `max_lr / div_factor` to `max_lr`, then down to
-/// `max_lr / div_factor / final_div_factor`; the momentum, or the first of the
-/// betas, goes the other way. Stepping beyond `total_steps` throws.
+/// Up from `max_lr / div_factor` to `max_lr`, then down to `max_lr / div_factor
+/// / final_div_factor`. The momentum, or the first beta, is cycled inversely.
+/// Stepping beyond `total_steps` throws.
 struct OneCycleLR {
-  /// One for all groups, or one for each.
+  /// One for all groups, or one per group.
   std::vector<double> max_lr = {};
   int64_t total_steps = 0;
   double pct_start = 0.3;
   /// "cos" or "linear".
   std::string anneal_strategy = "cos";
-  /// Needs an optimizer with `momentum` or `betas` whose state can be read
+  /// Requires an optimizer with `momentum` or `betas` whose state can be read
   /// (see optimizer_state.h).
   bool cycle_momentum = true;
   double base_momentum = 0.85;
@@ -107,24 +107,25 @@ struct OneCycleLR {
   bool three_phase = false;
 };
 
-/// The rate times `factor` when a metric has not improved for more than
+/// Multiplies the rate by `factor` if a metric has not improved for more than
 /// `patience` steps. Driven by `step(metric)`.
 struct ReduceLROnPlateau {
-  /// "min": less is better; "max".
+  /// "min": lower is better; "max".
   std::string mode = "min";
   double factor = 0.1;
   int64_t patience = 10;
   double threshold = 1e-4;
-  /// "rel": the best times (1 -+ threshold) must be passed; "abs".
+  /// "rel": the best value times (1 -+ threshold) must be passed; "abs".
   std::string threshold_mode = "rel";
   int64_t cooldown = 0;
   double min_lr = 0;
-  /// Smaller changes of the rate are left out.
+  /// Smaller changes of the rate are not applied.
   double eps = 1e-8;
 };
 
-/// transformers' GreedyLR: the rate divided by `factor` while a metric
-/// improves, times `factor` while it does not. Driven by `step(metric)`.
+/// transformers' GreedyLR: divides the rate by `factor` while a metric
+/// improves, and multiplies it by `factor` while it does not. Driven by
+/// `step(metric)`.
 struct GreedyLR {
   std::string mode = "min";
   double factor = 0.95;
@@ -139,23 +140,23 @@ struct GreedyLR {
   /// Smooth the metric over the last `window_size` values.
   bool smooth = false;
   int64_t window_size = 50;
-  /// Start again after so many reductions at `min_lr`.
+  /// Start again after this many reductions at `min_lr`.
   int64_t reset_start = 500;
 };
 
-/// All of them at every step, one after the other (torch's ChainedScheduler).
+/// Applies all of them at every step, in order (torch's ChainedScheduler).
 struct ChainedScheduler {
   std::vector<Schedule> schedules = {};
 };
 
-/// The first until the first milestone, where the next one starts from the
-/// rates at the start, and so on (torch's SequentialLR).
+/// Runs the first until the first milestone; from there the next one starts
+/// from the initial rates, and so on (torch's SequentialLR).
 struct SequentialLR {
   std::vector<Schedule> schedules = {};
   std::vector<int64_t> milestones = {};
 };
 
-/// An optimizer, prepared or not, to be scheduled. Null pointers throw.
+/// The optimizer to schedule, prepared or not. Null pointers throw.
 class ACCELERATE_API OptimizerToSchedule {
  public:
   OptimizerToSchedule(torch::optim::Optimizer& optimizer);
@@ -170,36 +171,37 @@ class ACCELERATE_API OptimizerToSchedule {
   std::optional<PreparedOptimizer> prepared_;
 };
 
-/// Runs a schedule on an optimizer, which must outlive it. Making one sets the
-/// rates of step 0; it takes the rates of that moment as those of the start.
-/// Copies share everything.
+/// Runs a schedule on an optimizer, which must outlive it. The constructor
+/// takes the current rates as the initial ones and sets those of step 0. Copies
+/// share everything.
 ///
-/// With a prepared optimizer `step` does nothing unless the latest
-/// `optimizer.step()` updated the weights: nothing while gradients are
-/// accumulated, nothing after a skipped step. `save_state` saves the scheduler
-/// then, also if it is never passed to `prepare`.
+/// With a prepared optimizer, `step` does nothing unless the latest
+/// `optimizer.step()` updated the weights, i.e. during gradient accumulation
+/// and after a skipped step. `save_state` then saves the scheduler, even if it
+/// is never passed to `prepare`.
 class ACCELERATE_API Scheduler {
  public:
-  /// Throws `UsageError` where the optimizer has no groups.
+  /// Throws `UsageError` if the optimizer has no groups.
   Scheduler(const OptimizerToSchedule& optimizer, const Schedule& schedule);
 
-  /// After `optimizer.step()`.
+  /// Call it after `optimizer.step()`.
   void step();
-  /// For ReduceLROnPlateau and GreedyLR, which cannot do without; the others
+  /// For ReduceLROnPlateau and GreedyLR, which require a metric; the others
   /// take none.
   void step(double metric);
-  /// The rates set last, one per group.
+  /// The latest rates, one per group.
   const std::vector<double>& last_lr() const;
 
-  /// The position and all that was gathered; loading also sets the optimizer's
-  /// rates. The schedule itself is code: make the same one before loading.
+  /// The position and everything accumulated; loading also sets the optimizer's
+  /// rates. The schedule itself is not included: create the same one before
+  /// loading.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
   /// The same state, for a `StateRegistry`; lives as long as this scheduler or
   /// a copy of it.
   std::shared_ptr<Stateful> stateful() const;
 
-  /// What `Accelerator::prepare` does: from now on this scheduler and its
+  /// Called by `Accelerator::prepare`: from now on, this scheduler and its
   /// copies follow the prepared optimizer.
   void prepare(
       std::shared_ptr<const PreparedOptimizers> prepared,
@@ -211,44 +213,45 @@ class ACCELERATE_API Scheduler {
   std::shared_ptr<State> state_;
 };
 
-/// What the schedules of transformers take. `num_warmup_steps` is 0 where left
-/// out (there it must be given).
+/// Arguments of transformers' schedules. `num_warmup_steps` is optional here
+/// and defaults to 0.
 struct ACCELERATE_API SchedulerOptions {
   int64_t num_warmup_steps = 0;
-  /// Needed by linear, cosine*, polynomial, and by warmup_stable_decay without
-  /// `num_stable_steps`.
+  /// Required by linear, cosine*, polynomial, and by warmup_stable_decay
+  /// without `num_stable_steps`.
   std::optional<int64_t> num_training_steps = {};
-  /// Cosine: waves, 0.5 by default; cosine_with_restarts: restarts, 1.
+  /// Cosine: number of waves, default 0.5. cosine_with_restarts: number of
+  /// restarts, default 1.
   std::optional<double> num_cycles = {};
-  /// polynomial.
+  /// Of polynomial.
   double lr_end = 1e-7;
   double power = 1;
-  /// inverse_sqrt: `num_warmup_steps`, or 10,000 without a warm-up, by default.
+  /// Of inverse_sqrt; default: `num_warmup_steps`, or 10,000 without a warm-up.
   std::optional<int64_t> timescale = {};
-  /// The two cosines with a least rate: as a rate or as a part of the rate at
-  /// the start; one of them.
+  /// Of the two cosine schedules with a minimum: as a rate or as a fraction of
+  /// the initial rate; set one of them.
   std::optional<double> min_lr = {};
   std::optional<double> min_lr_rate = {};
-  /// cosine_warmup_with_min_lr.
+  /// Of cosine_warmup_with_min_lr.
   std::optional<double> warmup_lr_rate = {};
-  /// warmup_stable_decay, which needs `num_decay_steps`. Types: "linear",
+  /// Of warmup_stable_decay, which requires `num_decay_steps`. Types: "linear",
   /// "cosine", "1-sqrt".
   std::optional<int64_t> num_decay_steps = {};
   std::optional<int64_t> num_stable_steps = {};
   std::string warmup_type = "linear";
   std::string decay_type = "cosine";
   double min_lr_ratio = 0;
-  /// reduce_lr_on_plateau.
+  /// Of reduce_lr_on_plateau.
   ReduceLROnPlateau plateau = {};
-  /// greedy.
+  /// Of greedy.
   GreedyLR greedy = {};
 };
 
 /// A schedule of transformers: linear, cosine, cosine_with_restarts,
 /// polynomial, constant, constant_with_warmup, inverse_sqrt,
 /// reduce_lr_on_plateau, cosine_with_min_lr, cosine_warmup_with_min_lr,
-/// warmup_stable_decay, greedy. Throws `UsageError` on another name, on a
-/// missing or a negative number.
+/// warmup_stable_decay, greedy. Throws `UsageError` if the name is unknown, or
+/// a number is missing or negative.
 ACCELERATE_API Schedule
 named_schedule(const std::string& name, const SchedulerOptions& options = {});
 ACCELERATE_API Scheduler get_scheduler(

@@ -11,46 +11,49 @@
 
 namespace accelerate {
 
-/// What is cut into one part per rank; the rest is whole on every rank.
+/// What is sharded across ranks; the rest is replicated.
 enum class ShardStage {
   kNone,
-  /// The state of optimizers.
+  /// Optimizer state.
   kOptimizer,
-  /// And gradients.
+  /// Also gradients.
   kGradients,
-  /// And parameters: each is gathered when an operator reads it.
+  /// Also parameters: each is gathered when an operator reads it.
   kParameters,
 };
 
 /// Sharded training (ZeRO, FSDP): `Accelerator({.shard = {.stage =
-/// ShardStage::kParameters}})`, and nothing else in the program changes. See
+/// ShardStage::kParameters}})`, with no other changes to the program. See
 /// docs/guide_sharding.md.
 struct ACCELERATE_API ShardingOptions {
   ShardStage stage = ShardStage::kNone;
-  /// Parameters travel in units, each those whose names begin with one of these
-  /// ("encoder.layers.0"); the longest that fits counts. Where none is given,
-  /// each block of the outermost lists is one ("layers.0", "layers.1").
-  /// Parameters that fit nowhere are one more unit; a tied one goes by the
-  /// first of its names.
+  /// Shard units, the sets of parameters that are communicated together: each
+  /// contains the parameters whose names start with one of these
+  /// ("encoder.layers.0"); the longest match counts. By default, each block of
+  /// the outermost lists is one ("layers.0", "layers.1"). Parameters without a
+  /// match form one more unit; a tied parameter is matched by the first of its
+  /// names.
   std::vector<std::string> units = {};
-  /// Units of fewer numbers than this join those that fit nowhere.
+  /// Units with fewer elements than this are merged into the unit of parameters
+  /// without a match.
   int64_t min_unit_numbers = 65'536;
-  /// With `kParameters`: how many units are gathered ahead of the one in use,
+  /// With `kParameters`: how many units are gathered ahead of the current one;
   /// at least 1.
   int64_t prefetch = 1;
-  /// What gradients travel in: as they are trained, or bf16, which is half as
-  /// much and rounds each rank's gradients and their sum. Parameters travel as
-  /// the model reads them: as bf16 with `AcceleratorOptions::master_weights`.
+  /// The dtype of gradients in communication: that of training by default, or
+  /// bf16, which halves the traffic but rounds each rank's gradients and their
+  /// sum. Parameters are sent in the dtype in which the model reads them: bf16
+  /// with `AcceleratorOptions::master_weights`.
   Precision reduce_dtype = Precision::kNo;
-  /// Parameters whose names begin with one of these stay whole on every rank,
-  /// and their gradients are averaged as DDP's. Not with `master_weights`.
+  /// Parameters whose names start with one of these are replicated, and their
+  /// gradients are averaged as in DDP. Not with `master_weights`.
   std::vector<std::string> ignored = {};
-  /// Copies of the model (HSDP): each is cut over as many ranks as there are
-  /// for one copy, neighbours in rank, and gathers stay among these. Gradients
-  /// are averaged over all.
+  /// The number of replicas of the model (HSDP). Each is sharded over a group
+  /// of consecutive ranks, and gathers stay within that group. Gradients are
+  /// averaged over all ranks.
   int num_replicas = 1;
-  /// Parts lie in pinned memory of the host, and optimizers train them there:
-  /// an accelerator holds the units in use alone. Nothing on the CPU.
+  /// Keep shards in pinned host memory and let optimizers train them there, so
+  /// that an accelerator holds only the units in use. No effect on the CPU.
   bool cpu_offload = false;
 };
 

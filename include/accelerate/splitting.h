@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part of something that all ranks have.
+// Splits a value that all ranks have into one part per rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ namespace accelerate {
 
 namespace detail {
 
-/// Indices of the part.
+/// The indices of the part.
 ACCELERATE_API std::vector<int64_t>
 part_of(int64_t size, ShardOptions shard, bool apply_padding);
 
@@ -33,9 +33,9 @@ ACCELERATE_API void check_same_length(
 
 } // namespace detail
 
-/// The contiguous part of one rank; the first ranks get one element more where
-/// the size does not divide. With `apply_padding`, the last element is repeated
-/// so that all parts have the same size.
+/// The contiguous part of one rank; if the size is not divisible, the first
+/// ranks get one element more. With `apply_padding`, the last element is
+/// repeated so that all parts have the same size.
 ///
 ///     const auto part =
 ///         accelerate::split(prompts, {.rank = 1, .world_size = 2});
@@ -54,7 +54,7 @@ std::vector<T> split(
 /// Tensors are split along dim 0.
 ACCELERATE_API at::Tensor
 split(const at::Tensor& inputs, ShardOptions shard, bool apply_padding = false);
-/// Each value is split; all must have the same length.
+/// Splits each value; all must have the same length.
 template <class T>
 std::map<std::string, T> split(
     const std::map<std::string, T>& inputs,

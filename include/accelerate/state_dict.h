@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must be saved to go on later: named tensors, numbers and texts.
+// State dicts: named tensors, numbers and strings, everything needed to resume.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,9 +18,9 @@
 
 namespace accelerate {
 
-/// The part that this rank holds of a tensor that several ranks hold together.
-/// `values` has the elements of all pieces of a tensor of the shape `whole`, in
-/// their order, in any shape of its own.
+/// The part of a distributed tensor that this rank holds. `values` contains the
+/// elements of all pieces, in order, and may have any shape; `whole` is the
+/// shape of the full tensor.
 ///
 ///     // Elements 18 to 34 of a [7, 5] matrix.
 ///     using accelerate::flat_range;
@@ -36,16 +36,15 @@ using StateValue =
     std::variant<bool, int64_t, double, std::string, at::Tensor, TensorSlice>;
 
 /// The state of one object (optimizer, scheduler, scaler, loader). A plain
-/// value, ordered by name. Tensors are shared, not copied. Parts of a name are
-/// joined by dots. A tensor that is spread over ranks is there as a
-/// `TensorSlice`.
+/// value, ordered by name. Tensors are shared, not copied. Components of a name
+/// are joined by dots. A distributed tensor is stored as a `TensorSlice`.
 ///
 ///     accelerate::StateDict state = scheduler.state_dict();
 ///     const double rate = state.get<double>("last_lr.0");
 class ACCELERATE_API StateDict {
  public:
   void set(const std::string& name, bool value);
-  /// Throws `UsageError` where an unsigned one does not fit into int64.
+  /// Throws `UsageError` if an unsigned number does not fit into int64.
   template <std::integral Number>
   void set(const std::string& name, Number value) {
     if (!std::in_range<int64_t>(+value)) {
@@ -57,18 +56,18 @@ class ACCELERATE_API StateDict {
   void set(const std::string& name, const char* value);
   void set(const std::string& name, std::string value);
   void set(const std::string& name, at::Tensor value);
-  /// Throws `UsageError` if the pieces do not lie in the whole, or have another
-  /// number of elements than `values`.
+  /// Throws `UsageError` if the pieces are not inside the full tensor, or their
+  /// number of elements differs from that of `values`.
   void set(const std::string& name, TensorSlice value);
   void set(const std::string& name, StateValue value);
-  /// Everything of `part`, each name after `prefix` and a dot.
+  /// Adds everything in `part`, prefixing each name with `prefix` and a dot.
   void set(const std::string& prefix, const StateDict& part);
 
-  /// Throws `UsageError` where the name is missing or has another type; `T` is
-  /// one of the types of `StateValue`.
+  /// Throws `UsageError` if the name is missing or has another type; `T` is one
+  /// of the types of `StateValue`.
   template <class T>
   const T& get(const std::string& name) const;
-  /// What `set(prefix, part)` put in; empty where there is none.
+  /// What `set(prefix, part)` added; empty if there is none.
   StateDict part(const std::string& prefix) const;
   bool contains(const std::string& name) const;
 
@@ -97,18 +96,19 @@ extern template ACCELERATE_API const at::Tensor& StateDict::get(
 extern template ACCELERATE_API const TensorSlice& StateDict::get(
     const std::string&) const;
 
-/// Writes a state to one safetensors file, all or nothing: tensors as tensors,
+/// Writes a state atomically to one safetensors file: tensors as tensors,
 /// everything else as text in its header. Throws `UsageError` on slices of
-/// tensors, on undefined ones, on dtypes that files have no name for and on
-/// text that is no UTF-8, `SystemError` where the file cannot be written.
+/// tensors, undefined tensors, dtypes that the format does not support, and
+/// strings that are not UTF-8; `SystemError` if the file cannot be written.
 ///
 ///     accelerate::save(scheduler.state_dict(), "scheduler.safetensors");
 ///     scheduler.load_state_dict(accelerate::load("scheduler.safetensors"));
 ACCELERATE_API void save(
     const StateDict& state,
     const std::filesystem::path& file);
-/// What `save` wrote, tensors on the CPU, bit for bit. Throws `SystemError`
-/// where the file cannot be read, `DataError` where it is no such file.
+/// Reads what `save` wrote, bit for bit, with tensors on the CPU. Throws
+/// `SystemError` if the file cannot be read, `DataError` if it was not written
+/// by `save`.
 ACCELERATE_API StateDict load(const std::filesystem::path& file);
 
 } // namespace accelerate

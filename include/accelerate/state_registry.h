@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that a run is made of, each part under a name.
+// The state of a run: all objects that checkpoints contain, by name.
 #pragma once
 
 #include <map>
@@ -14,18 +14,18 @@
 
 namespace accelerate {
 
-/// Whose state it is.
+/// Which ranks share the state of an object.
 enum class StateScope {
   /// The same on every rank: weights, schedules, positions.
   kCommon,
-  /// Each rank has its own: generators, gradients of a window that is not full.
+  /// Different on each rank: generators, gradients during accumulation.
   kPerRank,
 };
 
-/// The state of a whole run. `prepare` puts models, optimizers, schedulers and
-/// loaders in; the run itself its scaler, generators and accumulation; users
-/// their own objects. Objects belong to whoever made them: one that is gone has
-/// left the registry. Used by one thread.
+/// The state of a whole run. `prepare` adds models, optimizers, schedulers and
+/// loaders; the run itself adds its scaler, generators and accumulation; users
+/// add their own objects. Objects are not owned: a destroyed object is no
+/// longer in the registry. Used by one thread.
 ///
 ///     auto counter = std::make_shared<Counter>();
 ///     accelerator.state().add("counter", counter);
@@ -38,40 +38,40 @@ class ACCELERATE_API StateRegistry {
   StateRegistry(const StateRegistry&) = delete;
   StateRegistry& operator=(const StateRegistry&) = delete;
 
-  /// Puts the object in under `kind`, or where a living object has that name
-  /// under `kind_1`, `kind_2` and so on: give objects in the same order in
-  /// every run. Returns the name; of an object that is in already, the one it
-  /// has. Throws `UsageError` on an empty object or a name that is empty or has
-  /// dots.
+  /// Adds the object under `kind`, or if that is the name of a living object
+  /// under `kind_1`, `kind_2` and so on: add objects in the same order in every
+  /// run. Returns the name; for an object that is registered already, its
+  /// existing name. Throws `UsageError` if the object is null, or the name is
+  /// empty or contains dots.
   std::string add(
       const std::string& kind,
       const std::shared_ptr<Stateful>& object,
       StateScope scope = StateScope::kCommon);
-  /// Puts in an object that checkpoints may lack, and that a run may lack when
-  /// it loads one: `load_state` warns then. Nothing if the object is in; if it
-  /// is given to `add` later, it becomes an ordinary one. Returns its name,
-  /// which moves on if `add` needs it.
+  /// Adds an object that may be missing in checkpoints, or in a run that loads
+  /// one: `load_state` then only warns. Does nothing if the object is
+  /// registered; a later `add` makes it an ordinary one. Returns its name,
+  /// which changes if `add` needs it.
   std::string add_optional(
       const std::string& kind,
       const std::shared_ptr<Stateful>& object);
-  /// Whether a living object of that name was put in by `add_optional`.
+  /// Whether a living object of that name was added by `add_optional`.
   bool is_optional(const std::string& name) const;
-  /// The living objects by name, in the order in which they came; optional ones
-  /// at the end.
+  /// The living objects by name, in the order in which they were added;
+  /// optional ones last.
   std::vector<std::pair<std::string, std::shared_ptr<Stateful>>> objects()
       const;
-  /// Empty where the object is not in.
+  /// Empty if the object is not registered.
   std::string name_of(const Stateful& object) const;
-  /// Of a living object of that name; common where there is none.
+  /// The scope of a living object; `kCommon` if there is none of that name.
   StateScope scope_of(const std::string& name) const;
 
-  /// Everybody's state, each after the object's name and a dot.
+  /// The state of all objects, each prefixed with the object's name and a dot.
   StateDict state_dict() const;
-  /// Loads each object's part. Throws `UsageError` naming all objects whose
-  /// part is missing and all parts without an object, before anything is
-  /// loaded.
+  /// Loads the part of each object. Throws `UsageError` before loading
+  /// anything, naming all objects whose part is missing and all parts without
+  /// an object.
   void load_state_dict(const StateDict& state);
-  /// The same from the parts by name. Objects named in `kept` stay as they are.
+  /// As above, from parts by name. Objects named in `kept` are not changed.
   void load_parts(
       const std::map<std::string, StateDict>& parts,
       const std::set<std::string>& kept = {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects that can be stopped and gone on with.
+// Objects whose state is saved in checkpoints.
 #pragma once
 
 #include "accelerate/export.h"
@@ -7,8 +7,8 @@
 
 namespace accelerate {
 
-/// Anything whose state belongs to a training run. Objects of your own take
-/// part by deriving from it and joining `Accelerator::state()`.
+/// An object whose state belongs to a training run. Derive your own objects
+/// from it and add them to `Accelerator::state()`.
 ///
 ///     struct Counter : accelerate::Stateful {
 ///       int64_t seen = 0;
@@ -24,14 +24,14 @@ namespace accelerate {
 class ACCELERATE_API Stateful {
  public:
   virtual ~Stateful();
-  /// All that the object needs to go on. Tensors may be shared with it.
+  /// Everything the object needs to resume. Tensors may be shared with it.
   virtual StateDict state_dict() const = 0;
-  /// Throws where `load_state_dict` would refuse this state, and changes
-  /// nothing. All objects of a run are asked before the first is loaded; by
-  /// default there is nothing to check.
+  /// Throws if `load_state_dict` would reject this state, and changes nothing.
+  /// Called on all objects of a run before the first is loaded. The default
+  /// accepts everything.
   virtual void check_state_dict(const StateDict& state) const;
-  /// Goes on from there. Tensors are copied. Throws `UsageError` where the
-  /// state is of another kind of object, which is then as it was.
+  /// Restores the state. Tensors are copied. Throws `UsageError` if the state
+  /// belongs to another kind of object, and leaves the object unchanged.
   virtual void load_state_dict(const StateDict& state) = 0;
 };
 

@@ -10,25 +10,25 @@
 
 namespace accelerate {
 
-/// The steps of a run so far: see `Accelerator::step_times`. Each thread that
-/// trains has its own: another thread finds no steps. A step goes from
-/// where the first batch is asked for, or from the end of the step before, to
-/// where the next begins after an optimizer's update; micro-batches that are
-/// added up belong to one. What lies between, such as an evaluation, counts for
-/// the step that it follows.
+/// The steps of a run so far: see `Accelerator::step_times`. Counted per
+/// training thread: other threads see no steps. A step starts when the first
+/// batch is requested, or at the end of the previous step, and ends when the
+/// next one starts after an optimizer's update; accumulated micro-batches
+/// belong to one step. Time between steps, such as an evaluation, counts for
+/// the previous step.
 struct ACCELERATE_API StepTimes {
-  /// Seconds. Each moment counts once: communication inside of a backward is
-  /// none of the backward's. On a GPU they are the device's: what it spends
-  /// between marks that parts leave in its stream, so that work which was only
-  /// handed over counts where it runs, and data that came in time costs
-  /// nothing. Marks are read when the device has passed them and are never
-  /// waited for: the latest steps may still be missing.
+  /// Seconds. Each moment counts once: communication inside of a backward does
+  /// not count as backward. On a GPU these are times of the device, between
+  /// marks in its stream: work counts when it runs rather than when it is
+  /// queued, and data that arrives in time costs nothing. Marks are read once
+  /// the device has passed them, without waiting, so the latest steps may be
+  /// missing.
   struct ACCELERATE_API Parts {
-    /// Waited for batches, also while others make them.
+    /// Waiting for batches, also while other threads make them.
     double data = 0;
     double forward = 0;
     double backward = 0;
-    /// Waited for other ranks: what computing did not hide.
+    /// Waiting for other ranks: the part that computation did not hide.
     double communication = 0;
     double optimizer = 0;
     double checkpoint = 0;
@@ -41,14 +41,14 @@ struct ACCELERATE_API StepTimes {
   };
 
   int64_t num_steps = 0;
-  /// Of all steps together.
+  /// The total over all steps.
   Parts sum = {};
-  /// One by one, the oldest first; no more than the last 1000.
+  /// Individual steps, oldest first; at most the last 1000.
   std::vector<Parts> last = {};
 
-  /// What bounds the run, in words, such as "300 steps of 12.1 ms: 41 % waits
-  /// for data, 35 % backward" and so on, and in a second line "41 % of the step
-  /// waits for data: raise num_workers". Empty without steps.
+  /// What limits the speed of the run, such as "300 steps of 12.1 ms: 41 %
+  /// waits for data, 35 % backward" and so on, and on a second line "41 % of
+  /// the step waits for data: raise num_workers". Empty without steps.
   std::string summary() const;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch normalisation over the batches of all ranks.
 //
-// A C++ module tree cannot be converted from outside, so these are written in
-// place of `torch::nn::BatchNorm1d/2d/3d`. Options, parameters, buffers and
-// their names are the same, so weights move freely between the two.
+// C++ modules cannot be converted from outside, so use these instead of
+// `torch::nn::BatchNorm1d/2d/3d`. Options, parameters, buffers and their names
+// are the same, so weights can be exchanged between the two.
 //
 //     struct NetImpl : torch::nn::Module {
 //       accelerate::SyncBatchNorm2d norm{
@@ -20,12 +20,12 @@
 
 namespace accelerate {
 
-/// In training and once prepared for several ranks: mean and variance are those
-/// of the samples of all ranks, whose batches may have different sizes, none
-/// included; one collective in forward and one in backward, so every rank must
-/// run both. Running statistics end equal on all ranks. Everywhere else it is
-/// torch's batch normalisation. Gradients of the weights are each rank's own,
-/// for DDP to average. No second derivatives.
+/// In training, once prepared for several ranks, mean and variance are those of
+/// the samples of all ranks. Batches may have different sizes, including zero.
+/// Forward and backward each make one collective, so every rank must run both.
+/// Running statistics are equal on all ranks. Otherwise it is torch's batch
+/// normalisation. Gradients of the weights are local, to be averaged by DDP. No
+/// second derivatives.
 template <size_t D, class Derived>
 class SyncBatchNormImplBase : public torch::nn::BatchNormImplBase<D, Derived>,
                               public detail::NeedsProcessGroup {

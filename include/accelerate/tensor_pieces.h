@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which elements of a tensor one rank holds.
+// Which elements of a tensor a rank holds.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace accelerate {
 
-/// A box inside a tensor: where it begins and how long it is, in every
-/// dimension of the tensor.
+/// A box inside a tensor: its start and length in every dimension of the
+/// tensor.
 struct ACCELERATE_API TensorBox {
   std::vector<std::int64_t> begin = {};
   std::vector<std::int64_t> size = {};
   bool operator==(const TensorBox&) const = default;
 };
 
-/// A run of elements of a box. They are counted inside the box, the last
-/// dimension fastest, as in a contiguous tensor of the box's size. To take all
-/// of the box, begin at 0 and count all its elements.
+/// A range of elements of a box, counted in row-major order inside the box (as
+/// in a contiguous tensor of the box's size). For the whole box, start at 0 and
+/// count all its elements.
 struct ACCELERATE_API TensorPiece {
   TensorBox box = {};
   std::int64_t begin = 0;
@@ -27,14 +27,14 @@ struct ACCELERATE_API TensorPiece {
   bool operator==(const TensorPiece&) const = default;
 };
 
-/// What a rank holds of one tensor: the elements of all pieces, one piece after
-/// the other. An empty list is no element at all.
+/// What a rank holds of one tensor: the elements of all pieces, concatenated.
+/// An empty list contains no elements.
 ///
 ///     using accelerate::TensorPiece;
 ///     using accelerate::TensorPieces;
 ///     // Columns 2 and 3 of a [4, 8] matrix: one box.
 ///     TensorPieces columns = {{{{0, 2}, {4, 2}}, 0, 8}};
-///     // The second half of these, as sharding would cut them.
+///     // The second half of these, as sharding splits them.
 ///     TensorPieces half = {{{{0, 2}, {4, 2}}, 4, 4}};
 ///     // A tensor-parallel rank's part of a fused q, k, v weight: three boxes.
 ///     TensorPieces heads = {
@@ -43,18 +43,18 @@ struct ACCELERATE_API TensorPiece {
 ///         {{{8, 0}, {2, 8}}, 0, 16}};
 using TensorPieces = std::vector<TensorPiece>;
 
-/// `count` elements of a contiguous tensor of this shape, from `begin` on. An
-/// empty list if `count` is 0.
+/// `count` elements of a contiguous tensor of this shape, starting at `begin`.
+/// An empty list if `count` is 0.
 ACCELERATE_API TensorPieces flat_range(
     const std::vector<std::int64_t>& shape,
     std::int64_t begin,
     std::int64_t count);
 
-/// How many elements the pieces have together.
+/// The total number of elements of the pieces.
 ACCELERATE_API std::int64_t num_elements(const TensorPieces& pieces);
 
-/// Throws `UsageError` if a piece reaches outside a tensor of this shape, or
-/// outside its own box.
+/// Throws `UsageError` if a piece exceeds a tensor of this shape, or its own
+/// box.
 ACCELERATE_API void check_pieces(
     const std::vector<std::int64_t>& shape,
     const TensorPieces& pieces);

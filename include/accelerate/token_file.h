@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids of a language model in files: nothing but ids, little-endian, 16 or
-// 32 bits each, as nanoGPT and others write them.
+// Files of token ids for language models: only ids, little-endian, 16 or 32
+// bits each, as nanoGPT and others write them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,14 +23,14 @@ struct ACCELERATE_API TokenFileOptions {
   /// Tokens per sample.
   int64_t sequence_length = 1024;
   TokenWidth width = TokenWidth::k16;
-  /// False: `labels` equal `input_ids`, for models that shift them when they
-  /// compute the loss (as Hugging Face's and ours do). True: `labels[i]` is the
-  /// token after `input_ids[i]`.
+  /// False: `labels` equal `input_ids`, for models that shift them when
+  /// computing the loss (as Hugging Face's and ours do). True: `labels[i]` is
+  /// the token after `input_ids[i]`.
   bool shift_labels = false;
 };
 
-/// One sample, [sequence_length], or a batch of them, [n, sequence_length];
-/// kLong. The two never share memory.
+/// One sample, [sequence_length], or a batch, [n, sequence_length]; kLong. The
+/// two never share memory.
 struct ACCELERATE_API TokenSample {
   at::Tensor input_ids;
   at::Tensor labels;
@@ -42,28 +42,27 @@ inline auto field_names(const TokenSample&) {
   return std::array{"input_ids", "labels"};
 }
 
-/// Samples of `sequence_length` tokens, one after the other, out of files that
-/// count as one long text: a sample may begin in one and end in the next. What
-/// is left at the end of the last file is no sample. The files are mapped, not
-/// read: memory holds what was touched, and several processes share it. They
-/// must not be cut while they are in use. Copies share the mapping; any number
-/// of threads may read.
+/// Consecutive samples of `sequence_length` tokens from files that count as one
+/// long text: a sample may start in one and end in the next. The rest at the
+/// end of the last file is dropped. Files are mapped, not read: memory contains
+/// only accessed pages, which processes share. Files must not be truncated
+/// during use. Copies share the mapping; any number of threads may read.
 ///
 ///     accelerate::TokenFileDataset train(
 ///         {"train_000.bin", "train_001.bin"}, {.sequence_length = 1024});
 class ACCELERATE_API TokenFileDataset {
  public:
-  /// Throws `SystemError` where a file cannot be read, `DataError` where one
-  /// ends within a token or all together are shorter than one sample,
-  /// `UsageError` where there is no file or `sequence_length` is below 1.
+  /// Throws `SystemError` if a file cannot be read, `DataError` if one ends
+  /// inside a token or all together are shorter than one sample, `UsageError`
+  /// if there is no file or `sequence_length` is below 1.
   explicit TokenFileDataset(
       const std::vector<std::filesystem::path>& files,
       TokenFileOptions options = {});
 
   size_t size() const;
-  /// Tokens in all files.
+  /// The number of tokens in all files.
   int64_t num_tokens() const;
-  /// Throws `UsageError` outside of `size`.
+  /// Throws `UsageError` if `index` is not below `size`.
   TokenSample get(int64_t index) const;
   TokenSample get_batch(std::span<const int64_t> indices) const;
 
@@ -72,9 +71,8 @@ class ACCELERATE_API TokenFileDataset {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Writes such a file; it appears when it is complete. Throws `UsageError`
-/// where an id does not fit the width, `SystemError` where the file cannot be
-/// written.
+/// Writes such a file atomically. Throws `UsageError` if an id does not fit the
+/// width, `SystemError` if the file cannot be written.
 ACCELERATE_API void write_token_file(
     const std::filesystem::path& file,
     std::span<const int64_t> ids,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the metrics of a run go: files, TensorBoard, MLflow, trackers of your
-// own. docs/guide_observe.md says what a run's folder holds.
+// Trackers, which store the metrics of a run: files, TensorBoard, MLflow,
+// custom ones. docs/guide_observe.md describes a run's folder.
 #pragma once
 
 #include <concepts>
@@ -19,15 +19,15 @@
 
 namespace accelerate {
 
-/// A number, a text or a switch that is tracked under a name. Tensors of one
-/// element are read, for which the host waits; those that are no one real
-/// number are refused by the call that gets them together with their name.
+/// A number, string or boolean that is tracked under a name. Tensors with one
+/// element are read, for which the host waits. Other tensors are rejected by
+/// the call that receives the value and its name.
 class ACCELERATE_API TrackedValue {
  public:
   using Value = std::variant<double, int64_t, bool, std::string>;
 
   TrackedValue(bool value) : value_(value) {}
-  /// An unsigned number that does not fit into int64 is taken as a double.
+  /// An unsigned number that does not fit into int64 becomes a double.
   template <std::integral Number>
   TrackedValue(Number value) : value_(static_cast<int64_t>(value)) {
     if (!std::in_range<int64_t>(+value)) {
@@ -54,26 +54,26 @@ class ACCELERATE_API TrackedValue {
     }
   }
 
-  /// Throws `UsageError` where it was made of a tensor that is no one number:
-  /// "[where] 'name' is a tensor of shape [2], expected ...". `Trackers` and
-  /// `ProgressBar` ask.
+  /// Throws `UsageError` if it was created from a tensor that is not a single
+  /// number: "[where] 'name' is a tensor of shape [2], expected ...". Called by
+  /// `Trackers` and `ProgressBar`.
   void check(const char* where, const std::string& name) const;
   const Value& get() const { return value_; }
-  /// Switches are 1 and 0; nothing for a text.
+  /// Booleans are 1 and 0; empty for a string.
   std::optional<double> number() const;
-  /// As people write it; numbers with all digits that they need.
+  /// For people: numbers with all digits that are needed to restore them.
   std::string text() const;
 
  private:
   void refuse_tensor(const std::vector<int64_t>& sizes, bool is_complex);
 
   Value value_;
-  /// What it is instead of a value; empty where it is one.
+  /// A description of what was passed instead of a value; empty if valid.
   std::string problem_;
 };
 
-/// In the order in which they were given. Of a name that is given twice the
-/// last value counts, which is said once.
+/// In the given order. If a name is given twice, the last value counts and a
+/// warning appears once.
 using TrackedValues = std::vector<std::pair<std::string, TrackedValue>>;
 
 /// A picture as the bytes of a PNG file.
@@ -86,17 +86,16 @@ struct ACCELERATE_API TrackedImage {
 /// The run that a tracker is started for.
 struct ACCELERATE_API TrackedRun {
   std::string project = {};
-  /// `logging_dir / project`, which is there.
+  /// `logging_dir / project`, which exists.
   std::filesystem::path folder = {};
   int num_processes = 1;
-  /// How often the launcher has started the job again.
+  /// How often the launcher has restarted the job.
   int attempt = 0;
 };
 
-/// One place where metrics go. Derive yours from it and hand it over in
-/// `TrackingOptions::log_with`. Calls come from one thread of the main process.
-/// What a method throws is said on stderr, once for each tracker, and the run
-/// goes on.
+/// A destination of metrics. Derive your own from it and pass it in
+/// `TrackingOptions::log_with`. Called from one thread of the main process. An
+/// exception is printed on stderr, once per tracker, and the run continues.
 ///
 ///     struct Printer : accelerate::Tracker {
 ///       std::string name() const override { return "printer"; }
@@ -120,22 +119,22 @@ class ACCELERATE_API Tracker {
       const std::string& name,
       const std::vector<TrackedImage>& images,
       int64_t step);
-  /// How these numbers are spread.
+  /// Logs the distribution of these values.
   virtual void log_histogram(
       const std::string& name,
       std::span<const double> values,
       int64_t step);
-  /// Something that happened, for the time axis: "checkpoint".
+  /// An event for the time axis, such as "checkpoint".
   virtual void mark(const std::string& event, int64_t step);
-  /// The run goes on from a checkpoint: what was logged for `step` and later
-  /// steps comes again.
+  /// The run resumes from a checkpoint: values for `step` and later steps will
+  /// be logged again.
   virtual void resume(int64_t step);
-  /// What a resumed run needs to go on in the same place, such as the number
-  /// that a server gave the run. Kept in checkpoints; `load_state` comes after
-  /// `start` and before `resume`.
+  /// What a resumed run needs to continue in the same place, such as the run id
+  /// on a server. Saved in checkpoints; `load_state` is called after `start`
+  /// and before `resume`.
   virtual std::string state() const;
   virtual void load_state(const std::string& state);
-  /// Ends the run; nothing comes after it.
+  /// Ends the run; no calls follow.
   virtual void finish();
 };
 
@@ -148,7 +147,7 @@ class ACCELERATE_API TrackerChoice {
   TrackerChoice(std::shared_ptr<T> tracker) : tracker_(std::move(tracker)) {}
 
   const std::string& name() const { return name_; }
-  /// Empty for one that is given by its name.
+  /// Null if it was given by name.
   const std::shared_ptr<Tracker>& tracker() const { return tracker_; }
 
  private:
@@ -158,18 +157,18 @@ class ACCELERATE_API TrackerChoice {
 
 /// For the tracker "mlflow".
 struct ACCELERATE_API MlflowOptions {
-  /// Of the server, `http://host:5000`; else MLFLOW_TRACKING_URI.
+  /// The server, `http://host:5000`; default: MLFLOW_TRACKING_URI.
   std::string tracking_uri = {};
-  /// Else MLFLOW_EXPERIMENT_NAME, else the project. Made where there is none.
+  /// Default: MLFLOW_EXPERIMENT_NAME, or the project. Created if missing.
   std::string experiment = {};
-  /// Of a new run; the server invents one otherwise.
+  /// The name of a new run; chosen by the server if empty.
   std::string run_name = {};
-  /// A run to go on with; else MLFLOW_RUN_ID. A resumed run knows its own.
+  /// The run to continue; default: MLFLOW_RUN_ID. A resumed run uses its own.
   std::string run_id = {};
 };
 
 struct ACCELERATE_API TrackingOptions {
-  /// "jsonl", "csv", "tensorboard", "mlflow", or objects of your own.
+  /// "jsonl", "csv", "tensorboard", "mlflow", or custom objects.
   std::vector<TrackerChoice> log_with = {"jsonl"};
   /// The run's folder is `logging_dir / project`.
   std::filesystem::path logging_dir = "runs";
@@ -178,24 +177,24 @@ struct ACCELERATE_API TrackingOptions {
   MlflowOptions mlflow = {};
 };
 
-/// The names that `TrackingOptions::log_with` takes.
+/// The names that `TrackingOptions::log_with` accepts.
 ACCELERATE_API std::vector<std::string> tracker_names();
 
-/// The trackers of one run. `Accelerator::init_trackers` makes them for the
-/// main process; a program without an `Accelerator` makes its own. Used by one
-/// thread.
+/// The trackers of one run. `Accelerator::init_trackers` creates them on the
+/// main process; a program without an `Accelerator` creates its own. Used by
+/// one thread.
 ///
 ///     accelerate::Trackers trackers(
 ///         "sky", {.log_with = {"jsonl", "tensorboard"}});
 ///     trackers.log({{"loss", 0.5}, {"lr", 1e-3}}, 10);
 class ACCELERATE_API Trackers {
  public:
-  /// Nobody: what is logged goes nowhere.
+  /// No trackers: everything logged is discarded.
   Trackers();
-  /// Starts them. Throws `UsageError` on a name that there is not, on two
-  /// trackers of one name, on a project that is no plain name of a folder, and
-  /// where other trackers of this process write such files into the same folder
-  /// and are not finished: lines of two runs would mix.
+  /// Starts them. Throws `UsageError` if a name is unknown, two trackers have
+  /// the same name, the project is not a plain folder name, or other unfinished
+  /// trackers of this process write the same files in the same folder, which
+  /// would mix the lines of two runs.
   Trackers(
       const std::string& project,
       TrackingOptions options,
@@ -203,16 +202,16 @@ class ACCELERATE_API Trackers {
       int attempt = 0);
   /// Finishes.
   ~Trackers();
-  /// What is left behind is nobody.
+  /// The moved-from object has no trackers.
   Trackers(Trackers&&) noexcept;
   Trackers& operator=(Trackers&&) noexcept;
 
-  // What comes after `finish` goes nowhere, which is said once on stderr.
+  // After `finish`, values are discarded, with one warning on stderr.
 
-  /// Without a step, values are of the one after the latest, from 0 (a resumed
-  /// run goes on where its checkpoint was); pictures and histograms of the
-  /// latest. Throws `UsageError` on a tensor that is no one number, also where
-  /// nobody keeps it.
+  /// Without a step, values are logged at the step after the latest, starting
+  /// at 0 (or where a resumed run's checkpoint was); pictures and histograms at
+  /// the latest. Throws `UsageError` on a tensor that is not a single number,
+  /// even if there are no trackers.
   void log(const TrackedValues& values, std::optional<int64_t> step = {});
   void log_images(
       const std::string& name,
@@ -224,21 +223,20 @@ class ACCELERATE_API Trackers {
       std::optional<int64_t> step = {});
   /// At the latest step.
   void mark(const std::string& event);
-  /// The tracker of this name; where there are none, as on other processes than
-  /// the main one, a tracker that does nothing. Throws `UsageError` on another
-  /// name.
+  /// The tracker with this name. Without trackers, as on processes other than
+  /// the main one, a tracker that does nothing. Throws `UsageError` if the name
+  /// is unknown.
   Tracker& get(const std::string& name) const;
   bool empty() const;
   void finish();
 
-  /// The step that comes next, and what each tracker needs to go on, by name.
+  /// The next step, and what each tracker needs to resume, by name.
   struct State {
     int64_t next_step = 0;
     std::map<std::string, std::string> trackers = {};
   };
   State state() const;
-  /// Goes on from there. A tracker that was not there when it was saved begins
-  /// anew.
+  /// Resumes from there. A tracker that did not exist at saving starts anew.
   void load_state(const State& state);
 
  private:

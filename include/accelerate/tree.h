@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nested tensors: one walk over tensors, containers and a user's own structs.
+// Nested tensors: one traversal for tensors, containers and custom structs.
 //
 // A tree is a tensor, an optional, vector, array, pair, tuple or map of trees,
 // `torch::data::Example`, or a struct that lists its members in one function
@@ -12,8 +12,8 @@
 //       return std::tie(b.input, b.target);
 //     }
 //
-// Numbers and sequences of numbers are leaves that collectives carry as tensors
-// and that other walks pass over. Everything else (strings) is passed over.
+// Numbers and sequences of numbers are leaves that collectives send as tensors
+// and that other traversals skip. Everything else (strings) is skipped.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,26 +41,27 @@ concept HasTensorFields = requires(T& value) {
 
 namespace tree {
 
-/// A number of a tree, or a sequence of them.
+/// A number in a tree, or a sequence of them.
 class ACCELERATE_API Numbers {
  public:
   virtual ~Numbers() = default;
-  /// On the CPU, without dimensions or with one. Whole numbers are carried as
-  /// int64, so that a sum of small ones has room. Throws `UsageError` where an
-  /// unsigned one has none there.
+  /// On the CPU, with zero or one dimension. Integers become int64, so that
+  /// sums of small types do not overflow. Throws `UsageError` if an unsigned
+  /// value does not fit.
   virtual at::Tensor tensor() const = 0;
-  /// Throws `UsageError` where a number does not fit its type, or there are
-  /// more or fewer than a type of fixed size holds.
+  /// Throws `UsageError` if a value does not fit its type, or the number of
+  /// values differs from that of a fixed-size type.
   virtual void assign(const at::Tensor& values) = 0;
 };
 
-/// Sees a tree in a fixed order: members as listed, map entries by key.
+/// Visits a tree in a fixed order: members as listed, map entries by key.
 class ACCELERATE_API Visitor {
  public:
   virtual ~Visitor() = default;
   virtual void tensor(at::Tensor& value) = 0;
   virtual void numbers(Numbers& /*value*/) {}
-  /// Around the parts of a container; `label` is its kind and size.
+  /// Called before and after the parts of a container. `label` is its kind, or
+  /// the key of a map entry; `size` is the number of parts.
   virtual void enter(std::string_view /*label*/, size_t /*size*/) {}
   virtual void leave() {}
 };
@@ -100,7 +101,7 @@ inline constexpr bool is_optional<std::optional<T>> = true;
 template <class T>
 concept Number = std::is_arithmetic_v<T> && !std::is_const_v<T> &&
                  !std::is_same_v<T, long double>;
-/// A sequence of numbers that can be written to.
+/// A writable sequence of numbers.
 template <class T>
 concept NumberRow = Sequence<T> && Number<typename T::value_type> &&
     requires(T& s) {
@@ -112,7 +113,7 @@ concept Growing = requires(T& s) {
   typename T::value_type;
 };
 
-/// What a number travels as.
+/// The type that a number is sent as.
 template <Number T>
 using Carrier = std::conditional_t<
     std::is_same_v<T, bool>,
@@ -124,8 +125,8 @@ inline constexpr at::ScalarType carrier_dtype =
     : std::is_integral_v<T>     ? at::kLong
     : std::is_same_v<T, double> ? at::kDouble
                                 : at::kFloat;
-/// `count` numbers of that type in a new tensor, and back; `count` -1 stands
-/// for one number without a dimension.
+/// `count` numbers of that type as a new tensor, and back; -1 means a single
+/// number without a dimension.
 ACCELERATE_API at::Tensor
 from_numbers(const void* data, int64_t count, at::ScalarType dtype);
 ACCELERATE_API void
@@ -219,7 +220,7 @@ class RowOfNumbers final : public Numbers {
 
 namespace detail {
 
-/// Whether `Is<Part>::value` for a part of a tree, looked at from above.
+/// Whether `Is<Part>::value` holds for a part of a tree, checked recursively.
 template <class T, template <class> class Is>
 constexpr bool has_part();
 template <class Tuple, template <class> class Is, size_t... I>
@@ -263,11 +264,11 @@ struct IsValue
 
 } // namespace detail
 
-/// Whether a tree of this type may hold a tensor or a number.
+/// Whether a tree of this type may contain a tensor or a number.
 template <class T>
 concept HoldsValues = detail::has_part<T, detail::IsValue>();
 
-/// Shows every tensor and number of `value` to `visitor`.
+/// Passes every tensor and number of `value` to `visitor`.
 template <class T>
 void walk(T& value, Visitor& visitor) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -285,7 +286,8 @@ void walk(T& value, Visitor& visitor) {
     }
     visitor.leave();
   } else if constexpr (detail::Map<T>) {
-    // By key, so that hash maps of two ranks are walked alike.
+    // Sorted by key, so that hash maps are visited in the same order on all
+    // ranks.
     std::vector<typename T::value_type*> entries;
     for (auto& entry : value) {
       entries.push_back(&entry);
@@ -345,7 +347,7 @@ T map(T value, F&& f) {
   return value;
 }
 
-/// The tensors in walking order. They share storage with the tree's.
+/// The tensors in visiting order. They share storage with the tree's.
 template <class T>
 std::vector<at::Tensor> flatten(const T& value) {
   std::vector<at::Tensor> tensors;
@@ -353,7 +355,7 @@ std::vector<at::Tensor> flatten(const T& value) {
   return tensors;
 }
 
-/// Puts `tensors` (as many as `flatten` gives) in place of the tree's own.
+/// Replaces the tensors of a tree by `tensors` (as many as `flatten` returns).
 template <class T>
 T unflatten(T value, const std::vector<at::Tensor>& tensors) {
   size_t next = 0;
@@ -361,8 +363,9 @@ T unflatten(T value, const std::vector<at::Tensor>& tensors) {
   return value;
 }
 
-/// Writes containers, sizes and string keys as text: `tuple2(N,map1(a1(T)))`.
-/// Equal texts mean that one rank's tensors fit another rank's tree.
+/// Describes containers, sizes and string keys as text:
+/// `tuple2(N,map1(a1(T)))`. If the texts are equal, one rank's tensors fit
+/// another rank's tree.
 class ACCELERATE_API StructureWriter final : public Visitor {
  public:
   void tensor(at::Tensor& value) override;

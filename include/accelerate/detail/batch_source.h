@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets as the compiled part of the loader sees them: batches whose type it
-// does not know. Programs use `data_loader.h`.
+// Data sets as the compiled part of the loader sees them: batches of unknown
+// type. Programs use `data_loader.h`.
 #pragma once
 
 #include <concepts>
@@ -21,7 +21,7 @@
 
 namespace accelerate::detail {
 
-/// A batch or a sample of a type that only a `BatchSource` knows.
+/// A batch or a sample whose type only its `BatchSource` knows.
 using Any = std::shared_ptr<void>;
 
 /// One pass over an iterable source.
@@ -32,13 +32,13 @@ class ACCELERATE_API ElementStream {
   virtual Any next() = 0;
 };
 
-/// What the randomness of samples depends on beside their index.
+/// What the random generator of a sample is seeded from, besides its index.
 struct SampleSeed {
   uint64_t seed = 0;
   int64_t epoch = 0;
 };
 
-/// While it lives, this thread reads samples. Scopes may be nested.
+/// Marks this thread as reading samples. Scopes may be nested.
 class ACCELERATE_API ReadingScope {
  public:
   explicit ReadingScope(SampleSeed seed);
@@ -46,9 +46,9 @@ class ACCELERATE_API ReadingScope {
   ReadingScope(const ReadingScope&) = delete;
   ReadingScope& operator=(const ReadingScope&) = delete;
 
-  /// `sample_generator` is that of this sample from now on.
+  /// From now on `sample_generator` returns the generator of this sample.
   void begin(int64_t index);
-  /// Of the sample that was begun last, seeded when it is first asked for.
+  /// The generator of the current sample, seeded on first use.
   at::Generator& generator();
 
  private:
@@ -63,27 +63,27 @@ class ACCELERATE_API BatchSource {
   static constexpr int64_t kUnknown = -1;
 
   virtual ~BatchSource();
-  /// Samples, or `kUnknown` for an iterable source.
+  /// The number of samples, or `kUnknown` for an iterable source.
   virtual int64_t size() const = 0;
-  /// A batch of a map data set. Called by several threads at once.
+  /// Reads a batch of a map data set. Called by several threads at once.
   virtual Any read(std::span<const int64_t> indices, SampleSeed seed) const;
   /// Part `index` of `count` of an iterable source.
   virtual std::unique_ptr<ElementStream>
   open(int64_t epoch, int64_t index, int64_t count) const;
-  /// A batch of elements that stand at `positions` of the stream.
+  /// Collates the elements at `positions` of the stream into a batch.
   virtual Any collate(
       const std::vector<Any>& elements,
       std::span<const int64_t> positions) const;
 
   virtual void visit(const Any& batch, tree::Visitor& visitor) const = 0;
-  /// A copy with tensors of its own.
+  /// A deep copy of the batch.
   virtual Any clone(const Any& batch) const = 0;
   virtual void write(const Any& batch, tree::ByteWriter& out) const = 0;
   virtual Any read_bytes(tree::ByteReader& in) const = 0;
 };
 
-/// In a catch block: throws `DataError` that names the samples, with the cause
-/// nested.
+/// Call it in a catch block: throws a `DataError` that names the samples, with
+/// the caught exception nested.
 [[noreturn]] ACCELERATE_API void throw_data_error(
     const char* doing,
     std::span<const int64_t> samples);
@@ -93,7 +93,7 @@ class ACCELERATE_API BatchSource {
 [[noreturn]] ACCELERATE_API void throw_not_shared();
 ACCELERATE_API at::Tensor clone_tensor(const at::Tensor& tensor);
 
-/// What does not depend on where batches come from.
+/// The part that does not depend on where batches come from.
 template <class Batch>
 class TypedSource : public BatchSource {
  public:
@@ -126,7 +126,7 @@ class TypedSource : public BatchSource {
   }
 };
 
-/// `collate`, as an object.
+/// `collate` as a function object.
 struct DefaultCollate {
   template <class Sample>
   auto operator()(const std::vector<Sample>& samples) const {
@@ -198,7 +198,7 @@ class MapSource final
   }
 
  private:
-  // Not const: `get` of torch::data is not.
+  // Mutable because `get` of torch::data is not const.
   mutable D data_;
   const Collate collate_;
 };
@@ -218,7 +218,7 @@ class StreamSource final
 
   std::unique_ptr<ElementStream>
   open(int64_t epoch, int64_t index, int64_t count) const override {
-    // A copy for each loop and worker, which may run at the same time.
+    // Each loop and worker copies it, because they may run concurrently.
     std::shared_ptr<S> source;
     if constexpr (std::copy_constructible<S>) {
       source = std::make_shared<S>(*source_);

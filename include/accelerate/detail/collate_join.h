@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How samples are joined part by part: the machinery of `collate.h`, where the
-// rules stand.
+// Implementation of `collate.h`, which states the rules.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,13 +24,13 @@ struct PaddingOptions; // collate.h
 
 namespace detail {
 
-/// What joins the leaves of samples; knows the padding where there is one.
+/// Joins the leaves of samples, with padding if options are given.
 class ACCELERATE_API LeafJoiner {
  public:
   explicit LeafJoiner(const PaddingOptions* padding = nullptr)
       : padding_(padding) {}
 
-  /// `name`: the field's; `path`: where it is, for messages.
+  /// `name` is that of the field; `path` is its position, for messages.
   at::Tensor join(
       const std::vector<at::Tensor>& parts,
       const std::string& name,
@@ -41,13 +40,13 @@ class ACCELERATE_API LeafJoiner {
   at::Tensor join(const std::vector<float>& parts);
   at::Tensor join(const std::vector<double>& parts);
 
-  /// The mask of the field joined under the name `mask_of`; undefined where
-  /// there was none or `name` is not the mask's.
+  /// The mask of the field joined under the name `mask_of`; undefined if there
+  /// was none or `name` is not the mask's name.
   at::Tensor mask(const std::string& name) const;
-  /// The name under which a mask is to be added; empty where no padding is.
+  /// The name of the mask to add; empty without padding.
   std::string mask_name() const;
 
-  /// A struct or map, whose mask is its own.
+  /// Entered for each struct or map, which has its own mask.
   class MaskScope {
    public:
     explicit MaskScope(LeafJoiner& leaves)
@@ -95,7 +94,7 @@ concept NamesItsFields = requires(const T& value) {
 template <class>
 inline constexpr bool cannot_be_collated = false;
 
-/// What numbers are kept as until they are a tensor.
+/// The type that stores numbers until they become a tensor.
 template <Number T>
 using Kept = std::conditional_t<
     std::is_same_v<T, bool> || std::is_floating_point_v<T>,
@@ -118,7 +117,7 @@ constexpr auto collated_type();
 
 } // namespace detail
 
-/// What `collate` makes of samples of type `T`.
+/// The batch type that `collate` makes from samples of type `T`.
 template <class T>
 using Collated =
     typename decltype(detail::collated_type<std::remove_cv_t<T>>())::type;
@@ -180,7 +179,7 @@ constexpr auto collated_type() {
         std::map<typename T::key_type, Collated<typename T::mapped_type>>>{};
   } else if constexpr (kinds::Sequence<T>) {
     using Joined = std::vector<Collated<typename T::value_type>>;
-    // A class that is such a vector, as `TensorRow`, stays itself.
+    // A class derived from such a vector, such as `TensorRow`, keeps its type.
     return std::type_identity<
         std::conditional_t<std::derived_from<T, Joined>, T, Joined>>{};
   } else if constexpr (kinds::ExampleLike<T>) {
@@ -202,7 +201,7 @@ Collated<T> join(
     const std::string& name,
     const std::string& path);
 
-/// Joins one part of every sample, found by `part_of(sample)`.
+/// Joins one part of every sample, selected by `part_of(sample)`.
 template <class T, class F>
 auto join_part(
     const std::vector<const T*>& samples,
@@ -233,7 +232,7 @@ Collated<T> join_fields(
     const std::vector<const T*>& samples,
     LeafJoiner& leaves,
     const std::string& path) {
-  // The list of fields asks for a value that may change; nothing changes it.
+  // `tensor_fields` takes a mutable reference, but nothing is modified.
   const auto fields = [](const T& value) {
     return tensor_fields(const_cast<T&>(value));
   };
@@ -305,7 +304,8 @@ Collated<T> join_map(
   const LeafJoiner::MaskScope scope(leaves);
   Collated<T> batch;
   for (const auto& entry : *samples[0]) {
-    // By a name that lambdas of all compilers may capture.
+    // A named reference, because not all compilers let lambdas capture
+    // structured bindings.
     const auto& key = entry.first;
     batch.emplace(
         key,
@@ -319,7 +319,7 @@ Collated<T> join_map(
       std::is_same_v<typename Collated<T>::mapped_type, at::Tensor>) {
     auto mask = leaves.mask(leaves.mask_name());
     if (mask.defined()) {
-      batch.emplace(leaves.mask_name(), mask); // keeps one that was given
+      batch.emplace(leaves.mask_name(), mask); // keeps an existing one
     }
   }
   return batch;
@@ -358,7 +358,7 @@ Collated<T> join_tuple(
     LeafJoiner& leaves,
     const std::string& path) {
   return [&]<size_t... I>(std::index_sequence<I...>) {
-    // Braces: joined from the first part to the last.
+    // Braces evaluate from left to right.
     return Collated<T>{join_part(
         samples, leaves, std::to_string(I), path, [
         ](const T& s) -> const auto& { return std::get<I>(s); })...};
@@ -468,7 +468,8 @@ Collated<T> join_samples(
   check_samples(samples.size());
   LeafJoiner leaves(padding);
   if constexpr (std::is_same_v<T, bool>) {
-    return leaves.join(samples); // such a vector has no elements to point to
+    return leaves.join(samples); // a vector of bools has no addressable
+                                 // elements
   } else {
     std::vector<const T*> parts;
     parts.reserve(samples.size());

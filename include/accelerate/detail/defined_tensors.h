@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of a struct of tensors that it really has.
+// Struct members that are defined tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +9,8 @@
 
 namespace accelerate::models::detail {
 
-/// Those of some tensors that are defined, for `tensor_fields`: answers that a
-/// model does not give are no part of the tree.
+/// Selects the defined tensors among members, for `tensor_fields`: outputs that
+/// a model does not compute are not part of the tree.
 class DefinedTensors {
  public:
   class Iterator {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One forward of a prepared model, whatever language it is written in.
+// One forward of a prepared model, independent of the language.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,18 +25,18 @@ struct ModelContext;
 
 namespace detail {
 
-/// One forward of a prepared model: the seams of its engine and its precision
-/// around the user's code.
+/// Runs the engine's callbacks and sets the precision around the user's
+/// `forward`.
 class ACCELERATE_API ForwardScope {
  public:
   explicit ForwardScope(ModelContext& context);
-  /// Abandons the forward where it was not finished.
+  /// Abandons the forward if it was not finished.
   ~ForwardScope();
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
   bool wants_outputs() const;
-  /// What the model is given for an argument: a tensor in the type of its
-  /// weights where these are of reduced precision, anything else as it is.
+  /// Converts an argument for the model: a tensor to the dtype of the weights
+  /// if that is a reduced one; other arguments are unchanged.
   template <class Argument>
   Argument&& input(Argument&& argument) {
     if constexpr (std::is_same_v<std::remove_cvref_t<Argument>, at::Tensor>) {
@@ -50,15 +50,15 @@ class ACCELERATE_API ForwardScope {
   void finish(std::span<at::Tensor* const> outputs);
 
  private:
-  /// Null where there is nothing to cast.
+  /// Null if no cast is needed.
   at::Tensor* cast_input(const at::Tensor& input);
 
   ModelContext& context_;
-  /// Keeps what `input` refers to.
+  /// Owns the tensors that `input` returns references to.
   std::deque<at::Tensor> inputs_;
   std::optional<AutocastGuard> autocast_;
   bool is_finished_ = false;
-  /// What the forward interrupts; see `RankRecord`.
+  /// The activity that the forward interrupts; see `RankRecord`.
   uint8_t part_before_;
   /// For profilers.
   std::unique_ptr<at::RecordFunction> recorded_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trees taken apart, as the compiled part of `collectives.h` takes them.
+// Trees as flat lists of tensors, for the compiled part of `collectives.h`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,12 +20,12 @@
 
 namespace accelerate::detail {
 
-/// A tree taken apart: its tensors, numbers among them, and the text of its
-/// structure.
+/// A flattened tree: its tensors (numbers as tensors too) and a string that
+/// describes its structure.
 struct Leaves {
   std::vector<at::Tensor> tensors;
   std::string structure;
-  /// Which tensors were numbers; may be left out where none was.
+  /// Which tensors were numbers; may be left empty if none was.
   std::vector<bool> are_numbers = {};
 };
 template <class T>
@@ -53,7 +53,7 @@ Leaves take_apart(const T& value) {
       tree::structure(value),
       std::move(taker.are_numbers)};
 }
-/// Puts as many tensors as `take_apart` gave in the place of a tree's own.
+/// Replaces the tensors of a tree by as many as `take_apart` returned.
 template <class T>
 void put_in(T& value, const std::vector<at::Tensor>& tensors) {
   struct Putter final : tree::Visitor {
@@ -74,8 +74,8 @@ T put_back(T value, const std::vector<at::Tensor>& tensors) {
   return value;
 }
 
-/// A number on its own, or an array of them: with those of all ranks it needs
-/// another type.
+/// Whether a gathered value needs another type: a number, or an array of
+/// numbers.
 template <class T>
 struct IsNarrow
     : std::bool_constant<
@@ -88,8 +88,8 @@ inline constexpr bool is_known_map<std::map<K, V, Rest...>> = true;
 template <class K, class V, class... Rest>
 inline constexpr bool is_known_map<std::unordered_map<K, V, Rest...>> = true;
 
-/// The same tree with room for the numbers of all ranks: a vector in the place
-/// of each number.
+/// The same tree with a vector in place of each number, so that it can hold the
+/// numbers of all ranks.
 template <class T>
 auto make_room(const T& value) {
   if constexpr (!tree::detail::has_part<T, IsNarrow>()) {

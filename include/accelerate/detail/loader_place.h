@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loader is given by `Accelerator::prepare`, and its loop.
+// What `Accelerator::prepare` passes to a loader, and the loader's loop.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -18,11 +18,11 @@ class StepState;
 
 namespace detail {
 
-/// What `Accelerator::prepare` gives a loader.
+/// What `Accelerator::prepare` passes to a loader.
 struct LoaderPlace {
   ProcessGroup group = {};
   ShardOptions shard = {};
-  /// Where batches go; they stay where they are without it.
+  /// The device that batches are moved to; if unset, they are not moved.
   std::optional<c10::Device> device = {};
   DataLoaderConfiguration configuration = {};
   std::shared_ptr<StepState> step_state = {};
@@ -32,9 +32,9 @@ struct LoaderPlace {
 class ACCELERATE_API BatchCursor {
  public:
   virtual ~BatchCursor();
-  /// Goes to the next batch. Throws what reading it threw.
+  /// Moves to the next batch. Rethrows what reading it threw.
   virtual void advance() = 0;
-  /// The batch, null after the last.
+  /// The current batch; null after the last.
   virtual void* batch() const = 0;
 };
 

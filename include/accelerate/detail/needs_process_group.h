@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules that speak to the other ranks, and what the first of them computes.
+// Modules that communicate with other ranks, and the inputs of SyncBatchNorm.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@
 
 namespace accelerate::detail {
 
-/// A module that speaks to the other ranks in its forward or backward.
-/// `prepare` finds those in a model and hands them its group.
+/// A module that communicates with other ranks in its forward or backward.
+/// `prepare` finds such modules in a model and passes them its group.
 class ACCELERATE_API NeedsProcessGroup {
  public:
   virtual ~NeedsProcessGroup() = default;
@@ -24,8 +24,8 @@ ACCELERATE_API void give_process_group(
     torch::nn::Module& module,
     const ProcessGroup& group);
 
-/// The tensors and numbers of one training forward. `momentum` is the weight of
-/// this batch in the running statistics, which may be undefined.
+/// The inputs of one training forward of SyncBatchNorm. `momentum` is the
+/// weight of this batch in the running statistics, which may be undefined.
 struct SyncBatchNormInput {
   at::Tensor input, weight, bias, running_mean, running_var;
   double momentum = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which objects `Accelerator::prepare` knows. Compile-time only.
+// Concepts for the objects that `Accelerator::prepare` accepts.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -21,7 +21,7 @@ struct SharedModule<std::shared_ptr<M>> {
   using Module = M;
 };
 
-/// TORCH_MODULE's holders.
+/// The holders that TORCH_MODULE defines.
 template <class T>
 concept ModuleHolder = requires(const T& holder) {
   typename T::ContainedType;
@@ -60,7 +60,7 @@ inline constexpr bool IsPrepared = std::is_same_v<T, PreparedOptimizer>;
 template <class M>
 inline constexpr bool IsPrepared<PreparedModel<M>> = true;
 
-/// Points to a module and does not share it.
+/// A pointer to a module that is not a `std::shared_ptr`.
 template <class T>
 concept OtherModulePointer =
     !ModulePointer<T> && !IsPrepared<T> && requires(const T& pointer) {
@@ -68,7 +68,7 @@ concept OtherModulePointer =
       derived_from<std::remove_cvref_t<decltype(*pointer)>, torch::nn::Module>;
 };
 
-/// torch::data's loaders and pointers to them, without their header.
+/// torch::data's loaders and pointers to them, without including their header.
 template <class T>
 concept LooksLikeTorchDataLoader = requires(T& loader) {
   typename T::BatchType;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of a step that may live on the device.
+// Scalars of a step that may be stored on the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,37 +12,38 @@
 namespace accelerate {
 
 struct ReducedCopies {
-  /// From what is trained to the weights of a reduced type that a model
-  /// computes with in its place.
+  /// Maps each trained tensor to the reduced-precision weights that the model
+  /// computes with.
   std::unordered_map<const c10::TensorImpl*, at::Tensor> weights;
-  /// One float, which the optimizer multiplies their gradients with as it reads
-  /// them; undefined where they are as they shall be.
+  /// One float by which the optimizer multiplies gradients as it reads them;
+  /// undefined if it must not.
   at::Tensor gradient_factor = {};
 };
 
-/// What an update is told by tensors, so that the host waits for nothing and a
-/// captured step reads new values at every replay. Undefined or empty where the
-/// host decides.
+/// Scalars that an update reads from tensors, so that the host never waits and
+/// a captured step sees new values at every replay. Undefined or empty if the
+/// host passes them instead.
 struct StepScalars {
-  /// One float, 0 or 1; with 1 the step changes nothing.
+  /// One float, 0 or 1; if 1, the step changes nothing.
   at::Tensor found_inf = {};
-  /// One float for each group, in the place of the group's own rate.
+  /// One float per group, used instead of the group's own learning rate.
   std::vector<at::Tensor> learning_rates = {};
-  /// Given to optimizers that take them: each writes the weights of what it has
-  /// changed. Gradients of such tensors may be of the weights' type.
+  /// Passed to optimizers that support it: each also writes the weights of the
+  /// parameters it has changed. Gradients of such parameters may have the dtype
+  /// of the weights.
   std::vector<const ReducedCopies*> copies = {};
 
   bool empty() const { return !found_inf.defined() && learning_rates.empty(); }
 };
 
-/// Optimizers that can read them derive from it.
+/// Base of optimizers that can read them.
 class ACCELERATE_API TakesStepScalars {
  public:
-  /// With the options that it has now.
+  /// Depends on the current options.
   virtual bool takes_scalars() const = 0;
-  /// Whether it writes `StepScalars::copies`, with the options that it has now.
+  /// Whether it writes `StepScalars::copies`; depends on the current options.
   virtual bool takes_copies() const { return false; }
-  /// For the next step alone.
+  /// Only for the next step.
   virtual void give_scalars(StepScalars scalars) = 0;
 
  protected:

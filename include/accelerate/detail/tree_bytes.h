@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trees as bytes, with which a batch or an object goes to another rank.
+// Trees as bytes, to send a batch or an object to another rank.
 //
-// Beside the trees of `tree.h`, their numbers, enumerations and strings travel
-// too. Of a struct exactly the members that `tensor_fields` lists do.
+// Besides the trees of `tree.h`, this supports numbers, enumerations and
+// strings. A struct is sent as exactly the members that `tensor_fields` lists.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,14 +21,14 @@
 namespace accelerate::tree {
 
 /// Collects small values, and tensors, whose data is not copied before `write`.
-/// The bytes are for a machine of the same byte order.
+/// The bytes can only be read on a machine with the same byte order.
 class ACCELERATE_API ByteWriter {
  public:
   void bytes(const void* data, size_t size);
   void count(size_t value);
   void tensor(const at::Tensor& value);
 
-  /// What `write` fills. Tensors stand at multiples of 16.
+  /// The number of bytes that `write` fills. Tensors are aligned to 16 bytes.
   int64_t size() const;
   void write(char* output) const;
 
@@ -37,12 +37,11 @@ class ACCELERATE_API ByteWriter {
   std::vector<at::Tensor> tensors_;
 };
 
-/// Reads what a `ByteWriter` wrote. Throws `CommError` where the bytes end too
-/// early.
+/// Reads the bytes of a `ByteWriter`. Throws `CommError` if they end too early.
 class ACCELERATE_API ByteReader {
  public:
-  /// `data` must stand at a multiple of 16. Tensors point into it; each keeps
-  /// `owner` alive.
+  /// `data` must be aligned to 16 bytes. Tensors point into it and keep `owner`
+  /// alive.
   ByteReader(std::shared_ptr<const void> owner, char* data, int64_t size);
 
   void bytes(void* output, size_t size);
@@ -60,7 +59,7 @@ class ACCELERATE_API ByteReader {
 
 namespace detail {
 
-/// Whether `write` and `read` know `T`, looked at part by part.
+/// Whether `write` and `read` support `T`, checked recursively.
 template <class T, bool kTensors>
 constexpr bool is_bytes();
 template <class Tuple, bool kTensors, size_t... I>
@@ -111,10 +110,10 @@ constexpr bool is_bytes() {
 
 } // namespace detail
 
-/// A type whose values can go to another rank.
+/// A type whose values can be sent to another rank.
 template <class T>
 concept Portable = detail::is_bytes<T, true>();
-/// One without tensors.
+/// A portable type without tensors.
 template <class T>
 concept PlainObject = detail::is_bytes<T, false>();
 
