@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for the engine of the installed torch: importing this module gives the compiled one of
+"""Loads the compiled engine for the installed torch: importing this module returns the one in
 `_engines/torch_MAJOR_MINOR`."""
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from types import ModuleType
 import torch  # Before the engine, which uses the libraries that this loads.
 
 _PACKAGE = sys.modules[__name__.partition(".")[0]]
-# An editable installation has two: the files of the tree, and what was compiled.
+# An editable installation has two folders: the source tree, and the compiled files.
 _FOLDERS = [os.path.join(path, "_engines") for path in _PACKAGE.__path__]
 
 
 def _engine_of(release: str) -> importlib.machinery.ModuleSpec | None:
-    """That of a torch release ("2.15"), for this Python."""
+    """The engine of a torch release ("2.15"), for this Python version."""
     name = "torch_" + release.replace(".", "_")
     places = [os.path.join(folder, name) for folder in _FOLDERS]
     return importlib.machinery.PathFinder.find_spec(__name__, places)

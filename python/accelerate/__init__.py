@@ -2,7 +2,7 @@
 """Hugging Face Accelerate's names on one C++ engine. Start with `Accelerator`; the guide is
 docs/guide_python.md.
 
-Names are imported when they are first used, so that `import accelerate` costs next to nothing.
+Names are imported on first use, so `import accelerate` costs next to nothing.
 """
 
 from accelerate import _placeholders

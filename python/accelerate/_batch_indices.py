@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples make up the batch of a loop's turn, however many are read ahead."""
+"""The indices of the samples in the current batch of a loop, however far workers have read
+ahead."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ from accelerate._sharding import BatchCounts, DealtBatch
 
 
 def get_sampler(dataloader: DataLoader) -> Any:
-    """The sampler underneath the batches of a loader; None where they come without one."""
+    """The sampler that a loader's batches are made from; None if batches do not come from a
+    sampler."""
     sampler = dataloader.sampler
     batches = sampler if isinstance(sampler, BatchSampler) else dataloader.batch_sampler
     return getattr(batches, "sampler", None)
 
 
 class RecordedIndices:
-    """Hands the indices of a loader's sampler on to torch and remembers them, so that the loop
-    knows what the batch of its turn consists of, however many are read ahead by workers. The first
-    `num_skipped` of the epochs that begin are left out; all of them while they are `held_back`."""
+    """Passes the indices of a loader's sampler to torch and remembers them, so that the loop knows
+    which samples are in its current batch, however far workers have read ahead. Each new epoch
+    skips the first `num_skipped` batches, or all of them while `held_back` is set."""
 
     def __init__(self, indices: Iterable):
         self.indices = indices
@@ -35,29 +37,29 @@ class RecordedIndices:
         return len(self.indices)
 
     def __iter__(self) -> Iterator:
-        # A new queue for each epoch: an older loop goes on with its own.
+        # A new queue per epoch, because an older loop may still use its own.
         indices = iter(()) if self.held_back else iter(self.indices)
         self.epoch = _EpochIndices(indices, self.num_skipped)
         return self.epoch
 
 
 class _EpochIndices(Iterator):
-    """Those of one epoch behind the first `num_skipped`. `taken` are the batches that torch was
-    given and no loop was yet, `digests` what tells them and all before them from others."""
+    """The indices of one epoch after the first `num_skipped`. `taken` holds the batches that torch
+    has received but the loop has not; `digests` holds a hash of each of them and all before it."""
 
     def __init__(self, indices: Iterator, num_skipped: int = 0):
         self._indices = indices
         self._num_skipped = num_skipped
         self._digest: int | None = 0
-        # Of what was skipped; not known before the first index was asked for.
+        # The digest of the skipped batches; unknown until the first index is requested.
         self._digest_of_skipped: int | None = None
         self._is_drawn = False
         self.taken: deque = deque()
         self.digests: deque = deque()
 
     def draw(self) -> int | None:
-        """Samplers draw when the first index is asked for, which is now. Gives the digest of what
-        is skipped, also where workers have asked before."""
+        """Requests the first index now, because that is when samplers draw. Returns the digest of
+        what is skipped, even if workers requested it earlier."""
         if not self._is_drawn:
             self._is_drawn = True
             for batch in islice(self._indices, self._num_skipped):
@@ -67,7 +69,7 @@ class _EpochIndices(Iterator):
         return self._digest_of_skipped
 
     def _add(self, batch: Any) -> None:
-        # Numbers have the same hash in every process, others may not.
+        # The hash of numbers is the same in every process; that of other values may not be.
         if self._digest is not None:
             indices = batch if isinstance(batch, list) else (batch,)
             is_known = not indices or isinstance(indices[0], int)
@@ -83,7 +85,7 @@ class _EpochIndices(Iterator):
 
 
 class _TaskLog(dict):
-    """torch's list of what its workers have to do; remembers which task was handed on last."""
+    """torch's table of tasks for its workers; remembers which task was returned last."""
 
     def pop(self, task: int) -> Any:
         self.last = task
@@ -91,10 +93,10 @@ class _TaskLog(dict):
 
 
 def indices_in_turn(iterator: Any, taken: deque, in_order: bool) -> Callable[[], Any]:
-    """What gives the indices of the batch that `iterator` has given last."""
+    """A function that returns the indices of the batch that `iterator` returned last."""
     if in_order or not hasattr(iterator, "_task_info"):
         return taken.popleft
-    # Workers may overtake each other: tasks are numbered in the order of `taken`.
+    # Workers may overtake each other; tasks are numbered in the order of `taken`.
     tasks = iterator._task_info = _TaskLog(iterator._task_info)
     numbers = count()
     waiting: dict[int, Any] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that travel to another process with all that they use."""
+"""Pickles functions for another process, with everything they use."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def pickle_call(where: str, function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The bytes of `(function, args)`; what is defined in `__main__` is in them by value.
+    """The bytes of `(function, args)`, with definitions in `__main__` by value.
 
-    Raises `TypeError` with the name of what cannot travel.
+    Raises `TypeError` with the name of anything that cannot be pickled.
     """
     import cloudpickle
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `Accelerator.capture` makes of a function: the recording itself is in C++."""
+"""The result of `Accelerator.capture`; the recording itself is in C++."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accelerate._trees import tensors_of, with_tensors
 
 
 def _describe(value: Any) -> str:
-    """A text that is the same for inputs that differ in the values of tensors only."""
+    """A string that is equal for inputs that differ only in the values of tensors."""
     if isinstance(value, torch.Tensor):
         return "*"
     if isinstance(value, Mapping):
@@ -27,13 +27,13 @@ def _describe(value: Any) -> str:
         return _describe(
             {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         )
-    # Numbers and texts are part of what is recorded.
+    # Numbers and strings are part of the recording.
     return repr(value)
 
 
 class CapturedStep:
-    """Called as the function that was captured. Tensors in the result are copies of the caller's,
-    without a graph."""
+    """Call it like the captured function. Tensors in the result are detached copies that belong to
+    the caller."""
 
     def __init__(self, function: Callable, capture: _C.StepCapture) -> None:
         self._function = function
@@ -54,15 +54,15 @@ class CapturedStep:
 
     @property
     def num_graphs(self) -> int:
-        """Shapes of inputs that are replayed."""
+        """Input shapes that have a graph."""
         return self._capture.num_graphs
 
     @property
     def num_replays(self) -> int:
-        """Calls that were replays."""
+        """Calls that replayed a graph."""
         return self._capture.num_replays
 
     @property
     def refusal(self) -> str:
-        """Why calls run as they are; empty while they do not have to."""
+        """Why calls run eagerly; empty if they can be captured."""
         return self._capture.refusal

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of configurations, each of the kind that its key is for: files, fields and variables bring
-texts, flags and numbers alike."""
+"""Checks the types of configuration values: files, fields and variables all contain strings, flags
+and numbers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from accelerate.utils.environment import str_to_bool
 
 
 class Kind(NamedTuple):
-    """What a key is for: `take` gives the value in its own type, or None where it is none such."""
+    """The type of a key: `take` converts a value to it, or returns None if that is not possible."""
 
     expected: str
     take: Callable[[Any], Any]
-    # Whether "3" is as good as 3.
+    # Whether "3" is accepted for 3.
     reads_texts: bool = False
 
 
@@ -50,14 +50,14 @@ def _flag(value: Any) -> bool | None:
 
 
 NUMBER = Kind("a number", lambda value: value if _is_number(value) else None)
-# DeepSpeed and torch's variables know many words for both.
+# DeepSpeed and torch's variables accept several words for true and false.
 FLAG = Kind("true or false", _flag)
 TEXT = Kind("a string", lambda value: value if isinstance(value, str) else None)
 SECTION = Kind("a section in braces", lambda value: value if isinstance(value, dict) else None)
 
 
 def number_of(value: Any) -> Any:
-    """The number that a text is; everything else as it is."""
+    """The number that a string represents; any other value unchanged."""
     if not isinstance(value, str):
         return value
     for convert in (int, float):
@@ -69,7 +69,7 @@ def number_of(value: Any) -> Any:
 
 
 def described(value: Any) -> str:
-    """As a configuration writes it, and what that is."""
+    """The value as written in a configuration, with its type."""
     kinds = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
     kind = kinds.get(type(value), "a section" if isinstance(value, dict) else "")
     shown = json.dumps(value) if kind else repr(value)
@@ -78,8 +78,8 @@ def described(value: Any) -> str:
 
 
 def checked(where: str, name: str, value: Any, kind: Kind, remedy: str = "", extra: str = "") -> Any:
-    """The value in its own type. Raises `ConfigError` in one line where it is of another kind;
-    `extra` are words for what is taken beside it, `remedy` says what to do."""
+    """The value converted to its type. Raises a one-line `ConfigError` if it has another type;
+    `extra` names other accepted values, `remedy` says what to do."""
     taken = kind.take(number_of(value) if kind.reads_texts else value)
     if taken is not None:
         return taken

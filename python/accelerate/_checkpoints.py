@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python adds to a checkpoint (docs/guide_checkpoint.md). The folder, its manifest and the
-state of all objects are C++'s (`checkpoint/checkpoint_folder.h`); here are the parts that only
-Python can write or read: what hooks do, weights as the module's `state_dict` gives them, pickles.
-The manifest names their files, as the state of an object of its own."""
+"""What Python adds to a checkpoint (docs/guide_checkpoint.md). C++ writes the folder, its manifest
+and the state of all objects (`checkpoint/checkpoint_folder.h`). This module handles what only
+Python can read or write: hooks, weights as returned by the module's `state_dict`, and pickles. The
+manifest lists these files as the state of a separate object."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from accelerate.accelerator import Accelerator
 
 _Result = TypeVar("_Result")
-# The object that names the files.
+# The object that lists the files.
 PARTS = "python_parts"
 _AUTOMATIC = re.compile(r"checkpoint_(\d+)")
 
@@ -47,7 +47,7 @@ _AUTOMATIC = re.compile(r"checkpoint_(\d+)")
 
 
 def folder_of_all(accelerator: Accelerator) -> Path:
-    """Where checkpoints without a name of the user's are."""
+    """The folder of automatically named checkpoints."""
     if accelerator.project_dir is None:
         raise UsageError(
             "[Accelerator] Automatic checkpoint naming needs a project_dir. Pass one to "
@@ -69,7 +69,7 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None
         project.iteration = _number_of_main_process(accelerator)
     folder = folder_of_all(accelerator) / f"checkpoint_{project.iteration}"
     is_taken = _is_taken(accelerator, folder, layout)
-    if accelerator._shards:  # All save together; machines may have disks of their own.
+    if accelerator._shards:  # All processes save together, but machines may have separate disks.
         is_taken = any(operations.gather_object([is_taken]))
     if is_taken:
         raise UsageError(
@@ -80,8 +80,8 @@ def folder_to_save(accelerator: Accelerator, output_dir: Any, layout: str | None
 
 
 def _number_of_main_process(accelerator: Accelerator) -> int:
-    """The number that the main process gives to this save: its own counter is ahead if it has saved
-    alone. Nobody waits here, so what it has written tells."""
+    """The number the main process uses for this save. Its own counter is ahead if it has saved
+    alone. Read from the files it has written, because no process waits here."""
     first = accelerator.project_configuration.iteration
     parent = folder_of_all(accelerator)
     run = accelerator._run
@@ -102,7 +102,8 @@ def _number_of_main_process(accelerator: Accelerator) -> int:
 
 
 def _is_taken(accelerator: Accelerator, folder: Path, layout: str | None) -> bool:
-    """Whether the folder is of another save. The main process may have made it for this one."""
+    """Whether the folder belongs to another save. The main process may have created it for this
+    one."""
     if not folder.exists():
         return False
     if layout is not None:
@@ -119,17 +120,17 @@ def _is_taken(accelerator: Accelerator, folder: Path, layout: str | None) -> boo
 
 
 def folder_to_leave(accelerator: Accelerator) -> Path | None:
-    """Where `save_and_leave` saves that was given nothing; None where `save_state` knows."""
+    """The folder for `save_and_leave` without an argument; None if `save_state` chooses it."""
     if accelerator.project_configuration.automatic_checkpoint_naming:
         return None
     parent = folder_of_all(accelerator)
     folder = parent / f"checkpoint_{_C.next_checkpoint_number(str(parent))}"
-    accelerator.wait_for_everyone()  # Before one of them makes it.
+    accelerator.wait_for_everyone()  # Before one of them creates the folder.
     return folder
 
 
 def together(accelerator: Accelerator, work: Callable[[], _Result]) -> _Result:
-    """What `work` gives. If it fails on one process, it fails on all of them: with the same error,
+    """The result of `work`. If it fails on one process, it raises on all of them: the same error,
     if it is one of this package."""
     if accelerator.num_processes == 1:
         return work()
@@ -149,7 +150,7 @@ def together(accelerator: Accelerator, work: Callable[[], _Result]) -> _Result:
 
 
 def folder_to_load(accelerator: Accelerator, input_dir: Any) -> Path:
-    """The same on all processes; fails on all of them if it fails on one."""
+    """The same folder on all processes; if it fails on one, it raises on all."""
 
     def named() -> Path | None:
         if input_dir is not None and (input_dir != "latest" or os.path.isdir("latest")):
@@ -200,7 +201,7 @@ def _is_any_checkpoint(folder: str) -> bool:
 
 
 def numbered_in(parent: Path) -> list[Path]:
-    """The folders that automatic naming has made, the oldest first."""
+    """The automatically named folders, oldest first."""
     if not parent.is_dir():
         return []
     found = [path for path in parent.iterdir() if _AUTOMATIC.fullmatch(path.name)]
@@ -208,7 +209,7 @@ def numbered_in(parent: Path) -> list[Path]:
 
 
 def go_on_counting(accelerator: Accelerator, loaded: Path) -> None:
-    """The next automatic name comes behind those that are there."""
+    """Makes the next automatic number follow the existing ones."""
     project = accelerator.project_configuration
     if project.automatic_checkpoint_naming:
         parent = folder_of_all(accelerator)
@@ -217,7 +218,7 @@ def go_on_counting(accelerator: Accelerator, loaded: Path) -> None:
 
 
 def limit_of(accelerator: Accelerator) -> int | None:
-    """How many automatically named checkpoints are kept; None where all are."""
+    """How many automatically named checkpoints are kept; None for all."""
     project = accelerator.project_configuration
     if not project.automatic_checkpoint_naming or project.total_limit is None:
         return None
@@ -228,9 +229,9 @@ def limit_of(accelerator: Accelerator) -> int | None:
 
 
 class PythonParts(ObjectState):
-    """The files that Python has written into a checkpoint, by the objects whose state they hold:
-    `weights` are read without running code, `pickles` are not. C++ reads `weights.OBJECT.file` too,
-    to say what it cannot load."""
+    """The files that Python has written into a checkpoint, by the object whose state they contain.
+    `weights` are read without running code, `pickles` are not. C++ also reads
+    `weights.OBJECT.file`, to report what it cannot load."""
 
     def __init__(self) -> None:
         super().__init__(lambda: None, lambda _: None)
@@ -262,7 +263,7 @@ def save(
 def _write_parts(
     accelerator: Accelerator, stage: Path, safe_serialization: bool
 ) -> tuple[set[str], set[str]]:
-    """Writes what Python writes, and gives the names of the objects that C++ leaves out, and of the
+    """Writes Python's files. Returns the names of the objects that C++ skips, and those of the
     files."""
     weights = _call_save_hooks(accelerator, stage)
     writes = accelerator._is_writer
@@ -300,13 +301,13 @@ def _write_parts(
 
 
 def _names_left_out(accelerator: Accelerator) -> set[str]:
-    """Of the objects that the checkpoint under way does not hold."""
+    """The names of objects that are not part of the current checkpoint."""
     kinds = accelerator._kinds_left_out
     return {name for name in accelerator._run.state.names() if name.startswith(kinds)}
 
 
 def _call_save_hooks(accelerator: Accelerator, stage: Path) -> list[dict[str, Any] | None]:
-    """The weights of each model; None where a hook has taken them out."""
+    """The weights of each model; None if a hook removed them."""
     given = [model.state_dict() for model in accelerator._models]
     weights = list(given)
     for hook in list(accelerator._save_model_state_pre_hook.values()):
@@ -329,14 +330,14 @@ def _named_models(accelerator: Accelerator) -> list[tuple[str, torch.nn.Module]]
 
 
 def names_of_plain_state(model: torch.nn.Module) -> list[str] | None:
-    """The names of the module's `state_dict` in its order; None where C++ cannot write it."""
+    """The names in the module's `state_dict`, in order; None if C++ cannot write it."""
     state = model.state_dict()
     return list(state) if _is_named_tensors(model, state) else None
 
 
 def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
-    """Whether the module's `state_dict` is exactly its parameters and buffers, which C++ writes;
-    hooks of modules and extra states may make it something else."""
+    """Whether the module's `state_dict` contains exactly its parameters and buffers, which C++ can
+    write. Module hooks and extra state may change it."""
     known = parameter_set(model)
     tensors = dict(zip(known.names, known.parameters)) | dict(zip(known.buffer_names, known.buffers))
     for name in known.transient_buffers:
@@ -349,7 +350,7 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
         if not isinstance(value, torch.Tensor) or value.layout != tensor.layout:
             return False
         if value.layout != torch.strided:
-            return True  # C++ refuses it by name.
+            return True  # C++ rejects it, naming the tensor.
         return _place_of(value) == _place_of(tensor)
 
     return state.keys() == tensors.keys() and all(
@@ -358,15 +359,15 @@ def _is_named_tensors(model: torch.nn.Module, state: dict[str, Any]) -> bool:
 
 
 def _place_of(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
-    """Where it lies, also of one whose memory comes and goes."""
+    """Identifies a tensor's memory, even if it is only allocated temporarily."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape
 
 
 def whole_state(
     model: torch.nn.Module, context: _C.ModelContext, keep: bool
 ) -> dict[str, Any]:
-    """The module's `state_dict` with what is trained in the place of parameters that are sharded, or
-    of a reduced type, where it is to be kept. A collective where they are sharded."""
+    """The module's `state_dict`, with the trained tensors in place of parameters that are sharded
+    or of reduced precision, if `keep` is true. Collective if parameters are sharded."""
     parameters = dict(model.named_parameters()).values()
     values = context.whole_parameters(keep)
     if not keep:
@@ -398,7 +399,7 @@ def _save_pickled(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
 
 
 def _warn_of_code(kept: ObjectState, path: Path, reason: OnlyPickled) -> None:
-    """Who loads it at the next start should hear now that it will not be read."""
+    """Warns at saving, rather than at the next start, that loading will skip this object."""
     try:
         load(path, map_location="cpu")
     except pickle.UnpicklingError:
@@ -462,7 +463,8 @@ def _read_own_parts(
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
 ) -> tuple[set[str], list[Callable[[], Any]]]:
-    """The objects that C++ leaves as they are, and what loads those whose files Python reads."""
+    """The objects that C++ does not load, and functions that load those whose files Python
+    reads."""
     parts = _Parts(folder)
     models = _call_load_hooks(accelerator, folder)
     without = _names_left_out(accelerator)
@@ -486,30 +488,30 @@ def _read_own_parts(
 
 
 class _Parts:
-    """What the manifest says of Python's files, and where they are."""
+    """What the manifest says about Python's files, and their folder."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = _C.CheckpointReader(str(folder))
         self.weights: dict[str, str] = {}
         self.pickles: dict[str, str] = {}
-        # A run in C++ has none.
+        # A checkpoint of a C++ run has none.
         for name, file in self._reader.texts_of(PARTS).items():
             kind, _, owner = name.removesuffix(".file").partition(".")
             (self.weights if kind == "weights" else self.pickles)[owner] = file
 
     def loaders_of(self, rank: int) -> set[str]:
-        """The names of the loaders whose state the checkpoint has."""
+        """The names of the loaders whose state is in the checkpoint."""
         names = self._reader.objects(rank)
         return {name for name in names if name.startswith(("loader", "python_loader"))}
 
     def path_of(self, name: str) -> Path:
-        """The file of an object; throws `DataError` where it is not what was written."""
+        """The file of an object; raises `DataError` if it is not what was written."""
         file = self.weights.get(name) or self.pickles.get(name) or f"{name}.safetensors"
         return Path(self._reader.verified(file))
 
 
 def _call_load_hooks(accelerator: Accelerator, folder: Path) -> list[torch.nn.Module]:
-    """The models that no hook has loaded by itself."""
+    """The models that no hook has loaded."""
     models = list(accelerator._models)
     for hook in list(accelerator._load_model_state_pre_hook.values()):
         hook(models, str(folder))
@@ -565,7 +567,7 @@ def save_model(
             Path(path).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
     else:
         index.unlink(missing_ok=True)
-    # Of an earlier save; they go when the new ones are there.
+    # Files of an earlier save, removed once the new ones are complete.
     pattern = re.compile(rf"{MODEL_NAME}(-\d{{5}}-of-\d{{5}})?\.bin")
     for path in folder.iterdir():
         if pattern.fullmatch(path.name) and path.name not in names:
@@ -632,7 +634,7 @@ def load_original(
     for optimizer in accelerator._optimizers:
         optimizer.zero_grad()
     for name in registry.names():
-        # What a compression has left out of steps that were never made.
+        # The error feedback of gradient compression, for steps that were not made.
         if name.startswith("engine") and "iteration" in registry.part(name):
             registry.load_part(name, {})
     accelerator.step = found.get("step", 0)
@@ -652,7 +654,7 @@ def _read_original(
     load_kwargs: dict[str, Any],
     model_kwargs: dict[str, Any],
 ) -> Callable[[], dict[str, Any]]:
-    """What loads the checkpoint, all files of which are read."""
+    """Reads all files and returns a function that loads them."""
     files = checkpointing.custom_states(folder)
     objects = accelerator._custom_objects
     if len(files) != len(objects):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libraries ask an `Accelerator` about its configuration: of engines that are not part of this
-package the answer is None, False or NO, never an exception."""
+"""The configuration that libraries read from an `Accelerator`. For engines that are not part of
+this package, the value is None, False or NO; reading never raises."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First contact: from the process's variables to torch.distributed's group."""
+"""Connects the processes: from environment variables to torch.distributed's group."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from accelerate.utils.dataclasses import InitProcessGroupKwargs
 
 
 def connect(cpu: bool, kwargs: dict[str, Any]) -> tuple[_C.ProcessEnvironment, _C.ProcessGroup]:
-    """The place of this process and the group of all; makes torch.distributed's group where the
-    user has not made one."""
+    """This process's ranks and the group of all processes. Creates torch.distributed's group unless
+    the user has done so."""
     watch_script()
     if dist.is_available() and dist.is_initialized():
         return _environment_of_user(), _C.ProcessGroup(dist.group.WORLD)
@@ -34,7 +34,7 @@ def _environment_of_user() -> _C.ProcessEnvironment:
     environment = _C.detect_environment()
     if (environment.rank, environment.world_size) == (rank, world_size):
         return environment
-    # Nobody said where the processes are: on this machine.
+    # Nothing says on which machines processes run, so assume this one.
     return _C.environment_of_group(
         rank=rank,
         world_size=world_size,
@@ -48,7 +48,7 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
     timeout = kwargs.pop("timeout", None)
     _check_arguments(wanted, timeout)
     if wanted == "nccl" and (cpu or _C.default_device().type == "cpu"):
-        # Scripts for GPUs name it and run on CPUs too: the original uses Gloo there, silently.
+        # Scripts for GPUs request it and also run on CPUs, where the original silently uses Gloo.
         warnings.warn('backend="nccl" needs GPUs. This run is on CPU and uses Gloo.', stacklevel=6)
         wanted = None
     backend = environment.choose_backend(wanted, cpu)
@@ -56,8 +56,8 @@ def _make_group(environment: _C.ProcessEnvironment, cpu: bool, kwargs: dict[str,
         meeting_point = {"init_method": kwargs.pop("init_method")}
     else:
         meeting_point = {"store": environment.meet(timeout)}
-        # Gloo would take the address that this machine's own name leads to, which peers may not
-        # reach.
+        # Gloo would use the address that this machine's host name resolves to, which other machines
+        # may not reach.
         interface = environment.interface()
         if interface:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -89,13 +89,13 @@ def _check_arguments(backend: Any, timeout: Any) -> None:
 
 
 def _default_timeout(backend: str | None) -> timedelta:
-    """As `InitProcessGroupKwargs` says for a backend that the user chose."""
+    """The default of `InitProcessGroupKwargs` for the chosen backend."""
     chosen = InitProcessGroupKwargs(backend=backend).timeout if backend else None
     return chosen or _C.collective_timeout()
 
 
 def _tell_torchrun_variables(environment: _C.ProcessEnvironment) -> None:
-    # Scripts read these, and under MPI or Slurm nobody has set them.
+    # Scripts read these variables, which MPI and Slurm do not set.
     for name, value in (
         ("RANK", environment.rank),
         ("WORLD_SIZE", environment.world_size),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings of this package, which debug mode turns into errors (docs/guide_config.md)."""
+"""Warnings of this package, which become errors in debug mode (docs/guide_config.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accelerate.errors import UsageError
 
 
 def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 1) -> None:
-    """As `warnings.warn`; raises `UsageError` where `ACCELERATE_DEBUG_MODE` is on."""
+    """As `warnings.warn`; raises `UsageError` if `ACCELERATE_DEBUG_MODE` is set."""
     if _C.debug_is_on():
         raise UsageError(message)
     warnings.warn(message, category, stacklevel=stacklevel + 1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a `DeepSpeedPlugin` to what the engine shards, and to the optimizer and the scheduler that its
-configuration names (docs/guide_sharding.md)."""
+"""Converts a `DeepSpeedPlugin` to the engine's sharding options, and creates the optimizer and
+scheduler that its configuration names (docs/guide_sharding.md)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from accelerate.utils.environment import parse_flag_from_env
 _SWITCH = "ACCELERATE_USE_DEEPSPEED"
 _MIN_UNIT_NUMBERS = 65_536
 
-# What a configuration may say, with a trailing dot for everything below. Of what is not listed
-# nobody knows what it would change.
+# The supported keys of a configuration; a trailing dot includes everything below. The effect of
+# other keys is unknown.
 _FOLLOWED = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -39,10 +39,10 @@ _FOLLOWED = (
     "zero_optimization.stage",
     "zero_optimization.offload_optimizer.",
     "zero_optimization.offload_param.",
-    # Weights are given out whole, and in the model's own precision, with and without these.
+    # Weights are always returned whole and in the model's own precision.
     "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "zero_optimization.stage3_gather_fp16_weights_on_model_save",
-    # This is how it is always done.
+    # Always the case here.
     "zero_optimization.overlap_comm",
     "zero_optimization.contiguous_gradients",
     "zero_optimization.reduce_scatter",
@@ -83,7 +83,7 @@ _ONLY_SPEED = (
     "zero_optimization.stage3_module_granularity_threshold",
     "zero_optimization.stage3_use_all_reduce_for_fetch_params",
 )
-# Values that ask for nothing beside those that are false.
+# Values that request nothing, besides false ones.
 _DEFAULTS = {
     "communication_data_type": "fp32",
     "data_types.grad_accum_dtype": "fp32",
@@ -95,8 +95,8 @@ _DEFAULTS = {
 
 
 def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeedPlugin] | None:
-    """The plugin, or several by name, from either argument, an earlier Accelerator or the variables;
-    None where DeepSpeed was not asked for."""
+    """The plugin, or several by name, from either argument, an earlier Accelerator or the
+    variables; None if DeepSpeed was not requested."""
     if given is not None and others is not None:
         raise UsageError(
             "[Accelerator] You cannot pass in both `deepspeed_plugins` and `deepspeed_plugin`."
@@ -117,13 +117,13 @@ def plugins_of(given: Any, others: Any) -> DeepSpeedPlugin | dict[str, DeepSpeed
                 "[Accelerator] `deepspeed_plugin` must be a DeepSpeedPlugin object, not a "
                 f"{type(plugin).__name__}"
             )
-    # Libraries ask for it.
+    # Libraries check it.
     os.environ[_SWITCH] = "true"
     return plugins
 
 
 def sharding_options(plugin: DeepSpeedPlugin, device: torch.device) -> _C.ShardingOptions:
-    """Raises in one line where something is asked for that would not come out as asked."""
+    """Raises a one-line error for settings that cannot be followed."""
     _check_config(plugin)
     return _C.ShardingOptions(
         stage=plugin.zero_stage,
@@ -134,13 +134,13 @@ def sharding_options(plugin: DeepSpeedPlugin, device: torch.device) -> _C.Shardi
 
 
 def reduces_each_batch(plugin: DeepSpeedPlugin) -> bool:
-    """Whether only parts of gradients are kept while they are accumulated."""
+    """Whether only shards of gradients are kept during gradient accumulation."""
     return plugin.zero_stage >= GRADIENTS
 
 
 def _leaves(node: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in node.items():
-        # A section with a switch that is off asks for nothing.
+        # A section with `enabled: false` requests nothing.
         if isinstance(value, dict) and value.get("enabled") is not False:
             yield from _leaves(value, f"{prefix}{key}.")
         elif not isinstance(value, dict):
@@ -179,10 +179,10 @@ def _check_config(plugin: DeepSpeedPlugin) -> None:
 
 
 def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
-    """Whether parts are to lie on the host; they do where processes are on the CPU. One switch moves
-    a part with its state, so that either section asks for both."""
+    """Whether shards are stored on the host, which is always the case on CPUs. Parameters and their
+    optimizer state move together, so either section is enough."""
     is_wanted = False
-    # The lowest stages that have such a part, as DeepSpeed's.
+    # The lowest stages that shard it, as in DeepSpeed.
     for what, lowest in (("optimizer", OPTIMIZER), ("param", PARAMETERS)):
         where = plugin.get_value(f"zero_optimization.offload_{what}.device")
         if where in (None, "none"):
@@ -204,8 +204,8 @@ def _is_offloaded(plugin: DeepSpeedPlugin, device: torch.device) -> bool:
 
 
 def settle(accelerator: Any, objects: tuple) -> list[Any]:
-    """Fills in what the configuration leaves to `prepare`; gives the objects with the optimizer and
-    the scheduler that it names in the place of their dummies."""
+    """Fills in what the configuration leaves to `prepare`. Returns the objects, with the optimizer
+    and scheduler that it names in place of their dummies."""
     plugin = accelerator.deepspeed_plugin
     _settle_batches(accelerator, plugin, objects)
     optimizer = _one_of(objects, (torch.optim.Optimizer, DummyOptim))
@@ -224,7 +224,7 @@ def settle(accelerator: Any, objects: tuple) -> list[Any]:
 
 
 def _one_of(objects: tuple, kind: Any) -> Any:
-    # What was prepared already has been looked at.
+    # Objects prepared earlier were checked then.
     found = [
         obj
         for obj in objects
@@ -271,7 +271,7 @@ def _settle_batches(accelerator: Any, plugin: DeepSpeedPlugin, objects: tuple) -
 
 
 def _check_pair(plugin: DeepSpeedPlugin, optimizer: Any, scheduler: Any) -> None:
-    """The original's rules of what the code gives and what the configuration names."""
+    """The original's rules for combining objects in code with those in the configuration."""
     config = plugin.deepspeed_config
     is_dummy = isinstance(optimizer, DummyOptim)
     if optimizer is not None and is_dummy != ("optimizer" in config):
@@ -316,14 +316,14 @@ def _fill(
         "gradient_clipping": 1.0,
         f"{zero}stage3_gather_16bit_weights_on_model_save": False,
     }
-    # Without a loader they stay as they are.
+    # They stay unset without a loader.
     for key in ("train_batch_size", "train_micro_batch_size_per_gpu"):
         values[key] = plugin.get_value(key)
     config = getattr(model, "config", None)
     width = getattr(config, "hidden_size", None) or max(
         getattr(config, "hidden_sizes", None) or [0]
     )
-    # They change nothing, and are filled in for whoever reads them.
+    # These have no effect; they are set for code that reads them.
     values[f"{zero}reduce_bucket_size"] = width * width
     values[f"{zero}stage3_prefetch_bucket_size"] = int(0.9 * width * width)
     values[f"{zero}stage3_param_persistence_threshold"] = 10 * width
@@ -347,11 +347,12 @@ def _fill(
 
 
 def _optimizer_of(plugin: DeepSpeedPlugin, dummy: DummyOptim) -> torch.optim.Optimizer:
-    """What the section `optimizer` names: DeepSpeed's own kinds of Adam, else a class of torch's."""
+    """The optimizer of the section `optimizer`: DeepSpeed's variants of Adam, or a class of
+    torch."""
     section = plugin.deepspeed_config["optimizer"]
     name, options = section.get("type"), dict(section.get("params", {}))
     if str(name).lower() in ("adam", "adamw"):
-        # DeepSpeed's Adam decays as AdamW does unless it is told not to; its default is no decay.
+        # DeepSpeed's Adam uses decoupled weight decay unless disabled; the default is no decay.
         is_decoupled = options.pop("adam_w_mode", True) or str(name).lower() == "adamw"
         if not options.pop("torch_adam", False):
             options.setdefault("weight_decay", 0.0)
@@ -392,8 +393,9 @@ def _scheduler_of(plugin: DeepSpeedPlugin, dummy: DummyScheduler, driven: Any) -
 
 
 class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
-    """DeepSpeed's: from one rate to another in `warmup_num_steps` updates, along a logarithm or a
-    line, then constant. As there, the second update still has the first rate."""
+    """DeepSpeed's `WarmupLR`: from one rate to another in `warmup_num_steps` updates,
+    logarithmically or linearly, then constant. As there, the second update still uses the first
+    rate."""
 
     def __init__(
         self,
@@ -408,13 +410,13 @@ class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
             raise UsageError(f"[DeepSpeed] warmup_type is {warmup_type}, expected log or linear")
         self.warmup_min_lr = warmup_min_lr
         self.warmup_max_lr = warmup_max_lr
-        # A logarithm of one would divide by zero.
+        # log(1) would cause a division by zero.
         self.warmup_num_steps = max(2, warmup_num_steps)
         self.warmup_type = warmup_type
         super().__init__(optimizer, last_batch_iteration)
 
     def get_lr(self) -> list[float]:
-        # torch counts the start as a step.
+        # torch counts the initial state as a step.
         part = self._part(max(0, self.last_epoch - 1))
         rate = self.warmup_min_lr + (self.warmup_max_lr - self.warmup_min_lr) * part
         return [rate for _ in self.optimizer.param_groups]
@@ -431,7 +433,7 @@ class WarmupLR(torch.optim.lr_scheduler.LRScheduler):
 
 
 class WarmupDecayLR(WarmupLR):
-    """DeepSpeed's: `WarmupLR`, then along a line down to zero at `total_num_steps`."""
+    """DeepSpeed's `WarmupDecayLR`: `WarmupLR`, then linearly down to zero at `total_num_steps`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, total_num_steps: int, **options: Any) -> None:
         self.total_num_steps = total_num_steps

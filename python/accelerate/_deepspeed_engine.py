@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What loops and libraries ask of the model that `prepare` gives back with a `DeepSpeedPlugin`: the
-methods of DeepSpeed's engine that save and load (docs/guide_sharding.md)."""
+"""The methods of DeepSpeed's engine for saving and loading, which loops and libraries call on the
+model that `prepare` returns with a `DeepSpeedPlugin` (docs/guide_sharding.md)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 _LATEST = "latest"
 _STEP = "global_step"
 _CLIENT = "client_state.pt"
-# Kinds of state that DeepSpeed's checkpoints do not hold.
+# Kinds of state that DeepSpeed's checkpoints do not contain.
 _NOT_DEEPSPEEDS = ("loader", "python_loader", "generator", "python_generator")
 
 
 class DeepSpeedEngine:
-    """One prepared model's; `accelerator` saves and loads everything that it prepared."""
+    """The engine of one prepared model; `accelerator` saves and loads everything it has
+    prepared."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = weakref.ref(accelerator)
@@ -56,8 +57,8 @@ class DeepSpeedEngine:
         client_state: dict[str, Any] | None = None,
         save_latest: bool = True,
     ) -> bool:
-        """Saves everything that was prepared into `save_dir/tag`, by default `global_stepN` after N
-        updates, and names it in the file `latest`. All processes call it."""
+        """Saves everything prepared into `save_dir/tag` (default: `global_stepN` after N updates)
+        and writes the tag to the file `latest`. Call it on all processes."""
         accelerator = self.accelerator
         name = str(tag or f"{_STEP}{self._num_updates}")
 
@@ -71,7 +72,7 @@ class DeepSpeedEngine:
                 accelerator.save_state(Path(save_dir) / name)
         finally:
             hook.remove()
-        # The checkpoint is complete when all processes have written their parts.
+        # The checkpoint is complete when all processes have written their files.
         accelerator.wait_for_everyone()
         if save_latest and accelerator._is_writer:
             latest = Path(save_dir) / f".{_LATEST}.{os.getpid()}"
@@ -89,8 +90,8 @@ class DeepSpeedEngine:
         load_module_only: bool = False,
     ) -> tuple[str | None, dict[str, Any]]:
         """Loads what `save_checkpoint` saved, by default the latest. Returns its path and the
-        `client_state`, or None and an empty dictionary if there is no checkpoint. All processes
-        call it."""
+        `client_state`, or None and an empty dictionary if there is no checkpoint. Call it on all
+        processes."""
         accelerator = self.accelerator
         if load_module_only or not (load_optimizer_states and load_lr_scheduler_states):
             raise UsageError(
@@ -117,7 +118,7 @@ class DeepSpeedEngine:
 
     @contextmanager
     def _as_deepspeed(self) -> Iterator[None]:
-        """Inside of the block checkpoints hold what DeepSpeed's do: no loaders and generators."""
+        """Inside the block, checkpoints contain what DeepSpeed's do: no loaders and generators."""
         self.accelerator._kinds_left_out = _NOT_DEEPSPEEDS
         try:
             yield
@@ -130,8 +131,8 @@ class DeepSpeedEngine:
 
 
 class ConfigView:
-    """The configuration of a model, which answers `get` with that of DeepSpeed, as `config` of
-    DeepSpeed's engine does."""
+    """The configuration of a model, whose `get` also reads that of DeepSpeed, like `config` of
+    DeepSpeed's engine."""
 
     __slots__ = ("_own", "_deepspeed")
 
@@ -153,7 +154,7 @@ class ConfigView:
         setattr(self._own, name, value)
 
     def __reduce__(self) -> Any:
-        # `cast` gives its second argument back: a copy is of the model's own configuration.
+        # `cast` returns its second argument, so a copy is the model's own configuration.
         return typing.cast, (object, self._own)
 
     def __repr__(self) -> str:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process 0 reads for all and sends each process its part, and only that. See
-`docs/guide_python.md`.
+"""Process 0 reads for all processes and sends each only its own part. See `docs/guide_python.md`.
 
-Who gets which samples, and the messages between the processes, are C++ (`data/batch_dealer.h`,
-`data/dispatch_chain.h`): a batch, the end, or the exception that process 0 met, so that nobody
-waits for a batch that never comes. Here batches are read, cut and turned into bytes."""
+C++ decides which process gets which samples, and exchanges the messages (`data/batch_dealer.h`,
+`data/dispatch_chain.h`): a batch, the end, or the exception of process 0, so that no process waits
+for a batch that never arrives. This module reads, splits and serialises batches."""
 
 from __future__ import annotations
 
@@ -25,13 +24,13 @@ from accelerate._trees import NotATensor, has_only_tensors, tensors_of, with_ten
 from accelerate.errors import UsageError, in_one_line
 from accelerate.state import PartialState
 
-# Batches are received when the loop asks for them: process 0 reads one turn ahead and no further,
-# as data sets and loops may draw from the same generators.
+# Batches are received when the loop requests them. Process 0 reads only one round ahead, because
+# data sets and loops may draw from the same generators.
 _NUM_AHEAD = 0
 
 
 class _Part(NamedTuple):
-    """What one process gets of a turn of all."""
+    """The part of a round that one process gets."""
 
     batch: Any
     num_samples: int
@@ -40,11 +39,11 @@ class _Part(NamedTuple):
 
 class _Turn(NamedTuple):
     parts: list[_Part]
-    # That were read for it, of all processes; -1 where unknown.
+    # The number of samples read for the round, over all processes; -1 if unknown.
     num_samples: int
 
     def messages(self) -> list[tuple[bytes | None, int, int]]:
-        """What each process is sent; process 0 keeps its own."""
+        """The message to each process; process 0 keeps its own part."""
         own, *others = self.parts
         return [
             (None, own.num_samples, own.num_real),
@@ -67,8 +66,8 @@ def _concatenate(batches: list) -> Any:
 
 
 class _Cutter:
-    """Cuts what process 0 has read in a turn into one part per process. Which samples make up a
-    part is decided in C++ (`data/batch_dealer.h`)."""
+    """Splits what process 0 has read in a round into one part per process. C++ decides which
+    samples are in a part (`data/batch_dealer.h`)."""
 
     def __init__(self, dealer: _C.BatchDealer, world_size: int, slice_fn: Callable | None):
         self.dealer = dealer
@@ -79,7 +78,7 @@ class _Cutter:
     def deal(self, counted: list[tuple[Any, BatchCounts]]) -> _Turn:
         batches = [batch for batch, _ in counted]
         if self.world_size == 1 and self.slice_fn is None:
-            # Nothing is cut, so the batch may hold anything.
+            # Nothing is split, so the batch may contain anything.
             num_samples, num_real, num_of_turn = counted[0][1]
             return _Turn(
                 [_Part(batches[0], num_samples, num_real)],
@@ -137,11 +136,11 @@ class _Cutter:
 
 
 class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
-    """A loader that process 0 reads for all: a batch for each process in each step, or one that is
-    cut into equal parts (`split_batches`).
+    """A loader whose data process 0 reads for all: in each step a batch per process, or one batch
+    split into equal parts (`split_batches`).
 
-    `slice_fn(batch, slice, process_index=, num_processes=)` cuts a part out of what was read in a
-    step; it runs on process 0. Batches must consist of tensors with one first dimension.
+    `slice_fn(batch, slice, process_index=, num_processes=)` returns one part of what was read in a
+    step; it runs on process 0. Batches must consist of tensors with the same first dimension.
     """
 
     _is_accelerate_prepared = True
@@ -184,7 +183,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
 
     @property
     def total_batch_size(self) -> int:
-        """Samples of a step of all processes."""
+        """Samples per step over all processes."""
         num_batches = 1 if self.split_batches else self.state.num_processes
         return self._batches.batch_size * num_batches
 
@@ -215,19 +214,20 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             feed.leave()
             raise
         finally:
-            # Not left to the frame, which the traceback of an exception keeps alive.
+            # The frame would keep it alive as long as an exception's traceback.
             del feed
             self._leave_loop(position)
             self.end(told)
 
     def _receive(self, position: Place) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
-        """This process's batches, the samples of all in the same turn, and the facts."""
+        """This process's batches, with the number of samples over all processes, and the facts."""
         self.set_epoch(self.iteration)
         with self._as_begun(position):
             if isinstance(self.dataset, IterDataPipe):
                 super().__iter__()  # torch agrees on a seed among all processes
             else:
-                # What an iterator draws for its workers: generators stay the same on all processes.
+                # An iterator draws a seed for its workers; draw it here too, to keep generators in
+                # step.
                 torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         receiver = _C.DispatchReceiver(self.state.group, _NUM_AHEAD)
         while (received := receiver.next()) is not None:
@@ -237,7 +237,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
     def _send(
         self, position: Place, num_to_skip: int
     ) -> Iterator[tuple[Any, int, _C.BatchFacts]]:
-        """The same on process 0, which sends the others theirs."""
+        """As `_receive`, on process 0, which also sends the other processes theirs."""
         sender = _C.DispatchSender(self.state.group, _NUM_AHEAD)
         turns = self._turns(position, num_to_skip)
         own: deque = deque()
@@ -248,7 +248,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
                     try:
                         turn = next(turns, None)
                         messages = [] if turn is None else turn.messages()
-                    except Exception as caught:  # comes in its turn, after the batches before it
+                    except Exception as caught:  # raised in its turn, after the batches before it
                         error = caught
                         sender.fail(
                             "[DataLoaderDispatcher] Process 0, which reads for all processes, "
@@ -267,11 +267,11 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             if error is not None:
                 raise error
         finally:
-            # Not left to the frame, which the traceback of an exception keeps alive.
+            # The frame would keep them alive as long as an exception's traceback.
             del sender, error
 
     def _turns(self, position: Place, num_to_skip: int) -> Iterator[_Turn]:
-        # Here, as what a data set throws must reach all processes.
+        # Inside the try block, because exceptions of a data set must reach all processes.
         self.set_epoch(self.iteration)
         with self._as_begun(position):
             turns = self._dealt(self._counted(super().__iter__()))

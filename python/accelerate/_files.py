@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are there whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from accelerate import _C
 
 @contextmanager
 def written_whole(path: str | os.PathLike) -> Iterator[str]:
-    """Gives a name beside `path` to write to; at the end of the block the file has its name. Where
-    the block raises, nothing is left."""
+    """Yields a temporary path next to `path`, which is renamed to `path` at the end of the block.
+    If the block raises, the file is removed."""
     folder, name = os.path.split(os.path.abspath(path))
     handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
     try:
@@ -35,14 +35,14 @@ def written_whole(path: str | os.PathLike) -> Iterator[str]:
 
 
 def save_pickle(value: Any, path: str | os.PathLike) -> None:
-    """As `torch.save`."""
+    """As `torch.save`, but atomic."""
     with written_whole(path) as temporary:
         torch.save(value, temporary)
 
 
 def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The entries without tensors that are there under an earlier name too, and these: the name
-    that is left out, and the earlier one. Tensors without elements share no memory."""
+    """The entries without aliases, and the aliases: tensors that are listed under an earlier name
+    too, as a map to that name. Tensors without elements share no memory."""
     first: dict[tuple, str] = {}
     kept: dict[str, Any] = {}
     aliases: dict[str, str] = {}
@@ -62,12 +62,12 @@ def without_aliases(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, st
 
 
 def save_tensors(state: dict[str, torch.Tensor], path: str | os.PathLike) -> None:
-    """A safetensors file as transformers writes it: tied weights once, their other names in the
-    metadata."""
+    """Writes a safetensors file as transformers does: tied weights once, with their other names in
+    the metadata."""
     tensors, aliases = without_aliases(state)
     _C.save_tensors(os.fspath(path), tensors, {"format": "pt", **aliases})
 
 
 def load_tensors(path: str | os.PathLike) -> dict[str, torch.Tensor]:
-    """What is in a safetensors file, on the CPU."""
+    """The content of a safetensors file, on the CPU."""
     return _C.load_tensors(os.fspath(path))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a `FullyShardedDataParallelPlugin` to what the engine shards (docs/guide_sharding.md)."""
+"""Converts a `FullyShardedDataParallelPlugin` to the engine's sharding options
+(docs/guide_sharding.md)."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
 from accelerate.utils.environment import parse_flag_from_env
 
 _SWITCH = "ACCELERATE_USE_FSDP"
-# Stages, as the engine and DeepSpeed count them.
+# Stages, as numbered by the engine and DeepSpeed.
 OPTIMIZER, GRADIENTS, PARAMETERS = 1, 2, 3
-# Blocks that nobody has named may be small; those of a policy are taken as they are.
+# Blocks found automatically may be small; those of a policy are used as they are.
 _MIN_UNIT_NUMBERS = 65_536
 
 
 def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
-    """The plugin, from the argument or the variables; None where nothing is sharded."""
+    """The plugin, from the argument or the variables; None if nothing is sharded."""
     if given is None:
         return FullyShardedDataParallelPlugin() if parse_flag_from_env(_SWITCH) else None
     if not isinstance(given, FullyShardedDataParallelPlugin):
@@ -31,7 +32,7 @@ def plugin_of(given: Any) -> FullyShardedDataParallelPlugin | None:
             "[Accelerator] `fsdp_plugin` must be a FullyShardedDataParallelPlugin object, not a "
             f"{type(given).__name__}"
         )
-    # transformers asks for it when it loads weights.
+    # transformers checks it when it loads weights.
     os.environ[_SWITCH] = "true"
     return given
 
@@ -42,7 +43,7 @@ def sharding_options(
     device: torch.device,
     mixed_precision: str,
 ) -> _C.ShardingOptions:
-    """Raises in one line where something is asked for that would not come out as asked."""
+    """Raises a one-line error for settings that cannot be followed."""
     _refuse_what_is_not_there(plugin)
     _check_precision(plugin, mixed_precision)
     has_policy = plugin.auto_wrap_policy is not None
@@ -57,7 +58,7 @@ def sharding_options(
 
 
 def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) -> bool:
-    """Whether parts are to lie on the host; they do where processes are on the CPU."""
+    """Whether shards are stored on the host, which is always the case on CPUs."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     policy = plugin.cpu_offload
@@ -73,7 +74,7 @@ def _is_offloaded(plugin: FullyShardedDataParallelPlugin, device: torch.device) 
 def _num_replicas(
     plugin: FullyShardedDataParallelPlugin, environment: _C.ProcessEnvironment
 ) -> int:
-    """One for each machine, where the strategy shards inside of machines alone."""
+    """One replica per machine if the strategy shards only within machines."""
     if plugin.fsdp_version == 2 or "HYBRID" not in plugin.sharding_strategy.name:
         return 1
     num_all, num_here = environment.world_size, environment.local_world_size
@@ -115,26 +116,26 @@ def _refuse_what_is_not_there(plugin: FullyShardedDataParallelPlugin) -> None:
 
 
 def gathers_bf16(plugin: FullyShardedDataParallelPlugin) -> bool:
-    """Whether the model reads bf16, which is what is gathered, while parts in fp32 are trained."""
+    """Whether the model reads (and gathers) bf16 while fp32 shards are trained."""
     return getattr(_given_policy(plugin), "param_dtype", None) == torch.bfloat16
 
 
 def fill_policy(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
-    """As the original, gives a plugin without a policy that of the run's precision. It is there to
-    be read: operators cast."""
+    """As the original, gives a plugin without a policy one for the run's precision. It is only
+    informative, because operators cast."""
     plugin._is_policy_filled_in = _given_policy(plugin) is None  # type: ignore[attr-defined]
     plugin.set_mixed_precision(precision)
 
 
 def _given_policy(plugin: FullyShardedDataParallelPlugin) -> Any:
-    """The user's own, which is followed."""
+    """The policy of the user, which is followed."""
     is_filled_in = getattr(plugin, "_is_policy_filled_in", False)
     return None if is_filled_in else plugin.mixed_precision_policy
 
 
 def _reduces_in_trained_dtype(plugin: FullyShardedDataParallelPlugin) -> bool:
-    """Whether torch reduces in the dtype of the parameters, and not in `param_dtype`, if the policy
-    has no `reduce_dtype`: FSDP2 does so from torch 2.15 on."""
+    """Whether torch reduces in the dtype of the parameters instead of `param_dtype` if the policy
+    has no `reduce_dtype`, as FSDP2 does since torch 2.15."""
     return plugin.fsdp_version == 2 and torch.__version__ >= (2, 15)
 
 
@@ -182,9 +183,9 @@ def _check_precision(plugin: FullyShardedDataParallelPlugin, mixed_precision: st
 
 
 def materialise(model: torch.nn.Module, device: torch.device, is_main_process: bool) -> None:
-    """Gives parameters on the meta device memory, as the main process has loaded their values
-    (`cpu_ram_efficient_loading`). They stay who they are: optimizers hold them, modules share
-    them."""
+    """Allocates parameters that are on the meta device, with the values that the main process has
+    loaded (`cpu_ram_efficient_loading`). The parameters keep their identity, because optimizers
+    refer to them and modules share them."""
     absent = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if absent and is_main_process:
         raise UsageError(
@@ -196,7 +197,7 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
             if tensor is None or not tensor.is_meta:
                 continue
             if isinstance(tensor, torch.nn.Parameter):
-                # On the host memory that nobody writes to takes no room.
+                # Host memory that is never written takes up no space.
                 made: Any = torch.empty_like(tensor, device=device)
                 made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
             else:
@@ -205,8 +206,8 @@ def materialise(model: torch.nn.Module, device: torch.device, is_main_process: b
 
 
 def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> list[str]:
-    """The names of the modules whose parameters travel together; makes them compute activations
-    again where the plugin says so."""
+    """The names of the modules that are shard units. Enables activation checkpointing in them if
+    the plugin requests it."""
     plugin.set_auto_wrap_policy(model)
     units = _wrapped(model, plugin.auto_wrap_policy)
     if plugin.activation_checkpointing:
@@ -216,13 +217,14 @@ def units_of(plugin: FullyShardedDataParallelPlugin, model: torch.nn.Module) -> 
                 "auto_wrap_policy that finds them, such as TRANSFORMER_BASED_WRAP"
             )
         _recompute(units.values())
-    # A module may have none, or none of its own: the first name of a parameter counts.
+    # A module may have none, or none of its own: only the first name of a parameter counts.
     names = [name for name, _ in model.named_parameters()]
     return [unit for unit in units if any(name.startswith(f"{unit}.") for name in names)]
 
 
 def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Module) -> list[str]:
-    """The names of the parameters of `ignored_modules`: modules, or a pattern of their names."""
+    """The names of the parameters in `ignored_modules`, which are modules or a pattern of their
+    names."""
     ignored = None if plugin is None else plugin.ignored_modules
     if ignored is None:
         return []
@@ -236,7 +238,7 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
             ) from None
         found = [part for name, part in model.named_modules() if pattern.fullmatch(name)]
     else:
-        # Some may be another model's.
+        # Some may belong to another model.
         parts = set(model.modules())
         found = [part for part in ignored if part in parts]
     chosen = {id(parameter) for part in found for parameter in part.parameters()}
@@ -251,12 +253,12 @@ def whole_of(plugin: FullyShardedDataParallelPlugin | None, model: torch.nn.Modu
 
 
 def _wrapped(model: torch.nn.Module, policy: Any) -> dict[str, torch.nn.Module]:
-    """The modules that torch's FSDP would wrap by this policy, by their names."""
+    """The modules that torch's FSDP would wrap with this policy, by name."""
     if policy is None:
         return {}
     names = {part: name for name, part in model.named_modules()}
     found: list[torch.nn.Module] = []
-    if hasattr(policy, "_run_policy"):  # torch's policies that are no functions.
+    if hasattr(policy, "_run_policy"):  # torch's policies that are not functions.
         found = [part for part in policy._run_policy(model, set(), {}) if part is not model]
     else:
         _walk(model, policy, found, is_root=True)
@@ -266,8 +268,8 @@ def _wrapped(model: torch.nn.Module, policy: Any) -> dict[str, torch.nn.Module]:
 def _walk(
     module: torch.nn.Module, policy: Callable, found: list[torch.nn.Module], is_root: bool = False
 ) -> int:
-    """Asks the policy about all modules, the innermost first, as torch does: with how many numbers
-    no module inside has taken. Gives how many are taken then."""
+    """Applies the policy to all modules, innermost first, as torch does. It receives the number of
+    elements not yet assigned to an inner module. Returns how many have been assigned."""
     num_all = sum(parameter.numel() for parameter in module.parameters())
     if not policy(module=module, recurse=True, nonwrapped_numel=num_all):
         return 0
@@ -284,7 +286,7 @@ def _recompute(modules: Any) -> None:
     from torch.distributed._composable import checkpoint
 
     for module in modules:
-        # Once, however often the model is prepared.
+        # Only once, even if the model is prepared several times.
         if not hasattr(module, "_is_accelerate_recomputed"):
             checkpoint(module)
             module._is_accelerate_recomputed = True

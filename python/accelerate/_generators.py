@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of the generators that samplers and data sets draw from without naming one: torch's of
-the CPU, Python's `random`, NumPy's."""
+"""State of the generators that samplers and data sets use by default: torch's CPU generator,
+Python's `random`, NumPy's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("torch", "python", "numpy")
 
 
 def take(kinds: Iterable[str] = KINDS) -> dict[str, Any]:
-    """The states as they are; NumPy's only where somebody has imported it."""
+    """The current states; NumPy's only if it has been imported."""
     states: dict[str, Any] = {}
     for kind in kinds:
         if kind == "torch":
@@ -29,7 +29,7 @@ def take(kinds: Iterable[str] = KINDS) -> dict[str, Any]:
 
 
 def put(states: dict[str, Any]) -> None:
-    """Goes on from what `take` gave; others stay as they are."""
+    """Restores states from `take`; other generators are unchanged."""
     if "torch" in states:
         torch.set_rng_state(states["torch"])
     if "python" in states:
@@ -41,7 +41,7 @@ def put(states: dict[str, Any]) -> None:
 
 
 def differ(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The kinds that were drawn from in between."""
+    """The kinds whose state has changed."""
     return [kind for kind in before if not _same(before[kind], after[kind])]
 
 
@@ -56,7 +56,7 @@ def _same(one: Any, other: Any) -> bool:
 
 @contextmanager
 def lent(states: dict[str, Any]) -> Iterator[None]:
-    """Inside of the block generators go on from `states`, afterwards from where they were."""
+    """Inside the block, generators have `states`; their own states are restored afterwards."""
     if not states:
         yield
         return

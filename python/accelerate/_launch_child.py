@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a function on the workers of the program `accelerate launch`, and what came of it.
+"""Runs a function on the workers of `accelerate launch`, and returns its result.
 
-The program is a child in a session of its own, so a signal to the group of this process does not
-reach it; it ends when its stdin ends, which happens however this process ends. No signal handler
-and no thread is needed here: the calling thread shows the output while it waits.
+The program is a child process in its own session, so a signal to this process's group does not
+reach it. It exits when its stdin is closed, which happens however this process ends. Neither a
+signal handler nor a thread is needed: the calling thread shows the output while it waits.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from typing import Any
 from . import _worker
 from ._by_value import pickle_call
 
-# The launcher kills what does not listen after 3 s and is gone after 5.
+# The launcher kills unresponsive workers after 3 s and exits after 5.
 PATIENCE_SECONDS = 10.0
-# They would turn this run into one on other machines.
+# They would start the run on other machines.
 FOREIGN_VARIABLES = ("ACCELERATE_HOSTS", "ACCELERATE_HOSTFILE", "ACCELERATE_MPIRUN_HOSTFILE")
 FAILED_RANK = re.compile(r"Rank (\d+) ")
 LOST_RESULT = re.compile(r" failed with .*\nTraceback.*\nResultError:")
 
 
 class LaunchError(RuntimeError):
-    """A run on several processes failed. `rank` is the first that did, where one is known."""
+    """A run on several processes failed. `rank` is the first one that failed, if known."""
 
-    __module__ = "accelerate.launchers"  # Where users find it.
+    __module__ = "accelerate.launchers"  # The public module.
 
     def __init__(self, message: str, rank: int | None = None) -> None:
         super().__init__(message)
@@ -49,17 +49,17 @@ class LaunchError(RuntimeError):
 def run_on_workers(
     where: str, function: Callable[..., Any], args: tuple[Any, ...], flags: list[str]
 ) -> Any:
-    """Calls `function(*args)` on every worker that `flags` ask for; returns rank 0's value.
+    """Calls `function(*args)` on every worker that `flags` request; returns rank 0's value.
 
-    Raises `LaunchError` for the first worker that failed, `TypeError` where the function cannot
-    travel. An interrupt ends all workers and goes on.
+    Raises `LaunchError` for the first worker that failed, `TypeError` if the function cannot be
+    pickled. An interrupt stops all workers and is raised again.
     """
     program = find_program(where)
     call = pickle_call(where, function, args)
     with tempfile.TemporaryDirectory(prefix="accelerate-") as name:
         folder = Path(name)
         _write_task(folder, call)
-        # A configuration that says nothing: the user's own was written for scripts.
+        # An empty configuration: that of the user is for scripts.
         command = [program, "launch", "--config_file", str(folder / "config.yaml")]
         command += ["--parent_folder", name, *flags, sys.executable, "-u", _worker.__file__]
         exit_code, last_words = _run(command, folder)
@@ -69,8 +69,8 @@ def run_on_workers(
 
 
 def find_program(where: str) -> str:
-    """The program of the build folder that this package is in, else the one that belongs to this
-    Python, else the first one on the PATH."""
+    """The program in the build folder that contains this package, else that of this Python
+    installation, else the first on the PATH."""
     folders = (Path(__file__).parents[2] / "bin", Path(sys.executable).parent)
     found = shutil.which("accelerate", path=os.pathsep.join(map(str, folders)))
     found = found or shutil.which("accelerate")
@@ -83,14 +83,14 @@ def find_program(where: str) -> str:
 
 
 def _write_task(folder: Path, call: bytes) -> None:
-    # Sources that live in memory only, as those of cells, make tracebacks readable.
+    # Sources that exist only in memory, such as those of cells, for readable tracebacks.
     sources = {
         name: "".join(entry[2])
         for name, entry in linecache.cache.items()
         if len(entry) == 4 and entry[1] is None
     }
     task = {"path": [str(entry) for entry in sys.path], "argv": sys.argv, "sources": sources}
-    # The launcher removes only folders that are marked as its parent's own.
+    # The launcher only removes folders marked as created by its parent.
     (folder / "accelerate_parent").touch()
     (folder / "config.yaml").write_text("compute_environment: LOCAL_MACHINE\n")
     (folder / "task.json").write_text(json.dumps(task))
@@ -101,7 +101,8 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
     variables = {k: v for k, v in os.environ.items() if k not in FOREIGN_VARIABLES}
     try:
         current = os.getcwd()
-    except FileNotFoundError:  # It was removed, and Python 3.12 would start nothing there.
+    except FileNotFoundError:  # The working directory was removed; Python 3.12 cannot start a
+                               # process there.
         current = str(folder)
     process = subprocess.Popen(
         command,
@@ -123,7 +124,7 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
 
 
 def _show_output(process: subprocess.Popen[bytes], limit: float | None = None) -> str:
-    """Shows both streams until they end, at most `limit` seconds; returns the end of stderr."""
+    """Shows both streams until they end, for at most `limit` seconds; returns the end of stderr."""
     end = None if limit is None else time.monotonic() + limit
     last_words = ""
     with selectors.DefaultSelector() as selector:
@@ -137,7 +138,7 @@ def _show_output(process: subprocess.Popen[bytes], limit: float | None = None) -
                 if not content:
                     selector.unregister(key.fileobj)
                 text = decoder.decode(content, final=not content)
-                # Looked up each time: a cell may redirect them.
+                # Looked up each time, because a cell may redirect them.
                 stream = getattr(sys, name)
                 if stream is not None:
                     encoding = getattr(stream, "encoding", None) or "utf-8"

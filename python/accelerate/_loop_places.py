@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a loop over a prepared loader stands, and how another goes on from there: its place in the
-epoch, and the generators by which the order was drawn and samples were made."""
+"""The position of a loop over a prepared loader, and how another loop resumes there: the position
+in the epoch, and the generators that determined the order and the samples."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from accelerate.state import GradientState, PartialState
 
 
 class Place:
-    """Where a loop stands in its epoch: `num_batches` were handed out, `is_at_end` if the last one
+    """The position of a loop in its epoch: `num_batches` were returned; `is_at_end` if the last one
     was.
 
-    `begin`: what generators were when the loop began, those of `_generators.KINDS` and the
-    loader's own by name. `ahead`: what they were before the batch was read that comes next, which
-    is read before the one in hand is given out; `ahead_of_hand`: before the one in hand was read.
-    `num_left_out`: units (`_turn`) in front of the first batch, less than a turn, that other
-    processes than these were given."""
+    `begin`: states of generators at the start of the loop, those of `_generators.KINDS` and the
+    loader's own, by name. `ahead`: their states before the next batch was read, which happens
+    before the current one is returned. `ahead_of_hand`: their states before the current batch was
+    read. `num_left_out`: units (`_turn`) before the first batch, less than a round, that a
+    different number of processes had already received."""
 
     def __init__(
         self,
@@ -48,24 +48,24 @@ class Place:
         self.num_left_out = num_left_out
         self.is_at_end = False
         self.is_restored = False
-        # Of `begin`, what the order was drawn by in a run before: others go on from there.
+        # The generators in `begin` that determined the order in an earlier run, to be used again.
         self.lends: list[str] = []
-        # Whether the loop found persistent workers that an earlier one had made.
+        # Whether the loop found persistent workers of an earlier loop.
         self.has_workers = False
-        # What a sampler that tells its state was when the loop began.
+        # The state of a stateful sampler at the start of the loop.
         self.sampler_state: Any = None
-        # Of the batches so far, and of those before the one in hand; None where nothing is known.
+        # The digest of all batches so far, and of those before the current one; None if unknown.
         self.digest: int | None = None
         self.digest_before: int | None = None
         self.ahead: dict[str, Any] = {}
         self.ahead_of_hand: dict[str, Any] = {}
-        # For the first batches that are read: what generators were in the run before.
+        # Generator states of the earlier run for the first batches to be read.
         self.to_lend: list[dict[str, Any]] = []
-        # How many batches the run before was given, and their digest.
+        # How many batches the earlier run had received, and their digest.
         self.expected: tuple[int, int | None] | None = None
-        # Backwards of this process when the batch in hand was given out; None without one.
+        # Backwards of this process when the current batch was returned; None without a batch.
         self.backwards_at_hand: int | None = None
-        # Whether the loop was left with a batch in hand that no backward followed.
+        # Whether the loop was left with a batch that no backward followed.
         self.is_left_unused = False
 
     def hand_out(self, is_last: bool, digest: int | None, total_backwards: int) -> None:
@@ -75,18 +75,18 @@ class Place:
         self.backwards_at_hand = total_backwards
 
     def is_used(self, total_backwards: int) -> bool:
-        """Whether the loop is done with what it was given."""
+        """Whether the loop has finished using its current batch."""
         return not self.is_left_unused and self.backwards_at_hand != total_backwards
 
 
 @dataclasses.dataclass
 class Start:
-    """Where the next loop starts: in `epoch`, behind `num_batches` if it `resumes`, else with the
-    first batch, in either case in the order that `begin` gives.
+    """Where the next loop starts: in `epoch`, after `num_batches` if it `resumes`, else at the
+    first batch; in both cases with the order determined by `begin`.
 
-    `left`: generators of the loader's own, and whether it has workers, where the loop was left
-    before the save. Then a new loop draws a new order, and only `skip_first_batches` takes up the
-    one that was left. `own`: what this process alone goes on from."""
+    `left`: the loader's own generators, and whether it has workers, if the loop was left before the
+    save. A new loop then draws a new order, and only `skip_first_batches` continues the old one.
+    `own`: state of this process only."""
 
     epoch: int
     num_batches: int = 0
@@ -107,7 +107,7 @@ class Start:
         place.has_workers = self.has_workers
         own = self.own
         if own and own["epoch"] == self.epoch:
-            # Where all processes drew from it, they drew from process 0's.
+            # If all processes drew from it, they drew from that of process 0.
             of_order = {name: self.begin[name] for name in _OF_ORDER if name in self.begin}
             place.begin = {**own["begin"], **of_order}
             place.sampler_state = own["sampler"]
@@ -123,13 +123,13 @@ class Start:
         return place
 
 
-# Generators of a loader that decide on the order, for all processes.
+# Generators of a loader that determine the order on all processes.
 _OF_ORDER = ("sampler", "shared")
 
 
 class _Loops:
-    """What a loader and those that `skip_first_batches` makes of it have in common: how many loops
-    came to their end, the places of those that run, and of the one that was left last."""
+    """Shared by a loader and those that `skip_first_batches` creates from it: the number of
+    completed loops, and the positions of the running loops and of the one that was left last."""
 
     def __init__(self, iteration: int):
         self.iteration = iteration
@@ -160,12 +160,12 @@ class _Loops:
 
 
 class ReadAhead:
-    """Notes in a place what generators were before a batch is read. Those that reading does not
-    draw from, as the first batch shows, are left out: they cost more than many a batch."""
+    """Records the states of generators before a batch is read. Generators that reading the first
+    batch does not use are skipped afterwards, because recording can cost more than a batch."""
 
     def __init__(self, place: Place, is_here: bool):
         self._place = place
-        # Workers have generators of their own.
+        # Workers have their own generators.
         self._kinds: Iterable[str] | None = None if is_here else ()
 
     def read(self, batches: Iterator) -> Any:
@@ -192,7 +192,7 @@ class ReadAhead:
 
 
 class PlacedLoader(DataLoader):
-    """The part of a prepared loader that knows the place of its loops."""
+    """The part of a prepared loader that knows the positions of its loops."""
 
     set_epoch: Callable[[int], None]
     use_stateful_dataloader: bool
@@ -200,12 +200,12 @@ class PlacedLoader(DataLoader):
     _recorded: RecordedIndices | None
 
     def _keep_place(self, iteration: int, num_before: int) -> None:
-        """`num_before`: batches of an epoch in front of the first that a loop gives."""
+        """`num_before`: batches of an epoch before the first one that a loop returns."""
         self._loops = _Loops(iteration)
         self._num_before = num_before
-        # Where the next loop begins, if it is of that epoch.
+        # Where the next loop starts, if it is of that epoch.
         self._restored: Start | None = None
-        # Whether a state that is loaded restores the position, beside epoch and order.
+        # Whether loading state restores the position, besides epoch and order.
         self._resumes_on_load = True
 
     def get_sampler(self) -> Any:
@@ -220,22 +220,23 @@ class PlacedLoader(DataLoader):
         self._loops.iteration = iteration
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop stands, and the generators that it depends on: a loop over a loader of the
-        same data that has loaded it goes on from here, in as many processes. A batch counts when
-        it was handed out."""
+        """The position of the loop, and the states of the generators it depends on. After loading
+        it, a loop over a loader of the same data and the same number of processes resumes here. A
+        batch counts once it was returned."""
         start = self._start(counts_handed_out=True)
         return {"shared": self._state_of(start), "own": start.own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The next loop goes on where the state was taken."""
+        """The next loop resumes where the state was saved."""
         self._resumes_on_load = True
         self._load_state(state_dict["shared"])
         self._load_own_state(state_dict["own"])
 
     def _start(self, counts_handed_out: bool) -> Start:
-        """Where a loop in another process starts. A loop that is open gives its position, behind
-        the batch in hand if `backward` was called since it was handed out; with
-        `counts_handed_out` behind it in any case, and of a loop that was left too."""
+        """Where a loop in another process starts. For a running loop this is its position,
+        including the current batch if `backward` was called since it was returned. With
+        `counts_handed_out`, it always includes the current batch, and also covers a loop that was
+        left."""
         place = self._loops.latest
         if place is None:
             return self._restored or self._start_of_epoch(self.iteration)
@@ -291,19 +292,19 @@ class PlacedLoader(DataLoader):
 
     @property
     def _sampler_with_state(self) -> Any:
-        """The sampler of batches or of indices that tells its state, where one does."""
+        """The first stateful sampler, of batches or of indices; None if there is none."""
         level = self._batches
         while level is not None:
             if hasattr(level, "state_dict") and hasattr(level, "load_state_dict"):
                 return level
-            # Without asking whether it is true: samplers may have no length.
+            # Not tested for truth, because samplers may have no length.
             inner = getattr(level, "batch_sampler", None)
             level = getattr(level, "sampler", None) if inner is None else inner
         return None
 
     def _position(self) -> dict[str, int]:
-        """`epoch`, `num_batches` of it that this process was given, and the `seed` of a sampler of
-        ours."""
+        """`epoch`, the number of its batches that this process received (`num_batches`), and the
+        `seed` of one of our samplers."""
         start = self._start(counts_handed_out=True)
         position = {"epoch": start.epoch, "num_batches": start.num_to_pass}
         sampler = self.get_sampler()
@@ -314,8 +315,8 @@ class PlacedLoader(DataLoader):
     def _restore_position(
         self, position: dict[str, int], num_left_out: int = 0, resumes: bool = True
     ) -> None:
-        """The next loop starts in that epoch, and if it `resumes` where a loader of the same data,
-        in as many processes, stood."""
+        """The next loop starts in that epoch, and if it `resumes`, at the position of a loader of
+        the same data with the same number of processes."""
         sampler = self.get_sampler()
         is_seedable = isinstance(sampler, SeedableRandomSampler)
         if is_seedable != ("seed" in position):
@@ -340,11 +341,11 @@ class PlacedLoader(DataLoader):
         )
 
     def _state(self) -> dict[str, Any]:
-        """What all processes go on from in a checkpoint."""
+        """The state in a checkpoint that is common to all processes."""
         return self._state_of(self._start(self.use_stateful_dataloader))
 
     def _state_of(self, start: Start) -> dict[str, Any]:
-        """Under C++'s names but for `begin`."""
+        """Under C++'s names, except for `begin`."""
         unit, num_per_turn = self._turn
         sampler = self.get_sampler()
         num_left_out = start.num_left_out if start.resumes else 0
@@ -364,7 +365,7 @@ class PlacedLoader(DataLoader):
             },
         }
         if isinstance(sampler, SeedableRandomSampler):
-            # Bits of a number without a sign.
+            # The bits of an unsigned number.
             state["seed"] = (sampler.initial_seed + 2**63) % 2**64 - 2**63
         return state
 
@@ -386,7 +387,7 @@ class PlacedLoader(DataLoader):
                 f"[load_state] The saved position counts {state['unit']}, but this loader counts "
                 f"{unit}. Prepare a loader over the same data"
             )
-        # Batches are dealt out over the processes, so the place is one of all of them.
+        # Batches are distributed over processes, so the position counts the batches of all.
         num_batches, num_left = divmod(state["num_done"], num_per_turn)
         if not resumes:
             num_left = 0
@@ -399,7 +400,7 @@ class PlacedLoader(DataLoader):
             )
             num_left = 0
         position = {"epoch": state["epoch"], "num_batches": num_batches}
-        # C++ has a seed whether it shuffles or not.
+        # C++ has a seed even if it does not shuffle.
         if state["shuffle"] and "seed" in state:
             position["seed"] = state["seed"]
         self._restore_position(position, num_left, resumes)
@@ -409,7 +410,7 @@ class PlacedLoader(DataLoader):
         self._restored.left = begin.get("left")
 
     def _restored_to(self) -> str:
-        """Where the next loop starts, for the user; empty if no loop was saved in its middle."""
+        """Where the next loop starts, for the user; empty if no loop was saved half-way."""
         start = self._restored
         if start is not None and start.num_to_pass > 0:
             return f"resumes epoch {start.epoch} after {start.num_to_pass} batches"
@@ -419,7 +420,7 @@ class PlacedLoader(DataLoader):
 
     @property
     def _turn(self) -> tuple[str, int]:
-        """The unit of places in an epoch, and how many all processes are given in a turn."""
+        """The unit of positions in an epoch, and how many units all processes receive per round."""
         batches = self._batches
         if are_of_one_size(batches) and not isinstance(self.dataset, IterableDataset):
             return "samples", batches.batch_size * self._num_per_turn
@@ -427,14 +428,14 @@ class PlacedLoader(DataLoader):
 
     @property
     def _shard_of_batches(self) -> BatchSamplerShard | None:
-        """What deals batches out, and can begin in the middle of a turn."""
+        """The sampler that distributes batches, if it can start within a round."""
         level = self._batches
         while level is not None and not isinstance(level, BatchSamplerShard):
             level = getattr(level, "batch_sampler", None)
         return level
 
     def _own_state(self) -> dict[str, Any]:
-        """What this process alone goes on from: generators may differ between processes."""
+        """The state of this process only: generators may differ between processes."""
         return self._start(self.use_stateful_dataloader).own or {}
 
     def _load_own_state(self, state: dict[str, Any]) -> None:
@@ -443,13 +444,13 @@ class PlacedLoader(DataLoader):
 
     @property
     def _num_per_turn(self) -> int:
-        """Batches of the user's loader that all processes together are given in a turn."""
+        """Batches of the user's loader that all processes together receive per round."""
         dealt = self.dataset if isinstance(self.dataset, IterableDatasetShard) else self._batches
         is_split = getattr(dealt, "split_batches", False)
         return 1 if is_split else getattr(dealt, "num_processes", 1)
 
     def _own_generators(self) -> dict[str, torch.Generator]:
-        """Those that decide on the order and on what workers draw."""
+        """The generators that determine the order and the seeds of workers."""
         named = {
             "loader": self.generator,
             "sampler": getattr(self.get_sampler(), "generator", None),
@@ -461,8 +462,8 @@ class PlacedLoader(DataLoader):
         return {name: own.get_state() for name, own in self._own_generators().items()}
 
     def _share_position(self, loader: PlacedLoader, num_skipped: int) -> None:
-        """This loader begins `num_skipped` batches behind the first of `loader`. It takes the place
-        of where that would have gone on, which is not skipped to a second time."""
+        """Makes this loader start `num_skipped` batches after the first of `loader`. This replaces
+        the position where `loader` would have resumed, so that batches are not skipped twice."""
         self._loops = loader._loops
         self._num_before = loader._num_before + num_skipped
         start, loader._restored = loader._restored, None
@@ -475,7 +476,7 @@ class PlacedLoader(DataLoader):
             )
 
     def _take_restored(self) -> Start | None:
-        """Where the loop that begins now starts, if it is not simply the next; once."""
+        """Returns once where the next loop starts, if it differs from the default."""
         start, self._restored = self._restored, None
         if start is None or start.epoch != self.iteration:
             return None
@@ -490,7 +491,7 @@ class PlacedLoader(DataLoader):
         return None
 
     def _begin_loop(self) -> tuple[Place, int]:
-        """The place of a new loop, and how many batches it must leave out to come there."""
+        """The position of a new loop, and how many batches it must skip to get there."""
         num_before = self._num_before
         start = self._take_restored()
         if start is None:
@@ -504,7 +505,7 @@ class PlacedLoader(DataLoader):
             if place.has_workers and self._iterator is None:
                 self._make_workers()
             place.lends = [kind for kind in _generators.KINDS if kind in place.begin]
-            # An epoch that had not begun is drawn by the generators as they are now.
+            # An epoch that had not started uses the current generators.
             place.begin = {**_generators.take(), **place.begin}
         if (shard := self._shard_of_batches) is not None:
             shard.num_left_out = place.num_left_out
@@ -512,8 +513,8 @@ class PlacedLoader(DataLoader):
         return place, place.num_batches - num_before
 
     def _make_workers(self) -> None:
-        """The persistent workers that a run had when it was saved. Making them draws a seed; the
-        loop that goes on has found them, and must not see it drawn."""
+        """Creates the persistent workers that a run had when it was saved. Creating them draws a
+        seed, which the loop that is resumed must not draw again."""
         own = self._states_of_own()
         if self._recorded is not None:
             self._recorded.held_back = True
@@ -527,12 +528,13 @@ class PlacedLoader(DataLoader):
                 generator.set_state(own[name])
 
     def _check_replay(self, place: Place, digest: int | None) -> None:
-        """Whether the sampler has given the same again for the part of the epoch that was done."""
+        """Checks that the sampler has produced the same batches for the completed part of the
+        epoch."""
         if self._num_before == 0 and place.is_restored and place.digest not in (None, digest):
             self._warn_of_order()
 
     def _hand_out(self, place: Place, is_last: bool, digest: int | None = None) -> None:
-        """Notes that the loop is given its next batch."""
+        """Records that the loop receives its next batch."""
         place.hand_out(is_last, digest, self._total_backwards)
         if place.expected is not None and place.expected[0] == place.num_batches:
             if self._num_before == 0 and None not in (digest, place.expected[1]):
@@ -541,11 +543,11 @@ class PlacedLoader(DataLoader):
             place.expected = None
 
     def _take_back(self, place: Place) -> None:
-        """The loop asks for its next batch."""
+        """Called when the loop requests its next batch."""
         place.backwards_at_hand = None
         start = self._restored
         if start is not None and not start.resumes and not self._loops.is_open(place):
-            # State was loaded inside of the loop, which goes on: so does its epoch.
+            # State was loaded inside the loop, which continues its own epoch.
             self.set_epoch(place.epoch)
             self._restored = None
             self._loops.begin(place)
@@ -560,18 +562,18 @@ class PlacedLoader(DataLoader):
 
     @contextmanager
     def _as_begun(self, place: Place) -> Iterator[None]:
-        """Inside of the block the order is drawn; in a loop that goes on, by the generators that it
-        was drawn by when the loop began. Those of the loader's own go on from there."""
+        """Inside the block, the order is drawn. A resumed loop uses the generators from the start
+        of the original loop; the loader's own generators continue from there."""
         if not place.is_restored:
             yield
             return
         sampler = self.get_sampler()
         own = getattr(sampler, "generator", None)
         if "sampler" in place.begin and own is None and hasattr(sampler, "generator"):
-            # Drawn by several processes, which need one that they agree on.
+            # Several processes draw it, so they need a common generator.
             sampler.generator = own = torch.Generator()
         elif "sampler" not in place.begin and own is not None and "torch" in place.lends:
-            # Drawn by one process, whose sampler had none.
+            # A single process drew it, and its sampler had no generator.
             sampler.generator = None
         for name, generator in self._own_generators().items():
             if name in place.begin:
@@ -584,12 +586,12 @@ class PlacedLoader(DataLoader):
                 sampler.generator = own
 
     def _end_loop(self, place: Place) -> None:
-        if self._restored is None:  # Else the next loop goes on from there.
+        if self._restored is None:  # Else the next loop resumes from there.
             self.iteration += 1
         self._loops.end(place)
 
     def _leave_loop(self, place: Place | None) -> None:
-        """Nothing for a loop that came to its end."""
+        """Does nothing for a completed loop."""
         if place is not None:
             place.is_left_unused = not place.is_used(self._total_backwards)
             self._loops.leave(place)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of an `Accelerator` that shows what a run does: its trackers and its profiles."""
+"""The trackers and profiles of an `Accelerator`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accelerate.utils.dataclasses import LoggerType, ProfileKwargs, ProjectConfi
 
 
 class _Places(_C.Stateful):
-    """Where a run is in its files, under the names that C++ has for it."""
+    """The position of a run in its log files, under C++'s names."""
 
     def __init__(self, tracker: JsonLinesTracker) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _Places(_C.Stateful):
 
 
 class Observation:
-    """Trackers get values on the main process; a profile is taken on every one."""
+    """Trackers receive values on the main process; profiles are taken on every process."""
 
     state: AcceleratorState
     project_configuration: ProjectConfiguration
@@ -46,7 +46,7 @@ class Observation:
     _run: _C.TrainingRun
 
     def _keep_trackers(self, log_with: Any) -> None:
-        """Looks which of the trackers that were asked for can be started."""
+        """Selects the requested trackers that can be started."""
         self.trackers: list[GeneralTracker] = []
         self.log_with: list[LoggerType | str | GeneralTracker] = filter_trackers(
             log_with, self.project_configuration.logging_dir
@@ -61,11 +61,11 @@ class Observation:
     def init_trackers(
         self, project_name: str, config: dict | None = None, init_kwargs: dict | None = None
     ) -> None:
-        """Starts the trackers of `log_with` under this name, on the main process, and hands them
-        `config`, the hyper-parameters. `init_kwargs` holds, by name of a tracker, more arguments
-        for its class. Trackers that an earlier call made are finished first."""
+        """Starts the trackers of `log_with` under this name on the main process and passes them
+        `config`, the hyper-parameters. `init_kwargs` maps names of trackers to further arguments
+        for their classes. Trackers of an earlier call are finished first."""
         for kind in self.log_with:
-            # Every rank leaves where the time of its steps goes.
+            # Every rank writes its step times.
             if isinstance(kind, JsonLinesTracker):
                 self._run.keep_journal(os.path.dirname(kind.path))
             elif str(kind) == JsonLinesTracker.name:
@@ -74,7 +74,7 @@ class Observation:
         if not self.state.is_main_process:
             return
         for tracker in self.trackers:
-            if not any(kind is tracker for kind in self.log_with):  # Those are the user's.
+            if not any(kind is tracker for kind in self.log_with):  # Objects belong to the user.
                 tracker.finish()
         self.trackers = []
         for kind in self.log_with:
@@ -97,14 +97,14 @@ class Observation:
                 self._run.state.add("trackers", self._places)
 
     def _mark(self, event: str) -> None:
-        """For the time axis of those who keep one."""
+        """For trackers that show events on the time axis."""
         for tracker in self.trackers:
             if isinstance(tracker, JsonLinesTracker):
                 tracker.mark(event)
 
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
-        """The tracker of this name; unwrapped, the object of the service's own package. Where
-        there are none, as on other processes than the main one, a tracker that does nothing."""
+        """The tracker of this name, or with `unwrap` the object of the service's own package.
+        Without trackers, as on processes other than the main one, a tracker that does nothing."""
         if not self.trackers:
             return GeneralTracker(_blank=True)
         for tracker in self.trackers:
@@ -116,24 +116,24 @@ class Observation:
         )
 
     def log(self, values: dict, step: int | None = None, log_kwargs: dict | None = None) -> None:
-        """Hands values by name to every tracker, on the main process. `log_kwargs` holds, by name
-        of a tracker, more arguments for its `log`."""
+        """Passes values by name to every tracker, on the main process. `log_kwargs` maps names of
+        trackers to further arguments for their `log`."""
         if self.state.is_main_process:
             for tracker in self.trackers:
                 tracker.log(values, step=step, **(log_kwargs or {}).get(tracker.name, {}))
 
     def step_times(self) -> _C.StepTimes:
-        """Where the time of the steps went that this thread has done since the Accelerator was
-        made: `sum` over `num_steps` steps and the `last` ones by part, in seconds of the host's
-        clock; `summary()` says in words what bounds them."""
+        """Where the step time of this thread went since the Accelerator was created: `sum` over
+        `num_steps` steps and the `last` ones, by part, in seconds of the host's clock. `summary()`
+        describes what limits the speed."""
         return self._run.step_times()
 
     @contextmanager
     def profile(
         self, profile_handler: ProfileKwargs | None = None
     ) -> Iterator[torch.profiler.profile]:
-        """torch's own profiler around the block, by this handler or the one that the
-        `Accelerator` was given. With `output_trace_dir`, each process leaves its trace there."""
+        """Runs torch's profiler around the block, with this handler or that of the `Accelerator`.
+        With `output_trace_dir`, each process writes its trace there."""
         handler = profile_handler or self.profile_handler or ProfileKwargs()
         with handler.build() as profiler:
             yield profiler

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the arguments of `Accelerator` to the options of the engine."""
+"""Converts the arguments of `Accelerator` to options of the engine."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _HANDLERS = (
     ProfileKwargs,
     TERecipeKwargs,
 )
-# What a launcher asks for by a variable; None of it may be left out in silence.
+# Variables set by a launcher for features that must not be ignored silently.
 _SWITCHES = {
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
 }
 
 
 def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
-    """Raises where an argument is given, or a variable set, that the package cannot follow yet."""
+    """Raises if an argument or variable requests something that is not supported."""
     for name, value in arguments.items():
         if value is not None:
             raise NotImplementedError(
@@ -61,7 +61,7 @@ def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
 
 
 def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHandler]:
-    """The handlers by class; raises where there are two of one, or one that nothing reads."""
+    """The handlers by class; raises for duplicates and unknown ones."""
     found: dict[type, KwargsHandler] = {}
     for handler in handlers or ():
         if not isinstance(handler, _HANDLERS):
@@ -79,7 +79,7 @@ def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHand
 
 
 def ddp_options(handler: DistributedDataParallelKwargs | None) -> _C.DdpOptions:
-    """torch's defaults, where no handler is given."""
+    """The options of the handler; torch's defaults without one."""
     handler = handler or DistributedDataParallelKwargs()
     if handler.dim != 0 or handler.check_reduction:
         raise UsageError(
@@ -131,7 +131,7 @@ def scaler_options(handler: GradScalerKwargs | None) -> _C.GradScalerOptions:
 
 
 def check_type(name: str, value: Any, kind: type) -> None:
-    """Raises if an argument of the Accelerator is given as something else, such as a dict."""
+    """Raises if an argument of the Accelerator has another type, such as a dict."""
     if value is not None and not isinstance(value, kind):
         raise UsageError(
             f"[Accelerator] {name} is a {type(value).__name__}. Pass a {kind.__name__} object"
@@ -139,7 +139,7 @@ def check_type(name: str, value: Any, kind: type) -> None:
 
 
 def num_accumulation_steps(steps: Any) -> int:
-    """Also of text, as the original reads it: argparse gives one without `type=int`."""
+    """Also accepts a string, as the original does: argparse returns one without `type=int`."""
     with suppress(TypeError, ValueError):
         if float(steps) == int(steps):
             return int(steps)
@@ -152,9 +152,9 @@ def num_accumulation_steps(steps: Any) -> int:
 def accumulation_plugin(
     steps: Any, plugin: GradientAccumulationPlugin | None
 ) -> GradientAccumulationPlugin:
-    """One description of gradient accumulation, from either argument.
+    """Merges both arguments for gradient accumulation.
 
-    As in the original, the variable wins over `steps`, but not over a plugin."""
+    As in the original, the variable overrides `steps`, but not a plugin."""
     steps = num_accumulation_steps(steps)
     if plugin is None:
         is_set = os.environ.get(_C.variables.GRADIENT_ACCUMULATION_STEPS)

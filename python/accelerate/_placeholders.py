@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of Hugging Face Accelerate can be imported; one that is not here yet is a
-placeholder that raises a sentence when it is used (docs/guide_python.md).
+"""Every name of Hugging Face Accelerate can be imported; an unsupported one is a placeholder that
+raises an explanation when it is used (docs/guide_python.md).
 
-The table `_original_names.txt` says what there is. Three parts read it:
+The table `_original_names.txt` lists the names. Three components read it:
 
-- `placeholders_for(__name__)` is the `__getattr__` of a module: it brings a name that the module
-  passes on from the module that defines it, and a placeholder for one that nobody defines.
-- The finder answers for modules of the table that have no file. It stands last in
-  `sys.meta_path`, so a module's file replaces its placeholders by being there.
-- `Placeholder` is what such a name is.
+- `placeholders_for(__name__)` is the `__getattr__` of a module: it imports re-exported names from
+  the module that defines them, and creates a placeholder for undefined ones.
+- The finder answers for modules of the table that have no file. It is the last in `sys.meta_path`,
+  so a module's file replaces its placeholders.
+- `Placeholder` is the type of such a name.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ERROR_BASES = {"error": Exception, "warning": UserWarning}
 
 
 class NotThereYet(NotImplementedError, AttributeError):
-    """Also an AttributeError, so that `hasattr` answers no."""
+    """Also an AttributeError, so that `hasattr` returns False."""
 
 
 class _Names:
-    """The names of one module: its own by kind, and where those it passes on are defined."""
+    """The names of one module: its own by kind, and where re-exported ones are defined."""
 
     def __init__(self) -> None:
         self.own: dict[str, str] = {}
@@ -63,9 +63,9 @@ def names_of(module: str) -> list[str]:
 
 
 def placeholders_for(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of the module of this name; the last line of each module of the package
-    is `__getattr__ = placeholders_for(__name__)`. A name that neither the module nor the original
-    has is an AttributeError as ever.
+    """The `__getattr__` of the module of this name. The last line of each module of the package is
+    `__getattr__ = placeholders_for(__name__)`. A name that neither the module nor the original has
+    raises AttributeError as usual.
     """
 
     def __getattr__(name: str) -> Any:
@@ -98,7 +98,7 @@ def _placeholder(module: str, name: str, kind: str) -> Any:
     return (_ValuePlaceholder if kind == "value" else Placeholder)(module, name)
 
 
-# What to use instead of a name that is not supported, by a part of its path.
+# What to use instead of unsupported names, by a part of their path.
 _INSTEAD = {
     "fp8": "Use mixed_precision='bf16'. ",
     "transformer_engine": "Use mixed_precision='bf16'. ",
@@ -122,14 +122,14 @@ def _refuse(where: str) -> NoReturn:
 
 
 def is_placeholder(value: Any) -> bool:
-    """Whether a name stands for something that is not part of the package yet."""
+    """Whether a name is a placeholder for something unsupported."""
     return isinstance(value, Placeholder) or (
         isinstance(value, type) and vars(value).get("_is_placeholder", False)
     )
 
 
 def _placeholder_error(module: str, name: str, base: type) -> type:
-    """A real class, as `except` and warning filters take nothing else; nobody raises it."""
+    """A real class, which `except` and warning filters require; it is never raised."""
     where = f"{module}.{name}"
 
     def refuse_call(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
@@ -151,9 +151,8 @@ def _placeholder_error(module: str, name: str, base: type) -> type:
 
 
 class Placeholder:
-    """Stands for a class or a function that is not part of the package yet. It can be imported,
-    named in annotations, pickled and asked about by `isinstance`; any other use raises
-    NotImplementedError in one sentence.
+    """Stands for an unsupported class or function. It can be imported, used in annotations, pickled
+    and passed to `isinstance`; any other use raises NotImplementedError.
     """
 
     def __init__(self, module: str, name: str) -> None:
@@ -166,7 +165,7 @@ class Placeholder:
         return f"<placeholder for {self.__module__}.{self.__name__}>"
 
     def __reduce__(self) -> tuple[Callable[[str, str], Any], tuple[str, str]]:
-        # By name: where it is loaded, the real thing may be there.
+        # Pickled by name, because the real class may exist where it is loaded.
         return _load, (self.__module__, self.__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -176,7 +175,7 @@ class Placeholder:
         self._refuse()
 
     def __getattr__(self, name: str) -> NoReturn:
-        # Protocols and `inspect` probe for special names: to be asked for one is not to be used.
+        # Protocols and `inspect` probe for special names, which does not count as a use.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(f"{self!r} has no attribute {name!r}", name=name, obj=self)
         try:
@@ -196,7 +195,7 @@ class Placeholder:
     def __contains__(self, item: Any) -> NoReturn:
         self._refuse()
 
-    # No object can be of a class that is not there: False is the true answer, and libraries ask.
+    # No object can be an instance of an unsupported class, so False is correct; libraries check.
     def __instancecheck__(self, instance: Any) -> bool:
         return False
 
@@ -211,7 +210,7 @@ class Placeholder:
 
 
 class _ValuePlaceholder(Placeholder):
-    """Stands for a constant: whatever depends on its value raises."""
+    """Stands for a constant: any use of its value raises."""
 
     __hash__ = Placeholder.__hash__
 
@@ -222,7 +221,7 @@ class _ValuePlaceholder(Placeholder):
     __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = _read
 
     def __eq__(self, other: object) -> bool:
-        # `typing` compares what it is given with its own forms.
+        # `typing` compares its arguments with its own special forms.
         if isinstance(other, (str, bytes, int, float, tuple, list, dict, set)):
             self._refuse()
         return self is other
@@ -233,7 +232,7 @@ def _load(module: str, name: str) -> Any:
 
 
 class _PlaceholderLoader:
-    """Fills a module that has no file: all its names come from the table."""
+    """Fills a module without a file: all its names come from the table."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
@@ -244,7 +243,7 @@ class _PlaceholderLoader:
         module.__dir__ = functools.partial(names_of, module.__name__)
 
     def get_code(self, name: str) -> NoReturn:
-        # `python -m` prints an ImportError as its one line.
+        # `python -m` prints an ImportError as one line.
         try:
             _refuse(name)
         except NotImplementedError as error:
@@ -252,7 +251,7 @@ class _PlaceholderLoader:
 
 
 class _PlaceholderFinder:
-    """Finds the modules of the table; asked only when no file was found."""
+    """Finds the modules of the table; called only if no file was found."""
 
     @staticmethod
     def find_spec(
@@ -265,6 +264,6 @@ class _PlaceholderFinder:
 
 
 def install_finder() -> None:
-    """Lets modules without a file be imported. Once per process is enough; more does no harm."""
+    """Lets modules without a file be imported. Idempotent."""
     if _PlaceholderFinder not in sys.meta_path:
         sys.meta_path.append(_PlaceholderFinder)

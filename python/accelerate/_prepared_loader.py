@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over prepared loaders: what every loader of this package does, and `DataLoaderShard`, with
-which each process reads its own batches. See `docs/guide_python.md`."""
+"""Loops over prepared loaders: the common base of the loaders of this package, and
+`DataLoaderShard`, with which each process reads its own batches. See `docs/guide_python.md`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from accelerate.utils.imports import is_torchdata_stateful_dataloader_available
 
 
 def is_plain_cpu(batch: Any) -> bool:
-    """Whether it is a plain container of tensors on the CPU, where nothing has to move; a quick
-    look, so no may be wrong."""
+    """Whether it is a plain container of CPU tensors, so that nothing has to move. A quick check
+    that may return False for such a container."""
     kind = type(batch)
     items = batch.values() if kind is dict else batch if kind in (list, tuple) else (batch,)
     for item in items:
@@ -31,9 +31,9 @@ def is_plain_cpu(batch: Any) -> bool:
 
 
 class DataLoaderStateMixin:
-    """What a loader tells while a loop runs over it: `end_of_dataloader` (the batch of this turn
-    is the last), `remainder` (real samples of all processes in the last turn; -1 before it, and
-    where unknown)."""
+    """What a loader says during a loop: `end_of_dataloader` (the current batch is the last),
+    `remainder` (real samples of all processes in the last round; -1 before that round and if
+    unknown)."""
 
     end_of_dataloader = False
     remainder = -1
@@ -47,14 +47,14 @@ class DataLoaderStateMixin:
         self.remainder = -1
 
     def begin(self) -> tuple[bool, int]:
-        """A loop begins. Gives what was told before, for `end`."""
+        """Starts a loop. Returns the previous values, for `end`."""
         told = self.end_of_dataloader, self.remainder
         self.reset()
         self.gradient_state._add_dataloader(self)
         return told
 
     def end(self, told: tuple[bool, int] | None = None) -> None:
-        """The loop is over, or was left; a loop over the same loader around it goes on."""
+        """Ends a loop; an outer loop over the same loader continues."""
         self.gradient_state._remove_dataloader(self)
         running = self.gradient_state.dataloader_references
         if told is not None and any(loader is self for loader in running):
@@ -62,16 +62,16 @@ class DataLoaderStateMixin:
 
 
 class DataLoaderAdapter(PlacedLoader):
-    """Base of the loaders that `prepare` makes: torch's loader with the settings of the user's.
+    """Base of the loaders that `prepare` creates: torch's loader with the user's settings.
 
-    `skip_batches` are read and left out. `iteration` counts finished loops and is the epoch that
-    samplers are told.
+    `skip_batches` are read and dropped. `iteration` counts completed loops and is the epoch passed
+    to samplers.
     """
 
-    # What tells the samples of each batch: where torch takes the indices, or where it collates.
+    # Records the samples of each batch, either where torch takes the indices or where it collates.
     _recorded: RecordedIndices | None = None
     _is_counted = False
-    # torchdata's class, where that was asked for and is installed.
+    # torchdata's class, if requested and installed.
     _stateful_kind: type[DataLoader] | None = None
 
     def __init__(
@@ -88,7 +88,7 @@ class DataLoaderAdapter(PlacedLoader):
     ):
         refuse_device_mesh(torch_device_mesh)
         super().__init__(dataset, batch_sampler=batch_sampler, **kwargs)
-        # All loaders here have `state_dict`; programs look for the class before they use it.
+        # All our loaders have `state_dict`, but programs check this flag before they call it.
         self.use_stateful_dataloader = use_stateful_dataloader
         if use_stateful_dataloader and is_torchdata_stateful_dataloader_available():
             from torchdata.stateful_dataloader import StatefulDataLoader
@@ -104,20 +104,20 @@ class DataLoaderAdapter(PlacedLoader):
         return self._stateful_kind or type(self)
 
     def __reduce_ex__(self, protocol: int) -> Any:
-        # pickle refuses an object whose type is not its `__class__`, unless a call makes it.
+        # pickle rejects an object whose type is not its `__class__`, unless a call creates it.
         made, arguments, *rest = super().__reduce_ex__(protocol)
         return (_made_by, (made, arguments), *rest)
 
     @property
     def base_dataloader(self) -> DataLoader:
-        """torch's loader, or torchdata's, of the same batches, which are those of this process
-        where it reads for itself."""
+        """torch's (or torchdata's) loader of the same batches: those of this process, if it reads
+        for itself."""
         from accelerate.data_loader import kept_settings
 
         return (self._stateful_kind or DataLoader)(**kept_settings(self))
 
     def _count_batches(self) -> None:
-        """What the constructor of a loader that uses `_counted` calls."""
+        """Called by the constructor of a loader that uses `_counted`."""
         if isinstance(self.dataset, IterableDataset):
             self._is_counted = self._auto_collation
         else:
@@ -130,7 +130,7 @@ class DataLoaderAdapter(PlacedLoader):
     def _get_iterator(self) -> Iterator:
         if not self._is_counted:
             return super()._get_iterator()
-        # torch's iterator takes the function when it is made; the loader keeps the user's.
+        # torch's iterator takes the function when it is created; the loader keeps the user's.
         collate_fn = self.collate_fn
         self.collate_fn = CountingCollate(collate_fn, self.dataset)
         try:
@@ -139,18 +139,19 @@ class DataLoaderAdapter(PlacedLoader):
             self.collate_fn = collate_fn
 
     def _counted(self, iterator: Iterator) -> Iterator[tuple[Any, BatchCounts]]:
-        """The batches of one of torch's iterators over this loader that has just been made."""
+        """The batches of a new iterator of torch's over this loader, with their counts."""
         if self._is_counted:
             return iterator
         if self._recorded is None:
-            # The data set makes its own batches, of which nobody knows the samples.
+            # The data set makes its own batches, whose samples are unknown.
             return ((batch, BatchCounts(1, 1, -1)) for batch in iterator)
         indices = indices_in_turn(iterator, self._recorded.epoch.taken, self.in_order)
         return ((batch, count_samples(indices())) for batch in iterator)
 
     @property
     def _full_size(self) -> int:
-        """Samples of each batch of this process, but for a short last one; 0 where they vary."""
+        """The number of samples per batch of this process, except for a short last one; 0 if it
+        varies."""
         size = getattr(self._batches, "batch_size", None)
         if not isinstance(size, int):
             return 0
@@ -162,18 +163,18 @@ class DataLoaderAdapter(PlacedLoader):
         return self.sampler if isinstance(self.sampler, BatchSampler) else self.batch_sampler
 
     def set_sampler(self, sampler: Any) -> None:
-        """Replaces the sampler underneath the batches."""
+        """Replaces the sampler that batches are made from."""
         self._batches.sampler = sampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the number of the epoch to every sampler underneath, and to the data set."""
+        """Passes the epoch to every sampler of this loader, and to the data set."""
         if epoch != self.iteration:
             self._loops.forget()
             self._restored = None
         self.iteration = epoch
         level = self._batches
         while level is not None:
-            # By class, as a sampler that skips passes attributes of the inner one on.
+            # Checked on the class, because a skipping sampler forwards attributes of the inner one.
             if hasattr(type(level), "set_epoch"):
                 level.set_epoch(epoch)
             inner = getattr(level, "batch_sampler", None)
@@ -186,16 +187,16 @@ class DataLoaderAdapter(PlacedLoader):
 
     @property
     def total_dataset_length(self) -> int:
-        """Samples of the whole data set."""
+        """The number of samples in the whole data set."""
         length = getattr(self.dataset, "total_length", None)
         return len(self.dataset) if length is None else length
 
 
 class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
-    """A loader that gives this process its batches, on its device.
+    """A loader that returns this process's batches on its device.
 
-    `rng_types` and `synchronized_generator`: generators that take process 0's state when a loop
-    begins. Everything else is torch's `DataLoader`.
+    `rng_types` and `synchronized_generator`: generators that receive process 0's state at the start
+    of a loop. Everything else is torch's `DataLoader`.
     """
 
     _is_accelerate_prepared = True
@@ -230,7 +231,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             with self._as_begun(position):
                 if self._recorded is not None:
                     self._recorded.num_skipped = num_passed
-                # Persistent workers serve one loop; another at the same time gets its own.
+                # Persistent workers serve one loop; a concurrent one gets its own.
                 iterator = self._counted(
                     super().__iter__() if self._num_loops == 1 else self._get_iterator()
                 )
@@ -246,7 +247,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             while upcoming is not None:
                 batch, counts = upcoming
                 batch = place(batch)
-                # One batch ahead: the last must be known as such when it is handed out.
+                # Reads one batch ahead: the last one must be known as such when it is returned.
                 upcoming = ahead.read(iterator)
                 is_last = upcoming is None
                 self.reset()
@@ -263,7 +264,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             feed.leave()
             raise
         finally:
-            # Not left to the frame, which the traceback of an exception keeps alive.
+            # The frame would keep it alive as long as an exception's traceback.
             del feed
             self._leave_loop(position)
             self._num_loops -= 1
@@ -277,7 +278,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
             self.remainder = counts.num_real
 
     def _placer(self) -> Callable[[Any], Any]:
-        """What puts a batch on the device of this loader."""
+        """A function that moves a batch to the device of this loader."""
         device, non_blocking = self.device, self._non_blocking
         if device is None:
             return lambda batch: batch
@@ -292,7 +293,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
 
     @property
     def total_batch_size(self) -> int:
-        """Samples of a step of all processes."""
+        """Samples per step over all processes."""
         is_shard = isinstance(self.dataset, IterableDatasetShard)
         dealt = self.dataset if is_shard else self._batches
         if getattr(dealt, "split_batches", False):

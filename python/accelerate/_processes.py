@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an `Accelerator` says of the processes of its run, and which of them does what."""
+"""The processes of a run as an `Accelerator` shows them, and functions that run on some of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accelerate.utils.dataclasses import DistributedType
 
 
 class Processes:
-    """The part of an `Accelerator` that knows where this process sits."""
+    """The part of an `Accelerator` that knows the rank of this process."""
 
     state: AcceleratorState
 
@@ -34,12 +34,12 @@ class Processes:
 
     @property
     def process_index(self) -> int:
-        """The number of this process among all, from 0."""
+        """The index of this process among all, from 0."""
         return self.state.process_index
 
     @property
     def local_process_index(self) -> int:
-        """The number of this process on its machine, from 0."""
+        """The index of this process on its machine, from 0."""
         return self.state.local_process_index
 
     @property
@@ -68,7 +68,7 @@ class Processes:
         self.state.print(*args, **kwargs)
 
     def wait_for_everyone(self) -> None:
-        """Waits until every process has come here."""
+        """Waits until all processes have called it."""
         self.state.wait_for_everyone()
 
     def main_process_first(self) -> AbstractContextManager[None]:
@@ -76,31 +76,31 @@ class Processes:
         return self.state.main_process_first()
 
     def local_main_process_first(self) -> AbstractContextManager[None]:
-        """The first process of each machine runs the block before the others of it."""
+        """The first process of each machine runs the block before the others there."""
         return self.state.local_main_process_first()
 
     def on_main_process(self, function: Callable | None = None) -> Callable:
-        """The function runs on the main process only, and gives None elsewhere."""
+        """Runs the function only on the main process; returns None elsewhere."""
         return PartialState().on_main_process(function)
 
     def on_local_main_process(self, function: Callable | None = None) -> Callable:
-        """The function runs once per machine."""
+        """Runs the function once per machine."""
         return PartialState().on_local_main_process(function)
 
     def on_last_process(self, function: Callable) -> Callable:
-        """The function runs on the last process only."""
+        """Runs the function only on the last process."""
         return PartialState().on_last_process(function)
 
     def on_process(
         self, function: Callable | None = None, process_index: int | None = None
     ) -> Callable:
-        """The function runs on the process of this index only."""
+        """Runs the function only on the process with this index."""
         return PartialState().on_process(function, process_index)
 
     def on_local_process(
         self, function: Callable | None = None, local_process_index: int | None = None
     ) -> Callable:
-        """The function runs on the processes of this index on their machine only."""
+        """Runs the function only on processes with this index on their machine."""
         return PartialState().on_local_process(function, local_process_index)
 
     def split_between_processes(

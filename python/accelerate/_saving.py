@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an `Accelerator` saves and loads (docs/guide_checkpoint.md); how is `_checkpoints`' part."""
+"""Saving and loading with an `Accelerator` (docs/guide_checkpoint.md); implemented in
+`_checkpoints`."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _log = get_logger("accelerate.accelerator")
 
 
 class Saving(Processes):
-    """The part of an `Accelerator` that goes on where another run stopped."""
+    """The part of an `Accelerator` that saves and resumes runs."""
 
     project_configuration: ProjectConfiguration
     unwrap_model: Callable[..., Any]
@@ -42,7 +43,7 @@ class Saving(Processes):
     _optimizers: list[AcceleratedOptimizer]
     _schedulers: list[AcceleratedScheduler]
     _shards: bool
-    # Kinds of state that the checkpoint under way does not hold.
+    # Kinds of state that the current checkpoint does not contain.
     _kinds_left_out: tuple[str, ...] = ()
 
     def _keep_project(
@@ -54,7 +55,7 @@ class Saving(Processes):
         self._saves_on_each_node = self.project_configuration.save_on_each_node
 
     def _keep_saved_state(self) -> None:
-        """Names what the registry of the run asks; it lives as long as these lists."""
+        """Names what the run's registry refers to; it must live as long as these lists."""
         self._states: list[ObjectState] = []
         self._custom_objects: list[Any] = []
         self._custom_states: list[ObjectState] = []
@@ -90,23 +91,23 @@ class Saving(Processes):
 
     @property
     def save_iteration(self) -> int:
-        """The number of the next checkpoint that is named automatically."""
+        """The number of the next automatically named checkpoint."""
         return self.project_configuration.iteration
 
     @property
     def _is_writer(self) -> bool:
-        """Whether this process writes what all have in common."""
+        """Whether this process writes what is common to all."""
         return self.is_local_main_process if self._saves_on_each_node else self.is_main_process
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
         """As `torch.save`, on the main process only, or with `save_on_each_node` once per machine.
-        `safe_serialization`: a dictionary of tensors as a safetensors file."""
+        With `safe_serialization`, writes a dictionary of tensors as a safetensors file."""
         save(obj, f, self._saves_on_each_node, safe_serialization)
 
     def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
-        """The module's own `state_dict`; its names have no prefix, also without `unwrap`. Of a
-        model whose parameters are sharded, whole values on the main process and nothing on the
-        others: a collective then. With `master_weights`, the masters."""
+        """The module's `state_dict`; names have no prefix, even without `unwrap`. If parameters are
+        sharded, a collective that returns whole values on the main process and nothing on others.
+        With `master_weights`, returns the master weights."""
         context = self._context_of(model)
         if context is not None and (context.is_spread or context.weights is not None):
             keep = self._is_writer or not context.is_spread
@@ -120,11 +121,11 @@ class Saving(Processes):
         max_shard_size: int | str = "10GB",
         safe_serialization: bool = True,
     ) -> None:
-        """Writes the weights into a folder, in files of at most `max_shard_size` with an index, as
-        `from_pretrained` reads them. On the main process, or once per machine; where the model's
-        parameters are sharded, all processes call it, and no process ever holds the whole model,
-        unless its `state_dict` gives other things than its parameters and buffers, or files are
-        pickles (`safe_serialization=False`)."""
+        """Writes the weights into a folder for `from_pretrained`, in files of at most
+        `max_shard_size` with an index. Runs on the main process, or once per machine. If parameters
+        are sharded, call it on all processes. No process then holds the whole model, unless its
+        `state_dict` contains other things than its parameters and buffers, or files are pickles
+        (`safe_serialization=False`)."""
         context = self._context_of(model)
         is_spread = context is not None and context.is_spread
         if context is not None and is_spread and safe_serialization:
@@ -139,15 +140,15 @@ class Saving(Processes):
             _checkpoints.save_model(state, Path(save_directory), max_shard_size, safe_serialization)
 
     def _context_of(self, model: Any) -> _C.ModelContext | None:
-        """Also of the module itself that was prepared."""
+        """Also accepts the original module that was prepared."""
         for module, prepared in zip(self._models, self._prepared_models):
             if module is model:
                 return context_of(prepared)
         return context_of(model)
 
     def register_for_checkpointing(self, *objects: Any) -> None:
-        """Saves and loads the state of these objects too, by `state_dict` and
-        `load_state_dict`. Give the same ones in the same order before `load_state`."""
+        """Also saves and loads the state of these objects, with their `state_dict` and
+        `load_state_dict`. Register the same ones in the same order before `load_state`."""
         invalid = [
             type(obj).__name__
             for obj in objects
@@ -166,16 +167,16 @@ class Saving(Processes):
 
     def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
         """`hook(models, weights, folder)` runs in `save_state` before anything is written. It may
-        write into the folder, which has another name until the checkpoint is complete, and take
-        out of the list the weights that it has saved by itself. Call `remove()` of the handle to
-        be rid of it."""
+        write into the folder, which has a temporary name until the checkpoint is complete, and
+        remove weights that it has saved itself from the list. Call `remove()` of the handle to
+        unregister it."""
         handle = RemovableHandle(self._save_model_state_pre_hook)
         self._save_model_state_pre_hook[handle.id] = hook
         return handle
 
     def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """`hook(models, folder)` runs in `load_state` before anything is loaded, and takes models
-        out of the list that it has loaded by itself."""
+        """`hook(models, folder)` runs in `load_state` before anything is loaded, and removes models
+        that it has loaded itself from the list."""
         handle = RemovableHandle(self._load_model_state_pre_hook)
         self._load_model_state_pre_hook[handle.id] = hook
         return handle
@@ -189,17 +190,15 @@ class Saving(Processes):
         asynchronous: bool = False,
         **save_model_func_kwargs: Any,
     ) -> Path:
-        """Saves everything that is needed to go on from here, and gives the folder.
+        """Saves everything needed to resume, and returns the folder.
 
-        The folder has its name when the main process's part is complete; other processes add
-        their own and wait for nobody, so it may be called on the main process alone, unless
-        models are sharded: then each has its part of them, and all call it together. With
-        automatic naming the folder is `project_dir/checkpoints/checkpoint_N`, where N counts the
-        saves of the main process.
-        `safe_serialization=False` writes weights by `torch.save`. `layout="accelerate"` writes
-        what Hugging Face Accelerate loads. `asynchronous` returns when everything is copied to
-        the host, and writes while training goes on; see `wait_for_save` and
-        docs/guide_checkpoint.md."""
+        The folder gets its name when the main process's files are complete; other processes add
+        their own without waiting. It may therefore be called on the main process alone, unless
+        models are sharded: then all processes must call it. With automatic naming, the folder is
+        `project_dir/checkpoints/checkpoint_N`, where N counts the saves of the main process.
+        `safe_serialization=False` writes weights with `torch.save`. `layout="accelerate"` writes
+        what Hugging Face Accelerate loads. `asynchronous` returns when everything is copied to the
+        host, and writes in the background; see `wait_for_save` and docs/guide_checkpoint.md."""
         if layout not in (None, "accelerate"):
             raise UsageError(
                 f"[save_state] layout={layout!r} is not supported. Use None (this package's layout) or "
@@ -235,8 +234,8 @@ class Saving(Processes):
 
     @contextmanager
     def _unprepared_schedulers(self) -> Iterator[None]:
-        """Inside of the block checkpoints hold schedulers that were not prepared, but drive a
-        prepared optimizer. A checkpoint and a run may lack them."""
+        """Inside the block, checkpoints include schedulers that were not prepared but drive a
+        prepared optimizer. They may be missing in a checkpoint or in a run."""
         found = unprepared_schedulers(self._optimizers, self._schedulers)
         states = [state_of(scheduler) for scheduler in found]
         for kept in states:
@@ -248,31 +247,31 @@ class Saving(Processes):
             del self._states[len(self._states) - len(states) :]
 
     def wait_for_save(self) -> None:
-        """Until nothing is being written any more. Raises what an asynchronous save failed with,
-        as does the next `save_state`, `load_state` or `end_training`; once. A process that ends
-        waits too, and can only print it."""
+        """Blocks until asynchronous saves have finished. Raises the error of a failed save once,
+        here or in the next `save_state`, `load_state` or `end_training`. The end of a process waits
+        too, but can only print the error."""
         self._run.wait_for_save()
 
     def should_stop(self) -> bool:
         """Whether the run was asked to end soon, by SIGTERM or SIGUSR1 to one of its processes or
-        to the launcher; true on all processes at the same step. A collective. From the first call
-        on the two signals no longer end the process, unless the program handles them itself.
-        Before that a signal sent to the process ends it; the launcher holds back its own until the
-        first call, for at most half of `--grace_seconds`."""
+        to the launcher; true on all processes at the same step. Collective. After the first call,
+        the two signals no longer end the process, unless the program handles them itself. Before
+        that, a signal to the process ends it; the launcher holds back its own until the first call,
+        for at most half of `--grace_seconds`."""
         return self._run.should_stop()
 
     def save_and_leave(self, output_dir: str | os.PathLike | None = None) -> NoReturn:
-        """Saves, and ends the process with a code that makes the launcher start the job again
-        without counting a failure. The new processes go on by `load_state("latest")`. Without
-        `output_dir` the folder is the next in `project_dir/checkpoints`."""
+        """Saves and ends the process with an exit code that makes the launcher restart the job
+        without counting a failure. The new processes resume with `load_state("latest")`. The
+        default of `output_dir` is the next folder in `project_dir/checkpoints`."""
         try:
             self.wait_for_save()
         except AccelerateError as error:
-            print(error, file=sys.stderr)  # This one may still succeed.
+            print(error, file=sys.stderr)  # This process may still succeed.
         if output_dir is None:
             output_dir = _checkpoints.folder_to_leave(self)
         self.save_state(output_dir)
-        # Whoever leaves first has the others stopped.
+        # When the first process exits, the others are stopped.
         self.wait_for_everyone()
         self.end_training()
         sys.exit(_C.EXIT_PREEMPTED)
@@ -286,22 +285,22 @@ class Saving(Processes):
         restore_loaders: bool | None = None,
         **load_model_func_kwargs: Any,
     ) -> None:
-        """Goes on from a checkpoint of this package or of Hugging Face Accelerate; prepare and
-        register the same objects before. All processes call it. It begins when none of them saves
-        any more, and changes nothing unless every process can load: if one cannot, all of them
-        raise the same error.
+        """Resumes from a checkpoint of this package or of Hugging Face Accelerate; prepare and
+        register the same objects before. Call it on all processes. It waits for saves in progress,
+        and changes nothing unless every process can load: if one cannot, all of them raise the same
+        error.
 
-        `input_dir`: a folder; "latest" is the newest complete checkpoint in
+        `input_dir` is a folder; "latest" is the newest complete checkpoint in
         `project_dir/checkpoints`, as is None with automatic naming. The next loop over a loader
-        runs the epoch of the save in its order, from its first batch: call `skip_first_batches`,
-        or pass `restore_loaders=True` to resume where an open loop stood. None does so for loaders
-        with `use_stateful_dataloader` only. `allow_pickle` loads what only a pickle holds, which
-        may run any code. Other arguments go to the models' `load_state_dict`."""
-        # A process whose own part is written may be ahead of the main one's.
+        runs the epoch of the save in its order, from its first batch: call `skip_first_batches`, or
+        pass `restore_loaders=True` to resume at the position of a running loop. None does so only
+        for loaders with `use_stateful_dataloader`. `allow_pickle` loads objects that only a pickle
+        can store, which may run any code. Other arguments go to the models' `load_state_dict`."""
+        # A process that has written its files may be ahead of the main process.
         self._run.wait_for_saves_of_all()
         folder = _checkpoints.folder_to_load(self, input_dir)
         _log.info(f"Loading states from {folder}")
-        # Says where tensors lie on their way, which is where they are used at once.
+        # The device on which tensors are loaded before they are copied; not needed here.
         load_model_func_kwargs.pop("map_location", None)
 
         def find_layout() -> bool:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program `accelerate-selftest` of an installed package, which `accelerate test` runs on every
-rank. `accelerate doctor` runs it with --load, to see whether the engine can be loaded."""
+"""The program `accelerate-selftest` of an installed package. `accelerate test` runs it on every
+rank; `accelerate doctor` runs it with --load, to check that the engine can be loaded."""
 
 from __future__ import annotations
 

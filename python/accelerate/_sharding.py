@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples make up which batch of this process: samplers and the sharded iterable data set.
+"""Which samples are in which batch of this process: samplers and the sharded iterable data set.
 
-The positions come from C++ (`accelerate/samplers.h`); the classes here only fetch what stands at
-them. See `docs/guide_python.md`."""
+C++ computes positions (`accelerate/samplers.h`); these classes only fetch the items there. See
+`docs/guide_python.md`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from accelerate.errors import UsageError
 
 
 class DealtBatch(list):
-    """One process's batch of a round of all. Its first `num_real` samples are no repetition that
-    fills it up; `num_of_round` are none in the batches of all processes. Loaders read this from the
-    batch itself, so samplers may stand in between."""
+    """One process's batch of a round. Its first `num_real` samples are not repeats for filling up;
+    `num_of_round` counts such samples in the batches of all processes. Loaders read this from the
+    batch itself, so other samplers may be in between."""
 
     def __init__(self, samples: Iterable, num_real: int, num_of_round: int):
         super().__init__(samples)
@@ -37,9 +37,8 @@ def own_range(shard: _C.IterableShard) -> slice:
 def take_rounds(
     stream: Iterator, shard: _C.IterableShard, count: Callable[[list], int] = len
 ) -> Iterator[tuple[list, int, int]]:
-    """This rank's units of each round of all ranks, how many of them are no repetition, and the
-    `count` of what was read for the round. Reads one round ahead at most, so that endless streams
-    work."""
+    """For each round: this rank's units, how many of them are not repeats, and the `count` of what
+    was read for the round. Reads at most one round ahead, so endless streams work."""
     size = shard.round_size
     own = own_range(shard)
     first: list = []
@@ -56,8 +55,8 @@ def take_rounds(
 
 
 class SeedableRandomSampler(RandomSampler):
-    """A `RandomSampler` whose order depends on a seed and the epoch alone: `data_seed` (torch's
-    initial seed unless given) plus `epoch`, which a whole pass raises by one."""
+    """A `RandomSampler` whose order depends only on a seed and the epoch: `data_seed` (default:
+    torch's initial seed) plus `epoch`, which every complete pass increments."""
 
     def __init__(self, *args: Any, data_seed: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -80,7 +79,7 @@ class SeedableRandomSampler(RandomSampler):
 
 
 class _OverBatches(BatchSampler):
-    """Batches out of those of another batch sampler, which is `batch_sampler`."""
+    """A batch sampler on top of another one, `batch_sampler`."""
 
     batch_sampler: BatchSampler
 
@@ -95,12 +94,12 @@ class _OverBatches(BatchSampler):
 
     @property
     def total_length(self) -> int:
-        """Batches of the inner batch sampler."""
+        """The number of batches of the inner batch sampler."""
         return len(self.batch_sampler)
 
 
 def are_of_one_size(batches: Any) -> bool:
-    """Whether torch's own batch sampler makes them underneath, so that samples can be counted."""
+    """Whether torch's own batch sampler creates them, so that samples can be counted."""
     while isinstance(batches, _OverBatches):
         batches = batches.batch_sampler
     return type(batches) is BatchSampler
@@ -109,10 +108,11 @@ def are_of_one_size(batches: Any) -> bool:
 class BatchSamplerShard(_OverBatches):
     """The batches of one process out of those of `batch_sampler`.
 
-    Whole batches are dealt out in turn, or each is cut into equal parts (`split_batches`). Where
-    the end does not fill a round of all processes it is left out (`drop_last` of the batch
+    Whole batches are distributed in turn, or each is split into equal parts (`split_batches`). If
+    the end does not fill a round of all processes, it is dropped (`drop_last` of the batch
     sampler), filled up with samples from the beginning (`even_batches`), or left uneven. A batch
-    sampler without `batch_size` may vary its batches; filling up repeats whole ones then.
+    sampler without `batch_size` may have batches of varying size; filling up then repeats whole
+    batches.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class BatchSamplerShard(_OverBatches):
         self.process_index = process_index
         self.split_batches = split_batches
         self.even_batches = even_batches
-        # In front of the first turn: samples, or batches where these may vary.
+        # Before the first round: samples, or batches if their size may vary.
         self.num_left_out = 0
         self.batch_size = getattr(batch_sampler, "batch_size", None)
         self.drop_last = getattr(batch_sampler, "drop_last", False)
@@ -157,8 +157,8 @@ class BatchSamplerShard(_OverBatches):
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Batches of varying size are dealt out as they are; where nothing is filled up, those of
-        # samplers that have a size all the same need not be told apart from them.
+        # Batches of varying size are distributed unchanged. If nothing is filled up, batch samplers
+        # with a constant size need no special case.
         is_own = type(self.batch_sampler) is not BatchSampler
         is_left_uneven = is_own and not self.even_batches and not self.split_batches
         if self.batch_size is None or is_left_uneven:
@@ -176,7 +176,7 @@ class BatchSamplerShard(_OverBatches):
                 yield DealtBatch(*dealt)
 
     def _samples(self) -> Iterator[int]:
-        # A subclass may group samples in its own way, so only torch's own class is bypassed.
+        # A subclass may group samples differently, so only torch's own class is bypassed.
         if type(self.batch_sampler) is BatchSampler:
             return iter(self.batch_sampler.sampler)
         return chain.from_iterable(self._full_batches())
@@ -184,7 +184,7 @@ class BatchSamplerShard(_OverBatches):
     def _full_batches(self) -> Iterator[list[int]]:
         size = self.batch_size
         for number, batch in enumerate(self.batch_sampler):
-            # Only the last batch may be short, so the one before this must have been full.
+            # Only the last batch may be short, so the previous one must have been full.
             if size != self.batch_size:
                 raise self._uneven(number - 1, size)
             size = len(batch)
@@ -208,7 +208,7 @@ class SkipBatchSampler(_OverBatches):
         self.skip_batches = skip_batches
 
     def __getattr__(self, name: str) -> Any:
-        if name == "batch_sampler":  # not there yet while this is unpickled
+        if name == "batch_sampler":  # not set yet during unpickling
             raise AttributeError(name)
         return getattr(self.batch_sampler, name)
 
@@ -233,9 +233,9 @@ class SkipBetween(SkipBatchSampler):
 
 
 class IterableDatasetShard(IterableDataset):
-    """The elements of one process out of those of `dataset`, which every process reads whole.
+    """The elements of one process out of those of `dataset`, which every process reads completely.
 
-    `batch_size`: of one process; with `split_batches` of all together. The end is left out
+    `batch_size` is that of one process; with `split_batches`, of all together. The end is dropped
     (`drop_last`) or filled up with elements from the beginning.
     """
 
@@ -276,7 +276,7 @@ class IterableDatasetShard(IterableDataset):
 
     @property
     def total_length(self) -> int:
-        """Elements of the inner data set."""
+        """The number of elements of the inner data set."""
         return len(self.dataset)
 
     @property
@@ -300,16 +300,16 @@ class IterableDatasetShard(IterableDataset):
                 yield element
 
     def take_counts(self) -> tuple[int, int]:
-        """How many elements since the last call were repetitions that fill up, and how many of the
-        round under way, over all processes, are none."""
+        """How many elements since the last call were repeats for filling up, and how many in the
+        current round, over all processes, are not."""
         num_repeated, self._num_repeated = self._num_repeated, 0
         return num_repeated, self._num_of_round
 
 
 class BatchCounts(NamedTuple):
-    """What a loader knows of a batch: its samples, how many of them are no repetition that fills
-    it up, and how many of all processes' batches of the same round (-1 where unknown; None: it
-    was dealt out to nobody else)."""
+    """What a loader knows about a batch: its samples, how many of them are not repeats for filling
+    up, and the number of such samples over all processes in the same round (-1 if unknown; None if
+    the batch was not distributed)."""
 
     num_samples: int
     num_real: int
@@ -317,8 +317,8 @@ class BatchCounts(NamedTuple):
 
 
 class CountingCollate:
-    """Collates elements of an iterable data set and says (batch, its counts). It runs where the
-    elements are read, in a worker too, right after them."""
+    """Collates elements of an iterable data set and returns (batch, its counts). It runs where the
+    elements are read, possibly in a worker, right after them."""
 
     def __init__(self, collate_fn: Callable, dataset: IterableDataset):
         self.collate_fn = collate_fn

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the main thread is, for whoever asks a run that stands still; see
-`docs/troubleshooting.md`."""
+"""The position of the main thread, for reports of hanging runs; see `docs/troubleshooting.md`."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ import torch.distributed as dist
 from accelerate import _C
 
 _COLLECTIVES = os.path.join("torch", "distributed", "distributed_c10d.py")
-# Folders whose code is not the user's.
+# Folders whose code is not user code.
 _LIBRARIES = (
     os.path.dirname(torch.__file__),
     os.path.dirname(os.path.abspath(__file__)),
@@ -29,19 +28,18 @@ _is_watching = False
 
 
 def watch_script() -> None:
-    """From now on threads of the engine may ask where the main thread is."""
+    """From now on, threads of the engine can query the position of the main thread."""
     global _is_watching
     if not _is_watching:
         _is_watching = True
-        # Before the interpreter ends, after which nobody can ask it.
+        # Before the interpreter ends, after which it cannot be queried.
         atexit.register(_C.unwatch_script)
         _C.watch_script(_take_stack)
 
 
 def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
-    """The frames of the main thread, the innermost first, and whether they are the user's; the
-    collective of torch.distributed's that it is in, or nothing; and what tells this call of it
-    from another."""
+    """The frames of the main thread, innermost first, and whether they are user code; the current
+    collective of torch.distributed, if any; and an identifier of this call of it."""
     frames: list[tuple[str, bool]] = []
     operation, call = "", 0
     main = threading.main_thread().ident or 0
@@ -49,7 +47,7 @@ def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
         line = linecache.getline(file, number).strip()
         if file.endswith(_COLLECTIVES):
             if not function.startswith("_"):
-                # The outermost: collectives are made of others.
+                # The outermost one, because collectives are built from others.
                 operation = _describe(function, values)
                 call = hash((place, _sequence_number())) % 2**64
         elif not frames:
@@ -60,8 +58,8 @@ def _take_stack() -> tuple[list[tuple[str, bool]], str, int]:
 
 
 def _awaited_handle(line: str, place: tuple[int, int], handles: dict[str, Any]) -> tuple[str, int]:
-    """The `wait()` of a handle that `async_op=True` gave: it has no frame of its own, but the line
-    of the innermost one names the handle."""
+    """The `wait()` of a handle from `async_op=True`: it has no frame of its own, but the line of
+    the innermost frame names the handle."""
     for name in re.findall(r"(\w+)\.wait\(", line):
         handle = handles.get(name)
         if handle is not None and not handle.is_completed():

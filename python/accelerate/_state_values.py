@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of Python objects as the flat values that the engine's registry holds."""
+"""Encodes the state of Python objects as flat values for the engine's registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accelerate import _C
 from accelerate.errors import DataError, UsageError
 
 _PLAIN = (type(None), bool, int, float, str)
-# Containers by the name that stands for them. Their types are kept, so a subclass is none of them.
+# Containers by the name they are stored under. Types are preserved, so subclasses do not match.
 _LISTS: dict[str, type] = {
     "list": list,
     "tuple": tuple,
@@ -40,7 +40,7 @@ _PATHS: dict[str, type] = {
         pathlib.PureWindowsPath,
     )
 }
-# What a defaultdict may make; another function would be code.
+# Supported factories of a defaultdict; any other function would be code.
 _FACTORIES: dict[str, type] = {
     kind.__name__: kind
     for kind in (bool, int, float, complex, str, bytes, list, tuple, set, dict, Counter, deque)
@@ -48,11 +48,11 @@ _FACTORIES: dict[str, type] = {
 
 
 class OnlyPickled(UsageError):
-    """A value that only a pickle can hold."""
+    """A value that only a pickle can store."""
 
 
 def _find_class(module: str, name: str) -> type | None:
-    """A class of a module that is imported already: nothing is imported or run for a name."""
+    """A class of a module that is already imported: a name must not cause imports or run code."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, "__dict__", {}).get(part)
@@ -78,12 +78,12 @@ def _class_of(owner: str, kind: str, module: str, name: str) -> type:
 
 
 def _empty_instance(kind: type) -> Any:
-    """As a pickle makes one: without `__init__`."""
+    """Created as pickle does: without `__init__`."""
     return object.__new__(kind)
 
 
 def _attributes_of(part: Any) -> dict[str, Any]:
-    """Of a dataclass: its fields, and what else was set."""
+    """For a dataclass: its fields, and other attributes that were set."""
     names = [field.name for field in dataclasses.fields(part)]
     found = {name: getattr(part, name) for name in names if hasattr(part, name)}
     return found | {k: v for k, v in getattr(part, "__dict__", {}).items() if k not in found}
@@ -107,7 +107,7 @@ def _make_dataclass(kind: type, attributes: dict[str, Any]) -> Any:
 
 
 class _Encoder:
-    """Values as what JSON holds, tensors and the memory of arrays beside it."""
+    """Encodes values as JSON, with tensors and the memory of arrays stored separately."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -151,7 +151,7 @@ class _Encoder:
                 return {"enum": [*name, part.name]}
             if dataclasses.is_dataclass(kind) and self._is_plain(kind):
                 return {"dataclass": [*name, self.encode(_attributes_of(part))]}
-        # Nobody has an array who has not imported it.
+        # Without an import of NumPy there are no arrays.
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             if kind is numpy.ndarray and part.dtype.kind in "biufc":
@@ -187,9 +187,9 @@ class _Encoder:
 
     @staticmethod
     def _is_plain(kind: type) -> bool:
-        """Whether an instance is its attributes and nothing else."""
+        """Whether an instance consists of its attributes only."""
         hooks = {"__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__"}
-        if not hasattr(kind, "__slots__"):  # A frozen one with slots gets these by itself.
+        if not hasattr(kind, "__slots__"):  # A frozen class with slots gets these automatically.
             hooks |= {"__getstate__", "__setstate__"}
         if any(not hooks.isdisjoint(vars(base)) for base in kind.__mro__[:-1]):
             return False
@@ -215,13 +215,13 @@ class _Encoder:
 def _path_of(kind: str, text: str) -> pathlib.PurePath:
     try:
         return _PATHS[kind](text)
-    except NotImplementedError:  # Of another system.
+    except NotImplementedError:  # Of another operating system.
         return _PATHS["Pure" + kind](text)
 
 
 def flatten(value: Any, name: str) -> dict[str, Any]:
-    """Containers and numbers as one text under `name`, tensors beside it under `name.0`, ...
-    Throws `OnlyPickled`."""
+    """Containers and numbers as one string under `name`, tensors separately under `name.0`, ...
+    Raises `OnlyPickled`."""
     encoder = _Encoder(name)
     try:
         text = json.dumps(encoder.encode(value))
@@ -242,8 +242,8 @@ def _zone_of(zone: dict[str, Any] | None) -> datetime.tzinfo | None:
 
 
 def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = True) -> Any:
-    """What `flatten` was given. Tensors are copies, unless `copies` is false, which is enough to
-    see whether all classes are there."""
+    """The value passed to `flatten`. Tensors are copied unless `copies` is false, which is enough
+    to check that all classes exist."""
 
     def data_of(place: int) -> bytes:
         held = flat[f"{name}.{place}"].cpu().contiguous()
@@ -315,7 +315,7 @@ def unflatten(flat: dict[str, Any], name: str, owner: str = "", copies: bool = T
 
 
 class ObjectState(_C.Stateful):
-    """Any object whose state two functions give and take."""
+    """An object whose state is read and written by two functions."""
 
     # In the registry.
     name = ""
@@ -329,7 +329,7 @@ class ObjectState(_C.Stateful):
         return flatten(self.value(), "value")
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
-        # Classes that are missing must be known before anything is changed.
+        # Missing classes must be detected before anything is changed.
         if any(f'{{"{kind}"' in state.get("value", "") for kind in _KINDS):
             unflatten(state, "value", self.name, copies=False)
 
@@ -337,14 +337,14 @@ class ObjectState(_C.Stateful):
         self.put(unflatten(state, "value", self.name))
 
 
-# What of the state of an object that both languages have is Python's alone.
+# The part of the state of a shared object that only Python has.
 OWN = "python"
 
 
 class SharedState(ObjectState):
-    """An object that C++ has too. `split` gives what both languages know of its state, under the
-    names that it has there, and the rest; `join` makes the state of the two, the rest being None
-    where C++ has saved it. `check` raises where the state that is joined cannot be taken."""
+    """An object that also exists in C++. `split` returns the state that both languages have, under
+    C++'s names, and the rest. `join` combines the two; the rest is None if C++ saved the
+    checkpoint. `check` raises if the joined state cannot be loaded."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches as bytes: pickle, with the memory of tensors as it is instead of torch's archive of each
+"""Serialises batches: pickle, with the raw memory of tensors instead of torch's archive for each
 (several times as fast, and smaller)."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _TensorPickler(pickle.Pickler):
         plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         if plain.is_quantized:
             return NotImplemented
-        # The view owns nothing, so the tensor has to live until it is written.
+        # The view does not own memory, so keep the tensor until it is written.
         self._in_use.append(plain)
         view: Any = b""
         if plain.nbytes > 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested Python values of tensors: lists, tuples, mappings and dataclasses."""
+"""Nested Python values that contain tensors: lists, tuples, mappings and dataclasses."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def like(container: list | tuple, items: Any) -> Any:
 
 def with_values(mapping: Mapping, values: dict) -> Mapping:
     """A mapping of the same type with these values."""
-    # A mapping that is also a dataclass (transformers' outputs) keeps attributes and items alike
-    # only when it is changed item by item.
+    # A mapping that is also a dataclass (transformers' outputs) keeps attributes and items
+    # consistent only if it is changed item by item.
     if dataclasses.is_dataclass(mapping):
         changed = copy.copy(mapping)
         for key, value in values.items():
@@ -39,7 +39,7 @@ def with_values(mapping: Mapping, values: dict) -> Mapping:
 
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """The same structure with `function` of each tensor; other leaves stay."""
+    """The same structure with `function` applied to each tensor; other leaves are unchanged."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, (list, tuple)):
@@ -57,7 +57,7 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def tensors_of(value: Any, found: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
-    """All tensors in `value`, in order; other leaves are left out."""
+    """All tensors in `value`, in order; other leaves are ignored."""
     found = [] if found is None else found
     if isinstance(value, torch.Tensor):
         found.append(value)
@@ -80,7 +80,7 @@ def with_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def structure_of(value: Any, where: str) -> str:
-    """A text that ranks compare; raises `UsageError` on leaves that are no tensors."""
+    """A string that ranks compare; raises `UsageError` if a leaf is not a tensor."""
     if isinstance(value, torch.Tensor):
         return "*"
     if isinstance(value, Mapping):
@@ -99,7 +99,7 @@ def structure_of(value: Any, where: str) -> str:
 
 
 class NotATensor(UsageError, TypeError):
-    """A value that a collective on tensors cannot carry."""
+    """A value that is not supported in collectives on tensors."""
 
 
 def has_only_tensors(value: Any) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops in which processes have different numbers of batches."""
+"""Training with different numbers of batches per process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def join(
     accelerator: Accelerator, joinables: Iterable[Any], even_batches: bool | None
 ) -> AbstractContextManager[None]:
-    """What `Accelerator.join_uneven_inputs` gives."""
+    """What `Accelerator.join_uneven_inputs` returns."""
     if not accelerator.use_distributed:
-        # As the original, which does not look at the models here.
+        # As the original, which does not check the models in this case.
         return nullcontext()
     return _joined(accelerator, _contexts(joinables), even_batches)
 
@@ -34,8 +34,8 @@ def _joined(
 ) -> Iterator[None]:
     is_even = accelerator.even_batches if even_batches is None else even_batches
     changed = [] if even_batches is None else _set_even(accelerator, even_batches)
-    # Loaders that fill up are what a model needs that cannot be joined. Loops need no loader of
-    # ours: those of even loaders are joined too.
+    # Models that cannot be joined rely on loaders that fill up. Loops may use other loaders, so
+    # loops over even ones are joined too.
     joins = not is_even or any(context.can_join for context in models)
     try:
         with Scope(*([accelerator._run.join(models, is_even)] if joins else [])):
@@ -62,7 +62,7 @@ def _contexts(joinables: Iterable[Any]) -> list[_C.ModelContext]:
 
 
 def _set_even(accelerator: Accelerator, even_batches: bool) -> list[tuple[Any, bool]]:
-    """Sets it in the loaders that have it; gives these and what it was."""
+    """Sets `even_batches` where a loader has it; returns these loaders with the previous values."""
     changed = []
     for loader in accelerator._dataloaders:
         sampler = getattr(loader, "batch_sampler", None)

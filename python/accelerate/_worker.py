@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker of `accelerate.launchers`: loads the function, calls it, leaves what came of it.
+"""A worker of `accelerate.launchers`: loads the function, calls it, stores its result.
 
-A script that `accelerate launch` runs once per rank. In the folder that the
-environment names it finds `task.json` (what of the parent's interpreter it needs) and
-`function.pkl`; it leaves `result.pkl` (rank 0). A traceback on stderr reaches the parent
-through the launcher.
+A script that `accelerate launch` runs once per rank. The folder that the environment names contains
+`task.json` (what is needed from the parent's interpreter) and `function.pkl`; rank 0 writes
+`result.pkl`. A traceback on stderr reaches the parent through the launcher.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-# Python puts a script's own folder first: there, `logging.py` is not the standard one.
+# Python puts a script's own folder first; `logging.py` there is not the standard one.
 sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.abspath(__file__))]
 
 import json  # noqa: E402
@@ -28,33 +27,33 @@ INTERRUPTED = 130
 
 
 class ResultError(Exception):
-    """Rank 0 returned what cannot be sent to the parent."""
+    """Rank 0's return value cannot be pickled."""
 
 
 def take_over_interpreter(folder: Path) -> None:
-    """Makes this process see modules, arguments and sources of cells as its parent does."""
+    """Gives this process the modules, arguments and cell sources of its parent."""
     task = json.loads((folder / "task.json").read_text())
     sys.path[:] = task["path"]
     sys.argv[:] = task["argv"]
     for name, text in task["sources"].items():
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     if os.environ["LOCAL_RANK"] != "0":
-        # tqdm reads it when it is imported, and one bar is enough.
+        # tqdm reads it on import, and one bar is enough.
         os.environ.setdefault("TQDM_DISABLE", "1")
     if os.environ["GROUP_WORLD_SIZE"] == "1":
-        # Else gloo looks the host's own name up, which may lead outside.
+        # Otherwise gloo resolves the host name, which may lead to an external address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Nobody sees half of the file, whenever this process is killed."""
+    """Atomic: readers never see a partial file, even if this process is killed."""
     unfinished = path.with_suffix(".part")
     unfinished.write_bytes(content)
     unfinished.rename(path)
 
 
 def pickle_result(value: Any) -> bytes:
-    """Tensors of a GPU travel as CPU tensors: the parent may not want to touch it."""
+    """GPU tensors are sent as CPU tensors: the parent may not want to use the GPU."""
     import io
 
     import cloudpickle
@@ -79,8 +78,8 @@ def pickle_result(value: Any) -> bytes:
 
 
 def load_call(folder: Path) -> tuple[Any, tuple[Any, ...]]:
-    """The function and its arguments, in a `__main__` that has what the parent's cells defined:
-    pickle looks their classes and functions up there."""
+    """The function and its arguments, in a `__main__` with the definitions of the parent's cells:
+    pickle looks up their classes and functions there."""
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     with open(folder / "function.pkl", "rb") as file:
         function, args = pickle.load(file)
@@ -113,13 +112,13 @@ def print_traceback(error: BaseException) -> None:
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
     if frames is None:
-        # The launcher knows errors by this line.
+        # The launcher recognises errors by this line.
         sys.stderr.write("Traceback (most recent call last):\n")
     traceback.print_exception(type(error), error, frames)
 
 
 def main() -> None:
-    # Taken out: what the function starts is no worker of this run.
+    # Removed from the environment, because processes started by the function are not workers.
     folder = Path(os.environ.pop(FOLDER_VARIABLE))
     try:
         take_over_interpreter(folder)
@@ -132,10 +131,12 @@ def main() -> None:
         print_traceback(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    # A thread or an exit hook that waits for the other ranks would keep the failure from them.
+    # A thread or an exit hook that waits for other ranks would prevent them from seeing the
+    # failure.
     os._exit(code)
 
 
 if __name__ == "__main__":
-    _OWN_MODULE = sys.modules["__main__"]  # Lives on when the function gets a `__main__` of its own.
+    _OWN_MODULE = sys.modules["__main__"]  # Keeps the module alive when the function gets its own
+                                           # `__main__`.
     main()
