@@ -55,7 +55,7 @@ class Saving(Processes):
         self._saves_on_each_node = self.project_configuration.save_on_each_node
 
     def _keep_saved_state(self) -> None:
-        """Names what the run's registry refers to; it must live as long as these lists."""
+        """Registers state with the run, whose registry does not own it; these lists do."""
         self._states: list[ObjectState] = []
         self._custom_objects: list[Any] = []
         self._custom_states: list[ObjectState] = []

@@ -74,8 +74,8 @@ _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Accelerator(Configuration, Observation, Saving):
-    """Connects this process to the others of the run, prepares models, optimizers, schedulers and
-    loaders, and offers the collectives that loops need. No device is named in the loop:
+    """Connects this process to the other processes, prepares models, optimizers, schedulers and
+    loaders, and offers the collectives that loops need. The loop never names a device:
 
         accelerator = Accelerator()
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -85,8 +85,8 @@ class Accelerator(Configuration, Observation, Saving):
             optimizer.step()
             optimizer.zero_grad()
 
-    Arguments, defaults and behaviour are those of Hugging Face Accelerate 1.15; an argument that
-    is not there yet raises one sentence that names it. See docs/guide_python.md.
+    Arguments, defaults and behaviour are those of Hugging Face Accelerate 1.15; an unsupported
+    argument raises an error that names it. See docs/guide_python.md.
     """
 
     def __init__(
@@ -186,13 +186,13 @@ class Accelerator(Configuration, Observation, Saving):
         self.state.accelerator = weakref.ref(self)
         self._ddp = options.ddp
         self.gradient_accumulation_steps = self._run.num_accumulation_steps
-        # Scripts switch it off on devices that cannot; and count their own steps here.
+        # Scripts disable it on devices without autocast. They also count their own steps here.
         self.native_amp = self._computes_in != "no"
         self.step = 0
         self._keep_trackers(log_with)
         self.flag_tensor = None
 
-        # The user's modules; the original's name for them, which other libraries read.
+        # The user's modules, under the original's name, which other libraries read.
         self._models: list[torch.nn.Module] = []
         self._prepared_models: list[torch.nn.Module] = []
         self._optimizers: list[AcceleratedOptimizer] = []
@@ -208,7 +208,7 @@ class Accelerator(Configuration, Observation, Saving):
         return self
 
     def __deepcopy__(self, memo: dict) -> Accelerator:
-        # There is one run of this process; whoever copies what holds it goes on in that run.
+        # A process has one run; a copy of an object that refers to it uses the same run.
         return self
 
     def __reduce__(self) -> Any:
@@ -236,16 +236,16 @@ class Accelerator(Configuration, Observation, Saving):
     # --- process control --------------------------------------------------------------------
 
     def set_trigger(self) -> None:
-        """Raises a flag that every process sees at its next `check_trigger`."""
+        """Sets a flag that every process sees at its next `check_trigger`."""
         self._run.set_trigger()
 
     def check_trigger(self) -> bool:
-        """Whether any process has raised the flag since the last check; all must call it."""
+        """Whether any process has set the flag since the last check; all must call it."""
         return self._run.check_trigger()
 
     def end_training(self) -> None:
-        """Finishes the trackers and leaves the group; collectives raise from then on. Raises as
-        `wait_for_save`, when it has left."""
+        """Finishes the trackers and leaves the group; collectives raise from then on. Finally
+        raises what `wait_for_save` would."""
         with ExitStack() as last_first:
             last_first.callback(self.state.destroy_process_group)
             last_first.callback(self.wait_for_save)
@@ -259,12 +259,12 @@ class Accelerator(Configuration, Observation, Saving):
     def prepare(
         self, *args: Any, device_placement: list[bool] | None = None, fuse: bool = False
     ) -> Any:
-        """Models, optimizers, schedulers and data loaders in any number and order; what comes back
-        stands in the same order, a single object bare. Other objects pass through; preparing
-        again is harmless. Process 0's weights go to all.
+        """Prepares models, optimizers, schedulers and data loaders, in any order. Returns a tuple
+        in the same order, or the object itself if there is only one. Other objects are returned
+        unchanged; preparing twice has no effect. Process 0's weights are broadcast to all.
 
-        `fuse` puts operators of `accelerate.kernels` into models of transformers, with the same
-        results up to rounding. See docs/guide_python.md."""
+        `fuse` replaces operators in models of transformers by those of `accelerate.kernels`, with
+        the same results up to rounding. See docs/guide_python.md."""
         if device_placement is None:
             placements: list[bool | None] = [None] * len(args)
         elif len(device_placement) == len(args):
@@ -283,7 +283,7 @@ class Accelerator(Configuration, Observation, Saving):
         try:
             self._run.wire()
         except BaseException:
-            # What cannot be prepared is nobody's in checkpoints and later calls.
+            # Objects that could not be prepared must not appear in checkpoints and later calls.
             del self._optimizers[num_optimizers:]
             raise
         for plan in fused:
@@ -334,9 +334,9 @@ class Accelerator(Configuration, Observation, Saving):
         device_placement: bool | None = None,
         evaluation_mode: bool = False,
     ) -> torch.nn.Module:
-        """The module on its device, with gradients that meet those of the other processes unless
-        `evaluation_mode`. It keeps its class, attributes and names; the module itself is given
-        back by `unwrap_model`."""
+        """Moves the module to its device and synchronises its gradients over processes, unless
+        `evaluation_mode` is set. The result keeps class, attributes and names; `unwrap_model`
+        returns the original module."""
         prepared = self._prepare_model(model, device_placement, evaluation_mode)
         self._run.wire()
         return prepared
@@ -345,7 +345,7 @@ class Accelerator(Configuration, Observation, Saving):
         self, model: torch.nn.Module, device_placement: bool | None, evaluation_mode: bool
     ) -> torch.nn.Module:
         if self._spreads and not evaluation_mode:
-            # Before anything is cut.
+            # Before parameters are sharded.
             if self.state.dynamo_plugin.backend != DynamoBackend.NO or has_compiled_parts(model):
                 refuse_compiled()
         known = self._find_prepared(model)
@@ -356,12 +356,12 @@ class Accelerator(Configuration, Observation, Saving):
                 known = self._keep_prepared(model, context, evaluation_mode)
             return known
         context = context_of(model)
-        # By another Accelerator, or before `free_memory`: one that was only to be evaluated is
-        # prepared anew, else gradients of several processes would never meet.
+        # Prepared by another Accelerator, or before `free_memory`. A model prepared only for
+        # evaluation is prepared again, otherwise its gradients would never be synchronised.
         if context is not None and (evaluation_mode or not context.is_for_evaluation):
             return model
         plugin = None if evaluation_mode else self.state.fsdp_plugin
-        # Then only a part of each parameter ever comes to the device.
+        # Then only a shard of each parameter ever gets to the device.
         is_cut_first = self._run.places_parts and not evaluation_mode
         if plugin is not None:
             place = torch.device("cpu") if is_cut_first else self.device
@@ -370,7 +370,7 @@ class Accelerator(Configuration, Observation, Saving):
         if not self._stays_where_it_is(model) and is_placed:
             _move(model, self.device, with_parameters=not is_cut_first)
         units = [] if plugin is None else _fully_sharded.units_of(plugin, model)
-        # One that is to be evaluated may be trained later.
+        # A model prepared for evaluation may be trained later.
         whole = _fully_sharded.whole_of(self.state.fsdp_plugin, model)
         context = self._run.prepare_model(
             parameter_set(model, units, whole), type(model).__name__, evaluation_mode
@@ -400,7 +400,7 @@ class Accelerator(Configuration, Observation, Saving):
         return None
 
     def _autocast(self) -> Autocast | None:
-        # FSDP casts beside weights in bf16, as the original does.
+        # FSDP also autocasts if weights are bf16, as in the original.
         if not self.native_amp or (self._has_masters and not self._gathers_bf16):
             return None
         handler = self.autocast_handler or AutocastKwargs()
@@ -416,7 +416,7 @@ class Accelerator(Configuration, Observation, Saving):
     def prepare_optimizer(
         self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None
     ) -> AcceleratedOptimizer:
-        """The optimizer, whose steps wait for the end of an accumulation."""
+        """The prepared optimizer, which does not step during gradient accumulation."""
         prepared = self._prepare_optimizer(optimizer, device_placement)
         self._run.wire()
         return prepared
@@ -438,11 +438,12 @@ class Accelerator(Configuration, Observation, Saving):
         return prepared
 
     def prepare_scheduler(self, scheduler: Any) -> AcceleratedScheduler:
-        """The scheduler, in step with the prepared optimizer that it drives, or with all."""
+        """The prepared scheduler, which advances with the prepared optimizer it drives, or with
+        all."""
         return self._prepare_scheduler(scheduler, is_configured=False)
 
     def _prepare_scheduler(self, scheduler: Any, is_configured: bool) -> AcceleratedScheduler:
-        """`is_configured`: DeepSpeed's configuration names it, whose engine moves it."""
+        """`is_configured`: DeepSpeed's configuration names it, so the engine advances it."""
         if isinstance(scheduler, AcceleratedScheduler):
             return scheduler
         for known in self._schedulers:
@@ -471,7 +472,7 @@ class Accelerator(Configuration, Observation, Saving):
         device_placement: bool | None = None,
         slice_fn_for_dispatch: Callable | None = None,
     ) -> torch.utils.data.DataLoader:
-        """The loader of this process's part of the data; which part is decided in C++."""
+        """A loader of this process's share of the data, which C++ determines."""
         from accelerate.data_loader import prepare_data_loader
 
         if getattr(data_loader, "_is_accelerate_prepared", False):
@@ -502,7 +503,7 @@ class Accelerator(Configuration, Observation, Saving):
         from accelerate._prepared_loader import DataLoaderAdapter
 
         self._dataloaders.append(loader)
-        # Another library's loader may say that it needs no preparing.
+        # A loader of another library may say that it needs no preparation.
         if isinstance(loader, DataLoaderAdapter):
             kept = SharedState(
                 loader._state, loader._load_state, loader._split_state, loader._join_state
@@ -522,14 +523,14 @@ class Accelerator(Configuration, Observation, Saving):
     def unwrap_model(
         self, model: Any, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> Any:
-        """The module that was prepared: calling it runs on this process alone."""
+        """The module that was prepared; calls of it do not communicate."""
         from accelerate.utils.other import extract_model_from_parallel
 
         return extract_model_from_parallel(model, keep_fp32_wrapper, keep_torch_compile)
 
     def free_memory(self, *objects: Any) -> list[None]:
-        """Forgets what was prepared and empties caches; assign the result to the names that hold
-        the objects."""
+        """Releases everything prepared and empties caches; assign the result to the names that
+        refer to the objects."""
         from accelerate.utils.memory import release_memory
 
         for kept in (
@@ -552,14 +553,14 @@ class Accelerator(Configuration, Observation, Saving):
     def backward(
         self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, **kwargs: Any
     ) -> None:
-        """In the place of `loss.backward(**kwargs)`: gradients of prepared models are averaged over
-        the processes on the way.
+        """Use it instead of `loss.backward(**kwargs)`: averages the gradients of prepared models
+        over processes.
 
-        `weight` says how many samples or tokens the loss is the mean of: micro-batches and
-        processes then count by it, and the update is that of one big batch, however ragged. Give it
-        to all losses of an accumulation on all processes, or to none."""
+        `weight` is the number of samples or tokens the loss is the mean of. Micro-batches and
+        processes are weighted by it, so the update is that of one big batch, even if they differ in
+        size. Pass it for all losses of an update on all processes, or for none."""
         if "scale_wrt_gas" in kwargs and self.deepspeed_plugin is not None:
-            # DeepSpeed's: whether the loss is divided by the number of micro-batches.
+            # DeepSpeed's argument: whether the loss is divided by the number of micro-batches.
             num_steps = self._run.num_accumulation_steps
             self._run.num_accumulation_steps = num_steps if kwargs.pop("scale_wrt_gas") else 1
             try:
@@ -583,8 +584,8 @@ class Accelerator(Configuration, Observation, Saving):
     def capture(
         self, function: Callable, *, num_warmup: int = 3, max_graphs: int = 8
     ) -> CapturedStep:
-        """A training step that a GPU repeats by itself, called in the place of `function`; may be
-        used as a decorator. See docs/guide_training_step.md.
+        """Turns a training step into CUDA graphs; call the result instead of `function`, or use
+        this as a decorator. See docs/guide_training_step.md.
 
             @accelerator.capture
             def step(batch):
@@ -594,14 +595,14 @@ class Accelerator(Configuration, Observation, Saving):
                 optimizer.zero_grad()
                 return loss
 
-        The first `num_warmup` calls with inputs of a shape run as they are, the next one is
-        recorded, and every further one replays the recording. Where a step cannot be recorded, one
-        line on standard error says why and `function` runs as it is."""
+        The first `num_warmup` calls with inputs of a shape run eagerly, the next one is recorded,
+        and every further one replays the recording. If a step cannot be recorded, one line on
+        stderr says why and `function` runs eagerly."""
         return CapturedStep(function, _C.StepCapture(self._run, num_warmup, max_graphs))
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether the step under way ends in an update of the weights."""
+        """Whether the current step ends with an update of the weights."""
         return self.gradient_state.sync_gradients
 
     @sync_gradients.setter
@@ -619,39 +620,40 @@ class Accelerator(Configuration, Observation, Saving):
         self.gradient_state.plugin_kwargs["num_steps"] = self._run.num_accumulation_steps
 
     def accumulate(self, *models: Any) -> AbstractContextManager[None]:
-        """Around one micro-batch of these models: gradients meet and optimizers step in every
-        `gradient_accumulation_steps`-th, and in the last batch of the loader."""
+        """The scope of one micro-batch of these models: gradients are synchronised and optimizers
+        step in every `gradient_accumulation_steps`-th scope, and in the last batch of the
+        loader."""
         scope = Scope(self._run.micro_batch(_contexts(models)))
         is_end = self.gradient_state.sync_with_dataloader and self.gradient_state.end_of_dataloader
         self.step = 0 if is_end else self.step + 1
         return scope
 
     def no_sync(self, model: Any) -> AbstractContextManager[None]:
-        """Gradients of the model stay on this process inside of the block."""
+        """Gradients of the model stay local inside the block."""
         return Scope(*(context.no_sync() for context in _contexts([model])))
 
     def join_uneven_inputs(
         self, joinables: list[Any], even_batches: bool | None = None
     ) -> AbstractContextManager[None]:
-        """Around a loop in which processes may have different numbers of batches, with the prepared
-        models that it trains: those that are done take part with zero gradients until all are, and
-        have the weights of the others then. `even_batches` says for the time of the block whether
-        loaders fill up. Where they do, a model that cannot be joined (sharded, or with
-        `static_graph`) trains as without the block; else it is refused, as is what is no list of
-        prepared models. Alone, nothing is looked at."""
+        """Put this around a loop in which processes may have different numbers of batches, with the
+        prepared models that it trains. Processes that have finished contribute zero gradients until
+        all have, and then receive the weights of the others. `even_batches` overrides during the
+        block whether loaders fill up. If they do, a model that cannot be joined (sharded, or with
+        `static_graph`) trains as without the block; otherwise it raises, as does anything that is
+        not a list of prepared models. On a single process nothing is checked."""
         from accelerate._uneven_inputs import join
 
         return join(self, joinables, even_batches)
 
     @staticmethod
     def trigger_sync_in_backward(model: Any) -> AbstractContextManager[None]:
-        """Makes the next backward average gradients, although the forward ran in `no_sync`."""
+        """Makes the next backward average gradients, even if the forward ran in `no_sync`."""
         for context in _contexts([model]):
             context.sync_next_backward()
         return nullcontext()
 
     def unscale_gradients(self, optimizer: Any = None) -> None:
-        """Divides fp16 gradients by the scale, so that they can be looked at."""
+        """Divides fp16 gradients by the loss scale, so that you can inspect them."""
         if optimizer is None:
             self._run.unscale_gradients()
         else:
@@ -661,28 +663,29 @@ class Accelerator(Configuration, Observation, Saving):
     def clip_grad_norm_(
         self, parameters: Any, max_norm: float, norm_type: float = 2
     ) -> torch.Tensor:
-        """Shrinks all gradients alike so that their norm is at most `max_norm`; returns the norm
-        before. While gradients are accumulated it leaves them alone and returns NaN. With a
-        DeepSpeedPlugin the optimizer's step clips, by the configuration's limit: this only looks."""
+        """Scales all gradients by the same factor so that their norm is at most `max_norm`; returns
+        the previous norm. During gradient accumulation it changes nothing and returns NaN. With a
+        DeepSpeedPlugin the optimizer's step clips, with the configuration's limit; this call only
+        computes the norm."""
         if self.deepspeed_plugin is not None:
             max_norm = math.inf
         return self._run.clip_grad_norm(_listed(parameters), max_norm, float(norm_type))
 
     def _clip_as_configured(self) -> None:
         limit = self._deepspeed_plugin.get_value("gradient_clipping")
-        # As DeepSpeed, nothing where it is below.
+        # As in DeepSpeed, other values do not clip.
         if limit is not None and limit > 0:
             parameters = [p for model in self._models for p in model.parameters()]
             self._run.clip_grad_norm(parameters, float(limit), 2.0)
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
-        """Cuts each number of the gradients to `[-clip_value, clip_value]`; nothing while gradients
-        are accumulated."""
+        """Clamps each element of the gradients to `[-clip_value, clip_value]`. No effect during
+        gradient accumulation."""
         self._run.clip_grad_value(_listed(parameters), clip_value)
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Whether the latest step of any prepared optimizer was left out because of an overflow."""
+        """Whether the latest step of any prepared optimizer was skipped because of an overflow."""
         return self._run.optimizer_step_was_skipped
 
     def autocast(
@@ -698,20 +701,21 @@ class Accelerator(Configuration, Observation, Saving):
     # --- collectives ------------------------------------------------------------------------
 
     def gather(self, tensor: Any) -> Any:
-        """Everybody's tensors, concatenated along the first dimension in the order of processes."""
+        """The tensors of all processes, concatenated along the first dimension in the order of
+        processes."""
         return operations.gather(tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As `gather`, without the samples that a loader repeated to fill up the last batch: what
-        is gathered over an epoch is each sample exactly once. Values with as many rows as the batch
-        has samples have one row per sample; copies of one value, as many as a full batch has
-        samples, count once for each sample of a short one. Other values are gathered whole, but
-        for those of a batch that was repeated as a whole. Values that are no tensors are gathered
-        as objects, from a list with one for each sample; so are lists without a tensor in them,
-        whose samples may all be empty."""
+        """As `gather`, but drops the samples that a loader repeated to fill up the last batch: over
+        an epoch, each sample is gathered exactly once. Values with as many rows as the batch has
+        samples have one row per sample. Copies of one value, as many as the samples of a full
+        batch, count once per sample of a short one. Other values are gathered whole, except those
+        of a batch that was repeated as a whole. Values that are not tensors are gathered as
+        objects, from a list with one per sample; so are lists without tensors, whose samples may
+        all be empty."""
         has_tensors = isinstance(input_data, Mapping) or bool(_trees.tensors_of(input_data))
         if use_gather_object or not has_tensors or not _trees.has_only_tensors(input_data):
-            # Arrays of NumPy have rows too.
+            # NumPy arrays have rows, too.
             is_list = isinstance(input_data, Sequence) and not isinstance(input_data, (str, bytes))
             has_rows = is_list or getattr(input_data, "ndim", 0) > 0
             return operations.gather_object(self._real(input_data) if has_rows else input_data)
@@ -725,7 +729,7 @@ class Accelerator(Configuration, Observation, Saving):
         return _trees.with_tensors(input_data, self._run.gather_real(tensors, structure))
 
     def _real(self, values: Any) -> Any:
-        """Those that are no repetition, out of one for each sample."""
+        """The values that are not repeats, out of one per sample."""
         if isinstance(values, torch.Tensor):
             return self._run.real_rows(values)
         if getattr(values, "ndim", 1) == 0:
@@ -740,8 +744,8 @@ class Accelerator(Configuration, Observation, Saving):
         return values if num_real == size else values[:num_real]
 
     def _warn_of_repeats(self, num_rows: int) -> None:
-        """If nothing says which of these rows belong to repeated samples; once for each number of
-        rows and samples."""
+        """Warns if it is unknown which of these rows belong to repeated samples, once for each
+        combination of rows and samples."""
         problem = self._run.mixed_repeats(num_rows)
         if problem is not None and problem not in self._warned_repeats:
             self._warned_repeats.add(problem)
@@ -756,18 +760,18 @@ class Accelerator(Configuration, Observation, Saving):
     def pad_across_processes(
         self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
     ) -> Any:
-        """Each tensor padded along `dim` to the longest of all processes."""
+        """Each tensor padded along `dim` to the longest over all processes."""
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
 
 
 def _weight(weight: Any) -> float | torch.Tensor | None:
-    """Of a loss, as the engine takes it."""
+    """The weight of a loss in the engine's type."""
     if weight is None or isinstance(weight, torch.Tensor):
         return weight
-    # Of an array of one element, as of a tensor of one.
+    # A one-element array is accepted like a one-element tensor.
     number = weight.item() if getattr(weight, "size", None) == 1 else weight
     is_complex = isinstance(number, numbers.Complex) and not isinstance(number, numbers.Real)
-    # Texts have no such method, although `float` reads them.
+    # Strings have no such method, although `float` accepts them.
     if hasattr(number, "__float__") and not is_complex:
         with suppress(TypeError, ValueError, OverflowError):
             return float(number)
@@ -779,7 +783,7 @@ def _weight(weight: Any) -> float | torch.Tensor | None:
 
 
 def _are_copies(values: Any) -> bool:
-    """Whether all objects of a list, or numbers of an array, are the same."""
+    """Whether all objects of a list, or elements of an array, are equal."""
     if hasattr(values, "ndim"):
         same = (values == values[:1]) | (values != values)
         return values.dtype.kind == "f" and bool(same.all())
@@ -789,16 +793,16 @@ def _are_copies(values: Any) -> bool:
 
 
 def _load_accelerator(arguments: dict[str, Any], of_state: dict[str, Any]) -> Accelerator:
-    """One that was pickled, in this process's state where there is one."""
+    """Unpickles an Accelerator, with this process's state if there is one."""
     return Accelerator(**arguments, **({} if is_initialized() else of_state))
 
 
 def _move(model: torch.nn.Module, device: torch.device, with_parameters: bool = True) -> None:
-    """As `model.to(device)`, with the same parameters on every kind of device: optimizers hold
-    them, and torch makes new ones for kinds that it does not list. Without parameters, the
-    buffers alone."""
+    """As `model.to(device)`, but keeps parameter objects on every kind of device: optimizers refer
+    to them, and torch creates new ones for kinds that it does not list. Without parameters, moves
+    only buffers."""
     if not with_parameters:
-        # As modules move themselves, which may have more to move than torch knows of.
+        # Calls the module's own method, which may move more than torch knows about.
         model._apply(lambda t: t if isinstance(t, torch.nn.Parameter) else t.to(device))
         return
     here, there = torch.empty(0), torch.empty(0, device=device)
@@ -813,7 +817,7 @@ def _move(model: torch.nn.Module, device: torch.device, with_parameters: bool = 
 
 
 def _warn_of_loss(what: str) -> None:
-    """Of one beside the prepared models: the original goes on."""
+    """Warns about a loss that no prepared model computed, where the original continues."""
     _debug.warn(what, stacklevel=3)
 
 
@@ -822,7 +826,7 @@ def _is_scheduler(obj: Any) -> bool:
 
 
 def _contexts(models: Iterable[Any]) -> list[_C.ModelContext]:
-    # Of modules that were not prepared there is nothing to hold back.
+    # Modules that were not prepared have no gradients to hold back.
     return [context for model in models if (context := context_of(model)) is not None]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that are made on a device of choice, or without memory for their weights."""
+"""Creating modules on a given device, or without memory for their weights."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from accelerate.utils.modeling import check_device_map as check_device_map
 
 @contextmanager
 def init_empty_weights(include_buffers: bool | None = None) -> Iterator[None]:
-    """Modules made inside have parameters without memory (on the meta device), and with
-    `include_buffers` buffers too; what it is by default says ACCELERATE_INIT_INCLUDE_BUFFERS."""
+    """Modules created inside have parameters without memory (on the meta device), and with
+    `include_buffers` also buffers. The default is ACCELERATE_INIT_INCLUDE_BUFFERS."""
     with init_on_device(torch.device("meta"), include_buffers):
         yield
 
 
 @contextmanager
 def init_on_device(device: torch.device, include_buffers: bool | None = None) -> Iterator[None]:
-    """Modules made inside have their parameters on the device, and with `include_buffers` every
-    tensor that is made is there."""
+    """Modules created inside have their parameters on the device; with `include_buffers`, every new
+    tensor is there."""
     if include_buffers is None:
         include_buffers = parse_flag_from_env("ACCELERATE_INIT_INCLUDE_BUFFERS")
     if include_buffers:
         with device:
             yield
         return
-    # Inner blocks, and libraries, may have replaced it too: each restores what it found.
+    # Inner blocks and libraries may have replaced it as well; each restores what it found.
     register = torch.nn.Module.register_parameter
 
     def register_on_device(
@@ -51,7 +51,7 @@ def init_on_device(device: torch.device, include_buffers: bool | None = None) ->
 def _on(device: torch.device, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
     attributes = dict(vars(parameter))
     is_initialized = attributes.pop("_is_hf_initialized", None)
-    # Classes of parameters take their attributes as arguments.
+    # Subclasses of Parameter take their attributes as arguments.
     moved = type(parameter)(
         parameter.to(device), requires_grad=parameter.requires_grad, **attributes
     )

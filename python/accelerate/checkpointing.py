@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints as Hugging Face Accelerate writes and reads them (docs/guide_checkpoint.md).
+"""Checkpoints in Hugging Face Accelerate's layout (docs/guide_checkpoint.md).
 
-`Accelerator.save_state(layout="accelerate")` writes by these functions; `load_state` reads a folder
-by them that has no manifest of ours. The layout holds less than ours: no place in an epoch, no
-gradients of a window that is not full, and no sum that would show damage."""
+`Accelerator.save_state(layout="accelerate")` writes it; `load_state` reads folders without our
+manifest this way. The layout contains less than ours: no position in an epoch, no accumulated
+gradients, and no checksums to detect damage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from accelerate.utils.constants import (
 )
 from accelerate.utils.other import load, save
 
-# What the names of this module's generators are there.
+# The original's names of this module's generators.
 _GENERATORS = {
     "torch": "torch_manual_seed",
     "python": "random_state",
@@ -59,9 +59,9 @@ def save_accelerator_state(
     save_on_each_node: bool = False,
     safe_serialization: bool = True,
 ) -> Path:
-    """Writes the states into the folder: what is common to all on the main process, generators on
-    each. Each file appears when it is whole; waits for nobody. Nothing is written for loaders,
-    whose order depends on their epoch alone, or on generators."""
+    """Writes the states into the folder: common state on the main process, generators on each. Each
+    file is written atomically; processes do not wait for each other. Loaders have no file, because
+    their order depends only on the epoch or on generators."""
     folder = Path(output_dir)
 
     def write(value: Any, name: str, is_safe: bool = False) -> None:
@@ -101,9 +101,9 @@ def load_accelerator_state(
     load_kwargs: dict | None = None,
     **load_model_func_kwargs: Any,
 ) -> dict[str, Any]:
-    """Loads what the original, or `save_accelerator_state`, has written. Everything is read before
-    anything is changed; pickles are read without running code, unless `load_kwargs` says
-    otherwise. Gives `step`, where the generators of this process were saved."""
+    """Loads what the original or `save_accelerator_state` has written. Everything is read before
+    anything is changed. Pickles are read without running code, unless `load_kwargs` says otherwise.
+    Returns `step`, if the generators of this process were saved."""
     put = _read_accelerator_state(
         input_dir,
         models,
@@ -129,8 +129,8 @@ def _read_accelerator_state(
     load_kwargs: dict | None,
     model_kwargs: dict[str, Any],
 ) -> Callable[[], dict[str, Any]]:
-    """The first half of `load_accelerator_state`: gives what does the second, which changes
-    things."""
+    """The first half of `load_accelerator_state`: reads everything and returns a function that
+    makes the changes."""
     folder = Path(input_dir)
     map_location = PartialState().device if map_location == "on_device" else map_location or "cpu"
     kwargs = {"map_location": map_location, **(load_kwargs or {})}
@@ -200,9 +200,9 @@ def _read_weights(folder: Path, index: int, kwargs: dict[str, Any]) -> dict[str,
 
 
 def load_weights(model: torch.nn.Module, state: dict[str, Any], kwargs: dict[str, Any]) -> None:
-    """`load_state_dict` of what a file holds."""
+    """Calls `load_state_dict` with the content of a file."""
     own = model.state_dict()
-    # A file has tied weights once, under the name that its writer has met first.
+    # A file contains tied weights once, under the name its writer encountered first.
     _, aliases = _files.without_aliases(own)
     for alias, name in aliases.items():
         if name in state:
@@ -247,13 +247,13 @@ def load_custom_state(
     obj: Any, path: str | os.PathLike, index: int = 0, *, allow_pickle: bool = True
 ) -> None:
     """Loads what `save_custom_state` has written. A pickle may run any code, so by default the
-    folder must be one that you trust, as in the original; without `allow_pickle` it must hold
-    tensors, numbers and containers only."""
+    folder must be trusted, as in the original. Without `allow_pickle`, it may only contain tensors,
+    numbers and containers."""
     obj.load_state_dict(_read_custom_state(path, index, allow_pickle))
 
 
 def _read_custom_state(path: str | os.PathLike, index: int, allow_pickle: bool) -> Any:
-    """What `save_custom_state` has written."""
+    """Reads what `save_custom_state` has written."""
     file = Path(path) / f"custom_checkpoint_{index}.pkl"
     return _read(file, {"map_location": "cpu", "weights_only": not allow_pickle})
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the user's `DataLoader` to one that gives each process its own batches, on its device.
+"""Turns a `DataLoader` into one that returns the batches of this process, on its device.
 
-`prepare_data_loader` is what `Accelerator.prepare` calls. See `docs/guide_python.md`."""
+`Accelerator.prepare` calls `prepare_data_loader`. See `docs/guide_python.md`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from accelerate.errors import UsageError
 from accelerate.state import PartialState
 from accelerate.utils.operations import broadcast_object_list
 
-# What does not say which samples make up a batch.
+# Settings that do not determine which samples are in a batch.
 _KEPT_SETTINGS = (
     "num_workers",
     "collate_fn",
@@ -66,16 +66,16 @@ def prepare_data_loader(
     use_stateful_dataloader: bool = False,
     torch_device_mesh: Any = None,
 ) -> DataLoader:
-    """A loader with the settings of `dataloader` that gives this process its batches.
+    """A loader with the settings of `dataloader` that returns this process's batches.
 
-    `split_batches`: each batch is cut into one part per process, instead of one batch for each.
-    `dispatch_batches`: process 0 reads for all; None means for iterable data sets that are put on a
-    device. `even_batches`: the end is filled up with samples from the beginning, so that all
-    processes get as many. `use_seedable_sampler`: shuffles by `data_seed` and epoch alone; process
-    0's seed counts, so all processes prepare such a loader together.
+    `split_batches`: split each batch into one part per process, instead of one batch for each.
+    `dispatch_batches`: process 0 reads for all; None means only for iterable data sets that are
+    moved to a device. `even_batches`: fill up the end with samples from the beginning, so that all
+    processes get equally many. `use_seedable_sampler`: shuffle only by `data_seed` and epoch;
+    process 0's seed is used, so all processes must prepare such a loader together.
 
-    A subclass of `DataLoader` is rebuilt from its settings, and attributes of the object are
-    copied; a loop of its own (`__iter__`) is not used, which is warned about.
+    A subclass of `DataLoader` is rebuilt from its settings, and the object's attributes are copied;
+    its own `__iter__` is not used, which causes a warning.
     """
     refuse_device_mesh(torch_device_mesh)
     if isinstance(dataloader, (DataLoaderShard, DataLoaderDispatcher)):
@@ -95,7 +95,7 @@ def prepare_data_loader(
     if use_seedable_sampler and isinstance(sampler, RandomSampler):
         sampler = _seedable(sampler, data_seed)
     if isinstance(sampler, SeedableRandomSampler):
-        # Shares of different orders would leave samples out.
+        # Parts of different orders would miss samples.
         (sampler.initial_seed,) = broadcast_object_list([sampler.initial_seed])
     settings = kept_settings(dataloader)
     synchronized_generator = None
@@ -166,14 +166,14 @@ def _check_split(dataloader: DataLoader, split_batches: bool, num_processes: int
 
 
 def _shared_generator(dataloader: DataLoader, sampler: Any) -> torch.Generator | None:
-    """The generator that decides on the order and so must agree on all processes."""
+    """The generator that determines the order and must therefore agree on all processes."""
     if isinstance(dataloader.dataset, IterableDataset):
         return getattr(dataloader.dataset, "generator", None)
     if isinstance(sampler, SeedableRandomSampler) or not hasattr(sampler, "generator"):
         return None
     if sampler.generator is None:
         sampler.generator = torch.Generator(device=torch.get_default_device())
-        # Drawn exactly so by the original: shuffles after `set_seed` are the same.
+        # Drawn as in the original, so that shuffles after `set_seed` are the same.
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         sampler.generator.manual_seed(seed)
     return sampler.generator
@@ -187,7 +187,7 @@ def _shard(
     split_batches: bool,
     even_batches: bool,
 ) -> None:
-    """Puts this process's share in the place of the whole."""
+    """Replaces the data by this process's share."""
     if not split_batches and _has_shards(dataloader.dataset, num_processes):
         # Each process reads its own files, and may have more or fewer batches than others.
         settings["dataset"] = dataloader.dataset.shard(num_processes, process_index)
@@ -228,8 +228,9 @@ def _shard(
 
 
 def _has_shards(dataset: Any, num_processes: int) -> bool:
-    """Whether it is a streaming data set of `datasets` that can be read in so many parts."""
-    # Where nobody has imported the library, the data set is not one of its.
+    """Whether it is a streaming data set of `datasets` that can be divided into `num_processes`
+    parts."""
+    # Unless the library was imported, the data set cannot be one of its own.
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, library.IterableDataset):
         return False
@@ -240,7 +241,7 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
     for name, value in vars(dataloader).items():
         if name not in vars(prepared) and not hasattr(type(prepared), name):
             setattr(prepared, name, value)
-    # Where nobody has imported the library, the loader is not one of its.
+    # Unless the library was imported, the loader cannot be one of its own.
     library = sys.modules.get("torchdata.stateful_dataloader")
     kinds = (DataLoader,) if library is None else (DataLoader, library.StatefulDataLoader)
     if all(type(dataloader).__iter__ is not kind.__iter__ for kind in kinds):
@@ -252,8 +253,8 @@ def _keep_what_the_user_added(dataloader: DataLoader, prepared: DataLoader) -> N
 
 
 class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
-    """A loader that reads its first `skip_batches` and leaves them out; `skip_first_batches` makes
-    it where data can only be read in order."""
+    """A loader that reads and drops its first `skip_batches`. `skip_first_batches` creates it for
+    data that can only be read in order."""
 
     def __init__(self, dataset: Any, skip_batches: int = 0, **kwargs: Any):
         super().__init__(dataset, skip_batches=skip_batches, **kwargs)
@@ -272,8 +273,8 @@ class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
 
 
 def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
-    """A loader like this one that begins after its first `num_batches`, for going on in the middle
-    of an epoch. Their samples are not read, unless the data can only be read in order."""
+    """A loader like this one that starts after its first `num_batches`, to resume in the middle of
+    an epoch. Skipped samples are not read, unless the data can only be read in order."""
     settings = kept_settings(dataloader)
     is_iterable = isinstance(dataloader.dataset, IterableDataset)
     num_read = getattr(dataloader, "skip_batches", 0) + (num_batches if is_iterable else 0)
@@ -283,7 +284,7 @@ def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoad
         is_dispatcher = isinstance(dataloader, DataLoaderDispatcher)
         per_turn = dataloader._num_per_turn if is_dispatcher else 1
         if is_dispatcher and num_batches > 0 and dataloader._fills_up:
-            # The first batches of the epoch are read: they fill up the last.
+            # The first batches of the epoch are read, because they fill up the last.
             num_skipped = num_read + num_batches - 1
             num_read = 1
             settings[name] = SkipBetween(batches, per_turn, num_skipped * per_turn)

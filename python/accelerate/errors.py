@@ -10,29 +10,29 @@ class AccelerateError(RuntimeError):
 
 
 class ConfigError(AccelerateError, ValueError):
-    """Variables, files or options that are missing, malformed or contradictory."""
+    """Environment variables, files or options that are missing, malformed or contradictory."""
 
 
 class UsageError(AccelerateError, ValueError):
-    """A call that breaks its contract: the program has to change."""
+    """A call that violates its contract. Fix the program."""
 
 
 class DataError(AccelerateError):
-    """Data that is malformed."""
+    """Malformed data."""
 
 
 class CommError(AccelerateError):
-    """A collective operation that failed: a peer is gone or answered wrongly."""
+    """A collective operation failed: another process is gone or sent an invalid reply."""
 
 
 class CommTimeoutError(CommError, TimeoutError):
-    """A collective operation or a first contact that took longer than allowed."""
+    """A collective operation, or connecting, exceeded its time limit."""
 
 
 class MismatchError(CommError, ValueError):
-    """Processes that called one collective with values that do not fit together."""
+    """Processes called a collective with values that do not match."""
 
 
 def in_one_line(error: BaseException) -> str:
-    """What other processes are told of it."""
+    """The message that is sent to other processes."""
     return " ".join(f"{type(error).__name__}: {error}".split())

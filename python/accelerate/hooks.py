@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libraries derive hooks of forwards from. Hooks that move weights between devices are not
-there yet (docs/guide_python.md)."""
+"""Base class of libraries' forward hooks. Hooks that move weights between devices are not supported
+(docs/guide_python.md)."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ import torch
 
 from accelerate._placeholders import placeholders_for
 
-# What the original replaces in a module that it dispatches.
+# Methods that the original replaces in a dispatched module.
 _REPLACED = ("to", "cuda", "npu", "xpu", "mlu", "sdaa", "musa")
 
 
 class ModelHook:
-    """Called around the forward of a module that it is attached to; see each method. With `no_grad`
+    """Called around the forward of the module it is attached to; see each method. With `no_grad`,
     the forward runs without gradients."""
 
     no_grad = False
 
     def init_hook(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The hook is attached; gives the module back."""
+        """Called when the hook is attached; returns the module."""
         return module
 
     def pre_forward(
         self, module: torch.nn.Module, *args: Any, **kwargs: Any
     ) -> tuple[tuple, dict[str, Any]]:
-        """Gives the arguments of the forward."""
+        """Returns the arguments of the forward."""
         return args, kwargs
 
     def post_forward(self, module: torch.nn.Module, output: Any) -> Any:
-        """Gives what the module answers."""
+        """Returns the output of the module."""
         return output
 
     def detach_hook(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The hook is detached; gives the module back."""
+        """Called when the hook is detached; returns the module."""
         return module
 
 
 def remove_hook_from_module(module: torch.nn.Module, recurse: bool = False) -> torch.nn.Module:
-    """Detaches the hook of a module, and with `recurse` those of all modules inside; gives the
-    module back. One without a hook stays as it is."""
+    """Detaches the hook of a module, with `recurse` also those of its submodules. Returns the
+    module, unchanged if it has no hook."""
     if hasattr(module, "_hf_hook"):
         module._hf_hook.detach_hook(module)
         del module._hf_hook
     if hasattr(module, "_old_forward"):
-        # A traced module reads its class's.
+        # A traced module uses its class's forward.
         is_traced = "GraphModuleImpl" in str(type(module))
         (module.__class__ if is_traced else module).forward = module._old_forward
         del module._old_forward

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that torch has only in several passes over memory, for modules of your own.
+"""Fused operators for your own modules; torch needs several passes over memory for them.
 
-All are differentiable, once. Where the package was built with a CUDA compiler they are kernels of
-their own on NVIDIA GPUs; everywhere else they are made of torch's operators, with the same results
-up to rounding. Sums and statistics are computed in float32 (float64 for such numbers), whatever
-type the numbers have. Weights and what they meet are of one type: inside of `autocast` cast first.
+All are differentiable once. If the package was built with a CUDA compiler, NVIDIA GPUs run our own
+kernels; everywhere else they are composed of torch operators, with the same results up to rounding.
+Sums and statistics are computed in float32 (float64 for float64 input). Weights and inputs must
+have the same dtype: inside `autocast`, cast first.
 
     from accelerate import kernels
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def has_kernels(device: torch.device | str) -> bool:
-    """Whether the operators here are kernels of their own on such a device."""
+    """Whether such a device runs our own kernels."""
     return torch.device(device).type == "cuda" and torch._C._dispatch_has_kernel_for_dispatch_key(
         "accelerate::_add_norm_forward", "CUDA"
     )
@@ -60,7 +60,7 @@ def cross_entropy(
     ignore_index: int = -100,
 ) -> torch.Tensor:
     """The mean over rows, as `torch.nn.functional.cross_entropy` of `logits[:, :num_classes]` in
-    float32, without a copy of the logits in it. Columns behind the classes are padding."""
+    float32, without a float32 copy of the logits. Columns after the classes are padding."""
     columns = logits.shape[-1] if num_classes is None else num_classes
     return torch.ops.accelerate.cross_entropy(logits, labels, columns, ignore_index)
 
@@ -68,7 +68,7 @@ def cross_entropy(
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
 ) -> torch.Tensor:
-    """The layer norm over the last dimension; its backward is one pass."""
+    """Layer norm over the last dimension, with a backward in one pass."""
     return torch.ops.accelerate.layer_norm(x, weight, bias, eps)
 
 
@@ -91,8 +91,8 @@ def add_dropout_layer_norm(
     p: float = 0.0,
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`add_dropout`, and the layer norm of its result: what stands between two products of a
-    transformer."""
+    """`add_dropout` followed by the layer norm of its result: what a transformer computes between
+    two matrix products."""
     return torch.ops.accelerate.add_dropout_layer_norm(
         residual, branch, branch_bias, weight, bias, p, eps
     )
@@ -107,8 +107,8 @@ def add_dropout_layer_norm_twice(
     p: float = 0.0,
     eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The layer norm of `add_dropout` alone, once for each of two readers, whose gradients are
-    added in the pass of backward. Both are one memory: change neither in place."""
+    """The layer norm of `add_dropout_layer_norm` twice, once for each of two consumers. Their
+    gradients are added in the pass of backward. Both share memory: modify neither in place."""
     return torch.ops.accelerate.add_dropout_layer_norm_twice(
         residual, branch, branch_bias, weight, bias, p, eps
     )
@@ -117,8 +117,7 @@ def add_dropout_layer_norm_twice(
 def embedding(
     ids: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None
 ) -> torch.Tensor:
-    """`torch.nn.functional.embedding`, whose gradient is the same bits every time, without
-    sorting."""
+    """`torch.nn.functional.embedding` with a deterministic gradient, without sorting."""
     if padding_idx is not None:
         if not -weight.shape[0] <= padding_idx < weight.shape[0]:
             raise ValueError(
@@ -129,7 +128,7 @@ def embedding(
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """`torch.nn.functional.linear`, whose bias gets its gradient at the speed of memory."""
+    """`torch.nn.functional.linear`, with the gradient of the bias computed at memory bandwidth."""
     return torch.ops.accelerate.linear(x, weight, bias)
 
 
@@ -140,8 +139,8 @@ def linear_gelu_linear(
     down: torch.Tensor,
     approximate: str = "none",
 ) -> torch.Tensor:
-    """`gelu(x up^T + up_bias, approximate) down^T`: the middle of a transformer's block. The bias
-    of the second product is for `add_dropout`."""
+    """`gelu(x up^T + up_bias, approximate) down^T`: the MLP of a transformer block. Pass the bias
+    of the second product to `add_dropout`."""
     if approximate not in ("none", "tanh"):
         raise ValueError(
             f"[linear_gelu_linear] approximate is {approximate!r}, expected 'none' or 'tanh'"
@@ -161,16 +160,16 @@ def packed_attention(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention` of each of several sequences that lie one
-    behind the other as tokens x heads x channels, without padding. `key` and `value` may have fewer
-    heads than `query`: each serves a run of neighbouring ones.
+    """`torch.nn.functional.scaled_dot_product_attention` within each of several concatenated
+    sequences, as tokens x heads x channels, without padding. `key` and `value` may have fewer heads
+    than `query`: each serves a group of consecutive query heads.
 
-    Either `lengths` of the sequences, as numbers of the host, or `cu_seqlens`: where each begins
-    and the last ends, on the device of the numbers, with `max_length`, which none exceeds. A GPU
-    believes these without looking; a step that is captured needs them.
+    Pass either `lengths` of the sequences as host integers, or `cu_seqlens`, the start of each
+    sequence and the end of the last, on the device of the inputs, with an upper bound `max_length`.
+    On a GPU the latter are not checked; captured steps require them.
 
-    Numbers of 16 bits on a GPU go through torch's flash attention, where heads have a multiple of
-    8 channels; all else is padded inside, with the same results up to rounding.
+    16-bit types on a GPU use torch's flash attention if the channels per head are a multiple of 8;
+    everything else is padded internally, with the same results up to rounding.
 
         lengths = [3, 1, 2]
         q, k, v = self.qkv(x).view(6, 3, heads, channels).unbind(1)  # x: 6 tokens
@@ -206,23 +205,24 @@ def packed_attention(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    """x / root of its mean square over the last dimension, times `weight`."""
+    """x / (root mean square over the last dimension) * `weight`."""
     return torch.ops.accelerate.rms_norm(x, weight, eps)
 
 
 def add_rms_norm(
     residual: torch.Tensor, branch: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`residual + branch`, and the `rms_norm` of it."""
+    """`residual + branch`, and its `rms_norm`."""
     return torch.ops.accelerate.add_rms_norm(residual, branch, weight, eps)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary positions: turns channels d and d + D / 2 of each head of batch x tokens x heads x D
-    by an angle, given by its cosine and sine in float32 as (batch or 1) x tokens x D / 2."""
+    """Rotary position embedding: rotates channels d and d + D / 2 of each head of batch x tokens x
+    heads x D by an angle, given by its cosine and sine in float32 as (batch or 1) x tokens x D /
+    2."""
     return torch.ops.accelerate.rotate(x, cos, sin)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """`silu(gate) * up`, of one type and shape."""
+    """`silu(gate) * up`, of one dtype and shape."""
     return torch.ops.accelerate.swiglu(gate, up)

@@ -38,17 +38,17 @@ def notebook_launcher(
     monitor_interval: float = 0.1,
     log_line_prefix_template: str | None = None,
 ) -> Any:
-    """Calls `function(*args)` on `num_processes` fresh processes; returns rank 0's value.
+    """Calls `function(*args)` on `num_processes` new processes; returns rank 0's value.
 
-    Without a number: one process per GPU; one GPU or none is used in place, without a new
-    process. The function travels by value with what it captures, so cells may define it, and
-    CUDA, threads and an `Accelerator` may be in use already. Output appears as it is printed.
-    An exception of a worker is raised here as `LaunchError` with its rank and traceback; an
-    interrupt ends all workers. Tensors in the returned value come back on the CPU.
+    Default: one process per GPU; with at most one GPU, calls it in this process. The function is
+    pickled by value with everything it captures, so cells may define it, and CUDA, threads and an
+    `Accelerator` may already be in use. Output appears as it is printed. An exception of a worker
+    is raised here as `LaunchError` with its rank and traceback; an interrupt stops all workers.
+    Tensors in the returned value are on the CPU.
 
-    With `num_nodes` machines the call is made on each, with its own `node_rank`, the address of
-    machine 0 and the same `use_port`; `num_processes` counts one machine. The value comes back on
-    machine 0. Guide: docs/guide_python.md, "Notebooks".
+    With `num_nodes` machines, make the call on each, with its own `node_rank`, the address of
+    machine 0 and the same `use_port`; `num_processes` counts one machine. Machine 0 returns the
+    value. Guide: docs/guide_python.md, "Notebooks".
     """
     _accept_only("rdzv_id", rdzv_id, "none")
     _accept_only("log_line_prefix_template", log_line_prefix_template, None)
@@ -59,7 +59,7 @@ def notebook_launcher(
     num_all = _settle_number(num_processes, num_gpus) * num_nodes
     if num_all == 1:
         print(f"Launching training on {'one GPU' if num_gpus else 'CPU'}.", flush=True)
-        # What an `Accelerator` made in place reads; the default leaves the user's own.
+        # An `Accelerator` created in this process reads it; the default keeps the user's value.
         from . import _C
 
         chosen = {} if precision == "no" else {_C.variables.MIXED_PRECISION: precision}
@@ -76,9 +76,9 @@ def notebook_launcher(
 def debug_launcher(
     function: Callable[..., Any], args: tuple[Any, ...] = (), num_processes: int = 2
 ) -> Any:
-    """Calls `function(*args)` on connected CPU processes, as a test wants them.
+    """Calls `function(*args)` on connected CPU processes, for tests.
 
-    As `notebook_launcher`, but never on a GPU, never in place and never in mixed precision.
+    As `notebook_launcher`, but never on a GPU, in this process or in mixed precision.
     """
     flags = ["--num_processes", str(num_processes), "--cpu", "--mixed_precision", "no"]
     flags += _machine_flags(num_nodes=1)
@@ -86,11 +86,11 @@ def debug_launcher(
 
 
 class PrepareForLaunch:
-    """Calls a function as one process of those that the user's own code starts.
+    """Calls a function as one of several processes that user code starts.
 
-    For `torch.multiprocessing.start_processes`, which passes the index of the process: it becomes
-    the rank in the environment, behind `NPROC` processes on each of `NODE_RANK` machines before.
-    With `debug`, the processes meet through the file that `ACCELERATE_DEBUG_RDV_FILE` names.
+    For `torch.multiprocessing.start_processes`, which passes the index of the process. It becomes
+    the rank in the environment, offset by `NPROC` processes on each of the `NODE_RANK` preceding
+    machines. With `debug`, the processes connect through the file in `ACCELERATE_DEBUG_RDV_FILE`.
     """
 
     def __init__(
@@ -138,14 +138,15 @@ def _check_precision(mixed_precision: str) -> str:
 
 
 def _count_gpus() -> int:
-    """GPUs that workers may use; 0 where the user wants the CPU."""
+    """The number of GPUs for workers; 0 if the user requests the CPU."""
     import torch
 
     from . import _C  # Needs torch's libraries.
 
     if _C.wants_cpu():
         return 0
-    # With CUDA it asks the driver's management library: this process starts no context by it.
+    # For CUDA, it uses the driver's management library, which does not create a context in this
+    # process.
     kinds = map(torch.get_device_module, _C.accelerator_kinds())
     num_gpus = next((count for kind in kinds if (count := kind.device_count())), 0)
     if num_gpus == 0 and _has_tpu():
@@ -182,18 +183,18 @@ def _machine_flags(
             f"[{_WHERE}] node_rank is {node_rank}, expected 0 to {num_nodes - 1} with num_nodes "
             f"{num_nodes}"
         )
-    # The number is always said: an outer torchrun or Slurm job decides nothing here.
+    # Always pass the number, so that an outer torchrun or Slurm job has no influence.
     flags = ["--num_machines", str(num_nodes), "--machine_rank", str(node_rank)]
     if num_nodes > 1:
         return [*flags, "--main_process_ip", address, "--main_process_port", str(port)]
-    # 0 is any free port: two notebooks may train on one machine.
+    # 0 selects a free port, so that two notebooks can train on one machine.
     return [*flags, "--main_process_port", "0" if str(port) == _DEFAULT_PORT else str(port)]
 
 
 def _rendezvous_flags(
     backend: str, conf: Mapping[str, Any] | None, monitor_interval: float
 ) -> list[str]:
-    """Settings of torchrun that the program accepts; it says what each of them changes."""
+    """Settings of torchrun that the program accepts; it explains the effect of each."""
     flags = [] if backend == "static" else ["--rdzv_backend", backend]
     if conf:
         flags += ["--rdzv_conf", ",".join(f"{key}={value}" for key, value in conf.items())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training in which processes meet only every few steps."""
+"""Local SGD: processes average their parameters every few steps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class LocalSGD:
-    """Inside of the block gradients of the model stay local and every process trains by itself;
-    after each `local_sgd_steps` calls of `step`, and at the end, trained parameters become their
-    mean over processes:
+    """Inside the block, gradients of the model stay local and every process trains on its own.
+    After every `local_sgd_steps` calls of `step`, and at the end, trained parameters are averaged
+    over processes:
 
         with LocalSGD(accelerator=accelerator, model=model, local_sgd_steps=8) as local_sgd:
             for batch in loader:
@@ -26,8 +26,8 @@ class LocalSGD:
                 optimizer.zero_grad()
                 local_sgd.step()
 
-    Nothing happens on one process, or where it is not `enabled`. Where the block is left by an
-    exception, nothing is averaged."""
+    No effect on a single process, or if not `enabled`. If an exception leaves the block, nothing is
+    averaged."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LocalSGD:
             self._steps.abandon()
 
     def step(self) -> None:
-        """After every step of the optimizer; equally often on all processes."""
+        """Call it after every step of the optimizer, equally often on all processes."""
         self.num_steps += 1
         if self.enabled:
             self._steps.step()

@@ -13,9 +13,9 @@ from accelerate._placeholders import placeholders_for
 
 
 class MultiProcessAdapter(logging.LoggerAdapter):
-    """A logger that writes `[RANK i]` before each message, and by default only on the main
-    process. Each call also takes `main_process_only` (True) and `in_order` (False; all processes
-    write, one after the other, so all must make the call).
+    """A logger that writes `[RANK i]` before each message, by default only on the main process.
+    Calls also accept `main_process_only` (True) and `in_order` (False; all processes write in rank
+    order, so all must make the call).
     """
 
     def process(
@@ -24,7 +24,7 @@ class MultiProcessAdapter(logging.LoggerAdapter):
         from accelerate.state import PartialState
 
         msg, kwargs = super().process(msg, kwargs)
-        # The line that is reported is the user's, one frame above `log`.
+        # Reports the line of the user's call, one frame above `log`.
         kwargs.setdefault("stacklevel", 2)
         return f"[RANK {PartialState().process_index}] {msg}", kwargs
 
@@ -59,8 +59,8 @@ class MultiProcessAdapter(logging.LoggerAdapter):
 def get_logger(name: str, log_level: str | None = None) -> MultiProcessAdapter:
     """The logger of this name for runs of several processes (docs/guide_python.md).
 
-    `log_level`, else the variable ACCELERATE_LOG_LEVEL, becomes the level of this logger and of
-    the root logger; with neither, levels stay as they are.
+    `log_level`, or the variable ACCELERATE_LOG_LEVEL, sets the level of this logger and of the root
+    logger; with neither, levels are unchanged.
     """
     log_level = log_level or os.environ.get("ACCELERATE_LOG_LEVEL")
     logger = logging.getLogger(name)

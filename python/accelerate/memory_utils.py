@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The old place of `accelerate.utils.memory`."""
+"""The former name of `accelerate.utils.memory`."""
 
 from accelerate import _debug
 

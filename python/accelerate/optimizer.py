@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prepared optimizer: whether a call of `step` updates weights is decided in C++."""
+"""A prepared optimizer. C++ decides whether a call of `step` updates weights."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from accelerate.utils.operations import send_to_device
 
 _PLAIN = (bool, int, float, str)
 _DECOUPLED = "decoupled_weight_decay"
-# How torch computes a step, or what the class says already; C++ has no such options.
+# How torch computes a step, or what the class implies; C++ has no such options.
 _OF_PYTHON = ("foreach", "fused", "capturable", "differentiable", _DECOUPLED)
 
-# By name, as most of them are of other packages: factored moments, orthogonal updates, norms of
-# tensors, searches along all parameters.
+# By name, because most of them are in other packages: factored moments, orthogonal updates, norms
+# of tensors, searches along all parameters.
 _OF_WHOLE_MATRICES = frozenset(
     "Adafactor Apollo CAME GaLoreAdamW LARS LBFGS Lamb LAMB Muon SOAP Shampoo SparseAdam".split()
 )
 
 
 def _is_plain(value: Any) -> bool:
-    # C++ counts in 64 bits.
+    # C++ has 64-bit integers.
     return isinstance(value, _PLAIN) and (type(value) is not int or -(2**63) <= value < 2**63)
 
 
@@ -41,7 +41,7 @@ def _all_plain(values: tuple) -> bool:
 
 
 def _parts_of(flat: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """What is under `prefix`; numbered parts as a tuple."""
+    """The entries under `prefix`; numbered ones as a tuple."""
     values: dict[str, Any] = {}
     numbered: dict[str, dict[int, Any]] = {}
     for key, value in flat.items():
@@ -63,15 +63,15 @@ def move_to_device(state: Any, device: Any) -> Any:
 
 
 def _is_like(key: str, value: Any, parameter: torch.Tensor) -> bool:
-    """Whether state is one number for each of the parameter's. Beside one of no dimension only its
-    name tells the count of steps, as in torch's own load_state_dict."""
+    """Whether the state has one element per element of the parameter. For a scalar parameter, only
+    the name distinguishes the step count, as in torch's own load_state_dict."""
     is_counter = parameter.dim() == 0 and key == "step"
     return isinstance(value, torch.Tensor) and value.shape == parameter.shape and not is_counter
 
 
 def _is_new(state: dict, parameter: torch.Tensor) -> bool:
-    """Whether state is as an optimizer may make it before its first step, as Adagrad does: no
-    steps, and one number all over."""
+    """Whether the state is one that optimizers such as Adagrad create before their first step: no
+    steps, and the same value in all elements."""
     return not state.get("step", 0) and all(
         not isinstance(value, torch.Tensor)
         or value.dim() == 0
@@ -83,8 +83,8 @@ def _is_new(state: dict, parameter: torch.Tensor) -> bool:
 def _keys_of_state(
     kind: type[torch.optim.Optimizer], group: dict[str, Any], parameter: torch.Tensor
 ) -> tuple[set[str], set[str]] | None:
-    """What such an optimizer keeps for such a parameter before its first step, and after it, by one
-    of its own for a single number; None where that cannot be made."""
+    """What such an optimizer stores for such a parameter before and after its first step, found by
+    stepping a new one on a single element; None if that fails."""
     known = inspect.signature(kind).parameters
     options = {
         name: value.item() if isinstance(value, torch.Tensor) else value
@@ -97,7 +97,7 @@ def _keys_of_state(
         scratch: Any = kind([tried], **options)
         before = set(scratch.state.get(tried, ()))
         scratch.step()
-    except Exception:  # Whatever a class of the user's says to it.
+    except Exception:  # Whatever a custom class raises.
         return None
     return before, set(scratch.state.get(tried, ()))
 
@@ -108,12 +108,12 @@ class _Adapter:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self.closure: Callable | None = None
-        # None where the user has left it to the optimizer.
+        # None if the user leaves it to the optimizer.
         self.set_to_none: bool | None = None
         self.result: Any = None
-        # Groups whose rate was made a tensor for steps that are recorded.
+        # Groups whose learning rate was made a tensor for recorded steps.
         self._is_captured = False
-        # Trains parts or masters of parameters, of which models must hear.
+        # Whether it trains shards or master weights, which models must be notified of.
         self._trains_others = False
         self._trains_parts = False
         self._is_stepping = False
@@ -147,23 +147,24 @@ class _Adapter:
             group["params"] = [after.get(id(p), p) for p in group["params"]]
         if not self._trains_others:
             self._trains_others = True
-            # Not a method of this object: the optimizer would keep it alive.
+            # Not a bound method, through which the optimizer would keep this object alive.
             self._optimizer.register_step_pre_hook(_refuse_own_steps(weakref.ref(self)))
 
     def why_no_slices(self) -> str:
-        """Why it cannot train a part of a parameter as it trains the whole."""
+        """Why it cannot train shards of parameters as it trains whole ones; empty if it can."""
         for kind in type(self._optimizer).__mro__:
             if kind.__name__ in _OF_WHOLE_MATRICES:
                 return f"needs whole tensors ({kind.__name__})"
         return ""
 
     def takes_scalars(self) -> bool:
-        # torch's fused optimizers; a closure computes gradients that nobody has looked at.
+        # torch's fused optimizers. A closure would compute gradients that were not checked.
         supports = getattr(self._optimizer, "_step_supports_amp_scaling", False)
         return bool(supports) and self.closure is None
 
     def prepare_capture(self) -> str:
-        """Lets steps be recorded: rates and counts move to the device. What keeps them from it."""
+        """Prepares recording of steps: moves learning rates and counts to the device. Returns why
+        that is not possible, or an empty string."""
         for group in self._optimizer.param_groups:
             if "capturable" not in group:
                 return (
@@ -189,7 +190,7 @@ class _Adapter:
             self._step()
             return
         optimizer: Any = self._optimizer
-        # What torch's own scaler does: the gradients are unscaled, the flag is the device's.
+        # As torch's own scaler does: gradients are already unscaled, and the flag is on the device.
         optimizer.grad_scale, optimizer.found_inf = None, found_inf.reshape(())
         try:
             self._step()
@@ -207,8 +208,8 @@ class _Adapter:
             self._is_stepping = False
 
     def check_shapes(self, state_dict: dict[str, Any]) -> None:
-        """Raises where a state is not of the parts that are trained; torch would say so in the next
-        step. Beside whole parameters any shape may be right, as that of factored moments."""
+        """Raises if a state does not belong to the shards that are trained; torch would only fail
+        in the next step. With whole parameters any shape may be valid, e.g. of factored moments."""
         parameters = self.parameters() if self._trains_parts else []
         for index, entries in state_dict.get("state", {}).items():
             if not (isinstance(index, int) and index < len(parameters)):
@@ -230,7 +231,7 @@ class _Adapter:
 
     @property
     def _kind(self) -> str:
-        """The class, by which C++ knows the same optimizer."""
+        """The class name, by which C++ recognises the same optimizer."""
         name = type(self._optimizer).__name__
         groups = self._optimizer.param_groups
         if any(group.get(_DECOUPLED, name == "AdamW") != (name == "AdamW") for group in groups):
@@ -238,7 +239,7 @@ class _Adapter:
         return name
 
     def state(self, names: list[str]) -> dict[str, Any]:
-        """`groups.N.OPTION` and `state.NAME.KEY` as in C++, the rest as a text."""
+        """`groups.N.OPTION` and `state.NAME.KEY` as in C++, the rest as a string."""
         saved = self._optimizer.state_dict()
         if self._is_captured:
             for group in saved["param_groups"]:
@@ -263,7 +264,7 @@ class _Adapter:
         state: dict[Any, Any] = {}
         for index, entries in saved["state"].items():
             if not isinstance(index, int) or not isinstance(entries, dict):
-                state[index] = entries  # Of no parameter: what the optimizer keeps for itself.
+                state[index] = entries  # Not of a parameter: global state of the optimizer.
                 continue
             for key, value in entries.items():
                 if isinstance(value, torch.Tensor) or _is_plain(value):
@@ -273,8 +274,8 @@ class _Adapter:
         return {**flat, **flatten({"groups": groups, "state": state}, OWN)}
 
     def check_state(self, names: list[str], flat: dict[str, Any]) -> None:
-        """Raises where `load_state` cannot be right; warns where it can hardly be, as the original
-        loads that."""
+        """Raises if `load_state` cannot be right; warns if it is unlikely to be, because the
+        original loads such state."""
         kind = flat["kind"].rpartition(":")[2]
         if kind != self._kind:
             what = (
@@ -298,7 +299,7 @@ class _Adapter:
             )
 
     def _can_step_with(self, saved: dict[str, Any]) -> bool:
-        """Whether the `state_dict` of another kind has all that this kind's would have."""
+        """Whether the `state_dict` of another kind contains everything this kind's would."""
         for group, loaded in zip(self._optimizer.param_groups, saved["param_groups"]):
             if not self._optimizer.defaults.keys() <= loaded.keys():
                 return False
@@ -314,9 +315,9 @@ class _Adapter:
         return True
 
     def _unflattened(self, names: list[str], flat: dict[str, Any]) -> dict[str, Any]:
-        """What `state` has made, as a `state_dict`."""
+        """Converts the result of `state` to a `state_dict`."""
         present = self._optimizer.state_dict()["param_groups"]
-        # What C++ does not know stays as it is where C++ has saved.
+        # If C++ saved it, values that C++ does not have keep their current value.
         own: dict[str, Any] = {"groups": present, "state": {}}
         if OWN in flat:
             own = unflatten(flat, OWN)
@@ -329,7 +330,7 @@ class _Adapter:
         for index, name in enumerate(names):
             prefix = f"state.{name}."
             for key, value in flat.items():
-                # Not those of a parameter whose name begins with this one's.
+                # Excludes parameters whose name starts with this one's.
                 if key.startswith(prefix) and "." not in key[len(prefix) :]:
                     held = value.clone() if isinstance(value, torch.Tensor) else value
                     state.setdefault(index, {})[key[len(prefix) :]] = held
@@ -340,7 +341,7 @@ class _Adapter:
 
 
 def _refuse_own_steps(adapter: weakref.ref[_Adapter]) -> Callable:
-    """A hook of an optimizer whose steps models hear of by the prepared one alone."""
+    """A hook of an optimizer whose models are only notified of steps of the prepared one."""
 
     def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         owner = adapter()
@@ -355,9 +356,9 @@ def _refuse_own_steps(adapter: weakref.ref[_Adapter]) -> Callable:
 
 
 class AcceleratedOptimizer(torch.optim.Optimizer):
-    """What `prepare` makes of an optimizer. `step` and `zero_grad` do nothing while gradients are
-    accumulated; with fp16, `step` is left out on all processes where a gradient of any is not
-    finite. Everything else is the optimizer's, which is `optimizer`."""
+    """What `prepare` returns for an optimizer. `step` and `zero_grad` do nothing during gradient
+    accumulation; with fp16, `step` is skipped on all processes if a gradient of any is not finite.
+    Everything else is that of the wrapped `optimizer`."""
 
     _is_accelerate_prepared = True
 
@@ -369,14 +370,15 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         *,
         _run: _C.TrainingRun | None = None,
     ) -> None:
-        """`scaler` is that of the run, which is the latest `Accelerator`'s of this process."""
+        """`scaler` is that of the run, which belongs to the latest `Accelerator` of this
+        process."""
         run = _run or AcceleratorState().run
         self.optimizer = optimizer
         self.scaler = scaler
         self.device_placement = device_placement
         self._adapter = _Adapter(optimizer)
         self._step = run.prepare_optimizer(self._adapter)
-        # State that was made or loaded before the model moved.
+        # State that was created or loaded before the model moved.
         if device_placement and optimizer.state and run.device.type != "cpu":
             optimizer.load_state_dict(send_to_device(optimizer.state_dict(), run.device))
 
@@ -423,7 +425,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         return self.optimizer.state_dict()
 
     def step(self, closure: Callable | None = None) -> Any:
-        """Updates the weights where the step under way ends in an update."""
+        """Updates the weights if the current step ends with an update."""
         adapter = self._adapter
         if closure is not None and self._step.has_scaler:
             raise UsageError(
@@ -435,11 +437,11 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
             self._step.step()
             return adapter.result
         finally:
-            # The engine holds the adapter: what it keeps would never be collected.
+            # The engine owns the adapter, so references in it would never be collected.
             adapter.closure = adapter.result = None
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Drops the gradients; nothing while they are accumulated."""
+        """Drops the gradients. No effect during gradient accumulation."""
         self._adapter.set_to_none = set_to_none
         self._step.zero_grad(set_to_none is None or set_to_none)
 
@@ -450,7 +452,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
 
     @property
     def step_was_skipped(self) -> bool:
-        """Whether the latest `step` was left out because of an overflow."""
+        """Whether the latest `step` was skipped because of an overflow."""
         return self._step.was_skipped
 
     def train(self) -> None:

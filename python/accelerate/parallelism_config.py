@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Along which dimensions a run is to be parallel. This version trains data-parallel only: a
-configuration of more can be made, read and passed on, and `Accelerator` refuses to follow it."""
+"""Dimensions of parallelism. This version trains data-parallel only: other configurations can be
+created, read and passed on, but `Accelerator` rejects them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _DIMENSIONS = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
 
 @dataclass
 class ParallelismConfig:
-    """How many processes go along each dimension: copies of the model (`dp_replicate`), parts of it
-    (`dp_shard`), parts of layers (`tp`), of sequences (`cp`, `sp`). What is left out is read from
-    PARALLELISM_CONFIG_*, else 1."""
+    """The number of processes along each dimension: replicas of the model (`dp_replicate`), its
+    shards (`dp_shard`), tensor parallelism (`tp`), sequences (`cp`, `sp`). Defaults:
+    PARALLELISM_CONFIG_*, or 1."""
 
     dp_replicate_size: int | None = None
     dp_shard_size: int | None = None
@@ -133,22 +133,22 @@ class ParallelismConfig:
 
     @property
     def dp_dim_names(self) -> list[str]:
-        """Along which batches differ."""
+        """The dimensions along which batches differ."""
         return self._enabled("dp_replicate", "dp_shard")
 
     @property
     def non_dp_dim_names(self) -> list[str]:
-        """Along which batches are the same."""
+        """The dimensions along which batches are the same."""
         return self._enabled("tp", "cp", "sp")
 
     @property
     def dp_shard_cp_dim_names(self) -> list[str]:
-        """Over which the model is cut."""
+        """The dimensions over which the model is sharded."""
         return self._enabled("dp_shard", "cp")
 
     @property
     def dp_cp_dim_names(self) -> list[str]:
-        """Over which the loss is averaged."""
+        """The dimensions over which the loss is averaged."""
         return self._enabled("dp_replicate", "dp_shard", "cp")
 
     @property
@@ -161,7 +161,7 @@ class ParallelismConfig:
 
     @property
     def total_size(self) -> int:
-        """Processes that it is for."""
+        """The total number of processes."""
         return math.prod(self._sizes.values())
 
     @property
@@ -173,8 +173,8 @@ class ParallelismConfig:
         return self.dp_replicate_size * self.dp_shard_size
 
     def build_device_mesh(self, device_type: str) -> Any:
-        """torch's mesh of the dimensions that have more than one process, with the joint ones `dp`,
-        `dp_shard_cp` and `dp_cp`; None where there is no such dimension, or DeepSpeed makes it."""
+        """torch's mesh of the dimensions with more than one process, with the joint ones `dp`,
+        `dp_shard_cp` and `dp_cp`; None if there is no such dimension, or DeepSpeed creates it."""
         mesh = self._get_mesh()
         if self.sp_enabled or not mesh:
             return None
@@ -188,7 +188,7 @@ class ParallelismConfig:
         return device_mesh
 
     def get_device_mesh(self, device_type: str | None = None) -> Any:
-        """The mesh, made by the first call."""
+        """The mesh, created by the first call."""
         if self.device_mesh is None:
             if device_type is None:
                 raise ValueError(

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `prepare` makes of a module: the same module, whose calls pass the engine.
+"""What `prepare` returns for a module: the same module, but calls go through the engine.
 
-Where the engine has nothing to do around a call, as in a process on its own, that is the user's
-object. Otherwise a prepared module is a second object on the *same* attributes: both share one
-`__dict__`, so that parameters, hooks, `train()` and everything else are those of the user's module.
-Its type is a subclass of the user's class, one for all modules of that class; its `__class__` is
-the user's, so that what asks for it, replaces it or makes another module of it deals with the
-user's. The engine has a slot beside the attributes.
+If the engine has nothing to do around calls, as in a single process, this is the user's object.
+Otherwise, a prepared module is a second object with the *same* attributes: both share one
+`__dict__`, so parameters, hooks, `train()` and everything else are those of the user's module. Its
+type is a subclass of the user's class, one for all modules of that class. Its `__class__` is the
+user's class, so code that inspects it, replaces it or creates another module from it uses the
+user's class. The engine has a slot outside of the attributes.
 
-Calling the user's own object does not touch the engine, which is what `unwrap_model` is for; with
-mixed precision it computes in the same precision, as the original's does."""
+Calls of the user's own object do not use the engine, which is what `unwrap_model` is for. With
+mixed precision it computes in the same precision, as in the original."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from accelerate.errors import UsageError
 
 
 class Scope(AbstractContextManager, ContextDecorator):
-    """`with` over objects of the engine that have `enter` and `exit`; a decorator too. Those that
-    have to know leave by `abandon` where an exception is under way."""
+    """Context manager (and decorator) for objects of the engine with `enter` and `exit`, or
+    `abandon` for those that need to know about an exception."""
 
     def __init__(self, *inner: Any) -> None:
         self._inner = inner
@@ -57,8 +57,8 @@ class Scope(AbstractContextManager, ContextDecorator):
 def parameter_set(
     module: torch.nn.Module, units: Sequence[str] = (), whole: Sequence[str] = ()
 ) -> _C.ParameterSet:
-    """The named tensors of a module, each once. `units`: the names of modules whose parameters are
-    read together; `whole`: those of parameters that are never cut."""
+    """The named tensors of a module, each once. `units`: names of modules that are shard units;
+    `whole`: names of parameters that are not sharded."""
     parameters = dict(module.named_parameters())
     buffers = dict(module.named_buffers())
     tied = {
@@ -84,14 +84,14 @@ def parameter_set(
 
 
 def _second_names(named: Callable, listed: dict[str, torch.Tensor]) -> dict[str, str]:
-    """The other names of tensors that have several, and those that they are listed by."""
+    """Maps further names of tensors to the names they are listed under."""
     first = {id(tensor): name for name, tensor in listed.items()}
     everything = named(remove_duplicate=False)
     return {name: first[id(tensor)] for name, tensor in everything if name not in listed}
 
 
 def _transient_buffers(module: torch.nn.Module) -> set[str]:
-    """Buffers that the module leaves out of its state."""
+    """Buffers that are not part of the module's state."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, part in module.named_modules(remove_duplicate=False)
@@ -100,18 +100,18 @@ def _transient_buffers(module: torch.nn.Module) -> set[str]:
 
 
 class Autocast(typing.NamedTuple):
-    """In which precision calls of a module compute."""
+    """The precision in which calls of a module compute."""
 
     device_type: str
     dtype: torch.dtype
     enabled: bool = True
     cache_enabled: bool | None = None
-    # Whether the engine computes in it by itself.
+    # Whether the engine itself uses this precision.
     is_of_engine: bool = True
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is nothing but the precision of the run."""
+        """Whether it is just the precision of the run."""
         return self.enabled and self.cache_enabled is None and self.is_of_engine
 
     def run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
@@ -135,7 +135,8 @@ class Autocast(typing.NamedTuple):
 
 @contextmanager
 def _bare_autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
-    """As `torch.autocast`, which refuses devices whose module does not tell what they can do."""
+    """As `torch.autocast`, which rejects devices whose module does not list its supported
+    dtypes."""
     before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
     torch.set_autocast_enabled(device_type, enabled)
     torch.set_autocast_dtype(device_type, dtype)
@@ -150,7 +151,7 @@ def _bare_autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> Itera
 
 
 def has_compiled_parts(module: torch.nn.Module) -> bool:
-    """Whether `torch.compile` made it or a module inside of it, or was told to."""
+    """Whether `torch.compile` created it or a submodule, or was applied to one in place."""
     return any(
         part._compiled_call_impl is not None or is_compiled_module(part)
         for part in module.modules()
@@ -180,15 +181,15 @@ _NO_GRADIENT = "received no gradient in the last backward"
 
 
 class _Buckets:
-    """What torch's compiler asks of the model whose forward is under way: where its gradients are
-    cut into buckets, so that compiled graphs end there and communication overlaps backward."""
+    """What torch's compiler needs to know about the running model: how its gradients are split into
+    buckets, so that compiled graphs end there and communication overlaps with backward."""
 
     def __init__(self, bucket_bytes_cap: int) -> None:
         self.bucket_bytes_cap = bucket_bytes_cap
 
 
 class _Engine:
-    """The seams around the calls of one prepared module."""
+    """Callbacks around the calls of one prepared module."""
 
     def __init__(
         self,
@@ -199,9 +200,9 @@ class _Engine:
     ) -> None:
         self.module = module
         self.context = context
-        # The context sees to the precision of the run; what is special goes inside of it.
+        # The context applies the precision of the run; this is for other settings.
         self._autocast = None if autocast is None or autocast.is_plain else autocast
-        # What the weights are themselves, where masters are trained in their place.
+        # The dtype of the weights, if master weights are trained instead.
         self._weights = context.weights
         self._buckets = _Buckets(ddp.bucket_cap_mb * 1024 * 1024)
         # Set by `attach`.
@@ -210,7 +211,7 @@ class _Engine:
         self._inlined: Callable | None = None
         self._list_buffers()
         self._is_sharded = context.is_sharded
-        # Whether gradients meet without those of a parameter that is gone.
+        # Whether gradients are synchronised even if a parameter has been removed.
         self._may_miss = self._is_sharded or ddp.find_unused_parameters
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
         self._list_members()
@@ -225,7 +226,7 @@ class _Engine:
         self._buffers = [place[name] for place, name in self._buffer_places]
 
     def _list_members(self) -> None:
-        # What comes into an empty place takes nothing away, and whole parameters beside it train on.
+        # Filling an empty slot removes nothing, and whole parameters next to it are still trained.
         self._places = [
             place
             for owner in self.module.modules()
@@ -235,8 +236,8 @@ class _Engine:
         self._members = [member for place in self._places for member in place.values()]
 
     def _check_members(self) -> None:
-        """The gradient of a parameter that came since meets no other, and one that is gone keeps
-        those of its bucket from meeting: processes would train apart."""
+        """Checks that no parameter was added or removed: the gradient of a new one would not be
+        synchronised, and a missing one would block its bucket, so processes would diverge."""
         if _C.hold_still(self._places, self._members):
             return
         now = dict(self.module.named_parameters(remove_duplicate=False))
@@ -258,12 +259,11 @@ class _Engine:
 
     @property
     def is_inside(self) -> bool:
-        """Whether this thread is in a call of the module: calls inside of it are plain."""
+        """Whether this thread is in a call of the module; nested calls bypass the engine."""
         return getattr(self._thread, "is_inside", False)
 
     def _compilable(self, function: Callable) -> Callable:
-        # Torch's compiler passes a forward of torch.nn over, unless a frame calls it that it
-        # compiles.
+        # Torch's compiler skips forwards of torch.nn unless a frame that it compiles calls them.
         from torch._dynamo import trace_rules
 
         if not trace_rules.check(self.module.__class__.forward):
@@ -293,7 +293,7 @@ class _Engine:
             finally:
                 frames.set_eval_frame(None)
 
-        # The compiler sees the user's frames only: one of ours would end a graph, or fail with
+        # The compiler must only see the user's frames: ours would break the graph, or fail with
         # `fullgraph`.
         frames.set_eval_frame(None)
         try:
@@ -302,7 +302,7 @@ class _Engine:
             frames.set_eval_frame(compiler)
 
     def _run(self, function: Callable, args: tuple, kwargs: dict) -> Any:
-        # `self.buffer = new` in the user's forward puts another tensor in the place of the old one.
+        # `self.buffer = new` in the user's forward replaces the tensor.
         for (place, name), known in zip(self._buffer_places, self._buffers):
             if place.get(name) is not known:
                 self._list_buffers()
@@ -324,7 +324,7 @@ class _Engine:
             forward = self.context.begin_forward()
         except UsageError as error:
             if _NO_GRADIENT in str(error):
-                # Of a parameter that is not what it was.
+                # A parameter was replaced.
                 self.context.check_unchanged("forward", parameter_set(self.module))
             raise
         self._thread.is_inside = True
@@ -334,7 +334,7 @@ class _Engine:
             output = function(*args, **kwargs)
         except BaseException as error:
             forward.abandon()
-            # Of a part that was compiled since, by way of its memory.
+            # A compiled submodule reads parameters through their memory.
             if _READ_OF_MEMORY in str(error) and self.context.is_spread:
                 if has_compiled_parts(self.module) or "forward" in self.module.__dict__:
                     refuse_compiled()
@@ -353,20 +353,21 @@ class _Engine:
 
 
 class _Retyped:
-    """Comes before the user's class in types of this module. `__class__` is the user's."""
+    """Base that precedes the user's class in types of this module. `__class__` is the user's."""
 
     _accelerate_kind: type
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Not the user's: it is no new class of theirs, to be listed or checked."""
+        """Skips the user's hook: this is not a new class of theirs, to be registered or checked."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # `type(model)(...)` makes a module of the user's.
+        # `type(model)(...)` creates a module of the user's class.
         return cls._accelerate_kind(*args, **kwargs)
 
 
 class InPlace(_Retyped):
-    """The user's own module, of a type of ours. What is saved or copied is of the user's class."""
+    """The user's own module with one of our types. Saved objects and copies have the user's
+    class."""
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -378,7 +379,7 @@ class InPlace(_Retyped):
 
     @classmethod
     def _accelerate_type_for(cls, kind: type) -> type:
-        """What a module becomes whose class the user changes."""
+        """The type of a module whose class the user changes."""
         return kind
 
     def __reduce_ex__(self, protocol: int) -> Any:
@@ -403,8 +404,8 @@ class _InPrecision(InPlace):
 
 
 class _Routed(InPlace):
-    """The user's own module, whose calls pass the engine of the prepared one while that exists:
-    DeepSpeed's loops call either."""
+    """The user's own module, whose calls go through the engine of the prepared one while that
+    exists: DeepSpeed's loops call either."""
 
     @classmethod
     def _accelerate_type_for(cls, kind: type) -> type:
@@ -418,7 +419,7 @@ class _Routed(InPlace):
 
 
 class _Prepared(_Retyped):
-    """A prepared module whose calls pass the engine."""
+    """A prepared module whose calls go through the engine."""
 
     __slots__ = ("_accelerate_engine",)
     _is_accelerate_prepared = True
@@ -435,14 +436,14 @@ class _Prepared(_Retyped):
 
     @__class__.setter
     def __class__(self, kind: type) -> None:
-        # As `torch.nn.utils.parametrize` does, to give the module's class a property.
+        # As `torch.nn.utils.parametrize` does, to add a property to the module's class.
         self._accelerate_engine.module.__class__ = kind
         set_type(self, _type_of(type(self).__mro__[1], kind))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         if self._accelerate_engine.context.is_spread:
             refuse_compiled()
-        # What is compiled stays in the attributes, and must not know the engine.
+        # The compiled function is stored in the attributes, and must not refer to the engine.
         self._accelerate_engine.module.compile(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -456,7 +457,7 @@ class _Prepared(_Retyped):
             )
         return super().load_state_dict(*args, **kwargs)
 
-    # Copies are plain modules: the engine belongs to the parameters that were prepared.
+    # Copies are plain modules, because the engine belongs to the parameters that were prepared.
     def __deepcopy__(self, memo: dict) -> torch.nn.Module:
         return copy.deepcopy(self._accelerate_engine.module, memo)
 
@@ -464,7 +465,7 @@ class _Prepared(_Retyped):
         return copy.copy(self._accelerate_engine.module)
 
     def __reduce_ex__(self, protocol: int) -> Any:
-        # `cast` gives its second argument back: what is saved loads without this package.
+        # `cast` returns its second argument, so that pickles load without this package.
         return typing.cast, (object, self._accelerate_engine.module)
 
 
@@ -477,14 +478,15 @@ def _by_deepspeed_engine(method: Callable) -> Callable:
 
 
 class _DeepSpeedPrepared(_Prepared):
-    """One with the methods of DeepSpeed's engine that loops call."""
+    """A prepared module with the methods of DeepSpeed's engine that loops call."""
 
     save_checkpoint = _by_deepspeed_engine(DeepSpeedEngine.save_checkpoint)
     load_checkpoint = _by_deepspeed_engine(DeepSpeedEngine.load_checkpoint)
 
     @property
     def config(self) -> Any:
-        """The model's, which answers `get` with DeepSpeed's; DeepSpeed's if the model has none."""
+        """The model's configuration, whose `get` also reads DeepSpeed's; DeepSpeed's if it has
+        none."""
         engine = self._accelerate_engine
         own = getattr(engine.module, "config", None)
         if engine.is_inside or hasattr(own, "get"):
@@ -498,8 +500,8 @@ class _DeepSpeedPrepared(_Prepared):
 
 
 class _UsersOwn:
-    """A name that `DistributedDataParallel` has, and loops ask a prepared module for; whatever the
-    user's module has by that name comes first."""
+    """An attribute of `DistributedDataParallel` that loops read on a prepared module. An attribute
+    of that name in the user's module takes precedence."""
 
     def __init__(self, instead: Callable[[Any], Any]) -> None:
         self._instead = instead
@@ -517,8 +519,8 @@ class _UsersOwn:
         return self._instead(prepared._accelerate_engine)
 
     def __bool__(self) -> bool:
-        # From torch 2.14 on, its compiler reads `_is_fsdp_managed_module` without calling `__get__`,
-        # and leaves modules alone for which it is true. It never sees a sharded one.
+        # Since torch 2.14, its compiler reads `_is_fsdp_managed_module` without calling `__get__`
+        # and skips modules for which it is true. It never sees a sharded one.
         return False
 
 
@@ -534,7 +536,7 @@ def _as_of_ddp() -> dict[str, Any]:
     return {
         "module": _UsersOwn(lambda engine: engine.module),
         "no_sync": _UsersOwn(_no_sync),
-        # transformers asks it whether processes must generate equally many tokens.
+        # transformers reads it to decide whether processes must generate equally many tokens.
         "_is_fsdp_managed_module": _UsersOwn(lambda engine: engine.context.is_spread),
         "require_backward_grad_sync": property(
             lambda prepared: prepared._accelerate_engine.context.syncs_gradients, _set_syncs
@@ -543,7 +545,7 @@ def _as_of_ddp() -> dict[str, Any]:
 
 
 def _own_compiler_config(prepared: Any) -> NoReturn:
-    # Torch's compiler takes a module that has it for one of its own.
+    # Torch's compiler takes modules that have it for its own.
     raise AttributeError("get_compiler_config")
 
 
@@ -552,8 +554,8 @@ def _run_compiled(prepared: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _CompiledForward:
-    """Torch's compiler puts the forward of its modules into their attributes, from where it would
-    be called past the engine, as by `torch.compile` of a compiled module."""
+    """Torch's compiler stores a compiled forward in a module's attributes, where calls would bypass
+    the engine, e.g. after `torch.compile` of a compiled module."""
 
     def __get__(self, prepared: Any, owner: type | None = None) -> Any:
         if prepared is None:
@@ -567,8 +569,8 @@ class _CompiledForward:
 
 
 def _keep_out_of_graphs(function: Callable) -> Callable:
-    """Torch's compiler passes this frame over and compiles those inside of it, as its own `skip`
-    asks for, which is slow to import."""
+    """Makes torch's compiler skip this frame and compile the ones it calls, like torch's own
+    `skip`, which is slow to import."""
     frames: Any = torch._C._dynamo.eval_frame
     action = frames._FrameAction
     strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
@@ -577,7 +579,7 @@ def _keep_out_of_graphs(function: Callable) -> Callable:
 
 
 def _is_prepared_as(kind: type, module: Any) -> bool:
-    """Not where a class of the user's calls `type(model).forward(self, ...)` for its base's."""
+    """False if a custom class calls `type(model).forward(self, ...)` to reach its base."""
     return getattr(type(module), "_accelerate_kind", None) is kind
 
 
@@ -592,8 +594,8 @@ def _engine_forward(kind: type) -> Callable:
 
 
 def _inner_generate(kind: type) -> Callable:
-    """Of PEFT's models, which call the module inside of them: one pass of the engine around all of
-    it. All processes make equally many tokens, as none may gather alone."""
+    """For PEFT's models, which call their inner module: goes through the engine once for all of it.
+    All processes generate equally many tokens, because gathers are collective."""
 
     @functools.wraps(kind.generate)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -628,7 +630,7 @@ _FORWARDS = {
     _DeepSpeedPrepared: _engine_forward,
     _InPrecision: _precise_forward,
 }
-# One type for all modules of a class; it goes when the last of them has gone.
+# One type for all modules of a class; it exists as long as any of them.
 _types: weakref.WeakValueDictionary[tuple, type] = weakref.WeakValueDictionary()
 
 
@@ -656,13 +658,13 @@ def _type_of(base: type, kind: type, autocast: Autocast | None = None) -> type:
     return made
 
 
-# Classes of the user's that came of a type of this module, and the classes it stood in for.
+# Classes that the user derived from types of this module, and the user's classes they stand for.
 _made_of: weakref.WeakKeyDictionary[type, list[type]] = weakref.WeakKeyDictionary()
 
 
 class _StandIn:
-    """Comes before the user's metaclass in the one of types of this module: `class Sub(type(model))`
-    is a subclass of the user's class."""
+    """Precedes the user's metaclass in that of our types: `class Sub(type(model))` becomes a
+    subclass of the user's class."""
 
     def __new__(cls, name: str, bases: tuple, members: dict[str, Any], **kwargs: Any) -> Any:
         if "_accelerate_kind" in members:
@@ -690,13 +692,13 @@ class _StandIn:
 @functools.cache
 def _metaclass_over(kind: type) -> type:
     made = type(kind.__name__, (_StandIn, kind), {})
-    # `cast` gives its second argument back: what is saved is the user's class.
+    # `cast` returns its second argument, so that pickles contain the user's class.
     copyreg.pickle(made, lambda ours: (typing.cast, (object, ours._accelerate_kind)))
     return made
 
 
 def subclass(base: type, kind: type, members: dict[str, Any]) -> type:
-    """A type of ours that passes for the user's class `kind`."""
+    """One of our types that represents the user's class `kind`."""
     as_users = {
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
@@ -710,7 +712,7 @@ def set_type(module: Any, kind: type) -> None:
     object.__dict__["__class__"].__set__(module, kind)
 
 
-# The contexts of modules that are prepared as they are.
+# The contexts of modules that are prepared in place.
 _local: Any = WeakIdKeyDictionary()
 # Weak references to the prepared modules that belong to `_Routed` ones.
 _prepared_of: Any = WeakIdKeyDictionary()
@@ -723,8 +725,8 @@ def attach(
     ddp: _C.DdpOptions,
     deepspeed: DeepSpeedEngine | None = None,
 ) -> torch.nn.Module:
-    """The module itself, or a prepared one on its attributes if its engine has something to do
-    around calls, or has the methods of `deepspeed`."""
+    """The module itself, or a prepared object sharing its attributes if the engine has something to
+    do around calls, or `deepspeed` is given."""
     kind = module.__class__
     if autocast is not None:
         set_type(module, _type_of(_InPrecision, kind, autocast))
@@ -732,7 +734,7 @@ def attach(
         _local[module] = context
         return module
     _local.pop(module, None)
-    # Not the user's __new__, which may want arguments.
+    # Bypasses the user's `__new__`, which may need arguments.
     base = _Prepared if deepspeed is None else _DeepSpeedPrepared
     prepared = object.__new__(_type_of(base, kind))
     object.__setattr__(prepared, "__dict__", module.__dict__)
@@ -746,7 +748,7 @@ def attach(
 
 
 def compiled(prepared: torch.nn.Module, plugin: Any, evaluation_mode: bool) -> torch.nn.Module:
-    """The module compiled as the plugin says; once."""
+    """Compiles the module as the plugin says, only once."""
     if is_compiled_module(prepared) or prepared._compiled_call_impl is not None:
         return prepared
     kwargs = plugin.to_kwargs()
@@ -756,12 +758,12 @@ def compiled(prepared: torch.nn.Module, plugin: Any, evaluation_mode: bool) -> t
         return compile_regions(prepared, **kwargs)
     if not evaluation_mode:
         return torch.compile(prepared, **kwargs)
-    # It may be trained later, and must be known as the module itself until then.
+    # It may be trained later, and must be recognised as the module itself until then.
     prepared.compile(**kwargs)
     return prepared
 
 
-# Compiled modules whose inner module was prepared, and was unwrapped since.
+# Compiled modules whose inner module was prepared and has been unwrapped.
 _compiled: weakref.WeakKeyDictionary[Any, torch.nn.Module] = weakref.WeakKeyDictionary()
 
 
@@ -771,13 +773,13 @@ def is_compiled_module(module: Any) -> bool:
 
 
 def _is_compiled_kind(kind: type) -> bool:
-    # The compiler is slow to import; where nobody has, nothing is compiled.
+    # The compiler is slow to import; if it was not imported, nothing is compiled.
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     return compiler is not None and issubclass(kind, compiler.OptimizedModule)
 
 
 def _module_of_compiled(function: Any) -> torch.nn.Module | None:
-    """That of a function which `torch.compile` makes of a module that it made."""
+    """The module of a function that `torch.compile` created from a module."""
     if not isinstance(function, types.FunctionType):
         return None
     called: Any = getattr(function, "_torchdynamo_orig_callable", None)
@@ -797,7 +799,7 @@ def _prepared_in(model: Any) -> torch.nn.Module | None:
 
 
 def context_of(model: Any) -> _C.ModelContext | None:
-    """Also of a compiled prepared module; None for an object that was not prepared."""
+    """The context of a prepared module, compiled or not; None for other objects."""
     prepared = _prepared_in(model)
     if prepared is None:
         return None
@@ -806,7 +808,7 @@ def context_of(model: Any) -> _C.ModelContext | None:
 
 
 def context_for(where: str, model: Any) -> _C.ModelContext:
-    """Raises `UsageError` for an object that was not prepared."""
+    """As `context_of`, but raises `UsageError` for an object that was not prepared."""
     context = context_of(model)
     if context is None:
         raise UsageError(
@@ -817,18 +819,19 @@ def context_for(where: str, model: Any) -> _C.ModelContext:
 
 
 def unwrap(model: Any) -> Any:
-    """The module that was prepared; any other object as it is."""
+    """The module that was prepared; other objects unchanged."""
     return model._accelerate_engine.module if issubclass(type(model), _Prepared) else model
 
 
 def replace_in_compiled(compiled: Any, inner: torch.nn.Module) -> None:
-    """Makes `inner` the module that a compiled one shows; its calls pass the engine as before."""
+    """Makes `inner` the module that a compiled one exposes; its calls still go through the
+    engine."""
     if (prepared := _prepared_in(compiled)) is not None:
         _compiled[compiled] = prepared
     compiled._orig_mod = inner
 
 
 def take_off_precision(module: torch.nn.Module) -> None:
-    """Calls of the user's own module compute in the precision of its weights again."""
+    """Lets calls of the user's own module compute in the precision of its weights again."""
     if issubclass(type(module), _InPrecision):
         set_type(module, module.__class__)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prepared scheduler: how often a call of `step` moves it is decided in C++."""
+"""A prepared scheduler. C++ decides how often a call of `step` advances it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from accelerate.errors import UsageError
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, GradientState
 
-# Schedules of which C++ has the same, known by their count of steps and their rates.
+# Schedules that C++ also has, with the same step count and rates.
 _COUNTING = ("LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "OneCycleLR")
 _RATES = {"base_lr": "base_lrs", "last_lr": "_last_lr"}
 
 
 def split_state(scheduler: Any, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What C++ knows of the state of a scheduler, and the rest."""
+    """The part of a scheduler's state that C++ knows, and the rest."""
     shared: dict[str, Any] = {"torch_class": type(scheduler).__name__}
     rest = dict(state)
     rates = [rate for name in _RATES.values() for rate in rest.get(name, [])]
@@ -39,7 +39,7 @@ def split_state(scheduler: Any, state: dict[str, Any]) -> tuple[dict[str, Any], 
 def join_state(
     scheduler: Any, shared: dict[str, Any], rest: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What `split_state` was given; `rest` is None where C++ has saved it."""
+    """Reverses `split_state`; `rest` is None if C++ saved the checkpoint."""
     if rest is None:
         own = type(scheduler).__name__
         if own not in _COUNTING or shared.get("torch_class") != own:
@@ -57,7 +57,7 @@ def join_state(
 
 
 def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -> None:
-    """Raises where the scheduler cannot take `state`; warns where it was another's, which the
+    """Raises if the scheduler cannot load `state`; warns if it belongs to another kind, which the
     original loads."""
     saved, own = shared.get("torch_class"), type(scheduler).__name__
     lacking = sorted({"lr_lambdas"} & scheduler.state_dict().keys() - state.keys())
@@ -75,7 +75,7 @@ def check_state(scheduler: Any, shared: dict[str, Any], state: dict[str, Any]) -
 
 
 def state_of(scheduler: Any) -> SharedState:
-    """What a checkpoint holds of a scheduler."""
+    """The state of a scheduler in a checkpoint."""
     return SharedState(
         scheduler.state_dict,
         scheduler.load_state_dict,
@@ -85,7 +85,7 @@ def state_of(scheduler: Any) -> SharedState:
     )
 
 
-# All schedulers of the process that are alive, in the order in which they were made.
+# All living schedulers of the process, in the order of their creation.
 _made: list[weakref.ref[LRScheduler]] = []
 
 
@@ -95,7 +95,7 @@ def _remember(kind: type[LRScheduler], *args: Any, **kwargs: Any) -> LRScheduler
     return scheduler
 
 
-# torch tells nobody which schedulers drive an optimizer, and not all of them call `__init__` of
+# torch does not record which schedulers drive an optimizer, and not all of them call `__init__` of
 # this class.
 LRScheduler.__new__ = _remember  # type: ignore[method-assign, assignment]
 
@@ -103,8 +103,8 @@ LRScheduler.__new__ = _remember  # type: ignore[method-assign, assignment]
 def unprepared_schedulers(
     optimizers: list[AcceleratedOptimizer], prepared: list[AcceleratedScheduler]
 ) -> list[LRScheduler]:
-    """Schedulers that drive one of the optimizers and were never prepared. Those that are parts of
-    another scheduler are left out, as its state holds theirs."""
+    """Schedulers that drive one of the optimizers but were never prepared, without those that
+    belong to another scheduler, whose state contains theirs."""
     driven = [known for opt in optimizers for known in (opt, opt.optimizer)]
     found = [scheduler for ref in _made if (scheduler := ref()) is not None]
     found = [
@@ -120,10 +120,10 @@ def unprepared_schedulers(
 
 
 class AcceleratedScheduler:
-    """What `prepare` makes of a scheduler. It moves `num_processes` times per update of the weights
-    (once with `split_batches`), so that a schedule counts the batches of one process, and not while
-    gradients are accumulated or after a skipped step. With `step_with_optimizer` false every call
-    moves it once."""
+    """What `prepare` returns for a scheduler. It advances `num_processes` times per update of the
+    weights (once with `split_batches`), so that a schedule counts the batches of one process, and
+    not during gradient accumulation or after a skipped step. If `step_with_optimizer` is false,
+    every call advances it once."""
 
     _is_accelerate_prepared = True
 
@@ -141,7 +141,7 @@ class AcceleratedScheduler:
         self.step_with_optimizer = step_with_optimizer
         self.split_batches = split_batches
         self.gradient_state = GradientState()
-        # That of the latest `Accelerator` of this process.
+        # The run of the latest `Accelerator` of this process.
         self._run = _run or AcceleratorState().run
 
     def step(self, *args: Any, **kwargs: Any) -> None:
@@ -151,7 +151,7 @@ class AcceleratedScheduler:
             step_with_optimizer=self.step_with_optimizer,
             split_batches=self.split_batches,
             adjust_scheduler=self.gradient_state.adjust_scheduler,
-            # torch counts the start as a step.
+            # torch counts the initial state as a step.
             num_counted=getattr(self.scheduler, "_step_count", 1) - 1,
             end=end,
         )

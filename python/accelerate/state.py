@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this process sits and what step is under way: one of each per Python process.
+"""The ranks of this process and the current step: one of each per Python process.
 
 See docs/guide_python.md."""
 
@@ -21,26 +21,26 @@ from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPl
 
 
 def raise_of_property(obj: Any, name: str) -> None:
-    """First in a `__getattr__`, which Python also asks after a property has failed: raises what the
-    property has raised."""
+    """Call it first in a `__getattr__`, which Python also calls after a property has failed: raises
+    the property's exception."""
     if hasattr(type(obj), name):
         object.__getattribute__(obj, name)
 
 
 def _view(kind: type) -> Any:
-    """The state of this process, whatever there is of it: unpickling connects to nobody."""
+    """The state of this process, even if incomplete: unpickling does not connect."""
     view = object.__new__(kind)
     view.__dict__ = kind._shared_state
     return view
 
 
 def _no_state(view: Any) -> str:
-    """How a state is shown that was unpickled before there is one, or reset."""
+    """The repr of a state that was unpickled without an existing one, or reset."""
     return f"{type(view).__name__} (not initialized)"
 
 
 def _at_device(environment: _C.ProcessEnvironment, number: int) -> _C.ProcessEnvironment:
-    """The same place, of a process that is to use another device than the one of its number."""
+    """The same ranks, for a process with another device index than its local rank."""
     return _C.environment_of_group(
         rank=environment.rank,
         world_size=environment.world_size,
@@ -50,10 +50,10 @@ def _at_device(environment: _C.ProcessEnvironment, number: int) -> _C.ProcessEnv
 
 
 class PartialState:
-    """Connects this process to the others of the run, once; every later `PartialState()` is the
-    same state. Extra arguments (`backend`, `timeout`, `init_method`) are torch.distributed's.
+    """Connects this process to the others once; every later `PartialState()` is the same state.
+    Extra arguments (`backend`, `timeout`, `init_method`) are torch.distributed's.
 
-    A group that the user has made before is used as it is."""
+    An existing torch.distributed group is used as it is."""
 
     _shared_state: dict[str, Any] = {}
     _attributes = (
@@ -74,7 +74,7 @@ class PartialState:
         from accelerate._connect import connect
 
         wanted = os.environ.get("ACCELERATE_TORCH_DEVICE")
-        # As in the original, the default argument leaves the variables their say.
+        # As in the original, the default argument lets the variables decide.
         cpu = _C.wants_cpu(cpu or (wanted or "").startswith("cpu") or None)
         environment, group = connect(cpu, kwargs)
         number = None if wanted is None or cpu else torch.device(wanted).index
@@ -94,7 +94,7 @@ class PartialState:
 
     def __getattr__(self, name: str) -> Any:
         raise_of_property(self, name)
-        # Only reached where the shared state has no such entry.
+        # Only reached if the shared state has no such entry.
         if name in self._attributes:
             raise AttributeError(
                 f"`PartialState` object has no attribute `{name}`. "
@@ -120,7 +120,7 @@ class PartialState:
 
     @staticmethod
     def _reset_state() -> None:
-        """Forgets this process's place; torch.distributed's group lives on."""
+        """Forgets the state of this process; torch.distributed's group remains."""
         PartialState._shared_state.clear()
 
     @property
@@ -145,7 +145,7 @@ class PartialState:
 
     @property
     def default_device(self) -> torch.device:
-        """The kind of device that a process on its own trains on."""
+        """The kind of device that a single process trains on."""
         return _C.default_device()
 
     def set_device(self) -> None:
@@ -153,14 +153,14 @@ class PartialState:
         self.device = _C.select_device(self.environment.local_rank, self._cpu)
 
     def wait_for_everyone(self) -> None:
-        """Waits until every process has come here."""
+        """Waits until all processes have called it."""
         self.group.barrier()
 
     def _goes_first(self, is_first: bool) -> Iterator[None]:
         if not is_first:
             self.wait_for_everyone()
         yield
-        # Not after an exception: the others must not go on as if the work was done.
+        # Not after an exception: the others must not continue as if the work was done.
         if is_first:
             self.wait_for_everyone()
 
@@ -171,7 +171,7 @@ class PartialState:
 
     @contextmanager
     def local_main_process_first(self) -> Iterator[None]:
-        """The first process of each machine runs the block before the others of it."""
+        """The first process of each machine runs the block before the others there."""
         yield from self._goes_first(self.is_local_main_process)
 
     @contextmanager
@@ -179,7 +179,7 @@ class PartialState:
         self, inputs: Any, apply_padding: bool = False
     ) -> Iterator[Any]:
         """This process's contiguous part of a list, tuple, tensor, dictionary of those, or
-        `datasets.Dataset`. With `apply_padding` the last element is repeated so that all parts
+        `datasets.Dataset`. With `apply_padding`, the last element is repeated so that all parts
         have the same length."""
         if self.num_processes == 1:
             yield inputs
@@ -215,33 +215,33 @@ class PartialState:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            # Asked when it runs: a decorated function may be defined before the state exists.
+            # Evaluated at the call: a decorated function may be defined before the state exists.
             return function(*args, **kwargs) if condition() or not self.use_distributed else None
 
         return wrapper
 
     def on_main_process(self, function: Callable | None = None) -> Callable:
-        """The function runs on the main process only, and gives None elsewhere."""
+        """Runs the function only on the main process; returns None elsewhere."""
         return self._only_where(lambda: self.is_main_process, function)
 
     def on_local_main_process(self, function: Callable | None = None) -> Callable:
-        """The function runs once per machine."""
+        """Runs the function once per machine."""
         return self._only_where(lambda: self.is_local_main_process, function)
 
     def on_last_process(self, function: Callable) -> Callable:
-        """The function runs on the last process only."""
+        """Runs the function only on the last process."""
         return self._only_where(lambda: self.is_last_process, function)
 
     def on_process(
         self, function: Callable | None = None, process_index: int | None = None
     ) -> Callable:
-        """The function runs on the process of this index only."""
+        """Runs the function only on the process with this index."""
         return self._only_where(lambda: self.process_index == process_index, function)
 
     def on_local_process(
         self, function: Callable | None = None, local_process_index: int | None = None
     ) -> Callable:
-        """The function runs on the processes of this index on their machine only."""
+        """Runs the function only on processes with this index on their machine."""
         return self._only_where(lambda: self.local_process_index == local_process_index, function)
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -250,7 +250,7 @@ class PartialState:
             print(*args, **kwargs)
 
     def destroy_process_group(self, group: Any = None) -> None:
-        """Leaves torch.distributed's group, or ends `group` alone."""
+        """Leaves torch.distributed's group, or destroys only `group`."""
         if group is None:
             self.group.shutdown()
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -258,8 +258,8 @@ class PartialState:
 
 
 class GradientState:
-    """What step is under way: shared by all Accelerators of the process. The facts live in C++;
-    this is the view that the original offers."""
+    """The current step, shared by all Accelerators of the process. The state is in C++; this is the
+    original's interface to it."""
 
     _shared_state: dict[str, Any] = {}
 
@@ -287,7 +287,7 @@ class GradientState:
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether the step under way ends in an update of the weights."""
+        """Whether the current step ends with an update of the weights."""
         return self.step_state.sync_gradients
 
     @sync_gradients.setter
@@ -312,14 +312,15 @@ class GradientState:
 
     @property
     def is_xla_gradients_synced(self) -> bool:
-        """For TPUs, which this package does not run on."""
+        """Only for TPUs, which this package does not support."""
         return False
 
     def _add_dataloader(self, dataloader: Any) -> None:
         self._running.append(weakref.ref(dataloader))
 
     def _remove_dataloader(self, dataloader: Any) -> None:
-        # The innermost loop over it: another over the same loader may go on around it.
+        # The innermost loop over it: another one over the same loader may still be running around
+        # it.
         for index in reversed(range(len(self._running))):
             if self._running[index]() is dataloader:
                 del self._running[index]
@@ -327,7 +328,7 @@ class GradientState:
 
     @property
     def dataloader_references(self) -> list[Any]:
-        """None, then the loaders whose loops run, the innermost last."""
+        """None, followed by the loaders whose loops are running, the innermost last."""
         return [None, *(loader for ref in self._running if (loader := ref()) is not None)]
 
     @property
@@ -340,13 +341,13 @@ class GradientState:
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Whether the batch of the innermost loop is its last."""
+        """Whether the current batch of the innermost loop is its last."""
         return self.in_dataloader and self.active_dataloader.end_of_dataloader
 
     @property
     def remainder(self) -> int:
-        """Real samples of all processes in the last turn of the innermost loop; -1 before it,
-        outside of loops, and where unknown."""
+        """Real samples of all processes in the last round of the innermost loop; -1 before that
+        round, outside of loops, and if unknown."""
         return self.active_dataloader.remainder if self.in_dataloader else -1
 
     def __repr__(self) -> str:
@@ -358,7 +359,7 @@ class GradientState:
         )
 
 
-# The original's words.
+# The original's message.
 _INITIALIZED = (
     "AcceleratorState has already been initialized and cannot be changed, restart your runtime "
     "completely and pass"
@@ -366,13 +367,13 @@ _INITIALIZED = (
 
 
 class AcceleratorState:
-    """`PartialState` and what an `Accelerator` has added to it: its precision, and how it compiles
-    models, and the plugins that say what is sharded."""
+    """`PartialState` and what an `Accelerator` adds to it: the precision, how models are compiled,
+    and the plugins for sharding."""
 
     _shared_state: dict[str, Any] = {}
     deepspeed_plugins = fsdp_plugin = megatron_lm_plugin = None
     torch_tp_plugin = None
-    # Of a run without a configuration.
+    # Defaults without a configuration.
     parallelism_config = device_mesh = dynamo_plugin = None
 
     def __init__(
@@ -390,7 +391,7 @@ class AcceleratorState:
     ) -> None:
         self.__dict__ = self._shared_state
         if _from_accelerator and self.initialized and self._partial.group.is_shut_down:
-            # The first Accelerator after `end_training` connects anew.
+            # The first Accelerator after `end_training` connects again.
             self._reset_state(True)
         if self.initialized:
             self._check(mixed_precision, cpu, fsdp_plugin, deepspeed_plugin)
@@ -409,7 +410,7 @@ class AcceleratorState:
         self.parallelism_config = parallelism_config
         if deepspeed_plugin is not None:
             self._keep_deepspeed(deepspeed_plugin, precision)
-        # A process on its own has nobody to share with.
+        # A single process has nothing to shard.
         elif fsdp_plugin is not None and self._partial.distributed_type != DistributedType.NO:
             if precision != "no":
                 _fully_sharded.fill_policy(fsdp_plugin, precision)
@@ -422,7 +423,7 @@ class AcceleratorState:
             plugin.set_mixed_precision(precision)
         every[0].select(_from_accelerator_state=True)
         self.deepspeed_plugins = plugins
-        # Of one process too: its configuration may name the optimizer.
+        # Even for a single process, because its configuration may name the optimizer.
         self.distributed_type = DistributedType.DEEPSPEED
 
     def _check(
@@ -435,7 +436,7 @@ class AcceleratorState:
                 "AcceleratorState._reset_state() first"
             )
         is_alone = self._partial.distributed_type == DistributedType.NO
-        # Where one was given before, the variables ask for another.
+        # One was given earlier; the variables request another.
         if fsdp_plugin is not None and self.fsdp_plugin is None and not is_alone:
             raise UsageError(
                 "[Accelerator] The first Accelerator of this process has no fsdp_plugin. "
@@ -448,7 +449,7 @@ class AcceleratorState:
                 f"{_INITIALIZED} `cpu=True` to `Accelerator()`. Or call "
                 "AcceleratorState._reset_state(True) first"
             )
-        # DeepSpeed's configuration has one of its own.
+        # DeepSpeed's configuration has its own.
         is_other = mixed_precision not in (None, self._mixed_precision)
         if is_other and self.deepspeed_plugins is None:
             raise UsageError(
@@ -488,7 +489,7 @@ class AcceleratorState:
 
     @property
     def deepspeed_plugin(self) -> Any:
-        """The selected one; None where the run does not use DeepSpeed's configuration."""
+        """The active plugin; None if the run does not use DeepSpeed's configuration."""
         from accelerate.utils.deepspeed import get_active_deepspeed_plugin
 
         return None if self.deepspeed_plugins is None else get_active_deepspeed_plugin(self)
@@ -499,7 +500,7 @@ class AcceleratorState:
 
     @property
     def run(self) -> _C.TrainingRun:
-        """That of the `Accelerator` made last, for what is prepared without naming one."""
+        """The run of the latest `Accelerator`, for objects that are prepared without one."""
         accelerator = self.accelerator()
         if accelerator is None:
             raise UsageError(
@@ -509,7 +510,7 @@ class AcceleratorState:
         return accelerator._run
 
     def get_deepspeed_plugin(self, name: str) -> Any:
-        """Of plugins that were given by name."""
+        """One of the plugins that were given by name."""
         plugins = self.deepspeed_plugins if isinstance(self.deepspeed_plugins, dict) else {}
         if name not in plugins:
             raise ValueError(
@@ -519,7 +520,7 @@ class AcceleratorState:
         return plugins[name]
 
     def select_deepspeed_plugin(self, name: str | None = None) -> None:
-        """Makes the plugin of this name the active one, for Accelerators made from now on."""
+        """Makes the plugin of this name the active one, for Accelerators created from now on."""
         selected = self.get_deepspeed_plugin(str(name))
         for plugin in self.deepspeed_plugins.values():
             plugin._unselect()
@@ -535,7 +536,7 @@ class AcceleratorState:
 
 
 def is_initialized() -> bool:
-    """Whether an `Accelerator` was made in this process."""
+    """Whether an `Accelerator` was created in this process."""
     return AcceleratorState._shared_state != {}
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the metrics of a run go: one class for each service, each on that service's own package
-(docs/guide_observe.md)."""
+"""Trackers, which store the metrics of a run: one class per service, based on that service's own
+package (docs/guide_observe.md)."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _AVAILABLE = {
 
 
 def on_main_process(function: Callable) -> Callable:
-    """A method of a tracker that runs on the main process only, unless `main_process_only` of the
-    tracker is False. The processes need not know each other before it is called."""
+    """Makes a method of a tracker run only on the main process, unless `main_process_only` of the
+    tracker is False. Processes need not be connected before it is called."""
 
     @functools.wraps(function)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,17 +78,17 @@ def get_available_trackers() -> list[LoggerType]:
 
 
 class GeneralTracker:
-    """What every tracker is; derive yours from it and pass an object of it as `log_with`.
+    """Base of all trackers. Derive your own from it and pass an object as `log_with`.
 
     A class has `name`, `requires_logging_directory` and a property `tracker`, the object of the
-    service's package. With `main_process_only = False`, methods that are marked
-    `@on_main_process` run on every process that makes the tracker.
+    service's package. With `main_process_only = False`, methods marked with `@on_main_process` run
+    on every process that creates the tracker.
     """
 
     main_process_only = True
 
     def __init__(self, _blank: bool = False) -> None:
-        # By names: a property may need what `start` makes.
+        # Checked by name, because a property may need what `start` creates.
         wanted = ("name", "requires_logging_directory", "tracker")
         missing = [f"`{name}`" for name in wanted if name not in dir(self)]
         if missing and not _blank:
@@ -98,21 +98,21 @@ class GeneralTracker:
             )
 
     def start(self) -> None:
-        """Opens the run; `Accelerator.init_trackers` calls it, when processes know each other."""
+        """Opens the run; called by `Accelerator.init_trackers` when processes are connected."""
 
     def store_init_configuration(self, values: dict) -> None:
-        """Keeps hyper-parameters: by name a bool, a number, a string or None."""
+        """Stores hyper-parameters: a dict of bools, numbers, strings and None."""
 
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Keeps values by name, as of this step."""
+        """Stores values by name at this step."""
 
     def finish(self) -> None:
         """Ends the run."""
 
 
 class TensorBoardTracker(GeneralTracker):
-    """Event files under `logging_dir/run_name`; `writer` is torch's `SummaryWriter`, which also
-    gets `kwargs`."""
+    """Event files in `logging_dir/run_name`; `writer` is torch's `SummaryWriter`, which also
+    receives `kwargs`."""
 
     name = "tensorboard"
     requires_logging_directory = True
@@ -139,22 +139,23 @@ class TensorBoardTracker(GeneralTracker):
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
-        """Hyper-parameters for TensorBoard, and as `hparams.yml` in a folder named by the time."""
+        """Stores hyper-parameters for TensorBoard, and as `hparams.yml` in a folder named by the
+        time."""
         import yaml
 
         self.writer.add_hparams(values, metric_dict={})
         self.writer.flush()
         folder = os.path.join(self.logging_dir, str(time.time()))
         os.makedirs(folder, exist_ok=True)
-        # As text first: no file is left of values that YAML cannot say.
+        # Serialised first, so that values YAML cannot represent leave no file.
         text = yaml.dump(values)
         with open(os.path.join(folder, "hparams.yml"), "w", encoding="utf-8") as file:
             file.write(text)
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Numbers become scalars, strings texts, and dicts of numbers several scalars of a name;
-        `kwargs` go to the writer's method."""
+        """Logs numbers as scalars, strings as text, and dicts of numbers as several scalars under
+        one name; `kwargs` go to the writer's method."""
         for name, value in listify(values).items():
             if isinstance(value, (int, float)):
                 self.writer.add_scalar(name, value, global_step=step, **kwargs)
@@ -166,7 +167,7 @@ class TensorBoardTracker(GeneralTracker):
 
     @on_main_process
     def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """By name a batch of images, as `SummaryWriter.add_images` takes it."""
+        """Logs batches of images by name, as `SummaryWriter.add_images` takes them."""
         for name, images in values.items():
             self.writer.add_images(name, images, global_step=step, **kwargs)
 
@@ -176,7 +177,7 @@ class TensorBoardTracker(GeneralTracker):
 
 
 class _ProjectTracker(GeneralTracker):
-    """A service with the interface that W&B has made common: a package of the tracker's name with
+    """A service with the interface that W&B has established: a package of the tracker's name with
     `init` and `config`, and a run with `log` and `finish`. `kwargs` go to `init`."""
 
     requires_logging_directory = False
@@ -205,7 +206,7 @@ class _ProjectTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Values as the `log` of the service's run takes them; it gets `kwargs` too."""
+        """Passes values and `kwargs` to the `log` of the service's run."""
         self.run.log(values, step=step, **kwargs)
 
     @on_main_process
@@ -214,11 +215,11 @@ class _ProjectTracker(GeneralTracker):
 
 
 class _PictureTracker(_ProjectTracker):
-    """One whose package has an `Image`."""
+    """A service whose package has an `Image`."""
 
     @on_main_process
     def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """By name a list of arrays or PIL images."""
+        """Logs lists of arrays or PIL images by name."""
         for name, images in values.items():
             shown = [self._package.Image(image) for image in images]
             self.log({name: shown}, step=step, **kwargs)
@@ -239,7 +240,7 @@ class WandBTracker(_PictureTracker):
         step: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """A table: names of columns and rows, or a data frame."""
+        """Logs a table: column names and rows, or a data frame."""
         table = self._package.Table(columns=columns, data=data, dataframe=dataframe)
         self.log({table_name: table}, step=step, **kwargs)
 
@@ -251,8 +252,8 @@ class TrackioTracker(_ProjectTracker):
 
 
 class CometMLTracker(GeneralTracker):
-    """Comet, whose key stands in its own configuration; `kwargs` go to `comet_ml.start`, or
-    before its version 3.41 to `comet_ml.Experiment`."""
+    """Comet, whose API key is in its own configuration; `kwargs` go to `comet_ml.start`, or before
+    its version 3.41 to `comet_ml.Experiment`."""
 
     name = "comet_ml"
     requires_logging_directory = False
@@ -280,8 +281,8 @@ class CometMLTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Numbers become metrics, dicts several of them, strings other values; `kwargs` go to the
-        experiment's method."""
+        """Logs numbers as metrics, dicts as several metrics, strings as other values; `kwargs` go
+        to the experiment's method."""
         if step is not None:
             self.writer.set_step(step)
         for name, value in values.items():
@@ -328,7 +329,7 @@ class AimTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Values as Aim takes them; `kwargs` go to `Run.track`."""
+        """Passes values to Aim; `kwargs` go to `Run.track`."""
         for name, value in values.items():
             self.writer.track(value, name=name, step=step, **kwargs)
 
@@ -336,8 +337,8 @@ class AimTracker(GeneralTracker):
     def log_images(
         self, values: dict, step: int | None = None, kwargs: dict[str, dict] | None = None
     ) -> None:
-        """By name an array or a PIL image, or one with a caption as a pair. `kwargs["aim_image"]`
-        goes to `aim.Image`, `kwargs["track"]` to `Run.track`."""
+        """Logs images by name: an array or a PIL image, or a pair of one and its caption.
+        `kwargs["aim_image"]` goes to `aim.Image`, `kwargs["track"]` to `Run.track`."""
         import aim
 
         kwargs = kwargs or {}
@@ -352,9 +353,9 @@ class AimTracker(GeneralTracker):
 
 
 class MLflowTracker(GeneralTracker):
-    """MLflow: a run of the experiment of this name, which is made where there is none, with
-    `logging_dir` for its artifacts. MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_TAGS (JSON) and
-    MLFLOW_NESTED_RUN win over the arguments. A `run_id` goes on with that run."""
+    """MLflow: a run of the experiment of this name, which is created if missing, with `logging_dir`
+    for its artifacts. MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_TAGS (JSON) and
+    MLFLOW_NESTED_RUN override the arguments. A `run_id` continues that run."""
 
     name = "mlflow"
     requires_logging_directory = False
@@ -407,8 +408,7 @@ class MLflowTracker(GeneralTracker):
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
-        """Parameters of the run; one whose text is longer than MLflow takes is left out, with a
-        warning."""
+        """Logs parameters of the run; skips those that are too long for MLflow, with a warning."""
         import mlflow
         from mlflow.utils import validation
 
@@ -427,7 +427,7 @@ class MLflowTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """Numbers; what is none is left out, with a warning. `kwargs` go to `log_metrics`."""
+        """Logs numbers; skips other values, with a warning. `kwargs` go to `log_metrics`."""
         import mlflow
 
         metrics = {}
@@ -440,21 +440,21 @@ class MLflowTracker(GeneralTracker):
 
     @on_main_process
     def log_figure(self, figure: Any, artifact_file: str, **save_kwargs: Any) -> None:
-        """A figure as an artifact of the run."""
+        """Logs a figure as an artifact of the run."""
         import mlflow
 
         mlflow.log_figure(figure=figure, artifact_file=artifact_file, **save_kwargs)
 
     @on_main_process
     def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> None:
-        """What is in a folder, as artifacts of the run."""
+        """Logs the contents of a folder as artifacts of the run."""
         import mlflow
 
         mlflow.log_artifacts(local_dir=local_dir, artifact_path=artifact_path)
 
     @on_main_process
     def log_artifact(self, local_path: str, artifact_path: str | None = None) -> None:
-        """A file as an artifact of the run."""
+        """Logs a file as an artifact of the run."""
         import mlflow
 
         mlflow.log_artifact(local_path=local_path, artifact_path=artifact_path)
@@ -467,8 +467,8 @@ class MLflowTracker(GeneralTracker):
 
 
 class ClearMLTracker(GeneralTracker):
-    """ClearML: the task that runs already, else a new one, whose `Task.init` gets `kwargs`.
-    CLEARML_PROJECT and CLEARML_TASK win over the name."""
+    """ClearML: the running task, or a new one, whose `Task.init` gets `kwargs`. CLEARML_PROJECT and
+    CLEARML_TASK override the name."""
 
     name = "clearml"
     requires_logging_directory = False
@@ -502,8 +502,8 @@ class ClearMLTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict[str, int | float], step: int | None = None, **kwargs: Any) -> None:
-        """Numbers: scalars of a step, or single values without one. `eval_loss` is the series
-        `eval` of `loss`, and so for `test_` and `train_`."""
+        """Logs scalars at a step, or single values without one. `eval_loss` becomes the series
+        `eval` of `loss`, likewise for `test_` and `train_`."""
         service = self.task.get_logger()
         for name, value in values.items():
             if not isinstance(value, (int, float)):
@@ -518,7 +518,7 @@ class ClearMLTracker(GeneralTracker):
 
     @on_main_process
     def log_images(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """By name an image, as ClearML's `report_image` takes it."""
+        """Logs images by name, as ClearML's `report_image` takes them."""
         service = self.task.get_logger()
         for name, image in values.items():
             title, series = self._get_title_series(name)
@@ -534,8 +534,8 @@ class ClearMLTracker(GeneralTracker):
         step: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """A table: rows, of which the first names columns unless `columns` does, or a data
-        frame."""
+        """Logs a table: rows, of which the first contains column names unless `columns` does, or a
+        data frame."""
         table = dataframe
         if table is None:
             if data is None:
@@ -550,7 +550,7 @@ class ClearMLTracker(GeneralTracker):
 
     @on_main_process
     def finish(self) -> None:
-        """Closes the task, unless somebody else began it."""
+        """Closes the task, unless it was already running at the start."""
         if self.task and not self._initialized_externally:
             self.task.close()
 
@@ -563,7 +563,7 @@ class ClearMLTracker(GeneralTracker):
 
 
 class DVCLiveTracker(GeneralTracker):
-    """DVCLive: `live`, else a new `dvclive.Live`, which gets `kwargs` and no name."""
+    """DVCLive: `live`, or a new `dvclive.Live`, which gets `kwargs` but no name."""
 
     name = "dvclive"
     requires_logging_directory = False
@@ -592,7 +592,7 @@ class DVCLiveTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None, **kwargs: Any) -> None:
-        """What DVCLive knows as a metric; the rest is left out, with a warning. Ends the step."""
+        """Logs what DVCLive supports as a metric; skips the rest, with a warning. Ends the step."""
         from dvclive.plots import Metric
 
         if step is not None:
@@ -617,15 +617,15 @@ class SwanLabTracker(_PictureTracker):
     @on_main_process
     def start(self) -> None:
         super().start()
-        # SwanLab's pages show by this what made a run.
+        # SwanLab's pages show what created a run.
         self._package.config["FRAMEWORK"] = "🤗Accelerate"
 
 
 class JsonLinesTracker(GeneralTracker):
-    """`metrics.jsonl` in `logging_dir/run_name`, which runs in C++ write too: docs/guide_observe.md
-    has its schema. Marks checkpoints and the places where a run goes on from one. The file belongs
-    to the tracker of this process that was started last, as a cell of a notebook may run again;
-    what an earlier one gets then, or one that is finished, goes nowhere, with a warning."""
+    """`metrics.jsonl` in `logging_dir/run_name`, which C++ runs write as well;
+    docs/guide_observe.md has its schema. Records checkpoints, and where a run resumes from one. The
+    file belongs to the tracker of this process that was started last, because a notebook cell may
+    run again. Values for an earlier or finished tracker are discarded, with a warning."""
 
     name = "jsonl"
     requires_logging_directory = True
@@ -649,7 +649,7 @@ class JsonLinesTracker(GeneralTracker):
             earlier.file.close()
         self._writers[os.path.realpath(self.path)] = self
         self._warned: set[str] = set()
-        # Without a buffer: each line is one call to the operating system.
+        # Unbuffered: each line is one system call.
         self.file = open(self.path, "ab+", buffering=0)  # noqa: SIM115
         self._cut_unfinished_line()
         self._write(
@@ -672,8 +672,8 @@ class JsonLinesTracker(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict, step: int | None = None) -> None:
-        """Numbers, texts, switches and dicts of them, as `name/inner`. Without a step it is the one
-        after the latest."""
+        """Logs numbers, strings, booleans and dicts of them, as `name/inner`. Without a step, uses
+        the one after the latest."""
         if self.file.closed:
             self._warn_once(
                 f"[log] {', '.join(values)} and everything after it is not written, because the "
@@ -687,13 +687,13 @@ class JsonLinesTracker(GeneralTracker):
 
     @on_main_process
     def mark(self, event: str) -> None:
-        """Something that happened at the latest step."""
+        """An event at the latest step."""
         if not self.file.closed:
             self._write(step=max(self.next_step - 1, 0), event=event)
 
     @on_main_process
     def resume(self, step: int) -> None:
-        """What was logged for this step and later ones comes again."""
+        """Values for this step and later ones will be logged again."""
         self.next_step = step
         self._write(step=step, event="resume")
 
@@ -704,7 +704,7 @@ class JsonLinesTracker(GeneralTracker):
             self.file.close()
 
     def _write(self, **fields: Any) -> None:
-        """A line whole, or nothing of it on a full disk, which is said once and ends nothing."""
+        """Writes a line completely, or not at all if the disk is full, which causes one warning."""
         line = json.dumps({"time": time.time(), **fields}).encode() + b"\n"
         try:
             written = self.file.write(line)
@@ -724,14 +724,14 @@ class JsonLinesTracker(GeneralTracker):
             warnings.warn(message, stacklevel=4)
 
     def _cut_unfinished_line(self) -> None:
-        """What a killed process leaves."""
+        """Removes a partial line that a killed process has left."""
         self.file.seek(0)
         whole = self.file.read()
         self.file.truncate(whole.rfind(b"\n") + 1)
 
 
 def _plain(values: dict, prefix: str = "") -> dict[str, Any]:
-    """As JSON takes them: it has no numbers that are none."""
+    """Values that JSON can represent: it has no NaN or infinity."""
     found: dict[str, Any] = {}
     for name, value in listify(values).items():
         if isinstance(value, dict):
@@ -761,8 +761,8 @@ LOGGER_TYPE_TO_CLASS: dict[str, type[GeneralTracker]] = {
 
 
 def register_tracker_class(tracker_class: type[GeneralTracker]) -> None:
-    """From now on `log_with` takes the class by its `name`. It is made with the name of the
-    project, the logging directory where it requires one, and its `init_kwargs`."""
+    """From now on, `log_with` accepts the class by its `name`. It is created with the name of the
+    project, the logging directory if it requires one, and its `init_kwargs`."""
     if not (isinstance(tracker_class, type) and issubclass(tracker_class, GeneralTracker)):
         raise ValueError(
             f"[register_tracker_class] {tracker_class} is not a subclass of GeneralTracker"
@@ -785,9 +785,9 @@ def register_tracker_class(tracker_class: type[GeneralTracker]) -> None:
 def filter_trackers(
     log_with: Any, logging_dir: str | os.PathLike | None = None
 ) -> list[LoggerType | str | GeneralTracker]:
-    """Of one tracker or a list, each a name, a `LoggerType` or an object, those that can be
-    started, none twice. "all" stands for every one whose package is installed. Raises for names
-    that nobody registered, and where one needs a `logging_dir` that is not given."""
+    """Filters one tracker or a list (names, `LoggerType`s or objects) for those that can be
+    started, without duplicates. "all" stands for every tracker whose package is installed. Raises
+    for unknown names, and if one needs a `logging_dir` that is not given."""
     if log_with is None:
         return []
     asked = list(log_with) if isinstance(log_with, (list, tuple)) else [log_with]

@@ -10,7 +10,7 @@ using detail::StepCapture;
 
 namespace {
 
-/// What a step returned beside its tensors; may be dropped by any thread.
+/// What a step returned besides its tensors; any thread may release it.
 std::shared_ptr<const void> keep(py::object object) {
   return std::shared_ptr<py::object>(
       new py::object(std::move(object)), [](py::object* kept) {
@@ -25,7 +25,8 @@ void bind_capture(py::module_& module) {
   py::class_<StepCapture>(module, "StepCapture")
       .def(
           py::init([](TrainingRun& run, int num_warmup, size_t max_graphs) {
-            // Python's libraries wait only where nothing is recorded.
+            // Python libraries only wait for the device when nothing is
+            // recorded.
             return std::make_unique<StepCapture>(
                 run,
                 CaptureOptions{

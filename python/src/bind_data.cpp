@@ -15,7 +15,7 @@ using detail::DispatchedBatch;
 using detail::DispatchReceiver;
 using detail::DispatchSender;
 
-/// For what waits for other processes when it goes.
+/// For objects whose destructor waits for other processes.
 struct DeleteWithoutGil {
   template <class T>
   void operator()(T* object) const {
@@ -24,8 +24,8 @@ struct DeleteWithoutGil {
   }
 };
 
-/// A batch's bytes (none for what does not travel), samples, and how many of
-/// them are real.
+/// A batch's bytes (none if it is not sent), its samples, and how many of them
+/// are not repeats.
 using BatchOfBytes = std::tuple<std::optional<py::bytes>, int64_t, int64_t>;
 
 DispatchedBatch to_message(const BatchOfBytes& batch) {

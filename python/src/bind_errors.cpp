@@ -15,7 +15,7 @@ void raise(const char* name, const Error& error) {
   PyErr_SetString(type.ptr(), error.what());
 }
 
-/// Makes the exception under way Python's, of the class of its own.
+/// Converts the current exception to the Python exception of its class.
 void raise_current() {
   try {
     throw;
@@ -36,8 +36,8 @@ void raise_current() {
   }
 }
 
-/// As an exception of Python's, which torch hands on as it is; of ours it would
-/// make a RuntimeError.
+/// Throws it as a Python exception, which torch passes on unchanged; it would
+/// turn ours into a RuntimeError.
 void carry() {
   const py::gil_scoped_acquire gil;
   raise_current();

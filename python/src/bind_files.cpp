@@ -46,7 +46,7 @@ std::vector<std::vector<std::string>> split_into_shards(
     std::uint64_t max_shard_bytes) {
   std::vector<safetensors::TensorView> views;
   for (const auto& [name, size] : sizes) {
-    // Only sizes are looked at.
+    // Only sizes are used.
     views.push_back(
         {name.cast<std::string>(),
          safetensors::Dtype::kU8,

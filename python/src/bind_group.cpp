@@ -33,7 +33,8 @@ ReduceOp parse_reduction(const std::string& name) {
 void bind_group(py::module_& module) {
   set_script_lock(
       {.release = []() -> void* {
-         // Without a state of this thread's, the check says yes: at the end.
+         // Without a thread state, PyGILState_Check returns 1: at the end of
+         // the interpreter.
          const bool holds = PyGILState_GetThisThreadState() != nullptr &&
                             PyGILState_Check() == 1;
          return holds ? PyEval_SaveThread() : nullptr;

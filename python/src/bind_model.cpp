@@ -9,7 +9,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// One forward under way: what C++ callers keep on the stack.
+/// The current forward, which C++ callers keep on the stack.
 class Forward {
  public:
   explicit Forward(std::shared_ptr<ModelContext> context)
@@ -47,8 +47,8 @@ class NoSync {
   std::unique_ptr<NoSyncGuard> guard_;
 };
 
-/// Whether dictionaries hold these very objects, in this order. Every forward
-/// asks it of all parameters: a loop in Python would be too slow.
+/// Whether dictionaries contain these very objects, in this order. Called for
+/// all parameters in every forward, where a loop in Python would be too slow.
 bool hold_still(const py::list& places, const py::list& values) {
   const auto count = PyList_GET_SIZE(values.ptr());
   Py_ssize_t index = 0;

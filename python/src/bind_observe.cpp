@@ -10,7 +10,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// What the package's function gives: frames as pairs, the collective, the
+/// The result of the package's function: frames as pairs, the collective, the
 /// call.
 using Taken = std::
     tuple<std::vector<std::pair<std::string, bool>>, std::string, uint64_t>;
@@ -26,7 +26,7 @@ ScriptStack take_with(const py::function& take) {
     script.operation = std::move(operation);
     script.call = call;
   } catch (const py::error_already_set&) {
-    // A stack that changes while it is read; the next look gets it.
+    // The stack changed while it was read; the next query will succeed.
   }
   return script;
 }
@@ -37,7 +37,7 @@ void bind_observe(py::module_& module) {
   module.def(
       "watch_script",
       [](py::function take) {
-        // Never given back: other threads may hold it when Python has gone.
+        // Leaked on purpose: other threads may use it after Python has ended.
         auto* kept = new py::function(std::move(take));
         set_script_stack([kept] { return take_with(*kept); });
       },

@@ -72,7 +72,7 @@ void bind_process(py::module_& module) {
   module.def("detect_environment", [] { return detect_environment(); });
   module.def(
       "collective_timeout", [] { return ProcessGroupOptions().timeout; });
-  // A process whose user made the group.
+  // For a process whose user created the group.
   module.def(
       "environment_of_group",
       [](int rank, int world_size, int local_rank, int local_world_size) {

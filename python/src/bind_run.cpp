@@ -14,7 +14,7 @@ namespace {
 namespace py = pybind11;
 using Tensors = std::vector<at::Tensor>;
 
-/// By the name of its class in Python; null without one.
+/// By the name of its Python class; null without one.
 std::exception_ptr exception_of(
     const std::string& kind,
     const std::string& text) {
@@ -85,7 +85,7 @@ void bind_options(py::module_& module) {
       .def_property_readonly("stage", [](const ShardingOptions& options) {
         return static_cast<int>(options.stage);
       });
-  // Made by extension modules that have an engine of their own.
+  // Created by extension modules that have their own engine.
   py::class_<OwnEngine>(module, "OwnEngine");
   py::class_<GradScalerOptions>(module, "GradScalerOptions")
       .def(py::init<>())
@@ -125,7 +125,7 @@ void bind_options(py::module_& module) {
           py::arg("name"));
 }
 
-/// What Python's `with accelerator.accumulate(model)` enters and leaves.
+/// Entered and left by Python's `with accelerator.accumulate(model)`.
 class MicroBatch {
  public:
   MicroBatch(
@@ -143,8 +143,8 @@ class MicroBatch {
   std::unique_ptr<AccumulateGuard> guard_;
 };
 
-/// Destroys a guard that looks whether an exception is under way: one of
-/// Python's is none of C++.
+/// Destroys a guard while a C++ exception is in flight: the guard checks for
+/// one, and a Python exception is not one.
 template <class Guard>
 void abandon(std::unique_ptr<Guard>& guard) {
   struct OfPython {};
@@ -155,7 +155,7 @@ void abandon(std::unique_ptr<Guard>& guard) {
   }
 }
 
-/// What Python's `with accelerator.join_uneven_inputs(...)` enters and leaves.
+/// Entered and left by Python's `with accelerator.join_uneven_inputs(...)`.
 class Join {
  public:
   Join(
@@ -170,7 +170,7 @@ class Join {
     }
     guard_.reset(new JoinGuard(run_.begin_join(std::move(engines), {}, even_)));
   }
-  // Its destructor may throw, which a smart pointer's must not.
+  // Its destructor may throw, which that of a smart pointer must not.
   void exit() { delete guard_.release(); }
   void abandon() { python::abandon(guard_); }
 
@@ -181,7 +181,7 @@ class Join {
   std::unique_ptr<JoinGuard> guard_;
 };
 
-/// What Python's `with LocalSGD(...)` enters and leaves.
+/// Entered and left by Python's `with LocalSGD(...)`.
 class LocalSteps {
  public:
   LocalSteps(
@@ -194,7 +194,7 @@ class LocalSteps {
         run_.group(), *model_->engine, model_->model.parameters, num_steps_);
   }
   void step() { guard_->step(); }
-  // Its destructor may throw, which a smart pointer's must not.
+  // Its destructor may throw, which that of a smart pointer must not.
   void exit() { delete guard_.release(); }
   void abandon() { python::abandon(guard_); }
 
@@ -233,7 +233,7 @@ void bind_run(py::module_& module) {
       .def("step", &LocalSteps::step, release)
       .def("exit", &LocalSteps::exit, release)
       .def("abandon", &LocalSteps::abandon, release);
-  // With the names of torch's.
+  // With torch's names.
   py::class_<GradScaler, std::shared_ptr<GradScaler>>(module, "GradScaler")
       .def("is_enabled", [](const GradScaler&) { return true; })
       .def("scale", &GradScaler::scale, py::arg("loss"))
@@ -257,7 +257,7 @@ void bind_run(py::module_& module) {
                       py::function complain) {
             std::unique_ptr<TrainingRun> run;
             {
-              // Ranks meet, also by their store.
+              // Ranks communicate, also through their store.
               const py::gil_scoped_release no_gil;
               run = std::make_unique<TrainingRun>(
                   std::move(options), system_env, std::move(step_state));

@@ -17,7 +17,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// An object of Python's that the registry asks.
+/// A Python object in the registry.
 class PythonStateful final : public Stateful {
  public:
   StateDict state_dict() const override {

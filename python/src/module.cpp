@@ -18,6 +18,6 @@ PYBIND11_MODULE(_C, module) {
   bind_run(module);
   bind_capture(module);
   bind_selftest(module);
-  // Of the CUDA that the engine can use: its major version, 0 without one.
+  // The major version of CUDA that the engine can use; 0 without CUDA.
   module.attr("cuda_version") = ACCELERATE_CUDA_VERSION;
 }

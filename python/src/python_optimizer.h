@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Python optimizer as the training step sees it.
+// Adapts a Python optimizer to the training step.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -8,7 +8,7 @@
 
 namespace accelerate::python {
 
-/// Calls an object of `accelerate/optimizer.py` with the methods below.
+/// Calls the methods below on an object of `accelerate/optimizer.py`.
 class PythonOptimizer final : public OptimizerAdapter {
  public:
   explicit PythonOptimizer(pybind11::object adapter);

@@ -10,8 +10,9 @@ namespace {
 
 namespace py = pybind11;
 
-/// Before 3.12 any new object may start a collection, whose finalizers let
-/// other threads run: the frame in hand is gone then, its memory another's.
+/// Before 3.12, creating an object may start a collection, whose finalizers let
+/// other threads run: the current frame may then be freed and its memory
+/// reused.
 struct CollectorOff {
   CollectorOff() : was_on(PyGC_Disable() != 0) {}
   ~CollectorOff() {
@@ -25,8 +26,8 @@ struct CollectorOff {
 };
 
 #if PY_VERSION_HEX >= 0x030B0000
-/// Nothing where it has no value yet. `f_locals` would keep a copy of all
-/// values with the frame, and free those of the copy before.
+/// Null if it has no value yet. `f_locals` would store a copy of all values in
+/// the frame, and free those of the previous copy.
 py::object variable_of(
     PyFrameObject* frame,
     [[maybe_unused]] size_t place,
@@ -60,13 +61,13 @@ py::dict variables_of(const py::object& frame, const py::object& code) {
   }
   return variables;
 #else
-  // Frames of 3.10 are objects, which stay where they are.
+  // In 3.10, frames are objects that do not move.
   static_cast<void>(code);
   return frame.attr("f_locals");
 #endif
 }
 
-/// Looks at no attribute of a value, which might run code of the user's.
+/// Reads no attribute of a value, because that might run user code.
 void add_handles(
     const py::dict& from,
     const py::type& handle,

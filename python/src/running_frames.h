@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frames of a thread of Python's that goes on while others look.
+// Reads the frames of a Python thread from another thread while it runs.
 #pragma once
 
 #include <string>
@@ -8,11 +8,10 @@
 
 namespace accelerate::python {
 
-/// Of each frame of `thread`, the innermost first: file, function, line, what
-/// tells this call from another (two numbers), and the variables asked for:
-/// all where the file ends with `collectives_file`, and what the innermost
-/// frame sees of type `handle`. Nothing of it changes while it is taken, and no
-/// frame lives longer for it.
+/// For each frame of `thread`, innermost first: file, function, line, an
+/// identifier of this call (two numbers), and variables: all of them if the
+/// file ends with `collectives_file`, and in the innermost frame those of type
+/// `handle`. Consistent, and does not extend the lifetime of a frame.
 pybind11::list running_frames(
     unsigned long thread,
     const std::string& collectives_file,

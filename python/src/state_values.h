@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A `StateDict` as a dictionary of Python's.
+// Converts a `StateDict` to a Python dictionary and back.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -8,7 +8,7 @@
 
 namespace accelerate::python {
 
-/// Both need the GIL. Throws `UsageError` on values of other types.
+/// Both need the GIL. Throw `UsageError` on values of other types.
 pybind11::dict from_state_dict(const StateDict& state);
 StateDict to_state_dict(const pybind11::handle& values);
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which attention kernels are asked first, and when a mask says nothing."""
+"""Which attention kernels are tried first, and which masks can be dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from accelerate._fuse.pieces import Piece, is_checkpointed, thread
 
-# As in C++ (src/models/attention.cpp): cuDNN makes a plan for each shape, which pays in training.
+# As in C++ (src/models/attention.cpp): cuDNN creates a plan per shape, which pays off in training.
 _MIN_TOKENS_FOR_CUDNN = 512
 
 
@@ -23,8 +23,8 @@ def _signature_of(kind: type) -> inspect.Signature:
 
 
 class Backbone(Piece):
-    """What calls the blocks. Under a recording transformers cannot look at values, and hands them a
-    mask where they would do without, with which attention takes several times longer."""
+    """The module that calls the blocks. During a recording, transformers cannot inspect values and
+    passes blocks a mask even if it is not needed, which makes attention several times slower."""
 
     @classmethod
     def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
@@ -49,12 +49,12 @@ class Backbone(Piece):
 
 
 def needed(mask: torch.Tensor | None) -> torch.Tensor | None:
-    """What is computed again is computed outside of the model, with the mask as it was."""
+    """Checkpointed parts are recomputed outside of the model, and need the original mask."""
     return None if thread.is_causal and not is_checkpointed() else mask
 
 
 def attention_order(x: torch.Tensor, mask: torch.Tensor | None) -> Any:
-    """While it lives, torch asks cuDNN first for attention where that is the fastest."""
+    """During its lifetime, torch tries cuDNN first for attention if that is the fastest."""
     is_for_cudnn = (
         mask is None
         and x.is_cuda

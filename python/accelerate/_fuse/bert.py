@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of BERT and its relatives, blocks of DistilBERT."""
+"""Layers of BERT and related models, blocks of DistilBERT."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _fed_forward(x: torch.Tensor, first: Any, activation: Any, second: Any) -> t
 
 
 class _BertAttention(Piece):
-    """Query, key and value as one product."""
+    """Computes query, key and value in one product."""
 
     _accelerate_takes = ("hidden_states", "attention_mask", "past_key_values", "kwargs")
     _accelerate_parts = frozenset({"query", "key", "value", "dropout"})
@@ -60,7 +60,8 @@ class _BertAttention(Piece):
         three = (self.query, self.key, self.value)
         if (
             past_key_values is not None
-            # It keeps what it casts of each weight, and would cast the joined ones every time.
+            # Autocast caches casts of individual weights, but would cast the joined ones every
+            # time.
             or torch.is_autocast_enabled(hidden_states.device.type)
             or not self._accelerate_may_bypass()
         ):
@@ -88,7 +89,7 @@ class _BertAttention(Piece):
 
 
 class _BertOutput(Piece):
-    """Bias, dropout, sum and norm behind a product."""
+    """Fuses bias, dropout, sum and norm after a product."""
 
     _accelerate_takes = ("hidden_states", "input_tensor")
     _accelerate_parts = frozenset({"dense", "LayerNorm", "dropout"})
@@ -101,7 +102,7 @@ class _BertOutput(Piece):
 
 
 class _BertLayer(Piece):
-    """Both products with the gelu between them."""
+    """Fuses both products with the gelu in between."""
 
     _accelerate_takes = (
         "hidden_states",

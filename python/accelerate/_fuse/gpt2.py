@@ -55,8 +55,7 @@ class _Gpt2Attention(Piece):
 
 
 class Gpt2Block(Piece):
-    """Each sum with its dropout and the norm behind it are one operator, the gelu is part of its
-    product."""
+    """Fuses each sum with its dropout and the following norm, and the gelu with its product."""
 
     _accelerate_takes = (
         "hidden_states",
@@ -103,7 +102,7 @@ class Gpt2Block(Piece):
                 use_cache,
                 **kwargs,
             )
-        # A hook on the attention sees what transformers' gives.
+        # A hook on the attention sees the output of transformers.
         is_held = is_bare(attention)
         with holding(attention.resid_dropout) if is_held else nullcontext():
             branch, _ = attention(
@@ -136,6 +135,6 @@ RECIPES: dict[str, type[Piece]] = {
     modeling_name("gpt2", "GPT2Attention"): _Gpt2Attention,
     modeling_name("gpt2", "GPT2Block"): Gpt2Block,
 }
-# Which blocks a model calls one behind the other, the norm that each begins with, and the norm
-# behind the last.
+# Which blocks a model calls consecutively, the norm that each starts with, and the norm after the
+# last.
 CHAINS = {modeling_name("gpt2", "GPT2Model"): ("h", "ln_1", "ln_f")}

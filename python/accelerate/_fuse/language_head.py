@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_module
 from accelerate import kernels
 from accelerate._fuse.pieces import Piece, is_bare
 
-# As in C++ (src/models/layers.cpp), where the copy of the weights pays for itself.
+# As in C++ (src/models/layers.cpp), where the copy of the weights pays off.
 _MULTIPLE = 64
 _MIN_ROWS = 256
 
@@ -25,8 +25,8 @@ def is_padded(x: torch.Tensor, kind: torch.dtype) -> bool:
 
 
 class Head(Piece):
-    """Products with a vocabulary that is no multiple of 64 take several times longer. Logits are a
-    view of the first columns of such a product."""
+    """Products with a vocabulary that is not a multiple of 64 take several times as long, so it is
+    padded. Logits are a view of the first columns."""
 
     _accelerate_takes = ("input",)
 
@@ -53,8 +53,8 @@ class Head(Piece):
 
 
 class CausalLoss:
-    """Transformers' `ForCausalLMLoss` without float32 copies of the logits. What is saved or copied
-    is transformers'."""
+    """Transformers' `ForCausalLMLoss` without float32 copies of the logits. Pickles and copies
+    contain transformers' function."""
 
     def __init__(self, original: Callable) -> None:
         self._original = original
@@ -77,7 +77,7 @@ class CausalLoss:
                 logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels, **kwargs
             )
         if shift_labels is None:
-            # Labels move instead of logits, which are larger by the vocabulary.
+            # Shift labels rather than logits, which are larger by the size of the vocabulary.
             shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
         classes = shift_labels.reshape(-1).to(logits.device)
         loss = kernels.cross_entropy(_rows_of(logits), classes, vocab_size, ignore_index)
@@ -91,8 +91,8 @@ class CausalLoss:
 
 
 def _rows_of(logits: torch.Tensor) -> torch.Tensor:
-    """Logits as rows, with the columns that our padded product has behind them: the gradient of a
-    view would be written once more."""
+    """Logits as rows, including the columns that our padded product has after them: the gradient of
+    a view would be copied once more."""
     base = logits._base
     if (
         getattr(base, "_accelerate_is_padded", False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of Llama and its relatives."""
+"""Layers of Llama and related models."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class _LlamaAttention(Piece):
 
 
 def _halved(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Angles as our operator takes them, made once for all layers: transformers' come twice, for
-    both channels that are turned together."""
+    """Angles in the form our operator takes, computed once for all layers: transformers repeats
+    them, for both channels that are rotated together."""
     kept = thread.angles
     if kept is not None and kept[0]() is cos:
         return kept[1:]
@@ -159,7 +159,7 @@ RECIPES: dict[str, type[Piece]] = {
     **{modeling_name(m, n + "MLP"): _LlamaMlp for m, n in _LLAMAS.items()},
     **{modeling_name(m, n + "DecoderLayer"): _LlamaLayer for m, n in _LLAMAS.items()},
 }
-# As GPT-2's.
+# As in GPT-2.
 CHAINS = {
     modeling_name(m, n + "Model"): ("layers", "input_layernorm", "norm")
     for m, n in _LLAMAS.items()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fused piece is, the pieces that are torch's own modules, and what a thread keeps between
-pieces of one forward."""
+"""Fused pieces, those that replace torch's own modules, and what a thread passes between pieces of
+one forward."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from accelerate.prepared_module import InPlace
 
 
 class _Thread(threading.local):
-    # The dropout that is left to whoever adds the branch.
+    # The dropout left to the block that adds the branch.
     held: torch.nn.Module | None = None
-    # A norm, what it is to be given, at which version, and what it gives then.
+    # A norm, the tensor it will be called with, that tensor's version, and the precomputed result.
     ahead: tuple[Any, Any, int | None, torch.Tensor] | None = None
-    # Whether a model calls its blocks, one behind the other.
+    # Whether a model calls its blocks consecutively.
     is_chained = False
-    # Whether all that a mask can say is that tokens see those before them.
+    # Whether the mask is purely causal.
     is_causal = False
-    # The cosines that halves of both angles were made of.
+    # The cosines from which both halved angles were computed.
     angles: tuple[Any, torch.Tensor, torch.Tensor] | None = None
 
 
 thread = _Thread()
-# The norm behind each block, and what is called next: a block, or that norm behind the last. Not
-# modules of the block.
+# The norm after each block, and what is called next: a block, or after the last one that norm. Not
+# registered as submodules.
 behind: Any = WeakIdKeyDictionary()
 
 GELUS = {
@@ -56,7 +56,7 @@ def name_of(kind: type) -> str:
 
 
 def is_bare(part: torch.nn.Module | None) -> bool:
-    """Whether calling it is nothing but the forward of its class."""
+    """Whether calling it runs nothing but the forward of its class."""
     return part is not None and not (
         part._forward_hooks
         or part._forward_pre_hooks
@@ -68,7 +68,7 @@ def is_bare(part: torch.nn.Module | None) -> bool:
 
 
 def meets(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Whether operators take them together: autocast brings them into one type."""
+    """Whether operators accept them together: autocast converts them to one dtype."""
     return torch.is_autocast_enabled(x.device.type) or all(
         other is None or other.dtype == x.dtype for other in others
     )
@@ -79,12 +79,12 @@ def probability(dropout: torch.nn.Module) -> float:
 
 
 class Piece(InPlace):
-    """Comes before the class of a piece in the types that are made here."""
+    """Precedes the class of a piece in the types created here."""
 
-    # What the forward that is replaced takes.
+    # The arguments of the forward that is replaced.
     _accelerate_takes: tuple[str, ...] = ()
-    # All modules of the piece, and which classes those are of whose parameters are read, or whose
-    # work is done, without a call.
+    # All submodules of the piece, and the classes of those whose parameters are read, or whose work
+    # is done, without a call.
     _accelerate_parts: frozenset[str] = frozenset()
     _accelerate_bypassed: dict[str, tuple[str, ...]] = {}
 
@@ -107,7 +107,7 @@ class Piece(InPlace):
         )
 
     def _accelerate_may_bypass(self) -> bool:
-        """Not where a hook or another module came since, of which the classes' forwards know."""
+        """False after a hook or another module was added that the class's forward would use."""
         return (
             not torch_module._has_any_global_hook()
             and self._accelerate_knows(self)
@@ -115,7 +115,7 @@ class Piece(InPlace):
         )
 
 
-# Operators take both, where torch's modules may have neither.
+# These operators need both; torch's modules may have neither.
 _WITH_BIAS = (LINEAR, NORM, CONV1D)
 
 
@@ -157,7 +157,8 @@ class _Embedding(Piece):
 
     @classmethod
     def _accelerate_fits(cls, part: torch.nn.Module) -> bool:
-        # The gradient of a row is one block's work: not for two that serve all tokens.
+        # The gradient of a row is computed by one block, which is slow if two rows serve all
+        # tokens.
         is_large = part.num_embeddings >= 32
         return super()._accelerate_fits(part) and is_large and cls._accelerate_is_plain(part)
 
@@ -172,7 +173,7 @@ class _Embedding(Piece):
 
 
 class Norm(Piece):
-    """What a block computed ahead for it comes from there."""
+    """Uses the result that a block has precomputed."""
 
     def _accelerate_ahead(self, x: torch.Tensor) -> torch.Tensor | None:
         ahead, thread.ahead = thread.ahead, None
@@ -203,14 +204,14 @@ def _version(x: torch.Tensor) -> int | None:
 
 
 def is_checkpointed() -> bool:
-    """Whether what is saved for backward goes elsewhere: a checkpoint computes its part again, for
-    which nothing may come from another."""
+    """Whether tensors saved for backward are redirected: a checkpoint recomputes its part, which
+    must not use results of another."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def next_norm(block: Any, kind: type, x: torch.Tensor) -> Any:
-    """The norm behind the block, where it may be computed in it: nobody looks at what is between
-    them, or changes it."""
+    """The norm after the block, if it may be computed in the block: nothing observes or changes the
+    values between them."""
     if not thread.is_chained or torch_module._has_any_global_hook():
         return None
     norm, following = (reference() for reference in behind.get(block, (_nothing, _nothing)))
@@ -227,7 +228,7 @@ def next_norm(block: Any, kind: type, x: torch.Tensor) -> Any:
 
 
 def _nothing() -> None:
-    """As a weak reference to what has gone."""
+    """Like a weak reference to a destroyed object."""
 
 
 def keep_ahead(norm: torch.nn.Module, x: torch.Tensor, normed: torch.Tensor) -> None:
@@ -266,14 +267,13 @@ def add_and_norm(
     p: float,
     norm: torch.nn.Module,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum with the branch, whose bias and dropout come first, and what the layer norm makes of
-    it."""
+    """The residual plus the branch (after bias and dropout), and the layer norm of the sum."""
     return kernels.add_dropout_layer_norm(
         residual, branch, bias, norm.weight, norm.bias, p, norm.eps
     )
 
 
-# What is known outside of a family's blocks, by class.
+# Modules outside of the blocks of a family, by class.
 TORCH: dict[str, type[Piece]] = {
     LINEAR[0]: _Linear,
     NORM[0]: LayerNorm,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `fuse=True` finds in a module, and puts there."""
+"""Finds and installs the pieces of `fuse=True`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _recipe_of(part: Any) -> type[Piece] | None:
 
 
 class Plan:
-    """What `fuse=True` finds in a module; refuses one without anything, before it is prepared."""
+    """The pieces found in a module; raises for a module without any, before it is prepared."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         if is_compiled_module(module) or has_compiled_parts(module):
@@ -90,7 +90,7 @@ class Plan:
 
 
 def _is_of_its_class(part: torch.nn.Module) -> bool:
-    """Not one with a forward of its own, nor one that was prepared for itself."""
+    """False for a module with its own forward attribute, or one that was prepared separately."""
     kind = type(part)
     return "forward" not in part.__dict__ and (kind is part.__class__ or issubclass(kind, Piece))
 
@@ -119,7 +119,7 @@ def _causal_loss_of(model: Any) -> Callable | None:
 def _links(
     model: Any, blocks: str, first: str, last: str
 ) -> list[tuple[torch.nn.Module, torch.nn.Module, torch.nn.Module]]:
-    """Each block, the norm behind it, and what is called with what it gives."""
+    """For each block: the block, the norm after it, and what is called with its output."""
     listed = list(getattr(model, blocks))
     norms = [getattr(block, first, None) for block in listed[1:]] + [getattr(model, last)]
     following = [*listed[1:], getattr(model, last)]

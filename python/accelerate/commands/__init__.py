@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program `accelerate` as Python code sees it: parsers that have the program's own options, and
-functions that run it."""
+"""The program `accelerate` for Python code: parsers with the program's own options, and functions
+that run it."""
 
 from accelerate._placeholders import placeholders_for
 

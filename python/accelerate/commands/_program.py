@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the program `accelerate`, asks it for its options and runs it.
+"""Finds the program `accelerate`, queries its options and runs it.
 
-Parsers are made from what the program says of itself, so that a flag is written down once. They
-know names; values are checked by the program that gets them.
+Parsers are created from the program's own description, so each flag is defined once. They know only
+names; the program checks values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from .._launch_child import find_program
 from .utils import CustomArgumentParser, _StoreConstAction
 
-# How the program's own sentence on an option that never was one begins.
+# The beginning of the program's message about an unknown option.
 _NEVER_KNOWN = "[launch] unknown option"
 
 
@@ -36,7 +36,7 @@ def _description() -> dict[str, Any]:
 
 
 def describe(*command: str) -> dict[str, Any]:
-    """What the program says of one of its commands, as `describe("config", "default")`."""
+    """The program's description of one of its commands, as in `describe("config", "default")`."""
     found = _description()
     for name in command:
         found = found["commands"][name]
@@ -44,7 +44,7 @@ def describe(*command: str) -> dict[str, Any]:
 
 
 def make_parser(*command: str, subparsers: Any = None) -> argparse.ArgumentParser:
-    """A parser with the options of a command of the program; one of `subparsers` where given."""
+    """A parser with the options of a command; one of `subparsers` if given."""
     description = describe(*command)
     settings = {"description": description["help"], "allow_abbrev": False}
     parser: argparse.ArgumentParser = (
@@ -66,7 +66,7 @@ def make_parser(*command: str, subparsers: Any = None) -> argparse.ArgumentParse
 
 def _add_option(target: Any, option: dict[str, Any]) -> None:
     names = option["names"]
-    # A percent sign is a format to argparse.
+    # argparse treats a percent sign as a format.
     text = option["help"].replace("%", "%%") if option["group"] else argparse.SUPPRESS
     if not names[0].startswith("-"):
         target.add_argument(names[0], help=text)
@@ -113,7 +113,7 @@ def _attribute(option: dict[str, Any]) -> str:
 
 
 def _number(text: str) -> int | str:
-    """Words such as "auto" are the program's to understand."""
+    """The program interprets words such as "auto"."""
     try:
         return int(text)
     except ValueError:
@@ -129,7 +129,7 @@ class _ProgramParser(CustomArgumentParser):
 
 
 def _explain(command: list[str], flag: str) -> str:
-    """The program's own sentence on an option that it does not have."""
+    """The program's message about an option that it does not have."""
     said = _ask([*command, flag]).stderr.strip().removeprefix("accelerate: ")
     return said or f"unknown option '{flag}'"
 
@@ -138,7 +138,7 @@ def _explain(command: list[str], flag: str) -> str:
 
 
 def command_line(args: argparse.Namespace, *command: str) -> list[str]:
-    """What to call the program with to get what a namespace says."""
+    """The command line of the program that corresponds to a namespace."""
     description = describe(*command)
     chosen: set[str] = getattr(args, "nondefault", set())
     options: list[str] = []
@@ -162,8 +162,8 @@ def command_line(args: argparse.Namespace, *command: str) -> list[str]:
 
 
 def refuse_foreign(args: argparse.Namespace) -> None:
-    """Raises where a program asked for another engine by an attribute of its own, as
-    `args.use_megatron_lm = True`; attributes that never were options are not looked at."""
+    """Raises if a program requests another engine through an attribute, such as
+    `args.use_megatron_lm = True`. Ignores attributes that never were options."""
     known = {_attribute(option) for option in describe("launch")["options"]}
     known |= {"training_script", "training_script_args", "nondefault", "func"}
     for name, value in vars(args).items():
@@ -177,7 +177,7 @@ def refuse_foreign(args: argparse.Namespace) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Scripts are run by the Python that asks, whether or not its folder is on the PATH."""
+    """Scripts are run by the current Python, whether or not its folder is on the PATH."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {**os.environ, "PATH": os.pathsep.join(folders)}
 
@@ -193,7 +193,7 @@ def _ask(words: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def output(words: list[str]) -> str:
-    """What the program prints; where it fails, a RuntimeError has its sentence."""
+    """The output of the program; if it fails, a RuntimeError contains its message."""
     answer = _ask(words)
     if answer.returncode != 0:
         raise RuntimeError(answer.stderr.strip().removeprefix("accelerate: "))
@@ -201,7 +201,7 @@ def output(words: list[str]) -> str:
 
 
 def become(*command: str) -> NoReturn:
-    """This process goes on as the program, with the command line that it got itself."""
+    """Replaces this process by the program, with this process's command line."""
     program = find_program("commands")
     os.execve(program, [program, *command, *sys.argv[1:]], environment())
 
@@ -212,8 +212,8 @@ def full_command(words: list[str]) -> list[str]:
 
 
 def run(words: list[str], *, is_quiet: bool = False) -> None:
-    """Runs the program to its end. It has said itself what went wrong where it fails; that is
-    then `subprocess.CalledProcessError`, or a plain exit where `is_quiet`."""
+    """Runs the program to its end. If it fails, it has printed why; raises
+    `subprocess.CalledProcessError`, or exits if `is_quiet`."""
     command = full_command(words)
     with subprocess.Popen(command, env=environment()) as process:
         exit_code = _wait(process)
@@ -224,7 +224,7 @@ def run(words: list[str], *, is_quiet: bool = False) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """A signal to this process alone reaches the program too, which then ends the workers."""
+    """A signal to this process alone is forwarded to the program, which then stops the workers."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         if not (number == signal.SIGINT and _terminal_tells_all()):
@@ -244,7 +244,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def _terminal_tells_all() -> bool:
-    """Whether Ctrl-C reaches every process of this group by itself."""
+    """Whether Ctrl-C reaches every process of this group anyway."""
     try:
         with open("/dev/tty", "rb") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

@@ -19,7 +19,7 @@ def env_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
 
 
 def env_command(args: argparse.Namespace) -> dict[str, str]:
-    """Prints what the program says; returns it by name."""
+    """Prints the program's output and returns it as a dict."""
     text = _program.output(_program.command_line(args, "env"))
     print(text, end="")
     return dict(re.findall(r"^- (.*?): ((?:.*\n(?:    .*\n)*))", text, re.MULTILINE))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate estimate-memory` for Python code: what a model takes."""
+"""`accelerate estimate-memory` for Python code: the memory of a model."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
-    """A parser of the program's own flags, the script and its arguments."""
+    """A parser for the program's own flags, the script and its arguments."""
     parser = _program.make_parser("launch", subparsers=subparsers)
     if subparsers is not None:
         parser.set_defaults(func=launch_command)
@@ -27,9 +27,9 @@ def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
 
 
 def launch_command(args: argparse.Namespace) -> None:
-    """Runs the program with what `launch_command_parser()` parsed, to its end.
+    """Runs the program to its end, with what `launch_command_parser()` parsed.
 
-    Raises `subprocess.CalledProcessError` where it fails, once it has said why.
+    Raises `subprocess.CalledProcessError` if it fails, after it has printed why.
     """
     _program.refuse_foreign(args)
     is_quiet = bool(getattr(args, "quiet", False))
@@ -39,10 +39,10 @@ def launch_command(args: argparse.Namespace) -> None:
 def _validate_launch_command(
     args: argparse.Namespace,
 ) -> tuple[argparse.Namespace, Any, bool]:
-    """`args` as they are, the configuration file if there is one, and whether mixed precision
-    comes from it. The program reads the file itself, so nothing of it is copied to `args`.
+    """`args` unchanged, the configuration file if there is one, and whether mixed precision comes
+    from it. The program reads the file itself, so nothing is copied to `args`.
 
-    Raises `NotImplementedError` where `args` ask for another engine.
+    Raises `NotImplementedError` if `args` request another engine.
     """
     _program.refuse_foreign(args)
     file = args.config_file
@@ -54,12 +54,12 @@ def _validate_launch_command(
 
 
 def simple_launcher(args: argparse.Namespace) -> None:
-    """As `launch_command`: the program finds out by itself what is to be started."""
+    """As `launch_command`: the program itself determines what to start."""
     launch_command(args)
 
 
 def multi_gpu_launcher(args: argparse.Namespace) -> None:
-    """As `launch_command`: the program finds out by itself what is to be started."""
+    """As `launch_command`: the program itself determines what to start."""
     launch_command(args)
 
 

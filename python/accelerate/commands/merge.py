@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate merge-weights` for Python code: one file out of many."""
+"""`accelerate merge-weights` for Python code: merges many files into one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate to-fsdp2` of the original: rewrites the section on FSDP of a configuration file."""
+"""The original's `accelerate to-fsdp2`: rewrites the FSDP section of a configuration file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ConversionStatus(enum.Enum):
     REMOVED = -1
 
 
-# What a key of FSDP1 is called in FSDP2; keys that are not here stay as they are.
+# FSDP2's names of FSDP1's keys; other keys are unchanged.
 ARGUMENT_KEY_MAPPING: dict[str, str | ConversionStatus] = {
     **{
         f"fsdp_{name}": f"fsdp_{name}"
@@ -53,7 +53,7 @@ _RESHARDS = {
     "HYBRID_SHARD_ZERO2": False,
     "NO_SHARD": False,
 }
-# The questionnaire of today writes the old values under the new key.
+# The original's questionnaire writes the old values under the new key.
 ARGUMENT_VALUE_MAPPING = {
     "fsdp_sharding_strategy": _RESHARDS,
     "fsdp_reshard_after_forward": _RESHARDS,
@@ -61,8 +61,8 @@ ARGUMENT_VALUE_MAPPING = {
 
 
 def convert_config_to_fsdp2(config: dict[str, Any]) -> dict[str, Any]:
-    """Rewrites `fsdp_config` of a configuration in place; one that has none, or is of FSDP2
-    already, is left as it is."""
+    """Rewrites `fsdp_config` of a configuration in place; no effect if there is none, or it is
+    already for FSDP2."""
     section = config.get("fsdp_config") or {}
     if not section:
         logger.info("No FSDP config found in the config file, skipping conversion...")

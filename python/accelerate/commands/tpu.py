@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`accelerate tpu-config` of the original: runs commands on every machine of a TPU pod by `gcloud`.
-Training there is another matter: this package has no TPU engine."""
+"""The original's `accelerate tpu-config`: runs commands on every machine of a TPU pod with
+`gcloud`. Training on TPUs is not supported."""
 
 from __future__ import annotations
 

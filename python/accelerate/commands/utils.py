@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parser whose options may be spelt with `_` or with `-`, and that remembers in `nondefault` of
-the namespace which of them were given."""
+"""A parser that accepts options with `_` or `-`, and records in `nondefault` of the namespace which
+of them were given."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _ACTIONS = {None: _StoreAction, "store": _StoreAction, "store_true": _StoreTrueA
 
 class CustomArgumentGroup(argparse._ArgumentGroup):
     def add_argument(self, *args: Any, **kwargs: Any) -> Any:
-        # In a group, a switch that was not given is False; in the parser itself it is None.
+        # In a group, an absent boolean flag is False; in the parser itself it is None.
         unset = {"default": False} if kwargs.get("action") == "store_true" else {}
         return super().add_argument(*args, **{**unset, **_with_action(kwargs)})
 

@@ -16,7 +16,7 @@ STR_OPERATION_TO_FUNC = {
     "<": operator.lt,
 }
 
-# Files of a checkpoint of the original, and of a model.
+# Files of the original's checkpoints, and of a model.
 SCALER_NAME = "scaler.pt"
 MODEL_NAME = "pytorch_model"
 SAFE_MODEL_NAME = "model"
@@ -66,7 +66,7 @@ SUPPORTED_PYTORCH_LAYERS_FOR_UPCASTING = (
     torch.nn.Linear,
 )
 
-# Values of `DistributedType` by what carries the collectives.
+# Values of `DistributedType` by the backend of collectives.
 CUDA_DISTRIBUTED_TYPES = ["DEEPSPEED", "MULTI_GPU", "FSDP", "MEGATRON_LM", "TP"]
 TORCH_DISTRIBUTED_OPERATION_TYPES = [
     *CUDA_DISTRIBUTED_TYPES,
@@ -107,7 +107,7 @@ TORCH_LAUNCH_PARAMS = [
     "master_port",
 ]
 
-# The first versions that have what the original looks for.
+# The first versions with features that the original checks for.
 FSDP_PYTORCH_VERSION = "2.1.0.a0+32f93b1"
 FSDP2_PYTORCH_VERSION = "2.6.0"
 DTENSOR_PYTORCH_VERSION = "2.5.0"
@@ -119,7 +119,7 @@ BETA_TP_AVAILABLE_TRANSFORMERS_VERSION = "4.52.0"
 BETA_CP_AVAILABLE_PYTORCH_VERSION = "2.6.0"
 BETA_SP_AVAILABLE_DEEPSPEED_VERSION = "0.18.2"
 
-# What jobs of the original ask SageMaker for.
+# Versions that the original's SageMaker jobs request.
 SAGEMAKER_PYTORCH_VERSION = "1.10.2"
 SAGEMAKER_PYTHON_VERSION = "py38"
 SAGEMAKER_TRANSFORMERS_VERSION = "4.17.0"

@@ -54,7 +54,7 @@ class BaseEnum(enum.Enum, metaclass=EnumWithContains):
         return [str(member) for member in cls]
 
 
-# The str base lets json write members of these.
+# With `str` as a base, json can serialise members.
 class DistributedType(str, enum.Enum):
     """How the processes of a run work together."""
 
@@ -92,14 +92,14 @@ class FP8BackendType(str, enum.Enum):
 
 
 class ComputeEnvironment(str, enum.Enum):
-    """Where a run happens."""
+    """Where a run is executed."""
 
     LOCAL_MACHINE = "LOCAL_MACHINE"
     AMAZON_SAGEMAKER = "AMAZON_SAGEMAKER"
 
 
 class DynamoBackend(str, BaseEnum):
-    """What compiles the graphs that `torch.compile` captures."""
+    """The backend that compiles the graphs of `torch.compile`."""
 
     NO = "NO"
     EAGER = "EAGER"
@@ -135,7 +135,7 @@ class LoggerType(BaseEnum):
 
 
 class PrecisionType(str, BaseEnum):
-    """In which floating point format the forward pass computes."""
+    """The floating-point format of the forward pass."""
 
     NO = "no"
     FP8 = "fp8"
@@ -144,7 +144,7 @@ class PrecisionType(str, BaseEnum):
 
 
 class RNGType(BaseEnum):
-    """Whose random number generator."""
+    """Kinds of random number generators."""
 
     TORCH = "torch"
     CUDA = "cuda"
@@ -160,7 +160,7 @@ class RNGType(BaseEnum):
 
 
 class CustomDtype(enum.Enum):
-    """Formats that torch has no dtype for, for planning sizes only."""
+    """Formats without a torch dtype, only for planning sizes."""
 
     FP8 = "fp8"
     INT4 = "int4"
@@ -190,8 +190,8 @@ class TensorInformation:
 
 @contextmanager
 def _no_variables() -> Iterator[None]:
-    """Code in Python sees none inside. The process keeps them: threads of libraries in C read them
-    at any time, and must not meet a change."""
+    """Python code sees no variables inside. They stay in the process, because threads of C
+    libraries may read them at any time and must not see changes."""
     known = os.environ
     os.environ = {}  # type: ignore[assignment]
     try:
@@ -207,7 +207,7 @@ class KwargsHandler:
         return copy.deepcopy(self.__dict__)
 
     def to_kwargs(self) -> dict[str, Any]:
-        """The fields that differ from the class's defaults without any environment variable."""
+        """The fields that differ from the class's defaults without environment variables."""
         with _no_variables():
             defaults = type(self)().to_dict()
         return {key: value for key, value in self.to_dict().items() if defaults[key] != value}
@@ -223,8 +223,8 @@ class AutocastKwargs(KwargsHandler):
 
 @dataclass
 class DistributedDataParallelKwargs(KwargsHandler):
-    """How gradients are averaged: arguments of `torch.nn.parallel.DistributedDataParallel`, and
-    how they are compressed on the way.
+    """How gradients are averaged and compressed; arguments of
+    `torch.nn.parallel.DistributedDataParallel`.
     """
 
     dim: int = 0
@@ -261,7 +261,7 @@ class GradScalerKwargs(KwargsHandler):
 
 
 class _DefaultBackend(str):
-    """Equal to the same string, but known not to come from the user."""
+    """Equal to the same string, but marked as not set by the user."""
 
 
 class _DefaultTimeout(timedelta):
@@ -286,7 +286,7 @@ class InitProcessGroupKwargs(KwargsHandler):
             self.timeout = _DefaultTimeout(minutes=10 if self.backend == "nccl" else 30)
 
     def _given(self) -> dict[str, Any]:
-        """The fields that the user set, also to a value that equals the default."""
+        """The fields that the user set, even to the default value."""
         return {
             name: value
             for name, value in vars(self).items()
@@ -296,8 +296,8 @@ class InitProcessGroupKwargs(KwargsHandler):
 
 @dataclass
 class EngineKwargs(KwargsHandler):
-    """An engine of your own in the place of DDP's, made in C++ (`OwnEngine` in own_engine.h) and
-    handed over by an extension module."""
+    """A custom engine instead of DDP's, implemented in C++ (`OwnEngine` in own_engine.h) and passed
+    in by an extension module."""
 
     engine: Any = None
 
@@ -307,8 +307,8 @@ ProfilerActivity = Literal["cpu", "xpu", "mtia", "cuda", "hpu"]
 
 @dataclass
 class ProfileKwargs(KwargsHandler):
-    """Arguments of `torch.profiler.profile`; activities by name (`cpu`, `cuda`, ...), the
-    schedule as the arguments of `torch.profiler.schedule`. Traces go to `output_trace_dir`.
+    """Arguments of `torch.profiler.profile`: activities by name (`cpu`, `cuda`, ...), the schedule
+    as the arguments of `torch.profiler.schedule`. Traces are written to `output_trace_dir`.
     """
 
     activities: list[str] | None = None
@@ -354,35 +354,36 @@ def _profiler_activity(name: str) -> torch.profiler.ProfilerActivity:
 
 @dataclass
 class DataLoaderConfiguration:
-    """How `prepare` cuts up data loaders (docs/guide_python.md)."""
+    """How `prepare` shards data loaders (docs/guide_python.md)."""
 
-    # Batches are of all processes together, and each process takes its part of every one.
+    # Batches are those of all processes together; each process takes its part of every one.
     split_batches: bool = False
-    # Process 0 reads and sends the others their parts; None: for an IterableDataset only.
+    # Process 0 reads and sends the others their parts; None: only for an IterableDataset.
     dispatch_batches: bool | None = None
-    # Samples from the start fill up the end, so that all processes have as many batches.
+    # Fills up the end with samples from the start, so that all processes have equally many batches.
     even_batches: bool = True
-    # Shuffles with a generator that is seeded anew in each epoch.
+    # Shuffles with a generator that is seeded again in each epoch.
     use_seedable_sampler: bool = False
-    # The seed for that; None: torch's current one. Process 0's counts.
+    # The seed for it; None: torch's current one. Process 0's is used.
     data_seed: int | None = None
-    # Copies to the device without waiting; wants pinned memory.
+    # Copies to the device asynchronously; needs pinned memory.
     non_blocking: bool = False
-    # Loaders that can save where they are (needs torchdata 0.8 or newer).
+    # Loaders that can save their position (needs torchdata 0.8 or newer).
     use_stateful_dataloader: bool = False
 
 
 @dataclass
 class ProjectConfiguration:
-    """Where a run keeps its files. `logging_dir` is `project_dir` unless it is given."""
+    """Where a run stores its files. `logging_dir` defaults to `project_dir`."""
 
     project_dir: str | None = None
     logging_dir: str | None = None
-    # Checkpoints are numbered folders, `iteration` the next number, and `total_limit` are kept.
+    # Checkpoints are numbered folders; `iteration` is the next number, `total_limit` of them are
+    # kept.
     automatic_checkpoint_naming: bool = False
     total_limit: int | None = None
     iteration: int = 0
-    # Each machine's first process writes, for file systems that are not shared.
+    # The first process of each machine writes, for file systems that are not shared.
     save_on_each_node: bool = False
 
     def set_directories(self, project_dir: str | None = None) -> None:
@@ -396,21 +397,21 @@ class ProjectConfiguration:
 
 @dataclass
 class GradientAccumulationPlugin(KwargsHandler):
-    """When gradients are exchanged and the optimizer steps."""
+    """When gradients are synchronised and the optimizer steps."""
 
     num_steps: int | None = None
     # The scheduler counts batches, not optimizer steps.
     adjust_scheduler: bool = True
     # The last batch of a loader always steps.
     sync_with_dataloader: bool = True
-    # Exchanges in every batch: less memory, more traffic.
+    # Synchronises in every batch: less memory, more traffic.
     sync_each_batch: bool = False
 
 
 @dataclass
 class TorchDynamoPlugin(KwargsHandler):
-    """Arguments of `torch.compile`, by which `prepare` compiles models unless the backend is no.
-    What is left out is read from ACCELERATE_DYNAMO_*."""
+    """Arguments of `torch.compile`. `prepare` compiles models unless the backend is no. Defaults
+    are read from ACCELERATE_DYNAMO_*."""
 
     backend: DynamoBackend | str | None = None
     mode: str | None = None
@@ -419,7 +420,7 @@ class TorchDynamoPlugin(KwargsHandler):
     options: Any = None
     # Compiles nothing, for tests.
     disable: bool = False
-    # Compiles repeated blocks of a class one by one, which is done once for all of them.
+    # Compiles a repeated block only once, for all blocks of its class.
     use_regional_compilation: bool | None = None
 
     def __post_init__(self) -> None:
@@ -457,7 +458,7 @@ def _modules(value: Any) -> Any:
     return value if isinstance(value, str) or hasattr(value, "__iter__") else None
 
 
-# Fields of the plugin that are of a plain type; the other ones are torch's objects, or names of them.
+# Fields of the plugin with plain types; the others are torch's objects, or their names.
 _FSDP_KINDS = {
     "fsdp_version": whole_number(1, 2),
     "ignored_modules": Kind("modules, or a regular expression of their names", _modules),
@@ -480,8 +481,8 @@ _FSDP_KINDS = {
 
 @dataclass
 class FullyShardedDataParallelPlugin:
-    """How `prepare` shards models (docs/guide_sharding.md says what each field does here). Names,
-    defaults and the variables FSDP_*, which are read for what is left out, are the original's."""
+    """How `prepare` shards models (docs/guide_sharding.md describes each field). Names and
+    defaults, which are read from the variables FSDP_*, are the original's."""
 
     fsdp_version: int | None = None
     sharding_strategy: Any = None
@@ -533,7 +534,7 @@ class FullyShardedDataParallelPlugin:
         return self.fsdp_version == 2
 
     def _read_strategy(self) -> None:
-        """What is cut into parts: version 1 has names for it, version 2 a flag."""
+        """Determines what is sharded: version 1 has names for it, version 2 a flag."""
         from torch.distributed.fsdp import ShardingStrategy
 
         if self._is_second:
@@ -647,7 +648,7 @@ class FullyShardedDataParallelPlugin:
         return None
 
     def set_state_dict_type(self, state_dict_type: Any = None) -> None:
-        """Chooses how states are given out from now on, by name or by torch's member."""
+        """Sets the format of saved state dicts, by name or by torch's member."""
         from torch.distributed import fsdp
 
         value = state_dict_type or self.state_dict_type
@@ -679,8 +680,8 @@ class FullyShardedDataParallelPlugin:
             )
 
     def set_auto_wrap_policy(self, model: torch.nn.Module) -> None:
-        """Makes the policy one for this model: classes are looked up in it, and are its
-        `_no_split_modules` where none are named."""
+        """Builds the policy for this model, in which classes are looked up. The default classes are
+        the model's `_no_split_modules`."""
         from torch.distributed.fsdp import wrap
 
         if self.auto_wrap_policy == wrap.transformer_auto_wrap_policy:
@@ -714,8 +715,8 @@ class FullyShardedDataParallelPlugin:
     def set_mixed_precision(
         self, mixed_precision: Any, buffer_autocast: bool = False, override: bool = False
     ) -> None:
-        """Makes torch's policy of the name of a precision, unless there is one already, or of a
-        policy that is a dictionary."""
+        """Converts the name of a precision, or a policy given as a dictionary, to torch's policy. A
+        name replaces no existing policy."""
         import torch
 
         known = {
@@ -781,7 +782,7 @@ def _fsdp_number(name: str, variable: str, default: str) -> int:
 
 
 def _fsdp_choice(kind: Any, value: Any, names: list[str]) -> Any:
-    """The member of torch's enumeration, by its place in `names`, its number or its name."""
+    """The member of torch's enumeration, by its index in `names`, its number or its name."""
     if isinstance(value, kind):
         return value
     text = str(value).upper()
@@ -795,7 +796,7 @@ def _fsdp_choice(kind: Any, value: Any, names: list[str]) -> Any:
         ) from None
 
 
-# Fields of the plugin that DeepSpeed's configuration has too, and their names there.
+# Fields of the plugin that DeepSpeed's configuration also has, with their names there.
 _DEEPSPEED_KEYS = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "gradient_clipping": "gradient_clipping",
@@ -810,10 +811,10 @@ _DEEPSPEED_KEYS = {
 
 @dataclass
 class DeepSpeedPlugin:
-    """How `prepare` shards models, in DeepSpeed's words (docs/guide_sharding.md says what each does
-    here). `hf_ds_config` is a configuration of DeepSpeed, as a dictionary or the path of a JSON
-    file; its values win over the fields, its "auto" values are filled in. Names, defaults and the
-    variables ACCELERATE_DEEPSPEED_*, which are read for what is left out, are the original's."""
+    """How `prepare` shards models, in DeepSpeed's terms (docs/guide_sharding.md describes each
+    field). `hf_ds_config` is a DeepSpeed configuration, as a dictionary or the path of a JSON file;
+    its values override the fields, and its "auto" values are filled in. Names and defaults, which
+    are read from the variables ACCELERATE_DEEPSPEED_*, are the original's."""
 
     hf_ds_config: Any = None
     gradient_accumulation_steps: int | str | None = None
@@ -911,7 +912,8 @@ class DeepSpeedPlugin:
         return config
 
     def _join_config(self) -> None:
-        """Fills the configuration from the fields where it says "auto", and the fields from it."""
+        """Fills "auto" values of the configuration from the fields, and the fields from the
+        others."""
         config = self.hf_ds_config
         config.config.setdefault("gradient_accumulation_steps", 1)
         if "zero_optimization" not in config.config:
@@ -947,7 +949,7 @@ class DeepSpeedPlugin:
         must_match: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Puts `kwargs[ds_key_long]` in the place of an "auto"; where there is a value, and it
+        """Replaces an "auto" by `kwargs[ds_key_long]`. If there is another value and it
         `must_match`, adds a line to `mismatches`."""
         node, key = self.hf_ds_config.find_config_node(ds_key_long)
         if node is None:
@@ -980,7 +982,7 @@ class DeepSpeedPlugin:
         must_match: bool = True,
         **kwargs: Any,
     ) -> None:
-        """`fill_match` of all values of the configuration; raises where any do not match."""
+        """`fill_match` for all values of the configuration; raises if any do not match."""
         mismatches = [] if mismatches is None else mismatches
         for key, value in (self.deepspeed_config if config is None else config).items():
             if isinstance(value, dict):
@@ -997,7 +999,7 @@ class DeepSpeedPlugin:
             )
 
     def set_mixed_precision(self, mixed_precision: str) -> None:
-        """Makes the configuration compute in this precision where it leaves that open."""
+        """Sets this precision in the configuration unless that has one."""
         config = self.deepspeed_config
         other = {"fp16": "bf16", "bf16": "fp16"}.get(mixed_precision)
         if other is not None:
@@ -1020,7 +1022,7 @@ class DeepSpeedPlugin:
         return "no"
 
     def set_deepspeed_weakref(self) -> None:
-        """Nothing: models are built whole, and `prepare` cuts them."""
+        """Does nothing: models are built whole, and `prepare` shards them."""
 
     def is_zero3_init_enabled(self) -> bool:
         return bool(self.zero3_init_flag)
@@ -1034,7 +1036,7 @@ class DeepSpeedPlugin:
             self.zero3_init_flag = before
 
     def set_moe_leaf_modules(self, model: torch.nn.Module) -> None:
-        """Nothing: parameters are gathered by the operators that read them, not by modules."""
+        """Does nothing: operators gather the parameters that they read, not modules."""
 
     def select(self, _from_accelerator_state: bool = False) -> None:
         if not _from_accelerator_state:
@@ -1059,8 +1061,8 @@ class DeepSpeedPlugin:
         )
 
 
-# --- options of what is not part of this package ------------------------------------------------
-# They can be made, read and kept; what would act on them says that it cannot.
+# --- options for unsupported features -----------------------------------------------------------
+# They can be created, read and stored; what would use them raises an error.
 
 Backend = Literal["MSAMP", "TE"]
 OptLevel = Literal["O1", "O2"]
@@ -1167,14 +1169,14 @@ class TorchTensorParallelPlugin:
 
 @dataclass
 class TorchTensorParallelConfig:
-    """How layers are cut over devices."""
+    """How layers are sharded over devices."""
 
     enable_async_tp: bool = False
 
 
 @dataclass
 class TorchContextParallelConfig:
-    """How sequences are cut over devices."""
+    """How sequences are split over devices."""
 
     cp_comm_strategy: str | None = None
 
@@ -1192,7 +1194,7 @@ class TorchContextParallelConfig:
 
 @dataclass
 class DeepSpeedSequenceParallelConfig:
-    """How DeepSpeed cuts sequences over devices."""
+    """How DeepSpeed splits sequences over devices."""
 
     sp_seq_length: int | None = None
     sp_seq_length_is_variable: bool | None = None
@@ -1216,7 +1218,7 @@ class DeepSpeedSequenceParallelConfig:
 
 
 def get_module_class_from_name(module: torch.nn.Module, name: str) -> type | None:
-    """The class of this name among those of the module and all inside of it."""
+    """The class of this name among those of the module and its submodules."""
     return next((type(part) for part in module.modules() if type(part).__name__ == name), None)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its configuration and the classes of the original around it; what shards models is this package's
-own engine (docs/guide_sharding.md)."""
+"""DeepSpeed's configuration and the original's classes around it. Models are sharded by this
+package's own engine (docs/guide_sharding.md)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _ZERO_FLAGS = (
     "stage3_gather_16bit_weights_on_model_save",
     "stage3_gather_fp16_weights_on_model_save",
 )
-# What keys are for that change a run. As in DeepSpeed, numbers of the section zero_optimization may
-# be texts, those outside of it may not, and flags may be any word for yes and no.
+# Types of the keys that change a run. As in DeepSpeed, numbers of the section zero_optimization may
+# be strings, others may not, and flags may be any word for yes and no.
 _KINDS = {
     "train_batch_size": _COUNT,
     "train_micro_batch_size_per_gpu": _COUNT,
@@ -62,13 +62,13 @@ for _section in ("zero_optimization.offload_optimizer", "zero_optimization.offlo
 
 
 def kind_of_value(ds_key_long: str) -> Any:
-    """What a key of the configuration is for; None where nothing here reads it. Every section may
-    have a switch."""
+    """The type of a key of the configuration; None if nothing here reads it. Every section may have
+    an `enabled` flag."""
     return FLAG if ds_key_long.endswith(".enabled") else _KINDS.get(ds_key_long)
 
 
 def _check_values(node: dict[str, Any], remedy: str, prefix: str = "") -> None:
-    """Puts every value into its own type; raises in one line where one has another."""
+    """Converts every value to its type; raises a one-line error if one has another type."""
     for name, value in node.items():
         key = f"{prefix}{name}"
         kind = kind_of_value(key)
@@ -80,9 +80,9 @@ def _check_values(node: dict[str, Any], remedy: str, prefix: str = "") -> None:
 
 
 class HfDeepSpeedConfig:
-    """A configuration of DeepSpeed, from a dictionary, the path of a JSON file, JSON, or that in
-    base64. Values are asked for by names with dots; each is in the type that its key is for, or it
-    is a `ConfigError`."""
+    """A DeepSpeed configuration, from a dictionary, the path of a JSON file, JSON, or
+    base64-encoded JSON. Values are looked up by dotted names and have the type of their key; other
+    types raise `ConfigError`."""
 
     def __init__(self, config_file_or_dict: str | os.PathLike | dict[str, Any]) -> None:
         remedy = "Correct the configuration"
@@ -119,7 +119,7 @@ class HfDeepSpeedConfig:
         self._offload = self._stage in (2, 3) and bool(devices & {"cpu", "nvme"})
 
     def find_config_node(self, ds_key_long: str) -> tuple[dict[str, Any] | None, str]:
-        """The dictionary that would hold the value, or None, and the last part of the name."""
+        """The dictionary that would contain the value, or None, and the last part of the name."""
         *path, key = ds_key_long.split(".")
         node: Any = self.config
         for part in path:
@@ -133,7 +133,7 @@ class HfDeepSpeedConfig:
         return default if node is None else node.get(key, default)
 
     def del_config_sub_tree(self, ds_key_long: str, must_exist: bool = False) -> None:
-        """Takes the value, or everything below the name, out."""
+        """Removes the value, or everything below the name."""
         node, key = self.find_config_node(ds_key_long)
         if node is not None and key in node:
             del node[key]
@@ -141,11 +141,11 @@ class HfDeepSpeedConfig:
             raise ValueError(f"Can't find {ds_key_long} entry in the config: {self.config}")
 
     def is_true(self, ds_key_long: str) -> bool:
-        """Whether the value is there and true."""
+        """Whether the value exists and is true."""
         return bool(self.get_value(ds_key_long))
 
     def is_false(self, ds_key_long: str) -> bool:
-        """Whether the value is there and false."""
+        """Whether the value exists and is false."""
         value = self.get_value(ds_key_long)
         return value is not None and not value
 
@@ -187,7 +187,7 @@ def _parsed(text: str) -> Any:
 
 
 class DummyOptim:
-    """Stands where DeepSpeed's configuration names the optimizer."""
+    """Placeholder if DeepSpeed's configuration names the optimizer."""
 
     def __init__(
         self, params: Any, lr: float = 0.001, weight_decay: float = 0, **kwargs: Any
@@ -199,7 +199,7 @@ class DummyOptim:
 
 
 class DummyScheduler:
-    """Stands where DeepSpeed's configuration names the scheduler."""
+    """Placeholder if DeepSpeed's configuration names the scheduler."""
 
     def __init__(
         self,
@@ -217,8 +217,8 @@ class DummyScheduler:
 
 
 class DeepSpeedOptimizerWrapper(AcceleratedOptimizer):
-    """What `prepare` makes of an optimizer with a `DeepSpeedPlugin`: `step` clips gradients first and
-    moves the configuration's scheduler after an update."""
+    """What `prepare` returns for an optimizer with a `DeepSpeedPlugin`: `step` first clips
+    gradients and advances the configuration's scheduler after an update."""
 
     # Set by `prepare`.
     _clip: Callable[[], Any] | None = None
@@ -237,18 +237,18 @@ class DeepSpeedOptimizerWrapper(AcceleratedOptimizer):
 
 
 class DeepSpeedSchedulerWrapper(AcceleratedScheduler):
-    """What `prepare` makes of a `DummyScheduler`: the optimizer's `step` moves it, once in each
+    """What `prepare` returns for a `DummyScheduler`: the optimizer's `step` advances it once per
     update."""
 
     def step(self) -> None:
-        """Nothing: the optimizer has moved it."""
+        """Does nothing: the optimizer advances it."""
 
     def move(self) -> None:
         super().step()
 
 
 def get_active_deepspeed_plugin(state: Any) -> DeepSpeedPlugin:
-    """The selected one of those that the state has."""
+    """The active plugin of the state."""
     plugins = state.deepspeed_plugins
     if plugins is None:
         raise ValueError(

@@ -18,8 +18,8 @@ _FALSE = ("n", "no", "f", "false", "off", "0")
 
 
 def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
-    """1 for y, yes, t, true, on and 1; 0 for n, no, f, false, off and 0, in any case of letters.
-    With `to_bool`, True and False. Any other text is a ValueError.
+    """1 for y, yes, t, true, on and 1; 0 for n, no, f, false, off and 0, ignoring case. With
+    `to_bool`, True and False. Any other string is a ValueError.
     """
     text = value.lower()
     if text not in _TRUE + _FALSE:
@@ -30,7 +30,7 @@ def str_to_bool(value: str, to_bool: bool = False) -> int | bool:
 
 
 def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
-    """The first of these variables that is set to a number from 0 on, else `default`."""
+    """The first of these variables that is a non-negative number, else `default`."""
     for key in env_keys:
         text = os.environ.get(key, "-1")
         try:
@@ -45,7 +45,7 @@ def get_int_from_env(env_keys: Iterable[str], default: int) -> int:
 
 
 def parse_flag_from_env(key: str, default: bool = False) -> bool:
-    """The variable as a yes or no (see `str_to_bool`), else `default`."""
+    """The variable as a boolean (see `str_to_bool`), else `default`."""
     text = os.environ.get(key, str(default))
     try:
         return bool(str_to_bool(text))
@@ -57,13 +57,13 @@ def parse_flag_from_env(key: str, default: bool = False) -> bool:
 
 
 def parse_choice_from_env(key: str, default: Any = "no") -> str:
-    """The variable's text, else `default` as text."""
+    """The variable as a string, else `default` as a string."""
     return os.environ.get(key, str(default))
 
 
 @contextmanager
 def clear_environment() -> Iterator[None]:
-    """No variable is set inside; on the way out all are as they were before."""
+    """Removes all variables inside the block and restores them afterwards."""
     saved = os.environ.copy()
     os.environ.clear()
     try:
@@ -75,7 +75,8 @@ def clear_environment() -> Iterator[None]:
 
 @contextmanager
 def patch_environment(**kwargs: Any) -> Iterator[None]:
-    """Sets variables inside, names in upper case, values as text; restores them on the way out."""
+    """Sets variables inside the block, with upper-case names and string values; restores them
+    afterwards."""
     values = {key.upper(): str(value) for key, value in kwargs.items()}
     saved = {key: os.environ.get(key) for key in values}
     os.environ.update(values)
@@ -90,7 +91,7 @@ def patch_environment(**kwargs: Any) -> Iterator[None]:
 
 
 def convert_dict_to_env_variables(current_env: dict[str, str]) -> list[str]:
-    """`NAME=value` lines of these variables, without those that a line cannot hold."""
+    """`NAME=value` lines of these variables, without those that do not fit on a line."""
     lines = []
     for key, value in current_env.items():
         if key and value and not set(";\n<> ") & set(key + value):
@@ -122,8 +123,8 @@ def _own_variables_restored() -> Iterator[None]:
 
 
 def purge_accelerate_environment(func_or_cls: Any) -> Any:
-    """A decorator: variables ACCELERATE_* that the function sets are as before when it has ended.
-    Of a class, and of its subclasses, the methods that begin with `test` are decorated."""
+    """Decorator that restores variables ACCELERATE_* after the function. Applied to a class, it
+    decorates the methods of it and its subclasses whose names start with `test`."""
     if isinstance(func_or_cls, type):
         _purge_tests(func_or_cls)
         func_or_cls.__init_subclass__ = classmethod(lambda cls, **_: _purge_tests(cls))

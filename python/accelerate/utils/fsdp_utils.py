@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libraries such as transformers' Trainer call to save and load sharded models: whole weights
-and states in the original's files, so that any number of processes, and either package, can go on
-from them. All processes call each of these."""
+"""Functions with which libraries such as transformers' Trainer save and load sharded models: whole
+weights and state in the original's files, so that any number of processes, and either package, can
+resume from them. Call each of them on all processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def enable_fsdp_ram_efficient_loading() -> None:
-    """From now on one process of a run reads what transformers loads, and `prepare` hands it on."""
+    """From now on, only one process of a run reads what transformers loads, and `prepare`
+    distributes it."""
     os.environ.setdefault("ACCELERATE_USE_FSDP", "True")
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "True"
 
@@ -49,12 +50,11 @@ def _file(
 
 
 def _adapter_names(model: Any) -> dict[str, str]:
-    """What PEFT calls the tensors of the active adapter in its files, and their names in the
-    model."""
+    """The names of the active adapter's tensors in PEFT's files, and their names in the model."""
     from peft import get_peft_model_state_dict
 
     names = list(model.state_dict())
-    # Which is kept under which name is PEFT's matter: numbers stand for the tensors.
+    # PEFT decides which name is stored under which; numbers stand for the tensors.
     numbers = {name: torch.tensor(number) for number, name in enumerate(names)}
     kept = get_peft_model_state_dict(
         model, state_dict=numbers, adapter_name=model.active_adapter, save_embedding_layers=False
@@ -71,14 +71,14 @@ def save_fsdp_model(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """The main process writes `pytorch_model_fsdp.bin`. `adapter_only`: of a model of PEFT's, what
-    its active adapter trains."""
+    """The main process writes `pytorch_model_fsdp.bin`. `adapter_only`: for a PEFT model, only what
+    the active adapter trains."""
     path = _file(fsdp_plugin, output_dir, FSDP_MODEL_NAME, model_index)
     state = accelerator.get_state_dict(model)
     if accelerator.is_main_process:
         own = accelerator.unwrap_model(model)
         if adapter_only and is_peft_model(own):
-            # As the original's: version 2 has the model's names.
+            # As in the original's files: version 2 has the model's names.
             state = {
                 kept if fsdp_plugin.fsdp_version == 1 else name: state[name]
                 for kept, name in _adapter_names(own).items()
@@ -96,8 +96,8 @@ def load_fsdp_model(
     adapter_only: bool = False,
     use_dcp: bool = True,
 ) -> None:
-    """Each process reads its part of `pytorch_model_fsdp.bin`. `adapter_only`: the rest of a model
-    of PEFT's stays as it is."""
+    """Each process reads its part of `pytorch_model_fsdp.bin`. `adapter_only`: the rest of a PEFT
+    model is unchanged."""
     path = _file(fsdp_plugin, input_dir, FSDP_MODEL_NAME, model_index)
     context = accelerator._context_of(model)
     if context is None:
@@ -122,7 +122,7 @@ def save_fsdp_optimizer(
     optimizer_index: int = 0,
     use_dcp: bool = True,
 ) -> None:
-    """The main process writes `optimizer.bin`: the state by the names of parameters."""
+    """The main process writes `optimizer.bin`: the state by parameter names."""
     path = _file(fsdp_plugin, output_dir, OPTIMIZER_NAME, optimizer_index)
     part = accelerator._run.state.part(_name_of(accelerator, optimizer))
     names = _names_in(part)
@@ -172,7 +172,7 @@ def load_fsdp_optimizer(
 
 
 def _name_of(accelerator: Accelerator, optimizer: Any) -> str:
-    """In the registry of the run, which counts objects of a kind as they come."""
+    """The optimizer's name in the registry of the run, which numbers objects of a kind in order."""
     known = [name for name in accelerator._run.state.names() if name.startswith("optimizer")]
     for name, prepared in zip(known, accelerator._optimizers):
         if optimizer in (prepared, prepared.optimizer):
@@ -181,7 +181,7 @@ def _name_of(accelerator: Accelerator, optimizer: Any) -> str:
 
 
 def _names_in(part: dict[str, Any]) -> list[list[str]]:
-    """Of the parameters of each group, which may have none."""
+    """Parameter names per group; a group may have none."""
     names: list[list[str]] = []
     while any(key.startswith(f"groups.{len(names)}.") for key in part):
         prefix = f"groups.{len(names)}.parameters."
@@ -191,7 +191,7 @@ def _names_in(part: dict[str, Any]) -> list[list[str]]:
 
 
 def _whole(part: _C.TensorSlice, keep: bool) -> torch.Tensor | None:
-    """A collective; on processes that keep nothing, nothing."""
+    """Gathers a slice (collective); None on processes that do not keep it."""
     slices = gather_object([(part.pieces, part.values.cpu())])
     return _C.join_slices(part.whole, slices) if keep else None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine and this environment have: packages, devices, number formats.
+"""What is available on this machine and in this environment: packages, devices, number formats.
 
-A package counts where it can be imported and its distribution is installed: a folder of the same
-name in the working directory does not.
+A package is available if it can be imported and its distribution is installed; a folder of the same
+name in the working directory is not enough.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def _can_import(module: str) -> bool:
 
 
 def _is_installed(module: str, *distributions: str) -> bool:
-    """Whether the module is there and came with one of these distributions (by default, with the
-    one of its own name)."""
+    """Whether the module exists and belongs to one of these distributions (default: the one with
+    its own name)."""
     return _can_import(module) and any(map(_version, distributions or (module,)))
 
 
@@ -48,8 +48,8 @@ def _is_installed_at(module: str, operation: str, version: str) -> bool:
 
 
 def _has_device(extension: str, backend: str, check_device: bool) -> bool:
-    """Whether a torch extension is there and its `torch.<backend>` sees a device. `check_device`
-    asks the driver for the devices first; one that refuses has none."""
+    """Whether a torch extension is installed and its `torch.<backend>` sees a device.
+    `check_device` first queries the devices from the driver; if that fails, there are none."""
     if not _can_import(extension):
         return False
     try:
@@ -66,7 +66,7 @@ def _has_device(extension: str, backend: str, check_device: bool) -> bool:
 
 
 def is_cuda_available() -> bool:
-    """Whether there is a CUDA device; asks NVML, so that the CUDA driver is not started."""
+    """Whether there is a CUDA device; uses NVML, so that CUDA is not initialised."""
     with patch_environment(PYTORCH_NVML_BASED_CUDA_CHECK="1"):
         return torch.cuda.is_available()
 
@@ -113,7 +113,7 @@ def is_neuron_available(check_device: bool = False) -> bool:
 
 @functools.cache
 def is_hpu_available(init_hccl: bool = False) -> bool:
-    """`init_hccl` also loads the backend of `torch.distributed` for these devices."""
+    """`init_hccl` also loads the `torch.distributed` backend for these devices."""
     available = _has_device("habana_frameworks.torch", "hpu", check_device=False)
     if available and init_hccl:
         importlib.import_module("habana_frameworks.torch.distributed.hccl")
@@ -129,7 +129,7 @@ def is_habana_gaudi1() -> bool:
 
 @functools.cache
 def is_torch_xla_available(check_is_tpu: bool = False, check_is_gpu: bool = False) -> bool:
-    """Whether torch_xla is there (USE_TORCH_XLA=0 hides it) and, where asked, drives such
+    """Whether torch_xla is available (USE_TORCH_XLA=0 hides it) and, if requested, drives such
     devices."""
     if check_is_tpu and check_is_gpu:
         raise AssertionError(
@@ -256,7 +256,7 @@ def is_matplotlib_available() -> bool:
 
 
 def is_megatron_lm_available() -> bool:
-    """Only where ACCELERATE_USE_MEGATRON_LM asks for it."""
+    """Only if ACCELERATE_USE_MEGATRON_LM enables it."""
     if not str_to_bool(os.environ.get("ACCELERATE_USE_MEGATRON_LM", "False")):
         return False
     return (
@@ -295,7 +295,7 @@ def is_pytest_available() -> bool:
 
 
 def is_rich_available() -> bool:
-    """Only where ACCELERATE_ENABLE_RICH asks for it."""
+    """Only if ACCELERATE_ENABLE_RICH enables it."""
     return _is_installed("rich") and parse_flag_from_env("ACCELERATE_ENABLE_RICH", False)
 
 

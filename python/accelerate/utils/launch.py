@@ -15,7 +15,7 @@ def _filter_args(
     parser: argparse.ArgumentParser,
     default_args: list[str] = [],  # noqa: B006
 ) -> argparse.Namespace:
-    """What `parser` makes of `default_args`, with the values of `args` for the names it knows."""
+    """The result of `parser` for `default_args`, with the values of `args` for known names."""
     known, _ = parser.parse_known_args(default_args)
     for name in vars(known):
         setattr(known, name, getattr(args, name, getattr(known, name)))
@@ -23,7 +23,7 @@ def _filter_args(
 
 
 def env_var_path_add(env_var_name: str, path_to_add: str | os.PathLike) -> str:
-    """The value of a variable that lists folders, with one more at its end. Sets nothing."""
+    """The value of a path variable with one more folder at its end. Does not set the variable."""
     folders = [folder for folder in os.environ.get(env_var_name, "").split(":") if folder]
     return ":".join([*folders, str(path_to_add)])
 
@@ -31,8 +31,8 @@ def env_var_path_add(env_var_name: str, path_to_add: str | os.PathLike) -> str:
 def prepare_simple_launcher_cmd_env(
     args: argparse.Namespace,
 ) -> tuple[list[str], dict[str, str]]:
-    """A command that does what `launch_command(args)` does, and its environment. The command is
-    the program `accelerate`, which starts the script."""
+    """A command equivalent to `launch_command(args)`, and its environment. The command is the
+    program `accelerate`, which starts the script."""
     from accelerate.commands import _program
 
     _program.refuse_foreign(args)

@@ -12,7 +12,8 @@ from typing import Any
 from accelerate import _C
 from accelerate._placeholders import placeholders_for
 
-# What allocators of CUDA, ROCm, XPU, MPS, CPU and HPU write, and cuDNN when a batch is too large.
+# Messages of the allocators of CUDA, ROCm, XPU, MPS, CPU and HPU, and of cuDNN for batches that are
+# too large.
 _TOO_LARGE = (
     " out of memory.",
     "MPS backend out of memory",
@@ -23,16 +24,16 @@ _TOO_LARGE = (
 
 
 def clear_device_cache(garbage_collection: bool = False) -> None:
-    """Gives cached device memory back; with `garbage_collection`, first collects garbage (slow)."""
+    """Releases cached device memory; with `garbage_collection`, first collects garbage (slow)."""
     if garbage_collection:
         gc.collect()
     _C.clear_device_cache()
 
 
 def release_memory(*objects: Any) -> list[None]:
-    """As many `None` as there are objects, to assign to their names, which is what lets go of
-    them: `model, optimizer = release_memory(model, optimizer)`. Collects garbage and gives cached
-    device memory back.
+    """Returns one `None` per object, to be assigned to their names, which releases them: `model,
+    optimizer = release_memory(model, optimizer)`. Collects garbage and releases cached device
+    memory.
     """
     released: list[None] = [None] * len(objects)
     del objects
@@ -41,7 +42,7 @@ def release_memory(*objects: Any) -> list[None]:
 
 
 def should_reduce_batch_size(exception: Exception) -> bool:
-    """Whether this is a RuntimeError that says that memory was too small."""
+    """Whether this is a RuntimeError about insufficient memory."""
     if not isinstance(exception, RuntimeError) or len(exception.args) != 1:
         return False
     return any(text in str(exception.args[0]) for text in _TOO_LARGE)
@@ -52,11 +53,11 @@ def find_executable_batch_size(
     starting_batch_size: int = 128,
     reduce_batch_size_fn: Callable[[], int] | None = None,
 ) -> Callable[..., Any]:
-    """A decorator for a function whose first parameter is the batch size; callers leave it out.
+    """A decorator for a function whose first parameter is the batch size; callers omit it.
 
-    Where memory does not suffice, the function is called again with 0.9 times the size (rounded
-    down), or with what `reduce_batch_size_fn()` returns; at 0 it is a RuntimeError. The size that
-    worked is remembered between calls. Other errors pass.
+    If memory does not suffice, the function is called again with 0.9 times the size (rounded down),
+    or with the result of `reduce_batch_size_fn()`; at 0, a RuntimeError is raised. The size that
+    worked is remembered between calls. Other errors pass through.
     """
     if function is None:
         return functools.partial(
@@ -79,7 +80,7 @@ def find_executable_batch_size(
         nonlocal batch_size
         _check_no_batch_size(function, args)
         while batch_size != 0:
-            # Only out here is the failed call's traceback gone, and with it its tensors.
+            # Only here is the traceback of the failed call released, and with it its tensors.
             clear_device_cache(garbage_collection=True)
             finished, result = run_once(args, kwargs)
             if finished:

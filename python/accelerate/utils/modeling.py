@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of models, memory of devices, and tensors that come into a module one by one, as far as
-loading a model on one device needs them."""
+"""Sizes of models, memory of devices, and loading modules tensor by tensor, as far as a single
+device needs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from accelerate.utils.memory import clear_device_cache
 
 
 def is_peft_model(model: Any) -> bool:
-    """Whether the module, or the one inside of it, is one of peft's."""
+    """Whether the module, or the one inside it, is one of peft's."""
     if not is_peft_available():
         return False
     from peft import PeftModel
@@ -59,7 +59,7 @@ def convert_file_size_to_int(size: int | str) -> int:
 
 
 def dtype_byte_size(dtype: torch.dtype | CustomDtype) -> float:
-    """Bytes of one number; of a bool an eighth, as if it was packed."""
+    """Bytes per element; an eighth for a bool, as if it was packed."""
     if dtype == torch.bool:
         return 1 / 8
     if isinstance(dtype, CustomDtype):
@@ -70,7 +70,7 @@ def dtype_byte_size(dtype: torch.dtype | CustomDtype) -> float:
 
 
 def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
-    """What two tensors have in common exactly if they share memory."""
+    """Identifies a tensor's memory: equal exactly if two tensors share it."""
     storage = tensor.untyped_storage()
     return tensor.device, storage.data_ptr(), storage.nbytes()
 
@@ -89,8 +89,8 @@ def compute_module_sizes(
     special_dtypes: dict[str, str | torch.dtype] | None = None,
     buffers_only: bool = False,
 ) -> dict[str, float]:
-    """Bytes of each module and tensor by its name, the whole under ""; as they would be in `dtype`
-    where that is smaller, or in the one that `special_dtypes` has for the tensor."""
+    """Bytes of each module and tensor by name, with the total under "". In `dtype` if that is
+    smaller, or the one that `special_dtypes` has for the tensor."""
     wanted = None if dtype is None else dtype_byte_size(_as_dtype(dtype))
     special = {name: _as_dtype(kind) for name, kind in (special_dtypes or {}).items()}
     tensors = model.named_buffers() if buffers_only else named_module_tensors(model, recurse=True)
@@ -119,8 +119,8 @@ def get_max_layer_size(
     module_sizes: dict[str, float],
     no_split_module_classes: list[str],
 ) -> tuple[float, list[str]]:
-    """The size of the largest layer among these modules, and the names of all of that size. A
-    layer has no modules inside, or is of a class that must not be split."""
+    """The size of the largest layer among these modules, and the names of all layers of that size.
+    A layer is a module without submodules, or one whose class must not be split."""
     largest, names = 0, []
     left = list(modules)
     while left:
@@ -139,7 +139,7 @@ def get_max_layer_size(
 
 
 def check_device_same(first_device: torch.device, second_device: torch.device) -> bool:
-    """Whether they are the same, where a device without a number is the first of its kind."""
+    """Whether they are the same; a device without an index is the first of its kind."""
 
     def numbered(device: torch.device) -> tuple[str, int]:
         return device.type, device.index or 0
@@ -148,7 +148,7 @@ def check_device_same(first_device: torch.device, second_device: torch.device) -
 
 
 def _accelerator() -> Any:
-    """torch's module of the kind of accelerator that is there; None on a machine without one."""
+    """torch's module for the available kind of accelerator; None if there is none."""
     device = torch.accelerator.current_accelerator(check_available=True)
     return None if device is None else torch.get_device_module(device)
 
@@ -164,8 +164,8 @@ def _free_memory_of_machine() -> int:
 def get_max_memory(
     max_memory: dict[int | str, int | float | str] | None = None,
 ) -> dict[int | str, int | float]:
-    """Free bytes of each accelerator, by number, and of the machine ("cpu"); or what is given, in
-    bytes, with accelerators first. Sizes with a unit become bytes in the given dictionary too."""
+    """Free bytes of each accelerator by index, and of the machine ("cpu"); or the given values in
+    bytes, accelerators first. Sizes with a unit also become bytes in the given dictionary."""
     if max_memory is None:
         return _free_memory()
     sizes: dict[Any, Any] = max_memory
@@ -214,7 +214,7 @@ def _free_memory() -> dict[int | str, int]:
 
 
 def clean_device_map(device_map: dict[str, Any], module_name: str = "") -> dict[str, Any]:
-    """The map, in place, with one entry for modules that are whole on one device."""
+    """Simplifies the map in place: one entry for modules that are entirely on one device."""
     prefix = f"{module_name}." if module_name else ""
     inside = [name for name in device_map if name.startswith(prefix)]
     devices = {device_map[name] for name in inside}
@@ -232,8 +232,8 @@ def clean_device_map(device_map: dict[str, Any], module_name: str = "") -> dict[
 
 
 def check_device_map(model: torch.nn.Module, device_map: dict[str, Any]) -> None:
-    """Raises where the map has no device for a tensor of the model; warns of names that are none
-    of the model's."""
+    """Raises if the map has no device for a tensor of the model; warns about names that are not in
+    the model."""
     modules = dict(model.named_modules())
     unknown = [name for name in device_map if name != "" and name not in modules]
     if unknown:
@@ -261,8 +261,8 @@ def check_device_map(model: torch.nn.Module, device_map: dict[str, Any]) -> None
 def get_non_persistent_buffers(
     module: torch.nn.Module, recurse: bool = False, fqns: bool = False
 ) -> set[str]:
-    """Names of buffers that the module leaves out of its state; with `recurse` of all inside too,
-    with `fqns` from the module on."""
+    """Names of buffers that are not part of the module's state; with `recurse` also those of
+    submodules, with `fqns` as full names."""
     if not recurse:
         return set(module._non_persistent_buffers_set)
     return {
@@ -302,11 +302,11 @@ def set_module_tensor_to_device(
     non_blocking: bool = False,
     clear_cache: bool = True,
 ) -> None:
-    """Puts a parameter or buffer of the module on the device, with this value where one is given,
-    in `dtype`, else in the dtype that it has.
+    """Moves a parameter or buffer of the module to the device, with this value if given, in
+    `dtype`, or else with its current dtype.
 
-    `tied_params_map`: by the address of a tensor that several names share, the copies of it that
-    are on devices already; they are used again, and added to."""
+    `tied_params_map` maps the address of a tensor with several names to its copies on devices,
+    which are reused; new copies are added."""
     *path, name = tensor_name.split(".")
     for part in path:
         module = getattr(module, part)
@@ -381,7 +381,7 @@ def _put_parameter(
 def get_mixed_precision_context_manager(
     native_amp: bool = False, autocast_kwargs: AutocastKwargs | None = None
 ) -> AbstractContextManager[Any]:
-    """torch's autocast in the precision of the run; nothing where `native_amp` is false."""
+    """torch's autocast in the precision of the run; does nothing if `native_amp` is false."""
     if not native_amp:
         return nullcontext()
     state = AcceleratorState()
@@ -391,7 +391,7 @@ def get_mixed_precision_context_manager(
 
 
 def get_grad_scaler(distributed_type: DistributedType | None = None, **kwargs: Any) -> Any:
-    """A scaler of torch's, for losses that no `Accelerator` scales."""
+    """A torch gradient scaler, for losses that no `Accelerator` scales."""
     device = torch.accelerator.current_accelerator(check_available=True)
     return torch.amp.GradScaler("cuda" if device is None else device.type, **kwargs)
 
@@ -400,7 +400,7 @@ def get_grad_scaler(distributed_type: DistributedType | None = None, **kwargs: A
 
 
 def find_tied_parameters(model: torch.nn.Module, **kwargs: Any) -> list[list[str]]:
-    """The names of each parameter that has several, sorted."""
+    """The names of each parameter with several names, sorted."""
     names: dict[int, list[str]] = defaultdict(list)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)].append(name)
@@ -408,7 +408,7 @@ def find_tied_parameters(model: torch.nn.Module, **kwargs: Any) -> list[list[str
 
 
 def has_offloaded_params(module: torch.nn.Module) -> bool:
-    """Whether a hook brings the module's weights to its device when they are used."""
+    """Whether a hook moves the module's weights to its device on use."""
     from accelerate.hooks import AlignDevicesHook
 
     hook = getattr(module, "_hf_hook", None)
@@ -418,8 +418,8 @@ def has_offloaded_params(module: torch.nn.Module) -> bool:
 def load_state_dict(
     checkpoint_file: str, device_map: dict[str, int | str | torch.device] | None = None
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, or of a file of `torch.save` on the CPU. `device_map` says
-    by the name of a module where its tensors go; others stay on the CPU."""
+    """The tensors of a safetensors file, or of a `torch.save` file on the CPU. `device_map` maps
+    names of modules to the devices of their tensors; others stay on the CPU."""
     if not checkpoint_file.endswith(".safetensors"):
         return torch.load(checkpoint_file, map_location="cpu", weights_only=True)
     metadata = _metadata_of(checkpoint_file)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives and moves on nested values (docs/guide_python.md).
+"""Collectives and device transfers for nested values (docs/guide_python.md).
 
-Before a collective runs, the processes compare what they have: where it does not fit together,
-each of them raises `MismatchError`, which names the odd one."""
+Before a collective runs, the processes compare their values. If they do not match, each of them
+raises `MismatchError`, which names the odd one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from accelerate._placeholders import placeholders_for
 from accelerate.errors import MismatchError, UsageError, in_one_line
 from accelerate.utils.dataclasses import TensorInformation
 
-# The original's name, for what it only looks at in debug mode.
+# The original's name for what it only checks in debug mode.
 DistributedOperationException = MismatchError
 
 
@@ -56,8 +56,8 @@ def recursively_apply(
     error_on_other_type: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """`func` of each leaf that `test_type` accepts, in the same structure; other leaves stay, or
-    raise TypeError."""
+    """Applies `func` to each leaf that `test_type` accepts, in the same structure; other leaves are
+    unchanged, or raise TypeError."""
 
     def apply(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -82,7 +82,7 @@ def send_to_device(
     non_blocking: bool = False,
     skip_keys: str | list[str] | None = None,
 ) -> Any:
-    """The same structure with all that can move on `device`; entries named in `skip_keys` stay."""
+    """The same structure with everything movable on `device`; entries named in `skip_keys` stay."""
     if isinstance(tensor, torch.Tensor):
         return tensor.to(device, non_blocking=non_blocking)
     if hasattr(tensor, "to"):
@@ -105,7 +105,8 @@ def send_to_device(
 
 
 def structure_of(tensor: Any, where: str) -> str:
-    """A text that processes compare; where the value cannot be carried, the others hear of it."""
+    """A string that processes compare; if the value is not supported, the other processes learn
+    about it."""
     try:
         return _trees.structure_of(tensor, where)
     except UsageError as error:
@@ -115,7 +116,8 @@ def structure_of(tensor: Any, where: str) -> str:
 
 def gather(tensor: Any) -> Any:
     """Each tensor concatenated over all processes along its first dimension, in the order of
-    processes. First dimensions may differ; a scalar counts as one row. On one process: as given."""
+    processes. First dimensions may differ; a scalar counts as one row. On one process, returns the
+    value."""
     if _is_alone():
         return tensor
     structure = structure_of(tensor, "gather")
@@ -123,7 +125,7 @@ def gather(tensor: Any) -> Any:
 
 
 def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
-    """The items of everybody's list in one list. On one process: as given."""
+    """The items of the lists of all processes in one list. On one process, returns the list."""
     if _is_alone():
         return object
     try:
@@ -131,7 +133,8 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
     except Exception as error:
         tell_failure(error)
         raise
-    # As a tensor: what processes compare before it then meets that of one which brings tensors.
+    # Sent as a tensor, so that the comparison before it matches that of a process that passes
+    # tensors.
     own_bytes = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     (rows,) = _group().all_gather([own_bytes], "objects")
     parts = io.BytesIO(ctypes.string_at(rows.data_ptr(), rows.numel()))
@@ -139,14 +142,14 @@ def gather_object(object: Any) -> Any:  # noqa: A002, the original's name
 
 
 def tell_failure(error: Exception) -> None:
-    """Before this process raises where the others meet: they raise `MismatchError` with the cause
-    instead of waiting."""
+    """Call it before this process raises where others communicate: they raise `MismatchError` with
+    the cause instead of waiting."""
     if not _is_alone():
         _group().tell_failure(in_one_line(error))
 
 
 def broadcast(tensor: Any, from_process: int = 0) -> Any:
-    """Writes the tensors of one process into those of all others, and returns them."""
+    """Overwrites the tensors of all other processes with those of one, and returns them."""
     if not _is_alone():
         structure = structure_of(tensor, "broadcast")
         _group().broadcast(_trees.tensors_of(tensor), structure, from_process)
@@ -164,7 +167,7 @@ def broadcast_object_list(object_list: list, from_process: int = 0) -> list:
 
 def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
     """The sum ("sum" or "none"), mean or maximum of each tensor over all processes, in new tensors.
-    `scale` is for TPUs, which this package does not run on."""
+    `scale` is for TPUs, which this package does not support."""
     if scale != 1.0:
         _debug.warn(
             f"[reduce] scale={scale} has no effect, because only TPUs use it. Multiply the result "
@@ -189,8 +192,8 @@ def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
 def pad_across_processes(
     tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
 ) -> Any:
-    """Each tensor padded along `dim` with `pad_index` to the longest of all processes; tensors
-    without that dimension stay as they are, and nested ones with a warning."""
+    """Each tensor padded along `dim` with `pad_index` to the longest over all processes. Tensors
+    without that dimension are unchanged; so are nested ones, with a warning."""
     tensors = _trees.tensors_of(tensor)
     if any(t.is_nested for t in tensors):
         _debug.warn(
@@ -207,7 +210,7 @@ def pad_across_processes(
     if dim >= 0:
         padded = _group().pad_across_processes(tensors, structure, dim, pad_index, pad_first)
         return _trees.with_tensors(tensor, padded)
-    # Counted from the back it is another dimension in each tensor: it is brought to the front.
+    # A negative `dim` is a different dimension in each tensor, so move it to the front.
     moved = [t.movedim(dim, 0) for t in tensors if t.dim() >= -dim]
     padded = iter(_group().pad_across_processes(moved, structure, 0, pad_index, pad_first))
     return _trees.with_tensors(
@@ -226,8 +229,8 @@ def slice_tensors(
 
 
 def concatenate(data: Any, dim: int = 0) -> Any:
-    """A list of equal structures as one, whose tensors are concatenated along `dim`. Of a single
-    structure other values stay as they are."""
+    """Concatenates the tensors of a list of equal structures along `dim`. Other values in a single
+    structure are unchanged."""
     first = data[0]
     if isinstance(first, (list, tuple)):
         return _trees.like(first, (concatenate(list(items), dim) for items in zip(*data)))
@@ -249,7 +252,7 @@ def find_batch_size(data: Any) -> int:
 
 
 def ignorant_find_batch_size(data: Any) -> int | None:
-    """As `find_batch_size`; None where there is no tensor with a first dimension."""
+    """As `find_batch_size`; None if no tensor has a first dimension."""
     try:
         return find_batch_size(data)
     except (ValueError, TypeError, IndexError):
@@ -257,7 +260,7 @@ def ignorant_find_batch_size(data: Any) -> int | None:
 
 
 def find_device(data: Any) -> torch.device | None:
-    """The device of the first tensor in `data`; None where there is none."""
+    """The device of the first tensor in `data`; None if there is none."""
     for tensor in _trees.tensors_of(data):
         return tensor.device
     return None
@@ -268,7 +271,7 @@ def listify(data: Any) -> Any:
 
     def to_list(tensor: torch.Tensor) -> Any:
         tensor = tensor.detach().cpu()
-        # NumPy and lists have no bfloat16.
+        # NumPy and lists do not support bfloat16.
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).tolist()
 
     return _trees.map_tensors(data, to_list)
@@ -281,7 +284,7 @@ def convert_to_fp32(tensor: Any) -> Any:
 
 
 class ConvertOutputsToFp32:
-    """A function whose half precision outputs are given as fp32."""
+    """A function whose half-precision outputs are converted to fp32."""
 
     def __init__(self, model_forward: Callable) -> None:
         self.model_forward = model_forward
@@ -298,7 +301,7 @@ class ConvertOutputsToFp32:
 
 
 def convert_outputs_to_fp32(model_forward: Callable) -> Callable:
-    """The function, with half precision outputs as fp32."""
+    """The function, with half-precision outputs converted to fp32."""
     converted = ConvertOutputsToFp32(model_forward)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -358,12 +361,12 @@ def is_torch_xpu_tensor(tensor: Any, *args: Any) -> bool:
 
 
 def verify_operation(function: Callable) -> Callable:
-    """The function: collectives compare what processes bring by themselves."""
+    """Returns the function: collectives always compare values across processes."""
     return function
 
 
 def chained_operation(function: Callable) -> Callable:
-    """The function, whose `DistributedOperationException` says by which operation it came."""
+    """Wraps the function so that its `DistributedOperationException` names the operation."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -381,12 +384,12 @@ def chained_operation(function: Callable) -> Callable:
 def GatheredParameters(  # noqa: N802, the original's name
     params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True
 ) -> AbstractContextManager[None]:
-    """Nothing: parameters are whole where DeepSpeed does not cut them."""
+    """Does nothing: parameters are whole if DeepSpeed does not shard them."""
     return nullcontext()
 
 
 class CannotPadNestedTensorWarning(UserWarning):
-    """A nested tensor has no length that could be filled up."""
+    """A nested tensor has no single length to pad to."""
 
 
 __getattr__ = placeholders_for(__name__)

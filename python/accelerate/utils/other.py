@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding the user's module inside what wraps it, compiling its parts; files that one process
-writes for all; small helpers."""
+"""Finding the user's module inside wrappers, compiling its parts; files that one process writes for
+all; small helpers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def extract_model_from_parallel(
     keep_torch_compile: bool = True,
     recursive: bool = False,
 ) -> torch.nn.Module:
-    """The user's module inside a prepared one, inside `DistributedDataParallel` and
+    """The user's module inside a prepared one, or inside `DistributedDataParallel` and
     `DataParallel`, in any nesting.
 
-    A compiled module stays compiled, around the module found, unless `keep_torch_compile` is
+    A compiled module remains compiled, around the module found, unless `keep_torch_compile` is
     False. Unless `keep_fp32_wrapper`, the module computes in the precision of its weights again.
     `recursive` also unwraps the children, in place.
     """
@@ -75,8 +75,7 @@ def _unwrap(model: torch.nn.Module, keep_torch_compile: bool) -> torch.nn.Module
 
 
 def clean_state_dict_for_safetensors(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The tensors as a safetensors file holds them: each once, under its first name, in one piece
-    of memory."""
+    """The tensors as stored in a safetensors file: each once, under its first name, contiguous."""
     tensors, _ = _files.without_aliases(state_dict)
     return {
         name: value.contiguous() if isinstance(value, torch.Tensor) else value
@@ -88,9 +87,9 @@ def save(
     obj: Any, f: Any, save_on_each_node: bool = False, safe_serialization: bool = False
 ) -> None:
     """Writes the object on the main process, or with `save_on_each_node` on the first process of
-    each machine; other processes go on. As `torch.save` does, or a dictionary of tensors as a
-    safetensors file. `f` is a path, whose file appears when it is whole, or for pickles an object
-    with `write`."""
+    each machine; other processes do not wait. Uses `torch.save`, or for a dictionary of tensors
+    optionally a safetensors file. `f` is a path, which is written atomically, or for pickles an
+    object with `write`."""
     state = PartialState()
     if not (state.is_local_main_process if save_on_each_node else state.is_main_process):
         return
@@ -109,15 +108,15 @@ def save(
 
 
 def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
-    """As `torch.load`, by default with `weights_only`, which runs no code; NumPy's arrays count as
-    weights."""
+    """As `torch.load`, by default with `weights_only`, which runs no code but allows NumPy
+    arrays."""
     kwargs.setdefault("weights_only", True)
     with torch.serialization.safe_globals(_safe_globals() if kwargs["weights_only"] else []):
         return torch.load(f, map_location=map_location, **kwargs)
 
 
 def _safe_globals() -> list[Any]:
-    """What states of generators need: arrays are numbers."""
+    """Needed for the states of generators, which contain arrays."""
     try:
         import numpy
     except ImportError:
@@ -136,7 +135,7 @@ def _safe_globals() -> list[Any]:
 
 
 def is_repeated_blocks(module: torch.nn.Module) -> bool:
-    """Whether it is a list of modules that are all of one class."""
+    """Whether it is a list of modules of one class."""
     if not isinstance(module, torch.nn.ModuleList) or len(module) == 0:
         return False
     return all(isinstance(block, module[0].__class__) for block in module)
@@ -148,7 +147,7 @@ def has_repeated_blocks(module: torch.nn.Module) -> bool:
 
 
 def has_compiled_regions(module: torch.nn.Module) -> bool:
-    """Whether a part of the module was compiled by `torch.compile`."""
+    """Whether a part of the module was compiled with `torch.compile`."""
     return any(
         is_compiled_module(part) or part._compiled_call_impl is not None
         for part in module.modules()
@@ -156,8 +155,8 @@ def has_compiled_regions(module: torch.nn.Module) -> bool:
 
 
 def compile_regions(module: torch.nn.Module, **compile_kwargs: Any) -> torch.nn.Module:
-    """Compiles the parts of a module one by one, in place: blocks that are repeated share their
-    code, so that it takes as long as one of them. Gives the module."""
+    """Compiles the parts of a module one by one, in place. Repeated blocks share their code, so it
+    takes as long as compiling one of them. Returns the module."""
     if is_repeated_blocks(module):
         for block in module:
             block.compile(**compile_kwargs)
@@ -173,17 +172,17 @@ def compile_regions(module: torch.nn.Module, **compile_kwargs: Any) -> torch.nn.
 
 
 def wait_for_everyone() -> None:
-    """Waits until every process has come here."""
+    """Waits until all processes have called it."""
     PartialState().wait_for_everyone()
 
 
 def recursive_getattr(obj: Any, attr: str) -> Any:
-    """The attribute of a name with dots."""
+    """The attribute with a dotted name."""
     return functools.reduce(getattr, attr.split("."), obj)
 
 
 def merge_dicts(source: dict, destination: dict) -> dict:
-    """`destination` with the entries of `source`, level by level."""
+    """`destination` with the entries of `source`, merged recursively."""
     for key, value in source.items():
         if isinstance(value, dict):
             merge_dicts(value, destination.setdefault(key, {}))
@@ -202,7 +201,8 @@ def get_pretty_name(obj: Any) -> str:
 
 
 def get_module_children_bottom_up(model: torch.nn.Module, return_fqns: bool = False) -> list:
-    """All modules, each after those inside of it, the model last; with their names as pairs."""
+    """All modules, children before their parents, the model last; as pairs with their names if
+    requested."""
     stack, ordered = [("", model)], []
     while stack:
         prefix, module = stack.pop()
@@ -214,14 +214,14 @@ def get_module_children_bottom_up(model: torch.nn.Module, return_fqns: bool = Fa
 
 
 def model_has_dtensor(model: torch.nn.Module) -> bool:
-    """Whether a parameter is cut over devices by torch."""
+    """Whether torch has sharded a parameter over devices."""
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def get_model_tp_size(model: torch.nn.Module) -> int | None:
-    """Over how many devices transformers has cut its layers; None where it has not."""
+    """The number of devices over which transformers has sharded its layers; None if it has not."""
     size = getattr(model, "tp_size", None)
     config = getattr(getattr(model, "config", None), "distributed_config", None)
     if size is not None:
@@ -230,20 +230,20 @@ def get_model_tp_size(model: torch.nn.Module) -> int | None:
 
 
 def is_port_in_use(port: int | None = None) -> bool:
-    """Whether something listens on this port of this machine; 29500 by default."""
+    """Whether something listens on this port of this machine; default: 29500."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(("localhost", 29500 if port is None else port)) == 0
 
 
 def get_free_port() -> int:
-    """A port of this machine that nothing uses now."""
+    """A port of this machine that is currently free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
 
 
 def convert_bytes(size: float) -> str:
-    """The size in the largest unit that leaves a number of at least 1."""
+    """The size in the largest unit in which it is at least 1."""
     for unit in ("bytes", "KB", "MB", "GB", "TB"):
         if size < 1024.0:
             return f"{round(size, 2)} {unit}"

@@ -16,10 +16,10 @@ from accelerate.utils.operations import tell_failure
 
 
 def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
-    """Seeds the generators of Python, NumPy (where installed) and torch on every device.
+    """Seeds the generators of Python, NumPy (if installed) and torch on every device.
 
     `device_specific` adds this process's index, so that processes differ. `deterministic` makes
-    torch refuse algorithms that do not repeat (docs/guide_python.md).
+    torch reject nondeterministic algorithms (docs/guide_python.md).
     """
     if device_specific:
         from accelerate.state import PartialState
@@ -38,7 +38,7 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
 
 
 def _functions_of(kind: RNGType, generator: torch.Generator | None) -> tuple[Callable, Callable]:
-    """What gives and what takes the state of this process's generator."""
+    """Functions that return and set the state of this process's generator."""
     if kind == RNGType.TORCH:
         return torch.get_rng_state, torch.set_rng_state
     if kind == RNGType.GENERATOR:
@@ -59,8 +59,8 @@ def _functions_of(kind: RNGType, generator: torch.Generator | None) -> tuple[Cal
 def synchronize_rng_state(
     rng_type: RNGType | str | None = None, generator: torch.Generator | None = None
 ) -> None:
-    """Gives every process the state of process 0's generator of this kind: "torch", the name of
-    an accelerator as "cuda", or "generator" for the one that is passed."""
+    """Copies the state of process 0's generator of this kind to all processes: "torch", the name of
+    an accelerator such as "cuda", or "generator" for the one that is passed."""
     from accelerate.state import PartialState
 
     try:
@@ -76,7 +76,7 @@ def synchronize_rng_state(
 def synchronize_rng_states(
     rng_types: list[str | RNGType], generator: torch.Generator | None = None
 ) -> None:
-    """`synchronize_rng_state` of each of them."""
+    """Calls `synchronize_rng_state` for each of them."""
     for rng_type in rng_types:
         synchronize_rng_state(RNGType(rng_type), generator=generator)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress bar that one process of each machine shows."""
+"""A progress bar that only one process of each machine shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelerate._placeholders import placeholders_for
 
 
 def tqdm(*args: Any, main_process_only: bool = True, **kwargs: Any) -> Any:
-    """`tqdm.auto.tqdm(*args, **kwargs)`, silent on all but each machine's first process unless
+    """`tqdm.auto.tqdm(*args, **kwargs)`, disabled except on each machine's first process, unless
     `main_process_only` is False.
     """
     if args and isinstance(args[0], bool):

@@ -16,8 +16,8 @@ torch_version = parse(importlib.metadata.version("torch"))
 def compare_versions(
     library_or_version: str | Version, operation: str, requirement_version: str
 ) -> bool:
-    """Whether a version, or that of the installed library of this name, stands in `operation`
-    (`"<"`, `">="`, ...) to `requirement_version`.
+    """Compares a version, or that of the installed library of this name, with `requirement_version`
+    using `operation` (`"<"`, `">="`, ...).
     """
     if operation not in STR_OPERATION_TO_FUNC:
         raise ValueError(
@@ -30,7 +30,7 @@ def compare_versions(
 
 
 def is_torch_version(operation: str, version: str) -> bool:
-    """Whether the installed torch stands in `operation` to `version`."""
+    """Compares the installed torch with `version` using `operation`."""
     return compare_versions(torch_version, operation, version)
 
 
