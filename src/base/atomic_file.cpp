@@ -24,8 +24,7 @@ std::filesystem::path folder_of(const std::filesystem::path& file) {
 }
 
 std::filesystem::path sibling_of(const std::filesystem::path& target) {
-  // Shortened, so that the sibling's name is never too long where the target's
-  // is not.
+  // Shortened, so that the temporary name fits whenever the target's does.
   const std::string name = target.filename().string().substr(0, 200);
   std::random_device random;
   return folder_of(target) /
@@ -34,7 +33,7 @@ std::filesystem::path sibling_of(const std::filesystem::path& target) {
 
 // Linux writes at most 2 GiB at once anyway.
 constexpr std::size_t kMaxWriteBytes = std::size_t{1} << 30;
-// Pieces smaller than this are gathered: a call per bias costs more.
+// Smaller pieces are buffered: one system call per bias would be slow.
 constexpr std::size_t kPendingBytes = std::size_t{1} << 18;
 
 const char* way_out(int error) {
@@ -91,7 +90,7 @@ void check_replaceable(const std::filesystem::path& target) {
 void sync_folder(const std::filesystem::path& path) {
   const UniqueFile folder(
       open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // EINVAL: no such thing here.
+  // EINVAL: not supported by this file system.
   if (!folder || (fsync(folder.get()) != 0 && errno != EINVAL)) {
     refuse(path, "flush");
   }
@@ -100,7 +99,7 @@ void sync_folder(const std::filesystem::path& path) {
 AtomicFile::AtomicFile(std::filesystem::path target)
     : target_(std::move(target)), temporary_(sibling_of(target_)) {
   check_replaceable(target_);
-  // 0666, so that the umask decides who may read it, as for any other file.
+  // 0666 lets the umask decide, as for any other file.
   file_ =
       open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file_ < 0) {

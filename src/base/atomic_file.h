@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that appears under its name only when it is complete.
+// Files that appear under their name only when complete.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace accelerate {
 
-/// Writes to a temporary sibling; `commit` gives it the final name. Without
-/// `commit` the sibling goes with the object, and an old file stays as it was.
-/// A link of that name is replaced, not followed; a file that was there before
-/// hands its rights on; anything else (a folder, a device, a pipe) is refused.
-/// Throws `SystemError`.
+/// Writes to a temporary file in the same folder; `commit` renames it. Without
+/// `commit`, the destructor removes it and an existing file is unchanged. A
+/// symbolic link of that name is replaced, not followed. An existing file
+/// passes on its permissions; anything else (a folder, a device, a pipe) is
+/// rejected. Throws `SystemError`.
 class ACCELERATE_API AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);
@@ -25,13 +25,13 @@ class ACCELERATE_API AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// Asks for the space, so that a full disk is known before the work.
+  /// Reserves space, so that a full disk is detected early.
   void reserve(std::uint64_t num_bytes);
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  /// Goes on from here, for what does not come in the order of the file.
+  /// Continues at `offset`, for data that does not arrive in file order.
   void seek(std::uint64_t offset);
-  /// Makes the file visible. `sync`: and waits until it is on the disk.
+  /// Makes the file visible. With `sync`, also waits until it is on disk.
   void commit(bool sync = true);
 
  private:
@@ -41,18 +41,18 @@ class ACCELERATE_API AtomicFile {
   std::filesystem::path target_;
   std::filesystem::path temporary_;
   std::vector<std::byte> pending_;
-  /// Of what comes next.
+  /// Of the next byte.
   std::uint64_t position_ = 0;
   int file_ = -1;
   bool is_committed_ = false;
 };
 
-/// Throws `SystemError` where an `AtomicFile` of that name would be refused for
-/// what is there already: for a look before the work.
+/// Throws the `SystemError` that an `AtomicFile` would throw because of what
+/// exists under that name; an early check.
 ACCELERATE_API void check_replaceable(const std::filesystem::path& target);
 
-/// Brings the names in a folder to the disk: without it a power cut can lose
-/// them. Throws `SystemError`.
+/// Flushes the names in a folder to disk, so that they survive a power failure.
+/// Throws `SystemError`.
 ACCELERATE_API void sync_folder(const std::filesystem::path& folder);
 
 } // namespace accelerate

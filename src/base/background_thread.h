@@ -8,9 +8,10 @@
 
 namespace accelerate {
 
-/// A thread that leaves signals to those of the program. Its own faults are
-/// not left: blocked, they would end the process past every handler, without
-/// a word. Throws `std::system_error` where the system refuses a thread.
+/// A thread that blocks signals, so that the program's threads receive them.
+/// Synchronous faults stay unblocked, otherwise they would kill the process
+/// without calling any handler. Throws `std::system_error` if no thread can be
+/// created.
 inline std::thread background_thread(std::function<void()> run) {
   struct Mask {
     Mask() {

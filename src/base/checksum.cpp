@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/checksum.h"
 
-// Everything from the header: machines without the library need no more.
+// Header-only, so that target machines need no library.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells damaged bytes from whole ones, at the speed of memory.
+// Checksums that detect damaged bytes at memory speed.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace accelerate {
 
-/// XXH3 with 64 bits: finds accidents, not forgeries. The same on every
-/// machine.
+/// XXH3 with 64 bits: detects accidents, not forgeries. Portable across
+/// machines.
 class ACCELERATE_API Checksum {
  public:
   Checksum();
@@ -25,7 +25,7 @@ class ACCELERATE_API Checksum {
 
   void add(std::span<const std::byte> bytes);
   void add(std::string_view text);
-  /// Of all that was added: 16 hexadecimal digits.
+  /// Of everything added: 16 hexadecimal digits.
   std::string text() const;
 
  private:
@@ -33,14 +33,14 @@ class ACCELERATE_API Checksum {
   std::unique_ptr<State> state_;
 };
 
-/// Of one piece.
+/// The checksum of one piece.
 ACCELERATE_API std::string checksum_of(std::span<const std::byte> bytes);
 ACCELERATE_API std::string checksum_of(std::string_view text);
 
 /// The size of the chunks that `ChunkedChecksum` writes.
 inline constexpr std::uint64_t kChecksumChunk = std::uint64_t{4} << 20;
 
-/// Digits of one checksum.
+/// Digits per checksum.
 inline constexpr std::size_t kChecksumDigits = 16;
 
 /// The checksums of all chunks of `kChecksumChunk` bytes, so that threads and
@@ -48,18 +48,18 @@ inline constexpr std::size_t kChecksumDigits = 16;
 class ACCELERATE_API ChunkedChecksum {
  public:
   void add(std::span<const std::byte> bytes);
-  /// Of all that was added: the digits of each chunk, in order.
+  /// Of everything added: the digits of each chunk, in order.
   std::string text() const;
 
  private:
-  /// Of the chunk that is not full; none if there is none.
+  /// The checksum of the incomplete chunk, if any.
   std::optional<Checksum> chunk_;
   std::uint64_t num_in_chunk_ = 0;
   std::string digests_;
 };
 
-/// The same for bytes that are in memory or mapped, in chunks of `chunk` bytes.
-/// Uses all cores.
+/// As above, for bytes in memory or mapped, in chunks of `chunk` bytes. Uses
+/// all cores.
 ACCELERATE_API std::string chunked_checksum_of(
     std::span<const std::byte> bytes,
     std::uint64_t chunk = kChecksumChunk);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the program ends, where no worker's exit code decides, and the one exit
-// code of workers that means more than a failure.
+// Exit codes of the program, unless a worker's decides, and the one code of
+// workers that is more than a failure.
 #pragma once
 
 namespace accelerate {
@@ -8,12 +8,12 @@ namespace accelerate {
 inline constexpr int kExitFailure = 1;
 /// Wrong use, or nothing could be started.
 inline constexpr int kExitUsage = 2;
-/// A worker that was asked to stop, has saved, and wants to be started again:
-/// it is, and it does not count as a failure. The launcher's own where SIGTERM
-/// ended it and all its workers left so: whoever started it may start it again.
+/// A worker that was asked to stop, has saved, and wants to be restarted, which
+/// does not count as a failure. Also the launcher's own code if SIGTERM ended
+/// it and all its workers exited this way: the caller may restart it.
 /// (EX_TEMPFAIL of sysexits.h.)
 inline constexpr int kExitPreempted = 75;
-/// By Ctrl-C at a question.
+/// Ctrl-C at a prompt.
 inline constexpr int kExitInterrupted = 130;
 
 } // namespace accelerate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which texts may name a host.
+// Validation of host names.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 namespace accelerate {
 
-/// Letters, digits and `.-_:%` (addresses of IPv6 with their scope), with a
-/// letter, a digit, `_` or `:` in front: nothing that a program would take for
-/// an option.
+/// Letters, digits and `.-_:%` (IPv6 addresses with a scope), starting with a
+/// letter, a digit, `_` or `:`, so that programs cannot mistake it for an
+/// option.
 inline bool is_host_name(std::string_view text) {
   constexpr size_t kLongest = 255;
   const auto fits = [](unsigned char c, std::string_view others) {
@@ -24,7 +24,7 @@ inline bool is_host_name(std::string_view text) {
          });
 }
 
-/// An address of IPv6 as URLs write it, `[::1]`, without its brackets.
+/// An IPv6 address as written in URLs, `[::1]`, without its brackets.
 inline std::string_view without_brackets(std::string_view text) {
   return text.starts_with('[') && text.ends_with(']')
              ? text.substr(1, text.size() - 2)

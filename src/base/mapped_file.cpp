@@ -29,7 +29,7 @@ MappedFile::MappedFile(
         ". Pass a readable ",
         kind));
   };
-  // Without O_NONBLOCK a pipe of that name would wait for a writer.
+  // O_NONBLOCK, because opening a pipe would wait for a writer.
   const UniqueFile file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat status = {};
   if (file.get() < 0 || fstat(file.get(), &status) != 0) {
@@ -40,10 +40,10 @@ MappedFile::MappedFile(
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) {
-    return; // An empty mapping is an error for the system.
+    return; // the system rejects an empty mapping
   }
-  // Not populated: the system maps around each fault, which takes less time
-  // than mapping all ahead, and who wants one tensor pays for no other.
+  // Not populated: the kernel maps pages around each fault, which is faster
+  // than mapping everything, and a reader of one tensor pays for no other.
   void* begin = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (begin == MAP_FAILED) {
     fail(std::strerror(errno));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file as memory.
+// Memory-mapped files.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace accelerate {
 
-/// Maps a regular file read-only. Throws `SystemError`, with `where` and `kind`
-/// ("safetensors file") in its text.
+/// Maps a regular file read-only. Throws `SystemError`, whose text contains
+/// `where` and `kind` ("safetensors file").
 class ACCELERATE_API MappedFile {
  public:
   MappedFile(

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library of the system that is opened when somebody asks for what it does,
-// so that no other program loads it and what stands behind it: the program
-// `accelerate` starts in milliseconds.
+// System libraries that are loaded on first use, so that other programs do not
+// load them and `accelerate` starts in milliseconds.
 #pragma once
 
 #include <dlfcn.h>
@@ -16,8 +15,8 @@
 
 namespace accelerate {
 
-/// The library of that name in the folder of this one, as in a wheel, or else
-/// the system's. Null if there is neither; dlerror() then says why.
+/// Opens the library with this name in our own library's folder, as in a wheel,
+/// or else the system's. Null if there is neither; dlerror() then says why.
 inline void* open_bundled_or_installed(const std::string& name) {
   Dl_info own{};
   dladdr(reinterpret_cast<void*>(&open_bundled_or_installed), &own);
@@ -32,8 +31,8 @@ inline void* open_bundled_or_installed(const std::string& name) {
 /// Stays open until the process ends.
 class OptionalLibrary {
  public:
-  /// `user` begins the message where it is missing ("[watch] A page"),
-  /// `package` ends it. Throws `UsageError`.
+  /// If the library is missing, throws `UsageError` whose message starts with
+  /// `user` ("[watch] A page") and ends with `package`.
   OptionalLibrary(std::string name, std::string user, std::string package)
       : name_(std::move(name)),
         user_(std::move(user)),
@@ -44,7 +43,7 @@ class OptionalLibrary {
     }
   }
 
-  /// Throws `UsageError` where this version does not have it.
+  /// Throws `UsageError` if this version lacks the function.
   template <class Function>
   void find(const char* name, Function& function) const {
     function = reinterpret_cast<Function>(dlsym(library_, name));

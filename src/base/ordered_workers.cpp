@@ -80,8 +80,7 @@ OrderedWorkers::Value OrderedWorkers::next() {
 }
 
 void OrderedWorkers::stop() {
-  // What is dropped is destroyed outside of the lock: it may be large, or end
-  // in code of the user.
+  // Destroyed outside of the lock: values may be large, or run user code.
   std::vector<Slot> dropped;
   Task task;
   std::unique_lock<std::mutex> lock(mutex_);
@@ -108,7 +107,7 @@ void OrderedWorkers::work() {
     Slot done;
     done.is_ready = true;
     try {
-      // `task_` stays as it is while somebody is busy.
+      // `task_` does not change while a worker is busy.
       done.value = task_(index);
     } catch (...) {
       done.error = std::current_exception();
@@ -116,7 +115,7 @@ void OrderedWorkers::work() {
     lock.lock();
     slot_of(index) = std::move(done);
     --num_busy_;
-    // Only the reader waits for it, for one value or for the last busy one.
+    // Only the reader waits, for one value or for the last busy worker.
     if (index == taken_ || run_.num_tasks == 0) {
       value_is_there_.notify_one();
     }

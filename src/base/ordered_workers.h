@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that work ahead of a reader, in order and within bounds.
+// Threads that work ahead of a reader, in order and with bounded memory.
 #pragma once
 
 #include <condition_variable>
@@ -15,13 +15,13 @@
 
 namespace accelerate {
 
-/// Computes the values of task 0, 1, 2, ... on threads of its own and hands
-/// them out in that order. The threads live as long as the object and serve
-/// any number of runs, one after the other.
+/// Computes the values of tasks 0, 1, 2, ... on its own threads and returns
+/// them in that order. The threads live as long as the object and serve any
+/// number of consecutive runs.
 ///
-/// Who calls what: one thread (the reader) calls `start`, `next` and `stop`;
-/// the task is called by the workers, several at once when there are several.
-/// What a task throws is thrown by the `next` that would have given its value.
+/// One thread (the reader) calls `start`, `next` and `stop`. Workers call the
+/// task, concurrently if there are several. An exception of a task is rethrown
+/// by the `next` that would have returned its value.
 ///
 ///     OrderedWorkers workers(2);
 ///     workers.start({.num_tasks = 100, .capacity = 4}, task);
@@ -32,27 +32,27 @@ class ACCELERATE_API OrderedWorkers {
   using Task = std::function<Value(int64_t index)>;
   struct Run {
     int64_t num_tasks = 0;
-    /// Values at most that are under way or wait to be taken.
+    /// The maximum number of values in progress or waiting to be taken.
     int64_t capacity = 1;
   };
 
-  /// `prepare_thread` is called once by each thread, before its first task.
-  /// Throws `SystemError` where the system refuses threads.
+  /// Each thread calls `prepare_thread` once before its first task. Throws
+  /// `SystemError` if the system cannot create threads.
   explicit OrderedWorkers(
       int num_threads,
       std::function<void()> prepare_thread = {});
-  /// Ends the run and joins; waits for tasks that are under way.
+  /// Ends the run and joins the threads, after the current tasks.
   ~OrderedWorkers();
   OrderedWorkers(const OrderedWorkers&) = delete;
   OrderedWorkers& operator=(const OrderedWorkers&) = delete;
 
-  /// Begins a run, after the end of the run before.
+  /// Starts a run, after the previous one has ended.
   void start(Run run, Task task);
-  /// The value of the next task of the run. Must not be called more often than
-  /// there are tasks.
+  /// The value of the next task. Do not call it more often than there are
+  /// tasks.
   Value next();
-  /// Ends the run: no task is under way when it returns, values that were not
-  /// taken are gone.
+  /// Ends the run: waits for the current tasks and discards values that were
+  /// not taken.
   void stop();
 
   int num_threads() const { return static_cast<int>(threads_.size()); }

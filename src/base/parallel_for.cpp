@@ -32,7 +32,7 @@ void parallel_for(
         others.emplace_back(take_turns);
       }
     } catch (const std::system_error&) {
-      // Those that have started take all turns.
+      // The threads that have started do all the work.
     }
     take_turns();
   }

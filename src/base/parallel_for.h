@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loop whose turns run on several threads.
+// A parallel loop.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace accelerate {
 
-/// Calls `work(0)` to `work(count - 1)`, on at most `max_threads` threads, the
-/// calling one among them. If the system has no more threads, fewer do the
-/// work. Returns when all calls have ended. Throws what a call has thrown, the
-/// one with the lowest index first.
+/// Calls `work(0)` to `work(count - 1)` on at most `max_threads` threads,
+/// including the calling one, or on fewer if the system has no more. Returns
+/// when all calls have ended. Rethrows the exception of the call with the
+/// lowest index.
 ACCELERATE_API void parallel_for(
     std::size_t count,
     std::size_t max_threads,

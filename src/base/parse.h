@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values from text, as flags, files and variables write them.
+// Parses values of flags, files and variables.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// yes, true, on, 1 and their opposites in any case; nothing for other texts.
+/// yes, true, on, 1 and their opposites in any case; empty for other strings.
 inline std::optional<bool> parse_bool(std::string_view text) {
   std::string lower(text);
   std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
@@ -30,7 +30,7 @@ inline std::optional<bool> parse_bool(std::string_view text) {
   return std::nullopt;
 }
 
-/// A decimal number that is the whole text and fits the type.
+/// A decimal number that spans the whole text and fits the type.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

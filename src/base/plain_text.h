@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that is the same in every locale. Where a program has taken over the
-// user's, as Python does, a comma may be the decimal point, and an `i` may not
-// become an `I`.
+// Locale-independent text functions. In a program that has set the user's
+// locale, as Python does, the decimal point may be a comma, and the upper case
+// of `i` may not be `I`.
 #pragma once
 
 #include <charconv>
@@ -10,7 +10,7 @@
 
 namespace accelerate {
 
-/// With a to z for A to Z; other characters stay.
+/// Converts A to Z to a to z; other characters are unchanged.
 inline std::string lower_case(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) {
@@ -19,7 +19,7 @@ inline std::string lower_case(std::string_view text) {
   return lower;
 }
 
-/// With A to Z for a to z; other characters stay.
+/// Converts a to z to A to Z; other characters are unchanged.
 inline std::string upper_case(std::string_view text) {
   std::string upper(text);
   for (char& c : upper) {

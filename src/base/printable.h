@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text of others, made harmless for terminals and logs.
+// Makes foreign text safe for terminals and logs.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace accelerate {
 
 enum class LineEnds { kQuoted, kKept };
 
-/// `text` with everything that could move a cursor, change colours, reorder or
-/// forge a line written as `\x1b`: control characters (C0, DEL, C1), line and
-/// paragraph separators, marks of writing direction, bytes that are not UTF-8.
-/// A tab stays; line ends stay where they are asked for.
+/// `text` with everything that could move the cursor, change colours, reorder
+/// text or forge a line escaped as `\x1b`: control characters (C0, DEL, C1),
+/// line and paragraph separators, bidirectional marks, bytes that are not
+/// UTF-8. Tabs are kept; line ends are kept if requested.
 ACCELERATE_API std::string printable(
     std::string_view text,
     LineEnds line_ends = LineEnds::kQuoted);

@@ -11,7 +11,7 @@
 namespace accelerate {
 
 std::optional<ProcessStat> parse_process_stat(const std::string& text) {
-  // The name of the program, in parentheses, may contain anything.
+  // The program name, in parentheses, may contain anything.
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos) {
     return std::nullopt;
@@ -19,7 +19,7 @@ std::optional<ProcessStat> parse_process_stat(const std::string& text) {
   std::istringstream rest(text.substr(name_end + 1));
   const std::vector<std::string> fields(
       std::istream_iterator<std::string>(rest), {});
-  // The numbers of proc(5), which count from 1.
+  // Field numbers of proc(5), which start at 1.
   constexpr size_t kState = 3;
   const auto field = [&](size_t number) {
     const auto i = number - kState;

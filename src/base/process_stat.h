@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel says of a process: /proc/PID/stat, see proc(5).
+// The kernel's information on a process: /proc/PID/stat, see proc(5).
 #pragma once
 
 #include <sys/types.h>
@@ -16,18 +16,19 @@ struct ProcessStat {
   /// R, S, D, Z, T, t, X, I.
   char state = '?';
   pid_t parent = 0;
-  /// In clock ticks since the machine started.
+  /// In clock ticks since boot.
   uint64_t start_time = 0;
-  /// The memory that /proc/PID/cmdline shows; 0 if this user may not know.
+  /// Address of the memory shown in /proc/PID/cmdline; 0 if this user has no
+  /// access.
   uintptr_t arguments_begin = 0;
   uintptr_t arguments_end = 0;
 };
 
-/// Nothing if `text` is not the content of such a file.
+/// Empty if `text` is not the content of such a file.
 ACCELERATE_API std::optional<ProcessStat> parse_process_stat(
     const std::string& text);
-/// `pid` may be "self". Returns nothing if the process does not exist or /proc
-/// is not mounted.
+/// `pid` may be "self". Empty if the process does not exist or /proc is not
+/// mounted.
 ACCELERATE_API std::optional<ProcessStat> read_process_stat(
     const std::string& pid);
 

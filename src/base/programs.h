@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs: this one, and others of this machine with what they print.
+// Finding and running programs.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ ACCELERATE_API std::filesystem::path own_program();
 /// The path that execvp(3) runs for `program`; empty if there is none.
 ACCELERATE_API std::string find_program(const std::string& program);
 
-/// What a shell command prints on standard output; empty if it cannot start.
+/// The standard output of a shell command; empty if it cannot start.
 ACCELERATE_API std::string output_of(const std::string& command);
 
 } // namespace accelerate

@@ -19,7 +19,7 @@ constexpr int kSilenceMs = 5000;
 
 class OpenFile {
  public:
-  // Without O_NONBLOCK a pipe that nobody writes to would not even open.
+  // O_NONBLOCK, because opening a pipe would wait for a writer.
   explicit OpenFile(const std::filesystem::path& path)
       : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~OpenFile() {

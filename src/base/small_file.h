@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that people write by hand, read whole.
+// Reads hand-written files as a whole.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace accelerate {
 
-/// No file that a person writes is larger.
+/// Hand-written files are never larger.
 inline constexpr size_t kMaxSmallFile = 1 << 20;
 
-/// The bytes of `path`, which may be a pipe (`<(command)`) too. Throws
-/// `ConfigError` where it cannot be read, has more than `limit` bytes (a device
-/// has no end), or nothing comes out of a pipe for five seconds; `what` names
-/// it in the message: "the host file".
+/// The bytes of `path`, which may also be a pipe (`<(command)`). Throws
+/// `ConfigError` if it cannot be read, has more than `limit` bytes (devices
+/// have no end), or a pipe delivers nothing for five seconds; `what` names it
+/// in the message: "the host file".
 ACCELERATE_API std::string read_small_file(
     const std::filesystem::path& path,
     const std::string& what,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A hash that processes on different machines can compare.
+// A hash that can be compared across machines.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace accelerate {
 
-/// FNV-1a. `std::hash` may differ between builds; this never does.
+/// FNV-1a. Unlike `std::hash`, it is the same in all builds.
 inline uint64_t stable_hash(std::string_view text) {
   uint64_t hash = 0xCBF29CE484222325ULL;
   for (const char c : text) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from values, for messages.
+// Builds strings from values, for messages.
 #pragma once
 
 #include <sstream>
@@ -7,7 +7,7 @@
 
 namespace accelerate {
 
-/// All arguments, streamed one after the other.
+/// Streams and concatenates all arguments.
 template <class... Args>
 std::string str_cat(const Args&... args) {
   std::ostringstream out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An open file descriptor that is closed with its object.
+// A file descriptor that is closed with its object.
 #pragma once
 
 #include <unistd.h>

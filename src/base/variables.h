@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of all environment variables that this project reads or writes;
-// a check refuses them anywhere else in the sources.
+// The names of all environment variables that this project reads or writes. A
+// check rejects them anywhere else in the sources.
 #pragma once
 
 namespace accelerate::variables {
 
-// What is asked of a run: for the launcher, which tells its workers.
+// Settings of a run, for the launcher, which passes them to workers.
 inline constexpr const char* kUseCpu = "ACCELERATE_USE_CPU";
 inline constexpr const char* kMixedPrecision = "ACCELERATE_MIXED_PRECISION";
 inline constexpr const char* kGradientAccumulationSteps =
@@ -15,11 +15,11 @@ inline constexpr const char* kCpuAffinity = "ACCELERATE_CPU_AFFINITY";
 inline constexpr const char* kHangSeconds = "ACCELERATE_HANG_SECONDS";
 inline constexpr const char* kStepSummary = "ACCELERATE_STEP_SUMMARY";
 
-// What the launcher tells its workers, and nobody asks for.
+// Set by the launcher for its workers only.
 inline constexpr const char* kMainPid = "ACCELERATE_MAIN_PID";
 inline constexpr const char* kRunReport = "ACCELERATE_RUN_REPORT";
 
-// How the Python package shards models, as the original names it.
+// How the Python package shards models; the original's names.
 inline constexpr const char* kUseFsdp = "ACCELERATE_USE_FSDP";
 inline constexpr const char* kFsdpVersion = "FSDP_VERSION";
 inline constexpr const char* kFsdpShardingStrategy = "FSDP_SHARDING_STRATEGY";
@@ -61,7 +61,7 @@ inline constexpr const char* kZero3Save16BitModel =
 inline constexpr const char* kMoeClasses =
     "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES";
 
-// How the Python package compiles models, as the original names it.
+// How the Python package compiles models; the original's names.
 inline constexpr const char* kDynamoBackend = "ACCELERATE_DYNAMO_BACKEND";
 inline constexpr const char* kDynamoMode = "ACCELERATE_DYNAMO_MODE";
 inline constexpr const char* kDynamoFullgraph =
@@ -70,7 +70,7 @@ inline constexpr const char* kDynamoDynamic = "ACCELERATE_DYNAMO_USE_DYNAMIC";
 inline constexpr const char* kDynamoRegional =
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION";
 
-// For the launcher alone.
+// Only for the launcher.
 inline constexpr const char* kConfigFile = "ACCELERATE_CONFIG_FILE";
 inline constexpr const char* kNumProcesses = "ACCELERATE_NUM_PROCESSES";
 inline constexpr const char* kNumMachines = "ACCELERATE_NUM_MACHINES";
@@ -94,11 +94,11 @@ inline constexpr const char* kTimestamps = "ACCELERATE_TIMESTAMPS";
 inline constexpr const char* kBindMemory = "ACCELERATE_BIND_MEMORY";
 inline constexpr const char* kQuiet = "ACCELERATE_QUIET";
 inline constexpr const char* kSshCommand = "ACCELERATE_SSH_COMMAND";
-/// A secret: never shown, never passed on to workers.
+/// A secret: never shown or passed to workers.
 inline constexpr const char* kJobToken = "ACCELERATE_JOB_TOKEN";
 inline constexpr const char* kJobTokenFile = "ACCELERATE_JOB_TOKEN_FILE";
 
-// Folders and terminals, as other programs have them.
+// Folders and terminals, as used by other programs.
 inline constexpr const char* kPath = "PATH";
 inline constexpr const char* kHome = "HOME";
 inline constexpr const char* kHuggingFaceHome = "HF_HOME";
@@ -110,7 +110,7 @@ inline constexpr const char* kNoColor = "NO_COLOR";
 inline constexpr const char* kDisplay = "DISPLAY";
 inline constexpr const char* kWaylandDisplay = "WAYLAND_DISPLAY";
 
-// What a program shows.
+// Output settings.
 inline constexpr const char* kLogLevel = "ACCELERATE_LOG_LEVEL";
 
 // MLflow's own, for its tracker.
@@ -122,9 +122,9 @@ inline constexpr const char* kMlflowUser = "MLFLOW_TRACKING_USERNAME";
 inline constexpr const char* kMlflowPassword = "MLFLOW_TRACKING_PASSWORD";
 inline constexpr const char* kMlflowToken = "MLFLOW_TRACKING_TOKEN";
 
-// Libraries that a worker uses.
+// Of libraries that a worker uses.
 inline constexpr const char* kOmpNumThreads = "OMP_NUM_THREADS";
-/// Of torch's allocator of host memory on arm64, in milliseconds.
+/// Of torch's host memory allocator on arm64, in milliseconds.
 inline constexpr const char* kPurgeDelay = "MIMALLOC_PURGE_DELAY";
 inline constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
 inline constexpr const char* kGlooInterface = "GLOO_SOCKET_IFNAME";
@@ -133,7 +133,7 @@ inline constexpr const char* kPythonFaultHandler = "PYTHONFAULTHANDLER";
 inline constexpr const char* kNcclAsyncErrors =
     "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 
-// torchrun, and our launcher, which speaks as it does.
+// torchrun's, which our launcher also sets.
 inline constexpr const char* kRank = "RANK";
 inline constexpr const char* kWorldSize = "WORLD_SIZE";
 inline constexpr const char* kLocalRank = "LOCAL_RANK";
@@ -151,7 +151,7 @@ inline constexpr const char* kRunId = "TORCHELASTIC_RUN_ID";
 inline constexpr const char* kErrorFile = "TORCHELASTIC_ERROR_FILE";
 inline constexpr const char* kUseAgentStore = "TORCHELASTIC_USE_AGENT_STORE";
 
-// Kubernetes' training operator: torchrun's own options.
+// Kubernetes' training operator: torchrun's options.
 inline constexpr const char* kPetPrefix = "PET_";
 inline constexpr const char* kPetNumNodes = "PET_NNODES";
 inline constexpr const char* kPetNodeRank = "PET_NODE_RANK";

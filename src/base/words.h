@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of words, and what stands around one.
+// Lists of words, and trimming.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ std::string either(const Words& words) {
   return text;
 }
 
-/// `text` without `spaces` in front and behind.
+/// `text` without leading and trailing `spaces`.
 inline std::string_view trimmed(
     std::string_view text,
     const char* spaces = " \t\n") {
