@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Plain data parallel training under another name.
+// Another name for plain data parallelism.
 constexpr std::string_view kReplicas = "dp_replicate_size";
 
 const Field* find_field_by_key(const std::string& key) {
@@ -43,7 +43,7 @@ std::vector<std::string> known_keys(const std::string& prefix) {
   return keys;
 }
 
-/// Sorts the entries of a file into ours, kept ones and complaints.
+/// Sorts the entries of a file into our values, kept entries and errors.
 class FileReader {
  public:
   explicit FileReader(const std::filesystem::path& path) { file_.path = path; }
@@ -109,7 +109,7 @@ class FileReader {
                             : "did you mean '" + nearest + "'?"));
   }
 
-  // Written as null by the original where it was not asked for.
+  // The original writes null for options that were not set.
   static bool is_unset(const Field& field, const YamlEntry& entry) {
     const bool is_any_number =
         field.name == "num_processes" && entry.value == -1;
@@ -136,7 +136,7 @@ class FileReader {
     file_.values[std::string(field.name)] = std::move(value);
   }
 
-  // An unquoted `no` is a boolean to YAML, and would be written as one.
+  // An unquoted `no` is a boolean in YAML, and would be written as one.
   void keep_text(const YamlEntry& entry) {
     if (entry.value.is_boolean()) {
       file_.document[entry.key] = entry.text;
@@ -225,7 +225,7 @@ class FileReader {
     }
   }
 
-  // Files of versions before mixed_precision.
+  // Files from before `mixed_precision`.
   void read_fp16(const YamlEntry& entry) {
     if (!entry.value.is_boolean()) {
       refuse(entry, "fp16 must be true or false; use mixed_precision instead");
@@ -237,7 +237,7 @@ class FileReader {
     }
   }
 
-  // Files of versions before dynamo_config.
+  // Files from before `dynamo_config`.
   void read_dynamo_backend(const YamlEntry& entry) {
     file_.document.erase(entry.key);
     if (entry.value.is_null()) {
@@ -264,14 +264,14 @@ class FileReader {
       if (field == nullptr && entry.key != "mpirun_config") {
         field = find_field_by_key(prefix + long_name(entry.key, inner.key));
       }
-      // Said there too, of the same thing.
+      // Also a key outside of the section, with the same meaning.
       if (entry.key == "deepspeed_config" &&
           inner.key == "gradient_accumulation_steps") {
         field = find_field_by_key(inner.key);
       }
       if (field != nullptr) {
         read_field(*field, inner);
-      } else if (inner.key == "mpirun_ccl") { // Gone with oneCCL's bindings.
+      } else if (inner.key == "mpirun_ccl") { // removed with oneCCL's bindings
         file_.document[entry.key].erase(inner.key);
       } else if (entry.key != "mpirun_config") {
         note_unknown(inner, prefix);
@@ -281,7 +281,7 @@ class FileReader {
     }
   }
 
-  // The original takes any key there, as of a version to come.
+  // The original accepts any key there, for later versions.
   void note_unknown(const YamlEntry& entry, const std::string& prefix) {
     const std::string nearest = nearest_name(entry.key, known_keys(prefix));
     file_.notes.push_back(str_cat(
@@ -293,7 +293,7 @@ class FileReader {
         nearest.empty() ? "unknown key" : "did you mean '" + nearest + "'?"));
   }
 
-  // Files of the first versions, and those written by hand.
+  // Files of the first versions, and hand-written ones.
   static std::string long_name(
       const std::string& section,
       const std::string& key) {
@@ -323,7 +323,7 @@ class FileReader {
     }
   }
 
-  // A section whose values are all off (`ipex: false`) asks for nothing.
+  // A section whose values are all off (`ipex: false`) requests nothing.
   static bool asks(const ForeignKey& foreign, const YamlEntry& entry) {
     if (entry.value.is_array()) {
       return !entry.value.empty();
@@ -386,8 +386,8 @@ class FileReader {
     }
   }
 
-  // Examples have NO beside the number of another file; the original starts
-  // one process.
+  // Examples say NO next to the number of processes from another file; the
+  // original then starts one process.
   void settle_alone() {
     const auto found = file_.values.find("num_processes");
     if (!is_alone_ || replicas_ || found == file_.values.end() ||

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From values to a file that Hugging Face's loader takes.
+// Writes values to a file that Hugging Face's loader accepts.
 #include "accelerate/error.h"
 #include "base/atomic_file.h"
 #include "base/str.h"
@@ -40,7 +40,7 @@ json typed_value(const LaunchConfig& config, const Field& field) {
   return is_number ? json::parse(text) : json(text);
 }
 
-// The original leaves these out, or writes null, where they were not given.
+// The original omits these, or writes null, if they were not set.
 bool is_given(const LaunchConfig& config, const Field& field) {
   const std::string text = format_field(config, field);
   if (field.name == "gpu_ids") {
@@ -48,7 +48,7 @@ bool is_given(const LaunchConfig& config, const Field& field) {
   }
   const bool is_default = text == format_field(LaunchConfig{}, field);
   const bool may_be_unset = text.empty() || text == field.unset_word;
-  // A section that only says what is off is left out.
+  // A section that only says what is off is omitted.
   const bool is_inner_switch =
       field.is_flag() && field.yaml_key.find('.') != std::string_view::npos;
   return field.is_shared_key && !is_inner_switch ? !may_be_unset : !is_default;
@@ -76,7 +76,7 @@ LaunchConfig values_of(const ConfigFile& file) {
 }
 
 json to_document(const LaunchConfig& config) {
-  // Constants that the original writes for every machine of its own.
+  // Constants that the original writes for all machines.
   json document = {
       {"compute_environment", "LOCAL_MACHINE"},
       {"distributed_type", distributed_type(config)},
@@ -104,14 +104,14 @@ json complete_document(const ConfigFile& file, int num_gpus) {
     }
   }
   if (document.value("compute_environment", "") == "AMAZON_SAGEMAKER") {
-    return document; // Its keys are others, and none of ours.
+    return document; // its keys are different
   }
   LaunchConfig values = values_of(file);
   const bool is_open = !values.multi_gpu && !values.cpu &&
                        !document.contains("distributed_type");
   values.cpu = values.cpu || (is_open && is_several(values) && num_gpus == 0);
   json defaults = to_document(values);
-  defaults.erase("gpu_ids"); // Left out, it means all of them as well.
+  defaults.erase("gpu_ids"); // all GPUs are also the default
   for (const auto& [key, value] : defaults.items()) {
     document.emplace(key, value);
   }
@@ -119,7 +119,7 @@ json complete_document(const ConfigFile& file, int num_gpus) {
 }
 
 std::filesystem::path config_target(const std::filesystem::path& path) {
-  constexpr int kMostLinks = 40; // As the kernel.
+  constexpr int kMostLinks = 40; // the kernel's limit
   std::filesystem::path target = path;
   std::error_code error;
   for (int i = 0; i < kMostLinks; ++i) {
@@ -140,7 +140,7 @@ void write_config_file(
   try {
     const auto target = config_target(path);
     std::error_code ignored;
-    // Where this fails, the file says why it cannot be made.
+    // On failure, creating the file reports the reason.
     std::filesystem::create_directories(target.parent_path(), ignored);
     AtomicFile file(target);
     file.write(is_json ? document.dump(2) + "\n" : to_yaml(document));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of options as documents: for people to read.
+// Descriptions of the options for people.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace accelerate {
 
-/// `docs/options.md`: every option by group, with its default, its key in the
-/// file, its variable and its meaning.
+/// `docs/options.md`: all options by group, with default, file key, variable
+/// and meaning.
 ACCELERATE_API std::string options_markdown();
 
 /// "2 processes on the CPU, bf16": what a launch with these values does on a

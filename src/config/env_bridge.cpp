@@ -59,13 +59,13 @@ bool is_for_workers(const LaunchConfig& config, const Field& field) {
   return false;
 }
 
-// As the original writes them.
+// In the original's spelling.
 std::string worker_switch(const Field& field, bool is_on) {
   if (field.workers == WorkerRule::kAlways ||
       field.workers == WorkerRule::kWhereGroupDecided) {
     return is_on ? "True" : "False";
   }
-  // Libraries compare these with a text.
+  // Libraries compare these with a string.
   return field.variable == variables::kUseFsdp ||
                  field.variable == variables::kUseDeepSpeed
              ? "true"
@@ -90,7 +90,7 @@ ConfigLayer read_environment(const EnvLookup& env) {
     }
     const std::string variable(field.variable);
     const auto value = non_empty(env, variable);
-    // OpenMP's list of counts per nesting level is inherited as it is.
+    // OpenMP's list of counts per nesting level is inherited unchanged.
     const bool is_omp_list = value && variable == variables::kOmpNumThreads &&
                              value->find(',') != std::string::npos;
     if (value && !is_omp_list) {

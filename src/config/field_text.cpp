@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between a field's value and its text.
+// Converts between the value of a field and its text.
 #include <algorithm>
 #include <sstream>
 
@@ -60,7 +60,7 @@ int number_in_range(const Field& field, const LayerValue& value) {
   return *number;
 }
 
-// 2:4, or one number for both.
+// 2:4, or a single number for both.
 MachineRange range_of(const Field& field, const LayerValue& value) {
   const size_t colon = value.text.find(':');
   if (colon == std::string::npos) {

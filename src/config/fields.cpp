@@ -38,7 +38,7 @@ std::string check_gpu_ids(const std::string& text) {
     const std::string_view id(text.data() + begin, end - begin);
     const bool is_index =
         !id.empty() && std::all_of(id.begin(), id.end(), is_digit);
-    // The last ones are how users, containers and Slurm say "none".
+    // The last ones are the spellings of "none" by users, containers and Slurm.
     if (!is_index && !id.starts_with("GPU-") && !id.starts_with("MIG-") &&
         id != "-1" && id != "none" && id != "void" && id != "NoDevFiles") {
       return "'all', or indices or UUIDs of GPUs separated by commas, e.g. 0,1";
@@ -122,7 +122,7 @@ constexpr std::string_view kStrategies[] = {
     "HYBRID_SHARD",
     "HYBRID_SHARD_ZERO2"};
 
-// By name, or by number as older files have it.
+// By name, or by number as in older files.
 std::string check_strategy(const std::string& text) {
   const auto number = parse_number<size_t>(text);
   const bool is_known =
@@ -497,8 +497,8 @@ std::vector<Field> training_fields() {
   };
 }
 
-/// Read by the Python package, whose `FullyShardedDataParallelPlugin` has these
-/// fields. In files they stand in a section of their own.
+/// Read by `FullyShardedDataParallelPlugin` of the Python package. Files have a
+/// separate section for them.
 std::vector<Field> sharding_fields() {
   return {
       {.name = "use_fsdp",
@@ -701,7 +701,7 @@ std::vector<Field> sharding_fields() {
   };
 }
 
-/// Those of the package's `DeepSpeedPlugin`.
+/// The fields of the package's `DeepSpeedPlugin`.
 std::vector<Field> deepspeed_fields() {
   return {
       {.name = "use_deepspeed",
@@ -831,7 +831,7 @@ std::vector<Field> deepspeed_fields() {
   };
 }
 
-/// Read by the Python package, whose `TorchDynamoPlugin` has these fields.
+/// Read by `TorchDynamoPlugin` of the Python package.
 std::vector<Field> compilation_fields() {
   return {
       {.name = "dynamo_backend",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of launch options. Flags, files, environment, questions,
-// `docs/options.md`, completion and `config show` are visitors of it.
+// The single list of launch options, from which flags, files, environment,
+// questions, `docs/options.md`, completion and `config show` are derived.
 #pragma once
 
 #include <span>
@@ -13,8 +13,8 @@
 
 namespace accelerate {
 
-/// Which member of `LaunchConfig` a field fills; its type decides what a text
-/// must look like.
+/// The member of `LaunchConfig` that a field sets; its type determines the
+/// syntax.
 using FieldMember = std::variant<
     bool LaunchConfig::*,
     int LaunchConfig::*,
@@ -24,16 +24,17 @@ using FieldMember = std::variant<
     std::filesystem::path LaunchConfig::*,
     std::vector<std::string> LaunchConfig::*>;
 
-/// Checks a text beyond its type: returns what the field expects if the text
-/// does not fit, else an empty string.
+/// Checks a text beyond its type: returns what the field expects if the text is
+/// invalid, else an empty string.
 using FieldCheck = std::string (*)(const std::string& text);
 
-/// Whether workers get the variable of a field.
+/// Whether workers receive the variable of a field.
 enum class WorkerRule {
   kNever,
-  /// Where the value is not the default, so that else an inherited one stays.
+  /// If the value differs from the default; otherwise an inherited one remains.
   kWhereDecided,
-  /// Where that is so of a field of its group: off is told from not asked.
+  /// If that applies to any field of its group, so that workers can distinguish
+  /// off from not set.
   kWhereGroupDecided,
   kAlways,
 };
@@ -44,32 +45,32 @@ struct Field {
   FieldMember member = {};
   /// Heading in `--help` and in `docs/options.md`.
   std::string_view group = {};
-  /// False: accepted for the sake of existing command lines and files, but it
-  /// changes nothing or is not supported. Only `--help-all` shows it.
+  /// False: accepted for compatibility with existing command lines and files,
+  /// but it has no effect or is not supported. Only `--help-all` shows it.
   bool has_effect = true;
   std::string_view help = {};
-  /// What stands for the value in `--help`: "N", "FILE".
+  /// The placeholder of the value in `--help`: "N", "FILE".
   std::string_view value_name = {};
   std::vector<std::string_view> choices = {};
-  /// Bounds of whole numbers.
+  /// Bounds of integers.
   int least = 0;
   int most = 2147483647;
   FieldCheck check = nullptr;
   /// The word for "not set", accepted everywhere: "all", "auto".
   std::string_view unset_word = {};
-  /// A flag of a list that was given twice means both, not the last.
+  /// Repeated flags of a list accumulate, instead of the last one winning.
   bool adds_up = false;
   /// One-letter flag, or 0.
   char letter = 0;
-  /// Path in the file, parts joined by a dot; empty: not kept in files.
+  /// Dotted path in the file; empty if not stored in files.
   std::string_view yaml_key = {};
-  /// Whether Hugging Face's loader knows the key too.
+  /// Whether Hugging Face's loader also knows the key.
   bool is_shared_key = false;
   /// The environment variable that sets it.
   std::string_view variable = {};
-  /// Whether the launcher sets it for the workers, too.
+  /// Whether the launcher also sets it for the workers.
   WorkerRule workers = WorkerRule::kNever;
-  /// How the questionnaire asks for it; empty: it does not.
+  /// The text of the questionnaire; empty if it does not ask.
   std::string_view question = {};
 
   bool is_flag() const {
@@ -79,7 +80,7 @@ struct Field {
     return std::holds_alternative<int LaunchConfig::*>(member) ||
            std::holds_alternative<std::optional<int> LaunchConfig::*>(member);
   }
-  /// A number or two with a colon between: 4, 2:4.
+  /// One number, or two separated by a colon: 4, 2:4.
   bool is_range() const {
     return std::holds_alternative<MachineRange LaunchConfig::*>(member);
   }
@@ -91,14 +92,14 @@ struct Field {
 
 /// Every field, in the order of the help.
 ACCELERATE_API std::span<const Field> launch_fields();
-/// Null where no field has this name.
+/// Null if no field has this name.
 ACCELERATE_API const Field* find_field(std::string_view name);
 
-/// Sets the field of `config` from `text`. Throws `ConfigError` that names
-/// `place` and says what was expected.
+/// Sets the field of `config` from `text`. Throws `ConfigError` naming `place`
+/// and what was expected.
 ACCELERATE_API void
 assign_field(LaunchConfig& config, const Field& field, const LayerValue& value);
-/// The value as a text that `assign_field` takes back.
+/// The value as a text that `assign_field` accepts.
 ACCELERATE_API std::string format_field(
     const LaunchConfig& config,
     const Field& field);

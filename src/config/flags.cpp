@@ -25,7 +25,7 @@ void add_flag(
           : str_cat(field.help, ": ", either(field.choices));
   const std::string group(field.group);
   if (field.is_flag()) {
-    // CLI11 hands "true" for `--x` and the text for `--x=text`.
+    // CLI11 passes "true" for `--x` and the text for `--x=text`.
     command
         .add_option(
             spellings,

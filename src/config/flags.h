@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launch options as flags of a command.
+// The launch options as command-line flags.
 #pragma once
 
 #include <memory>
@@ -13,20 +13,20 @@ class App;
 
 namespace accelerate {
 
-/// Adds `--config_file`, one flag per field and, hidden, those of the original
-/// that change nothing, each spelt with `_` and with `-`. Parsing `command`
-/// fills the layer; `resolve_launch_config` checks the texts. A boolean also
-/// takes a value: `--debug=false`.
+/// Adds `--config_file`, one flag per field and, hidden, the original's flags
+/// without effect, each spelled with `_` and with `-`. Parsing `command` fills
+/// the layer; `resolve_launch_config` checks the texts. A boolean also accepts
+/// a value: `--debug=false`.
 ACCELERATE_API std::shared_ptr<ConfigLayer> add_launch_flags(CLI::App& command);
 
-/// One sentence on a flag that `launch` does not have: what it was in the
-/// original and what to use instead, or the nearest name.
+/// One sentence about an unknown flag of `launch`: its meaning in the original
+/// and what to use instead, or the nearest name.
 ACCELERATE_API std::string explain_unknown_flag(const std::string& flag);
 
 /// "--num_processes,--num-processes": all spellings of a name, for CLI11.
 ACCELERATE_API std::string flag_spellings(const std::string& name, char letter);
 
-/// What stands for the value in `--help`: "N", "FILE", "NAME".
+/// The placeholder of the value in `--help`: "N", "FILE", "NAME".
 ACCELERATE_API std::string value_placeholder(const Field& field);
 
 } // namespace accelerate

@@ -90,7 +90,7 @@ constexpr NamedAdvice kDistributedTypes[] = {
     {"MODEL_PARALLEL", kSageMaker},
 };
 
-// A name that ends in `_` stands for every flag that starts with it.
+// A name that ends in `_` matches every flag that starts with it.
 constexpr NamedAdvice kFlags[] = {
     {"deepspeed_hostfile", kDeepSpeedLauncher},
     {"deepspeed_exclusion_filter", kDeepSpeedLauncher},

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and flags of Hugging Face Accelerate that belong to engines which this
-// program does not have.
+// Hugging Face Accelerate's keys and flags for unsupported engines.
 #pragma once
 
 #include <span>
@@ -12,11 +11,11 @@
 namespace accelerate {
 
 enum class ForeignKind {
-  /// Read only by an engine that another key has to ask for.
+  /// Only read by an engine that another key requests.
   kSilent,
-  /// Worth a line to the user where it holds something.
+  /// Worth a note to the user if it is set.
   kNote,
-  /// Asks for the engine by itself.
+  /// Requests the engine by itself.
   kAsks,
 };
 
@@ -25,39 +24,39 @@ struct ForeignKey {
   ForeignKind kind;
   /// What the key belongs to, and what to use instead.
   std::string_view advice;
-  /// No current version of the original loads it: not written again.
+  /// The current original no longer reads it: do not write it again.
   bool is_gone = false;
-  /// How the names of those keys of the section end that turn the engine on;
-  /// empty: any does. The original writes the others (modes, backends) always.
+  /// The suffix of the section's keys that enable the engine; empty: any key
+  /// does. The original always writes the others (modes, backends).
   std::string_view switches = {};
 };
 
-/// A flag of the original that is taken, so that its command lines work, but
-/// that has nothing to decide here.
+/// A flag of the original that is accepted so that its command lines work, but
+/// has no effect here.
 struct IgnoredFlag {
   std::string_view name;
   bool takes_value;
-  /// The value about which there is nothing to say.
+  /// The value that needs no note.
   std::string_view usual;
-  /// Why it changes nothing.
+  /// Why it has no effect.
   std::string_view reason;
 };
 
 ACCELERATE_API std::span<const IgnoredFlag> ignored_flags();
 
-/// Null where `key` is not one of theirs.
+/// Null if `key` is not one of them.
 ACCELERATE_API const ForeignKey* find_foreign_key(std::string_view key);
 
-/// Whether a scalar, as text, leaves the engine off: empty, no, none, false,
-/// static.
+/// Whether a scalar, as text, leaves the engine disabled: empty, no, none,
+/// false, static.
 ACCELERATE_API bool is_off(std::string_view text);
 
-/// Advice on a value of `distributed_type` that is another engine's; empty for
-/// a text that never was one.
+/// Advice about a `distributed_type` of another engine; empty for unknown
+/// values.
 ACCELERATE_API std::string_view foreign_distributed_type(std::string_view text);
 
-/// Advice on a launch flag (without dashes in front, `_` inside) of another
-/// engine; empty where it never was one.
+/// Advice about a launch flag (without leading dashes, with `_`) of another
+/// engine; empty for unknown flags.
 ACCELERATE_API std::string_view foreign_flag(std::string_view name);
 
 } // namespace accelerate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a launch needs to know, and where each value came from.
+// The settings of a launch, and their sources.
 #pragma once
 
 #include <filesystem>
@@ -12,10 +12,10 @@
 
 namespace accelerate {
 
-/// Where machines meet that were told no port; torch's own default.
+/// The default port of rank 0 on several machines, as in torch.
 inline constexpr int kDefaultMainProcessPort = 29500;
 
-/// How many machines a job has: one number, or a range within which it may
+/// The number of machines of a job: one number, or a range within which it may
 /// shrink and grow (an elastic job).
 struct MachineRange {
   constexpr MachineRange(int count = 1) : least(count), most(count) {}
@@ -29,9 +29,9 @@ struct MachineRange {
   int most;
 };
 
-/// Every option of `accelerate launch`, after flags, environment, file and
-/// defaults were put together. The member initialisers are the defaults. The
-/// meaning of each is its help text in `fields.cpp`.
+/// Every option of `accelerate launch`, merged from flags, environment, file
+/// and defaults. The member initialisers are the defaults; the help texts in
+/// `fields.cpp` explain the options.
 struct LaunchConfig {
   // The program.
   bool module = false;
@@ -54,7 +54,7 @@ struct LaunchConfig {
   MachineRange num_machines = 1;
   int machine_rank = 0;
   std::string main_process_ip = {};
-  /// Unset or 0: any free one on one machine, `kDefaultMainProcessPort` on
+  /// Unset or 0: any free port on one machine, `kDefaultMainProcessPort` on
   /// several.
   std::optional<int> main_process_port = {};
   std::vector<std::string> hosts = {};
@@ -62,22 +62,23 @@ struct LaunchConfig {
   std::filesystem::path mpirun_hostfile = {};
   /// How long launchers wait for each other, in seconds.
   int join_timeout = 60;
-  /// How long a machine may be silent before it is given up.
+  /// After this time without messages, a machine is considered lost.
   int heartbeat_seconds = 30;
-  /// Names of variables that workers on other hosts get too.
+  /// Variables that are also passed to workers on other hosts.
   std::vector<std::string> exported = {};
   bool check = false;
 
-  // The life of the job.
+  // Restarts and shutdown of the job.
   int max_restarts = 0;
-  /// From the first signal to SIGKILL.
+  /// Seconds from the first signal to SIGKILL.
   int grace_seconds = 30;
   bool contain = false;
   bool watch = false;
   std::filesystem::path log_dir = {};
-  /// MiB after which a log file is put aside; 0: never.
+  /// Size in MiB at which a log file is rotated; 0: never.
   int log_max_mb = 0;
-  /// Streams shown beside the files of `log_dir`: see `stream_choice.h`.
+  /// Streams shown in addition to the files of `log_dir`: see
+  /// `stream_choice.h`.
   std::string tee = "3";
   /// Local ranks; empty: all.
   std::vector<std::string> local_ranks_filter = {};
@@ -131,7 +132,7 @@ struct LaunchConfig {
   bool operator==(const LaunchConfig&) const = default;
 };
 
-/// Where a value came from, weakest first: a later one wins.
+/// Sources of values in increasing precedence.
 enum class SourceKind { kDefault, kFile, kEnvironment, kFlag };
 
 struct Source {
@@ -142,15 +143,14 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
-/// One layer of texts by field name, each with the place it was found at.
+/// One layer of texts by field name, each with its position.
 struct LayerValue {
   std::string text = {};
   std::string place = {};
 };
 using ConfigLayer = std::map<std::string, LayerValue>;
 
-/// A key of the file that belongs to an engine that this program does not
-/// have, with a value that asks for that engine.
+/// A key of the file that requests an unsupported engine.
 struct ForeignSetting {
   std::string key = {};
   /// Empty for a section.
@@ -164,10 +164,10 @@ struct ResolvedConfig {
   LaunchConfig values = {};
   /// By field name; every field has one.
   std::map<std::string, Source> sources = {};
-  /// The file that was read; empty where there was none.
+  /// The file that was read; empty if there was none.
   std::filesystem::path file = {};
   std::vector<ForeignSetting> foreign = {};
-  /// Lines for the user: settings that were understood but change nothing.
+  /// Notes for the user about recognised settings without effect.
   std::vector<std::string> notes = {};
 
   SourceKind kind_of(const std::string& field) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a misspelt name was probably meant to be.
+// Suggestions for misspelled names.
 #pragma once
 
 #include <string>
@@ -10,12 +10,11 @@
 
 namespace accelerate {
 
-/// Insertions, deletions, replacements and swaps of neighbours between two
-/// texts.
+/// Insertions, deletions, replacements and transpositions between two texts.
 ACCELERATE_API int edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate with the smallest distance to `name`; empty where even that
-/// one differs in more than a third of its letters.
+/// The candidate with the smallest distance to `name`; empty if more than a
+/// third of its letters differ.
 ACCELERATE_API std::string nearest_name(
     std::string_view name,
     const std::vector<std::string>& candidates);

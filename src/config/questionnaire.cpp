@@ -11,7 +11,7 @@
 namespace accelerate {
 namespace {
 
-// More machines than this do not make a readable menu.
+// Menus for more machines are not readable.
 constexpr int kLongestMenu = 10;
 
 class Questionnaire {
@@ -122,7 +122,7 @@ class Questionnaire {
       config_.num_processes = 1;
       return;
     }
-    // The value so far may be of another number of machines.
+    // The current value may be for another number of machines.
     if (!explain_count().empty()) {
       config_.num_processes.reset();
     }
@@ -140,7 +140,7 @@ class Questionnaire {
     return config_.multi_gpu ? std::max(2, machines) : machines;
   }
 
-  /// What the number of processes has to be, if it cannot be what it is.
+  /// What the number of processes must be, if the current one is invalid.
   std::string explain_count() const {
     const int machines = config_.num_machines.most;
     const int most = options_.num_gpus * machines;
@@ -198,7 +198,7 @@ class Questionnaire {
       ask_text("zero_stage", "2");
       ask_text("gradient_accumulation_steps", "1");
       ask_text("gradient_clipping", "1.0");
-    } else { // It has these.
+    } else { // the user's machine has them
       reset(
           {"zero_stage",
            "gradient_clipping",
@@ -226,7 +226,7 @@ class Questionnaire {
     config_.mixed_precision = choices[chosen];
   }
 
-  /// A menu of the field's choices; returns the chosen one.
+  /// Shows a menu of the field's choices; returns the chosen one.
   std::string choose_text(const char* name) {
     const Field& field = *find_field(name);
     const std::vector<std::string> choices(
@@ -271,8 +271,8 @@ class Questionnaire {
     ask_until(name, preset, [] { return std::string(); });
   }
 
-  /// Asks until the field takes the answer and `complaint` has nothing to say.
-  /// A value that the configuration already has replaces `preset`.
+  /// Repeats the question until the field accepts the answer and `complaint` is
+  /// empty. A value in the current configuration replaces `preset`.
   template <class Complaint>
   void
   ask_until(const char* name, const std::string& preset, Complaint complaint) {

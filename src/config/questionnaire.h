@@ -8,22 +8,22 @@
 namespace accelerate {
 
 struct QuestionnaireOptions {
-  /// Usable GPUs of this machine. Without any, questions about them are left
-  /// out.
+  /// Usable GPUs of this machine. If there are none, questions about them are
+  /// skipped.
   int num_gpus = 0;
-  /// The configuration so far: its values are the defaults of the questions,
-  /// and values that are not asked for stay.
+  /// The current configuration: its values are the defaults of the questions,
+  /// and other values are kept.
   std::optional<LaunchConfig> present = {};
-  /// For a `~` in a typed path.
+  /// Expands a `~` in a typed path.
   std::filesystem::path home = {};
 };
 
 /// Asks for the machine, the processes and the precision, in the order of
-/// Hugging Face's questionnaire. Asks again after an answer that is not valid.
+/// Hugging Face's questionnaire. Repeats the question after an invalid answer.
 ACCELERATE_API LaunchConfig
 ask_for_config(Prompter& prompter, const QuestionnaireOptions& options);
 
-/// Asks until the answer is yes or no.
+/// Repeats the question until the answer is yes or no.
 ACCELERATE_API bool
 ask_yes_or_no(Prompter& prompter, const std::string& question, bool preset);
 

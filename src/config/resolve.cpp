@@ -28,8 +28,8 @@ std::optional<ConfigFile> find_file(
   return std::nullopt;
 }
 
-// `--cpu` on a file for GPUs, or the other way round: the stronger source
-// decides; only equals contradict each other.
+// `--cpu` with a file for GPUs, or the reverse: the stronger source decides; it
+// is only an error if both have the same source.
 void settle_device(ResolvedConfig& config) {
   LaunchConfig& values = config.values;
   if (!values.cpu || !values.multi_gpu) {
@@ -46,8 +46,8 @@ void settle_device(ResolvedConfig& config) {
   }
 }
 
-// What the file asks for is not asked for where a flag or a variable says
-// otherwise: `--multi_gpu` on a file for another engine.
+// A flag or a variable overrides what the file requests: `--multi_gpu` with a
+// file for another engine.
 void drop_overridden(ResolvedConfig& config) {
   const auto is_overridden = [&](const char* field) {
     return config.kind_of(field) > SourceKind::kFile;
@@ -77,7 +77,7 @@ std::string file_key(std::string_view name) {
   return std::string(key.substr(key.rfind('.') + 1));
 }
 
-// What is said of sharding in files and flags, where nothing is sharded so.
+// Notes about sharding options that have no effect.
 void note_unused_sharding(
     ResolvedConfig& config,
     std::string_view use,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts flags, environment, file and defaults together, in this order.
+// Merges flags, environment, file and defaults, in this order.
 #pragma once
 
 #include "config/env_bridge.h"
@@ -7,11 +7,11 @@
 
 namespace accelerate {
 
-/// The configuration of a launch: flag > environment > file > default, field
-/// by field, each with its source. The file is `--config_file`, else
-/// ACCELERATE_CONFIG_FILE, else the default one where it exists. Throws
-/// `ConfigError` where a file that was asked for is missing or malformed, or a
-/// text does not suit its field.
+/// The configuration of a launch: flag > environment > file > default, field by
+/// field, each with its source. The file is `--config_file`, or
+/// ACCELERATE_CONFIG_FILE, or the default one if it exists. Throws
+/// `ConfigError` if a requested file is missing or malformed, or a text is
+/// invalid for its field.
 ///
 ///     auto flags = add_launch_flags(*command);
 ///     command->callback([=] {
@@ -21,14 +21,14 @@ namespace accelerate {
 ACCELERATE_API ResolvedConfig
 resolve_launch_config(const ConfigLayer& flags, const EnvLookup& env);
 
-/// The start of an error about the value of a field, by its source:
-/// "[launch] --num_processes", or "[FILE:3] num_processes".
+/// The start of an error about the value of a field, by its source: "[launch]
+/// --num_processes", or "[FILE:3] num_processes".
 ACCELERATE_API std::string name_setting(
     const ResolvedConfig& config,
     const char* field);
 
-/// Throws `ConfigError` where the file asks for an engine that we do not have
-/// or where two values contradict each other.
+/// Throws `ConfigError` if the file requests an unsupported engine, or two
+/// values contradict each other.
 ACCELERATE_API void check_launchable(const ResolvedConfig& config);
 
 } // namespace accelerate

@@ -9,8 +9,8 @@
 namespace accelerate {
 namespace {
 
-/// `parse` gives nothing for a malformed text, and `expected` says what would
-/// not have been one.
+/// `parse` returns nothing for a malformed text; `expected` describes a valid
+/// one.
 template <class Value, class Parse, class Expected>
 Value settle(
     const std::optional<Value>& code,

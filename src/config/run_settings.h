@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run is asked for by its code and by variables: the one rule between
-// them.
+// The settings of a run from code and environment variables, with one
+// precedence rule.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,26 @@
 
 namespace accelerate {
 
-/// What the code gives explicitly wins over the variable, that over the
-/// default. A launcher writes flags and its file into the variables
-/// (`worker_variables`), so the file comes behind both. An empty variable
-/// counts as unset; one that is overruled is not looked at. Each function
-/// throws `ConfigError` with the variable and its value where that is
-/// malformed.
+/// An explicit value in code takes precedence over the variable, and that over
+/// the default. A launcher writes its flags and file into the variables
+/// (`worker_variables`), so the file comes after both. An empty variable counts
+/// as unset; an overridden one is not parsed. Each function throws
+/// `ConfigError` with the variable and its value if that is malformed.
 ///
 ///     const bool cpu = RunSettings(system_env).cpu(options.cpu);
 class ACCELERATE_API RunSettings {
  public:
   explicit RunSettings(EnvLookup env) : env_(std::move(env)) {}
 
-  /// Whether the run keeps off GPUs; by default it does not.
+  /// Whether the run must not use GPUs; default: false.
   bool cpu(const std::optional<bool>& code) const;
-  /// `Precision::kNo` by default.
+  /// Default: `Precision::kNo`.
   Precision mixed_precision(const std::optional<Precision>& code) const;
-  /// 1 by default. A number from the code is not checked.
+  /// Default: 1. A number from the code is not checked.
   int64_t gradient_accumulation_steps(const std::optional<int64_t>& code) const;
-  /// Whether to check what is normally trusted; by default not.
+  /// Whether to enable expensive checks; default: false.
   bool debug(const std::optional<bool>& code) const;
-  /// Whether a run that ends says what bounds it; by default not.
+  /// Whether to report at the end what limits the speed; default: false.
   bool step_summary(const std::optional<bool>& code) const;
 
  private:

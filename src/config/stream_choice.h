@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which streams of which workers are shown.
+// Which output streams of which workers are shown.
 #pragma once
 
 #include <map>
@@ -10,11 +10,11 @@
 
 namespace accelerate {
 
-/// For each worker 0 none, 1 standard output, 2 standard error, 3 both.
+/// For each worker: 0 none, 1 standard output, 2 standard error, 3 both.
 struct StreamChoice {
   int all = 3;
-  /// By local rank, in the place of `all`: who is not named shows nothing.
-  /// Empty: `all` counts.
+  /// By local rank, overriding `all`: workers that are not listed show nothing.
+  /// If empty, `all` applies.
   std::map<int, int> by_local_rank = {};
 
   int of(int local_rank) const {
@@ -26,8 +26,8 @@ struct StreamChoice {
   }
 };
 
-/// "3", or "0:3,1:2" by local rank, as torchrun writes it; nothing where the
-/// text is neither.
+/// "3", or "0:3,1:2" by local rank, as in torchrun; empty if the text is
+/// neither.
 ACCELERATE_API std::optional<StreamChoice> parse_stream_choice(
     const std::string& text);
 

@@ -17,7 +17,7 @@ constexpr char kShowCursor[] = "\x1b[?25h";
 constexpr char kHideCursor[] = "\x1b[?25l";
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
-// What the handler needs: it may not allocate or lock.
+// State for the signal handler, which must not allocate or lock.
 int raw_terminal = -1;
 int raw_output = -1;
 termios cooked_mode{};
@@ -26,7 +26,7 @@ void write_bytes(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t count = write(descriptor, text.data(), text.size());
     if (count < 0 && errno != EINTR) {
-      return; // The terminal is gone; reading will say so.
+      return; // the terminal is gone; reading will fail
     }
     text.remove_prefix(static_cast<size_t>(count < 0 ? 0 : count));
   }
@@ -35,11 +35,11 @@ void write_bytes(int descriptor, std::string_view text) {
 void restore_and_die(int signal) {
   tcsetattr(raw_terminal, TCSANOW, &cooked_mode);
   write_bytes(raw_output, kShowCursor);
-  // The handler was installed with SA_RESETHAND: this one is fatal.
+  // The handler was installed with SA_RESETHAND, so this one is fatal.
   raise(signal);
 }
 
-/// Keys arrive one by one and unseen while it lives.
+/// While it lives, keys arrive immediately and are not echoed.
 class RawModeGuard {
  public:
   RawModeGuard(int in, int out) {
@@ -127,7 +127,7 @@ class KeyReader {
     return count == 1 ? c : -1;
   }
 
-  // A lone Escape is a key of its own: nothing follows it soon.
+  // A lone Escape is a key: no other byte follows it soon.
   bool has_more() const {
     pollfd waiting{in_, POLLIN, 0};
     return poll(&waiting, 1, 50) == 1;
@@ -139,7 +139,7 @@ class KeyReader {
     }
     const int second = byte();
     if (second != '[' && second != 'O') {
-      return interpret(second); // Typed right after an Escape.
+      return interpret(second); // typed right after an Escape
     }
     if (!has_more()) {
       return {};
@@ -153,7 +153,7 @@ class KeyReader {
   int in_;
 };
 
-/// One open menu: the options below each other, an arrow at the current one.
+/// An open menu: one option per line, an arrow at the current one.
 class Menu {
  public:
   Menu(int out, const std::vector<std::string>& options, size_t preset)
@@ -184,7 +184,7 @@ class Menu {
     }
   }
 
-  // "1" then "2" means 12 where there are that many options, else 2.
+  // "1" followed by "2" means 12 if there are that many options, else 2.
   void type(size_t digit) {
     const size_t longer = typed_ * 10 + digit;
     typed_ = longer < options_.size() ? longer : digit;
@@ -237,7 +237,7 @@ class TerminalPrompter : public Prompter {
     }
   }
 
-  // The terminal's own line editing does for typed answers.
+  // Uses the terminal's own line editing.
   std::string ask(const std::string& question, const std::string& preset)
       override {
     write_bytes(

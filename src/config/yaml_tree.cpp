@@ -30,7 +30,7 @@ refuse(const std::filesystem::path& path, int line, const std::string& what) {
   throw ConfigError(str_cat("[", path.string(), ":", line, "] ", what));
 }
 
-// Booleans and nulls of YAML 1.1, which Python's loader reads.
+// Booleans and nulls of YAML 1.1, as in Python's loader.
 json type_plain(const std::string& text) {
   for (const char* word : {"", "~", "null", "Null", "NULL"}) {
     if (text == word) {
@@ -58,7 +58,7 @@ json type_plain(const std::string& text) {
   }
   double real = 0;
   const auto [stop, error] = std::from_chars(begin, end, real);
-  // Without a dot Python's loader sees a string: 1e8.
+  // Without a dot, Python's loader reads a string: 1e8.
   if (error == std::errc() && stop == end &&
       text.find('.') != std::string::npos) {
     return real;
@@ -66,7 +66,7 @@ json type_plain(const std::string& text) {
   return text;
 }
 
-/// Turns nodes into entries; the budget bounds what aliases can blow up.
+/// Converts nodes to entries; the budget limits the expansion of aliases.
 class TreeReader {
  public:
   explicit TreeReader(const std::filesystem::path& path) : path_(path) {}
@@ -107,7 +107,7 @@ class TreeReader {
  private:
   static bool is_quoted(const YAML::Node& node) { return node.Tag() != "?"; }
 
-  // `<<: *base`, or a list of them: what the mapping itself says is stronger,
+  // `<<: *base`, or a list of them: keys of the mapping itself take precedence,
   // then the first of the list.
   void merge(
       const YAML::Node& node,
@@ -169,7 +169,7 @@ class TreeReader {
   int num_nodes_ = 0;
 };
 
-/// Sees a document pass without keeping it.
+/// Reads a document without storing it.
 class IgnoreEvents : public YAML::EventHandler {
  public:
   using Mark = YAML::Mark;
@@ -188,8 +188,8 @@ class IgnoreEvents : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// `YAML::LoadAll` never returns on some texts with something behind the end of
-// the first document, so that has to be seen before.
+// `YAML::LoadAll` never returns for some texts with content after the first
+// document, so check for that before.
 bool has_one_document(const std::string& text) {
   std::istringstream in(text);
   YAML::Parser parser(in);
@@ -212,7 +212,7 @@ std::string quote_scalar(const std::string& text) {
   const bool needs_escapes = std::any_of(
       text.begin(), text.end(), [](unsigned char c) { return c < 0x20; });
   if (needs_escapes) {
-    return json(text).dump(); // JSON strings are YAML's double-quoted ones.
+    return json(text).dump(); // JSON strings are valid double-quoted YAML
   }
   std::string quoted = "'";
   for (const char c : text) {
@@ -227,14 +227,14 @@ bool has_structures(const json& list) {
   });
 }
 
-/// What follows `key:`, with the end of the line.
+/// What follows `key:`, including the end of the line.
 std::string dump_value(const json& value, const std::string& indent) {
   if (value.is_string()) {
     return " " + quote_scalar(value.get<std::string>()) + "\n";
   }
   if (!value.is_structured() || value.empty() ||
       (value.is_array() && has_structures(value))) {
-    return " " + value.dump() + "\n"; // JSON is YAML's flow style.
+    return " " + value.dump() + "\n"; // JSON is valid YAML flow style
   }
   std::string out = "\n";
   if (value.is_array()) {
