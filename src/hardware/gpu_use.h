@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How busy the GPU of a rank is.
+// The utilisation of a rank's GPU.
 #pragma once
 
 #include <condition_variable>
@@ -15,18 +15,18 @@
 
 namespace accelerate {
 
-/// Asks the driver once a second, by a thread of its own: drivers may take
+/// Queries the driver once a second on its own thread, because drivers may take
 /// milliseconds to answer.
 class ACCELERATE_API GpuUse {
  public:
-  /// Of the GPU that is number `place` to this process, of the first of `kinds`
+  /// For the GPU with index `place` in this process, of the first of `kinds`
   /// whose driver answers.
   GpuUse(const std::vector<GpuKind>& kinds, EnvLookup env, int place);
   ~GpuUse();
   GpuUse(const GpuUse&) = delete;
   GpuUse& operator=(const GpuUse&) = delete;
 
-  /// For how many seconds it has been busy; nothing where no driver says.
+  /// For how many seconds it has been busy; empty if no driver says.
   std::optional<double> busy_seconds() const;
 
  private:

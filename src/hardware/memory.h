@@ -12,15 +12,15 @@ namespace accelerate {
 struct MemoryFigures {
   int64_t total_bytes = 0;
   int64_t available_bytes = 0;
-  /// Of /dev/shm; unset where it is not mounted.
+  /// Size of /dev/shm; unset if it is not mounted.
   std::optional<int64_t> shared_total_bytes = {};
   std::optional<int64_t> shared_free_bytes = {};
 };
 
 ACCELERATE_API MemoryFigures read_memory();
 
-/// How many files this process may have open (the soft limit), and how far it
-/// may raise that itself (the hard one). -1: without limit.
+/// How many files this process may open (soft limit), and how far it can raise
+/// that itself (hard limit). -1: unlimited.
 struct FileLimits {
   int64_t soft = 0;
   int64_t hard = 0;

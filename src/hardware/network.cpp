@@ -33,7 +33,7 @@ std::string text_of(const sockaddr* address) {
   return text;
 }
 
-/// A port at an address that is given as text.
+/// A port at a numeric address.
 struct Target {
   Target(const std::string& text, int port) {
     if (text.find(':') != std::string::npos) {
@@ -156,7 +156,7 @@ bool is_this_machine(const std::string& host) {
 
 std::string own_address_towards(const std::string& address) {
   const Target target(address, 9);
-  // Connecting a datagram socket sends nothing: it only asks for the route.
+  // Connecting a datagram socket sends nothing; it only looks up the route.
   const UniqueFile probe(socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   std::string own;
   if (probe && connect(probe.get(), target.generic(), target.size) == 0) {
@@ -185,7 +185,8 @@ bool is_refused_at(const std::string& address, int port) {
       getsockopt(probe.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
     return false;
   }
-  // The kernel may lend the very port to the probe, which then reaches itself.
+  // The kernel may assign the same port to the probe, which then connects to
+  // itself.
   const sockaddr_storage local = local_of(probe);
   return error == ECONNREFUSED ||
          (error == 0 && std::memcmp(&local, &target.address, target.size) == 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names, addresses and interfaces as this machine sees them.
+// Host names, addresses and network interfaces.
 #pragma once
 
 #include <string>
@@ -11,39 +11,39 @@ namespace accelerate {
 
 struct NetworkInterface {
   std::string name = {};
-  /// As text, without a scope; one entry per address.
+  /// In text form, without a scope; one entry per address.
   std::string address = {};
   bool is_loopback = false;
   bool is_up = false;
 };
 
-/// Every address of this machine, in the system's order.
+/// All addresses of this machine, in the system's order.
 ACCELERATE_API std::vector<NetworkInterface> list_interfaces();
 
 /// The addresses of a name, IPv4 first. Throws `CommError` naming the host and
-/// the resolver's answer where there are none. May block on a name server.
+/// the resolver's answer if there are none. May block on a name server.
 ACCELERATE_API std::vector<std::string> resolve_host(const std::string& host);
 
-/// Whether an address, as text, never leaves the machine.
+/// Whether a numeric address never leaves the machine.
 ACCELERATE_API bool is_loopback(const std::string& address);
 
-/// Whether a name means this machine wherever it is looked up. The machine's
-/// own name does not, though it may lead to a loopback address here.
+/// Whether a name means this machine wherever it is resolved. False for the
+/// machine's own name, even if it resolves to a loopback address here.
 ACCELERATE_API bool is_loopback_name(const std::string& host);
 
 /// Whether one of the addresses of `host` belongs to this machine.
 ACCELERATE_API bool is_this_machine(const std::string& host);
 
-/// The address of this machine that a peer at `address` sees; empty where there
-/// is no route.
+/// The address of this machine that a peer at `address` sees; empty without a
+/// route.
 ACCELERATE_API std::string own_address_towards(const std::string& address);
 
-/// Whether the machine at `address` answers that nobody listens on `port`.
-/// Waits for an answer for a second.
+/// Whether the machine at `address` refuses connections to `port`. Waits up to
+/// a second for an answer.
 ACCELERATE_API bool is_refused_at(const std::string& address, int port);
 
-/// The interface through which packets to `address` leave; empty where there
-/// is no route.
+/// The interface through which packets to `address` leave; empty without a
+/// route.
 ACCELERATE_API std::string interface_towards(const std::string& address);
 
 } // namespace accelerate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's GPUs, asked of NVML, which is loaded and not linked.
+// NVIDIA GPUs, through NVML, which is loaded at run time.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -19,8 +19,8 @@
 namespace accelerate {
 namespace {
 
-// The part of NVML's binary interface that is used, from its public
-// documentation: stable since driver 410.
+// The part of NVML's ABI that is used, from its public documentation; stable
+// since driver 410.
 using NvmlDevice = void*;
 struct NvmlMemory {
   unsigned long long total, free, used;
@@ -34,7 +34,7 @@ struct NvmlPciInfo {
   char bus_id[32];
 };
 
-/// The library while it is loaded and initialised.
+/// The loaded and initialised library.
 class Nvml {
  public:
   Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
@@ -98,7 +98,7 @@ Gpu read_gpu(const Nvml& nvml, unsigned index, NvmlDevice device) {
   }
   NvmlPciInfo pci{};
   if (nvml.call("nvmlDeviceGetPciInfo_v3", device, &pci) == 0) {
-    // NVML writes eight digits of domain in capitals, the kernel four.
+    // NVML writes an eight-digit domain in upper case, the kernel four digits.
     std::string address = pci.bus_id;
     std::transform(address.begin(), address.end(), address.begin(), ::tolower);
     if (address.size() == 16) {
@@ -118,7 +118,7 @@ bool can_read(const Nvml& nvml, NvmlDevice reader, NvmlDevice owner) {
   return error == 0 && status == 0;
 }
 
-// Numbers as `0,2`, or `-` where there are none.
+// Numbers as `0,2`, or `-` if there are none.
 std::string to_list(const std::vector<int>& numbers) {
   std::string text;
   for (const int number : numbers) {
@@ -238,8 +238,8 @@ std::string read_to_end(int file) {
 }
 
 GpuInventory list() {
-  // In a process of its own: the driver leaves threads behind, which would
-  // take signals away from a launcher.
+  // In a separate process: the driver leaves threads behind, which could
+  // receive the signals of a launcher.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return {.problem = "no pipe to the process that asks the NVIDIA driver"};
@@ -263,8 +263,8 @@ GpuInventory list() {
   return from_text(text);
 }
 
-// Reads a list as CUDA does: indices or (shortened) UUIDs, up to the first that
-// is unknown.
+// Parses a list as CUDA does: indices or (shortened) UUIDs, up to the first
+// unknown one.
 std::vector<Gpu> choose(const std::vector<Gpu>& gpus, const std::string& ids) {
   std::vector<Gpu> chosen;
   for (size_t begin = 0; begin < ids.size();) {

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The bound port, or nothing but errno.
+// The bound port; empty, with errno set, on failure.
 int bind_port(const std::string& address, int port) {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int yes = 1;
@@ -88,15 +88,15 @@ bool holds_one_of(const fs::path& process, const std::set<std::string>& files) {
   return false;
 }
 
-// The kernel gives ports from here on to whoever connects to somebody.
+// The start of the kernel's ephemeral port range.
 int first_lent_port() {
   int first = 32768;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
   return first;
 }
 
-// Workers take seconds until they listen: a port that the kernel lends out
-// could be gone by then.
+// Workers take seconds until they listen; a port in the ephemeral range could
+// be taken by then.
 int bind_lasting_port(const std::string& address) {
   constexpr int kLowest = 20000;
   constexpr int kAttempts = 64;
@@ -113,7 +113,7 @@ int bind_lasting_port(const std::string& address) {
   return port;
 }
 
-/// "pid 4711 (python3)"; "another program" where it cannot be looked at.
+/// "pid 4711 (python3)"; "another program" if it cannot be inspected.
 std::string port_owner(int port) {
   const auto inodes = listening_inodes(port);
   std::error_code error;
