@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where user code called what this thread is in.
+// The line of user code from which this thread was called.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace accelerate {
 
-/// "train.py:12", the innermost line of user code that led here; the name of a
-/// function if the program has no line numbers, empty if nothing is known.
-/// Takes up to two seconds: for messages of errors.
+/// "train.py:12", the innermost line of user code on the stack; the name of a
+/// function if the program has no line numbers; empty if nothing is known.
+/// Takes up to two seconds, so use it only in error messages.
 ACCELERATE_API std::string calling_place();
 
 } // namespace accelerate

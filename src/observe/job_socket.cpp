@@ -51,7 +51,7 @@ void limit_waiting(int file, std::chrono::seconds limit) {
   setsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
 }
 
-// Those of processes that were killed.
+// Sockets of killed processes.
 void remove_dead_sockets(const std::filesystem::path& folder) {
   std::error_code ignored;
   for (const auto& entry :
@@ -64,7 +64,7 @@ void remove_dead_sockets(const std::filesystem::path& folder) {
 }
 
 constexpr std::chrono::seconds kListenerPatience{1};
-// Longer than a stack takes that has to be given up.
+// Longer than it takes to give up on a stack.
 constexpr std::chrono::seconds kAskerPatience{8};
 
 } // namespace
@@ -75,7 +75,7 @@ JobSocket::JobSocket()
       file_(make_socket()) {
   const auto address = address_of(path_);
   remove_dead_sockets(path_.parent_path());
-  // Of a process that had this number before.
+  // Left by an earlier process with this PID.
   unlink(path_.c_str());
   if (!file_ ||
       bind(
@@ -120,7 +120,7 @@ void JobSocket::answer(
 }
 
 std::optional<std::vector<RankReport>> ask_process(int pid) {
-  // A job that a scheduler started may not have the variables of a login.
+  // A job started by a scheduler may lack the variables of a login.
   const EnvLookup without = [](const std::string&) { return std::nullopt; };
   UniqueFile file;
   for (const EnvLookup& env : {EnvLookup(system_env), without}) {

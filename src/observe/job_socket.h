@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a process is asked where its ranks are: a Unix socket of its own, in a
-// folder that only its user can enter. Unlike a file that it would have to
-// write all the time it costs nothing until somebody asks, and unlike a signal
-// it takes no handler of the user's and gives an answer back.
+// Lets other processes query the ranks of a process: a Unix socket in a folder
+// that only its user can enter. Unlike a status file, it costs nothing until it
+// is used; unlike a signal, it needs no handler and can return an answer.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +17,7 @@
 
 namespace accelerate {
 
-/// Listens for as long as it lives, in the process that made it.
+/// Listens during its lifetime, in the process that created it.
 class ACCELERATE_API JobSocket {
  public:
   /// Throws `SystemError`.
@@ -29,7 +28,7 @@ class ACCELERATE_API JobSocket {
 
   /// For poll(2).
   int file() const { return file_.get(); }
-  /// Answers one that waits; strangers get nothing.
+  /// Answers one waiting client; other users get nothing.
   void answer(const std::function<std::vector<RankReport>()>& look) const;
 
  private:
@@ -38,8 +37,8 @@ class ACCELERATE_API JobSocket {
   UniqueFile file_;
 };
 
-/// What process `pid` says of its ranks. Nothing where it listens nowhere.
-/// Throws `TimeoutError` where it does not answer.
+/// The reports of the ranks in process `pid`. Empty if it does not listen.
+/// Throws `TimeoutError` if it does not answer.
 ACCELERATE_API std::optional<std::vector<RankReport>> ask_process(int pid);
 
 } // namespace accelerate

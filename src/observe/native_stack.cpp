@@ -37,17 +37,17 @@ namespace accelerate {
 namespace {
 
 constexpr int kMostAddresses = 64;
-// A starved thread may take long to be run. With both, ranks still answer in
-// time: see HangExchange.
+// A starved thread may take long to be scheduled. The sum of both still lets
+// ranks answer in time: see HangExchange.
 constexpr std::chrono::milliseconds kStackPatience{800};
 constexpr std::chrono::milliseconds kSymbolPatience{1100};
 
-// What the handler leaves. It may come late, so it is never on a stack.
+// Written by the handler. It may run late, so this must not be on a stack.
 std::array<void*, kMostAddresses> addresses;
 void* interrupted = nullptr;
 std::atomic<int> num_addresses = -1;
 
-/// The instruction that a signal came before.
+/// The instruction that the signal interrupted.
 void* instruction_of(const ucontext_t& context) {
 #if defined(__aarch64__)
   return reinterpret_cast<void*>(context.uc_mcontext.pc);
@@ -66,7 +66,7 @@ void take_stack(int /*signal*/, siginfo_t* /*info*/, void* context) {
   errno = saved;
 }
 
-/// The handler is in place while it lives, unless the program has its own.
+/// Installs the handler during its lifetime, unless the program has its own.
 class HandlerScope {
  public:
   HandlerScope() {
@@ -94,8 +94,7 @@ class HandlerScope {
   bool is_ours_ = false;
 };
 
-/// The instruction at which the thread is, then the places behind the calls
-/// that led there.
+/// The current instruction of the thread, followed by the return addresses.
 std::vector<void*> interrupt(pid_t thread) {
   num_addresses = -1;
   if (syscall(SYS_tgkill, getpid(), thread, SIGURG) != 0) {
@@ -108,7 +107,7 @@ std::vector<void*> interrupt(pid_t thread) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  // The handler itself and the frame of the signal come first.
+  // Skip the handler itself and the signal frame.
   const auto end_of_stack = addresses.begin() + num_addresses;
   const auto first = std::find(addresses.begin(), end_of_stack, interrupted);
   return first == end_of_stack ? std::vector<void*>{interrupted}
@@ -122,7 +121,7 @@ std::vector<void*> addresses_of(pid_t thread) {
   if (!handler.is_ours()) {
     return {};
   }
-  // Code without tables, such as the kernel's clock, hides who called it; a
+  // Code without unwind tables, such as the vDSO clock, hides its callers; a
   // moment later the thread is elsewhere.
   constexpr int kMostTries = 32;
   std::vector<void*> found = interrupt(thread);
@@ -135,12 +134,12 @@ std::vector<void*> addresses_of(pid_t thread) {
 struct Symbol {
   std::string module;
   uintptr_t offset = 0;
-  /// One, or several where functions were inlined.
+  /// One, or several if functions were inlined.
   std::vector<Stack::Frame> frames;
   bool is_users() const { return !frames.empty() && frames[0].is_users; }
 };
 
-/// Strings by the name that people know.
+/// Shortens the type names of strings.
 std::string readable(std::string function) {
   constexpr std::string_view kString =
       "std::__cxx11::basic_string<char, std::char_traits<char>, "
@@ -184,7 +183,7 @@ bool is_library(const std::string& module) {
   return file.empty();
 }
 
-/// Of an instruction, given the address of one of its bytes.
+/// The symbol of an instruction, given the address of any of its bytes.
 Symbol symbol_of(const void* address) {
   Dl_info info{};
   if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
@@ -192,7 +191,7 @@ Symbol symbol_of(const void* address) {
   }
   const auto base = reinterpret_cast<uintptr_t>(info.dli_fbase);
   const auto at = reinterpret_cast<uintptr_t>(address);
-  // Programs that cannot be moved know their addresses already.
+  // Non-relocatable programs use absolute addresses.
   uint16_t kind = 0;
   std::memcpy(
       &kind,
@@ -210,7 +209,7 @@ Symbol symbol_of(const void* address) {
   return symbol;
 }
 
-/// What a program writes; nothing where it is not there or takes too long.
+/// The output of a program; empty if it is missing or takes too long.
 std::optional<std::string> output_of(std::vector<std::string> command) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -261,8 +260,8 @@ std::optional<std::string> output_of(std::vector<std::string> command) {
                                                  : std::nullopt;
 }
 
-/// Whether a function of the user's program comes from a header of a library;
-/// `name` may have the type that it returns in front.
+/// Whether a function of the user's program comes from a library's header;
+/// `name` may start with its return type.
 bool is_of_header(const std::string& name) {
   const auto qualified = name.substr(name.rfind(' ') + 1);
   for (const char* space :
@@ -274,12 +273,12 @@ bool is_of_header(const std::string& name) {
   return false;
 }
 
-/// What addr2line says of one function; nothing where that is of no use.
+/// addr2line's information on one function; empty if it is of no use.
 std::optional<Stack::Frame> frame_of(
     const std::string& function,
     const std::string& place) {
   const auto name = function.substr(0, function.find_first_of("(<"));
-  // Those of the standard library are long; inlined, they lack its name.
+  // Names from the standard library are long; inlined ones lack the prefix.
   if (function.starts_with("??") || name.find("std::") != std::string::npos ||
       place.find("/include/c++/") != std::string::npos) {
     return std::nullopt;
@@ -292,9 +291,9 @@ std::optional<Stack::Frame> frame_of(
       name != "_start" && !is_of_header(name)};
 }
 
-/// Files and lines for the frames of one module that is the user's.
+/// Adds files and lines to the frames of a module of the user.
 void name_lines(const std::string& module, std::vector<Symbol*>& symbols) {
-  // Inlined functions as well: the user's may have a library's inside of it.
+  // Includes inlined functions: user code may be inlined around a library's.
   std::vector<std::string> command = {"addr2line", "-aiCfe", module};
   for (const auto* symbol : symbols) {
     command.push_back(str_cat("0x", std::hex, symbol->offset));
@@ -332,7 +331,8 @@ void prepare_native_stacks() {
 Stack native_stack(pid_t thread) {
   std::vector<Symbol> symbols;
   for (const void* address : addresses_of(thread)) {
-    // Inside of a call, not behind it: that may be another function.
+    // Use an address inside the call: the one after it may belong to another
+    // function.
     const bool is_behind_call = !symbols.empty();
     symbols.push_back(
         symbol_of(static_cast<const char*>(address) - is_behind_call));
@@ -352,7 +352,7 @@ Stack native_stack(pid_t thread) {
       stack.frames.push_back(std::move(frame));
     }
   }
-  // How a library comes from one function of the user's to the next.
+  // How a library gets from one user function to the next is not interesting.
   const auto is_users = [](const Stack::Frame& frame) {
     return frame.is_users;
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a thread of this process is, without its help.
+// Stacks of other threads in this process, without their cooperation.
 #pragma once
 
 #include <sys/types.h>
@@ -9,15 +9,15 @@
 
 namespace accelerate {
 
-/// Loads what unwinding needs, so that a handler of signals may do it later.
+/// Loads what unwinding needs, so that a signal handler can use it later.
 void prepare_native_stacks();
 
-/// The stack of `thread`, which a signal interrupts for a moment: SIGURG, which
-/// means nothing to programs that have no handler for it. Empty where the
-/// program has one, or the thread does not answer. Files and lines come from
-/// addr2line where it is installed and the program has them, else there are
-/// names of functions. What lies between and outside of the user's frames is
-/// left out. Not for the calling thread.
+/// The stack of `thread`, which is interrupted briefly by SIGURG, a signal that
+/// programs without a handler ignore. Empty if the program has a handler, or
+/// the thread does not answer. Files and lines come from addr2line, if it is
+/// installed and the program has debug information; otherwise only function
+/// names. Frames between and outside of the user's frames are omitted. Not for
+/// the calling thread.
 ACCELERATE_API Stack native_stack(pid_t thread);
 
 } // namespace accelerate

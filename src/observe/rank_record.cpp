@@ -12,7 +12,7 @@
 namespace accelerate {
 namespace {
 
-// Never destroyed: threads may end later than static objects.
+// Never destroyed, because threads may outlive static objects.
 struct Records {
   static Records& instance() {
     static auto* records = new Records;
@@ -34,7 +34,8 @@ std::shared_ptr<RankRecord> make_record() {
 thread_local RankRecord* record_of_thread = nullptr;
 thread_local bool has_thread_ended = false;
 
-/// Until the thread ends; static objects that go later get one that stays.
+/// Lives until the thread ends; static objects destroyed later get a record
+/// that is never freed.
 RankRecord* keep_record(std::shared_ptr<RankRecord> record) {
   struct Keeper {
     ~Keeper() {
@@ -131,7 +132,8 @@ Part RankRecord::enter(Part part) {
   if (is_captured_) {
     return before;
   }
-  // A backward too: loaders and forwards of one process may be torch's own.
+  // Also for a backward: loaders and forwards of a single process may be
+  // torch's own.
   if (part == Part::kData || part == Part::kForward ||
       part == Part::kBackward || part == Part::kCaptured) {
     if (has_updated_) {
@@ -254,7 +256,7 @@ void RankRecord::add_step(const Times& step) {
 }
 
 StepTimes RankRecord::step_times() {
-  // What has passed since the last change belongs to the step under way.
+  // The time since the last change belongs to the current step.
   change(part_.load(kRelaxed));
   if (is_in_step_ && has_updated_) {
     end_step();

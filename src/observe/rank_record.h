@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread that trains is doing, and since when: written by it at a few
-// nanoseconds each time, read by whoever wants to know why it stands still.
+// What a training thread is doing, and since when. Recording takes a few
+// nanoseconds; other threads read it to explain a hang.
 #pragma once
 
 #include <sys/types.h>
@@ -24,8 +24,7 @@ namespace accelerate {
 
 struct Membership;
 
-/// What a step is made of. Parts lie in each other: time counts for the
-/// innermost.
+/// The parts of a step. They nest; time counts for the innermost part.
 enum class Part : uint8_t {
   kUser,
   kData,
@@ -38,41 +37,41 @@ enum class Part : uint8_t {
 };
 inline constexpr size_t kNumParts = 8;
 
-/// "in code of the user's", "waiting for data", ...
+/// "in user code", "waiting for data", ...
 ACCELERATE_API const char* words_for(Part part);
 
-/// A collective as messages name it. Texts are literals.
+/// A collective as shown in messages. The strings are literals.
 struct ObservedOperation {
   static constexpr size_t kMaxDims = 6;
   const char* name = nullptr;
-  /// 0 where it is made of others, which have theirs.
+  /// 0 if it consists of other collectives, which have their own numbers.
   uint64_t number = 0;
   const char* dtype = nullptr;
   size_t num_dims = 0;
   std::array<int64_t, kMaxDims> sizes = {};
-  /// Of a group of some ranks; 0 for that of all.
+  /// For a subgroup; 0 for the group of all ranks.
   int group_size = 0;
 };
 
-/// Marks in the work of a device that runs behind the host. One thread at a
-/// time. Nothing here waits for the device.
+/// Marks in the work of a device that runs behind the host. For one thread at a
+/// time. Never waits for the device.
 class ACCELERATE_API DeviceMarks {
  public:
   virtual ~DeviceMarks() = default;
-  /// Behind what the calling thread has handed over so far; false where the
-  /// device takes none now.
+  /// Leaves a mark after everything the calling thread has queued so far; false
+  /// if the device cannot take one now.
   virtual bool leave() = 0;
-  /// Takes the oldest mark: seconds since the one taken before, 0 for the
-  /// first. Nothing where the device has not passed it.
+  /// Takes the oldest mark: seconds since the previous one, 0 for the first.
+  /// Empty if the device has not passed it.
   virtual std::optional<double> take() = 0;
 };
 
-/// One for each thread that meets this library.
+/// One per thread that uses this library.
 class ACCELERATE_API RankRecord {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Registered for `all` until the thread ends.
+  /// Registered in `all` until the thread ends.
   static RankRecord& of_this_thread();
   static std::vector<std::shared_ptr<RankRecord>> all();
 
@@ -80,12 +79,12 @@ class ACCELERATE_API RankRecord {
   RankRecord(const RankRecord&) = delete;
   RankRecord& operator=(const RankRecord&) = delete;
 
-  /// The part that this one interrupts, for `leave`.
+  /// Returns the part that this one interrupts, for `leave`.
   Part enter(Part part);
   void leave(Part before);
   void set_operation(const ObservedOperation& operation);
   void clear_operation();
-  /// What an exchange is about, where it is made of others.
+  /// The purpose of an exchange, if it consists of other collectives.
   void set_topic(std::string topic);
   void join(const Membership& membership) {
     membership_.store(&membership, std::memory_order_release);
@@ -93,22 +92,22 @@ class ACCELERATE_API RankRecord {
 
   // The clock of this thread's steps.
 
-  /// An optimizer has stepped: the step ends where the next begins.
+  /// An optimizer has stepped: the step ends when the next one starts.
   void note_update() { has_updated_ = true; }
-  /// A gradient is there. What a backward takes behind the last one is
-  /// communication. On a device only the last of all counts: a mark for each
-  /// would cost more than it tells.
+  /// A gradient is complete. The rest of a backward after the last gradient is
+  /// communication. On a device only the very last one is marked, because a
+  /// mark per gradient would cost more than it is worth.
   void note_gradient() { last_gradient_ = Clock::now(); }
   void note_last_gradient();
-  /// A run begins: a step under way is none of its own. Its steps are timed by
-  /// the marks that `make` gives at the first of them, and by the host's clock
-  /// where it gives none.
+  /// Starts a run: a step in progress does not belong to it. Steps are timed by
+  /// the marks that `make` returns at the first of them, or by the host's clock
+  /// if it returns none.
   void follow(std::function<std::unique_ptr<DeviceMarks>()> make);
-  /// Of this thread, whichever run they belonged to; without those that the
-  /// device has not ended.
+  /// All steps of this thread, of any run, except those that the device has not
+  /// finished.
   StepTimes step_times();
 
-  // For other threads; each value by itself is true.
+  // For other threads; each value is consistent by itself.
   pid_t thread() const { return thread_; }
   const Membership* membership() const {
     return membership_.load(std::memory_order_acquire);
@@ -118,9 +117,9 @@ class ACCELERATE_API RankRecord {
     return Clock::time_point(
         Clock::duration(since_.load(std::memory_order_relaxed)));
   }
-  /// Of the last one, whether it is over or not.
+  /// The number of the latest collective, completed or not.
   uint64_t number() const { return number_.load(std::memory_order_relaxed); }
-  /// Of the one that it is in; 0 outside, and where that has no number.
+  /// The number of the current collective; 0 outside of one, or if it has none.
   uint64_t own_number() const {
     return own_number_.load(std::memory_order_relaxed);
   }
@@ -141,22 +140,22 @@ class ACCELERATE_API RankRecord {
   pid_t thread_;
 
   using Times = std::array<double, kNumParts>;
-  /// From here on this thread is in `next`.
+  /// This thread is now in `next`.
   void change(Part next);
   void begin_step();
   void end_step();
   void add_step(const Times& step);
-  /// What has passed counts for `part`.
+  /// Attributes the time since the last change to `part`.
   void mark(Part part);
   void take_marks();
   Times step_ = {};
   bool is_in_step_ = false;
   bool has_updated_ = false;
-  /// What lies in a captured step is no part of its own.
+  /// Parts inside a captured step are not counted separately.
   bool is_captured_ = false;
   Clock::time_point last_gradient_ = {};
 
-  /// What each mark under way ends.
+  /// The part that each pending mark ends.
   struct MarkedPart {
     Part part = Part::kUser;
     bool begins_step = false;
@@ -170,14 +169,14 @@ class ACCELERATE_API RankRecord {
 
   int64_t num_steps_ = 0;
   Times all_steps_ = {};
-  /// A ring.
+  /// A ring buffer.
   std::vector<Times> last_steps_;
 
   mutable std::mutex mutex_;
   std::string topic_;
 };
 
-/// This thread is in `part` while it lives.
+/// This thread is in `part` during its lifetime.
 class PartScope {
  public:
   explicit PartScope(Part part)
@@ -191,7 +190,7 @@ class PartScope {
   Part before_;
 };
 
-/// This thread waits in `operation` while it lives.
+/// This thread waits in `operation` during its lifetime.
 class OperationScope {
  public:
   OperationScope(
@@ -217,7 +216,7 @@ class OperationScope {
   Part before_;
 };
 
-/// Operations of this thread are part of `topic` while it lives.
+/// Operations of this thread belong to `topic` during its lifetime.
 class TopicScope {
  public:
   explicit TopicScope(std::string topic) {

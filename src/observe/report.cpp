@@ -27,9 +27,9 @@ std::string first_word(const std::string& text) {
   return text.substr(0, text.find(' '));
 }
 
-/// From the user's innermost frame to the outermost: who called `main` says
-/// nothing, nor how a library waits for other ranks. All frames where none is
-/// the user's.
+/// From the user's innermost frame to the outermost: callers of `main` are not
+/// interesting, nor is how a library waits for other ranks. All frames if none
+/// is user code.
 std::span<const Stack::Frame> frames_to_show(const Stack& stack) {
   constexpr std::ptrdiff_t kMostFrames = 16;
   const auto is_users = [](const Stack::Frame& frame) {
@@ -45,11 +45,11 @@ std::span<const Stack::Frame> frames_to_show(const Stack& stack) {
   return {first, first + std::min(end - first, kMostFrames)};
 }
 
-/// Equal for ranks that are in the same place of the user's code.
+/// Equal for ranks at the same position in user code.
 std::string place_of(const Stack& stack) {
   auto frames = frames_to_show(stack);
   if (!frames.empty() && !frames[0].is_users) {
-    // None is: by which way a library came there says nothing.
+    // No user frame: how a library got there is not interesting.
     frames = frames.first(1);
   }
   std::string text;
@@ -59,7 +59,7 @@ std::string place_of(const Stack& stack) {
   return text;
 }
 
-/// What else the innermost is in stands behind the line that called it.
+/// Inner functions of the innermost frame, after the line that called them.
 std::string places_of(const RankReport& report) {
   std::string text;
   for (const auto& frame : frames_to_show(report.stack)) {
@@ -79,7 +79,7 @@ struct Expected {
   bool operator==(const Expected&) const = default;
 };
 
-/// What most of those that wait are in, the lowest rank's on a tie.
+/// The operation of the majority of waiting ranks; the lowest rank's on a tie.
 Expected expected_of(const std::vector<RankReport>& reports) {
   Expected most;
   std::ptrdiff_t most_votes = 0;
@@ -102,7 +102,7 @@ Expected expected_of(const std::vector<RankReport>& reports) {
   return most;
 }
 
-/// Whether not all ranks are in one place.
+/// Whether not all ranks are at the same position.
 bool differ(
     const std::vector<RankReport>& reports,
     const std::vector<SilentRank>& silent) {
@@ -117,7 +117,7 @@ bool is_there(const RankReport& report, const Expected& expected) {
   return Expected{report.operation, report.number} == expected;
 }
 
-// One that others wait for in a backward computes.
+// A rank in a backward that others wait for is computing.
 bool waits_for_others(const RankReport& report, const Expected& expected) {
   return report.waits &&
          (is_there(report, expected) || report.part != Part::kBackward);
@@ -130,14 +130,14 @@ bool is_slow(
   return !waits_for_others(report, expected) && report.seconds < threshold;
 }
 
-/// `longest` is the time of the one in a group of alike ranks that stands
-/// longest; `report` is of the one that stands shortest.
+/// Describes a group of similar ranks: `longest` is the longest time that one
+/// of them has waited; `report` belongs to the one with the shortest.
 std::string describe(
     const RankReport& report,
     double longest,
     const Expected& expected,
     double threshold) {
-  // They wait since they came, one after the other.
+  // They have waited since they arrived, one after the other.
   const std::string moved = longest - report.seconds < 1
                                 ? seconds_text(longest)
                                 : "up to " + seconds_text(longest);
@@ -260,7 +260,7 @@ std::string describe_hang(
     const std::vector<SilentRank>& silent,
     double threshold) {
   const auto expected = expected_of(reports);
-  // Ranks by what is said of them; times may differ a little.
+  // Ranks by their description; times may differ slightly.
   std::map<
       std::tuple<bool, std::string, uint64_t, std::string, int, bool>,
       std::vector<const RankReport*>>

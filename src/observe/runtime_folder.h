@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where processes of one user find each other on one machine.
+// Where the processes of one user find each other on a machine.
 #pragma once
 
 #include <filesystem>
@@ -9,13 +9,12 @@
 
 namespace accelerate {
 
-/// A folder that only this user can look into: `accelerate` in
-/// $XDG_RUNTIME_DIR, else `accelerate-UID` in /tmp. Made where it is missing.
-/// Throws `SystemError` where it belongs to somebody else, is a link, or can be
-/// read by others.
+/// A folder that only this user can read: `accelerate` in $XDG_RUNTIME_DIR, or
+/// `accelerate-UID` in /tmp. Created if missing. Throws `SystemError` if it
+/// belongs to someone else, is a link, or others can read it.
 ACCELERATE_API std::filesystem::path runtime_folder(const EnvLookup& env);
 
-/// In which the process `pid` listens.
+/// The socket on which process `pid` listens.
 ACCELERATE_API std::filesystem::path socket_of(
     const std::filesystem::path& folder,
     int pid);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::chrono::seconds kScriptPatience{1};
 
-// Never destroyed: a thread that waits for the interpreter holds on to it.
+// Never destroyed: a thread waiting for the interpreter keeps using it.
 struct Asker {
   static Asker& instance() {
     static auto* asker = new Asker;
@@ -24,7 +24,7 @@ struct Asker {
   std::mutex mutex;
   std::condition_variable changed;
   TakeScriptStack take;
-  /// The process whose thread asks: a child that was forked meanwhile has none.
+  /// The process of the asking thread: a forked child does not have it.
   pid_t asking = 0;
   bool is_asking() const { return asking == getpid(); }
   uint64_t num_answers = 0;
@@ -70,7 +70,7 @@ std::optional<ScriptStack> script_stack() {
         asker.changed.notify_all();
       }).detach();
     } catch (const std::system_error&) {
-      return std::nullopt; // No more threads: a watcher ends no run.
+      return std::nullopt; // no more threads; monitoring must not end a run
     }
     asker.asking = getpid();
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stack of an interpreter that this process runs in.
+// The stack of an interpreter in this process.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@ namespace accelerate {
 
 struct ScriptStack {
   Stack stack = {};
-  /// A collective that the script is in, called without us:
+  /// The current collective of the script, if it was called without us:
   /// "all_reduce float32[4]".
   std::string operation = {};
-  /// Tells this call from another at the same place.
+  /// Distinguishes this call from another at the same position.
   uint64_t call = 0;
 };
 
 using TakeScriptStack = std::function<ScriptStack()>;
-/// From now on the stack of the main thread comes from there; called by a
-/// thread of its own, which may have to wait for the interpreter.
+/// From now on, the stack of the main thread comes from `take`. It is called on
+/// a separate thread, because it may have to wait for the interpreter.
 ACCELERATE_API void set_script_stack(TakeScriptStack take);
-/// Until nobody asks the interpreter any more.
+/// Blocks until the interpreter is no longer queried.
 ACCELERATE_API void drop_script_stack();
 
 ACCELERATE_API bool has_script_stack();
-/// Nothing where there is no interpreter, or it does not answer within a
-/// second: a thread of it does not let others run.
+/// Empty if there is no interpreter, or it does not answer within a second
+/// because one of its threads does not release it.
 ACCELERATE_API std::optional<ScriptStack> script_stack();
 
 } // namespace accelerate

@@ -13,7 +13,7 @@ namespace {
 struct PartOfStep {
   double StepTimes::Parts::*time;
   const char* name;
-  /// From which share on something can be gained, and how.
+  /// The share from which improvement is worthwhile, and the advice.
   double much;
   const char* advice;
 };

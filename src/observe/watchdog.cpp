@@ -31,9 +31,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultThreshold{10'000};
 constexpr milliseconds kShortestInterval{50};
-/// From when on a store does not answer.
+/// A store that takes longer is considered unresponsive.
 constexpr milliseconds kStorePatience{3'000};
-/// How long ranks may take to ask each other, on a machine that is busy.
+/// The time that ranks may take to exchange reports on a busy machine.
 constexpr milliseconds kPeersPatience{3'000};
 
 double seconds_from(Watchdog::Clock::duration time) {
@@ -61,15 +61,15 @@ std::shared_ptr<RankRecord> record_of(const Membership& membership) {
 struct Runner {
   std::thread thread;
   UniqueFile wake;
-  /// None where it cannot be made: nobody can ask then, messages come all the
-  /// same.
+  /// Null if it cannot be created: ranks cannot be queried then, but messages
+  /// still appear.
   std::unique_ptr<JobSocket> socket;
   std::atomic<bool> is_stopping = false;
   int owner = 0;
 };
 Runner* runner = nullptr;
 
-// Static objects that the thread uses go after this.
+// Static objects that the thread uses are destroyed after this.
 void stop_at_exit() {
   if (runner != nullptr && runner->owner == getpid()) {
     runner->is_stopping = true;
@@ -114,7 +114,7 @@ Membership& Watchdog::join(std::unique_ptr<Membership> membership) {
   const std::lock_guard<std::mutex> lock(mutex_);
   memberships_.push_back(std::move(membership));
   start();
-  // Whose interval may be shorter.
+  // Its interval may be shorter.
   eventfd_write(runner->wake.get(), 1);
   return *memberships_.back();
 }
@@ -128,13 +128,13 @@ void Watchdog::start() {
   }
   owner_ = getpid();
   prepare_native_stacks();
-  // A child has its parent's object, whose thread is not there.
+  // A forked child inherits the object but not the thread.
   runner = new Runner;
   runner->owner = owner_;
   runner->wake = UniqueFile(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   try {
-    // Not by the thread: it reads the environment, which the program may be
-    // changing beside it.
+    // Not on the thread: this reads the environment, which the program may be
+    // changing concurrently.
     runner->socket = std::make_unique<JobSocket>();
   } catch (const Error&) {
   }
@@ -208,8 +208,8 @@ void Watchdog::watch() {
   }
 }
 
-// A collective that the script calls without us leaves no record: its stack
-// shows it. Nobody asks an interpreter whose run goes on.
+// A collective that the script calls without us is not recorded, but visible on
+// its stack. A running interpreter is not queried.
 void Watchdog::watch_script() {
   const auto now = Clock::now();
   for (const auto* membership : memberships()) {
@@ -227,7 +227,7 @@ void Watchdog::watch_script() {
 void Watchdog::note_script(const std::optional<ScriptStack>& answer) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!answer) {
-    return; // It may still be in what it was, or not.
+    return; // The state is unknown.
   }
   if (answer->operation.empty()) {
     script_.reset();
@@ -236,8 +236,9 @@ void Watchdog::note_script(const std::optional<ScriptStack>& answer) {
   }
 }
 
-// What the user calls on the group without us is a sign of life too, from
-// between the last look and this one: the earlier time makes nobody faster.
+// Collectives that the user calls on the group without us also show progress.
+// They happened between the last check and this one; assuming the earlier time
+// never makes a rank look faster than it is.
 void Watchdog::watch_count(Membership& membership) {
   const auto before =
       membership.looked_at.exchange(Clock::now().time_since_epoch().count());
@@ -291,7 +292,7 @@ bool Watchdog::has_news(
          !(was_told && names_slow_rank(reports, threshold));
 }
 
-// Each question stays in the store: of a wait of hours there are few.
+// Each query stays in the store; even in a wait of hours there are only few.
 void Watchdog::be_quiet_after(Membership& membership, Clock::duration waited) {
   const auto now = Clock::now();
   const auto quiet = std::max<Clock::duration>(waited, membership.threshold);
@@ -346,7 +347,7 @@ RankReport Watchdog::look(const Membership& membership) {
   report.part = record->part();
   auto waits = waits_since(membership);
   if (report.part == Part::kUser && !script) {
-    waits.reset(); // Whoever keeps the interpreter to itself computes.
+    waits.reset(); // a thread that keeps the interpreter is computing
   }
   const Clock::time_point moved{Clock::duration(membership.counted_at)};
   report.waits = waits.has_value();
@@ -415,7 +416,7 @@ void Watchdog::watch_threads(const std::string& threads_of) {
 }
 
 void Watchdog::watch_data(Membership& membership) {
-  // Ranks that wait for this one in a collective speak first, and name it.
+  // Ranks that wait for this one in a collective report first, and name it.
   const auto patience =
       membership.threshold +
       (membership.world_size == 1 ? milliseconds(0) : kPeersPatience);
@@ -424,14 +425,14 @@ void Watchdog::watch_data(Membership& membership) {
       Clock::now() - record->since() < patience) {
     return;
   }
-  // Once: a loader that is slow at times is the step clock's business.
+  // Once: a loader that is sometimes slow is a matter for step times.
   membership.has_told_of_data = true;
   say("[hang] The data loader has not returned a batch for a while. Check its "
       "dataset and its workers:\n  " +
       describe_ranks({look(membership)}));
 }
 
-// The store itself does not answer: what this rank knows is all there is.
+// The store itself does not answer: report what this rank knows.
 void Watchdog::watch_store(Membership& membership) {
   const auto asking = membership.asking_since.load();
   const auto now = Clock::now().time_since_epoch();
