@@ -154,15 +154,15 @@ Rendezvous read_rendezvous(const EnvReader& env, const Rendezvous& fallback) {
 int port_of_job(uint64_t job) {
   constexpr uint64_t kFirst = 12000;
   constexpr uint64_t kCount = 20000;
-  // A multiplicative hash: neighbouring jobs land far apart.
+  // A multiplicative hash: consecutive jobs get distant ports.
   const uint64_t mixed = (job + 1) * 0x9E3779B97F4A7C15ULL;
   return static_cast<int>(kFirst + (mixed >> 32) % kCount);
 }
 
 namespace {
 
-// torchrun comes first: its variables are the innermost starter's where srun or
-// mpirun started a launcher per machine.
+// torchrun comes first: if srun or mpirun started a launcher per machine, its
+// variables are those of the innermost starter.
 constexpr StarterRow kStarters[] = {
     {{.name = "torchrun", .omits_local_rank_of_machines = true},
      {variables::kRank,

@@ -36,8 +36,8 @@ std::optional<ProcessEnvironment> detect_mpi(
   if (is_named) {
     found->job = str_cat("mpi-", std::hex, stable_hash(job));
   }
-  // MPI names no host: on one machine it is this one, else MASTER_ADDR must say
-  // it.
+  // MPI provides no host name: on one machine use this one, otherwise
+  // MASTER_ADDR is required.
   const auto& topology = found->topology;
   const bool one_machine = topology.local_world_size == topology.world_size;
   found->rendezvous = read_rendezvous(

@@ -28,7 +28,7 @@ RunReporter::RunReporter(const EnvLookup& env) {
     file_ = UniqueFile(open(path->c_str(), O_RDWR | O_CLOEXEC));
   }
   if (file_) {
-    // Programs that the run starts find the variable too.
+    // Programs started by the run inherit the variable.
     const auto before = read_json(file_.get());
     if (before.is_object() && before.value("pid", 0) != getpid()) {
       file_.reset();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run tells its launcher: its folder, its steps, its last checkpoint.
+// What a run reports to its launcher: its folder, its steps, its last
+// checkpoint.
 #pragma once
 
 #include <chrono>
@@ -15,7 +16,7 @@
 namespace accelerate {
 
 struct RunReport {
-  /// Of the tracker whose files `accelerate watch` shows.
+  /// The folder of the tracker that `accelerate watch` shows.
   std::string folder = {};
   /// Optimizer steps of this process.
   int64_t num_steps = 0;
@@ -27,19 +28,19 @@ struct RunReport {
   bool operator==(const RunReport&) const = default;
 };
 
-/// Writes the report of this process into the file that the launcher named for
-/// rank 0; does nothing without one. Threads may share it.
+/// Writes the report of this process into the file that the launcher has
+/// created for rank 0; does nothing without one. Thread-safe.
 class ACCELERATE_API RunReporter {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit RunReporter(const EnvLookup& env = system_env);
-  /// That of this process. The first call reads the environment.
+  /// The reporter of this process. The first call reads the environment.
   static RunReporter& of_this_process();
 
   void set_folder(const std::filesystem::path& folder);
   void set_checkpoint(const std::filesystem::path& checkpoint);
-  /// Whether steps are worth writing: once a second.
+  /// Whether the number of steps should be written again: once a second.
   bool is_due(Clock::time_point now) const;
   void set_steps(int64_t num_steps, Clock::time_point now = Clock::now());
 
@@ -52,7 +53,7 @@ class ACCELERATE_API RunReporter {
   RunReport report_;
 };
 
-/// What was written to `file` so far; empty if that is nothing whole.
+/// The latest report in `file`; empty if it contains no complete one.
 ACCELERATE_API RunReport read_run_report(int file);
 
 } // namespace accelerate

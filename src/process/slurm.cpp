@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks that Slurm's srun started.
+// Tasks started by Slurm's srun.
 #include <cctype>
 
 #include "accelerate/error.h"
@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kMaxTasksPerNode = 1 << 20;
 
-// The script of a batch job carries SLURM_PROCID=0 and the job's task count
-// but is no task of it: it would wait for ranks that nobody starts.
+// The script of a batch job has SLURM_PROCID=0 and the job's task count but is
+// not one of its tasks: it would wait for ranks that are never started.
 bool is_batch_script(const EnvReader& env) {
   return env.text(variables::kBatchEnvironment) == "BATCH" &&
          !env.text(variables::kSlurmStep);
@@ -35,8 +35,8 @@ bool is_batch_script(const EnvReader& env) {
       "; correct or unset it"));
 }
 
-// SLURM_STEP_TASKS_PER_NODE reads `2(x3),1`: two tasks on each of the first
-// three nodes, one on the fourth.
+// SLURM_STEP_TASKS_PER_NODE looks like `2(x3),1`: two tasks on each of the
+// first three nodes, one on the fourth.
 std::optional<int>
 tasks_on_node(const EnvReader& env, int node, int local_rank) {
   for (const char* name :
@@ -104,7 +104,7 @@ Rendezvous meeting_point(const EnvReader& env) {
   return point;
 }
 
-// A job that was queued again has the same numbers.
+// A requeued job keeps its numbers.
 std::string name_of_job(const EnvReader& env) {
   const auto job = env.number(variables::kSlurmJob);
   return job ? str_cat(
@@ -122,7 +122,7 @@ std::string name_of_job(const EnvReader& env) {
 std::string first_slurm_host(
     const std::string& node_list,
     const std::string& variable) {
-  // Only the first name matters: text up to the first comma outside of
+  // Only the first name matters: the text up to the first comma outside of
   // brackets, with each bracket replaced by the start of its first range.
   std::string host;
   for (size_t at = 0; at < node_list.size() && node_list[at] != ',';) {

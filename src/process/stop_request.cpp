@@ -19,9 +19,9 @@ void remember(int) {
   is_requested = true;
 }
 
-// A child that was forked off is nobody whom anybody asks: whoever ends it by
-// SIGTERM, as pools of workers do, must find it ended. Nothing may come in
-// between.
+// Signals to a forked child are not stop requests: code that ends children with
+// SIGTERM, such as worker pools, expects them to die. Signals stay blocked
+// during the fork so that none gets in between.
 thread_local sigset_t mask_before_fork;
 
 void hold_back() {
