@@ -23,8 +23,8 @@ using Shape = std::vector<std::int64_t>;
 
 constexpr const char* kMetadataName = ".metadata";
 constexpr std::string_view kMetadata = "torch.distributed.checkpoint.metadata ";
-// Objects of a pickle may be shared: what is looked through again and again is
-// short.
+// Objects of a pickle may be shared; limiting what is searched repeatedly
+// bounds the time.
 constexpr std::size_t kMaxFields = 64;
 
 // Names of torch.dtype, and of the storages that tensors are saved with.
@@ -46,13 +46,13 @@ constexpr TorchDtype kDtypes[] = {
     {"torch bool", "torch BoolStorage", Dtype::kBool},
 };
 
-/// Numbers of one part as they lie in memory, row by row or not.
+/// The elements of one part in memory, with any strides.
 struct Part {
   std::span<const std::byte> data = {};
   Shape strides = {};
 };
 
-// Nothing where a dimension is negative or the product too large to address.
+// Empty if a dimension is negative or the product too large to address.
 std::optional<std::int64_t> count_of(const Shape& shape) {
   std::int64_t count = 1;
   for (const auto size : shape) {
@@ -64,7 +64,7 @@ std::optional<std::int64_t> count_of(const Shape& shape) {
   return count;
 }
 
-// `whole` at `begin` becomes `part`, in rows of the last dimension.
+// Copies `part` into `whole` at `begin`, row by row of the last dimension.
 void copy_part(
     std::byte* whole,
     const Shape& shape,
@@ -175,7 +175,7 @@ class DistributedReader {
     return of(value, Kind::kNumber).number;
   }
 
-  /// The fields of an object of a class of torch's metadata.
+  /// The fields of an object of one of torch's metadata classes.
   const PickleValue& object(const PickleValue& value, std::string_view name)
       const {
     return object_of(value, str_cat(kMetadata, name));
@@ -232,7 +232,7 @@ class DistributedReader {
       const PickleValue& index = object(key, "MetadataIndex");
       const auto* const offset = index.find("offset");
       if (offset == nullptr || offset->is(Kind::kNone)) {
-        return; // Of what is no tensor.
+        return; // not a tensor
       }
       const PickleValue& info = object_of(
           value, "torch.distributed.checkpoint.filesystem _StorageInfo");
@@ -266,7 +266,7 @@ class DistributedReader {
     const auto element = safetensors::dtype_bits(tensor.dtype) / 8;
     const auto count = count_of(tensor.shape);
     const auto& parts = of(field(fields, "chunks"), Kind::kList).items;
-    // What no file backs is not made room for.
+    // Do not allocate memory for data that is in no file.
     if (!count || !is_backed(*count * element)) {
       refuse(str_cat("has a size for '", name, "' that its files do not have"));
     }
@@ -370,7 +370,7 @@ class DistributedReader {
     return bytes.subspan(place.begin, place.size);
   }
 
-  /// A part as torch.save has written it.
+  /// A part as written by torch.save.
   Part open_part(
       const std::string& name,
       const TorchDtype& dtype,
@@ -440,7 +440,7 @@ class DistributedReader {
     return parts;
   }
 
-  /// As the original, without the key that a whole model was saved under.
+  /// As in the original, without the key that a whole model was saved under.
   void name_tensors() {
     const bool has_key =
         !paths_.empty() &&
@@ -465,7 +465,7 @@ class DistributedReader {
   std::map<std::string, const PickleValue*> keys_;
   std::vector<std::vector<std::string>> paths_;
   std::size_t num_parts_left_ = 0;
-  /// Bytes of the files that no tensor has taken yet; -1: not counted.
+  /// Bytes of the files not yet assigned to a tensor; -1: not counted.
   std::int64_t num_left_ = -1;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders that torch.distributed.checkpoint writes: `.metadata`, a pickle that
-// says which parts of which tensors lie where, and `*.distcp` with one archive
-// of torch.save for each part. Read without Python, and nothing of them is run.
+// Folders of torch.distributed.checkpoint: `.metadata`, a pickle that lists the
+// parts of tensors with their positions, and `*.distcp` files with a torch.save
+// archive per part. Read without Python and without running any code in them.
 #pragma once
 
 #include <filesystem>
@@ -13,24 +13,24 @@
 
 namespace accelerate::safetensors {
 
-/// Whether the folder says that it is one.
+/// Whether the folder has the structure of one.
 ACCELERATE_API bool is_distributed_checkpoint(
     const std::filesystem::path& folder);
 
 class ACCELERATE_API DistributedCheckpoint {
  public:
-  /// Reads and joins all parts, in memory: as many bytes as the tensors take.
-  /// Throws `DataError` for what is no such folder, or in a form that torch
-  /// does not write, and `SystemError` where a file cannot be read.
+  /// Reads and joins all parts in memory, which takes as many bytes as the
+  /// tensors. Throws `DataError` if the folder was not written by torch, and
+  /// `SystemError` if a file cannot be read.
   explicit DistributedCheckpoint(const std::filesystem::path& folder);
   ~DistributedCheckpoint();
   DistributedCheckpoint(const DistributedCheckpoint&) = delete;
   DistributedCheckpoint& operator=(const DistributedCheckpoint&) = delete;
 
-  /// By name, without the one key that everything lies under ("model").
+  /// By name, without the single key that contains everything ("model").
   const std::vector<TensorView>& tensors() const { return tensors_; }
   std::size_t num_files() const { return num_files_; }
-  /// What is no tensor, and not read.
+  /// Entries that are not tensors, which are not read.
   const std::vector<std::string>& left_out() const { return left_out_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is in a folder.
+// Lists folders.
 #pragma once
 
 #include <filesystem>

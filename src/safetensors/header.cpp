@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kLengthBytes = 8;
 
-// Steps 1 to 4: the header as text.
+// Steps 1 to 4 of the format's checks: the header as text.
 std::string_view header_text(
     std::span<const std::byte> bytes,
     const std::string& source) {
@@ -63,7 +63,7 @@ std::string_view header_text(
   return text;
 }
 
-// Rust's order: offsets first, then the size that they must have.
+// Rust's order: offsets first, then their size.
 void check_entry(
     const HeaderEntry& entry,
     std::uint64_t expected_begin,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic that readers and writers share.
+// Size computations shared by readers and writers.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace accelerate::safetensors {
 
-/// Bytes that shape and dtype ask for. Throws `ShapeOverflowError` and
+/// Bytes required by shape and dtype. Throws `ShapeOverflowError` and
 /// `MisalignedTensorError`, with `source` as the name of the file.
 std::uint64_t checked_num_bytes(
     const HeaderEntry& entry,

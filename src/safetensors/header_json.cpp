@@ -42,7 +42,7 @@ class HeaderReader : public JsonEvents {
   const std::string& source_;
   HeaderJson header_;
   Place place_ = Place::kStart;
-  std::string key_; // Of the entry, or of the metadata.
+  std::string key_; // of the entry, or of the metadata
   bool has_metadata_ = false;
   Field field_ = Field::kDtype;
   bool has_field_[3] = {};
@@ -232,7 +232,7 @@ std::string escaped(char c) {
   return {'\\', 'u', '0', '0', kDigits[c / 16], kDigits[c % 16]};
 }
 
-// With the escapes, and no others, that Rust's serde_json writes.
+// With exactly the escapes of Rust's serde_json.
 void append_text(std::string& out, std::string_view text) {
   out += '"';
   std::size_t done = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON of a header, before anything in it is believed.
+// Parses the JSON of an untrusted header.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct HeaderJson {
 /// `UnknownDtypeError`.
 HeaderJson parse_header_json(std::string_view text, const std::string& source);
 
-/// The header of `entries`, in their order, padded with spaces to a multiple
-/// of 8 bytes.
+/// The header of `entries`, in order, padded with spaces to a multiple of 8
+/// bytes.
 std::string format_header_json(
     const Metadata& metadata,
     const std::vector<HeaderEntry>& entries);

@@ -69,7 +69,7 @@ class IndexReader : public JsonEvents {
     }
   }
 
-  // Older writers made it a floating-point number.
+  // Older writers used a floating-point number.
   void on_number(double value) override {
     constexpr double kMaxExact = 9007199254740992.0; // 2^53
     if (place_ == Place::kMetadata && value >= 0 && value <= kMaxExact) {
@@ -103,7 +103,7 @@ class IndexReader : public JsonEvents {
   }
 
   void add_weight(std::string& file) {
-    // A file name that leaves the folder could reach anything on the machine.
+    // A file name with a path could reach any file on the machine.
     if (file.empty() || file == "." || file == ".." ||
         file.find_first_of(std::string_view("/\\\0", 3)) != file.npos) {
       fail(str_cat(

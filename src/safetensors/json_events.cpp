@@ -85,7 +85,7 @@ class JsonEvents::Adapter : public nlohmann::json_sax<nlohmann::json> {
 };
 
 void JsonEvents::read(std::string_view text) {
-  // The parser passes over a byte order mark and stops at a zero byte.
+  // The parser would skip a byte order mark and stop at a zero byte.
   if (text.starts_with("\xEF\xBB\xBF") || text.find('\0') != text.npos) {
     fail("has a byte order mark or a zero byte, which JSON does not allow");
   }

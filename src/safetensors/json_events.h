@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON read event by event: no tree is built, so a hostile text costs no more
-// memory than what is kept of it.
+// Event-based JSON reading without a tree: a hostile text uses no more memory
+// than what its reader keeps.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace accelerate::safetensors {
 
-/// Calls the virtual functions as values come. A key for which `on_key`
-/// returns false is skipped with its value.
+/// Calls the virtual functions for each value. A key for which `on_key` returns
+/// false is skipped with its value.
 class JsonEvents {
  public:
   virtual ~JsonEvents() = default;
@@ -25,15 +25,15 @@ class JsonEvents {
   static const char* describe(Kind kind);
 
   virtual bool on_key(std::string& key) = 0;
-  /// A value that is not skipped; `text` and `number` where it has one. A
-  /// whole number that does not fit 64 bits, or one with a sign, is kOther.
+  /// A value that is not skipped, with its `text` or `number`. An integer that
+  /// does not fit into 64 bits or has a sign is kOther.
   virtual void on_value(Kind kind, std::string& text, std::uint64_t number) = 0;
-  /// The end of an object or an array that `on_value` announced.
+  /// The end of an object or array passed to `on_value`.
   virtual void on_end() = 0;
-  /// A number with a fraction, an exponent or a sign: by default kOther.
+  /// A number with a fraction, an exponent or a sign; kOther by default.
   virtual void on_number(double value);
   virtual void on_null();
-  /// Throws the error that fits the kind of file.
+  /// Throws the error type for this kind of file.
   [[noreturn]] virtual void fail(const std::string& what) const = 0;
 
  private:
@@ -48,7 +48,7 @@ class JsonEvents {
 
   std::string none_;
   std::size_t depth_ = 0;
-  /// The depth at which skipping began; 0 while nothing is skipped.
+  /// The depth at which skipping began; 0 if nothing is skipped.
   std::size_t skip_depth_ = 0;
   bool skip_next_ = false;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where everything lies in a file that is to be written.
+// Computes the layout of a file before writing it.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct TensorSpec {
 
 struct FileLayout {
   struct Extent {
-    /// In the file.
+    /// Offset in the file.
     std::uint64_t begin = 0;
     std::uint64_t num_bytes = 0;
   };
   /// Everything before the data: the length of the header, and the header.
   std::string head;
-  /// Of each tensor that was given.
+  /// One per given tensor.
   std::vector<Extent> extents;
-  /// Into the tensors that were given, in the order of their bytes.
+  /// Indices of the given tensors, in the order of their bytes.
   std::vector<std::size_t> order;
   std::uint64_t total_bytes = 0;
 };

@@ -66,7 +66,7 @@ class PickleMachine {
     return taken;
   }
 
-  // Little endian; `is_signed` fills up with the highest bit.
+  // Little endian; `is_signed` extends the sign bit.
   std::uint64_t number(std::size_t num_bytes, bool is_signed = false) {
     if (num_bytes > sizeof(std::uint64_t)) {
       refuse("has too large a number");
@@ -123,7 +123,7 @@ class PickleMachine {
     return items;
   }
 
-  // What lies on top, which must be of this kind.
+  // The top of the stack, which must be of this kind.
   PickleValue& top(Kind kind) {
     auto* const last = pop();
     if (!last->is(kind)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's pickles as values. Nothing of a pickle is ever run: what it would
-// call is a name beside its arguments, for the reader to know or to refuse.
+// Parses Python pickles as data. Nothing in a pickle is run: calls are
+// represented by the name and the arguments, for the reader to recognise or
+// reject.
 #pragma once
 
 #include <cstddef>
@@ -20,26 +21,26 @@ struct ACCELERATE_API PickleValue {
     kNone,
     kBool,
     kNumber,
-    /// With a fraction; its value is not kept.
+    /// A floating-point number; its value is not stored.
     kFloat,
     kText,
     kBytes,
     kTuple,
     kList,
-    /// Keys and values in turn.
+    /// Alternating keys and values.
     kDict,
     /// "module name".
     kGlobal,
-    /// What would be called, its arguments, and the state where there is one.
+    /// The callee, its arguments, and the state if there is one.
     kCall,
-    /// What another part of the archive holds, by a tuple.
+    /// A reference to another part of the archive, as a tuple.
     kReference,
   };
 
   bool is(Kind other) const { return kind == other; }
-  /// The call of this class or function.
+  /// Whether this is a call of this class or function.
   bool is_call_of(std::string_view global) const;
-  /// The entry of a dictionary with this text as its key, or null.
+  /// The entry of a dictionary with this string as its key, or null.
   const PickleValue* find(std::string_view key) const;
 
   Kind kind = Kind::kNone;
@@ -48,8 +49,8 @@ struct ACCELERATE_API PickleValue {
   std::vector<const PickleValue*> items = {};
 };
 
-/// One pickle of protocol 2 to 5, as much of them as torch's files use. Takes
-/// memory in proportion to the bytes, whatever they say.
+/// One pickle of protocol 2 to 5, limited to what torch's files use. Memory is
+/// proportional to the number of bytes, whatever they contain.
 class ACCELERATE_API Pickle {
  public:
   /// Throws `DataError` that begins with `where`.
@@ -62,7 +63,7 @@ class ACCELERATE_API Pickle {
  private:
   friend class PickleMachine;
 
-  // Values may hold each other in circles, so none of them owns another.
+  // Values may form cycles, so none of them owns another.
   std::deque<PickleValue> values_;
   const PickleValue* root_ = nullptr;
 };

@@ -23,7 +23,7 @@ struct Unit {
   double bytes;
 };
 
-// Longer names first: "GIB" ends in "B" as "GB" does.
+// Longer suffixes first: "GIB" ends in "B" as "GB" does.
 constexpr Unit kUnits[] = {
     {"TIB", 1099511627776.0},
     {"GIB", 1073741824.0},
@@ -58,7 +58,7 @@ std::string file_name(std::size_t place, std::size_t count) {
   return count == 1 ? kWeightsName : shard_name(place + 1, count);
 }
 
-/// Which tensors of these sizes are in which file, by their places.
+/// Which tensors of these sizes are in which file, by index.
 std::vector<std::vector<std::size_t>> split_places(
     const std::vector<std::uint64_t>& sizes,
     std::uint64_t max_shard_bytes) {
@@ -119,7 +119,7 @@ void remove_old_weights(
   }
 }
 
-/// Once the files are there: the index, and nothing of an earlier save.
+/// After the files: writes the index and removes those of an earlier save.
 void finish_save(
     const std::filesystem::path& folder,
     const ShardIndex& index,

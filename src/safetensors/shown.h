@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names from files, fit for a message.
+// Names from files, safe for messages.
 #pragma once
 
 #include <string>
@@ -7,8 +7,7 @@
 
 namespace accelerate::safetensors {
 
-/// `name` in quotes, on one line, cut where it is long: names come from files
-/// that may be hostile.
+/// `name` in quotes, on one line, truncated: it may come from a hostile file.
 inline std::string shown(std::string_view name) {
   constexpr std::size_t kMaxShown = 120;
   std::string out = "'";

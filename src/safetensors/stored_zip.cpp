@@ -62,7 +62,7 @@ StoredZip::StoredZip(std::span<const std::byte> bytes, std::string where)
     : where_(std::move(where)) {
   const ZipBytes zip(bytes, where_);
   zip.expect(bytes.size() >= kEndSize);
-  // torch leaves no comment behind the end.
+  // torch writes no comment after the end record.
   const std::size_t end = bytes.size() - kEndSize;
   zip.expect(zip.number(end, 4) == kEndMark);
   const std::uint32_t count = zip.number(end + 10, 2);

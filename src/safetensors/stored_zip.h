@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Archives of torch.save: zip files whose entries are not compressed.
+// Archives of torch.save: uncompressed zip files.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class ACCELERATE_API StoredZip {
   /// Throws `DataError` that begins with `where`.
   StoredZip(std::span<const std::byte> bytes, std::string where);
 
-  /// By its name below the folder that all entries share ("archive/").
+  /// By the name inside the folder that all entries share ("archive/").
   std::span<const std::byte> entry(const std::string& name) const;
 
  private:

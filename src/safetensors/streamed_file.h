@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files whose tensors come in pieces: nobody holds all of them at once.
+// Writes files piece by piece, so that not all tensors must be in memory.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace accelerate::safetensors {
 
-/// One file; in the end the same bytes as those of `write_file`, all or
-/// nothing. Throws what `write_file` throws.
+/// One file, with the same bytes as those of `write_file`, written atomically.
+/// Throws what `write_file` throws.
 class ACCELERATE_API StreamedFile {
  public:
   StreamedFile(
@@ -28,15 +28,15 @@ class ACCELERATE_API StreamedFile {
   StreamedFile(const StreamedFile&) = delete;
   StreamedFile& operator=(const StreamedFile&) = delete;
 
-  /// The bytes of a tensor from `offset` on; in any order, each once. Fastest
-  /// in the order of the file. Throws `SizeMismatchError` where they reach
-  /// beyond the tensor.
+  /// Writes bytes of a tensor from `offset` on; in any order, each once.
+  /// Fastest in the order of the file. Throws `SizeMismatchError` if they
+  /// exceed the tensor.
   void write(
       const std::string& name,
       std::uint64_t offset,
       std::span<const std::byte> bytes);
-  /// Gives the file its name. Throws `SizeMismatchError` where bytes have not
-  /// come.
+  /// Renames the file to its final name. Throws `SizeMismatchError` if bytes
+  /// are missing.
   void commit(bool sync = true);
 
  private:
@@ -49,7 +49,7 @@ class ACCELERATE_API StreamedFile {
   AtomicFile file_;
 };
 
-/// A model in one file or several, as `save_sharded` writes them.
+/// A model in one or more files, as `save_sharded` writes it.
 class ACCELERATE_API StreamedModel {
  public:
   StreamedModel(
@@ -62,8 +62,8 @@ class ACCELERATE_API StreamedModel {
       const std::string& name,
       std::uint64_t offset,
       std::span<const std::byte> bytes);
-  /// Gives the files their names, then the index its own, and removes what an
-  /// earlier save has left. Returns their names, the index last.
+  /// Renames the files, then the index, to their final names, and removes files
+  /// of an earlier save. Returns their names, the index last.
   std::vector<std::string> commit();
 
  private:
