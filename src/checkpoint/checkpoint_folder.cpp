@@ -25,8 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// As the system understands it: ".." behind a link is not the folder before
-/// it.
+/// Does not normalise: ".." after a symbolic link is not the parent in the
+/// path.
 fs::path without_slash(const fs::path& path) {
   auto plain = fs::absolute(path);
   while (!plain.has_filename() && plain.has_relative_path()) {
@@ -42,7 +42,7 @@ std::string read_text(const fs::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// Nothing if it is missing or damaged.
+/// Empty if it is missing or damaged.
 std::optional<Manifest> try_parse(const fs::path& path) {
   if (!fs::is_regular_file(fs::symlink_status(path))) {
     return std::nullopt;
@@ -58,14 +58,14 @@ std::optional<Manifest> try_manifest(const fs::path& folder) {
   return try_parse(folder / kManifestName);
 }
 
-/// Does not wait for the disk.
+/// Does not sync to disk.
 void write_manifest(const fs::path& folder, const Manifest& manifest) {
   AtomicFile file(folder / kManifestName);
   file.write(format_manifest(manifest));
   file.commit(/*sync=*/false);
 }
 
-/// Moves the manifest from the stage, where it is on the disk, to the target.
+/// Moves the manifest, which is already on disk, from the stage to the target.
 void move_manifest(const fs::path& stage, const fs::path& target) {
   if (rename(
           (stage / kManifestName).c_str(), (target / kManifestName).c_str()) !=
@@ -75,7 +75,7 @@ void move_manifest(const fs::path& stage, const fs::path& target) {
   }
 }
 
-/// Brings the files of a manifest that counts to their places, and removes
+/// Moves the files of a committed manifest to their final places, and removes
 /// those that it replaces.
 void settle_files(const fs::path& target, Manifest& manifest) {
   if (manifest.staged.empty()) {
@@ -86,7 +86,7 @@ void settle_files(const fs::path& target, Manifest& manifest) {
     const auto place = target / entry.filename();
     if (entry.filename().string().starts_with('.') ||
         entry.filename() == kManifestName) {
-      remove_tree(entry); // Half of a file, or not on the disk yet.
+      remove_tree(entry); // incomplete, or not on disk yet
       continue;
     }
     const auto is_folder = [](const fs::path& path) {
@@ -106,11 +106,11 @@ void settle_files(const fs::path& target, Manifest& manifest) {
   }
   manifest.staged.clear();
   manifest.replaced.clear();
-  // By way of the stage, so that a kill leaves nothing of it in the target.
+  // Written in the stage first, so that a kill leaves nothing in the target.
   make_folder(stage);
   write_manifest(stage, manifest);
-  // Both before the rename. Nobody waits for the rename itself: until it is on
-  // the disk, the manifest there finds the files in their places.
+  // Sync both before the rename. The rename itself need not be synced: until it
+  // is on disk, the manifest there finds the files in their places.
   sync_all({target, stage / kManifestName});
   move_manifest(stage, target);
   remove_tree(stage);
@@ -120,14 +120,14 @@ std::string save_of(const Manifest& manifest) {
   return save_name(manifest.moment, manifest.job);
 }
 
-/// Whether the checkpoint of this save counts, with all files in their places.
+/// Whether the checkpoint of this save is committed, with all files in place.
 bool is_settled(
     const std::optional<Manifest>& manifest,
     const std::string& save) {
   return manifest && save_of(*manifest) == save && manifest->staged.empty();
 }
 
-/// The main process's, which no part of a rank replaces.
+/// The main process's files, which the part of a rank never replaces.
 std::set<std::string> names_of_files(const Manifest& manifest) {
   std::set<std::string> names = {kManifestName};
   for (const auto& [name, record] : manifest.files) {
@@ -141,8 +141,8 @@ bool is_part_of_a_rank(const fs::path& entry) {
   return name.starts_with("rank_") && name.find("-at-") != std::string::npos;
 }
 
-/// Says in `folder` that the rank has begun to save, until its part is there.
-/// Nothing if the folder is gone.
+/// Marks in `folder` that the rank has begun to save, until its part is there.
+/// Does nothing if the folder no longer exists.
 void put_mark(
     const fs::path& folder,
     int rank,
@@ -167,12 +167,12 @@ void put_mark(
   if (!file && errno != ENOENT && errno != ENOTDIR) {
     cannot_save("create", mark, std::strerror(errno));
   }
-  // Whoever brings the part removes the mark after it.
+  // The process that adds the part removes the mark afterwards.
   is_done();
 }
 
-/// What killed ranks left beside checkpoints is removed next: marks say then
-/// that it belonged to them.
+/// What killed ranks left next to checkpoints is removed next; the marks record
+/// that they had begun.
 void keep_marks(const fs::path& parent) {
   for (const auto& entry : entries_of(parent)) {
     const auto part = parse_stage_name(entry);
@@ -187,7 +187,7 @@ void keep_marks(const fs::path& parent) {
   }
 }
 
-/// As `rank_part_name` writes it.
+/// In the format of `rank_part_name`.
 bool is_of_moment(const fs::path& entry, std::int64_t moment) {
   return entry.filename().string().find(str_cat("-at-", moment, '.')) !=
          std::string::npos;
@@ -209,7 +209,7 @@ CheckpointWriter::CheckpointWriter(
     if (!fs::is_directory(target_)) {
       cannot_save("create the folder", target_, "a file with this name exists");
     }
-    // A save that was killed after it had begun to count is finished first.
+    // Finishes a save that was killed after its commit.
     auto manifest = try_manifest(target_);
     if (manifest && !manifest->staged.empty()) {
       const auto lock = lock_folder(target_ / manifest->staged, target_);
@@ -221,7 +221,8 @@ CheckpointWriter::CheckpointWriter(
   stage_ = is_new ? stage_beside(target_, save_) : stage_inside(target_, save_);
   lock_ = make_locked_folder(stage_, target_);
   try {
-    // Another job may have begun since we looked: one of us sees the other.
+    // Another job may have begun since the check: one of the two sees the
+    // other.
     remove_leftovers(target_, save_, stage_);
   } catch (const Error&) {
     remove_tree(stage_);
@@ -262,7 +263,7 @@ void CheckpointWriter::commit(Manifest manifest) {
       if (!fs::is_directory(target_)) {
         cannot_save("rename a file to", target_, std::strerror(error));
       }
-      // Somebody has made the folder meanwhile.
+      // Another process has created the folder meanwhile.
       fs::remove(stage_ / kManifestName);
       const auto inside = stage_inside(target_, save_);
       const auto lock = lock_folder(inside, target_);
@@ -274,8 +275,8 @@ void CheckpointWriter::commit(Manifest manifest) {
       commit_inside(manifest);
     }
   }
-  // Ranks that did not see the checkpoint yet have left their parts to us.
-  // Those that come later see it.
+  // Ranks that did not see the checkpoint yet have left their parts to this
+  // process. Later ones see it.
   take_in_parts(manifest, target_, begun);
   remove_old_parts();
   lock_.reset();
@@ -300,7 +301,7 @@ void CheckpointWriter::commit_inside(Manifest& manifest) {
     }
   }
   if (!before || before->job != job_) {
-    // Parts of another job that had come as far have the names of ours.
+    // Parts of another job at the same moment have the same names.
     for (const auto& entry : entries_of(target_)) {
       if (is_part_of_a_rank(entry) && is_of_moment(entry, moment_) &&
           !fs::exists(stage_ / entry.filename())) {
@@ -322,7 +323,7 @@ std::set<int> CheckpointWriter::take_in_parts(
     std::set<int> begun) const {
   begun.merge(ranks_beside(target_, save_));
   for (const auto& part : ready_parts(target_, save_)) {
-    // The rank may have begun after we looked.
+    // The rank may have begun after the check.
     if (const auto stage = parse_stage_name(part); stage && stage->rank) {
       begun.insert(*stage->rank);
     }
@@ -347,8 +348,9 @@ RankPlace::RankPlace(
       save_(save_name(moment, job)),
       is_of_all_(is_of_all) {
   lock_ = make_part_folder(target_, save_, rank_, folder_);
-  // The main process looks for ranks that have begun after the checkpoint
-  // counts, and we look for the checkpoint after we have begun.
+  // The main process looks for ranks that have begun after its commit, and this
+  // rank looks for the checkpoint after it has begun: one of them finds the
+  // other.
   if (!is_of_all_ && is_settled(try_manifest(target_), save_)) {
     put_mark(target_, rank_, moment_, job_);
   }
@@ -371,7 +373,7 @@ RankPlace::~RankPlace() {
 void RankPlace::commit() {
   sync_tree(folder_);
   const auto ready = ready_part(target_, save_, rank_);
-  // Of a run that was killed, or of an earlier save of this moment.
+  // Left by a killed run, or by an earlier save at this moment.
   if (!remove_at_once(ready) || rename(folder_.c_str(), ready.c_str()) != 0) {
     cannot_save("rename a file to", ready, std::strerror(errno));
   }
@@ -379,8 +381,9 @@ void RankPlace::commit() {
   if (is_of_all_) {
     return;
   }
-  // The main process looks for finished parts after the checkpoint counts, and
-  // we look for the checkpoint after the part is finished: one finds the other.
+  // The main process looks for finished parts after its commit, and this rank
+  // looks for the checkpoint after its part is finished: one of them finds the
+  // other.
   const auto manifest = try_manifest(target_);
   if (is_settled(manifest, save_)) {
     take_in_part(ready, target_, names_of_files(*manifest));
@@ -390,11 +393,11 @@ void RankPlace::commit() {
 
 void RankPlace::remove_late_part() const {
   const auto manifest = try_manifest(target_);
-  // Another job's parts of the same moment have the names of ours.
+  // Another job's parts at the same moment have the same names.
   if (!manifest || manifest->moment == moment_) {
     return;
   }
-  // The next save has looked for old parts, but ours came after that.
+  // The next save has looked for old parts before this one was added.
   const auto start = rank_part_name(rank_, moment_) + '.';
   for (const auto& entry : entries_of(target_)) {
     if (entry.filename().string().starts_with(start)) {
@@ -430,7 +433,7 @@ std::string describe_missing_checkpoint(
   if (names.empty()) {
     return problem + "Pass the folder of a saved checkpoint";
   }
-  // checkpoint_10 after checkpoint_9.
+  // checkpoint_10 comes after checkpoint_9.
   std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
     return std::pair(a.size(), a) < std::pair(b.size(), b);
   });
@@ -480,7 +483,7 @@ std::optional<Manifest> CheckpointReader::rank_part(int rank) const {
   }
   auto part = parse_manifest(read_text(path), path.string());
   if (part.world_size != manifest_.world_size || part.job != manifest_.job) {
-    return std::nullopt; // Of another run that had come as far.
+    return std::nullopt; // of another run at the same moment
   }
   return part;
 }
@@ -490,9 +493,9 @@ void CheckpointReader::check_parts() const {
   try {
     begun = ranks_beside(folder_, save_of(manifest_));
   } catch (const SystemError&) {
-    // The folder around it may be closed to this user.
+    // This user may have no access to the parent folder.
   }
-  // Without a job it is an older one, which may be of one machine's ranks.
+  // Checkpoints without a job are older, and may contain one machine's ranks.
   const bool needs_all =
       manifest_.is_of_all && !manifest_.is_of_machine && !manifest_.job.empty();
   for (int rank = 0; rank < manifest_.world_size; ++rank) {
@@ -591,8 +594,8 @@ void CheckpointReader::verify() const {
 void read_checkpoint(
     const fs::path& folder,
     const std::function<void(const CheckpointReader& checkpoint)>& read) {
-  // Files move to their places after the manifest has said so: whoever comes
-  // in between looks again.
+  // Files move after the manifest says so; a reader that comes in between
+  // retries.
   constexpr int kMostTries = 100;
   for (int i = 1;; ++i) {
     const auto before = try_manifest(without_slash(folder));

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of a checkpoint, which is there whole or not at all.
+// Checkpoint folders, which appear atomically.
 //
-// A new checkpoint is written to a hidden folder beside its own name
+// A new checkpoint is written to a hidden folder next to its final name
 // (".NAME.at-SAVE.tmp") and renamed at the end. One that replaces another, or
-// joins other files of the user, is written to a hidden folder inside
-// (".staged-SAVE"): the new manifest makes it count, and only then do files
+// shares a folder with other files of the user, is written to a hidden folder
+// inside (".staged-SAVE"): the new manifest commits it, and only then do files
 // move to their places. A reader finds each file in one of the two.
 //
-// The main process alone writes there. Every other rank writes its part to a
-// folder of its own and renames it when it is finished. Then one of two takes
-// it in: the main process, which looks for finished parts before and after the
-// checkpoint counts, or the rank, if it finds that the checkpoint counts
-// already. Nobody waits. All ranks of a run know the moment and the job, so
-// they find each other's folders without a message.
+// Only the main process writes there. Every other rank writes its part to its
+// own folder and renames it when it is finished. It is then merged by one of
+// two processes: the main process, which looks for finished parts before and
+// after its commit, or the rank, if it finds the checkpoint already committed.
+// Neither waits. All ranks of a run know the moment and the job, so they find
+// each other's folders without communication.
 //
-// The folder of a rank is also the sign that it has begun to save. A checkpoint
-// that counts without the part of such a rank gets a mark in its place, until
-// the part is there: if the rank is killed before, it is seen.
+// The folder of a rank also shows that the rank has begun to save. A checkpoint
+// committed without the part of such a rank gets a mark instead, until the part
+// is added. If the rank is killed before, readers see the mark.
 #pragma once
 
 #include <filesystem>
@@ -34,8 +34,8 @@
 
 namespace accelerate {
 
-/// A checkpoint that is being written. Goes without a trace of its own where
-/// `commit` was not called. Throws `SystemError`.
+/// Writes a checkpoint. Leaves no files if `commit` was not called. Throws
+/// `SystemError`.
 class ACCELERATE_API CheckpointWriter {
  public:
   /// For the main process. Removes leftovers of killed runs.
@@ -47,17 +47,16 @@ class ACCELERATE_API CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Where files are to be written, under their final names.
+  /// Write files here, under their final names.
   const std::filesystem::path& folder() const { return stage_; }
-  /// Brings its files to the disk and makes it the checkpoint. Files of the one
-  /// before that do not belong to it are removed; files that it never listed
-  /// stay.
+  /// Syncs the files to disk and commits the checkpoint. Removes files of the
+  /// previous checkpoint that do not belong to this one; other files are kept.
   void commit(Manifest manifest);
 
  private:
   void commit_inside(Manifest& manifest);
-  /// Marks those that are not finished. Returns the ranks that have begun,
-  /// those given among them.
+  /// Also marks unfinished ones. Returns the ranks that have begun, including
+  /// the given ones.
   std::set<int> take_in_parts(
       const Manifest& manifest,
       const std::filesystem::path& folder,
@@ -69,19 +68,19 @@ class ACCELERATE_API CheckpointWriter {
   std::int64_t moment_;
   std::string job_;
   std::string save_;
-  /// Of the stage; nothing where the file system has no locks.
+  /// On the stage; empty if the file system does not support locks.
   UniqueFile lock_;
   bool is_committed_ = false;
 };
 
-/// The part of another rank, which is written before, while or after the main
-/// process saves. If `commit` was not called, only the sign stays that the rank
-/// had begun. Throws `SystemError`.
+/// The part of another rank, written before, while or after the main process
+/// saves. If `commit` was not called, only the sign that the rank had begun
+/// remains. Throws `SystemError`.
 class ACCELERATE_API RankPlace {
  public:
-  /// `is_of_all`: the main process commits after all ranks, so a checkpoint of
-  /// this save that counts already is an older one and stays as it is, and
-  /// nothing stays of a part that was not committed.
+  /// `is_of_all`: the main process commits after all ranks. A committed
+  /// checkpoint of this save is then an older one and stays unchanged, and an
+  /// uncommitted part leaves no sign.
   RankPlace(
       const std::filesystem::path& target,
       std::int64_t moment,
@@ -92,9 +91,9 @@ class ACCELERATE_API RankPlace {
   RankPlace(const RankPlace&) = delete;
   RankPlace& operator=(const RankPlace&) = delete;
 
-  /// Where the rank writes its files, under their final names.
+  /// The rank writes files here, under their final names.
   const std::filesystem::path& folder() const { return folder_; }
-  /// Brings its files to the disk and hands them to the checkpoint.
+  /// Syncs the files to disk and adds them to the checkpoint.
   void commit();
 
  private:
@@ -111,41 +110,40 @@ class ACCELERATE_API RankPlace {
   UniqueFile lock_;
 };
 
-/// Of a file as it is. Throws `SystemError`.
+/// The record of an existing file. Throws `SystemError`.
 ACCELERATE_API FileRecord record_of(const std::filesystem::path& file);
 
-/// A checkpoint as it lies on the disk.
+/// A checkpoint on disk.
 class ACCELERATE_API CheckpointReader {
  public:
-  /// Reads the manifest and looks at the sizes of all files. Throws `DataError`
-  /// where something is damaged, `SystemError` where there is none.
+  /// Reads the manifest and checks the sizes of all files. Throws `DataError`
+  /// if something is damaged, `SystemError` if there is no checkpoint.
   explicit CheckpointReader(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  /// A rank's part of this moment and job, or nothing. Throws `DataError` if it
-  /// is damaged.
+  /// A rank's part of this moment and job; empty if there is none. Throws
+  /// `DataError` if it is damaged.
   std::optional<Manifest> rank_part(int rank) const;
-  /// Throws `DataError` if a rank's part is missing that belongs to it: all
-  /// ranks saved together, or the rank had begun to save.
+  /// Throws `DataError` if a rank's part is missing although all ranks saved
+  /// together, or the rank had begun to save.
   void check_parts() const;
-  /// A file of one of the parts. Throws `DataError` where it is no plain file
-  /// of the size that was written.
+  /// The path of a file of one of the parts. Throws `DataError` if it is not a
+  /// regular file of the recorded size.
   std::filesystem::path find(const std::string& name, const FileRecord& record)
       const;
-  /// Throws `DataError` where the bytes of the file are others than those that
-  /// were written. Uses all cores.
+  /// Throws `DataError` if the bytes of the file have changed. Uses all cores.
   void check(
       const std::string& name,
       const FileRecord& record,
       std::span<const std::byte> bytes) const;
-  /// The same for one chunk of the file, whose bytes are all given.
+  /// As above for one chunk of the file, given as a whole.
   void check_chunk(
       const std::string& name,
       const FileRecord& record,
       std::span<const std::byte> bytes,
       std::size_t chunk) const;
-  /// Looks at every byte, of the ranks' parts too. Throws `DataError`.
+  /// Checks every byte, including the ranks' parts. Throws `DataError`.
   void verify() const;
 
  private:
@@ -155,22 +153,23 @@ class ACCELERATE_API CheckpointReader {
   Manifest manifest_;
 };
 
-/// Calls `read` with the checkpoint, and once more where another process has
-/// replaced it meanwhile. Throws what `read` throws.
+/// Calls `read` with the checkpoint, and again if another process has replaced
+/// it meanwhile. Throws what `read` throws.
 ACCELERATE_API void read_checkpoint(
     const std::filesystem::path& folder,
     const std::function<void(const CheckpointReader& checkpoint)>& read);
 
-/// Whether there is a manifest in the folder.
+/// Whether the folder contains a manifest.
 ACCELERATE_API bool is_checkpoint(const std::filesystem::path& folder);
-/// The error for a folder that does not exist: names some of the folders
-/// beside it for which `is_one` is true, or says what to do.
+/// The error for a folder that does not exist: lists some sibling folders for
+/// which `is_one` is true, or says what to do.
 ACCELERATE_API std::string describe_missing_checkpoint(
     const std::filesystem::path& folder,
     const std::function<bool(const std::filesystem::path&)>& is_one);
-/// Whether parts of ranks are there: with no manifest it was one.
+/// Whether it contains parts of ranks, and so was a checkpoint even if there is
+/// no manifest.
 ACCELERATE_API bool has_rank_parts(const std::filesystem::path& folder);
-/// Takes one away; never half of it under its name.
+/// Removes a checkpoint atomically.
 ACCELERATE_API void remove_checkpoint(const std::filesystem::path& folder);
 
 } // namespace accelerate

@@ -15,7 +15,7 @@
 namespace accelerate {
 namespace {
 
-/// Without what separates the parts of a name.
+/// Without characters that separate the parts of a name.
 std::string this_host() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
@@ -29,8 +29,7 @@ std::string this_host() {
   return host.empty() ? "host" : host;
 }
 
-/// When the process began, in ticks since the machine did; empty if it does
-/// not run.
+/// The start time of a process in ticks since boot; empty if it is not running.
 std::string start_of(const std::string& pid) {
   const auto stat = read_process_stat(pid);
   return stat ? std::to_string(stat->start_time) : std::string();

@@ -16,11 +16,11 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFormatVersion = 2;
-// Values are flat below their objects; what is deeper was not written by us.
+// Values are flat inside their objects; deeper nesting is not ours.
 constexpr int kMaxDepth = 10;
-// Bounds the memory that the checksums of a file's chunks take.
+// Limits the memory for the checksums of a file's chunks.
 constexpr std::uint64_t kSmallestChunk = 4096;
-// The end of the text: what follows is the checksum of all before.
+// The end of the text; followed by the checksum of everything before it.
 constexpr std::string_view kBeforeChecksum = ",\n  \"checksum\": \"";
 constexpr std::string_view kAfterChecksum = "\"\n}\n";
 constexpr std::size_t kEndBytes =
@@ -136,7 +136,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
       parse_json(str_cat(checked(text, source), "\n}"), source);
   Manifest manifest;
   try {
-    // As it stands there: a number that no int holds is a higher one too.
+    // Compared as JSON, because a number that overflows int is also higher.
     if (content.at("format") > json(kFormatVersion)) {
       refuse(
           source,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint consists of: its files and its small values, in one text.
+// The manifest of a checkpoint: its files and its small values, in one text.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace accelerate {
 
-/// What a file of a checkpoint must be.
+/// The expected size and checksum of a file in a checkpoint.
 struct FileRecord {
   std::uint64_t num_bytes = 0;
-  /// The checksums of all chunks, one after the other (`ChunkedChecksum`).
+  /// The concatenated checksums of all chunks (`ChunkedChecksum`).
   std::string checksum = {};
-  /// Bytes per chunk. 0: one checksum of the whole file, as format 1 has it.
+  /// Bytes per chunk. 0: one checksum of the whole file, as in format 1.
   std::uint64_t chunk = 0;
 
   std::size_t num_chunks() const {
@@ -27,49 +27,49 @@ struct FileRecord {
   bool operator==(const FileRecord&) const = default;
 };
 
-/// The main part of a checkpoint, or what one rank adds to it. The text ends in
-/// a checksum of itself, so that no prefix and no other accident passes for it.
+/// The main part of a checkpoint, or the part of one rank. The text ends with a
+/// checksum of itself, which detects truncation and other accidents.
 struct ACCELERATE_API Manifest {
-  /// How many backwards the run had seen: parts of one moment belong together.
+  /// The number of backwards the run had made; all parts have the same moment.
   std::int64_t moment = 0;
   int world_size = 1;
-  /// Parts of one job belong together; see `job_name.h`. Empty in checkpoints
-  /// of version 0.1.
+  /// All parts have the same job; see `job_name.h`. Empty in checkpoints of
+  /// version 0.1.
   std::string job = {};
   /// Milliseconds since 1970, by the clock of the rank that wrote it.
   std::int64_t saved_at = 0;
-  /// Whether it was saved by all ranks together, so that a rank's part that is
-  /// missing was lost.
+  /// Whether all ranks saved it together, so that a missing part was lost.
   bool is_of_all = false;
-  /// Whether every machine has written a checkpoint of its own, which holds the
-  /// parts of its ranks alone.
+  /// Whether every machine has written its own checkpoint, which contains only
+  /// the parts of its ranks.
   bool is_of_machine = false;
-  /// Of this library.
+  /// The version of this library.
   std::string version = {};
-  /// A folder inside that still holds some of the files; empty where all are in
-  /// their place.
+  /// A folder inside that still contains some of the files; empty if all are in
+  /// place.
   std::string staged = {};
-  /// Files of the checkpoint before that go once the staged ones are in place.
+  /// Files of the previous checkpoint, removed once the staged ones are in
+  /// place.
   std::vector<std::string> replaced = {};
-  /// By name, all beside the manifest.
+  /// By name, in the manifest's folder.
   std::map<std::string, FileRecord> files = {};
   /// Object -> name -> value.
   nlohmann::json state = nlohmann::json::object();
 };
 
-/// The main part's, in the checkpoint's folder.
+/// Of the main part, in the checkpoint's folder.
 inline constexpr const char* kManifestName = "checkpoint.json";
-/// The names of a rank's part begin so: "rank_3-at-120". Those of two moments
-/// differ, so that a new one takes nothing from the old.
+/// The prefix of the names of a rank's part: "rank_3-at-120". It differs
+/// between moments, so that a new part never overwrites an old one.
 ACCELERATE_API std::string rank_part_name(int rank, std::int64_t moment);
-/// The empty file that says that a rank has begun to save its part: a
-/// checkpoint that has the mark but not the part is incomplete.
+/// An empty file that marks that a rank has begun to save its part: a
+/// checkpoint with the mark but without the part is incomplete.
 ACCELERATE_API std::string
 mark_name(int rank, std::int64_t moment, const std::string& job);
 
 ACCELERATE_API std::string format_manifest(const Manifest& manifest);
-/// Throws `DataError`, with `source` as the file's name: a text that is damaged
-/// or of a newer version, names that leave the folder or stand there twice.
+/// Throws `DataError`, with `source` as the file's name, if the text is damaged
+/// or of a newer version, or if names are duplicated or lead out of the folder.
 ACCELERATE_API Manifest
 parse_manifest(std::string_view text, const std::string& source);
 

@@ -15,10 +15,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kNumberedStart = "checkpoint_";
-// Every checkpoint of Hugging Face's library has it.
+// Every checkpoint of Hugging Face's library contains it.
 constexpr const char* kOriginalsFile = "random_states_0.pkl";
 
-/// N of "checkpoint_N"; nothing for other names, nor for N with zeros before.
+/// N of "checkpoint_N"; empty for other names and for N with leading zeros.
 std::optional<std::int64_t> number_of(const fs::path& folder) {
   const auto name = folder.filename().string();
   const auto digits = name.starts_with(kNumberedStart)
@@ -141,7 +141,7 @@ void rotate_checkpoints(const fs::path& parent, std::int64_t limit) {
     const auto& folder = it->second;
     const bool is_ours = is_checkpoint(folder);
     if (!is_ours && !is_original(folder)) {
-      continue; // The user's, who may name files and folders so.
+      continue; // the user may use such names, too
     }
     if (num_kept >= limit) {
       remove_checkpoint(folder);

@@ -47,7 +47,8 @@ bool is_model_name(std::string_view name) {
 std::vector<std::string> SavedModel::names_in(
     const CheckpointReader& checkpoint) {
   const auto& manifest = checkpoint.manifest();
-  std::set<std::pair<std::size_t, std::string>> names; // "_2" before "_10".
+  std::set<std::pair<std::size_t, std::string>> names; // sorts "_2" before
+                                                       // "_10"
   const auto add = [&](const std::string& name) {
     if (is_model_name(name)) {
       names.emplace(name.size(), name);

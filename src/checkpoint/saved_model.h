@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a model in a checkpoint, whoever of the ranks has saved them.
+// The weights of a model in a checkpoint, assembled from all ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@
 
 namespace accelerate {
 
-/// What all ranks have in common and their slices, on mapped files: nothing is
+/// The common tensors and the slices of all ranks, in mapped files: nothing is
 /// copied before it is written.
 class ACCELERATE_API SavedModel {
  public:
   /// Names of the models: "model", "model_1" and so on, in this order.
   static std::vector<std::string> names_in(const CheckpointReader& checkpoint);
 
-  /// Every file that is used is compared with its checksum. Throws `DataError`
-  /// where something is damaged, or of a tensor is missing.
+  /// Verifies the checksum of every file used. Throws `DataError` if something
+  /// is damaged, or part of a tensor is missing.
   SavedModel(const CheckpointReader& checkpoint, const std::string& name);
 
   const std::string& name() const { return name_; }
   std::size_t num_tensors() const { return tensors_.size(); }
   std::size_t num_files() const { return files_.size(); }
-  /// Writes all of it into one file, as `save_model` would have. Throws
+  /// Writes the whole model into one file, as `save_model` would. Throws
   /// `SystemError`.
   void write(const std::filesystem::path& target) const;
 
@@ -42,11 +42,11 @@ class ACCELERATE_API SavedModel {
   struct Tensor {
     safetensors::Dtype dtype = safetensors::Dtype::kF32;
     std::vector<std::int64_t> shape;
-    /// Of all ranks; replicas have the same ones.
+    /// From all ranks; replicas have the same slices.
     std::vector<Source> sources;
 
-    /// Calls `copy` for each run of elements, with the source that has it.
-    /// Returns how many elements no source has.
+    /// Calls `copy` for each range of elements with its source. Returns the
+    /// number of elements without a source.
     using Copy = std::function<void(
         std::int64_t in_tensor,
         const Source& source,

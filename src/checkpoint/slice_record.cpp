@@ -12,7 +12,7 @@ json SliceRecord::to_json() const {
   json list = json::array();
   for (const auto& piece : pieces) {
     json entry = {{"begin", piece.begin}, {"count", piece.count}};
-    if (piece.box.size != shape) { // All of the tensor needs no box.
+    if (piece.box.size != shape) { // the whole tensor needs no box
       entry["box_begin"] = piece.box.begin;
       entry["box_size"] = piece.box.size;
     }
@@ -25,7 +25,7 @@ SliceRecord SliceRecord::parse(const json& value, std::int64_t num_values) {
   const auto& slice = value.at(kSliceRecord);
   SliceRecord record;
   slice.at("whole").get_to(record.shape);
-  if (!slice.contains("pieces")) { // Format 1.
+  if (!slice.contains("pieces")) { // format 1
     record.pieces = flat_range(
         record.shape, slice.at("begin").get<std::int64_t>(), num_values);
   } else {

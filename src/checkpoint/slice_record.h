@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a manifest says which elements of a tensor a rank has saved.
+// How a manifest describes which elements of a tensor a rank has saved.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// Marks a value of a manifest that describes such elements.
+/// Marks a value of a manifest that describes a slice.
 inline constexpr const char* kSliceRecord = "slice";
 
 struct ACCELERATE_API SliceRecord {
@@ -19,9 +19,9 @@ struct ACCELERATE_API SliceRecord {
   TensorPieces pieces = {};
 
   nlohmann::json to_json() const;
-  /// `num_values` is how many elements the file has. Throws `UsageError` if the
-  /// pieces do not lie in the tensor or have another number of elements, and
-  /// what nlohmann's functions throw if the value has another form.
+  /// `num_values` is the number of elements in the file. Throws `UsageError` if
+  /// the pieces are not inside the tensor or have another number of elements,
+  /// and nlohmann's exceptions if the value has another structure.
   static SliceRecord parse(
       const nlohmann::json& value,
       std::int64_t num_values);

@@ -34,7 +34,7 @@ constexpr std::string_view kTemporaryEnd = ".tmp";
 constexpr std::string_view kReadyEnd = ".ready.tmp";
 constexpr std::string_view kRemovedEnd = ".removed.tmp";
 constexpr std::string_view kInsideStart = ".staged-";
-// Each try fails only if another process does something in that instant.
+// A try only fails if another process intervenes at that instant.
 constexpr int kMostTries = 20;
 
 std::string start_of(const fs::path& target, const std::string& save) {
@@ -51,7 +51,7 @@ std::string job_of(const std::string& save) {
   return dash == std::string::npos ? "" : save.substr(dash + 1);
 }
 
-/// Nothing of a folder that cannot be read.
+/// Empty if the folder cannot be read.
 std::vector<fs::path> list(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> entries;
   for (fs::directory_iterator it(folder, error), end; !error && it != end;
@@ -64,9 +64,9 @@ std::vector<fs::path> list(const fs::path& folder, std::error_code& error) {
 enum class LockState {
   kOurs,
   kOthers,
-  /// The folder is not there, or no longer the one that was locked.
+  /// The folder does not exist, or is no longer the one that was locked.
   kGone,
-  /// The file system has no locks.
+  /// The file system does not support locks.
   kUnknown,
 };
 
@@ -90,7 +90,7 @@ FolderLock try_lock(const fs::path& folder) {
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     return {errno == EWOULDBLOCK ? LockState::kOthers : LockState::kUnknown};
   }
-  // The owner may have renamed or removed it before we had the lock.
+  // The owner may have renamed or removed it before this process got the lock.
   if (!is_at(file, folder)) {
     return {LockState::kGone};
   }
@@ -117,7 +117,7 @@ std::string save_of(const fs::path& stage) {
       " is saving to it. Use a separate folder for each run"));
 }
 
-/// Whether the folder or something in it has changed within the last hour.
+/// Whether the folder or anything in it has changed within the last hour.
 bool has_changed_lately(const fs::path& folder) {
   constexpr std::chrono::hours kLongest{1};
   const auto is_new = [&](const fs::path& path) {
@@ -130,7 +130,7 @@ bool has_changed_lately(const fs::path& folder) {
   return is_new(folder) || std::any_of(entries.begin(), entries.end(), is_new);
 }
 
-/// Whether the job that made the folder may still run.
+/// Whether the job that created the folder may still be running.
 bool may_run(const fs::path& folder, const std::string& save) {
   const auto job = job_of(save);
   if (job.empty()) {
@@ -142,7 +142,7 @@ bool may_run(const fs::path& folder, const std::string& save) {
 
 /// Throws if another process keeps the lock.
 FolderLock lock(const fs::path& folder, const fs::path& target) {
-  // A process that looks for leftovers holds it for an instant.
+  // A process that looks for leftovers holds it only briefly.
   constexpr int kMostWaits = 50;
   constexpr std::chrono::milliseconds kWait{10};
   for (int i = 0; i < kMostWaits; ++i) {
@@ -155,7 +155,7 @@ FolderLock lock(const fs::path& folder, const fs::path& target) {
   refuse_second_job(folder, target);
 }
 
-/// The same of a folder of another save: throws if its job may still write.
+/// As above for the folder of another save: throws if its job may still write.
 FolderLock lock_abandoned(
     const fs::path& folder,
     const fs::path& target,
@@ -169,8 +169,8 @@ FolderLock lock_abandoned(
   return locked;
 }
 
-/// Unlike `make_folder`, does not mind if another process removes it at once:
-/// whoever locks it then knows.
+/// Unlike `make_folder`, allows another process to remove it immediately;
+/// locking it detects that.
 void make_hidden_folder(const fs::path& path) {
   make_folder(path.parent_path());
   constexpr mode_t kForUmask = 0777;
@@ -180,8 +180,8 @@ void make_hidden_folder(const fs::path& path) {
   }
 }
 
-/// Removes the folder unless a living process may have it. `is_own`: only this
-/// run saves to its target, which decides on file systems without locks.
+/// Removes the folder unless it may belong to a living process. `is_own`: only
+/// this run saves to its target, which decides on file systems without locks.
 void remove_if_unlocked(const fs::path& folder, bool is_own) {
   const auto locked = try_lock(folder);
   if (locked.state == LockState::kOurs ||
@@ -190,7 +190,7 @@ void remove_if_unlocked(const fs::path& folder, bool is_own) {
   }
 }
 
-/// Whether a living main process is going to take in this part.
+/// Whether a living main process is going to merge this part.
 bool has_writer(const fs::path& part, const StageName& name) {
   const auto target = part.parent_path() / name.target;
   return try_lock(stage_beside(target, name.save)).state ==
@@ -229,7 +229,7 @@ void remove_leftover(
   }
 }
 
-/// A new name for the folder of a part that only this process uses.
+/// A new folder name for a part that only this process uses.
 std::string private_name(std::string_view start) {
   std::random_device random;
   return str_cat(start, '.', getpid(), '-', random(), kTemporaryEnd);
@@ -252,11 +252,11 @@ void add_files_and_folders(
 void move_entry(const fs::path& entry, const fs::path& place) {
   for (int i = 0; i < kMostTries; ++i) {
     if (rename(entry.c_str(), place.c_str()) == 0 || errno == ENOENT) {
-      return; // ENOENT: another process has removed the checkpoint.
+      return; // ENOENT: another process removed the checkpoint
     }
     const int error = errno;
     if (fs::is_directory(entry) && fs::is_directory(place)) {
-      // Another rank's is there already: join them.
+      // Another rank's folder is already there: merge into it.
       for (const auto& inner : entries_of(entry)) {
         move_entry(inner, place / inner.filename());
       }
@@ -265,7 +265,7 @@ void move_entry(const fs::path& entry, const fs::path& place) {
     if (error != EISDIR && error != ENOTDIR) {
       cannot_save("rename a file to", place, std::strerror(error));
     }
-    remove_tree(place); // A folder instead of a file, or the reverse.
+    remove_tree(place); // a folder instead of a file, or the reverse
   }
   cannot_save("rename a file to", place, "another process keeps recreating it");
 }
@@ -328,10 +328,11 @@ void sync_all(const std::vector<fs::path>& paths) {
   });
 }
 
-// By hand: libtorch.so exports a remove_all of its own, which programs that
-// link it get in place of the standard library's, and which ends them.
+// Implemented here because libtorch.so exports its own
+// std::filesystem::remove_all, which replaces the standard library's in
+// programs that link it, and crashes.
 void remove_tree(const fs::path& path) {
-  std::error_code ignored; // What stays is tried again by the next save.
+  std::error_code ignored; // the next save tries again
   if (fs::is_directory(fs::symlink_status(path, ignored))) {
     for (const auto& entry : list(path, ignored)) {
       remove_tree(entry);
@@ -346,13 +347,13 @@ bool remove_at_once(const fs::path& path) {
       path.parent_path() /
       str_cat(name.starts_with('.') ? "" : ".", name, kRemovedEnd);
   for (int i = 0; i < kMostTries; ++i) {
-    remove_tree(gone); // Of one that was killed here.
+    remove_tree(gone); // left by a process killed here
     if (rename(path.c_str(), gone.c_str()) == 0) {
       remove_tree(gone);
       return true;
     }
     if (errno == ENOENT) {
-      return true; // Another process has removed it.
+      return true; // another process removed it
     }
     if (errno != ENOTEMPTY && errno != EEXIST) {
       break;
@@ -434,7 +435,7 @@ UniqueFile make_locked_folder(const fs::path& folder, const fs::path& target) {
     if (locked.state != LockState::kGone) {
       return std::move(locked.file);
     }
-    // Another run has removed it as a leftover: it had no lock yet.
+    // Another run removed it as a leftover, because it was not locked yet.
   }
   cannot_save("create the folder", folder, "another process keeps removing it");
 }
@@ -446,7 +447,7 @@ UniqueFile make_part_folder(
     fs::path& folder) {
   const auto parent = target.parent_path();
   const auto start = start_of(target, save, rank);
-  // The main process removes them too, but not on file systems without locks.
+  // The main process also removes them, but not on file systems without locks.
   for (const auto& entry : entries_of(parent)) {
     const auto name = entry.filename().string();
     if (name.starts_with(start + '.') && !name.ends_with(kReadyEnd)) {
@@ -454,7 +455,8 @@ UniqueFile make_part_folder(
     }
   }
   for (int i = 0; i < kMostTries; ++i) {
-    // A name of its own: a rank never waits for whoever looks for leftovers.
+    // A unique name, so that a rank never waits for a process looking for
+    // leftovers.
     folder = parent / private_name(start);
     make_hidden_folder(folder);
     auto locked = try_lock(folder);
@@ -496,10 +498,10 @@ void take_in_part(
   const auto taken =
       part.parent_path() /
       private_name(name.substr(0, name.size() - kReadyEnd.size()));
-  const auto locked = try_lock(part); // The rank may have ended.
+  const auto locked = try_lock(part); // the rank may have ended
   if (rename(part.c_str(), taken.c_str()) != 0) {
     if (errno == ENOENT) {
-      return; // Another process has taken it.
+      return; // another process took it
     }
     cannot_save("move", part, std::strerror(errno));
   }
@@ -511,7 +513,7 @@ void take_in_part(
       entries.begin(), entries.end(), [](const auto& entry) {
         return entry.extension() != ".json";
       });
-  // A reader must not find a manifest with other files than it lists.
+  // Manifests last: a reader must not find one before the files that it lists.
   std::for_each(manifests, entries.end(), [&](const auto& entry) {
     unlink((to / entry.filename()).c_str());
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hidden folders that a checkpoint is written to before it counts.
+// The hidden folders that a checkpoint is written to before its commit.
 //
 //     .NAME.at-SAVE.tmp                main process: a new checkpoint
 //     NAME/.staged-SAVE                main process: one that replaces another
@@ -7,11 +7,11 @@
 //     .NAME.at-SAVE.rank_2.ready.tmp   rank 2's part, finished
 //     ANY.removed.tmp                  being removed
 //
-// SAVE is the moment and the job: "7-HOST-PID-START-N" (`job_name.h`). Each
-// folder has one owner, which holds a lock on it (`flock`) while it lives. A
-// folder without a living owner was left behind by a killed run. File systems
-// without locks decide by the job: it is dead if its process does not run any
-// more, or, if that is on another machine, if the folder has not changed for an
+// SAVE consists of the moment and the job: "7-HOST-PID-START-N" (`job_name.h`).
+// Each folder has one owner, which holds a lock on it (`flock`) while it is
+// alive; a folder without a living owner was left by a killed run. On file
+// systems without locks, the job decides: it is dead if its process no longer
+// runs or, if that was on another machine, if the folder has not changed for an
 // hour.
 #pragma once
 
@@ -32,31 +32,31 @@ namespace accelerate {
     const std::filesystem::path& path,
     const std::string& cause);
 
-/// Throws `SystemError` unless the folder exists in the end.
+/// Throws `SystemError` unless the folder exists afterwards.
 void make_folder(const std::filesystem::path& path);
-/// What is in the folder; nothing if it does not exist. Throws `SystemError`.
+/// The entries of the folder; empty if it does not exist. Throws `SystemError`.
 std::vector<std::filesystem::path> entries_of(
     const std::filesystem::path& folder);
-/// Waits until the folder is on the disk, with all files and folders in it.
-/// All at the same time: a file system with a journal writes
-/// it once for them. Throws `SystemError`.
+/// Syncs the folder with all its contents to disk. All files are synced at the
+/// same time, because a journaling file system then commits its journal once.
+/// Throws `SystemError`.
 void sync_tree(const std::filesystem::path& folder);
-/// The same for single files and folders.
+/// As above for single files and folders.
 void sync_all(const std::vector<std::filesystem::path>& paths);
-/// Removes a file or a folder. What cannot be removed stays.
+/// Removes a file or a folder as far as possible.
 void remove_tree(const std::filesystem::path& path);
-/// The same, but takes its name away first: nobody finds half of a folder.
-/// Returns false, with the cause in `errno`, if it keeps its name.
+/// As above, but renames it first, so that no process sees a partial folder.
+/// Returns false, with the cause in `errno`, if it cannot be renamed.
 bool remove_at_once(const std::filesystem::path& path);
 
-/// What tells one save to a target from all others.
+/// Distinguishes a save to a target from all others.
 std::string save_name(std::int64_t moment, const std::string& job);
 
-/// What the name of a folder beside a target says.
+/// The parsed name of a folder next to a target.
 struct StageName {
   std::string target;
   std::string save;
-  /// Of a rank's part.
+  /// If it is a rank's part.
   std::optional<int> rank = {};
   bool is_ready = false;
 };
@@ -76,18 +76,18 @@ std::filesystem::path ready_part(
 std::vector<std::filesystem::path> ready_parts(
     const std::filesystem::path& target,
     const std::string& save);
-/// Ranks whose parts of this save are begun, finished or being taken in.
+/// Ranks whose parts of this save are begun, finished or being merged.
 std::set<int> ranks_beside(
     const std::filesystem::path& target,
     const std::string& save);
 
-/// Makes the folder if it is missing and locks it. Throws `SystemError` if
-/// another process has locked it. Holds nothing on file systems without locks.
+/// Creates the folder if missing and locks it. Throws `SystemError` if another
+/// process has locked it. Returns an empty file on file systems without locks.
 UniqueFile make_locked_folder(
     const std::filesystem::path& folder,
     const std::filesystem::path& target);
-/// Makes a folder for a rank to write its part to, and locks it. Removes what
-/// the rank has left there before it was killed.
+/// Creates and locks a folder for a rank to write its part to. Removes what the
+/// rank left there when it was killed.
 UniqueFile make_part_folder(
     const std::filesystem::path& target,
     const std::string& save,
@@ -109,7 +109,7 @@ void remove_leftovers(
 
 /// Moves a finished part into the folder `to`, except the files in `kept`,
 /// which the main process has written. If several processes try, one does it.
-/// Drops the part if `to` does not exist any more. Throws `SystemError`.
+/// Drops the part if `to` no longer exists. Throws `SystemError`.
 void take_in_part(
     const std::filesystem::path& part,
     const std::filesystem::path& to,
