@@ -12,7 +12,7 @@
 namespace accelerate {
 namespace {
 
-/// Rows in order of preference. A list, as callers keep pointers to rows.
+/// Rows in order of preference. A list, because callers keep pointers to rows.
 struct Table {
   std::mutex mutex;
   std::list<AcceleratorKind> rows = {

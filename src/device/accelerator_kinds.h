@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of kinds of accelerators. Rows live as long as the process.
+// The table of accelerators. Rows live as long as the process.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,8 +13,8 @@ namespace accelerate {
 /// All rows in order of preference.
 ACCELERATE_API std::vector<const AcceleratorKind*> accelerator_kinds();
 
-/// The first kind of the table that this process has devices of; null where it
-/// has none. Any thread.
+/// The first kind in the table of which this process has devices; null if there
+/// is none. Thread-safe.
 ACCELERATE_API const AcceleratorKind* accelerator_in_use();
 
 /// The row of a device's kind; null for the CPU and for kinds without a row.

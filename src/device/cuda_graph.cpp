@@ -18,7 +18,7 @@
 namespace accelerate {
 namespace {
 
-/// The name of memory of the allocator's, which goes with its last graph.
+/// An allocator pool, which is freed with its last graph.
 struct Pool {
   const at::cuda::MempoolId_t id = at::cuda::graph_pool_handle();
 };
@@ -42,20 +42,20 @@ class CudaGraph final : public DeviceGraph {
  public:
   CudaGraph(std::shared_ptr<const Pool> pool, c10::Device device)
       : pool_(std::move(pool)),
-        // Recording needs a stream that is not the default one: that on which
-        // engines await gradients.
+        // Recording needs a stream that is not the default one: the one on
+        // which engines expect gradients.
         stream_(stream_for(StreamRole::kRecording, device)) {}
 
   void record(const std::function<void()>& work) {
     const c10::cuda::CUDAGuard device(stream_.device());
-    // What was ordered before is done before the recording allocates.
+    // Earlier work must be complete before the recording allocates.
     c10::cuda::device_synchronize();
-    // It has memory of its own: what earlier steps have left goes back first,
-    // or a step that fills half of the device could not be recorded.
+    // The recording has its own memory. Release cached memory of earlier steps
+    // first, or a step that needs half of the device could not be recorded.
     c10::cuda::CUDACachingAllocator::emptyCache();
     const c10::cuda::CUDAStreamGuard stream(stream_);
     try {
-      // Other threads, such as those of loaders, may go on with what they do.
+      // Other threads, such as those of loaders, may continue with CUDA calls.
       graph_.capture_begin(pool_->id, cudaStreamCaptureModeThreadLocal);
       work();
     } catch (...) {
@@ -78,12 +78,13 @@ class CudaGraph final : public DeviceGraph {
     try {
       graph_.capture_end();
     } catch (const std::exception&) {
-      // The exception under way says more.
+      // The current exception is more informative.
       recover();
     }
   }
 
-  // A recording that ends badly leaves the generator and the allocator in it.
+  // A failed recording leaves the generator and the allocator in recording
+  // mode.
   void recover() {
     auto& generator = const_cast<at::Generator&>(
         at::cuda::detail::getDefaultCUDAGenerator(stream_.device_index()));
@@ -101,7 +102,7 @@ class CudaGraph final : public DeviceGraph {
       try {
         give_back(stream_.device_index(), pool_->id);
       } catch (const c10::Error&) {
-        // The recording had given it back, or had not come so far.
+        // The recording has already released it, or had not got that far.
       }
     }
   }
@@ -111,7 +112,7 @@ class CudaGraph final : public DeviceGraph {
   at::cuda::CUDAGraph graph_;
 };
 
-// Torch warns of every wait where it is asked to.
+// Torch warns about every wait in this mode.
 class CudaWaits final : public WaitObserver, c10::WarningHandler {
  public:
   CudaWaits()

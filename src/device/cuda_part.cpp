@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads libaccelerate_cuda, which lies beside this library, if the process has
-// torch's CUDA library: one training library thus serves a torch with and
-// without CUDA.
+// Loads libaccelerate_cuda from this library's folder if the process has
+// torch's CUDA library, so that one training library works with and without
+// CUDA.
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -22,8 +22,8 @@ std::filesystem::path own_folder() {
   return std::filesystem::path(info.dli_fname).parent_path();
 }
 
-/// False if there is nothing to load, or if it cannot be loaded: this is said,
-/// as the run would train without NCCL and kernels.
+/// False if there is nothing to load, or if loading fails; the latter is
+/// printed, because the run would train without NCCL and our kernels.
 bool load_cuda_part() {
   if (loaded_library("libtorch_cuda.so") == nullptr) {
     return false;
@@ -31,7 +31,7 @@ bool load_cuda_part() {
   const auto path = own_folder() / "libaccelerate_cuda.so";
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    return false; // The build said so.
+    return false; // the build said so
   }
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
     std::cerr << "[accelerate] Cannot load the CUDA part, so GPUs are not "
@@ -42,8 +42,8 @@ bool load_cuda_part() {
   return true;
 }
 
-// As this library is loaded: kernels are looked up by torch, which does not
-// know that they could be loaded.
+// When this library is loaded: torch looks up kernels without knowing that they
+// could be loaded.
 [[maybe_unused]] const bool has_cuda_part = load_cuda_part();
 
 } // namespace

@@ -9,15 +9,15 @@
 
 namespace accelerate {
 
-/// The kind of device that a process on its own trains on, without an index.
+/// The kind of device that a single process trains on, without an index.
 ACCELERATE_API c10::Device default_device();
 
-/// The accelerator of a local rank (ranks share them where there are fewer), or
-/// the CPU where there is none or `cpu` is set. Makes it the calling thread's
-/// current one, so that a rank never touches another rank's.
+/// The accelerator of a local rank (shared if there are fewer devices), or the
+/// CPU if there is none or `cpu` is set. Makes it the calling thread's current
+/// device, so that a rank never uses another rank's.
 ACCELERATE_API c10::Device select_device(int local_rank, bool cpu);
 
-/// The tensor on `device`; itself where it is there already. Copies from pinned
+/// The tensor on `device`; itself if it is already there. Copies from pinned
 /// memory do not block.
 at::Tensor to_device(const at::Tensor& tensor, c10::Device device);
 

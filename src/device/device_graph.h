@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on a device that is recorded once and repeated without the host.
+// Device work that is recorded once and replayed without the host.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,8 +11,8 @@
 
 namespace accelerate {
 
-/// Memory that graphs of one owner share: they never run at the same time, and
-/// what one leaves there nobody reads after another has run.
+/// Memory shared by the graphs of one owner: they never run concurrently, and
+/// nobody reads what one has left there after another has run.
 class GraphMemory {
  public:
   virtual ~GraphMemory() = default;
@@ -21,18 +21,19 @@ class GraphMemory {
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  /// On the current stream. Random numbers go on from one replay to the next.
+  /// On the current stream. Random numbers continue from one replay to the
+  /// next.
   virtual void replay() = 0;
 };
 
-/// While it lives, looks whether this thread waits for the device.
+/// During its lifetime, detects whether this thread waits for the device.
 class WaitObserver {
  public:
   virtual ~WaitObserver() = default;
   virtual bool has_waited() const = 0;
 };
 
-/// How one type of device records; see the functions below, which ask it.
+/// Recording on one type of device; used by the functions below.
 class GraphRecorder {
  public:
   virtual ~GraphRecorder() = default;
@@ -45,28 +46,28 @@ class GraphRecorder {
   virtual std::unique_ptr<WaitObserver> observe_waits() const = 0;
 };
 
-/// Before any graph is made: the library of a device calls it as it is loaded.
+/// Called by a device's library when it is loaded, before any graph is created.
 ACCELERATE_API void register_graph_recorder(
     c10::DeviceType type,
     std::unique_ptr<const GraphRecorder> recorder);
 
-/// Whether graphs of such a device can be made here.
+/// Whether graphs of such a device are supported.
 bool has_device_graphs(c10::Device device);
 
 std::shared_ptr<GraphMemory> make_graph_memory(c10::Device device);
 
-/// Runs `work`, whose operations on the device are recorded and not executed.
-/// Throws what `work` throws, and `SystemError` where the device refuses to
-/// record it; generators and the allocator are then as before.
+/// Runs `work` and records its device operations without executing them. Throws
+/// what `work` throws, and `SystemError` if the device cannot record it;
+/// generators and the allocator are then restored.
 std::unique_ptr<DeviceGraph> record_graph(
     c10::Device device,
     const std::shared_ptr<GraphMemory>& memory,
     const std::function<void()>& work);
 
-/// Whether the calling thread's current stream records, whoever began it.
+/// Whether the calling thread's current stream is being recorded, by anyone.
 bool is_recording_graph(c10::Device device);
 
-/// The `WaitObserver` of a device; sees nothing if it has none.
+/// The `WaitObserver` of a device; never detects anything if there is none.
 class WaitWatch {
  public:
   explicit WaitWatch(c10::Device device);

@@ -12,7 +12,7 @@ namespace accelerate {
 struct HostCopies::State {
   std::vector<at::Tensor> kept;
   size_t num_used = 0;
-  /// After the copies, by device.
+  /// Recorded after the copies, by device.
   std::map<c10::DeviceIndex, c10::Event> ends;
 };
 
@@ -21,7 +21,7 @@ HostCopies::~HostCopies() = default;
 
 void HostCopies::restart() {
   wait();
-  state_->kept.resize(state_->num_used); // What the last round did not need.
+  state_->kept.resize(state_->num_used); // not needed in the last round
   state_->num_used = 0;
 }
 
@@ -39,7 +39,7 @@ at::Tensor HostCopies::copy(const at::Tensor& tensor) {
   if (!host.defined() || host.sizes() != tensor.sizes() ||
       host.scalar_type() != tensor.scalar_type() ||
       host.is_pinned() != is_of_device) {
-    // Only from pinned memory can the device copy beside the host.
+    // Only copies to pinned memory are asynchronous.
     host = at::empty(
         tensor.sizes(),
         at::TensorOptions(tensor.scalar_type()).pinned_memory(is_of_device));

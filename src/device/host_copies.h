@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies on the host that training goes on beside.
+// Asynchronous copies to the host during training.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,9 +11,8 @@
 
 namespace accelerate {
 
-/// Copies tensors to memory of its own on the host. The memory is kept, so that
-/// the next round of the same tensors allocates nothing. Used by one thread at
-/// a time.
+/// Copies tensors to its own host memory, which is kept, so that the next round
+/// of the same tensors allocates nothing. Used by one thread at a time.
 class ACCELERATE_API HostCopies {
  public:
   HostCopies();
@@ -21,13 +20,13 @@ class ACCELERATE_API HostCopies {
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
-  /// Begins a round: the copies of the one before may be overwritten.
+  /// Starts a round: the copies of the previous one may be overwritten.
   void restart();
-  /// A contiguous copy. From an accelerator it is under way until `wait`: its
-  /// current stream goes on behind it, the host at once. What is not dense
-  /// comes back itself.
+  /// A contiguous copy. From an accelerator, it completes only with `wait`:
+  /// later work on its current stream runs after the copy, and the host does
+  /// not wait. Returns tensors that are not dense unchanged.
   at::Tensor copy(const at::Tensor& tensor);
-  /// Until the copies of this round are there.
+  /// Waits for the copies of this round.
   void wait();
 
  private:

@@ -41,7 +41,8 @@ void clear_device_cache() {
     }
     auto* allocator =
         dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(kind->type));
-    // Not before devices are in use: they would be started only to be emptied.
+    // Not before devices are in use: this would initialise them only to empty
+    // their caches.
     if (allocator != nullptr && allocator->initialized()) {
       allocator->emptyCache();
     }

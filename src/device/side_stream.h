@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies to an accelerator that run beside the computation.
+// Copies to an accelerator that overlap with computation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@
 
 namespace accelerate {
 
-/// A stream of an accelerator that is used for copies only. Used by one thread.
-/// Nothing here makes the CPU wait for the device.
+/// A stream of an accelerator that is only used for copies. Used by one thread.
+/// Never makes the CPU wait for the device.
 class ACCELERATE_API SideStream {
  public:
   explicit SideStream(c10::Device device);
@@ -24,13 +24,13 @@ class ACCELERATE_API SideStream {
   /// The state of the copies at one moment.
   class Mark;
 
-  /// The tensor on the device; itself where it is there already. The copy
-  /// overlaps with the computation where the tensor is pinned.
+  /// The tensor on the device; itself if it is already there. The copy overlaps
+  /// with computation if the tensor is pinned.
   at::Tensor copy(const at::Tensor& tensor);
-  /// After the copies so far.
+  /// Marks the copies so far.
   std::shared_ptr<Mark> mark();
-  /// What the calling thread's current stream does from here on comes after
-  /// `mark`; `tensors` made by `copy` may be used there.
+  /// Makes later work on the calling thread's current stream wait for `mark`;
+  /// `tensors` created by `copy` may be used there.
   void hand_over(const Mark& mark, const std::vector<at::Tensor>& tensors);
 
  private:
@@ -38,8 +38,8 @@ class ACCELERATE_API SideStream {
   std::unique_ptr<State> state_;
 };
 
-/// The tensor in pinned memory; itself where it is pinned, on an
-/// accelerator or undefined.
+/// The tensor in pinned memory; itself if it is pinned, on an accelerator or
+/// undefined.
 at::Tensor pinned(const at::Tensor& tensor);
 
 } // namespace accelerate

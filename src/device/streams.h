@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams of an accelerator beside those that compute, and their order.
+// Streams of an accelerator besides the compute stream, and their order.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,27 +16,27 @@ namespace accelerate {
 enum class StreamRole { kCopies, kCollectives, kRecording };
 
 /// The process's stream for this role, always the same one: freed memory is
-/// kept for the stream it was made on, and every new one would leave its share
-/// behind.
+/// cached per stream, so every new stream would waste its share.
 ACCELERATE_API c10::Stream stream_for(StreamRole role, c10::Device device);
 
-/// The stream on which collectives run beside the computation. Memory that
-/// streams share is made on one of them, which is told to wait before it goes:
-/// nothing is left to `record_stream`, whose memory comes back when the host
-/// happens to look. Nothing on the CPU, where a call returns when it is done.
+/// The stream on which collectives overlap with computation. Memory that is
+/// shared between streams is allocated on one of them, which waits before the
+/// memory is released. `record_stream` is not used, because it releases memory
+/// whenever the host happens to check. No effect on the CPU, where calls are
+/// synchronous.
 class ACCELERATE_API CommStream {
  public:
   explicit CommStream(c10::Device device);
 
-  /// Makes it the calling thread's current stream while the guard lives.
+  /// Makes it the calling thread's current stream during the guard's lifetime.
   c10::OptionalStreamGuard enter() const;
-  /// The calling thread's current stream; nothing on the CPU.
+  /// The calling thread's current stream; empty on the CPU.
   std::optional<c10::Stream> current() const;
-  /// What it is given from here on comes after what `other` was given so far.
+  /// Its later work waits for the work queued on `other` so far.
   void follow(const std::optional<c10::Stream>& other) const;
-  /// What `other` is given from here on comes after what it was given so far.
+  /// Later work of `other` waits for its work queued so far.
   void lead(const std::optional<c10::Stream>& other) const;
-  /// The host waits for what it was given so far; no other call makes it wait.
+  /// The host waits for its work queued so far; no other call makes it wait.
   void synchronize() const;
 
  private:
@@ -44,9 +44,9 @@ class ACCELERATE_API CommStream {
   std::optional<c10::Stream> stream_;
 };
 
-/// Makes a stream of the process the current one while it lives, behind what
-/// the one before was given so far, which goes on behind it. Memory of either
-/// may be used on the other in between. Nothing on the CPU.
+/// Makes a stream of the process the current one during its lifetime. Its work
+/// starts after that of the previous stream, which waits for it at the end, so
+/// memory of either may be used on the other meanwhile. No effect on the CPU.
 class ACCELERATE_API StreamScope {
  public:
   StreamScope(StreamRole role, c10::Device device);
