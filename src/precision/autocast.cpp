@@ -18,7 +18,7 @@ AutocastGuard::AutocastGuard(c10::DeviceType device, Precision precision)
 }
 
 AutocastGuard::~AutocastGuard() {
-  // The cache would keep the casts of weights that the next step changes.
+  // The cache would keep casts of weights that the next step changes.
   if (at::autocast::decrement_nesting() == 0) {
     at::autocast::clear_cache();
   }

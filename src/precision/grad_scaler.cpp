@@ -29,7 +29,7 @@ void check(const GradScalerOptions& o) {
   }
 }
 
-/// Gradients that one call of the operator takes.
+/// Gradients that one call of the operator processes.
 using Batches =
     std::map<std::pair<int, at::ScalarType>, std::vector<at::Tensor>>;
 
@@ -102,7 +102,7 @@ void GradScaler::unscale_gradients(
   }
   const at::NoGradGuard no_grad;
   auto batches = batches_of(gradients);
-  // In double, as 1 / scale may not be a float.
+  // In double, because 1 / scale may not be a float.
   const auto inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   auto found = at::zeros({1}, scale_.options());
   for (auto& [kind, batch] : batches) {
@@ -113,7 +113,7 @@ void GradScaler::unscale_gradients(
   }
   bool has_gradients = !gradients.empty();
   if (agree_) {
-    // Ranks that have none ask whether others do; only they wait.
+    // Ranks without gradients ask whether others have some; only they wait.
     auto flags = at::cat({found, at::full_like(found, has_gradients ? 1 : 0)});
     agree_(flags);
     found = flags.narrow(0, 0, 1);
