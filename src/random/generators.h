@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of torch's default generators as tensors.
+// The states of torch's default generators as tensors.
 #pragma once
 
 #include <ATen/core/Generator.h>
