@@ -24,8 +24,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-/// What operators that draw on the CPU take in the place of torch's default
-/// generator, which all threads share; undefined outside of segments.
+/// The generator that CPU operators use instead of torch's default one, which
+/// all threads share; undefined outside of segments.
 at::Generator& generator_of_segment() {
   thread_local at::Generator generator;
   return generator;
@@ -36,7 +36,7 @@ at::Generator cpu_generator() {
   return own.defined() ? own : default_generator(c10::kCPU);
 }
 
-/// Torch keeps this key for modes that are none of its own.
+/// Torch reserves this key for other libraries' modes.
 constexpr auto kSegmentKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 bool is_generator(const c10::Argument& argument) {
@@ -44,7 +44,7 @@ bool is_generator(const c10::Argument& argument) {
          *c10::OptionalType::create(c10::GeneratorType::get());
 }
 
-/// Gives an operator that was given no generator that of the segment.
+/// Passes the segment's generator to an operator that was called without one.
 void draw_in_segment(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,
@@ -87,7 +87,7 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
   }
 }
 
-/// Has this thread draw numbers of the CPU that no other thread takes part of.
+/// Lets this thread draw CPU random numbers that no other thread shares.
 class SegmentGenerator {
  public:
   explicit SegmentGenerator(const at::Tensor& state)
@@ -100,7 +100,7 @@ class SegmentGenerator {
   SegmentGenerator(const SegmentGenerator&) = delete;
   SegmentGenerator& operator=(const SegmentGenerator&) = delete;
 
-  /// What is drawn after the segment follows what was drawn in it.
+  /// Numbers drawn after the segment continue its sequence.
   void finish() const {
     const auto state = generator_state(generator_of_segment());
     set_generator_state(
@@ -112,7 +112,7 @@ class SegmentGenerator {
   c10::impl::IncludeDispatchKeyGuard includes_;
 };
 
-/// The generators of the CPU and of the devices of some tensors.
+/// The states of the generators of the CPU and of some tensors' devices.
 class RandomState {
  public:
   explicit RandomState(const std::vector<at::Tensor>& tensors)
@@ -140,9 +140,9 @@ class RandomState {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-/// What autocast does on each kind of device, without its cache of weights: a
-/// copy made while no graph is recorded would cut the gradients of a later use,
-/// and one made in forward is gone in backward.
+/// The autocast state of each kind of device, without its cache of weights: a
+/// copy cast without recording a graph would cut the gradients of a later use,
+/// and one cast in forward no longer exists in backward.
 class AutocastState {
  public:
   AutocastState() : uses_cache_(at::autocast::is_autocast_cache_enabled()) {
@@ -175,7 +175,7 @@ class AutocastState {
   bool uses_cache_;
 };
 
-/// Puts things back as they were, also after an exception.
+/// Restores the previous state, also after an exception.
 class SegmentAutocast {
  public:
   explicit SegmentAutocast(const AutocastState& wanted) {
@@ -205,7 +205,7 @@ class SegmentRandom {
   SegmentGenerator cpu_;
 };
 
-/// All that the second run needs besides the inputs.
+/// Everything the second run needs besides the inputs.
 struct Recipe : torch::CustomClassHolder {
   Recipe(Segment segment, const std::vector<at::Tensor>& inputs)
       : segment(std::move(segment)), random(inputs) {}
@@ -215,8 +215,8 @@ struct Recipe : torch::CustomClassHolder {
 };
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
-  // `anchor` requires a gradient, so that backward comes by even where the
-  // parameters inside are all that need one.
+  // `anchor` requires a gradient, so that backward is called even if only the
+  // parameters inside need one.
   static tensor_list forward(
       AutogradContext* context,
       c10::intrusive_ptr<Recipe> recipe,
@@ -287,7 +287,7 @@ std::vector<at::Tensor> recompute(
   if (!at::GradMode::is_enabled()) {
     return segment(inputs);
   }
-  // Autograd takes only tensors that are there.
+  // Autograd only accepts defined tensors.
   std::vector<at::Tensor> defined;
   std::vector<bool> is_defined;
   for (const auto& input : inputs) {
