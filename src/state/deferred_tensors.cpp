@@ -20,11 +20,12 @@
 namespace accelerate {
 namespace {
 
-/// Out of core and above all others, so that operators come as they are called.
+/// A key that is not in core and is above all others, so that operators arrive
+/// as they are called.
 constexpr c10::DispatchKey kDeferredKey = c10::DispatchKey::DeferredInit;
 
-/// A tensor as it was when an operator got it: a place on a tape's storage, or
-/// one in memory.
+/// A tensor as it was when an operator received it: a view of a storage on a
+/// tape, or a tensor in memory.
 struct TapedTensor {
   std::optional<int64_t> storage;
   std::vector<int64_t> sizes = {};
@@ -32,7 +33,7 @@ struct TapedTensor {
   int64_t offset = 0;
   at::ScalarType dtype = at::kFloat;
   at::Tensor in_memory = {};
-  /// Of `in_memory`: what it is computed with later must be what it was.
+  /// Of `in_memory`, which must not change before it is used.
   int64_t version = 0;
 };
 
@@ -47,22 +48,21 @@ struct TapedCall {
   c10::OperatorHandle op;
   std::vector<TapedArgument> arguments;
   std::vector<TapedTensor> results = {};
-  /// Storages that it makes or writes to.
+  /// Storages that it creates or writes to.
   std::set<int64_t> writes = {};
-  /// Of an operator that draws.
+  /// For an operator that draws random numbers.
   std::optional<uint64_t> seed = {};
 };
 
-/// All calls that deferred tensors depend on, in their order. Lives as long as
-/// one of these.
+/// All calls that deferred tensors depend on, in order. Lives as long as any of
+/// these tensors.
 struct DeferredTape {
   std::vector<TapedCall> calls;
   std::unordered_map<int64_t, size_t> last_write;
   int64_t num_storages = 0;
 };
 
-/// What the context of a deferred storage's pointer is, so that every view
-/// finds it.
+/// The context of a deferred storage's pointer, so that every view finds it.
 struct DeferredContext {
   std::shared_ptr<DeferredTape> tape;
   int64_t storage = 0;
@@ -83,7 +83,7 @@ const DeferredContext* deferred_context(const at::Tensor& tensor) {
              : nullptr;
 }
 
-/// The thread's tape, as long as a tensor or a scope needs it.
+/// The thread's tape, which exists as long as a tensor or a scope uses it.
 std::shared_ptr<DeferredTape> current_tape() {
   thread_local std::weak_ptr<DeferredTape> latest;
   auto tape = latest.lock();
@@ -94,13 +94,13 @@ std::shared_ptr<DeferredTape> current_tape() {
   return tape;
 }
 
-/// Makes a new tensor of the meta device a deferred one.
+/// Makes a new meta tensor a deferred one.
 void defer(
     const at::Tensor& tensor,
     const std::shared_ptr<DeferredTape>& tape) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
-  // Who would write to it by hand gets an exception. Reads are let through, as
-  // torch compares the pointers of what it computes with.
+  // Writing to its memory throws. Reads are allowed, because torch compares the
+  // pointers of operands.
   storage->set_throw_on_mutable_data_ptr();
   storage->set_data_ptr_noswap(c10::DataPtr(
       nullptr,
@@ -109,7 +109,7 @@ void defer(
       tensor.device()));
 }
 
-/// Adds the key, with which operators come here outside of a scope too.
+/// Adds the key, which also dispatches operators here outside of a scope.
 void mark(const at::Tensor& tensor) {
   if (tensor.key_set().has(kDeferredKey)) {
     return;
@@ -165,7 +165,7 @@ TapedArgument taped(const c10::IValue& value) {
   return argument;
 }
 
-/// The value with other tensors in the place of its own.
+/// The value with its tensors replaced.
 template <class Change>
 c10::IValue changed(const c10::IValue& value, Change&& change) {
   if (value.isTensor()) {
@@ -220,7 +220,7 @@ at::Generator host_generator() {
   return at::globalContext().defaultGenerator(at::kCPU);
 }
 
-/// A number of the generator that the call was to draw from.
+/// A seed from the generator that the call would have drawn from.
 std::optional<uint64_t> drawn_seed(
     const c10::OperatorHandle& op,
     const std::vector<c10::IValue>& given) {
@@ -239,7 +239,7 @@ std::optional<uint64_t> drawn_seed(
   return own->random64();
 }
 
-/// Of the same form.
+/// With the same metadata.
 at::Tensor without_memory(const at::Tensor& tensor) {
   if (tensor.is_meta()) {
     return tensor;
@@ -251,15 +251,15 @@ at::Tensor without_memory(const at::Tensor& tensor) {
   return twin;
 }
 
-/// What the tape has of a call's tensors, as they come into memory.
+/// Materialises the tensors of recorded calls.
 class Replay {
  public:
   explicit Replay(const DeferredTape& tape) : tape_(tape) {}
 
-  /// With the storages that these depend on.
+  /// Includes the storages that these depend on.
   void run(const std::set<int64_t>& wanted) {
     const at::NoGradGuard no_grad;
-    // A scope of this thread would put the calls on the tape again.
+    // A scope of this thread would record the calls again.
     const c10::impl::ExcludeDispatchKeyGuard outside(kDeferredKey);
     for (const size_t place : calls_of(wanted)) {
       run(tape_.calls[place]);
@@ -343,8 +343,8 @@ class Replay {
     }
   }
 
-  /// Operators that know the default generator alone get the state of another
-  /// one in it.
+  /// Operators that only support the default generator get it with the state of
+  /// another one.
   static void call_with(
       const at::Generator& generator,
       const c10::OperatorHandle& op,
@@ -392,7 +392,7 @@ class Replay {
     if (!taped.storage || storages_.contains(*taped.storage)) {
       return;
     }
-    // Where the host lays it out otherwise, the tape's places count.
+    // If the host lays it out differently, the tape's strides are used.
     const bool is_alike = result.strides() == at::IntArrayRef(taped.strides) &&
                           result.storage_offset() == taped.offset &&
                           result.is_cpu();
@@ -409,7 +409,7 @@ class Replay {
   std::unordered_map<int64_t, c10::Storage> storages_;
 };
 
-/// One call that came by the key.
+/// One call that was dispatched by the key.
 class DeferredCall {
  public:
   DeferredCall(const c10::OperatorHandle& op, torch::jit::Stack& stack)
@@ -423,7 +423,7 @@ class DeferredCall {
       takes_tensors_ |= is_tensor_type(expected[i].type());
       if (is_device_type(expected[i].type())) {
         takes_device_ = true;
-        // That of a deferred tensor's options is none of its own.
+        // The device in a deferred tensor's options does not count.
         names_device_ |= !given_[i].isNone() && !given_[i].toDevice().is_meta();
       }
       for_each_tensor_of(
@@ -491,8 +491,8 @@ class DeferredCall {
         " reads a weight that has no values yet. Read it after prepare()"));
   }
 
-  /// A number or a flag: from the form of the tensors where that is enough,
-  /// else from their values (`item()`).
+  /// Returns a number or a flag: from metadata if that is sufficient, else from
+  /// values (`item()`).
   void answer(bool is_recording) {
     torch::jit::Stack trial;
     for (const auto& value : given_) {
@@ -562,7 +562,7 @@ class DeferredCall {
         call.results.push_back(taped(tensor));
       });
     }
-    // Views are found by their places.
+    // Views are found by their position in the storage.
     if (!call.writes.empty()) {
       for (const int64_t storage : call.writes) {
         tape_->last_write[storage] = tape_->calls.size();
@@ -571,7 +571,7 @@ class DeferredCall {
     }
   }
 
-  /// The arguments, which are on the stack no longer.
+  /// The arguments, which are no longer on the stack.
   const std::vector<c10::IValue>& drop() {
     torch::jit::drop(stack_, given_.size());
     return given_;
@@ -596,7 +596,7 @@ void record_and_call(
     torch::jit::Stack* stack) {
   DeferredCall call(op, *stack);
   const bool is_recording = DeferredScope::is_open();
-  // What an operator is made of is no concern of the tape's.
+  // The operators that this one calls must not be recorded.
   const c10::impl::ExcludeDispatchKeyGuard inside(kDeferredKey);
   call.run(is_recording);
 }
@@ -621,8 +621,8 @@ const DeferredContext& context_of(const at::Tensor& tensor) {
   return *context;
 }
 
-/// The tensor that the last call has copied into all of this one, as it is;
-/// null where it was not so.
+/// The tensor that the last call copied unchanged into all of this one; null if
+/// there is none.
 const TapedTensor* copied_from(const at::Tensor& tensor) {
   const auto* context = deferred_context(tensor);
   if (context == nullptr || !tensor.is_contiguous()) {
@@ -654,7 +654,7 @@ const TapedTensor* copied_from(const at::Tensor& tensor) {
 } // namespace
 
 struct DeferredScope::Impl {
-  /// Scopes of one model may be several.
+  /// A model may be created in several scopes.
   std::shared_ptr<const void> tape = current_tape();
   c10::impl::IncludeDispatchKeyGuard included{kDeferredKey};
 };
@@ -702,7 +702,8 @@ void replace_memory(const at::Tensor& tensor, const at::Tensor& other) {
   auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
   if (meta != nullptr &&
       (tensor.dtype() != other.dtype() || tensor.device() != other.device())) {
-    // A graph that was recorded before would add up gradients of another form.
+    // A gradient accumulator created before would accumulate gradients of
+    // another dtype or device.
     meta->grad_accumulator_.reset();
   }
   tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
@@ -711,7 +712,7 @@ void replace_memory(const at::Tensor& tensor, const at::Tensor& other) {
 void fill_deferred(const std::vector<at::Tensor>& tensors, c10::Device device) {
   const at::NoGradGuard no_grad;
   std::unordered_map<const c10::StorageImpl*, c10::Storage> there;
-  std::vector<c10::Storage> old; // Its addresses are not to be used again.
+  std::vector<c10::Storage> old; // keeps their addresses from being reused
   for (const auto& tensor : tensors) {
     if (!is_deferred(tensor)) {
       continue;

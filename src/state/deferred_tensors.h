@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors without memory that know how they were made.
+// Tensors without memory that record how they were created.
 //
-// A deferred tensor is one of the meta device that carries a dispatch key, and
-// its storage names a tape. Operators that make it or write to it pass the key
-// and are put on the tape; when its values are wanted, those of them that it
-// depends on run again, in memory. So modules need not know of it, and weights
-// that are copied from a mapped file are read where and when they are needed.
+// A deferred tensor is a meta tensor with an additional dispatch key, whose
+// storage refers to a tape. Operators that create it or write to it are
+// dispatched by the key and recorded on the tape. When its values are needed,
+// the calls that it depends on run again, in memory. Modules need no changes,
+// and weights copied from a mapped file are read only where and when they are
+// needed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +20,8 @@
 
 namespace accelerate {
 
-/// While it lives, tensors that this thread makes are deferred, unless they are
-/// given a device. Scopes may be nested.
+/// During its lifetime, tensors that this thread creates are deferred unless a
+/// device is given. Scopes may be nested.
 class ACCELERATE_API DeferredScope {
  public:
   DeferredScope();
@@ -28,7 +29,7 @@ class ACCELERATE_API DeferredScope {
   DeferredScope(const DeferredScope&) = delete;
   DeferredScope& operator=(const DeferredScope&) = delete;
 
-  /// Whether this thread is in one.
+  /// Whether this thread is in a scope.
   static bool is_open();
 
  private:
@@ -38,31 +39,30 @@ class ACCELERATE_API DeferredScope {
 
 ACCELERATE_API bool is_deferred(const at::Tensor& tensor);
 
-/// The values, in new memory on the host. The same at every call, also where
-/// they are random: each draw has a seed that it got when it was recorded.
-/// Throws `UsageError` where a tensor has changed since that values were to be
-/// computed from.
+/// The values, in new memory on the host. Every call returns the same values,
+/// even if they are random: the seed of each draw was recorded. Throws
+/// `UsageError` if a tensor that they are computed from has changed since.
 ACCELERATE_API at::Tensor deferred_values(const at::Tensor& tensor);
 
-/// Whether the values are, number by number, those of one tensor in memory that
-/// is not torch's own, as a mapped file's is: a part of them then costs no more
-/// than itself, and is the same whoever reads it.
+/// Whether the values are exactly those of one tensor in memory that torch does
+/// not own, such as that of a mapped file. A part can then be read at its own
+/// cost, and is the same for every reader.
 ACCELERATE_API bool is_read_in_parts(const at::Tensor& tensor);
-/// Fills `part`, which is flat, with the numbers from `begin` on of a tensor
+/// Fills the flat tensor `part` with the elements from `begin` on of a tensor
 /// that `is_read_in_parts`.
 ACCELERATE_API void read_deferred_part(
     const at::Tensor& tensor,
     int64_t begin,
     const at::Tensor& part);
 
-/// Makes `tensor`, with its identity and whether it is trained, one with the
-/// memory, dtype and device of `other`.
+/// Gives `tensor` the memory, dtype and device of `other`; it keeps its
+/// identity and `requires_grad`.
 ACCELERATE_API void replace_memory(
     const at::Tensor& tensor,
     const at::Tensor& other);
 
-/// Gives those among `tensors` that are deferred memory on `device` and their
-/// values. They stay the same objects; views of one memory stay that.
+/// Gives the deferred ones among `tensors` memory on `device` and their values.
+/// They remain the same objects; views of one storage still share it.
 ACCELERATE_API void fill_deferred(
     const std::vector<at::Tensor>& tensors,
     c10::Device device);

@@ -17,7 +17,7 @@ struct DtypePair {
   c10::ScalarType torch;
   Dtype file;
 };
-// Types that are packed into bytes have another shape there: none of ours does.
+// Types packed into bytes have other shapes in files; we support none of them.
 constexpr DtypePair kDtypePairs[] = {
     {c10::ScalarType::Bool, Dtype::kBool},
     {c10::ScalarType::Byte, Dtype::kU8},
@@ -87,7 +87,7 @@ void FileTensors::add(const std::string& name, const at::Tensor& tensor) {
         ", which safetensors files cannot store. ",
         instead_));
   }
-  // A conjugate or a negative is a view with a mark, not other numbers.
+  // Conjugate and negative views store their elements with a flag.
   held_.push_back(
       tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous());
   const auto& held = held_.back();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Torch's tensors as safetensors files hold them.
+// Torch tensors in safetensors files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,19 +13,19 @@
 
 namespace accelerate {
 
-/// Whether a file can hold it: dense numbers in memory, of a dtype that files
-/// have a name for.
+/// Whether a file can store it: a dense tensor in memory, of a dtype that the
+/// format supports.
 ACCELERATE_API bool fits_into_files(const at::Tensor& tensor);
 
-/// Tensors on the host, in one piece each, that are to be in a file. Dense ones
-/// on the host are not copied.
+/// Contiguous tensors on the host, to be written to a file. Tensors that
+/// already are need no copy.
 class ACCELERATE_API FileTensors {
  public:
   /// Messages begin with `where` ("[save]"), and end with what to do instead.
   FileTensors(std::string where, std::string instead);
-  /// Throws `UsageError` where a file cannot hold it.
+  /// Throws `UsageError` if a file cannot store it.
   void add(const std::string& name, const at::Tensor& tensor);
-  /// Of what was added, as long as this lives.
+  /// Of the added tensors, valid as long as this object.
   std::span<const safetensors::TensorView> views() const { return views_; }
 
  private:
@@ -35,8 +35,8 @@ class ACCELERATE_API FileTensors {
   std::vector<safetensors::TensorView> views_;
 };
 
-/// In the memory of the file where it is laid out for it, else a copy; not to
-/// be written to. Throws `DataError` on a dtype that torch does not have.
+/// A view of the file's memory if the layout permits, else a copy; do not write
+/// to it. Throws `DataError` for dtypes that torch does not support.
 ACCELERATE_API at::Tensor tensor_in(
     const safetensors::File& file,
     const safetensors::TensorView& view);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as the engines see it: named tensors, whatever language made them.
+// A model as engines see it: named tensors, independent of the language.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,8 @@
 
 namespace accelerate {
 
-/// Parallel lists of names and tensors. A tensor that a model uses under two
-/// names is listed once, under the first. Tensors are shared with the model.
+/// Parallel lists of names and tensors. A tensor with two names is listed once,
+/// under the first. Tensors are shared with the model.
 struct ParameterSet {
   std::vector<std::string> names = {};
   std::vector<at::Tensor> parameters = {};
@@ -20,15 +20,15 @@ struct ParameterSet {
   std::vector<at::Tensor> buffers = {};
   /// Names of parameters whose gradients are sparse tensors.
   std::set<std::string> sparse_gradients = {};
-  /// Other names of tensors, and the names under which they are listed.
+  /// Maps other names of tensors to the names they are listed under.
   std::map<std::string, std::string> tied = {};
-  /// Names of buffers that are no part of a saved model.
+  /// Names of buffers that are not part of a saved model.
   std::set<std::string> transient_buffers = {};
-  /// Names of modules whose parameters are read together, as an adapter knows
-  /// that sees modules: what a sharded model's units are where none are given.
+  /// Names of modules that are shard units, if the adapter knows modules: the
+  /// default units of a sharded model.
   std::vector<std::string> units = {};
-  /// Names of parameters that stay whole on every rank where the rest is
-  /// sharded, as an adapter knows that was told modules.
+  /// Names of parameters that stay whole on every rank in a sharded model, if
+  /// the adapter was given modules.
   std::vector<std::string> whole = {};
 };
 

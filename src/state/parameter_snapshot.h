@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's parameters were like at one moment.
+// A snapshot of a model's parameters, to detect changes.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace accelerate {
 
-/// Names, shapes, dtypes and devices of parameters, which of them are trained,
-/// and which tensors they are. Keeps no tensor alive.
+/// Names, shapes, dtypes, devices and `requires_grad` of parameters, and the
+/// identity of their tensors. Keeps no tensor alive.
 class ACCELERATE_API ParameterSnapshot {
  public:
   ParameterSnapshot() = default;
   explicit ParameterSnapshot(const ParameterSet& model);
 
-  /// Throws `UsageError` naming the first parameter that came, went or changed;
-  /// `where` is what found out.
+  /// Throws `UsageError` naming the first parameter that was added, removed or
+  /// changed; `where` begins the message.
   void check_unchanged(const std::string& where, const ParameterSet& now) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects of which every rank keeps slices.
+// Objects whose state is sliced over ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,24 +17,26 @@ namespace accelerate {
 class ACCELERATE_API SliceHolder {
  public:
   virtual ~SliceHolder() = default;
-  /// Which elements this rank needs of tensors in a saved state, whole ones and
-  /// slices in any layout. A tensor that is not listed is needed whole.
+  /// Which elements of the tensors in a saved state this rank needs, whatever
+  /// the layout of the state. A tensor that is not listed is needed whole.
   virtual std::map<std::string, TensorPieces> pieces_needed(
       const StateDict& saved) const = 0;
 };
 
-/// These elements of a tensor, flat: a view if they are one run, else a copy.
+/// These elements of a tensor, flat: a view if they are contiguous, else a
+/// copy.
 ACCELERATE_API at::Tensor elements_at(
     const at::Tensor& whole,
     const TensorPieces& pieces);
 
-/// The whole tensor of these slices, on the CPU. Throws `UsageError` if they do
-/// not cover it.
+/// Joins slices into the whole tensor, on the CPU. Throws `UsageError` if they
+/// do not cover it.
 ACCELERATE_API at::Tensor join_slices(
     const std::vector<int64_t>& whole,
     const std::vector<std::pair<TensorPieces, at::Tensor>>& slices);
 
-/// The shape of a tensor or of the whole of a slice; [-1] for other values.
+/// The shape of a tensor or of the whole tensor of a slice; [-1] for other
+/// values.
 ACCELERATE_API std::vector<int64_t> whole_shape(const StateValue& value);
 
 } // namespace accelerate

@@ -71,7 +71,7 @@ void StateDict::set(const std::string& name, StateValue value) {
 }
 void StateDict::set(const std::string& prefix, const StateDict& part) {
   if (&part == this) {
-    set(prefix, StateDict(part)); // It grows while it is read.
+    set(prefix, StateDict(part)); // it grows while it is read
     return;
   }
   for (const auto& [name, value] : part) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A StateDict as one file.
+// Writes a StateDict to one file.
 #include <ATen/ATen.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kValuesKey = "accelerate.state";
 
-/// Doubles as their bits: JSON has no word for some, and rounds others.
+/// Doubles as their bits: JSON cannot represent some, and rounds others.
 nlohmann::json json_of_value(double value) {
   int64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));

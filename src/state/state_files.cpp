@@ -26,7 +26,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kTensorsEnd = ".safetensors";
-// JSON has no word for these; a value that is an object says what it is.
+// JSON cannot represent these numbers; such a value is an object that names it.
 constexpr const char* kOddNumber = "number";
 
 json json_of(double value) {
@@ -162,7 +162,7 @@ void write_common(
     auto tensors = tensors_of(object.name);
     put(object.state, false, true, values, tensors, "");
     manifest.state[object.name] = std::move(values);
-    // The names of tensors that ranks hold slices of are common to them.
+    // Names of sliced tensors are the same on all ranks.
     if (!tensors.views().empty() || !object.tied.empty()) {
       safetensors::Metadata metadata = object.tied;
       metadata["format"] = "pt";
@@ -177,7 +177,7 @@ void write_rank_part(
     const std::vector<SavedObject>& objects,
     int rank,
     Manifest manifest) {
-  manifest.files.clear(); // Those of the main part.
+  manifest.files.clear(); // these belong to the main part
   auto tensors = tensors_of(str_cat("rank ", rank));
   for (const auto& object : objects) {
     json values = json::object();
@@ -278,7 +278,7 @@ StatesByName StateReader::read(const Manifest& part) {
     const bool is_rank_file = name.starts_with("rank_");
     const auto owner = owner_of(name);
     if (!is_rank_file && !part.state.contains(owner)) {
-      continue; // A file that a language has written by itself.
+      continue; // a file that a language has written itself
     }
     const auto path = checkpoint_.find(name, record);
     try {
@@ -301,10 +301,10 @@ StatesByName StateReader::read(const Manifest& part) {
     };
     const size_t at = files_.size() - 1;
     const auto& views = file.tensors();
-    // The header says what the rest is.
+    // The header determines everything else.
     mark({at, 0, views.empty() ? record.num_bytes : place_of(views.front())});
     for (const auto& view : views) {
-      // The objects of a rank share one file, each after its name.
+      // The objects of a rank share one file; their names are prefixes.
       const auto dot = is_rank_file ? view.name.find('.') : std::string::npos;
       const auto object = is_rank_file ? view.name.substr(0, dot) : owner;
       const auto own = is_rank_file && dot != std::string::npos

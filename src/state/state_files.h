@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// States of objects in the files of a checkpoint.
+// The state of objects in the files of a checkpoint.
 //
-// Tensors go into safetensors files, numbers and texts into the manifest. What
-// all ranks have in common is in the main part, `NAME.safetensors` for each
-// object that has tensors; what a rank has for itself is in its own part.
+// Tensors are stored in safetensors files, numbers and strings in the manifest.
+// Common state is in the main part, with a file `NAME.safetensors` per object
+// that has tensors; a rank's own state is in its own part.
 #pragma once
 
 #include <functional>
@@ -26,40 +26,40 @@ namespace safetensors {
 class StreamedModel;
 }
 
-/// One object that is saved.
+/// One object to save.
 struct SavedObject {
   std::string name;
   StateDict state;
-  /// Whether each rank has a state of its own. Slices of tensors are a rank's
-  /// in any case.
+  /// Whether each rank has its own state. Slices of tensors always belong to a
+  /// rank.
   bool is_per_rank = false;
-  /// Names under which a tensor of the state is known too, and its name there;
-  /// written into the file, where other libraries look for it.
+  /// Other names of tensors, mapped to the names they are stored under; written
+  /// into the file for other libraries.
   std::map<std::string, std::string> tied = {};
 };
 
-/// Writes what is common to all ranks into `folder`, and adds it to the
-/// manifest. The files are not brought to the disk yet. Throws `SystemError`,
-/// and `UsageError` on a dtype that files have no name for.
+/// Writes common state into `folder`, and adds it to the manifest. The files
+/// are not synced to disk. Throws `SystemError`, and `UsageError` on an
+/// unsupported dtype.
 ACCELERATE_API void write_common(
     const std::filesystem::path& folder,
     const std::vector<SavedObject>& objects,
     Manifest& manifest);
-/// Writes what is this rank's own.
+/// Writes this rank's own state.
 ACCELERATE_API void write_rank_part(
     const std::filesystem::path& folder,
     const std::vector<SavedObject>& objects,
     int rank,
     Manifest manifest);
 
-/// The tensors of a model, in one file or several, as
-/// `safetensors::save_sharded` writes them, all or nothing.
+/// The tensors of a model, in one or more files, written atomically as by
+/// `safetensors::save_sharded`.
 class ACCELERATE_API ModelFiles {
  public:
-  /// Begins them, with those of the state that are whole. They lie in the order
-  /// given, which may list other names too, or else in that of their names.
-  /// Throws `SystemError`, and `UsageError` on a dtype that files have no name
-  /// for.
+  /// Starts writing, with the tensors of the state that are whole. They are
+  /// stored in the given order, which may contain other names too, or else
+  /// sorted by name. Throws `SystemError`, and `UsageError` on an unsupported
+  /// dtype.
   ModelFiles(
       const std::filesystem::path& folder,
       const SavedObject& model,
@@ -67,10 +67,11 @@ class ACCELERATE_API ModelFiles {
       const std::vector<std::string>& order = {});
   ~ModelFiles();
 
-  /// Whether the state has a slice of it alone, which has not come whole yet.
+  /// Whether the state only has a slice of it and the whole was not added yet.
   bool lacks(const std::string& name) const { return lacking_.contains(name); }
   void write(const std::string& name, const at::Tensor& whole);
-  /// Gives the files their names. Throws `UsageError` where one is lacking.
+  /// Renames the files to their final names. Throws `UsageError` if a tensor is
+  /// missing.
   void commit();
 
  private:
@@ -78,11 +79,11 @@ class ACCELERATE_API ModelFiles {
   std::set<std::string> lacking_;
 };
 
-/// By the names of objects.
+/// By object name.
 using StatesByName = std::map<std::string, StateDict>;
 
-/// Reads states from the mapped files of a checkpoint. Verifies and copies only
-/// the bytes that the program needs, on all cores.
+/// Reads state from the mapped files of a checkpoint. Verifies and copies only
+/// the bytes that are needed, on all cores.
 ///
 ///     StateReader reader(checkpoint);
 ///     auto states = reader.read(checkpoint.manifest());
@@ -95,21 +96,21 @@ class ACCELERATE_API StateReader {
   StateReader(const StateReader&) = delete;
   StateReader& operator=(const StateReader&) = delete;
 
-  /// The states in one part, with slices as they were saved. Tensors lie in the
-  /// mapped files, and nothing is verified yet. Throws `DataError`.
+  /// The state in one part, with slices as they were saved. Tensors are in the
+  /// mapped files and not verified yet. Throws `DataError`.
   StatesByName read(const Manifest& part);
 
-  /// Which elements are needed of the tensors of an object (`SliceHolder`);
-  /// nothing if it does not hold slices.
+  /// Which elements of an object's tensors are needed (`SliceHolder`); empty if
+  /// the object does not hold slices.
   using Needs =
       std::function<std::optional<std::map<std::string, TensorPieces>>(
           const std::string& object,
           const StateDict& saved)>;
-  /// Whether all slices are those that are needed. Slices of objects that hold
-  /// none are what they saved themselves.
+  /// Whether all slices are exactly those that are needed. Slices of objects
+  /// that hold none are what they saved themselves.
   static bool fits(const StatesByName& states, const Needs& needs);
-  /// Puts what is needed into `states`, of whole tensors there and of slices in
-  /// `parts`, the states of all ranks: a slice in the layout that is needed, or
+  /// Adds what is needed to `states`, from whole tensors there and from slices
+  /// in `parts`, the states of all ranks: a slice in the required layout, or
   /// the whole tensor. `finish` fills them. Throws `DataError` if elements are
   /// missing.
   void fit(
@@ -118,13 +119,13 @@ class ACCELERATE_API StateReader {
       StatesByName& states);
 
   /// Verifies every byte that the tensors in `states` come from, then fills
-  /// those that `fit` made. Tensors may still lie in mapped files: copy them.
-  /// Throws `DataError` if a file is damaged: use nothing of it then.
+  /// those that `fit` added. Tensors may still be in mapped files: copy them.
+  /// Throws `DataError` if a file is damaged; then do not use any of them.
   void finish(const StatesByName& states);
 
  private:
   struct OpenFile;
-  /// Where the bytes of a tensor lie in a file.
+  /// The position of a tensor's bytes in a file.
   struct Origin {
     size_t file = 0;
     size_t begin = 0;
@@ -141,7 +142,7 @@ class ACCELERATE_API StateReader {
 
   void mark(const Origin& origin);
   void mark(const at::Tensor& tensor, size_t begin, size_t size);
-  /// The elements of `target` from sources in other layouts.
+  /// Assembles the elements of `target` from sources in other layouts.
   at::Tensor assemble(
       const std::string& object,
       const std::string& name,
@@ -151,7 +152,7 @@ class ACCELERATE_API StateReader {
 
   const CheckpointReader& checkpoint_;
   std::vector<OpenFile> files_;
-  /// By the memory of a tensor.
+  /// By the address of a tensor's memory.
   std::unordered_map<const void*, Origin> origin_of_;
   std::vector<PlannedCopy> copies_;
 };

@@ -10,8 +10,8 @@
 namespace accelerate {
 namespace {
 
-// An object without anything to say is a part too: without a mark its absence
-// could not be told from an empty state.
+// An object with an empty state is also marked, to distinguish it from a
+// missing object.
 constexpr const char* kMark = "is_here";
 
 std::string listed(const std::set<std::string>& names) {
@@ -48,7 +48,7 @@ std::string free_name(const Named& living, const std::string& kind) {
   return name;
 }
 
-/// Says in the error which object it is.
+/// Adds the object's name to the error.
 void check_part(
     const std::string& name,
     const Stateful& object,

@@ -6,7 +6,7 @@
 
 namespace accelerate {
 
-/// Running loops, the one that handed out a batch last at the end. Shared with
+/// Running loops, the one that returned a batch last at the end. Shared with
 /// the loops, which may outlive the state.
 struct StepState::Feeds {
   struct Entry {

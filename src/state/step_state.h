@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What loaders, models and optimizers of one Accelerator know of the current
-// step. It is lent to each of them; none of them knows the others.
+// What loaders, models and optimizers of one Accelerator share about the
+// current step, without knowing each other.
 #pragma once
 
 #include <algorithm>
@@ -12,35 +12,35 @@
 
 namespace accelerate {
 
-/// What a loader says about a batch before it hands it out.
+/// What a loader says about a batch before it returns it.
 struct BatchFacts {
   /// No batch follows in this epoch.
   bool is_last = false;
-  /// Samples of this rank's batch, and how many of them are no repetition that
-  /// fills up.
+  /// Samples of this rank's batch, and how many of them are not repeats for
+  /// filling up.
   int64_t num_samples = 0;
   int64_t num_real = 0;
-  /// Samples that every batch of the loop but a short last one has; 0 where
-  /// they vary. The loop's feed says it.
+  /// Samples of every batch of the loop, except for a short last one; 0 if they
+  /// vary. Set by the loop's feed.
   int64_t full_size = 0;
 
-  /// How many of `num_rows` rows count, the first ones. Rows stand for samples
-  /// if there are as many. Other rows (of tokens, of the batch as a whole)
-  /// count unless the whole batch is a repetition.
+  /// How many of `num_rows` rows count; they come first. Rows stand for samples
+  /// if there are equally many. Other rows (of tokens, or of the whole batch)
+  /// count unless the whole batch is a repeat.
   int64_t num_real_of(int64_t num_rows) const {
     if (num_real == 0 && num_samples > 0) {
       return 0;
     }
     return num_rows == num_samples ? num_real : num_rows;
   }
-  /// Whether some of the samples are repetitions and these rows do not say
-  /// which of them belong to those.
+  /// Whether some samples are repeats and it is unknown which of these rows
+  /// belong to them.
   bool mixes_repeats(int64_t num_rows) const {
     return num_real > 0 && num_real < num_samples && num_rows != num_samples;
   }
-  /// Whether the batch is short and rows that are copies of one value stand for
-  /// the samples of a full one: loops repeat a loss `batch_size` times. Then
-  /// `num_real` of them count.
+  /// Whether the batch is short and the rows are copies of one value, as many
+  /// as the samples of a full batch: loops repeat a loss `batch_size` times.
+  /// Then `num_real` of them count.
   bool stands_for_full(int64_t num_rows) const {
     return num_rows == full_size && num_samples < full_size;
   }
@@ -49,40 +49,38 @@ struct BatchFacts {
 /// Used by the thread that runs the loop.
 class ACCELERATE_API StepState {
  public:
-  /// One running loop over a loader. The loop's iterator keeps it; when it
-  /// goes, by the end or by a `break`, the loop leaves no trace.
+  /// One running loop over a loader, owned by the loop's iterator. When it is
+  /// destroyed, by the end or by a `break`, the loop is no longer known here.
   class Feed {
    public:
     virtual ~Feed() = default;
     /// Makes this loop the one that feeds the step.
     virtual void hand_out(const BatchFacts& facts) = 0;
-    /// The loop is left while its batch is still in use, as by
+    /// The loop ends while its batch is still in use, as by
     /// `next(iter(loader))`: see `batch_in_use`.
     virtual void leave() = 0;
   };
   StepState();
   /// `full_size`: see `BatchFacts`.
   std::shared_ptr<Feed> open_feed(int64_t full_size = 0);
-  /// The batch handed out last among the loops that still run; nothing outside
-  /// of loops.
+  /// The latest batch of the running loops; empty outside of loops.
   std::optional<BatchFacts> batch() const;
-  /// The same; where no loop runs, the batch of the loop that was left last,
-  /// until another one begins.
+  /// As above, but without a running loop, the batch of the loop that ended
+  /// last, until another one starts.
   std::optional<BatchFacts> batch_in_use() const;
 
-  /// Whether the step under way ends in an update of the weights.
+  /// Whether the current step ends with an update of the weights.
   bool sync_gradients() const { return sync_gradients_; }
   void set_sync_gradients(bool sync) { sync_gradients_ = sync; }
 
-  /// Whether a prepared model was called for training and has not been stepped
-  /// for yet.
+  /// Whether a prepared model was called for training since the last step.
   bool has_forward() const { return num_forwards_ > 0; }
   void note_forward() { ++num_forwards_; }
   void note_backward() {
     ++num_backwards_;
     ++total_backwards_;
   }
-  /// How many of each are under way.
+  /// How many of each are in progress.
   struct Counts {
     int64_t num_forwards = 0;
     int64_t num_backwards = 0;
@@ -92,21 +90,21 @@ class ACCELERATE_API StepState {
     num_forwards_ = std::max<int64_t>(0, counts.num_forwards);
     num_backwards_ = std::max<int64_t>(0, counts.num_backwards);
   }
-  /// Backwards since the process started, replayed ones included. Loading state
-  /// does not change it.
+  /// Backwards since the process started, including replayed ones. Loading
+  /// state does not change it.
   int64_t total_backwards() const { return total_backwards_; }
   void note_replayed_backwards(int64_t count) { total_backwards_ += count; }
 
-  /// Whether the step under way is recorded: what the host does in it happens
-  /// once, what the device does at every replay.
+  /// Whether the current step is being recorded: its host code runs once, its
+  /// device work at every replay.
   bool is_captured() const { return is_captured_; }
   void set_captured(bool is_captured) { is_captured_ = is_captured; }
-  /// Whether gradients that are forgotten keep their memory, as steps that are
-  /// replayed add to it.
+  /// Whether gradients are zeroed in place rather than released, because
+  /// replayed steps accumulate into their memory.
   bool keeps_gradients() const { return keeps_gradients_; }
   void set_keeps_gradients(bool keeps) { keeps_gradients_ = keeps; }
 
-  /// Weights were updated, or an update was left out.
+  /// Weights were updated, or an update was skipped.
   void end_step() {
     num_forwards_ = std::max<int64_t>(0, num_forwards_ - num_backwards_);
     num_backwards_ = 0;
