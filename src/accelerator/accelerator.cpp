@@ -30,13 +30,13 @@ struct Accelerator::State {
 
   TrainingRun run;
   ProcessControl processes;
-  /// What was prepared so far, so that a second `prepare` finds it again.
+  /// Everything prepared so far, so that a second `prepare` finds it again.
   std::vector<
       std::pair<std::weak_ptr<torch::nn::Module>, std::weak_ptr<ModelContext>>>
       models;
   std::shared_ptr<PreparedOptimizers> optimizers =
       std::make_shared<PreparedOptimizers>();
-  /// In the registry from `init_trackers` on.
+  /// In the registry after `init_trackers`.
   std::shared_ptr<RunTrackers> trackers =
       std::make_shared<RunTrackers>(Trackers());
   bool has_warned_of_repeats = false;
@@ -65,8 +65,8 @@ namespace {
 
 constexpr std::string_view kLoader = "loader";
 
-/// In one line, where the next loop over each loader resumes; loaders that
-/// start an epoch are left out.
+/// In one line, where the next loop over each loader resumes, except for
+/// loaders that start an epoch.
 std::string positions(const StateRegistry& registry) {
   std::string line;
   for (const auto& [name, object] : registry.objects()) {
@@ -75,7 +75,7 @@ std::string positions(const StateRegistry& registry) {
     }
     const auto state = object->state_dict();
     if (!state.contains("epoch") || !state.contains("num_done")) {
-      continue; // An object of the program with such a name.
+      continue; // an object of the program with such a name
     }
     const auto num_done = state.get<int64_t>("num_done");
     if (num_done > 0) {
@@ -283,7 +283,7 @@ void Accelerator::save_and_leave(const std::filesystem::path& folder) {
   try {
     wait_for_save();
   } catch (const Error& error) {
-    std::cerr << error.what() << '\n'; // This one may still succeed.
+    std::cerr << error.what() << '\n'; // this one may still succeed
   }
   save_state(folder);
   end_training();
@@ -304,7 +304,7 @@ void Accelerator::write_model(
   if (!config || !run.is_saving_main()) {
     return;
   }
-  // Of the weights in the files, which may be masters of the model's.
+  // The dtype of the weights in the files, which may be master weights.
   auto dtype = at::kFloat;
   const auto& parameters = model.model.parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -76,7 +76,8 @@ Ema::Guard::~Guard() {
   ema_.is_swapped_ = false;
 }
 
-// Whoever asks saves the model too, whose own weights are not in it now.
+// Callers also save the model, which currently does not contain its own
+// weights.
 StateDict Ema::state_dict() const {
   if (is_swapped_) {
     throw UsageError(

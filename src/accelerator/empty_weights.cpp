@@ -17,7 +17,7 @@
 namespace accelerate {
 namespace {
 
-/// A tensor of a module, and where its values are.
+/// A tensor of a module, and the location of its values.
 struct PlacedWeight {
   at::Tensor target;
   const safetensors::File* file = nullptr;
@@ -60,7 +60,7 @@ void load_weights(
     for (const auto& view : file.tensors()) {
       if (!checkpoint.contains(view.name) ||
           &checkpoint.tensor(view.name) != &view) {
-        continue; // The index has not listed it.
+        continue; // the index does not list it
       }
       const auto place = named.find(view.name);
       if (place == named.end()) {
@@ -99,7 +99,7 @@ void load_weights(
   }
   const at::NoGradGuard no_grad;
   for (const auto& [target, file, view] : weights) {
-    // Of a tensor without memory it is noted, with the file.
+    // For a tensor without memory, the copy is recorded with the file.
     target.detach().copy_(tensor_in(*file, *view));
   }
 }

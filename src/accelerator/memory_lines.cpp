@@ -25,18 +25,19 @@ namespace {
 using TraceJson = nlohmann::json;
 
 constexpr const char* kMemoryEvent = "[memory]";
-/// Allocated before the profile, in no part, or in one of `kRecordedParts`.
+/// Allocated before the profile, outside of parts, or in one of
+/// `kRecordedParts`.
 constexpr size_t kBefore = 0;
 constexpr size_t kElsewhere = 1;
 constexpr size_t kFirstPart = 2;
 constexpr std::array<const char*, kFirstPart + kRecordedParts.size()>
     kAllocators = {"before", "elsewhere", "forward", "backward", "optimizer"};
 
-/// In microseconds, as the trace has them.
+/// In microseconds, as in the trace.
 struct Allocation {
   double time = 0;
   uint64_t address = 0;
-  /// Below 0 where it was freed.
+  /// Negative for a deallocation.
   int64_t size = 0;
   int64_t total = 0;
   std::string device = {};
@@ -69,7 +70,7 @@ void take_event(const TraceJson& event, Recorded& recorded) {
   }
   const auto part =
       std::find(kRecordedParts.begin(), kRecordedParts.end(), name);
-  // On the host: a device has ranges of these names too.
+  // On the host: ranges of a device may have the same names.
   if (part != kRecordedParts.end() &&
       event.value("cat", std::string()) == "user_annotation") {
     const auto begin = event.at("ts").get<double>();
@@ -80,7 +81,7 @@ void take_event(const TraceJson& event, Recorded& recorded) {
   }
 }
 
-/// Keeps nothing of the trace but what is taken: it may be large.
+/// Keeps only what is needed, because the trace may be large.
 Recorded read_trace(const std::filesystem::path& trace) {
   constexpr int kDepthOfEvents = 2;
   Recorded recorded;
@@ -98,8 +99,8 @@ Recorded read_trace(const std::filesystem::path& trace) {
   return recorded;
 }
 
-/// The part that began last of those that `time` lies in. Times rise from call
-/// to call.
+/// The part that began last among those that contain `time`. Times increase
+/// from call to call.
 class PartsInOrder {
  public:
   explicit PartsInOrder(std::vector<PartOfTrace> parts)
@@ -124,7 +125,7 @@ class PartsInOrder {
   size_t next_ = 0;
 };
 
-/// What is allocated on one device.
+/// Allocated bytes of one device.
 struct DeviceBytes {
   std::array<int64_t, kAllocators.size()> bytes = {};
   std::map<uint64_t, std::pair<size_t, int64_t>> living;
@@ -177,13 +178,13 @@ std::string counters_of(Recorded recorded) {
   return lines;
 }
 
-/// `trace` with `lines` before its events; false where that failed.
+/// Writes `trace` with `lines` inserted before its events; false on failure.
 bool insert_lines(
     const std::filesystem::path& trace,
     const std::string& lines) {
   constexpr std::string_view kEvents = "\"traceEvents\": [";
   std::ifstream in(trace, std::ios::binary);
-  // Stands in front of everything that grows with a profile.
+  // Precedes everything that grows with a profile.
   std::string head(size_t{1} << 20, '\0');
   in.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(static_cast<size_t>(in.gcount()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A C++ module as the named tensors that engines work on.
+// Adapts a C++ module to the named tensors of engines.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -10,17 +10,16 @@ namespace accelerate {
 
 ParameterSet parameters_of(const torch::nn::Module& module);
 
-/// As `module.to(device)`, which by itself refuses kinds of devices that torch
-/// does not list: the tensors stay the same objects on all of them.
-/// Tensors without memory stay as they are. Without parameters, the buffers
-/// alone.
+/// As `module.to(device)`, which rejects kinds of devices that torch does not
+/// list: the tensors remain the same objects on all of them. Tensors without
+/// memory are unchanged. Without parameters, moves only buffers.
 void move_module(
     torch::nn::Module& module,
     c10::Device device,
     bool with_parameters = true);
 
-/// Throws `UsageError` naming a tensor of the meta device that nobody knows the
-/// values of, and inside of an `EmptyWeights`.
+/// Throws `UsageError` inside an `EmptyWeights`, and for a meta tensor whose
+/// values are unknown, naming it.
 void check_values(const ParameterSet& model);
 
 } // namespace accelerate

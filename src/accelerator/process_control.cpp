@@ -12,8 +12,8 @@
 namespace accelerate {
 namespace {
 
-/// Those who go first say at their end whether they have thrown, the others
-/// hear it before they begin.
+/// Ranks that run first report at the end whether they have thrown; the others
+/// receive that before they start.
 bool has_one_thrown(const ProcessGroup& group, bool own) {
   return is_on_any_rank(group, "main_process_first", own);
 }
@@ -62,7 +62,7 @@ ProcessControl::FirstGuard::~FirstGuard() noexcept(false) {
   try {
     has_one_thrown(group_, true);
   } catch (const Error&) {
-    // What the block threw says more.
+    // The exception of the block is more informative.
   }
 }
 

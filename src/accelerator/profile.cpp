@@ -25,7 +25,7 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
-/// torch has one profiler for a process.
+/// torch has one profiler per process.
 std::atomic<bool> is_profiling{false};
 
 double milliseconds(uint64_t nanoseconds) {
@@ -38,8 +38,8 @@ bool is_no_operator(const std::string& name) {
              kRecordedParts.end();
 }
 
-/// The time of each event without those that it called: on one thread, events
-/// lie inside of each other.
+/// The time of each event without the events it contains: on one thread, events
+/// nest.
 std::vector<uint64_t> self_times(
     const std::vector<const kineto_api::KinetoEvent*>& events) {
   std::vector<uint64_t> self(events.size());
@@ -118,7 +118,7 @@ struct Profile::State {
   std::vector<ProfiledOperator> operators;
   std::vector<std::filesystem::path> traces;
 
-  /// What the step that begins now is.
+  /// The phase of the step that starts now.
   Phase planned() const;
   bool ends_cycle() const;
   void enter(Phase next);
@@ -141,7 +141,7 @@ Profile::State::Phase Profile::State::planned() const {
                                            : Phase::kActive;
 }
 
-/// Whether the step that begins now is the first after a cycle.
+/// Whether the step that starts now is the first after a cycle.
 bool Profile::State::ends_cycle() const {
   if (!options.schedule || phase != Phase::kActive) {
     return false;
@@ -175,8 +175,8 @@ void Profile::State::finish_cycle() {
                   : str_cat("profile_", rank, "_", cycle, ".json"));
   std::error_code error;
   std::filesystem::create_directories(options.output_trace_dir, error);
-  // Under another name first: a trace is there whole or not at all. Kineto says
-  // nothing of a file that it cannot write.
+  // Under a temporary name first, so that a trace is complete or absent. Kineto
+  // does not report a file that it cannot write.
   auto part = path;
   part += ".part";
   std::filesystem::remove(part, error);
@@ -190,7 +190,7 @@ void Profile::State::finish_cycle() {
     const auto space =
         std::filesystem::space(options.output_trace_dir, ignored);
     const bool is_full = !ignored && space.available == 0;
-    // Kineto itself writes under another name first.
+    // Kineto itself also writes to a temporary name.
     for (const char* ending : {"", ".tmp"}) {
       std::filesystem::remove(part.string() + ending, ignored);
     }
@@ -230,7 +230,7 @@ Profile::Profile(ProfileOptions options, c10::Device device, int rank)
       state.options.with_flops);
   state.activities = {ActivityType::CPU};
   if (state.options.devices.value_or(!device.is_cpu())) {
-    // Of these Kineto records what this torch has.
+    // Kineto records those that this torch supports.
     state.activities.insert(
         {ActivityType::CUDA, ActivityType::XPU, ActivityType::PrivateUse1});
   }

@@ -25,13 +25,14 @@ class RunTrackers : public Stateful {
   Trackers trackers_;
 };
 
-/// Throws `UsageError` unless it is a batch of pictures, or one: uint8, or
-/// floating from 0 to 1, of shape [N x] C x H x W with one or three channels.
+/// Throws `UsageError` unless it is an image or a batch of them: uint8, or
+/// floating point from 0 to 1, of shape [N x] C x H x W with one or three
+/// channels.
 void check_images(const std::string& name, const at::Tensor& images);
-/// Throws `UsageError` unless these are real numbers.
+/// Throws `UsageError` unless the values are real numbers.
 void check_histogram(const std::string& name, const at::Tensor& values);
 
-/// Pictures that were checked.
+/// Converts images that were checked.
 std::vector<TrackedImage> images_of(const at::Tensor& images);
 
 } // namespace accelerate

@@ -20,7 +20,7 @@ std::terminate_handler handler_before = nullptr;
 
 void report_and_leave() {
   if (!std::current_exception()) {
-    handler_before(); // A mistake that is no exception.
+    handler_before(); // terminated without an exception
     std::abort();
   }
   std::string what = "an exception that is not a std::exception";
@@ -37,7 +37,7 @@ void report_and_leave() {
   _exit(EXIT_FAILURE);
 }
 
-/// The one that a program starts with: of all handlers, libstdc++'s.
+/// The handler at program start is libstdc++'s.
 const std::terminate_handler default_handler = std::get_terminate();
 
 } // namespace
