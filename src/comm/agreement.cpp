@@ -23,20 +23,20 @@
 namespace accelerate {
 namespace {
 
-// What travels in the one exchange, of one size whatever ranks bring, in words
-// of 64 bits: a hash, whether values came along, the free sizes, the values.
+// The message of one exchange, of fixed size, in 64-bit words: a hash, whether
+// values are included, the free sizes, the values.
 constexpr size_t kPacketWords = Board::kMessageWords;
 constexpr size_t kSizesAt = 2;
 constexpr size_t kMaxSizes = kPacketWords - kSizesAt;
 
-/// The operation of a rank that fails instead of calling one.
+/// The operation of a rank that fails instead of calling a collective.
 constexpr const char* kFailure = "tell_failure";
 
 at::Tensor empty_packet() {
   return at::zeros({Board::kRowWords}, at::kLong);
 }
 
-/// One packet of each rank, under way.
+/// The packets of all ranks, in flight.
 struct Exchange {
   at::Tensor packets;
   ProcessGroup::Work work;
@@ -49,7 +49,7 @@ struct Exchange {
   }
 };
 
-// Through memory if all ranks share it, else through the backend.
+// Through shared memory if all ranks share it, else through the backend.
 Exchange start_exchange(const ProcessGroup& group, const at::Tensor& packet) {
   const auto& impl = group.impl();
   ProcessGroup::Impl::settle(impl);
@@ -67,7 +67,7 @@ Exchange start_exchange(const ProcessGroup& group, const at::Tensor& packet) {
   if (board) {
     board->offer(packet);
   }
-  // Packets fit together on all ranks.
+  // Packets match on all ranks, so they need no check.
   const bool checks = impl->checks_collectives();
   impl->set_checks_collectives(false);
   const auto restore =
@@ -101,7 +101,7 @@ describe(const ProcessGroup& group, const at::Tensor& tensor, FreeDim free) {
   return text;
 }
 
-/// What ranks compare: equal where they fit together.
+/// The description that ranks compare: equal if their values match.
 std::string describe(
     const ProcessGroup& group,
     const std::string& operation,
@@ -116,8 +116,8 @@ std::string describe(
   return text;
 }
 
-// The bytes of all tensors, one after the other; nothing where they are more
-// than `space`, or travel without the host.
+// The concatenated bytes of all tensors; empty if they exceed `space`, or are
+// sent without the host.
 std::optional<std::string> small_values(
     const ProcessGroup& group,
     const detail::Leaves& leaves,
@@ -142,7 +142,7 @@ std::optional<std::string> small_values(
   return bytes;
 }
 
-// All ranks' values out of their bytes. `leaves` are this rank's.
+// Extracts the values of all ranks from their bytes. `leaves` are this rank's.
 std::vector<std::vector<at::Tensor>> unpack(
     const std::vector<const char*>& bytes,
     const detail::Leaves& leaves,
@@ -177,12 +177,12 @@ std::vector<std::string> listed_entries(const std::string& description) {
   return entries;
 }
 
-/// A tensor as messages name it.
+/// A tensor as messages describe it.
 struct BroughtTensor {
-  /// What ranks compare of it.
+  /// What ranks compare.
   std::string compared;
   std::string dtype;
-  /// "[2, 4]", with a device that matters.
+  /// "[2, 4]", with the device if it matters.
   std::string shape;
 };
 
@@ -250,13 +250,13 @@ Brought bring(
   return brought;
 }
 
-/// Ranks that brought the same.
+/// Ranks with equal descriptions.
 struct Alike {
   Brought brought;
   std::vector<int> ranks;
 };
 
-/// What of the values is not the same: a word for all, and a text for each.
+/// The property that differs: its name, and a text per value.
 struct Difference {
   std::string kind;
   std::vector<std::string> values;
@@ -355,7 +355,7 @@ describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
           : ". Only the size of dimension 0 may differ between ranks");
 }
 
-/// A collective itself: ranks tell each other what they brought.
+/// A collective itself: ranks exchange their descriptions.
 [[noreturn]] void throw_mismatch(
     const ProcessGroup& group,
     const std::string& operation,
@@ -377,7 +377,7 @@ describe_mismatch(const std::vector<Alike>& all, FreeDim free, bool in_script) {
                       : *known;
     alike.ranks.push_back(static_cast<int>(rank));
   }
-  // Who is alone comes first. Of two, neither is right.
+  // A rank that is alone comes first. Of two ranks, either may be wrong.
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
     return std::pair(a.ranks.size(), -a.ranks[0]) <
            std::pair(b.ranks.size(), -b.ranks[0]);
@@ -477,7 +477,7 @@ void tell_failure(const ProcessGroup& group, const std::string& cause) {
   try {
     agree_on_text(group, kFailure, cause);
   } catch (const MismatchError&) {
-    // The others throw it; this rank has an error of its own.
+    // The other ranks throw it; this one has its own error.
   }
 }
 
@@ -518,7 +518,7 @@ std::shared_ptr<const bool> announce(
   const auto exchange =
       std::make_shared<Exchange>(start_exchange(group, packet));
   const auto is_agreed = std::make_shared<bool>(false);
-  // The group holds what is to be done; it must not hold itself.
+  // The group owns this function, so it must not own the group.
   impl->set_unsettled(
       [exchange, operation, is_agreed, hear](const ProcessGroup& group) {
         const TopicScope topic(operation);

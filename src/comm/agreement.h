@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Do all ranks bring values that fit one collective?
+// Checks that all ranks pass matching values to a collective.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,7 @@
 
 namespace accelerate {
 
-/// Everybody's shapes, as far as they may differ, and values, as far as they
-/// came along.
+/// The free sizes of all ranks, and their values if these were sent along.
 struct Agreement {
   /// `free_sizes[rank][tensor]`: the size of the free dimension.
   std::vector<std::vector<int64_t>> free_sizes;
@@ -24,26 +23,27 @@ struct Agreement {
   std::optional<std::vector<std::vector<at::Tensor>>> values;
 };
 
-/// Which dimension of a tensor may differ between ranks, and is told to all; in
-/// tensors without it all may.
+/// The dimension of a tensor that may differ between ranks, and is exchanged;
+/// if a tensor lacks it, all its dimensions may differ.
 struct FreeDim {
   static constexpr int64_t kNone = -1;
   int64_t dim = kNone;
-  /// So may the others. Not together with `Sends::kSmallValues`.
+  /// Other dimensions may also differ. Not together with `Sends::kSmallValues`.
   bool are_others_free = false;
 };
 
 enum class Sends {
   kShapes,
-  /// Values too, where those of every rank are a few hundred bytes that hosts
-  /// would wait for anyway: then no second exchange is needed.
+  /// Also sends values, if those of every rank are a few hundred bytes that
+  /// hosts would wait for anyway. This saves the second exchange.
   kSmallValues,
 };
 
-/// Compares operation, structure, dtypes, number of dimensions, all sizes but
-/// the free dimension's, and where values travel across ranks. If they differ,
-/// throws `MismatchError` on every rank, which says what each of them called,
-/// with which shapes, and in which line. A collective operation itself.
+/// Compares operation, structure, dtypes, number of dimensions, all sizes
+/// except the free dimension's, and the transport of values across ranks. If
+/// they differ, throws `MismatchError` on every rank, which lists what each
+/// rank called, with which shapes, and in which line. A collective operation
+/// itself.
 Agreement agree(
     const ProcessGroup& group,
     const std::string& operation,
@@ -51,27 +51,27 @@ Agreement agree(
     FreeDim free,
     Sends sends = Sends::kShapes);
 
-/// As above for a plain description: equal on all ranks or `MismatchError`. One
-/// of several lines is a list; only the first line that differs is named.
+/// As above for a plain description: equal on all ranks or `MismatchError`.
+/// Several lines form a list; the error names only the first line that differs.
 ACCELERATE_API void agree_on_text(
     const ProcessGroup& group,
     const std::string& operation,
     const std::string& description);
 
-/// Whether `flag` is true on any rank. Throws `MismatchError` where ranks come
-/// with another operation.
+/// Whether `flag` is true on any rank. Throws `MismatchError` if ranks call
+/// another operation.
 bool is_on_any_rank(
     const ProcessGroup& group,
     const std::string& operation,
     bool flag);
 
-/// Compares `operation` across ranks as `agree` does, beside what else goes on:
+/// Compares `operation` across ranks as `agree` does, but in the background:
 /// the next operation of the group, or `settle`, waits for it and throws
-/// `MismatchError`. Nothing in groups where hosts could not meet without
-/// waiting for a device. What is given back becomes true when all ranks have
-/// said the same, and is true where they do not compare: others may make the
-/// operation then, whatever becomes of this rank's own reason to. A `note`
-/// travels along: `hear` gets those of all ranks when they have agreed.
+/// `MismatchError`. Does nothing in groups whose hosts cannot communicate
+/// without waiting for a device. The returned flag becomes true when all ranks
+/// have sent the same, and is true if nothing is compared: other ranks may then
+/// perform the operation, even if this rank no longer needs it. A `note` is
+/// sent along; `hear` receives those of all ranks when they have agreed.
 using HearNotes = std::function<void(std::span<const int64_t> notes)>;
 ACCELERATE_API std::shared_ptr<const bool> announce(
     const ProcessGroup& group,
@@ -80,10 +80,10 @@ ACCELERATE_API std::shared_ptr<const bool> announce(
     HearNotes hear = {});
 ACCELERATE_API void settle(const ProcessGroup& group);
 
-/// What ranks would tell each other in a step that is recorded: each replay
-/// tells it, so that ranks which replay a step and ranks which run it agree.
-/// While it lives, an operation without values is only noted, and a comparison
-/// of values, which a replay could not repeat, is a `UsageError`.
+/// The comparisons that ranks would make in a recorded step. Each replay makes
+/// them, so ranks that replay a step match ranks that run it. During its
+/// lifetime, an operation without values is only recorded, and a comparison of
+/// values, which a replay could not repeat, is a `UsageError`.
 class ACCELERATE_API DeferredMeetings {
  public:
   explicit DeferredMeetings(const ProcessGroup& group);

@@ -9,7 +9,7 @@
 namespace accelerate {
 namespace {
 
-/// Why the reduction is not possible, and what to do; null if it is.
+/// Why the reduction is not supported, and what to do; null if it is.
 const char* fault_of(at::ScalarType dtype, ReduceOp op) {
   switch (dtype) {
     case at::kFloat:

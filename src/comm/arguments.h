@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What collectives take, whatever carries them: refused before anything is
-// sent, and on one rank too.
+// Validates arguments of collectives for every backend, before anything is
+// sent, also on a single rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,16 +12,16 @@ namespace accelerate {
 /// "sum", "mean", ...
 const char* name_of(ReduceOp op);
 
-/// Throws `UsageError` where the group has no such rank.
+/// Throws `UsageError` if the group has no such rank.
 void check_root(const ProcessGroup& group, const char* operation, int root);
 
-/// Whether the tensor is one of plain numbers in memory.
+/// Whether the tensor is strided, in memory and not quantized.
 bool is_dense(const at::Tensor& tensor);
 
 /// Throws `UsageError` for undefined, sparse and quantized tensors.
 void check_dense(const char* operation, const at::Tensor& tensor);
 
-/// As `check_dense`, and for dtypes that have no such reduction; see
+/// As `check_dense`, and rejects dtypes without such a reduction; see
 /// `ReduceOp`.
 void check_reducible(
     const char* operation,

@@ -31,7 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Nobody may take the memory away under a reader.
+// Nobody may shrink the memory while it is being read.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 enum OfferWord { kToken, kToken2, kPid, kFile, kAnswer };
@@ -47,7 +47,7 @@ std::string name_for(int64_t token, int64_t token2) {
 int make_memory(const std::string& name) {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   const int file = memfd_create(name.c_str(), kFlags | MFD_NOEXEC_SEAL);
-  // Kernels before 6.3 do not know the flag.
+  // Kernels before 6.3 do not support the flag.
   return file < 0 && errno == EINVAL ? memfd_create(name.c_str(), kFlags)
                                      : file;
 }
@@ -70,8 +70,8 @@ std::string link_target(const std::string& path) {
   return length < 0 ? "" : std::string(target, static_cast<size_t>(length));
 }
 
-// The address that ranks wait on. Theirs is mapped read-only, which is enough
-// to wait.
+// The address for a futex. Peers map it read-only, which is sufficient for
+// waiting.
 void wait_while(const std::atomic<uint32_t>& word, uint32_t value) {
   const timespec timeout{
       0, std::chrono::nanoseconds(Board::kBetweenLooks).count()};
@@ -85,7 +85,7 @@ void wake_all(std::atomic<uint32_t>& word) {
 } // namespace
 
 /// A rank is at most one message ahead of the others: it sends the next one
-/// when it has read what all of them sent with this one. Two slots are enough.
+/// only after it has read this one from all of them. So two slots are enough.
 struct Board::Page {
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
   alignas(64) std::atomic<uint32_t> num_sent;
@@ -140,7 +140,7 @@ std::shared_ptr<Board> Board::of(
 Board::Board(int rank, int world_size, Timeout timeout)
     : rank_(rank), world_size_(world_size), timeout_(std::move(timeout)) {}
 
-// Here, because the header does not define a page.
+// Defined here because the page is incomplete in the header.
 Board::~Board() = default;
 
 void Board::offer(const at::Tensor& row) {
@@ -213,9 +213,10 @@ bool Board::open_peers(const at::Tensor& rows) {
   return true;
 }
 
-// The name has a random number, so that a file that has it is the one that was
-// offered, and the process is on this host, in this PID namespace and of this
-// user. The lock is held unless ranks are threads, or locks have no effect.
+// The name contains a random number: a file with that name is the one that was
+// offered, and its process is on this host, in this PID namespace and of this
+// user. Also requires the lock to be held, unless ranks are threads or locks do
+// not work.
 bool Board::open_peer(Peer& peer, const int64_t* offer) {
   const auto path = str_cat("/proc/", offer[kPid], "/fd/", offer[kFile]);
   const auto name = name_for(offer[kToken], offer[kToken2]);
@@ -241,7 +242,7 @@ c10::intrusive_ptr<c10d::Work> Board::start(
     const at::Tensor& rows) {
   check_is_usable();
   if (pending_) {
-    collect(*pending_); // Of another handle of the group.
+    collect(*pending_); // of another handle of the group
   }
   const uint32_t number = page_->num_sent.load() + 1;
   std::memcpy(
@@ -294,7 +295,7 @@ void Board::await(int rank, const Pending& pending) {
   page_->is_waiting.store(1);
   while (!has_come() && failure.empty()) {
     wait_while(num_sent, pending.number - 1);
-    // What a rank sent before it ended counts.
+    // A message that a rank sent before it ended counts.
     const bool is_there = has_come() || is_held(peer.file.get());
     if (has_come()) {
       break;
@@ -309,7 +310,7 @@ void Board::await(int rank, const Pending& pending) {
   }
   page_->is_waiting.store(0);
   if (!failure.empty()) {
-    // Others must not wait for what this rank does not send any more.
+    // Others must not wait for messages that this rank will not send.
     close();
     throw std::runtime_error(failure);
   }
@@ -321,7 +322,7 @@ void Board::check_is_usable() const {
   }
 }
 
-// Threads may still read the pages.
+// The pages stay mapped because threads may still read them.
 void Board::close() {
   if (!is_closed_.exchange(true)) {
     file_.reset();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small messages between the ranks of one host, through memory that they share.
+// Small messages between ranks of one host, through shared memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,32 +18,32 @@
 
 namespace accelerate {
 
-/// A page of memory for each rank of a group. A rank writes its own page and
-/// reads those of the others.
+/// One page of memory per rank of a group. A rank writes its own page and reads
+/// those of the others.
 ///
-/// Ranks open the board together: each adds an offer to the rows that all ranks
-/// exchange through the backend, and passes the rows of all to `hear`. The
-/// board opens after the first exchange in which every rank says that it has
-/// opened the pages of all others. If one cannot, for example because it runs
-/// on another host, no rank uses the board.
+/// Ranks open the board together: each appends an offer to the rows that all
+/// ranks exchange through the backend, and passes the rows of all to `hear`.
+/// The board opens after the first exchange in which every rank reports that it
+/// has opened the pages of all others. If any cannot, for example because it
+/// runs on another host, no rank uses the board.
 ///
-/// A page is anonymous memory, so nothing is left behind however the processes
-/// end. Each rank holds a lock on its page, which the kernel releases when the
-/// process ends or executes another program, so that others notice within
-/// `kBetweenLooks`. Forked children have no part in the lock.
+/// A page is anonymous memory, so nothing remains however the processes end.
+/// Each rank holds a lock on its page, which the kernel releases when the
+/// process ends or executes another program; others notice within
+/// `kBetweenLooks`. Forked children do not share the lock.
 class ACCELERATE_API Board : public std::enable_shared_from_this<Board> {
  public:
   static constexpr int64_t kMessageWords = 64;
   static constexpr int64_t kOfferWords = 5;
-  /// A message, then an offer; of int64.
+  /// A message followed by an offer, in int64.
   static constexpr int64_t kRowWords = kMessageWords + kOfferWords;
   static constexpr std::chrono::milliseconds kBetweenLooks{10};
 
-  /// One for all handles that a process has of a group in its life.
+  /// Shared by all handles of a group in this process.
   static std::shared_ptr<Board> of(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  /// `timeout` says how long to wait for a message.
+  /// `timeout` returns how long to wait for a message.
   using Timeout = std::function<std::chrono::milliseconds()>;
   Board(int rank, int world_size, Timeout timeout);
   ~Board();
@@ -52,14 +52,14 @@ class ACCELERATE_API Board : public std::enable_shared_from_this<Board> {
 
   void offer(const at::Tensor& row);
   void hear(const at::Tensor& rows);
-  /// Once it is, all exchanges use it, also if they fail.
+  /// Once it is open, all exchanges use it, even if they fail.
   bool is_open() const { return is_open_; }
-  /// Exchanges fail from now on, on all ranks. For any thread.
+  /// All later exchanges fail, on all ranks. Thread-safe.
   void close();
 
-  /// Sends the message in `row`. The work is done when `rows` has those of all
-  /// ranks. It fails if a rank is gone, or does not send its own in time; the
-  /// board is then of no use any more, to any rank.
+  /// Sends the message in `row`. The work completes when `rows` contains those
+  /// of all ranks. It fails if a rank is gone, or does not send in time; the
+  /// board is then unusable on all ranks.
   c10::intrusive_ptr<c10d::Work> start(
       const at::Tensor& row,
       const at::Tensor& rows);
@@ -94,12 +94,12 @@ class ACCELERATE_API Board : public std::enable_shared_from_this<Board> {
   int64_t token_[2] = {};
   UniqueFile file_;
   std::unique_ptr<Page, Unmap> page_;
-  /// By rank; that of this rank is empty.
+  /// By rank; this rank's entry is empty.
   std::vector<Peer> peers_;
   Answer answer_ = Answer::kUndecided;
   bool is_open_ = false;
   std::atomic<bool> is_closed_ = false;
-  /// Sent, but not read yet.
+  /// Sent, but not received yet.
   std::shared_ptr<Pending> pending_;
 };
 

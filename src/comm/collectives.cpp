@@ -14,7 +14,7 @@
 namespace accelerate::detail {
 namespace {
 
-// Scalars become one row, as everybody's scalars form a vector.
+// Scalars become one row, because the scalars of all ranks form a vector.
 Leaves as_rows(const Leaves& leaves) {
   Leaves rows = leaves;
   for (auto& tensor : rows.tensors) {
@@ -26,7 +26,7 @@ Leaves as_rows(const Leaves& leaves) {
   return rows;
 }
 
-// After ranks have agreed, so that all of them leave or none.
+// After ranks have agreed, so that all of them throw or none.
 void check_all_dense(const char* operation, const Leaves& leaves) {
   for (const auto& tensor : leaves.tensors) {
     check_dense(operation, tensor);
@@ -50,7 +50,7 @@ at::Tensor pad(
   return padded;
 }
 
-// On all ranks, also those that have nothing to pad.
+// Also on ranks that have nothing to pad.
 void check_padding(double value, at::ScalarType dtype) {
   const auto fits = [&] {
     if (!at::isIntegralType(dtype, /*includeBool=*/true)) {
@@ -59,7 +59,7 @@ void check_padding(double value, at::ScalarType dtype) {
     try {
       return at::full({}, value, dtype).item<double>() == value;
     } catch (const std::exception&) {
-      return false; // Torch throws on what is too large.
+      return false; // torch throws if it is too large
     }
   };
   if (!fits()) {
@@ -80,7 +80,8 @@ int64_t largest(const Agreement& agreement, size_t tensor) {
   return result;
 }
 
-// Rows of all ranks, padded to the longest, to one tensor without the padding.
+// Converts the rows of all ranks, padded to the longest, to one tensor without
+// the padding.
 at::Tensor
 join(const at::Tensor& rows, const Agreement& agreement, size_t tensor) {
   std::vector<at::Tensor> parts;
@@ -94,7 +95,7 @@ join(const at::Tensor& rows, const Agreement& agreement, size_t tensor) {
   return is_even ? rows.flatten(0, 1) : at::cat(parts);
 }
 
-// All ranks' values to their reduction.
+// Reduces the values of all ranks.
 at::Tensor reduce(const std::vector<at::Tensor>& values, ReduceOp op) {
   const auto rows = at::stack(values);
   const auto reduced =
@@ -103,7 +104,7 @@ at::Tensor reduce(const std::vector<at::Tensor>& values, ReduceOp op) {
   return rows.is_complex() ? at::view_as_complex(reduced) : reduced;
 }
 
-// A sum that wrapped around is off by 2^64, far beyond what doubles round.
+// A sum that overflowed is off by 2^64, far more than the rounding of doubles.
 void check_sum(const at::Tensor& sum, const at::Tensor& rough) {
   const auto off = (sum.to(at::kDouble) - rough).abs();
   if (sum.numel() > 0 && off.max().item<double>() > 0x1p62) {
@@ -114,7 +115,8 @@ void check_sum(const at::Tensor& sum, const at::Tensor& rough) {
   }
 }
 
-// As `join` above for values that came along, back on the device of `rows`.
+// As `join` above for values that were sent along, moved to the device of
+// `rows`.
 std::vector<at::Tensor> join(
     const Leaves& rows,
     const std::vector<std::vector<at::Tensor>>& values) {
@@ -221,8 +223,8 @@ scatter(const ProcessGroup& group, const Leaves& leaves, int root) {
   agree_on_text(group, str_cat("scatter from rank ", root), leaves.structure);
   std::vector<at::Tensor> result;
   for (const auto& tensor : leaves.tensors) {
-    // Only the root knows shape and dtype: its header tells the others. It is
-    // empty where the root has nothing to tell.
+    // Only the root knows shape and dtype, which its header tells the others.
+    // It is empty if the root has nothing to say.
     const bool is_root = group.rank() == root;
     std::vector<int64_t> header;
     if (is_root && tensor.defined()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// First contact: from a topology and a meeting point to a process group.
+// Connecting: from a topology and the address of rank 0 to a process group.
 #include "comm/connect.h"
 
 #include <atomic>
@@ -23,8 +23,8 @@
 namespace accelerate {
 namespace {
 
-// The address of this machine on the way to rank 0: the one that its peers can
-// reach too.
+// The address of this machine on the route to rank 0, which its peers can also
+// reach.
 std::string address_for_peers(
     const ProcessEnvironment& environment,
     const Deadline& deadline) {
@@ -41,11 +41,11 @@ std::string address_for_peers(
       "'; is the interface up?"));
 }
 
-/// Which backend carries tensors of which device, where `name` is the run's.
+/// The backend for tensors of each device, if `name` is the run's backend.
 std::map<c10::DeviceType, BackendEntry> carriers_of(const std::string& name) {
   const auto entry = find_backend(name);
   std::map<c10::DeviceType, BackendEntry> carriers;
-  // CPU tensors travel too: gathered objects, flags.
+  // CPU tensors are sent as well: gathered objects, flags.
   carriers[c10::kCPU] = carries(*entry, c10::kCPU)
                             ? *entry
                             : *find_backend(default_backend_for(c10::kCPU));
@@ -92,9 +92,9 @@ ProcessGroup make_group(
       std::move(group), backend, /*owns=*/true, ranks_are_threads));
 }
 
-/// Calls `work(rank)`, then `after(rank)` whatever happened, on a thread for
-/// each rank; throws the first exception when all have ended. A `CommError` is
-/// mostly what another rank's exception led to, and comes after it.
+/// Calls `work(rank)`, then `after(rank)` in any case, on one thread per rank;
+/// rethrows the first exception when all have ended. Prefers other exceptions
+/// to `CommError`, which is mostly a consequence of another rank's failure.
 void on_threads(
     int num_ranks,
     const std::function<void(int)>& work,
@@ -128,8 +128,8 @@ void on_threads(
   }
 }
 
-// c10d's flight recorder lists a group at its first collective without a lock:
-// one thread starts the first collective of all groups.
+// c10d's flight recorder lists a group at its first collective without a lock,
+// so a single thread starts the first collective of all groups.
 void enlist(const std::vector<ProcessGroup>& groups) {
   std::vector<c10::intrusive_ptr<c10d::Work>> barriers;
   for (const auto& group : groups) {
@@ -158,8 +158,8 @@ void watch_threads(
 
 } // namespace
 
-// c10d writes to sockets without asking for an error instead of the signal, as
-// Python ignores it.
+// c10d does not suppress the signal when it writes to sockets; Python ignores
+// it.
 void ignore_broken_pipes() {
   struct sigaction action = {};
   if (sigaction(SIGPIPE, nullptr, &action) == 0 &&
@@ -189,11 +189,11 @@ ProcessGroup ProcessGroup::connect(
       options.timeout,
       interface,
       address};
-  // From here on it is waited on for as long as for any collective.
+  // From now on, waits use the timeout of collectives.
   arguments.store->setTimeout(options.timeout);
   ignore_broken_pipes();
   auto group = make_group(arguments, backend, /*ranks_are_threads=*/false);
-  // Rank 0 holds the store: it must not end before the others are connected.
+  // Rank 0 hosts the store: it must not exit before the others are connected.
   group.guard("connect", [&] { enlist({group}); });
   forget_gloo_address(arguments.store, topology.rank);
   group.impl()->watch(hang_threshold(options.hang_message_after));

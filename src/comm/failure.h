@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank that fails tells the ranks that wait for it.
+// Lets a failing rank notify the ranks that wait for it.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 
 namespace accelerate {
 
-/// For a rank that fails before a checked collective: the ranks that wait there
-/// throw `MismatchError` with `cause` instead of waiting. A collective.
+/// Call it on a rank that fails before a checked collective: the ranks that
+/// wait there throw `MismatchError` with `cause` instead of waiting.
+/// Collective.
 ACCELERATE_API void tell_failure(
     const ProcessGroup& group,
     const std::string& cause);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What c10d's exceptions say, and how they are passed on.
+// Handling of c10d's exceptions.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@
 
 namespace accelerate {
 
-/// c10d's messages go on with a C++ stack: one line is what a person wants.
+/// c10d's messages include a C++ stack after the first line.
 inline std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -18,8 +18,8 @@ inline bool is_timeout(const std::string& message) {
          message.find("timeout") != std::string::npos;
 }
 
-/// Whoever starts the processes takes the first that ends for the culprit: the
-/// rank that really failed gets the time to be it.
+/// The launcher takes the first process that exits for the cause of a failure,
+/// so leave time for the rank that really failed.
 inline void give_culprit_time() {
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }

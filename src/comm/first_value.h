@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value that ranks agree on without waiting for each other.
+// Agreement of ranks on a value without waiting for each other.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace accelerate {
 
-/// The value that the first rank of the group has brought under this key: the
-/// same on all, whoever calls it and when. `value` itself in a group of one;
-/// empty if the group has no store. Throws `CommError` if the store is gone.
+/// The value of the rank that called first with this key: the same on all
+/// ranks, whenever they call. `value` itself in a group of one; empty if the
+/// group has no store. Throws `CommError` if the store is gone.
 ACCELERATE_API std::string first_value(
     const ProcessGroup& group,
     const std::string& key,

@@ -24,13 +24,13 @@ using namespace std::chrono_literals;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// How long a rank may take to look at its own stack.
+// How long a rank may take to inspect its own stack.
 constexpr auto kAnswerPatience = 2000ms;
 constexpr auto kBetweenLooks = 50ms;
-// One store may answer a thousand ranks.
+// A single store may serve a thousand ranks.
 constexpr auto kBetweenQuestions = 1000ms;
 constexpr const char* kPrefix = "hangs";
-// What came of a question.
+// The outcome of a query.
 constexpr const char* kSaid = "said";
 constexpr const char* kSaidOfSlow = "said, and a rank is slow";
 constexpr const char* kNotSaid = "not said";
@@ -71,9 +71,9 @@ std::shared_ptr<std::atomic<int64_t>> uncounted_collectives(
   return count;
 }
 
-// A group counts by its default backend alone, and devices may have one each.
-// Backends are reached through the group: a weak pointer to one would keep its
-// sockets open, where the group lets go of them with its last owner.
+// A group only counts on its default backend, but each device may have its own.
+// Backends are accessed through the group: a weak pointer to one would keep its
+// sockets open after the group's last owner has released them.
 std::function<std::optional<uint64_t>()> collective_counter(
     const GroupPtr& group) {
   std::set<c10d::Backend*> backends;
@@ -95,23 +95,24 @@ std::function<std::optional<uint64_t>()> collective_counter(
         sum += backend->getSequenceNumberForGroup();
       }
     } catch (const std::exception&) {
-      *counts = false; // Asked once: its refusal costs more than a collective.
+      *counts = false; // asked only once: the exception costs more than a
+                       // collective
     }
     return *counts ? std::optional(sum) : std::nullopt;
   };
 }
 
-/// What the thread holds, which may outlive the exchange by a store's answer.
+/// The state of the thread, which may outlive the exchange while it waits for
+/// the store.
 struct HangExchange::Talk {
-  /// A connection of its own; nothing where the store has gone.
+  /// Its own connection; null if the store is gone.
   StorePtr store;
   Membership* membership = nullptr;
-  /// Of the next question.
+  /// Of the next query.
   int64_t round = 0;
-  /// Of the store.
+  /// The rank that hosts the store.
   SilentRank holder = {};
-  /// An answer that this rank gave: whether something was said then is not
-  /// known yet.
+  /// An answer of this rank to a query whose outcome is not known yet.
   struct Answer {
     int64_t round = 0;
     std::optional<Watchdog::Clock::time_point> since = {};
@@ -123,7 +124,7 @@ struct HangExchange::Talk {
   std::condition_variable changed;
   bool is_stopping = false;
   bool is_done = false;
-  /// Children have the object, but not the thread.
+  /// Forked children have the object, but not the thread.
   const pid_t owner = getpid();
 
   bool pause(std::chrono::milliseconds time) {
@@ -140,15 +141,16 @@ struct HangExchange::Talk {
     try {
       talk();
     } catch (const std::exception&) {
-      // The store has gone, and its holder: collectives say so.
+      // The store is gone with the rank that hosts it: collectives will report
+      // that.
     }
     membership->asking_since = 0;
     const std::lock_guard<std::mutex> lock(mutex);
     is_done = true;
     changed.notify_all();
   }
-  /// Before others can wait for this rank, so that they can name it, and it
-  /// answers what they ask from now on.
+  /// Called before others can wait for this rank, so that they can name it.
+  /// From then on it answers queries.
   void sign_in(const StorePtr& shared_store);
   void talk();
   void look(c10d::Store& store);
@@ -182,7 +184,7 @@ SilentRank silent_rank(c10d::Store& store, int rank) {
   return silent;
 }
 
-// All talks of this process that live, for its end.
+// All living talks of this process, to be ended with it.
 struct Talks {
   static Talks& instance() {
     static auto* talks = new Talks;
@@ -193,7 +195,7 @@ struct Talks {
   std::vector<std::function<void()>> ends;
 };
 
-// Threads that are in the store must be out of it before static objects go.
+// Threads must leave the store before static objects are destroyed.
 void end_talks() {
   std::vector<std::function<void()>> ends;
   {
@@ -212,9 +214,9 @@ void HangExchange::Talk::sign_in(const StorePtr& shared_store) {
   const QuietLog quiet;
   begin_asking();
   try {
-    // That of the group may hold what listens, which ends with the group. Names
-    // of hosts are looked up with the environment, which the program may change
-    // beside the thread.
+    // The group's own store may contain the server, which ends with the group.
+    // Resolving host names reads the environment, which the program may change
+    // concurrently, so the connection is not made on the thread.
     store =
         c10::make_intrusive<c10d::PrefixStore>(kPrefix, shared_store->clone());
     char host[256] = {};
@@ -222,15 +224,16 @@ void HangExchange::Talk::sign_in(const StorePtr& shared_store) {
     store->set(
         key("who", membership->rank), bytes_of(str_cat(getpid(), ' ', host)));
     while (store->check({key("ask", round)})) {
-      ++round; // Those of a group that this process had before.
+      ++round; // those of an earlier group in this process
     }
   } catch (const std::exception&) {
-    // The store has gone, and its holder: collectives say so.
+    // The store is gone with the rank that hosts it: collectives will report
+    // that.
     store.reset();
   }
 }
 
-// Until this rank is due, where that is sooner than the next look.
+// The time until this rank is due, if that is before the next poll.
 std::chrono::milliseconds HangExchange::Talk::until_next() const {
   const auto interval = Watchdog::interval_for(*membership, kBetweenQuestions);
   const auto since = Watchdog::instance().waits_since(*membership);
@@ -253,7 +256,7 @@ void HangExchange::Talk::talk() {
 
 void HangExchange::Talk::look(c10d::Store& store) {
   auto& watchdog = Watchdog::instance();
-  // A peer that is gone is no news from here.
+  // Losing the connection here needs no log message.
   const QuietLog quiet;
   begin_asking();
   if (holder.pid == 0) {
@@ -284,8 +287,8 @@ void HangExchange::Talk::look(c10d::Store& store) {
   ++round;
 }
 
-// A rank of which nothing was said goes on to ask by itself: what it waits in
-// may have begun after the others' was over.
+// A rank that was not mentioned makes its own query: it may have started to
+// wait after the others had finished.
 void HangExchange::Talk::hear_verdict(c10d::Store& store) {
   if (!answered) {
     return;
@@ -300,7 +303,7 @@ void HangExchange::Talk::hear_verdict(c10d::Store& store) {
     }
     answered.reset();
   } else if (Watchdog::Clock::now() > answered->end) {
-    answered.reset(); // Who would have said it is gone.
+    answered.reset(); // the rank that would have reported is gone
   }
 }
 
@@ -373,7 +376,7 @@ std::shared_ptr<HangExchange> HangExchange::watch(
       }
       talk->stop();
       std::unique_lock<std::mutex> ending(talk->mutex);
-      // A store that does not answer is not waited for.
+      // Do not wait for an unresponsive store.
       talk->changed.wait_for(ending, 500ms, [&] { return talk->is_done; });
     });
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks that are processes of their own tell each other where they stand:
-// by the store of their first contact, on a connection of its own, so that no
-// collective and no call of the store's is in the way.
+// How ranks in different processes exchange their positions during a hang:
+// through the store of the run, on a separate connection, so that no collective
+// or other store call blocks it.
 #pragma once
 
 #include <atomic>
@@ -13,13 +13,13 @@
 
 namespace accelerate {
 
-/// Looks every now and then whether somebody asks; where this rank waits for
-/// longer than its threshold, it asks itself. Each round of questions has a
-/// number: all ranks answer, one that waits prints.
+/// Polls for queries; if this rank waits for longer than its threshold, it
+/// makes a query itself. Queries are numbered: all ranks answer, and one that
+/// waits prints.
 class HangExchange {
  public:
-  /// Watches this rank of `group`: one for all handles of a group in a process.
-  /// Null where the store cannot be shared between processes.
+  /// Watches this rank of `group`; shared by all handles of a group in a
+  /// process. Null if the store cannot be shared between processes.
   static std::shared_ptr<HangExchange> watch(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group,
       std::chrono::milliseconds threshold);
@@ -27,7 +27,7 @@ class HangExchange {
   HangExchange(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group,
       std::chrono::milliseconds threshold);
-  /// Waits for nobody.
+  /// Does not wait.
   ~HangExchange();
   HangExchange(const HangExchange&) = delete;
   HangExchange& operator=(const HangExchange&) = delete;
@@ -40,14 +40,14 @@ class HangExchange {
   Membership* membership_;
 };
 
-/// To be added to what c10d has counted for the group. It counts a collective
-/// of a recorded step when that is recorded, not when it is replayed, and does
-/// not see exchanges through shared memory. For any thread.
+/// To be added to c10d's count of collectives. c10d counts a collective of a
+/// recorded step when it is recorded, not when it is replayed, and does not see
+/// exchanges through shared memory. Thread-safe.
 ACCELERATE_API std::shared_ptr<std::atomic<int64_t>> uncounted_collectives(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-/// How many collectives were begun for the group; nothing where one of its
-/// backends does not count, or it has gone. For any thread.
+/// How many collectives were started for the group; empty if one of its
+/// backends does not count, or the group is gone. Thread-safe.
 ACCELERATE_API std::function<std::optional<uint64_t>()> collective_counter(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The meeting point: a store that rank 0 holds.
+// Connects to the store, which rank 0 hosts.
 #include <signal.h>
 
 #include <algorithm>
@@ -32,8 +32,8 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// Groups of one process are numbered, so that each has keys of its own in the
-// store. All ranks make their groups in the same order.
+// Groups of one process are numbered, so that each has its own keys in the
+// store. All ranks create their groups in the same order.
 std::string next_group_name(const Rendezvous& rendezvous) {
   static std::mutex mutex;
   static int num_groups = 0;
@@ -41,8 +41,8 @@ std::string next_group_name(const Rendezvous& rendezvous) {
   return str_cat("accelerate/", rendezvous.attempt, "/", num_groups++);
 }
 
-// Never destroyed by itself: threads of the store must not outlive what they
-// use, so the end of the process closes it before any static object goes.
+// Closed at process exit before static objects are destroyed, because the
+// store's threads must not outlive what they use.
 struct Servers {
   static Servers& instance() {
     static auto* servers = [] {
@@ -55,20 +55,20 @@ struct Servers {
   std::map<int, StorePtr> stores;
 };
 
-// The stores of one port share what listens there: the first keeps it.
+// Stores of one port share the server, which the first keeps open.
 void keep_listening(int port, StorePtr store) {
   auto& servers = Servers::instance();
   const std::lock_guard<std::mutex> lock(servers.mutex);
   servers.stores.emplace(port, std::move(store));
 }
 
-/// c10d takes no time at all for any.
+/// c10d treats zero as unlimited.
 std::chrono::milliseconds time_left(const Deadline& deadline) {
   return std::max(deadline.left(), std::chrono::milliseconds(1));
 }
 
-// c10d looks at its timeout between attempts, each of which may take all of it,
-// with pauses that grow: three times as long altogether.
+// c10d checks its timeout between attempts, each of which may use all of it,
+// with growing pauses: up to three times the timeout in total.
 StorePtr reach_store(
     const std::string& address,
     c10d::TCPStoreOptions options,
@@ -80,7 +80,7 @@ StorePtr reach_store(
     try {
       return c10::make_intrusive<c10d::TCPStore>(address, options);
     } catch (const std::exception&) {
-      // What c10d does not try again itself is no matter of time.
+      // Errors for which c10d does not retry are not a matter of time.
       if (attempt.left().count() > 0 || deadline.left().count() == 0) {
         throw;
       }
@@ -88,13 +88,13 @@ StorePtr reach_store(
   }
 }
 
-/// The same for who did not open it: c10d waits without limit for the first
-/// answer of whoever listens there. The thread is then left to its wait.
+/// As above for a store hosted by someone else: c10d waits without limit for
+/// the first answer of a listening program. The thread is then abandoned.
 StorePtr reach_foreign_store(
     const std::string& address,
     const c10d::TCPStoreOptions& options,
     const Deadline& deadline) {
-  // What `reach_store` may take beyond the deadline.
+  // How far `reach_store` may exceed the deadline.
   constexpr std::chrono::seconds kMargin(1);
   const auto promise = std::make_shared<std::promise<StorePtr>>();
   auto answer = promise->get_future();
@@ -121,7 +121,7 @@ StorePtr open_store(
   options.port = static_cast<uint16_t>(rendezvous.port);
   options.isServer = topology.rank == 0 && !rendezvous.is_hosted;
   options.waitWorkers = false;
-  // Later groups of this process find the server of the first.
+  // Later groups of this process use the server of the first.
   options.multiTenant = true;
   try {
     auto store =
@@ -178,20 +178,20 @@ StorePtr open_store(
   }
 }
 
-// Only a process that is gone for certain counts as such: a worker may live in
-// another PID namespace.
+// False only if the process is certainly gone: a worker may be in another PID
+// namespace.
 bool is_running(int pid) {
   return kill(pid, 0) == 0 || errno != ESRCH;
 }
 
-/// Waits while rank 0 lives and does not listen yet: it may have a model to
-/// download before it comes here. Somebody who listens and says nothing is not
-/// waited for. The deadline for what follows.
+/// Waits while rank 0 is alive but not listening: it may have to download a
+/// model first. Does not wait for a listener that does not answer. Returns the
+/// deadline for the following steps.
 Deadline await_rank_0(
     const ProcessEnvironment& environment,
     const std::vector<std::string>& addresses,
     const Deadline& deadline) {
-  // What torch waits for by default.
+  // Torch's default.
   constexpr std::chrono::minutes kLongestWait(30);
   constexpr std::chrono::milliseconds kPause(100);
   const auto& rendezvous = environment.rendezvous;
@@ -250,7 +250,7 @@ Deadline await_rank_0(
 
 StorePtr meet(const ProcessEnvironment& environment, const Deadline& given) {
   const QuietLog quiet;
-  // Before c10d, which would say the same of an unknown name and a taken port.
+  // Before c10d, whose error is the same for an unknown name and a taken port.
   const auto addresses = find_meeting_point(environment, given);
   const Deadline deadline = await_rank_0(environment, addresses, given);
   StorePtr store = c10::make_intrusive<c10d::PrefixStore>(

@@ -15,12 +15,12 @@ namespace {
 
 using Addresses = std::vector<std::string>;
 
-/// None where the name is unknown or nobody answers in time.
+/// Empty if the name is unknown or nothing answers in time.
 Addresses ask_for(const std::string& host, const Deadline& deadline) {
   const auto promise = std::make_shared<std::promise<Addresses>>();
   auto answer = promise->get_future();
-  // A name server cannot be told how long it may take: the thread is left to
-  // its answer.
+  // Name resolution has no time limit, so the thread is abandoned after a
+  // timeout.
   std::thread([host, promise] {
     try {
       promise->set_value(resolve_host(host));

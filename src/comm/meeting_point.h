@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where rank 0 waits for the others, and until when.
+// The address of rank 0, and the deadline for connecting.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace accelerate {
 
-/// One for all steps of a first contact. A timeout is one that begins now.
+/// Shared by all steps of connecting. Constructing it from a timeout starts it.
 class Deadline {
  public:
   using milliseconds = std::chrono::milliseconds;
@@ -24,9 +24,9 @@ class Deadline {
         std::chrono::duration_cast<milliseconds>(
             end_ - std::chrono::steady_clock::now()));
   }
-  /// As long as this one, from now on.
+  /// A new deadline with the same duration.
   Deadline anew() const { return timeout_; }
-  /// What it was at the beginning, for messages.
+  /// The original duration, for messages.
   double seconds() const {
     return std::chrono::duration<double>(timeout_).count();
   }
@@ -36,9 +36,9 @@ class Deadline {
   std::chrono::steady_clock::time_point end_;
 };
 
-/// The addresses of rank 0's machine. Throws `ConfigError` where nobody has
-/// said which it is, or where its name is still unknown at the deadline: on
-/// clusters, names may come up later than processes.
+/// The addresses of rank 0's machine. Throws `ConfigError` if it is not
+/// configured, or its name is still unknown at the deadline: on clusters, names
+/// may become available later than processes.
 std::vector<std::string> find_meeting_point(
     const ProcessEnvironment& environment,
     const Deadline& deadline);

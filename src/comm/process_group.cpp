@@ -31,10 +31,10 @@ double seconds_since(Clock::time_point begin) {
 constexpr const char* kAnotherExited = "Another rank exited during ";
 
 bool is_about_communication(const std::exception& error) {
-  // A user's exception may come with a traceback, whose paths say nothing.
+  // A user's exception may contain a traceback, whose paths are not helpful.
   const std::string message = first_line(error.what());
   if (message.find(kAnotherExited) != std::string::npos) {
-    return false; // An exception of ours that came through an interpreter.
+    return false; // one of our exceptions that passed through an interpreter
   }
   return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
          is_gloo_error(error) || message.find("/gloo/") != std::string::npos ||
@@ -52,19 +52,19 @@ std::string to_string(const at::Tensor& bytes, int64_t size) {
       static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(size)};
 }
 
-// What travelled, where it was a copy.
+// Copies the result back if a copy was sent.
 void take(at::Tensor& tensor, const at::Tensor& carried) {
   if (!carried.is_same(tensor)) {
     tensor.copy_(carried);
   }
 }
 
-// Backends move bytes, whatever they are the bytes of. `tensor` is contiguous.
+// Backends only move bytes. `tensor` is contiguous.
 at::Tensor as_bytes(const at::Tensor& tensor) {
   return tensor.detach().view(-1).view(at::kByte);
 }
 
-// The same memory as real numbers. What is reduced is what lies there: a sum of
+// The same memory as real numbers. The stored values are reduced: a sum of
 // conjugates is the conjugate of the sum.
 at::Tensor as_real(const at::Tensor& tensor) {
   return at::view_as_real(tensor.is_conj() ? tensor.conj() : tensor);
@@ -213,7 +213,7 @@ bool ProcessGroup::Impl::sums_after_exchange(c10::DeviceType device) const {
 
 ProcessGroup::Impl::~Impl() {
   if (!owns_) {
-    board_.reset(); // Other handles of the group go on.
+    board_.reset(); // other handles of the group keep it
   }
   shutdown();
 }
@@ -224,7 +224,7 @@ void ProcessGroup::Impl::adopt(std::weak_ptr<Impl> subgroup) {
 }
 
 void ProcessGroup::Impl::shutdown() {
-  // Threads of the group that end here may be freeing tensors.
+  // Ending threads of the group may be freeing tensors.
   const WithoutScriptLock unlocked;
   for (const auto& entry : std::exchange(subgroups_, {})) {
     if (const auto subgroup = entry.lock()) {
@@ -232,7 +232,7 @@ void ProcessGroup::Impl::shutdown() {
     }
   }
   if (board_) {
-    board_->close(); // Nobody waits for what is unsettled.
+    board_->close(); // nobody waits for pending checks
   }
   unsettled_ = {};
   exchange_.reset();
@@ -243,7 +243,7 @@ void ProcessGroup::Impl::shutdown() {
     try {
       group_->shutdown();
     } catch (const std::exception&) {
-      // A peer that is gone already is no reason not to leave.
+      // A lost connection must not prevent this rank from leaving.
     }
   }
   group_.reset();
@@ -321,7 +321,7 @@ void ProcessGroup::Impl::join_record() const {
 
 void ProcessGroup::Impl::settle(const std::shared_ptr<Impl>& impl) {
   if (impl->unsettled_) {
-    // Taken out first: it may itself ask the group for something.
+    // Taken out first, because it may call the group itself.
     std::exchange(impl->unsettled_, {})(ProcessGroup(impl));
   }
 }
@@ -342,7 +342,7 @@ void ProcessGroup::Impl::guard(
     const std::function<void()>& work,
     Part part) {
   const auto begin = Clock::now();
-  Operation whole; // Without a number: it is made of others.
+  Operation whole; // without a number, because it consists of others
   whole.name = operation;
   const WithoutScriptLock unlocked;
   const OperationScope scope(part, membership_, whole);
@@ -361,12 +361,12 @@ void ProcessGroup::Impl::fail(
     const std::exception& error,
     double seconds) const {
   if (membership_ != nullptr) {
-    membership_->has_spoken = false; // It does not go on.
+    membership_->has_spoken = false; // the hang continues
   }
   if (dynamic_cast<const Error*>(&error) != nullptr) {
-    throw; // It says already what an operation inside of this one met.
+    throw; // it already describes the error of an operation inside this one
   }
-  // What the user called, if this operation is only a part of it.
+  // The user's call, if this operation is only a part of it.
   const std::string doing = RankRecord::of_this_thread().operation();
   const std::string name = doing.empty() || doing.starts_with(operation.name)
                                ? operation.name
@@ -421,7 +421,7 @@ ProcessGroup::Work::Work(std::unique_ptr<State> state)
     : state_(std::move(state)) {}
 ProcessGroup::Work::Work(Work&&) noexcept = default;
 ProcessGroup::Work& ProcessGroup::Work::operator=(Work&& other) noexcept {
-  // What was under way here is waited for by `other`'s destructor.
+  // `other`'s destructor waits for the previous operation of this object.
   std::swap(state_, other.state_);
   return *this;
 }
@@ -429,7 +429,7 @@ ProcessGroup::Work::~Work() {
   try {
     wait();
   } catch (const std::exception&) {
-    // The peer is gone; whoever waits for it hears of it.
+    // The other rank is gone; whoever waits for it gets an error.
   }
 }
 
@@ -483,7 +483,8 @@ void ProcessGroup::barrier() const {
   if (!impl_->is_solo()) {
     check_raw(*this, "barrier", {});
     Impl::start(impl_, "barrier", {}, [&](auto& group) {
-      // c10d's own keeps a static tensor, which threads would write at once.
+      // c10d's own barrier uses a static tensor, which threads would write
+      // concurrently.
       return ranks_are_threads() ? group.getBackend(c10::kCPU)->barrier()
                                  : group.barrier();
     }).wait();
@@ -526,8 +527,9 @@ ProcessGroup::Work ProcessGroup::start_all_reduce(
                                   : real);
   c10d::AllreduceOptions options;
   options.reduceOp = to_c10d(op, tensor.scalar_type());
-  // The caller's tensor may be Python's: whoever drops it last needs the
-  // interpreter, and a thread of the backend may do so when that has gone.
+  // The caller's tensor may belong to Python: the last owner needs the
+  // interpreter, and a thread of the backend may release it after Python has
+  // ended.
   std::vector<at::Tensor> tensors = {carried.detach()};
   return Impl::start(
       impl_,
@@ -581,7 +583,7 @@ ProcessGroup::Work ProcessGroup::start_reduce_scatter(
   }
   auto input = impl_->carried(whole.detach());
   input = (input.is_complex() ? at::view_as_real(input) : input).flatten();
-  // All ranks' pieces for this one, or their reduction, as rows.
+  // The pieces of all ranks for this one, or their reduction, as rows.
   const bool by_exchange = impl_->sums_after_exchange(input.device().type());
   const bool is_ordered = !by_exchange && is_reduced_ordered(input, op);
   if (is_ordered) {

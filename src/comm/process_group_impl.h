@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a ProcessGroup handle points to.
+// The implementation behind a ProcessGroup handle.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ class ProcessGroup::Impl {
  public:
   /// A group of one.
   Impl() = default;
-  /// `owns` says whether the group is ours to shut down.
+  /// `owns` says whether this object shuts the group down.
   Impl(
       c10::intrusive_ptr<c10d::ProcessGroup> group,
       std::string backend,
@@ -27,14 +27,14 @@ class ProcessGroup::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  /// Which call it was, for messages.
+  /// Identifies the call in messages.
   using Operation = ObservedOperation;
   using Start =
       std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>;
-  /// The one place that every collective passes: numbers it and turns what goes
-  /// wrong, now or in `finish`, into an exception that names it. `complete`
-  /// runs when the operation is done, before `wait()` returns. `tensor` is what
-  /// this rank brings; undefined where it is nothing.
+  /// Every collective goes through here: numbers it and converts errors, now or
+  /// in `finish`, to exceptions that name it. `complete` runs when the
+  /// operation is done, before `wait()` returns. `tensor` is this rank's
+  /// contribution; undefined if it has none.
   static Work start(
       const std::shared_ptr<Impl>& impl,
       const char* operation,
@@ -42,56 +42,55 @@ class ProcessGroup::Impl {
       const Start& start,
       std::function<void()> complete = {});
   void finish(const Operation& operation, c10d::Work& work);
-  /// What was begun and is to be done before the next operation: see
-  /// `announce`.
+  /// Pending work that must complete before the next operation: see `announce`.
   using Unsettled = std::function<void(const ProcessGroup& group)>;
   void set_unsettled(Unsettled unsettled) { unsettled_ = std::move(unsettled); }
   static void settle(const std::shared_ptr<Impl>& impl);
-  /// Where what ranks would compare is noted while a step is recorded; null
-  /// where none is. See `DeferredMeetings`.
+  /// Where comparisons are recorded while a step is recorded; null otherwise.
+  /// See `DeferredMeetings`.
   std::vector<std::string>* meetings() const { return meetings_; }
   void set_meetings(std::vector<std::string>* meetings) {
     meetings_ = meetings;
   }
-  /// Of the collective that was begun last, whoever called it.
+  /// The number of the latest collective, whoever called it.
   uint64_t last_number() const { return counted_().value_or(num_operations_); }
   /// See `uncounted_collectives`.
   std::atomic<int64_t>& num_uncounted() const { return *uncounted_; }
   int open_channel() { return num_channels_++; }
-  /// Null in groups whose ranks do not share memory, or whose hosts do not
-  /// meet.
+  /// Null if ranks do not share memory, or hosts cannot communicate without a
+  /// device.
   const std::shared_ptr<Board>& board() const { return board_; }
-  /// The tensor, contiguous, without bits that say to read its memory another
-  /// way, and on a device that the group has a backend for.
+  /// The tensor in contiguous form, without conjugate or negative bits, on a
+  /// device that the group has a backend for.
   at::Tensor carried(const at::Tensor& tensor) const;
-  /// Whether the backend that carries CPU tensors, for which hosts wait, is
-  /// that device's too.
+  /// Whether the backend for CPU tensors, for which hosts wait, also serves
+  /// that device.
   bool travels_as_cpu(c10::DeviceType device) const;
-  /// Whether CPU tensors travel without a device.
+  /// Whether CPU tensors can be sent without a device.
   bool hosts_meet() const { return !substitute_; }
-  /// See `BackendEntry`; of the backend for that device.
+  /// See `BackendEntry`; for the backend of that device.
   bool sums_after_exchange(c10::DeviceType device) const;
-  /// As `start` for `work` that speaks to the other ranks by itself, as
-  /// autograd does with DDP. Exceptions that have nothing to do with it pass.
+  /// As `start` for `work` that communicates by itself, as autograd does with
+  /// DDP. Unrelated exceptions pass through.
   void guard(
       const char* operation,
       const std::function<void()>& work,
       Part part = Part::kCommunication);
-  /// From now on somebody says where this rank stands when it waits for long.
-  /// Nothing where ranks cannot ask each other.
+  /// From now on, long waits of this rank are reported. No effect if ranks
+  /// cannot query each other.
   void watch(std::chrono::milliseconds threshold);
   /// As a rank of a run whose ranks are threads.
   void watch_as(Membership& membership) { membership_ = &membership; }
-  /// As the rank that `whole`, which this is a part of, has.
+  /// As the rank of `whole`, of which this is a subgroup.
   void watch_with(const Impl& whole);
-  /// This thread is the one that is watched.
+  /// Makes this thread the one that is watched.
   void join_record() const;
 
-  /// Ends with this group.
+  /// The subgroup is shut down with this group.
   void adopt(std::weak_ptr<Impl> subgroup);
   void shutdown();
 
-  /// See `ProcessGroup::check_collectives`; off while ranks compare.
+  /// See `ProcessGroup::check_collectives`; disabled while ranks compare.
   bool checks_collectives() const { return checks_collectives_; }
   void set_checks_collectives(bool on) { checks_collectives_ = on; }
 
@@ -116,10 +115,12 @@ class ProcessGroup::Impl {
   int world_size_ = 1;
   bool solo_ = true;
   bool owns_ = false;
-  /// Where CPU tensors travel, in a group that has no backend for them.
+  /// The device type that CPU tensors are sent through if the group has no
+  /// backend for them.
   std::optional<c10::DeviceType> substitute_;
   bool ranks_are_threads_ = false;
-  /// What c10d counts, the user's own among them; ours where it does not.
+  /// c10d's count, which includes the user's own collectives, or ours if it
+  /// does not count.
   std::function<std::optional<uint64_t>()> counted_;
   std::shared_ptr<std::atomic<int64_t>> uncounted_;
   uint64_t num_operations_ = 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Silence where an exception says it all.
+// Suppresses log messages that duplicate an exception.
 #pragma once
 
 namespace accelerate {
 
 /// c10d logs each exception of a store with a C++ stack before it throws it.
-/// While one of these lives it does not, unless the user has asked torch for
-/// more.
+/// This is suppressed during the lifetime of this object, unless the user has
+/// requested more logging from torch.
 class QuietLog {
  public:
   QuietLog();

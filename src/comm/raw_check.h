@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What raw collectives compare in debug mode.
+// Checks of raw collectives in debug mode.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace accelerate {
 
 /// In a group that checks its collectives: throws `MismatchError` on every rank
-/// where ranks come with another operation, or other dtypes or shapes. Nothing
+/// if ranks call another operation, or pass other dtypes or shapes. No effect
 /// in other groups.
 void check_raw(
     const ProcessGroup& group,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Are all ranks there?
+// Waits until all ranks have signed in.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@
 
 namespace accelerate {
 
-/// Every rank signs in and waits for the others, so that a missing one is named
-/// before any backend blocks. Each rank costs the store the same few
-/// operations, however many there are. Throws `TimeoutError` naming the ranks
-/// that did not come, `ConfigError` where a rank came twice, `CommError` where
-/// the store went away meanwhile.
+/// Every rank signs in and waits for the others, so that missing ranks are
+/// named before a backend blocks. The number of store operations per rank does
+/// not depend on the number of ranks. Throws `TimeoutError` naming the missing
+/// ranks, `ConfigError` if a rank signed in twice, `CommError` if the store is
+/// gone.
 ACCELERATE_API void roll_call(
     c10d::Store& store,
     int rank,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lock of an interpreter that this process runs in, such as Python's.
+// The lock of an interpreter in this process, such as Python's.
 #pragma once
 
 #include "accelerate/export.h"
@@ -7,19 +7,18 @@
 namespace accelerate {
 
 struct ScriptLock {
-  /// Lets go of it where this thread holds it; what `take` needs to have it
-  /// again, nothing where it does not.
+  /// Releases it if this thread holds it. Returns what `take` needs to
+  /// reacquire it; null if this thread does not hold it.
   void* (*release)() = nullptr;
   void (*take)(void* released) = nullptr;
 };
 
-/// From now on, for all threads; before any group is made.
+/// From now on, for all threads; call it before any group is created.
 ACCELERATE_API void set_script_lock(ScriptLock lock);
 
-/// As long as it lives, this thread does not hold the lock. Whoever speaks to
-/// other ranks must not: a thread of Gloo's that frees a tensor of the script
-/// waits for the lock while it keeps the mutex of the queue that every
-/// collective passes.
+/// During its lifetime, this thread does not hold the lock. Required for
+/// communication: a Gloo thread that frees a tensor of the script waits for the
+/// lock while it holds the mutex of the queue that every collective uses.
 class WithoutScriptLock {
  public:
   WithoutScriptLock();

@@ -13,7 +13,7 @@
 namespace accelerate {
 namespace {
 
-/// What two Accelerators must have in common to share a connection.
+/// What must be equal for Accelerators to share a connection.
 struct Key {
   Rendezvous meeting_point;
   int rank;
@@ -24,7 +24,7 @@ struct Key {
 };
 
 struct Connections {
-  // Never destroyed: `leave_all` ends them in time.
+  // Never destroyed: `leave_all` closes the connections in time.
   static Connections& instance() {
     static auto* connections = new Connections;
     return *connections;
@@ -51,9 +51,9 @@ struct Connections {
   std::vector<std::pair<Key, ProcessGroup>> open;
 };
 
-// NCCL complains of groups that nobody has left, and must be left before any
-// static object goes. Gloo's object stays: its end would wait for operations
-// under way, which a peer that is gone never answers.
+// NCCL warns about groups that were not left, and must be left before static
+// objects are destroyed. Gloo's object is kept: its destructor would wait for
+// pending operations, which a lost peer never answers.
 void leave_all() {
   for (auto& [key, group] : Connections::instance().open) {
     to_c10d(group).release();
@@ -85,9 +85,9 @@ ProcessGroup shared_connection(
   if (auto known = connections.find(key)) {
     return *known;
   }
-  // Without a lock: ranks of several meeting points may be threads.
+  // Without a lock: ranks of several runs may be threads.
   auto group = ProcessGroup::connect(environment, chosen);
-  // After the first connection, so that the store closes later than its users.
+  // After the first connection, so that the store is closed after its users.
   [[maybe_unused]] static const int registered = std::atexit(leave_all);
   connections.add(key, group);
   return group;

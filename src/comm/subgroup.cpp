@@ -34,7 +34,7 @@ bool is_valid(const std::vector<int>& ranks, int rank, int world_size) {
          *unique.begin() >= 0 && *unique.rbegin() < world_size;
 }
 
-// Rank 0 counts in the store, as several handles may share a group.
+// Rank 0 counts in the store, because several handles may share a group.
 int64_t next_number(const ProcessGroup& group) {
   const auto whole = to_c10d(group);
   return group.rank() == 0 && whole && whole->getStore()
@@ -78,8 +78,8 @@ void check_parts(const std::vector<std::vector<int>>& lists) {
   }
 }
 
-// Returns a number for the new groups that no others of this one have. Every
-// rank sees the lists of all, so that all go on or none.
+// Returns a number for the new groups that is unique in this one. Every rank
+// sees the lists of all, so that either all continue or none.
 int64_t agree_on_parts(
     const ProcessGroup& group,
     const std::vector<int>& ranks) {
@@ -145,7 +145,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_part(
   const auto size = static_cast<int>(ranks.size());
   auto part = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
   std::map<c10d::Backend*, c10::intrusive_ptr<c10d::Backend>> made;
-  // In one order on all ranks: making a backend waits for the others.
+  // In the same order on all ranks: creating a backend waits for the others.
   std::map<c10::DeviceType, c10::intrusive_ptr<c10d::Backend>> parents;
   for (const auto& device : whole.getDeviceTypes()) {
     parents[device.type()] = whole.getBackend(device.type());
@@ -174,8 +174,9 @@ c10::intrusive_ptr<c10d::Work> start_barrier(c10d::ProcessGroup& group) {
 }
 
 // c10d's flight recorder lists a group at its first collective without a lock.
-// Ranks may be threads: one after the other starts its first, and none goes on
-// to others before all have. It also keeps rank 0's store until all have met.
+// As ranks may be threads, they start their first collectives one after the
+// other, and none continues before all have. This also keeps rank 0's store
+// alive until all are connected.
 void enlist(c10d::ProcessGroup& whole, c10d::ProcessGroup* part) {
   static std::mutex mutex;
   std::vector<c10::intrusive_ptr<c10d::Work>> barriers;

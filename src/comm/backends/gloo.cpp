@@ -44,12 +44,12 @@ bool is_gloo_error(const std::exception& error) {
 void forget_gloo_address(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank) {
-  // c10d's name for it: its first context, and the rank.
+  // c10d's key: its first context, and the rank.
   const auto key = str_cat("0/", rank);
   try {
     c10d::PrefixStore(gloo_backend().name, store).deleteKey(key);
   } catch (const std::exception&) {
-    // The rank that holds the store may have left: then it is gone anyway.
+    // If the rank that hosts the store has left, the entry is gone anyway.
   }
 }
 
