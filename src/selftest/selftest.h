@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `accelerate test` runs on every rank.
+// The program of `accelerate test`, which runs on every rank.
 #pragma once
 
 #include "accelerate/export.h"
@@ -7,7 +7,7 @@
 namespace accelerate {
 
 /// Checks that all ranks together compute what one process computes alone, and
-/// prints what it checked. Throws `Error` if they do not.
+/// prints each check. Throws `Error` if they do not.
 ACCELERATE_API void run_selftest();
 
 } // namespace accelerate
