@@ -39,7 +39,7 @@ const std::vector<ModelFamily>& families() {
   return table;
 }
 
-// The path before `ending` of the first tensor whose name ends so.
+// The part before `ending` in the first tensor name with that suffix.
 std::string path_before(
     const std::vector<safetensors::TensorView>& tensors,
     std::string_view ending) {
@@ -58,7 +58,7 @@ double number_or(const nlohmann::json& config, const char* key, double other) {
                                                      : other;
 }
 
-// Frequencies are kept for half of the rotated part of a head, twice.
+// Frequencies are stored for half of the rotated part of a head, twice.
 std::int64_t rotary_bytes(const nlohmann::json& config) {
   const double hidden = number_or(config, "hidden_size", 0);
   const double heads = number_or(config, "num_attention_heads", 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of a model do not say about its modules.
+// Properties of models that are not in their files.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace accelerate {
 
-/// Tensors that a model makes itself and does not save, such as position ids.
+/// Tensors that a model creates itself and does not save, such as position ids.
 enum class UnsavedBuffers {
   kNone,
   kPositionIds,
@@ -21,16 +21,16 @@ enum class UnsavedBuffers {
   kRotaryAndEmbedScale,
 };
 
-/// One kind of model, by the `model_type` of its config.json.
+/// A family of models, by the `model_type` in config.json.
 struct ModelFamily {
   std::string_view model_type = {};
-  /// Modules that are not split over devices, as the end of their path; "*"
-  /// stands for a number.
+  /// Modules that are not split over devices, as path suffixes; "*" matches a
+  /// number.
   std::vector<std::string_view> blocks = {};
   UnsavedBuffers buffers = UnsavedBuffers::kNone;
 };
 
-/// Nothing for a model type that is not in the table.
+/// Null for unknown model types.
 const ModelFamily* find_family(const std::string& model_type);
 
 struct UnsavedBuffer {

@@ -39,7 +39,7 @@ nlohmann::json read_config(const fs::path& path) {
   return config;
 }
 
-// The original counts a boolean as a bit and leaves integers as they are.
+// The original counts a boolean as one bit and does not convert integers.
 double float32_bytes(const TensorView& tensor) {
   const auto count = static_cast<double>(tensor.num_elements());
   switch (tensor.dtype) {
@@ -60,8 +60,8 @@ double float32_bytes(const TensorView& tensor) {
   }
 }
 
-// Masks and frequencies that old versions of transformers saved; today's
-// models have no place for them.
+// Masks and frequencies that old versions of transformers saved; current models
+// do not contain them.
 bool is_obsolete(const TensorView& tensor) {
   const std::string& name = tensor.name;
   return (name.ends_with(".attn.bias") && tensor.shape.size() == 4) ||
@@ -105,7 +105,7 @@ bool ends_like(
 // As `ShardOptions::min_unit_numbers`.
 constexpr double kMinUnitBytes = 65'536 * 4;
 
-// Up to the first part of the name that is a number: "layers.0".
+// Up to the first numeric component of the name: "layers.0".
 std::string unit_of(const std::string& name) {
   std::size_t end = 0;
   for (const std::string_view part : split(name)) {
@@ -113,7 +113,7 @@ std::string unit_of(const std::string& name) {
     if (is_number(part) && end < name.size()) {
       return name.substr(0, end);
     }
-    ++end; // The dot.
+    ++end; // the dot
   }
   return {};
 }
@@ -130,7 +130,7 @@ class Layers {
       layers_[block] += bytes;
       return;
     }
-    // A tensor of the model itself is a layer of its own.
+    // A tensor directly in the model is its own layer.
     const auto dot = name.rfind('.');
     const std::string module = name.substr(0, dot);
     (dot == name.npos ? layers_ : modules_)[module] += bytes;
@@ -164,7 +164,7 @@ class Layers {
   }
 
  private:
-  // The outermost block that holds the tensor.
+  // The outermost block that contains the tensor.
   std::string block_of(const std::string& name) const {
     const auto parts = split(name);
     for (std::size_t count = 1; count < parts.size(); ++count) {
@@ -246,8 +246,8 @@ MemoryEstimate estimate_memory(
     estimate.training_bytes = sizes.total_bytes * 4;
   } else if (dtype == "float16") {
     shrink = 2;
-    // Weights in both types or the moments in float32: whichever is larger at
-    // one time, which is the moments.
+    // The maximum of weights in both dtypes and the fp32 moments, which is the
+    // moments.
     estimate.training_bytes = sizes.total_bytes * 2;
   } else if (dtype == "int8") {
     shrink = 4;
@@ -270,13 +270,13 @@ std::vector<ShardedEstimate> estimate_sharding(
   const double whole = sizes.total_bytes;
   const double part = whole / num_processes;
   const double unit = sizes.largest_unit_bytes;
-  // A unit whose gradients come, one on its way, and what comes from others.
+  // A unit with its gradients, one being reduced, and the receive buffer.
   const double gradients = part + 3 * unit;
   return {
       {"DDP", whole, whole, 2 * whole},
       {"1", whole, whole + part, 2 * part},
       {"2", whole, gradients, 2 * part},
-      // The unit in use and the next one, which with masters are in bf16.
+      // The current unit and the next one; with master weights, in bf16.
       {"3", part + 2 * unit, gradients, 2 * part},
       {"3, master_weights", part + unit, gradients, 2 * part},
   };
