@@ -53,13 +53,13 @@ void AppendFile::write(std::string_view piece) {
   }
 }
 
-// A disk that became full takes a part of a piece. What comes when it has room
-// again would stand behind that part, and readers would understand neither.
+// A full disk writes only a part of a piece. Later output after that part would
+// make both unreadable, so remove it.
 void AppendFile::take_back(off_t size) {
   struct stat about {};
   if (size > 0 && fstat(file_, &about) == 0 && about.st_size >= size &&
       ftruncate(file_, about.st_size - size) != 0) {
-    return; // What is wrong with the disk is about to be said.
+    return; // the caller is about to report the error
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that only grows, by whole pieces.
+// A file to which only complete pieces are appended.
 #pragma once
 
 #include <sys/types.h>
@@ -10,14 +10,13 @@
 
 namespace accelerate {
 
-/// Every `write` is one call to the operating system: who reads along, or reads
-/// what a killed process has left, finds whole pieces, and at most the last one
-/// cut. A piece that does not fit on the disk is not there at all. Throws
-/// `SystemError`.
+/// Every `write` is one system call, so concurrent readers, and readers after a
+/// kill, find complete pieces, with at most the last one truncated. A piece
+/// that does not fit on the disk is not written at all. Throws `SystemError`.
 class AppendFile {
  public:
-  /// Makes the file where there is none. `cut_line`: an end of the file that is
-  /// no whole line, as a killed process leaves one, is taken away.
+  /// Creates the file if missing. `cut_line` removes an incomplete last line,
+  /// as left by a killed process.
   AppendFile(std::filesystem::path path, bool cut_line);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trackers that come with the library: one file each, and one row in
-// trackers.cpp.
+// The built-in trackers: one file each, and one row in trackers.cpp.
 #pragma once
 
 #include <memory>
@@ -12,8 +11,8 @@ namespace accelerate {
 std::shared_ptr<Tracker> make_json_lines_tracker(const TrackingOptions&);
 std::shared_ptr<Tracker> make_csv_tracker(const TrackingOptions&);
 std::shared_ptr<Tracker> make_tensorboard_tracker(const TrackingOptions&);
-/// Throws `UsageError` where the library was built without an HTTP client, or
-/// no server is named.
+/// Throws `UsageError` if the library was built without an HTTP client, or no
+/// server is configured.
 std::shared_ptr<Tracker> make_mlflow_tracker(const TrackingOptions&);
 
 } // namespace accelerate

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.csv in the run's folder: one row for each value, so that values may
-// come and go between steps.
+// metrics.csv in the run's folder, with one row per value, so that the set of
+// values may vary between steps.
 #include <optional>
 
 #include "base/plain_text.h"
@@ -11,7 +11,8 @@
 namespace accelerate {
 namespace {
 
-/// As RFC 4180 has it; line breaks become spaces, so that each row is a line.
+/// As in RFC 4180, except that line breaks become spaces, so that each row is a
+/// line.
 std::string csv_cell(std::string text) {
   bool is_quoted = false;
   std::string cell;

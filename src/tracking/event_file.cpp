@@ -27,7 +27,7 @@ constexpr std::array<uint32_t, 256> crc_table() {
   return table;
 }
 
-/// Masked, as a checksum of bytes that hold checksums is weak.
+/// Masked, because the CRC of data that contains CRCs is weak.
 uint32_t masked_crc(std::string_view bytes) {
   static constexpr auto kTable = crc_table();
   uint32_t crc = ~uint32_t{0};

@@ -13,16 +13,15 @@
 
 namespace accelerate {
 
-/// The bytes that stand for `data` in a file of records (TensorFlow's
-/// TFRecord).
+/// `data` as a record of TensorFlow's TFRecord format.
 ACCELERATE_API std::string record_of(std::string_view data);
 
-/// A new file in `folder`, under a name that TensorBoard looks for and that no
-/// other process takes. Throws `SystemError`.
+/// A new file in `folder`, with a unique name that TensorBoard recognises.
+/// Throws `SystemError`.
 class EventFile {
  public:
   explicit EventFile(const std::filesystem::path& folder);
-  /// `event` has all but its time.
+  /// `event` has everything but its time.
   void write(ProtoMessage event);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to a server that speaks JSON over HTTP.
+// JSON requests over HTTP.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 namespace accelerate {
 
 struct HttpLogin {
-  /// A bearer token; else a user with a password, where one is named.
+  /// A bearer token; otherwise a user with a password, if given.
   std::string token = {};
   std::string user = {};
   std::string password = {};
@@ -19,17 +19,17 @@ struct HttpAnswer {
   std::string body = {};
 };
 
-/// One server; used by one thread. A request takes ten seconds at most.
+/// One server; used by one thread. A request takes at most ten seconds.
 class HttpClient {
  public:
-  /// `root` begins with `http://` or `https://`. Throws `UsageError` where the
-  /// library was built without libcurl, or this machine has none.
+  /// `root` begins with `http://` or `https://`. Throws `UsageError` if the
+  /// library was built without libcurl, or it is not installed.
   HttpClient(std::string root, const HttpLogin& login);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  /// Throws `SystemError` where no answer comes.
+  /// Throws `SystemError` if there is no answer.
   HttpAnswer post(const std::string& path, const std::string& json);
 
  private:

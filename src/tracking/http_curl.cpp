@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// By libcurl, opened when a run first asks for a server.
+// Uses libcurl, which is loaded when a run first needs it.
 #include <curl/curl.h>
 
 #include "accelerate/error.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr long kConnectSeconds = 5;
 constexpr long kRequestSeconds = 10;
-/// No answer of a server of metrics is longer.
+/// Metrics servers never send longer answers.
 constexpr size_t kMaxAnswer = 1 << 24;
 
 struct CurlFunctions {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of http_curl.cpp, where libcurl's headers were not found.
+// Replaces http_curl.cpp if libcurl's headers were not found.
 #include "accelerate/error.h"
 #include "tracking/http.h"
 

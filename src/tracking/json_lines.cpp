@@ -15,7 +15,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-/// JSON has no numbers that are none: they are texts, as in other programs.
+/// JSON has no NaN or infinity: they become strings, as in other programs.
 OrderedJson json_of(const TrackedValue& value) {
   return std::visit(
       [](const auto& held) -> OrderedJson {
@@ -70,11 +70,11 @@ class JsonLinesTracker : public Tracker {
  private:
   void write(const OrderedJson& fields) {
     if (!file_) {
-      return; // It could not be opened, which has been said.
+      return; // opening it has failed and was reported
     }
     OrderedJson line = {{"time", wall_seconds()}};
     line.update(fields);
-    // Bytes that are no UTF-8 must not make the line unreadable.
+    // Bytes that are not UTF-8 must not make the line unreadable.
     file_->write(
         line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) +
         '\n');

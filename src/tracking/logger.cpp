@@ -32,7 +32,7 @@ LogLevel level_of(const std::string& given) {
   return static_cast<LogLevel>(found - std::begin(kLevelNames));
 }
 
-/// No value in it can take itself for another line, or move the cursor.
+/// A value must not be able to imitate another line, or move the cursor.
 std::string with_indented_lines(const std::string& text) {
   std::string lines = printable(text, LineEnds::kKept);
   for (size_t end = lines.find('\n'); end < lines.size() - 1;

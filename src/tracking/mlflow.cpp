@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MLflow over its REST interface. A thread sends, so that no step waits for a
-// server; one that is gone is asked again, ever more rarely.
+// MLflow through its REST interface. A background thread sends, so that no step
+// waits for a server; retries of an unavailable server become less and less
+// frequent.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -29,11 +30,12 @@ using MlflowJson = nlohmann::json;
 using std::chrono::seconds;
 
 constexpr const char* kApi = "/api/2.0/mlflow/";
-/// What one request may hold.
+/// The limit of one request.
 constexpr size_t kMetricsAtOnce = 1000;
 constexpr size_t kParametersAtOnce = 100;
 constexpr size_t kLongestParameter = 6000;
-/// What is kept for a server that does not answer; the oldest goes first.
+/// The queue for a server that does not answer; the oldest values are dropped
+/// first.
 constexpr size_t kMostWaiting = 100'000;
 constexpr seconds kLongestPause{30};
 /// How long the end of a run, or a checkpoint, waits for the server.
@@ -50,7 +52,7 @@ int64_t milliseconds_now() {
   return static_cast<int64_t>(wall_seconds() * 1000);
 }
 
-/// What the server will not take however often it is asked.
+/// A request that the server will never accept.
 struct Refused : Error {
   using Error::Error;
 };
@@ -128,7 +130,7 @@ class MlflowTracker : public Tracker {
 
   std::string state() const override {
     std::unique_lock lock(mutex_);
-    // A run that goes on from here sends nothing of what came before again.
+    // A run that resumes from here does not send earlier values again.
     told_.wait_for(lock, kLongestWait, [&] {
       return !is_begun_ || !trouble_.empty() || (!has_work() && !is_sending_);
     });
@@ -186,7 +188,7 @@ class MlflowTracker : public Tracker {
     }
   }
 
-  /// Of what is left out, the first time; it is no failure.
+  /// Reports dropped values the first time; not an error.
   void say_once(const std::string& what) {
     if (!std::exchange(has_left_out_, true)) {
       print_line(
@@ -194,7 +196,7 @@ class MlflowTracker : public Tracker {
     }
   }
 
-  /// Throws what the sender met, once.
+  /// Rethrows the sender's error, once.
   void say_what_went_wrong() {
     const std::lock_guard lock(mutex_);
     if (num_lost_ > 0) {
@@ -231,7 +233,7 @@ class MlflowTracker : public Tracker {
       wake_.wait(
           lock, [&] { return is_stopping_ || (is_begun_ && has_work()); });
       if (!is_begun_) {
-        return; // Nothing was logged: no run is made.
+        return; // nothing was logged, so no run is created
       }
       const bool is_last = is_stopping_ && !has_work();
       is_sending_ = true;
@@ -264,7 +266,8 @@ class MlflowTracker : public Tracker {
            !tags_.empty();
   }
 
-  /// One request or a few, without the lock; what went wrong, or nothing.
+  /// Sends one or a few requests without the lock; returns the error, or
+  /// nothing.
   std::string attempt(std::unique_lock<std::mutex>& lock, bool is_last) {
     try {
       if (!is_open_) {
@@ -313,7 +316,7 @@ class MlflowTracker : public Tracker {
       lock.lock();
     } catch (const Refused& error) {
       lock.lock();
-      refused_ = error.what(); // It would be refused again.
+      refused_ = error.what(); // it would be rejected again
     } catch (const std::exception&) {
       lock.lock();
       waiting.insert(waiting.begin(), sent.begin(), sent.end());
@@ -321,7 +324,7 @@ class MlflowTracker : public Tracker {
     }
   }
 
-  /// Makes a run, or goes on with one.
+  /// Creates a run, or continues one.
   std::string open(const std::string& run_id) {
     if (!run_id.empty()) {
       call("runs/update", {{"run_id", run_id}, {"status", "RUNNING"}});
@@ -336,8 +339,8 @@ class MlflowTracker : public Tracker {
   }
 
   std::string experiment_id() {
-    // There is no search by POST that takes any name without quoting it, so
-    // the experiment is made first and looked for where it is there.
+    // A search by POST requires quoting of names, so try to create the
+    // experiment, and look it up if it exists.
     const auto made =
         post("experiments/create", {{"name", options_.experiment}});
     if (made.status == 200) {
@@ -390,7 +393,7 @@ class MlflowTracker : public Tracker {
   }
 
   MlflowOptions options_;
-  HttpClient client_; // The sender's alone.
+  HttpClient client_; // only used by the sender
   std::thread sender_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -50,7 +50,7 @@ std::string clock_text(double seconds) {
   return text;
 }
 
-/// Steps that take long are shown by how long they take.
+/// Slow steps are shown as time per step.
 std::string rate_text(double rate, const std::string& unit) {
   char number[32];
   const bool is_slow = rate > 0 && rate < 1;
@@ -59,7 +59,7 @@ std::string rate_text(double rate, const std::string& unit) {
       number, is_slow ? "s/" : unit, is_slow ? unit : std::string("/s"));
 }
 
-/// The first characters, each of which is taken for one column.
+/// The first characters; each counts as one column.
 std::string first_columns(const std::string& text, size_t columns) {
   size_t end = 0;
   for (; columns > 0 && end < text.size(); --columns) {
@@ -68,7 +68,7 @@ std::string first_columns(const std::string& text, size_t columns) {
   return text.substr(0, end);
 }
 
-/// A tab would be wider than the column that it is counted for.
+/// A tab would be wider than the one column it is counted as.
 std::string in_one_line(const std::string& text) {
   std::string line = printable(text);
   std::replace(line.begin(), line.end(), '\t', ' ');
@@ -127,7 +127,7 @@ std::string ProgressBar::State::numbers() const {
 
 std::string ProgressBar::State::line(int columns) const {
   const std::string title = description.empty() ? "" : description + ": ";
-  // One column stays free: a full line would wrap on some terminals.
+  // One column stays free, because a full line would wrap on some terminals.
   const auto room = static_cast<size_t>(std::max(columns - 1, 1));
   if (total < 0) {
     return first_columns(title + numbers(), room);
@@ -187,7 +187,7 @@ void ProgressBar::update(int64_t steps) {
     state_->done += steps;
     return;
   }
-  // Another thread's log line draws the bar too.
+  // Another thread's log line also draws the bar.
   const std::lock_guard lock(Screen::get().mutex());
   state_->done += steps;
   const auto now = Clock::now();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes messages of Protocol Buffers.
+// Writes Protocol Buffers messages.
 //
-// TensorBoard's events need five kinds of fields. libprotobuf would bring a
-// compiler to the build, and its symbols would meet those of torch's own copy
-// in one process.
+// TensorBoard's events need five kinds of fields. libprotobuf would add a
+// compiler to the build, and its symbols would clash with those of torch's own
+// copy.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@
 
 namespace accelerate {
 
-/// One message; fields in the order of the calls. Each returns the message, so
-/// that calls can be chained.
+/// One message, with fields in the order of the calls. Each returns the
+/// message, for chaining.
 class ProtoMessage {
  public:
   ProtoMessage& integer(int field, int64_t value) {

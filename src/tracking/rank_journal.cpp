@@ -22,7 +22,7 @@ namespace {
 using JournalLine = nlohmann::ordered_json;
 
 constexpr std::chrono::seconds kLeastBetweenLines{1};
-/// A line stands for at least this part of the time so far.
+/// A line covers at least this fraction of the elapsed time.
 constexpr int kLeastShareOfRun = 4000;
 
 constexpr std::array<double StepTimes::Parts::*, kPartNames.size()> kParts = {

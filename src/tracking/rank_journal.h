@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each rank leaves in a run's folder: docs/guide_observe.md has the
+// What each rank writes into a run's folder: docs/guide_observe.md has the
 // schema.
 #pragma once
 
@@ -16,10 +16,10 @@
 
 namespace accelerate {
 
-/// Writes where the time of one rank's steps went, and how much memory it has:
-/// one line a second at most, and fewer the longer a run lasts, so that the
-/// file of a day has some 4 MB. Where the file cannot be written, that is said
-/// once on stderr and the run goes on. Used by one thread.
+/// Writes where the time of one rank's steps went, and its memory: at most one
+/// line per second, and fewer the longer a run takes, so the file of a day has
+/// about 4 MB. If the file cannot be written, one message appears on stderr and
+/// the run continues. Used by one thread.
 class ACCELERATE_API RankJournal {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,7 +28,7 @@ class ACCELERATE_API RankJournal {
     int rank = 0;
     int num_processes = 1;
     int attempt = 0;
-    /// Bytes of the device's that are in use; none on a CPU.
+    /// Bytes of device memory in use; empty on a CPU.
     std::function<int64_t()> device_memory = {};
     /// For how many seconds the device has been busy so far.
     std::function<std::optional<double>()> device_busy = {};
@@ -43,11 +43,11 @@ class ACCELERATE_API RankJournal {
   RankJournal(const RankJournal&) = delete;
   RankJournal& operator=(const RankJournal&) = delete;
 
-  /// Whether a line is to be written: asked at every step.
+  /// Whether to write a line; called at every step.
   bool is_due(Clock::time_point now) const { return now >= next_; }
-  /// Writes what has been added to the steps of the run since the last line.
+  /// Writes the difference to the steps of the run in the last line.
   void write(const StepTimes& times, Clock::time_point now);
-  /// Writes what is left, and that the rank has ended.
+  /// Writes the rest, and that the rank has ended.
   void finish(const StepTimes& times);
 
  private:
@@ -63,7 +63,7 @@ class ACCELERATE_API RankJournal {
   /// As of the last line.
   int64_t num_steps_ = 0;
   StepTimes::Parts parts_ = {};
-  /// Before this one began.
+  /// Before this journal started.
   int64_t num_before_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names in a run's folder, for those who write it and for those who read it:
-// docs/guide_observe.md has the schema.
+// Names in a run's folder, for its writers and readers: docs/guide_observe.md
+// has the schema.
 #pragma once
 
 #include <array>
@@ -34,10 +34,10 @@ inline constexpr const char* kDeviceMemoryValue = "device_memory";
 inline constexpr const char* kDeviceBusyValue = "device_busy";
 inline constexpr const char* kCpuValue = "cpu";
 
-/// The tracker by whose files a run can be watched.
+/// The tracker whose files `accelerate watch` reads.
 inline constexpr const char* kJsonLinesTracker = "jsonl";
 
-/// Throws `UsageError` unless it is the plain name of a folder.
+/// Throws `UsageError` unless it is a plain folder name.
 ACCELERATE_API void check_project(const std::string& project);
 
 inline std::string rank_file_name(int rank) {

@@ -10,7 +10,7 @@
 namespace accelerate {
 namespace {
 
-/// From the cursor to the end of the screen: nothing stands below the bars.
+/// From the cursor to the end of the screen: there is nothing below the bars.
 constexpr const char* kErase = "\033[J";
 
 } // namespace
@@ -24,7 +24,7 @@ size_t num_columns(const std::string& text) {
 }
 
 Screen& Screen::get() {
-  static auto* screen = new Screen; // Bars may outlive statics.
+  static auto* screen = new Screen; // bars may outlive statics
   return *screen;
 }
 
@@ -50,14 +50,14 @@ void Screen::remove(BottomLine* line) {
 
 void Screen::redraw() {
   const std::lock_guard lock(mutex_);
-  go_home(/*is_erased=*/false); // Written over, it does not flicker.
+  go_home(/*is_erased=*/false); // overwriting does not flicker
   draw();
 }
 
 void Screen::print(std::ostream& output, const std::string& line) {
   const std::lock_guard lock(mutex_);
   go_home(/*is_erased=*/true);
-  // One piece, so that lines of other processes do not come between.
+  // One write, so that lines of other processes do not come in between.
   output << line + '\n' << std::flush;
   draw();
 }

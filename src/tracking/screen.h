@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bars and log lines share: the terminal.
+// The terminal, which bars and log lines share.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace accelerate {
 
-/// Lines at the bottom of a terminal that are drawn anew, one below the other.
+/// A line at the bottom of a terminal that is redrawn, below the earlier ones.
 class BottomLine {
  public:
   virtual ~BottomLine() = default;
@@ -20,17 +20,17 @@ class BottomLine {
   virtual std::ostream& output() const = 0;
 };
 
-/// How wide the text is; each character is taken for one column.
+/// The width of the text; each character counts as one column.
 size_t num_columns(const std::string& text);
 
-/// One for the process: standard output and standard error are most often one
-/// terminal. Every call holds its lock; `mutex` is for what lines read.
+/// One per process, because stdout and stderr are usually the same terminal.
+/// Every call holds its lock; `mutex` protects what lines read.
 class Screen {
  public:
   static Screen& get();
 
   void add(BottomLine* line);
-  /// The last line to go stays where it is drawn.
+  /// The last line to be removed stays on the screen.
   void remove(BottomLine* line);
   void redraw();
   /// Above the bottom lines.
@@ -38,13 +38,13 @@ class Screen {
   std::recursive_mutex& mutex() { return mutex_; }
 
  private:
-  /// To where the first line begins.
+  /// To the start of the first line.
   void go_home(bool is_erased);
   void draw();
 
   std::recursive_mutex mutex_;
   std::vector<BottomLine*> lines_;
-  /// How wide each line was when it was drawn last.
+  /// The width of each line when it was last drawn.
   std::vector<size_t> widths_;
 };
 

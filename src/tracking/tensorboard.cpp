@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Event files that TensorBoard reads, in the run's folder. Numbers of messages'
-// fields are those of TensorBoard's event.proto, summary.proto, tensor.proto
-// and of its plugin for hyper-parameters.
+// TensorBoard event files in the run's folder. Field numbers are those of
+// TensorBoard's event.proto, summary.proto, tensor.proto and its hparams
+// plugin.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -26,7 +26,7 @@ constexpr int kSummaryValue = 1;
 constexpr int kSessionStart = 1;
 constexpr int kStringTensor = 7;
 
-/// Says which part of TensorBoard shows a value.
+/// Tells TensorBoard which plugin shows a value.
 ProtoMessage plugin_metadata(
     const char* plugin,
     const ProtoMessage& content = {}) {
@@ -39,10 +39,10 @@ ProtoMessage summary_value(const std::string& tag) {
   return ProtoMessage().text(value_field::kTag, tag);
 }
 
-/// One text as a tensor of one string, as the part for texts wants it.
+/// A string as a tensor of one string, as the text plugin requires.
 ProtoMessage text_value(const std::string& tag, const std::string& text) {
   const auto shape =
-      ProtoMessage().message(2, ProtoMessage().integer(1, 1)); // One dimension.
+      ProtoMessage().message(2, ProtoMessage().integer(1, 1)); // one dimension
   const auto tensor =
       ProtoMessage().integer(1, kStringTensor).message(2, shape).text(8, text);
   return summary_value(tag)
@@ -58,8 +58,8 @@ ProtoMessage event_value(const std::string& tag, const TrackedValue& value) {
   return text_value(tag, value.text());
 }
 
-/// Upper limits of buckets, each 10 % wider than the one inside of it, as
-/// TensorFlow and torch have them.
+/// Upper limits of buckets, each 10 % larger than the previous one, as in
+/// TensorFlow and torch.
 const std::vector<double>& bucket_limits() {
   static const std::vector<double> limits = [] {
     std::vector<double> positive;
@@ -90,7 +90,7 @@ ProtoMessage histogram(std::span<const double> values) {
   double sum_squares = 0;
   for (const double value : values) {
     if (!std::isfinite(value)) {
-      continue; // No bucket has room for it.
+      continue; // no bucket contains it
     }
     const auto at = std::lower_bound(limits.begin(), limits.end(), value);
     ++counts[static_cast<size_t>(at - limits.begin())];
@@ -107,7 +107,7 @@ ProtoMessage histogram(std::span<const double> values) {
           counts.rbegin(), std::make_reverse_iterator(first), is_filled)
           .base();
   const auto offset = first - counts.begin();
-  // An empty bucket in front says where the first one begins.
+  // An empty bucket in front marks where the first one begins.
   const auto begin = offset > 0 && first != last ? offset - 1 : offset;
   const auto end = last - counts.begin();
   return ProtoMessage()
@@ -203,7 +203,7 @@ class TensorBoardTracker : public Tracker {
     write(summary, step);
   }
 
-  /// TensorBoard then forgets this and later steps of what came before.
+  /// Makes TensorBoard drop this and later steps of earlier events.
   void resume(int64_t step) override {
     if (file_) {
       file_->write(ProtoMessage()
@@ -235,7 +235,7 @@ class TensorBoardTracker : public Tracker {
   void
   write_parameters(const char* tag, int field, const ProtoMessage& content) {
     const auto data = ProtoMessage().integer(1, 0).message(field, content);
-    // A tensor of no numbers: what is said stands in the metadata.
+    // An empty tensor: the content is in the metadata.
     const auto tensor = ProtoMessage().integer(1, 1).message(
         2, ProtoMessage().message(2, ProtoMessage().integer(1, 0)));
     ProtoMessage summary;

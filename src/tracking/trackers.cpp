@@ -23,7 +23,7 @@ namespace {
 struct BuiltinTracker {
   const char* name;
   std::shared_ptr<Tracker> (*make)(const TrackingOptions&);
-  /// Whether the run's folder is where it writes.
+  /// Whether it writes into the run's folder.
   bool fills_folder;
 };
 
@@ -36,7 +36,7 @@ constexpr BuiltinTracker kBuiltinTrackers[] = {
 
 } // namespace
 
-/// The right of one tracker of this process to write into a folder.
+/// The exclusive right of one tracker of this process to write into a folder.
 class FolderClaim {
  public:
   FolderClaim(const std::filesystem::path& folder, const std::string& tracker) {
@@ -65,7 +65,7 @@ class FolderClaim {
   FolderClaim& operator=(const FolderClaim&) = delete;
 
  private:
-  // Never destroyed: trackers may be static objects.
+  // Never destroyed, because trackers may be static objects.
   struct Claims {
     static Claims& instance() {
       static auto* claims = new Claims;
@@ -79,7 +79,7 @@ class FolderClaim {
 
 namespace {
 
-/// On ranks that log nothing.
+/// For ranks that log nothing.
 class NoTracker : public Tracker {
  public:
   std::string name() const override { return "none"; }
@@ -230,7 +230,7 @@ struct Trackers::Impl {
   bool has_said_late = false;
   bool has_said_twice = false;
 
-  /// Whatever a tracker throws, the run goes on.
+  /// Whatever a tracker throws, the run continues.
   template <class F>
   void with(Entry& entry, const char* what, F&& call) {
     std::string why;
@@ -263,7 +263,7 @@ struct Trackers::Impl {
       with(entry, what, call);
     }
   }
-  /// Whether it is too late for `name`.
+  /// Whether the trackers are already finished.
   bool is_late(const char* where, const std::string& name) {
     if (is_finished && !std::exchange(has_said_late, true)) {
       print_line(
@@ -347,7 +347,7 @@ Trackers::Trackers(
       .folder = folder,
       .num_processes = num_processes,
       .attempt = attempt};
-  std::error_code ignored; // Who needs the folder says what is wrong with it.
+  std::error_code ignored; // whoever needs the folder reports the error
   std::filesystem::create_directories(run.folder, ignored);
   impl_->each("start", [&](Tracker& tracker) { tracker.start(run); });
   if (!options.configuration.empty()) {
