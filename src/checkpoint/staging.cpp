@@ -513,7 +513,8 @@ void take_in_part(
       entries.begin(), entries.end(), [](const auto& entry) {
         return entry.extension() != ".json";
       });
-  // Manifests last: a reader must not find one before the files that it lists.
+  // Old manifests go first and new ones come last: a reader must not find one
+  // with other files than it lists.
   std::for_each(manifests, entries.end(), [&](const auto& entry) {
     unlink((to / entry.filename()).c_str());
   });
