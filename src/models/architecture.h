@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One architecture: what it is called in files and how its models are made.
+// One architecture: its name in files and how its models are built.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,7 @@ namespace accelerate::models {
 
 enum class Task { kBase, kSequenceClassification, kMaskedLM, kCausalLM };
 
-/// A name in files for a parameter that has another name here: weights that
-/// are used twice.
+/// A name in files for a parameter with another name here: tied weights.
 struct TiedName {
   std::string name;
   std::string parameter;
@@ -25,18 +24,18 @@ struct Variant {
   /// As in transformers, and in `architectures` of `config.json`.
   const char* class_name;
   std::shared_ptr<PretrainedModel> (*make)(const ModelConfig& config);
-  /// Only where the configuration ties weights (`tie_word_embeddings`).
+  /// Only if the configuration ties weights (`tie_word_embeddings`).
   std::vector<TiedName> tied = {};
 };
 
 struct Architecture {
   const char* model_type;
-  /// Under which a model with a head has the backbone.
+  /// The prefix of the backbone in a model with a head.
   const char* base_prefix;
-  /// `tie_word_embeddings` where the configuration does not say.
+  /// The default of `tie_word_embeddings`.
   bool is_tied_by_default;
   std::vector<Variant> variants;
-  /// Endings of names in old files that stand for nothing today.
+  /// Suffixes of names in old files that are no longer used.
   std::vector<std::string> ignored_endings = {};
 };
 

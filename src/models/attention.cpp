@@ -31,8 +31,8 @@ bool is_known_full(const at::Tensor& padding) {
          (padding.is_cpu() && padding.ne(0).all().item<bool>());
 }
 
-// While it lives, cuDNN is asked first which kernel computes attention; torch
-// asks flash attention first. Measured on an H200: docs/performance.md.
+// During its lifetime, cuDNN is tried first for attention; torch tries flash
+// attention first. Measured on an H200: docs/performance.md.
 class PreferCudnn {
  public:
   PreferCudnn() : order_(at::globalContext().sDPPriorityOrder()) {
@@ -59,8 +59,9 @@ class PreferCudnn {
   Order order_;
 };
 
-// Short sequences and biases are flash attention's and its relatives'. cuDNN
-// makes a plan for each shape, which pays where shapes come again: in training.
+// Short sequences and biases are faster with flash attention and similar
+// kernels. cuDNN creates a plan per shape, which pays off for recurring shapes:
+// in training.
 bool is_for_cudnn(const at::Tensor& queries_BHTD, const AttentionMask& mask) {
   constexpr int64_t kMinTokens = 512;
   return !queries_BHTD.is_cpu() && queries_BHTD.requires_grad() &&
@@ -111,7 +112,7 @@ AttentionMask make_mask(
   const int64_t T = shape.num_queries;
   const int64_t S = shape.num_past + T;
   const bool is_full = is_known_full(padding);
-  // A single new token may look at everything before it.
+  // A single new token may attend to everything before it.
   const bool is_causal = shape.is_causal && T > 1;
   if (is_full && !is_causal) {
     return {};
@@ -119,7 +120,7 @@ AttentionMask make_mask(
   if (is_full && shape.num_past == 0 && !shape.as_bias) {
     return {.is_causal = true};
   }
-  at::Tensor hidden; // Where a token may not look.
+  at::Tensor hidden; // where attention is masked
   if (!is_full) {
     hidden = padding.eq(0).view({padding.size(0), 1, 1, S});
   }
@@ -129,8 +130,9 @@ AttentionMask make_mask(
         at::ones({T, S}, flags).triu(shape.num_past + 1).view({1, 1, T, S});
     hidden = hidden.defined() ? hidden.logical_or(future) : future;
   }
-  // The fused operator gives a token that sees nobody a context of zeros; the
-  // steps of `attend` would give it NaN, hence a number there (float16's last).
+  // For a token that attends to nothing, the fused operator returns zeros;
+  // `attend`'s separate steps would return NaN for minus infinity, so use the
+  // smallest float16.
   const double closed =
       shape.as_bias ? -65504.0 : -std::numeric_limits<double>::infinity();
   return {
@@ -174,8 +176,8 @@ at::Tensor attend(
     return attend_packed(queries_BHTD, keys_BHSD, values_BHSD, mask, options);
   }
   const int64_t group = queries_BHTD.size(1) / keys_BHSD.size(1);
-  // Kernels for GPUs read a head of keys as often as it is asked, but not
-  // beside a bias.
+  // Kernels for GPUs can share key heads among query heads, but not together
+  // with a bias.
   const bool is_grouped = group > 1 && !queries_BHTD.is_cpu() &&
                           !mask.bias.defined() && options.weights == nullptr;
   if (group > 1 && !is_grouped) {

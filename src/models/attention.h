@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention, its masks, and keys and values kept from one call to the next.
+// Attention, its masks, and the key-value cache.
 //
-// Shapes: B batch, T tokens that ask, S tokens that are asked, H heads, D
-// channels of a head, C = H x D.
+// Shapes: B batch, T query tokens, S key tokens, H heads, D channels per head,
+// C = H x D.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,43 +16,44 @@
 
 namespace accelerate::models {
 
-/// Who may look at whom. Neither member set: everybody at everybody.
+/// Which tokens may attend to which. All to all if no member is set.
 struct AttentionMask {
-  /// B x 1 x (1 or T) x S: 0, or minus infinity where a token may not look.
-  /// Undefined where all may.
+  /// B x 1 x (1 or T) x S: 0, or minus infinity if masked. Undefined if nothing
+  /// is masked.
   at::Tensor bias = {};
-  /// Token t looks at tokens 0 to t; `bias` is undefined then.
+  /// Token t attends to tokens 0 to t; `bias` is then undefined.
   bool is_causal = false;
-  /// Where set, B is 1 and tokens look at those of their own sequence only;
-  /// `bias` is undefined then.
+  /// If set, B is 1 and tokens attend only to their own sequence; `bias` is
+  /// then undefined.
   std::shared_ptr<const PackedRows> packed = {};
 };
 
 struct MaskShape {
   int64_t num_queries = 0;
-  /// Tokens before the first query, whose keys are kept.
+  /// Cached tokens before the first query.
   int64_t num_past = 0;
   bool is_causal = false;
-  /// Never `AttentionMask::is_causal`: the caller needs the bias itself.
+  /// Never set `AttentionMask::is_causal`: the caller needs the bias itself.
   bool as_bias = false;
 };
 
-/// `padding`: B x (past + queries), 0 for tokens that nobody may look at;
-/// undefined where there are none. Does not wait for a GPU.
+/// `padding`: B x (past + queries), 0 for padding tokens; undefined if there
+/// are none. Does not wait for a GPU.
 AttentionMask make_mask(
     const at::Tensor& padding,
     const MaskShape& shape,
     const at::TensorOptions& options);
 
-/// Keys and values of earlier tokens, layer by layer. No gradients.
+/// Keys and values of earlier tokens, per layer. Without gradients.
 class KeyValueCache {
  public:
-  /// `capacity`: tokens at most.
+  /// `capacity` is the maximum number of tokens.
   KeyValueCache(int64_t num_layers, int64_t capacity);
-  /// Adds those of new tokens (B x H x T x D) and returns all of the layer's.
+  /// Appends those of new tokens (B x H x T x D) and returns all of the
+  /// layer's.
   std::pair<at::Tensor, at::Tensor>
   append(int64_t layer, const at::Tensor& keys, const at::Tensor& values);
-  /// Tokens kept by layer 0: what every layer has between two calls.
+  /// Tokens cached by layer 0; between two calls all layers have the same.
   int64_t length() const { return lengths_.front(); }
 
  private:
@@ -65,13 +66,13 @@ class KeyValueCache {
 struct AttentionOptions {
   double scale = 1.0;
   double dropout = 0.0;
-  /// Where set, receives the weights (B x H x T x S) after softmax, and
-  /// attention is computed step by step. Packed sequences are padded there.
+  /// If set, receives the weights (B x H x T x S) after softmax, and attention
+  /// is computed step by step. Packed sequences are padded in it.
   at::Tensor* weights = nullptr;
 };
 
-/// The context B x T x C. Keys and values may have fewer heads than queries:
-/// each serves a run of neighbouring ones.
+/// The context, B x T x C. Keys and values may have fewer heads than queries:
+/// each serves a group of consecutive query heads.
 at::Tensor attend(
     const at::Tensor& queries_BHTD,
     at::Tensor keys_BHSD,
@@ -79,7 +80,7 @@ at::Tensor attend(
     const AttentionMask& mask,
     const AttentionOptions& options);
 
-/// B x T x C as B x H x T x D.
+/// Reshapes B x T x C to B x H x T x D.
 at::Tensor split_heads(const at::Tensor& x_BTC, int64_t head_channels);
 
 } // namespace accelerate::models

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a configuration to a model.
+// Creates models from configurations.
 #include <algorithm>
 
 #include "accelerate/error.h"

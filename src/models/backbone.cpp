@@ -11,7 +11,7 @@
 namespace accelerate::models {
 namespace {
 
-// What all answers share.
+// The part of the output common to all models.
 ModelOutput answer(BackboneOutput&& output) {
   ModelOutput result;
   result.hidden_states = std::move(output.hidden_states);
@@ -91,7 +91,7 @@ ModelOutput PretrainedModel::forward(
 }
 
 void PretrainedModel::gradient_checkpointing_enable(bool enabled) {
-  // The backbone inside of a model with a head reads it.
+  // In a model with a head, the inner backbone reads the flag.
   apply([&](torch::nn::Module& module) {
     if (auto* model = dynamic_cast<PretrainedModel*>(&module)) {
       model->recomputes_activations_ = enabled;
@@ -200,7 +200,8 @@ BackboneOutput Backbone::encode(
          .as_bias = options.output_attentions},
         hidden.x.options());
   }
-  // Attention weights and the cache leave a block by the side.
+  // A block returns attention weights and cache entries as side effects, which
+  // recomputation would repeat.
   const bool recomputes = recomputes_activations() && is_training() &&
                           cache == nullptr && !options.output_attentions;
   pass.reads_ahead = !recomputes;
@@ -387,7 +388,7 @@ at::Tensor CausalModel::next_logits(
     const ModelInputs& inputs,
     KeyValueCache* cache) {
   const auto output = backbone_->encode(inputs, {}, cache);
-  // Of the last token only: a prompt's other logits would be thrown away.
+  // Only for the last token: a prompt's other logits would be discarded.
   return predict(output.hidden_BTC.narrow(1, -1, 1))
       .select(1, 0)
       .narrow(-1, 0, backbone_->limits().vocab_size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What architectures fill in: a backbone of equal blocks, and heads on it.
+// Base classes of architectures: a backbone of equal blocks, and heads.
 //
 // Shapes: B batch, T tokens, C channels, V vocabulary, L labels.
 #pragma once
@@ -16,42 +16,42 @@
 
 namespace accelerate::models {
 
-/// What all blocks of one forward pass share. Tensors are shared by copies.
+/// The inputs that all blocks of one forward pass share. Copies share tensors.
 struct Pass {
   AttentionMask mask;
-  /// Where set, keys and values of earlier calls.
+  /// If set, keys and values of earlier calls.
   KeyValueCache* cache = nullptr;
   /// Tokens before the first one of this pass.
   int64_t num_past = 0;
-  /// Rotary tables, where the architecture has them: (B or 1) x 1 x T x D, or
-  /// (B or 1) x T x D / 2 in float32 where kernels of our own rotate.
+  /// Rotary tables, if the architecture has them: (B or 1) x 1 x T x D, or (B
+  /// or 1) x T x D / 2 in float32 if our own kernels rotate.
   at::Tensor cos;
   at::Tensor sin;
   bool is_fused = false;
-  /// Whether a block also gives what the next one reads.
+  /// Whether a block also computes the input norm of the next one.
   bool reads_ahead = true;
 };
 
-/// What goes from block to block, both B x T x C.
+/// What blocks pass on, both B x T x C.
 struct Hidden {
-  /// What the next block adds to.
+  /// The residual stream.
   at::Tensor x;
-  /// What it computes with: the norm of `x`, or `x` once more for a second
-  /// reader. Made where `x` is, in one pass over it. Undefined where the next
-  /// block makes it from `x`.
+  /// The input of the next block: the norm of `x`, or `x` again for a second
+  /// consumer. Computed together with `x`, in one pass over it. Undefined if
+  /// the next block computes it from `x`.
   at::Tensor read;
 };
 
-/// One of the equal layers that a model is a stack of.
+/// One of the equal layers of a model.
 class Block : public torch::nn::Module {
  public:
-  /// `weights`, where set, receives the attention.
+  /// `weights`, if set, receives the attention.
   virtual Hidden
   forward(const Hidden& hidden, const Pass& pass, at::Tensor* weights) = 0;
 };
 
-/// Tells each block the norm behind it: the first one of the next block, behind
-/// the last block `last`.
+/// Passes each block the norm after it: the first norm of the next block, or
+/// `last` after the last block.
 template <class SomeBlock, class Norm>
 void lead_to_next(
     const std::vector<std::shared_ptr<SomeBlock>>& blocks,
@@ -64,9 +64,9 @@ void lead_to_next(
 
 struct BackboneOutput {
   at::Tensor hidden_BTC;
-  /// Set where the sequences are packed; B is then 1 but for what is pooled.
+  /// Set for packed sequences; B is then 1 except in pooled outputs.
   std::shared_ptr<const PackedRows> packed;
-  /// Undefined where the architecture does not pool.
+  /// Undefined if the architecture does not pool.
   at::Tensor pooled_BC;
   std::vector<at::Tensor> hidden_states;
   std::vector<at::Tensor> attentions;
@@ -80,13 +80,13 @@ struct BackboneOutput {
 /// Limits that a backbone checks before it runs.
 struct BackboneLimits {
   int64_t vocab_size = 0;
-  /// None where any number of tokens will do.
+  /// Empty if the number of tokens is not limited.
   std::optional<int64_t> max_tokens = {};
   bool is_causal = false;
 };
 
-/// The model without a head: `AutoModel` by itself, or a part of one with a
-/// head.
+/// The model without a head: a complete `AutoModel`, or a part of a model with
+/// a head.
 class Backbone : public PretrainedModel {
  public:
   Backbone(const ModelConfig& config, BackboneLimits limits)
@@ -96,20 +96,20 @@ class Backbone : public PretrainedModel {
       const ModelInputs& inputs,
       const ForwardOptions& options,
       KeyValueCache* cache = nullptr);
-  /// V x C, which language model heads share.
+  /// V x C, shared with language model heads.
   virtual const at::Tensor& word_embeddings() const = 0;
   int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()); }
   const BackboneLimits& limits() const { return limits_; }
 
  protected:
   void add_block(const std::string& path, std::shared_ptr<Block> block);
-  /// B x T or 1 x T: the places of the tokens of this pass in their sequences,
-  /// counted from 0.
+  /// B x T or 1 x T: the positions of this pass's tokens in their sequences,
+  /// from 0.
   static at::Tensor positions(const ModelInputs& inputs, const Pass& pass);
 
  private:
   virtual at::Tensor embed(const ModelInputs& inputs, Pass& pass) = 0;
-  /// After the last block.
+  /// Called after the last block.
   virtual at::Tensor finish(const Hidden& hidden) { return hidden.x; }
   virtual at::Tensor pool(const BackboneOutput& /*output*/) { return {}; }
   ModelOutput run(const ModelInputs& inputs, const ForwardOptions& options)
@@ -121,7 +121,7 @@ class Backbone : public PretrainedModel {
   std::vector<std::shared_ptr<Block>> blocks_;
 };
 
-/// A classifier of whole sequences; derived classes are its head.
+/// A classifier of whole sequences; derived classes add a head.
 class SequenceClassifier : public PretrainedModel {
  public:
   /// Registers the backbone as `prefix`.
@@ -141,7 +141,7 @@ class SequenceClassifier : public PretrainedModel {
   std::shared_ptr<Backbone> backbone_;
 };
 
-/// Classifies by the last token that is not padding: causal models.
+/// Classifies by the last token that is not padding, for causal models.
 class LastTokenClassifier final : public SequenceClassifier {
  public:
   /// The head is `score`, without bias.
@@ -158,18 +158,18 @@ class LastTokenClassifier final : public SequenceClassifier {
   std::optional<int64_t> padding_id_;
 };
 
-/// Guesses hidden tokens: a transform of the hidden states, then a product with
-/// the embeddings (or with weights of its own) and a bias.
+/// Predicts masked tokens: a transform of the hidden states, then a product
+/// with the embeddings (or separate weights) and a bias.
 class MaskedLanguageModel final : public PretrainedModel {
  public:
-  /// Where its parts are registered.
+  /// Registration paths of its parts.
   struct Paths {
     const char* backbone;
     const char* dense;
     const char* norm;
     /// The module that owns the bias.
     const char* bias;
-    /// The module that owns the weights where they are not the embeddings.
+    /// The module that owns the weights unless they are the embeddings.
     const char* decoder;
   };
   struct Options {
@@ -194,12 +194,12 @@ class MaskedLanguageModel final : public PretrainedModel {
   std::shared_ptr<Bias> bias_;
   std::shared_ptr<Linear> dense_;
   std::shared_ptr<LayerNorm> norm_;
-  /// Null where the weights are the embeddings.
+  /// Null if the weights are the embeddings.
   std::shared_ptr<Linear> decoder_;
 };
 
-/// Guesses the next token by `lm_head`, without bias, whose weight may be that
-/// of the embeddings.
+/// Predicts the next token with `lm_head`, without bias; its weight may be the
+/// embeddings.
 class CausalModel final : public CausalLanguageModel {
  public:
   CausalModel(
@@ -221,7 +221,7 @@ class CausalModel final : public CausalLanguageModel {
   }
 
   std::shared_ptr<Backbone> backbone_;
-  /// Null where the weight is that of the embeddings.
+  /// Null if the weight is the embeddings.
   std::shared_ptr<Linear> head_;
 };
 

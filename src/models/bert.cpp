@@ -194,7 +194,7 @@ at::Tensor BertModel::places(const ModelInputs& inputs, const Pass& pass)
   if (pass.mask.packed) {
     return positions(inputs, pass) + (*position_padding_ + 1);
   }
-  // Padding stays at its own place; tokens are counted behind it.
+  // Padding keeps its own position; tokens are counted from the next one.
   const auto is_token = inputs.input_ids.ne(*position_padding_).to(at::kLong);
   return at::cumsum(is_token, 1) * is_token + *position_padding_;
 }
@@ -203,7 +203,7 @@ at::Tensor BertModel::embed(const ModelInputs& inputs, Pass& pass) {
   const auto types = inputs.token_type_ids.defined()
                          ? (*types_)(inputs.token_type_ids)
                          : types_->weight.select(0, 0);
-  // What all texts share is added once.
+  // Added once for all texts.
   const auto shared_BTC = types + (*positions_)(places(inputs, pass));
   const auto sum_BTC = (*words_)(inputs.input_ids) + shared_BTC;
   return apply_dropout((*norm_)(sum_BTC), dropout_, is_training());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// BERT's backbone, which RoBERTa shares but for the positions.
+// BERT's backbone, which RoBERTa shares except for the positions.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,7 @@ class BertModel : public Backbone {
   struct Parts {
     /// Whether the first token is pooled (`pooler`).
     bool with_pooler = true;
-    /// RoBERTa: positions start behind this token's id, which marks padding.
+    /// RoBERTa: positions start after this token's id, which marks padding.
     std::optional<int64_t> position_padding = {};
   };
   BertModel(

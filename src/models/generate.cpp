@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Continuing texts, token by token. Shapes: B batch, T tokens, V vocabulary.
+// Text generation, token by token. Shapes: B batch, T tokens, V vocabulary.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 
@@ -47,7 +47,7 @@ at::Tensor keep_top_k(const at::Tensor& scores_BV, int64_t k) {
 at::Tensor keep_top_p(const at::Tensor& scores_BV, double p) {
   const auto [sorted, order] = scores_BV.sort(/*dim=*/-1, /*descending=*/false);
   auto is_out = sorted.softmax(-1).cumsum(-1) <= 1 - p;
-  is_out.narrow(1, -1, 1).fill_(false); // The likeliest always stays.
+  is_out.narrow(1, -1, 1).fill_(false); // always keep the most likely token
   return scores_BV.masked_fill(is_out.scatter(1, order, is_out), kNever);
 }
 
@@ -69,7 +69,7 @@ at::Tensor pick(at::Tensor scores_BV, const GenerateOptions& options) {
 
 } // namespace
 
-/// One call of `generate`: what grows with every token.
+/// The state of one call of `generate`.
 class Generation {
  public:
   Generation(
@@ -105,8 +105,8 @@ class Generation {
     }
   }
 
-  /// Where ranks hold parts of the parameters, none may read them alone: a rank
-  /// that is done computes one token more with the others, until all are done.
+  /// If parameters are sharded, reading them is collective: a rank that has
+  /// finished keeps computing tokens with the others until all have.
   at::Tensor run() {
     const SharedReads reads("generate", model_.parameters());
     is_done_B_ = at::zeros({ids_BT_.size(0)}, flags());
@@ -137,7 +137,7 @@ class Generation {
     }
   }
 
-  /// Of the smallest input there is.
+  /// For the smallest possible input.
   at::Tensor unused_logits() {
     return model_.next_logits(
         {.input_ids = at::zeros({1, 1}, ids_BT_.options())}, nullptr);
@@ -211,7 +211,7 @@ class Generation {
   CausalLanguageModel& model_;
   const GenerateOptions& options_;
   at::Tensor ids_BT_;
-  /// Undefined where nothing is padded.
+  /// Undefined if nothing is padded.
   at::Tensor mask_BT_;
   at::Tensor is_done_B_;
   std::vector<int64_t> stops_;

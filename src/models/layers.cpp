@@ -46,7 +46,7 @@ at::Tensor tanh(const at::Tensor& x) {
   return at::tanh(x);
 }
 
-// What a product of `x` is computed in.
+// The dtype in which a product of `x` is computed.
 at::ScalarType product_type(const at::Tensor& x) {
   const auto device = x.device().type();
   return at::autocast::is_autocast_enabled(device)
@@ -178,7 +178,7 @@ Activation read_activation(
     const ModelConfig& config,
     const char* key,
     const char* fallback) {
-  // Transformers has several spellings of one function.
+  // Transformers has several names for one function.
   static const std::map<std::string, Activation> table = {
       {"gelu", exact_gelu},
       {"gelu_fast", tanh_gelu},
@@ -235,8 +235,8 @@ at::Tensor project_to_vocabulary(
     const at::Tensor& weight_VC,
     const at::Tensor& bias_V) {
   constexpr int64_t kMultiple = 64;
-  // The copy of the weights pays for itself with more rows than one token of
-  // each of many sequences.
+  // The copy of the weights pays off with more rows than one token for each of
+  // many sequences.
   constexpr int64_t kMinRows = 256;
   const int64_t V = weight_VC.size(0);
   const int64_t num_missing = (kMultiple - V % kMultiple) % kMultiple;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts with parameters that architectures are made of.
+// Layers with parameters, of which architectures consist.
 //
-// Not torch::nn's: those draw random values as soon as they are made, which
-// costs time and the generator's state, and a file replaces the values anyway.
-// Shapes: B batch, T tokens, C channels, I inputs, O outputs.
+// These are not torch::nn's, which draw random values on construction. That
+// costs time and changes the generator's state, although a file usually
+// replaces the values. Shapes: B batch, T tokens, C channels, I inputs, O
+// outputs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,15 +23,15 @@
 
 namespace accelerate::models {
 
-/// Tensors whose values are to be drawn: those that no file had.
+/// Tensors to initialise because no file contained them.
 using FreshTensors = std::unordered_set<const c10::TensorImpl*>;
 
-/// A part that owns parameters. They have no values before they are loaded or
-/// drawn.
+/// A module that owns parameters, whose values are undefined until they are
+/// loaded or initialised.
 class Layer : public torch::nn::Module {
  public:
-  /// Gives those of its parameters that are `fresh` their first values, as
-  /// transformers does. `stddev` is the configuration's `initializer_range`.
+  /// Initialises those of its parameters that are `fresh`, as transformers
+  /// does. `stddev` is the configuration's `initializer_range`.
   virtual void draw(double stddev, const FreshTensors& fresh) = 0;
 };
 
@@ -46,14 +47,14 @@ class Linear final : public Layer {
   void draw(double stddev, const FreshTensors& fresh) override;
 
   at::Tensor weight;
-  /// Undefined where there is none.
+  /// Undefined without a bias.
   at::Tensor bias;
 };
 
-/// x W + b, with W of I x O: GPT-2's way to store a linear layer.
+/// x W + b, with W of I x O: GPT-2's layout of a linear layer.
 class Conv1D final : public Layer {
  public:
-  /// `stddev_scale` multiplies the spread of fresh weights.
+  /// `stddev_scale` multiplies the standard deviation of initial weights.
   Conv1D(int64_t num_inputs, int64_t num_outputs, double stddev_scale = 1.0);
   at::Tensor operator()(const at::Tensor& x_BTI) const;
   /// Without the bias.
@@ -71,7 +72,7 @@ class Conv1D final : public Layer {
 
 class Embedding final : public Layer {
  public:
-  /// The row `padding_id` is zero when drawn and gets no gradient.
+  /// The row `padding_id` is initialised to zero and gets no gradient.
   Embedding(
       int64_t num_rows,
       int64_t num_channels,
@@ -99,8 +100,8 @@ class LayerNorm final : public Layer {
   double epsilon_;
 };
 
-/// Divides by the root of the mean square; computed in float32, of float64 in
-/// float64.
+/// Divides by the root mean square; computed in float32 (float64 for float64
+/// input).
 class RmsNorm final : public Layer {
  public:
   RmsNorm(int64_t num_channels, double epsilon);
@@ -114,7 +115,7 @@ class RmsNorm final : public Layer {
   double epsilon_;
 };
 
-/// A parameter that is no layer's: a bias of a head. Zero when drawn.
+/// A parameter outside of layers: the bias of a head. Initialised to zero.
 class Bias final : public Layer {
  public:
   explicit Bias(int64_t num_channels, std::string name = "bias");
@@ -124,7 +125,7 @@ class Bias final : public Layer {
 };
 
 /// Registers `part` under a path such as "attention.self.query", with plain
-/// modules for the steps in between.
+/// modules for the levels in between.
 void add_at(
     torch::nn::Module& root,
     std::string_view path,
@@ -139,7 +140,7 @@ make_at(torch::nn::Module& root, std::string_view path, Args&&... args) {
 }
 
 using Activation = at::Tensor (*)(const at::Tensor&);
-/// Nothing where the function is none.
+/// Empty if the function is not a gelu.
 std::optional<kernels::Gelu> gelu_of(Activation activation);
 /// By transformers' name under `key`; throws `ConfigError` listing the names.
 Activation read_activation(
@@ -147,31 +148,32 @@ Activation read_activation(
     const char* key,
     const char* fallback);
 
-/// Throws `ConfigError` unless heads divide channels.
+/// Throws `ConfigError` unless the number of heads divides the channels.
 void check_heads(
     const ModelConfig& config,
     int64_t num_channels,
     int64_t num_heads);
 
-/// x W^T + b for W of V x C, where V is a vocabulary. Behind the V columns of
-/// the result there may be some of padding: GPUs multiply bf16 and fp16 several
-/// times faster where V is a multiple of 64, and those of most tokenizers are
-/// none. `bias` may be undefined.
+/// x W^T + b for W of V x C, where V is the size of the vocabulary. The result
+/// may have padding columns after the first V: GPUs multiply bf16 and fp16
+/// several times faster if V is a multiple of 64, which is not the case for
+/// most tokenizers. `bias` may be undefined.
 at::Tensor project_to_vocabulary(
     const at::Tensor& x_BTC,
     const at::Tensor& weight_VC,
     const at::Tensor& bias_V);
 
-/// Dropout where `is_training`; otherwise `x` itself.
+/// Dropout if `is_training`; otherwise `x` itself.
 at::Tensor
 apply_dropout(const at::Tensor& x, double probability, bool is_training);
 
-/// Whether what stands between products is computed by kernels of our own: on a
-/// GPU, where nothing casts between `x` and the weights.
+/// Whether our own kernels compute what is between products: on a GPU, if no
+/// cast is needed between `x` and the weights.
 bool is_fused(const at::Tensor& x, const at::Tensor& weight);
 
-/// Three layers on one input, with biases or without: one product where
-/// kernels are ours, as a GPU computes a wide one in less time than three.
+/// Applies three layers, with or without biases, to one input: in one product
+/// if kernels are ours, because a GPU computes a wide one in less time than
+/// three.
 std::array<at::Tensor, 3> apply_together(
     const at::Tensor& x,
     const Linear& first,
@@ -184,14 +186,14 @@ kernels::SumAndNorm add_and_norm(
     const at::Tensor& branch,
     const RmsNorm& norm);
 
-/// activation(gate) x up.
+/// activation(gate) * up.
 at::Tensor
 gated(Activation activation, const at::Tensor& gate, const at::Tensor& up);
 
-/// What is to be added to a residual.
+/// A value to be added to a residual.
 struct Branch {
   at::Tensor x;
-  /// Not in `x` yet where what adds is a kernel of our own.
+  /// Not yet included in `x` if our own kernel adds it.
   at::Tensor bias;
   bool is_fused = false;
 };
@@ -225,14 +227,14 @@ Branch branch_of(
 at::Tensor
 add(const at::Tensor& residual, const Branch& branch, double dropout);
 
-/// The same, and its norm.
+/// As above, followed by its norm.
 kernels::SumAndNorm add_and_norm(
     const at::Tensor& residual,
     const Branch& branch,
     double dropout,
     const LayerNorm& norm);
 
-/// The norm alone, for two readers.
+/// Only the norm, for two consumers.
 kernels::NormedTwice add_and_norm_twice(
     const at::Tensor& residual,
     const Branch& branch,

@@ -57,8 +57,8 @@ struct LlamaConfig {
   bool tie_word_embeddings;
 };
 
-// Llama 3.1 and later: long waves are stretched by `factor`, short ones are
-// kept, those between are mixed.
+// Llama 3.1 and later: long wavelengths are stretched by `factor`, short ones
+// are kept, those in between are interpolated.
 at::Tensor stretch_llama3(
     const at::Tensor& frequencies,
     const ModelConfig& rope,
@@ -85,7 +85,8 @@ at::Tensor rotary_frequencies(const ModelConfig& config, int64_t head_dim) {
       config.has("rope_scaling") ? "rope_scaling" : "rope_parameters");
   const double theta =
       rope.number("rope_theta", config.number("rope_theta", 10000.0));
-  // On a device by name: there even where parameters have no memory.
+  // With an explicit device, so that it is allocated even inside
+  // `EmptyWeights`.
   const auto exponents =
       at::arange(0, head_dim, 2, at::device(at::kCPU).dtype(at::kFloat)) /
       static_cast<double>(head_dim);
@@ -107,7 +108,8 @@ at::Tensor rotary_frequencies(const ModelConfig& config, int64_t head_dim) {
       "' is not supported. Supported: default, linear, llama3"));
 }
 
-/// B x T x C as heads B x H x T x D, turned to their places.
+/// Reshapes B x T x C to heads B x H x T x D and rotates them to their
+/// positions.
 at::Tensor rotated_heads(
     const at::Tensor& x_BTC,
     int64_t head_channels,
@@ -144,7 +146,7 @@ class LlamaBlock final : public Block {
   }
 
   const std::shared_ptr<RmsNorm>& first_norm() const { return norm1_; }
-  /// The norm of what it gives: the next block's, or the last one.
+  /// The norm after this block: the next block's, or the last one.
   void lead_to(std::shared_ptr<RmsNorm> norm) { next_norm_ = std::move(norm); }
 
   Hidden forward(const Hidden& hidden, const Pass& pass, at::Tensor* weights)
@@ -182,7 +184,7 @@ class LlamaBlock final : public Block {
   int64_t layer_;
   std::shared_ptr<Linear> query_, key_, value_, out_, gate_, up_, down_;
   std::shared_ptr<RmsNorm> norm1_, norm2_;
-  /// Not a part of it.
+  /// Not a submodule.
   std::shared_ptr<RmsNorm> next_norm_;
 };
 
@@ -210,7 +212,8 @@ class LlamaModel final : public Backbone {
  private:
   at::Tensor embed(const ModelInputs& inputs, Pass& pass) override {
     const auto x_BTC = (*words_)(inputs.input_ids);
-    // No buffer: moving the model to bfloat16 must not round the frequencies.
+    // Not a buffer: moving the model to bfloat16 must not round the
+    // frequencies.
     frequencies_ = frequencies_.to(x_BTC.device());
     const auto places_BT = positions(inputs, pass).to(at::kFloat);
     const auto half = places_BT.unsqueeze(-1) * frequencies_;

@@ -97,7 +97,7 @@ at::Tensor token_loss(
 }
 
 at::Tensor next_labels(const at::Tensor& labels_BT, const PackedRows* packed) {
-  // The last token of a packed sequence does not guess the first of the next.
+  // The last token of a packed sequence does not predict the first of the next.
   const auto counted_BT =
       packed == nullptr
           ? labels_BT

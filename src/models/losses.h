@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The losses that transformers chooses by the kind of labels.
+// The losses that transformers selects by the kind of labels.
 //
-// Labels outside of the range are refused where they are on the CPU. A GPU is
-// not waited for: there the operator's own check ends the program.
+// On the CPU, labels out of range are rejected. On a GPU, which is not waited
+// for, the operator's own assertion aborts the program.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,15 +19,15 @@ at::Tensor classification_loss(
     const at::Tensor& labels,
     const std::string& problem_type);
 
-/// Mean over the labels that are not -100. `logits` may have padding behind the
-/// vocabulary's columns (`project_to_vocabulary`).
+/// The mean over the labels that are not -100. `logits` may have padding after
+/// the vocabulary's columns (`project_to_vocabulary`).
 at::Tensor token_loss(
     const at::Tensor& logits_BTP,
     const at::Tensor& labels_BT,
     int64_t vocab_size);
 
-/// See `causal_labels`. Labels move instead of logits, which are larger by the
-/// vocabulary.
+/// See `causal_labels`. Shifts labels rather than logits, which are larger by
+/// the size of the vocabulary.
 at::Tensor next_labels(const at::Tensor& labels_BT, const PackedRows* packed);
 
 } // namespace accelerate::models

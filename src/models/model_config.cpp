@@ -14,7 +14,7 @@ struct ModelConfig::Impl {
   nlohmann::json values;
   std::string source;
 
-  // Null where the key is missing.
+  // A null value if the key is missing.
   const nlohmann::json& at(const char* key) const {
     static const nlohmann::json null;
     const auto found = values.find(key);

@@ -51,7 +51,7 @@ const DtypeRow* try_row_of(safetensors::Dtype dtype) {
   return nullptr;
 }
 
-/// The file that has it.
+/// The file that contains it.
 const safetensors::File& file_of(
     const safetensors::Checkpoint& files,
     const std::string& name) {
@@ -74,7 +74,7 @@ safetensors::Checkpoint open_files(const std::filesystem::path& folder) {
   return safetensors::Checkpoint(folder);
 }
 
-// As transformers: names of LayerNorm in files older than 2019.
+// As transformers: renames LayerNorm parameters of files from before 2019.
 std::string modern_name(std::string name) {
   for (const auto& [old_end, new_end] :
        {std::pair("LayerNorm.gamma", "LayerNorm.weight"),
@@ -87,7 +87,7 @@ std::string modern_name(std::string name) {
   return name;
 }
 
-// Some names and how many there are more.
+// The first names, and the number of others.
 std::string shown(const std::vector<std::string>& names) {
   constexpr size_t kMax = 6;
   std::string text;
@@ -184,7 +184,7 @@ void ModelLoader::set_dtype(const safetensors::Checkpoint* files) const {
   }
   model.config_.set("dtype", dtype_name(dtype));
   if (dtype != at::kFloat) {
-    // Nothing has written to the parameters yet: no values are lost.
+    // The parameters have not been written yet, so no values are lost.
     for (auto& parameter : model.parameters()) {
       parameter.set_data(
           at::empty(parameter.sizes(), parameter.options().dtype(dtype)));
@@ -232,7 +232,7 @@ std::map<std::string, std::string> ModelLoader::match(
       model.report_.unexpected.push_back(tensor.name);
     }
   }
-  // A weight that is used twice may be in the file under its other name only.
+  // A file may contain a tied weight only under its other name.
   matches.merge(tied_matches);
   return matches;
 }
@@ -277,8 +277,8 @@ FreshTensors ModelLoader::copy(
           safetensors::dtype_name(tensor.dtype),
           ", expected floating point. Quantized weights are not supported"));
     }
-    // The file is mapped to be read only, which from_blob cannot say. It stays
-    // for parameters that have no memory yet (`EmptyWeights`).
+    // The mapping is read-only, which from_blob cannot express. It stays alive
+    // for parameters without memory (`EmptyWeights`).
     auto* bytes = const_cast<std::byte*>(tensor.data.data());
     parameter.detach().copy_(at::from_blob(
         bytes,
@@ -336,7 +336,7 @@ void ModelLoader::read_generation_config(
   std::ifstream file(path, std::ios::binary);
   if (file) {
     model.generation_config_.assign(std::istreambuf_iterator<char>(file), {});
-    // Refused here, not at the first call of `generate`.
+    // Rejects an invalid file here rather than in the first call of `generate`.
     ModelConfig::parse(model.generation_config_, path.string());
   }
 }
@@ -349,7 +349,7 @@ void PretrainedModel::save_pretrained(
   std::vector<std::pair<std::string, at::Tensor>> values;
   reads.run([&] {
     for (const auto& item : named_parameters()) {
-      // What was gathered does not stay: it is copied.
+      // A gathered value is temporary, so copy it.
       auto value = item.value().detach().to(
           at::kCPU, /*non_blocking=*/false, /*copy=*/reads.are_spread());
       if (reads.is_main()) {

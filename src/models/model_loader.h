@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives a model that was just made its weights, from files or drawn.
+// Loads or initialises the weights of a new model.
 #pragma once
 
 #include <filesystem>
@@ -14,9 +14,9 @@
 
 namespace accelerate::models {
 
-/// "float32", "bfloat16", "float16"; nothing for other names.
+/// "float32", "bfloat16", "float16"; empty for other names.
 std::optional<at::ScalarType> try_parse_dtype(const std::string& name);
-/// Throws `UsageError` for a dtype that weights cannot have.
+/// Throws `UsageError` for dtypes that weights cannot have.
 std::string dtype_name(at::ScalarType dtype);
 
 struct ModelLoader {
@@ -25,11 +25,11 @@ struct ModelLoader {
   const Variant& variant;
   const PretrainedOptions& options;
 
-  /// From the files of a folder; what they lack is drawn.
+  /// Loads the files of a folder and initialises what they lack.
   void load(const std::filesystem::path& folder) const;
-  /// New weights everywhere.
+  /// Initialises all weights.
   void draw() const;
-  /// Reads `generation_config.json` where there is one.
+  /// Reads `generation_config.json` if it exists.
   static void read_generation_config(
       CausalLanguageModel& model,
       const std::filesystem::path& folder);
@@ -43,7 +43,8 @@ struct ModelLoader {
   std::map<std::string, std::string> match(
       const safetensors::Checkpoint& files,
       const Parameters& parameters) const;
-  /// Copies; returns what is to be drawn and fills the rest of the report.
+  /// Copies values; returns what must be initialised and fills the rest of the
+  /// report.
   FreshTensors copy(
       const safetensors::Checkpoint& files,
       const Parameters& parameters,

@@ -21,7 +21,7 @@ PackedRows::PackedRows(at::Tensor mask_SL, int64_t num_tokens)
 at::Tensor PackedRows::rows_at(
     const at::Tensor& x_1TC,
     const at::Tensor& places) const {
-  // Sequences without tokens begin behind the last one.
+  // Empty sequences start after the last token, so clamp their index.
   return x_1TC.select(0, 0).index_select(
       0, places.clamp(0, num_tokens_ - 1).flatten());
 }
