@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fields of options and of states by name: each struct is described once,
-// writing and reading are visitors of that description.
+// Fields of options and state by name: each struct is described once; reading
+// and writing visit that description.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ namespace accelerate::optim {
 template <class T>
 struct Fields;
 
-/// The shape of a tensor that is kept for a parameter.
+/// The shape of a state tensor relative to its parameter.
 enum class StateShape { kParameter, kScalar, kRow, kColumn };
 /// Whether a state may lack the tensor.
 enum class Presence { kAlways, kSometimes };
@@ -78,7 +78,7 @@ class FieldWriter {
 
 class FieldReader {
  public:
-  /// `parameter` may be undefined where there are no tensors to read.
+  /// `parameter` may be undefined if there are no tensors to read.
   FieldReader(const StateDict& state, at::Tensor parameter)
       : state_(state), parameter_(std::move(parameter)) {}
 
@@ -116,7 +116,7 @@ class FieldReader {
       (*this)(str_cat(name, '.', i), value[i]);
     }
   }
-  /// A copy on the parameter's device, in its memory layout.
+  /// Copies the tensor to the parameter's device and memory layout.
   void operator()(
       const std::string& name,
       at::Tensor& value,
@@ -124,11 +124,11 @@ class FieldReader {
       Presence presence = Presence::kAlways) const;
 
  private:
-  /// Also a whole one: Python's optimizers take `weight_decay=0`.
+  /// Also accepts an integer: Python allows `weight_decay=0`.
   double number(const std::string& name) const;
-  /// Also one that a tensor holds: some optimizers count their steps in one.
+  /// Also accepts a tensor: some optimizers store their step count in one.
   int64_t count(const std::string& name) const;
-  /// Also one that is a number, as others count.
+  /// Also accepts a number, which other optimizers store.
   at::Tensor tensor(const std::string& name) const;
 
   const StateDict& state_;

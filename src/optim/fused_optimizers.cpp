@@ -6,7 +6,7 @@
 namespace accelerate::optim {
 
 struct AdamState : torch::optim::OptimizerCloneableParamState<AdamState> {
-  /// A float on the parameter's device, as the operator wants it.
+  /// A float on the parameter's device, as the operator requires.
   at::Tensor step;
   at::Tensor exp_avg, exp_avg_sq;
   /// With AMSGrad only.
@@ -111,7 +111,7 @@ struct AdamLists {
       *step.mutable_data_ptr<float>() += 1;
     }
   }
-  /// A step that the device has left out does not count.
+  /// Undoes the count of a step that the device has skipped.
   void uncount_step(const at::Tensor& found_inf) {
     at::_foreach_sub_(
         steps, std::vector<at::Tensor>(steps.size(), found_inf.reshape({})));
@@ -122,7 +122,7 @@ struct AdamLists {
   std::vector<at::Tensor> copies;
 };
 
-/// What the device says of a step, where these parameters are.
+/// The scalars of a step on the device of these parameters.
 struct DeviceScalars {
   DeviceScalars(
       const at::Tensor& found_inf,
@@ -135,7 +135,7 @@ struct DeviceScalars {
       rate = learning_rate.to(device);
     }
   }
-  /// Calls `work` with the device's rate, or with the host's.
+  /// Calls `work` with the learning rate of the device or of the host.
   template <class Work>
   void with_rate(double host, Work&& work) const {
     if (rate) {
@@ -245,8 +245,8 @@ template <class Options>
 void AdamOf<Options>::update(
     const Options& options,
     const std::vector<at::Tensor>& parameters) {
-  // First those that have a copy in a reduced type, by where it comes from;
-  // last parameters alone.
+  // First parameters with a reduced-precision copy, grouped by its origin; then
+  // those without.
   const auto& copies = this->copies();
   std::vector<AdamLists> lists(copies.size() + 1);
   for (const auto& parameter : parameters) {
@@ -282,8 +282,8 @@ template class AdamOf<AdamOptions>;
 void SGD::update(
     const SGDOptions& options,
     const std::vector<at::Tensor>& parameters) {
-  // [0]: parameters that have a buffer already; [1]: those that start, whose
-  // buffer the operator fills.
+  // [0]: parameters that already have a buffer; [1]: new ones, whose buffer the
+  // operator fills.
   std::vector<at::Tensor> chosen[2], gradients[2], buffers[2];
   for (const auto& parameter : parameters) {
     bool starts = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules that look at a metric: torch's ReduceLROnPlateau and transformers'
-// GreedyLR.
+// Schedules that depend on a metric: torch's ReduceLROnPlateau and
+// transformers' GreedyLR.
 #include <algorithm>
 #include <deque>
 #include <limits>
@@ -10,7 +10,7 @@
 namespace accelerate {
 namespace {
 
-/// The best value of a metric so far, and what counts as better.
+/// The best value of a metric so far, and the criterion for improvement.
 class Best {
  public:
   template <class Options>
@@ -24,7 +24,7 @@ class Best {
     const double infinity = std::numeric_limits<double>::infinity();
     value_ = less_is_better_ ? infinity : -infinity;
   }
-  /// Takes the value where it is better, and says whether it was.
+  /// Takes the value if it is better; returns whether it was.
   bool improve(double value) {
     const bool is_better =
         less_is_better_ ? value < (is_relative_ ? value_ * (1.0 - threshold_)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedules of transformers, by their names there.
+// The schedules of transformers, by name.
 //
-// Each is a factor of the rate at the start, in the order of operations that
-// transformers uses, so that the last bits agree too.
+// Each is a factor of the initial rate, computed in the same order of
+// operations as in transformers, so that results are bit-identical.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kPi = std::numbers::pi;
 using Factor = LambdaLR::Factor;
-/// Most need no more than the options; some the optimizer's own rate.
+/// Most need only the options; some need the optimizer's own rate.
 using FactorMaker =
     std::function<Factor(const SchedulerOptions& options, double default_lr)>;
 
@@ -32,14 +32,14 @@ double rising(int64_t step, const SchedulerOptions& options) {
          as_double(std::max<int64_t>(1, options.num_warmup_steps));
 }
 
-/// From 0 at the end of the warm-up to 1 at the end of the training.
+/// From 0 at the end of the warm-up to 1 at the end of training.
 double progress(int64_t step, const SchedulerOptions& options) {
   return as_double(step - options.num_warmup_steps) /
          as_double(std::max<int64_t>(
              1, *options.num_training_steps - options.num_warmup_steps));
 }
 
-/// `after` beyond the warm-up, which rises from 0 to 1.
+/// A warm-up from 0 to 1, followed by `after`.
 Factor with_warmup(const SchedulerOptions& options, Factor after) {
   return [options, after](int64_t step) {
     return step < options.num_warmup_steps ? rising(step, options)
@@ -71,7 +71,7 @@ double cosine_wave(const SchedulerOptions& options, double progress) {
           std::cos(kPi * options.num_cycles.value_or(0.5) * 2.0 * progress));
 }
 
-/// `part` of the way up from `least` to 1.
+/// Maps `part` from [0, 1] to [least, 1].
 double lifted(double part, double least) {
   return std::max(0.0, part * (1 - least) + least);
 }
@@ -168,7 +168,7 @@ Factor cosine_warmup_with_min_lr(
   };
 }
 
-/// How far a ramp of the given type has risen.
+/// The height of a ramp of the given type.
 double ramp(const std::string& type, double progress) {
   if (type == "linear") {
     return progress;
@@ -241,7 +241,7 @@ void check_polynomial(const SchedulerOptions& options) {
 struct Named {
   FactorMaker make;
   bool needs_training_steps = true;
-  /// What else it asks of the options.
+  /// Checks further options.
   void (*check)(const SchedulerOptions& options) = nullptr;
 };
 

@@ -8,7 +8,7 @@
 namespace accelerate::optim {
 namespace {
 
-/// Null where the name is missing, or a value of another type.
+/// Null if the name is missing or the value has another type.
 template <class T>
 const T* find_as(const StateDict& state, const std::string& name) {
   const auto found =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the optimizers of this library share; each instantiates it in its file.
+// Common base of this library's optimizers, instantiated in their files.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,11 +21,11 @@ void check_option(
     double got,
     const char* expected);
 
-/// Specialised per optimizer: throws where an option is out of its range.
+/// Specialised per optimizer: throws if an option is out of range.
 template <class Options>
 void check_options(const Options& options);
 
-/// Checks what all of them have.
+/// Checks the options that all of them have.
 template <class Options>
 void check_lr_and_decay(const Options& options) {
   check_option(options.lr >= 0, Options::kName, "lr", options.lr, "0 or more");
@@ -48,21 +48,21 @@ void check_betas(const Options& options, bool one_is_allowed = false) {
   }
 }
 
-/// The parameters that have a gradient, one list per device and type. Throws
+/// The parameters that have a gradient, one list per device and dtype. Throws
 /// `UsageError` on a sparse gradient.
 std::vector<std::vector<at::Tensor>> with_gradients(
     const std::vector<at::Tensor>& parameters,
     const char* optimizer);
 
-/// The gradient in the memory layout of the parameter: fused operators walk
-/// over raw memory.
+/// The gradient in the memory layout of the parameter, because fused operators
+/// process raw memory.
 at::Tensor aligned_gradient(const at::Tensor& parameter);
 /// Throws `UsageError` if there are gaps in the parameter's memory.
 void check_dense(const at::Tensor& parameter);
 /// Zeros in the memory layout of the parameter, which must be dense.
 at::Tensor zeros_for(const at::Tensor& parameter);
 
-/// Throws `UsageError` where there are rates, but not one for each group.
+/// Throws `UsageError` if learning rates are given, but not one per group.
 void check_scalars(
     const StepScalars& scalars,
     size_t num_groups,
@@ -219,7 +219,7 @@ void OptimizerOf<Options, State>::load(torch::serialize::InputArchive&) {
   throw_no_archive(Options::kName);
 }
 
-/// One moving average, of SGD and Muon.
+/// One moving average, for SGD and Muon.
 struct MomentumState
     : torch::optim::OptimizerCloneableParamState<MomentumState> {
   at::Tensor momentum_buffer;

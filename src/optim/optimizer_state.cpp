@@ -86,7 +86,7 @@ void check_names(
   for (const auto& [key, name] : saved_group.part("parameters")) {
     saved.insert(std::get<std::string>(name));
   }
-  // A tied weight is there once for each of its names.
+  // A tied weight appears once per name.
   for (const auto& name : std::set(names.begin(), names.end())) {
     if (saved.erase(name) == 0) {
       refuse(str_cat(
@@ -107,13 +107,13 @@ void check_names(
   }
 }
 
-/// The class, whichever library's it is: their states have the same names.
+/// The class name without its library: state has the same names in both.
 std::string_view class_name(std::string_view kind) {
   const auto colon = kind.rfind(':');
   return kind.substr(colon == kind.npos ? 0 : colon + 1);
 }
 
-/// An option that would be lost makes another optimizer, unless it is off.
+/// Dropping an option would change the optimizer, unless it is disabled.
 void check_none_is_lost(
     const SavableOptimizer& optimizer,
     size_t group,
@@ -163,8 +163,8 @@ void check_fits(
   }
 }
 
-/// Of the keys after `state.name.`, those of this parameter and not of one
-/// whose name begins with this one's.
+/// Among the keys after `state.name.`, those of this parameter rather than of
+/// one whose name starts with this one's.
 StateDict own_part(const StateDict& state, const std::string& name) {
   StateDict own;
   for (const auto& [key, value] : state.part("state." + name)) {

@@ -17,7 +17,7 @@
 namespace accelerate {
 namespace {
 
-/// An entry of the state that belongs to a slice.
+/// A state entry that belongs to a slice.
 struct SliceEntry {
   std::string key;
   const StateValue& value;
@@ -26,9 +26,9 @@ struct SliceEntry {
   const TensorPieces& pieces;
 };
 
-// Moments have the shape of what is trained, counters do not; beside a
-// parameter without dimensions only the name tells: those of torch's Adam and
-// its like, NAdam and ASGD.
+// Moments have the shape of the trained tensor, counters do not. For a
+// parameter without dimensions, only the name distinguishes them: those of
+// torch's Adam and similar optimizers, NAdam and ASGD.
 bool is_counter(const SliceEntry& entry) {
   constexpr const char* kNames[] = {".step", ".mu_product", ".eta", ".mu"};
   return entry.parameter.dim() == 0 &&
@@ -51,7 +51,7 @@ OptimizerStep::OptimizerStep(
       registry_(std::move(registry)) {}
 
 OptimizerStep::~OptimizerStep() {
-  // Another optimizer may come to live at the same address.
+  // Another optimizer may be created at the same address.
   if (scaler_) {
     scaler_->forget(this);
   }
@@ -120,7 +120,7 @@ void OptimizerStep::wire(
       std::any_of(engines_.begin(), engines_.end(), [&](const auto& known) {
         return known.lock() == engine;
       });
-  // The seams of a local engine are empty.
+  // A local engine's callbacks do nothing.
   if (!is_known && !engine->is_local()) {
     engines_.push_back(engine);
   }
@@ -185,8 +185,8 @@ std::vector<at::Tensor> OptimizerStep::take_unscaled() {
   return left;
 }
 
-// Not after each optimizer's step: another may still hold gradients of the old
-// scale.
+// Not after each optimizer's step: another one may still hold gradients with
+// the old scale.
 void move_scale(
     GradScaler& scaler,
     const std::vector<std::shared_ptr<OptimizerStep>>& optimizers) {
@@ -424,7 +424,7 @@ void OptimizerStep::check_state_dict(const StateDict& state) const {
 void OptimizerStep::load_state_dict(const StateDict& state) {
   optimizer_->load_state(names(), of_this_rank(state));
   ++num_loads_;
-  // Those of models are dropped with their windows.
+  // Those of models are dropped together with their accumulation.
   for (auto parameter : optimizer_->parameters()) {
     if (!engine_of(parameter)) {
       parameter.mutable_grad().reset();

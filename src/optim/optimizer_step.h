@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step of a prepared optimizer, whatever language it comes from.
+// The step of a prepared optimizer, independent of the language.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@
 
 namespace accelerate {
 
-/// A tensor of an optimizer and the one to train in its place.
+/// A tensor of an optimizer, and the one to train instead.
 struct Replacement {
   std::string name;
   at::Tensor from;
@@ -39,33 +39,33 @@ class ACCELERATE_API OptimizerAdapter {
   virtual std::vector<at::Tensor> parameters() = 0;
   virtual size_t num_groups() = 0;
   /// Trains other tensors from now on, in the same groups. Throws `UsageError`
-  /// where the optimizer has state for one of them already.
+  /// if the optimizer already has state for one of them.
   virtual void replace(const std::vector<Replacement>& replacements) = 0;
   /// Why it cannot train a slice of a parameter as it trains the whole; empty
-  /// where it looks at each number by itself.
+  /// if it works element by element.
   virtual std::string why_no_slices() const { return {}; }
-  /// Whether `step` may be given tensors on the device in the place of numbers
-  /// of the host.
+  /// Whether `step` accepts tensors on the device instead of host scalars.
   virtual bool takes_scalars() const { return false; }
   /// Whether `step` writes `StepScalars::copies`.
   virtual bool takes_copies() const { return false; }
-  /// What keeps its step from being recorded and replayed; empty where nothing
-  /// does. From then on, what changes between steps must be on the device.
+  /// Prepares recording of its step. Returns why that is not possible; empty if
+  /// it is. From then on, everything that changes between steps must be on the
+  /// device.
   virtual std::string prepare_capture() {
     return "the optimizer is not AdamW, Adam or SGD of accelerate::optim";
   }
-  /// Of its groups, where a recorded step is to be given them as tensors.
+  /// Of its groups, if a recorded step should receive them as tensors.
   virtual std::vector<double> learning_rates() { return {}; }
-  /// Whether a step now makes no state that it did not have.
+  /// Whether a step now would create no new state.
   virtual bool has_all_state() { return true; }
-  /// `scalars` holds only what it takes.
+  /// `scalars` contains only what it accepts.
   virtual void step(const StepScalars& scalars) = 0;
-  /// Forgets the gradients of `parameters()`. Those that live in a bucket can
-  /// be dropped or filled, but not detached in place.
+  /// Clears the gradients of `parameters()`. Those stored in a bucket can be
+  /// dropped or zeroed, but not detached in place.
   virtual void zero_grad(Zeroing how) = 0;
   /// The state by the names of the tensors that it trains.
   virtual StateDict state(const NamedParameters& names) = 0;
-  /// Throws where `load_state` would, and changes nothing.
+  /// Throws if `load_state` would, and changes nothing.
   virtual void check_state(
       const NamedParameters& names,
       const StateDict& state) = 0;
@@ -77,7 +77,7 @@ class ACCELERATE_API OptimizerAdapter {
 /// Decides whether a call of `step` updates weights.
 class ACCELERATE_API OptimizerStep : public Stateful, public SliceHolder {
  public:
-  /// `scaler` may be empty. Schedulers join `registry`.
+  /// `scaler` may be null. Schedulers are added to `registry`.
   OptimizerStep(
       std::unique_ptr<OptimizerAdapter> optimizer,
       std::shared_ptr<StepState> step_state,
@@ -87,65 +87,65 @@ class ACCELERATE_API OptimizerStep : public Stateful, public SliceHolder {
   OptimizerStep(const OptimizerStep&) = delete;
   OptimizerStep& operator=(const OptimizerStep&) = delete;
 
-  /// The engine of a model and those of its parameters that are to be trained
-  /// here, under their names. The optimizer trains what the engine says in
-  /// their place; the engine takes part in every step. Nothing for parameters
-  /// that are not the optimizer's, or are wired already.
+  /// Connects a model's engine with the parameters of it that this optimizer
+  /// may train, by name. The optimizer trains the tensors that the engine
+  /// returns for them, and the engine takes part in every step. Ignores
+  /// parameters that do not belong to the optimizer or are already connected.
   void wire(
       const std::shared_ptr<ParallelEngine>& engine,
       const NamedParameters& parameters);
 
-  /// What to do before a step that finds other groups than the last `wire`; may
-  /// be empty.
+  /// Called before a step if groups were added since the last `wire`; may be
+  /// empty.
   void on_new_groups(std::function<void()> wire) { wire_ = std::move(wire); }
-  /// The first parameter that has a gradient and belongs to no prepared model,
-  /// by its index. Looks in the first calls only.
+  /// The index of the first parameter that has a gradient but belongs to no
+  /// prepared model. Only checks in the first calls.
   std::optional<size_t> unowned_parameter();
 
-  /// Nothing while gradients are accumulated; else unscales, agrees with the
-  /// other ranks on overflow, and steps where there is none. Waits for the
-  /// device only with a scaler and an optimizer that does not take scalars.
+  /// Does nothing during gradient accumulation. Otherwise unscales, agrees with
+  /// the other ranks on overflow, and steps if there is none. Waits for the
+  /// device only with a scaler and an optimizer that does not accept scalars.
   void step(StepScalars scalars = {});
   void zero_grad(Zeroing how = Zeroing::kDrop);
-  /// Nothing while gradients are accumulated.
+  /// Does nothing during gradient accumulation.
   void unscale();
-  /// Before a backward: gradients that were unscaled and are still there. Those
-  /// that no step has used yet count as never looked at.
+  /// Before a backward: returns unscaled gradients that still exist. Those not
+  /// yet used by a step count as not unscaled from then on.
   std::vector<at::Tensor> take_unscaled();
 
-  /// Not any more when a micro-batch has begun that only adds up gradients.
+  /// False again once a micro-batch starts that only accumulates gradients.
   /// Throws `UsageError` while a step is recorded.
   bool did_step() const;
-  /// Whether the latest `step` was left out because of an overflow. Waits for
-  /// the device where nobody has before.
+  /// Whether the latest `step` was skipped because of an overflow. Waits for
+  /// the device on the first call.
   bool was_skipped() const;
-  /// Whether gradients are scaled, which those of a closure would stay.
+  /// Whether gradients are scaled; those of a closure would stay scaled.
   bool has_scaler() const { return scaler_ != nullptr; }
   OptimizerAdapter& optimizer() { return *optimizer_; }
 
-  /// Saves the state of a scheduler that sets the rates of this optimizer, also
-  /// if it is never prepared.
+  /// Saves the state of a scheduler that sets the rates of this optimizer, even
+  /// if the scheduler is never prepared.
   void add_scheduler(const std::shared_ptr<Stateful>& scheduler);
-  /// The optimizer itself was handed out, so that a scheduler of torch may set
+  /// The user has obtained the optimizer itself, so a torch scheduler may set
   /// its rates.
   void note_lent();
-  /// Whether rates have changed since then, without a scheduler whose state is
+  /// Whether rates have changed since then without a scheduler whose state is
   /// saved.
   bool has_unsaved_schedule();
 
-  /// For steps that are recorded: brings the rates of the groups to where these
-  /// read them.
+  /// For recorded steps: writes the groups' rates to the tensors that they
+  /// read.
   void write_learning_rates(c10::Device device);
-  /// Whether the step under way has come to its end, and the flag by which the
-  /// device has left it out; undefined where nobody asks. Replays say so.
+  /// Whether the current step has finished, and the flag by which the device
+  /// has skipped it; undefined without one. Set by replays.
   bool is_done() const { return is_done_; }
-  /// Calls of `step`, those in the middle of a window too.
+  /// Calls of `step`, including those during gradient accumulation.
   int64_t num_calls() const { return num_calls_; }
   const at::Tensor& overflow() const { return overflow_; }
   void set_done(bool is_done, at::Tensor overflow = {});
   /// Whether it has gradients of a scaled loss.
   bool holds_scaled_gradients();
-  /// How often state was loaded, which then lies elsewhere.
+  /// How often state was loaded, which moves it to other addresses.
   int64_t num_loads() const { return num_loads_; }
 
   /// By the names of `wire`. Moments of slices are `TensorSlice`s.
@@ -157,27 +157,26 @@ class ACCELERATE_API OptimizerStep : public Stateful, public SliceHolder {
       const StateDict& saved) const override;
 
  private:
-  /// As the optimizer holds it: this rank's part of tensors.
+  /// In the form that the optimizer holds: this rank's part of tensors.
   StateDict of_this_rank(const StateDict& saved) const;
   /// Parameters of one model.
   struct Part {
     std::weak_ptr<ParallelEngine> engine;
     std::vector<std::string> names;
-    /// The model's tensors, and what is trained in their place.
+    /// The model's tensors, and what is trained instead.
     std::vector<at::Tensor> parameters;
     std::vector<at::Tensor> trained;
   };
 
-  /// Meets the engines of parameters in groups that were added.
+  /// Connects the engines of parameters in new groups.
   void follow_groups();
   bool syncs() const { return step_state_->sync_gradients(); }
-  /// The gradients of all that it trains, as this rank holds them.
+  /// This rank's gradients of everything that it trains.
   std::vector<at::Tensor> gradients();
-  /// Null where the tensor belongs to no prepared model, or to one that is
-  /// gone.
+  /// Null if the tensor belongs to no prepared model, or to a destroyed one.
   std::shared_ptr<ParallelEngine> engine_of(const at::Tensor& trained) const;
   NamedParameters names() const;
-  /// Calls `work` with each entry of the state that belongs to a slice.
+  /// Calls `work` with each state entry that belongs to a slice.
   template <class Work>
   void for_each_slice(const StateDict& state, Work&& work) const;
 
@@ -186,34 +185,35 @@ class ACCELERATE_API OptimizerStep : public Stateful, public SliceHolder {
   std::shared_ptr<GradScaler> scaler_;
   std::weak_ptr<StateRegistry> registry_;
   bool has_scheduler_ = false;
-  /// Rates when the optimizer was lent; empty if it was not.
+  /// Rates when the user obtained the optimizer; empty if that has not
+  /// happened.
   std::vector<double> lent_rates_;
   std::vector<Part> parts_;
   /// Of the parts, each once.
   std::vector<std::weak_ptr<ParallelEngine>> engines_;
-  /// From what is trained to its part.
+  /// From trained tensors to their part.
   std::unordered_map<const c10::TensorImpl*, size_t> part_of_;
   std::function<void()> wire_;
-  /// When `wire` was called last.
+  /// At the last call of `wire`.
   size_t num_groups_ = 0;
   int num_looks_ = 0;
   bool is_done_ = false;
   int64_t num_calls_ = 0;
   int64_t num_loads_ = 0;
-  /// As written last, on the host and on the device.
+  /// As last written, on the host and on the device.
   std::vector<double> rates_;
   std::vector<at::Tensor> device_rates_;
-  /// Of the gradients that were unscaled: whether a step has used them, and
-  /// whether they were forgotten.
+  /// Whether a step has used the unscaled gradients, and whether they were
+  /// cleared.
   bool are_used_ = false;
   bool are_dropped_ = false;
-  /// Of the latest step: a number that is not 0 after an overflow, or nothing.
+  /// Of the latest step: nonzero after an overflow; undefined if unknown.
   mutable at::Tensor overflow_;
   mutable bool was_skipped_ = false;
 };
 
-/// Before a backward: grows or shrinks the scale where steps have used
-/// gradients, and brings unscaled ones that the backward adds to back to it.
+/// Before a backward: grows or shrinks the scale if steps have used gradients,
+/// and scales unscaled ones again that the backward accumulates into.
 ACCELERATE_API void move_scale(
     GradScaler& scaler,
     const std::vector<std::shared_ptr<OptimizerStep>>& optimizers);

@@ -11,8 +11,8 @@
 namespace accelerate::optim {
 namespace {
 
-/// "torch::nn::BatchNorm2dImpl": a type whose own name ends in Norm, with its
-/// dimension and torch's "Impl" taken off.
+/// "torch::nn::BatchNorm2dImpl": a type whose name ends in Norm, apart from the
+/// dimension and torch's "Impl".
 bool is_norm(std::string type) {
   if (type.ends_with("Impl")) {
     type.resize(type.size() - 4);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizers that an Accelerator has prepared, for it and for schedulers.
+// The optimizers that an Accelerator has prepared, for itself and for
+// schedulers.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -16,7 +17,7 @@ struct PreparedOptimizers {
   std::vector<std::pair<torch::optim::Optimizer*, std::weak_ptr<OptimizerStep>>>
       entries;
 
-  /// Null where it was not prepared, or where nobody holds what came of it.
+  /// Null if it was not prepared, or the prepared optimizer was destroyed.
   std::shared_ptr<OptimizerStep> find(
       const torch::optim::Optimizer& optimizer) const {
     for (const auto& [known, step] : entries) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One way to the state of every optimizer that can be saved.
+// Uniform access to the state of every optimizer that can be saved.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,12 @@
 
 namespace accelerate {
 
-/// The optimizer itself where it is a `SavableOptimizer`, an adapter for
+/// The optimizer itself if it is a `SavableOptimizer`, an adapter for
 /// torch::optim's, null for others. Must not outlive the optimizer.
 ACCELERATE_API std::shared_ptr<SavableOptimizer> savable(
     torch::optim::Optimizer& optimizer);
 
-/// The names that an engine knows.
+/// The names that an engine uses.
 ACCELERATE_API NamedParameters named_parameters(const ParameterSet& set);
 
 } // namespace accelerate

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a schedule computes rates. Rules know numbers only, no optimizer.
+// The computation of learning rates. Rules work with numbers, not with
+// optimizers.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 namespace accelerate {
 
 struct GroupRate {
-  /// At the start.
+  /// The initial rate.
   double base_lr = 0;
   double lr = 0;
   /// Set by rules that cycle the momentum.
@@ -26,33 +27,33 @@ struct GroupRate {
 
 struct Rates {
   std::vector<GroupRate> groups = {};
-  /// What the optimizer was made with, apart from its groups.
+  /// The optimizer's default, independent of its groups.
   double default_lr = 0;
 };
 
 class ScheduleRule {
  public:
   virtual ~ScheduleRule() = default;
-  /// As the user calls it, for messages and to tell saved states apart.
+  /// The public name, for messages and to distinguish saved states.
   virtual std::string name() const = 0;
-  /// The class that it is in Python, where some schedules share one.
+  /// Its class in Python, which some schedules share.
   virtual std::string torch_class() const { return name(); }
-  /// Step 0, from the rates as they are.
+  /// Step 0, from the current rates.
   virtual void start(Rates& rates) = 0;
   virtual void advance(Rates& rates) = 0;
   virtual void advance(Rates& rates, double metric);
   virtual bool needs_metric() const { return false; }
-  /// Whether momenta are set as well.
+  /// Whether momenta are also set.
   virtual bool cycles_momentum() const { return false; }
-  /// Puts the momenta of the present step in, after loading.
+  /// Sets the momenta of the current step, after loading.
   virtual void restore_momentum(Rates& /*rates*/) const {}
-  /// The most steps that it can make.
+  /// The maximum number of steps.
   virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
   virtual StateDict state() const = 0;
   virtual void load(const StateDict& state) = 0;
 };
 
-/// Rules that know nothing but the number of steps made.
+/// Rules that depend only on the number of steps.
 class CountingRule : public ScheduleRule {
  public:
   void start(Rates& rates) override;
@@ -68,7 +69,7 @@ class CountingRule : public ScheduleRule {
   int64_t step_ = 0;
 };
 
-/// The rate at the start times a function.
+/// The initial rate times a function.
 class LambdaRule final : public CountingRule {
  public:
   using Factors = std::vector<LambdaLR::Factor>;

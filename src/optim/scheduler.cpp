@@ -64,7 +64,7 @@ struct Scheduler::State final : Stateful {
   SchedulerStepping stepping = SchedulerStepping::kPerOptimizerStep;
   int num_processes = 1;
 
-  /// The optimizer's rates as they are now.
+  /// The optimizer's current rates.
   Rates rates() const {
     const auto& groups = optimizer.param_groups();
     if (groups.size() != base_lrs.size()) {
@@ -101,7 +101,7 @@ struct Scheduler::State final : Stateful {
     }
   }
 
-  /// The step of the prepared optimizer; null where nothing was prepared.
+  /// The step of the prepared optimizer; null if it was not prepared.
   std::shared_ptr<OptimizerStep> optimizer_step() const {
     if (prepared || !registry) {
       return prepared ? prepared->shared_step() : nullptr;
@@ -190,7 +190,7 @@ StateDict Scheduler::State::state_dict() const {
 }
 
 void Scheduler::State::check_state_dict(const StateDict& state) const {
-  // Python knows the class of a schedule only.
+  // Python only stores the class of a schedule.
   const bool is_named = state.contains("kind");
   const auto& kind = state.get<std::string>(is_named ? "kind" : "torch_class");
   const size_t num_groups = base_lrs.size();

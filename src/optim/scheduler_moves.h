@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often a call of a scheduler's `step` moves it, whatever language the
-// scheduler comes from.
+// How often a call of a scheduler's `step` advances it, independent of the
+// language.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +14,33 @@
 
 namespace accelerate {
 
-/// A call of `step`, and what it depends on.
+/// The inputs of one call of `step`.
 struct SchedulerCall {
-  /// False: the call moves the scheduler once, whatever optimizers do.
+  /// False: each call advances the scheduler once, whatever optimizers do.
   bool follows_optimizers = true;
-  /// Those that it follows.
+  /// The optimizers that it follows.
   std::vector<std::shared_ptr<OptimizerStep>> optimizers = {};
-  /// By Hugging Face's rule a scheduler moves at the end of an accumulation
-  /// unless a step was skipped, also where none was made, and never beyond the
-  /// end of its schedule. Else it moves where all its optimizers have stepped,
-  /// and a single move beyond the end is the schedule's to refuse.
+  /// With Hugging Face's rule, a scheduler advances at the end of an
+  /// accumulation unless a step was skipped, even if none was made, and never
+  /// beyond the end of its schedule. Otherwise it advances if all its
+  /// optimizers have stepped, and the schedule itself rejects a step beyond the
+  /// end.
   bool is_original_rule = false;
   bool sync_gradients = true;
-  /// Whether calls in the middle of an accumulation count, without a move
+  /// Whether calls during an accumulation are counted without advancing
   /// (`adjust_scheduler`).
   bool counts_accumulated = false;
   SchedulerStepping stepping = SchedulerStepping::kPerOptimizerStep;
   int num_processes = 1;
-  /// Moves so far, with those that were only counted, and how many the schedule
-  /// has, where it has an end.
+  /// Steps so far, including those that were only counted, and the length of
+  /// the schedule, if limited.
   int64_t num_counted = 0;
   std::optional<int64_t> end = {};
 };
 
 struct SchedulerMoves {
   int64_t num_moves = 0;
-  /// To be counted beside the moves.
+  /// To be counted in addition to the steps.
   int64_t num_counted = 0;
 };
 

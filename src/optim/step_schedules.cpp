@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch's schedules that count steps, and their combinations.
 //
-// Where torch computes a rate from the one before, so do these: products taken
-// step by step round differently from powers.
+// If torch computes a rate from the previous one, so does this code: repeated
+// multiplication rounds differently from powers.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -206,7 +206,7 @@ class OneCycleRule final : public CountingRule {
   OneCycleLR options_;
 };
 
-/// What chained and sequential schedules share.
+/// Common base of chained and sequential schedules.
 class CombinedRule : public ScheduleRule {
  public:
   explicit CombinedRule(const std::vector<Schedule>& schedules) {
@@ -265,7 +265,7 @@ class SequentialRule final : public CombinedRule {
   std::string name() const override { return "SequentialLR"; }
   void start(Rates& rates) override {
     step_ = 0;
-    // All of them: after loading, a later part goes on without a start.
+    // All of them: after loading, a later part continues without a start.
     for (size_t part = parts_.size(); part-- > 0;) {
       start_part(part, rates);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's optimizers as the training step sees them.
+// Adapts LibTorch's optimizers to the training step.
 #pragma once
 
 #include <torch/optim/lbfgs.h>
@@ -61,7 +61,7 @@ class TorchOptimizer final : public OptimizerAdapter {
   }
   bool has_all_state() override {
     const auto& state = optimizer_.state();
-    if (state.empty()) { // It keeps none, as it has stepped before.
+    if (state.empty()) { // it has stepped before and keeps no state
       return true;
     }
     const auto all = parameters();
@@ -78,7 +78,7 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
     optimizer_.step();
   }
-  // Not the optimizer's own, which detaches gradients in place first.
+  // Not the optimizer's own, which first detaches gradients in place.
   void zero_grad(Zeroing how) override {
     for (auto& group : optimizer_.param_groups()) {
       for (auto& parameter : group.params()) {
@@ -104,7 +104,8 @@ class TorchOptimizer final : public OptimizerAdapter {
   }
 
  private:
-  // Every step comes here: the groups as they are, no list of all parameters.
+  // Called in every step, so it iterates over the groups instead of building a
+  // list.
   void check_gradients() const {
     const auto& groups = std::as_const(optimizer_).param_groups();
     if (std::none_of(groups.begin(), groups.end(), [](const auto& group) {
@@ -120,7 +121,8 @@ class TorchOptimizer final : public OptimizerAdapter {
     }
   }
 
-  // State that was made or loaded before the model moved to its device.
+  // Moves state that was created or loaded before the model moved to its
+  // device.
   void place_state() {
     if (std::exchange(is_placed_, true)) {
       return;
@@ -138,14 +140,14 @@ class TorchOptimizer final : public OptimizerAdapter {
   StateDict new_state(const Replacement& replacement) const;
 
   torch::optim::Optimizer& optimizer_;
-  /// Null where the optimizer takes numbers of the host alone.
+  /// Null if the optimizer only accepts host scalars.
   TakesStepScalars* taker_;
   bool is_placed_ = false;
 };
 
-/// The state that a tensor has before the first step, as torch's Adagrad makes
-/// it, for the one that is trained in its place: one number all over, so that
-/// it does not matter which slice that is.
+/// The state that a tensor has before the first step (as in torch's Adagrad),
+/// for the one that is trained instead. All elements are equal, so it does not
+/// matter which slice that is.
 inline StateDict TorchOptimizer::new_state(
     const Replacement& replacement) const {
   const at::NoGradGuard no_grad;
