@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that are found in the text before anything else happens to it.
+// Added tokens, which are found in the text before all other steps.
 #pragma once
 
 #include <array>
@@ -15,21 +15,21 @@ namespace accelerate::text {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
-  /// Only where no letter, digit or underscore touches it.
+  /// Only matches if no letter, digit or underscore is adjacent.
   bool single_word = false;
-  /// Takes the spaces before (after) it along.
+  /// Includes the spaces before (after) it.
   bool lstrip = false;
   bool rstrip = false;
-  /// Is looked for in the normalised text, itself normalised.
+  /// Matches the normalised text; the token itself is normalised, too.
   bool normalized = true;
   bool special = false;
-  /// What is looked for, and what the id is decoded to: the content, or the
-  /// normalised content.
+  /// The string to match, which is also what the id decodes to: the content, or
+  /// the normalised content.
   std::string pattern = {};
 };
 
-/// Finds the longest of several strings at the leftmost place. Immutable once
-/// filled.
+/// Finds the longest of several strings at the leftmost position. Immutable
+/// once filled.
 class TokenFinder {
  public:
   struct Match {
@@ -39,7 +39,7 @@ class TokenFinder {
   };
 
   bool is_empty() const { return nodes_.size() == 1; }
-  /// Adds a string that stands for `token`; false where another one has it.
+  /// Adds a string for `token`; returns false if another one has it.
   bool add(std::string_view pattern, size_t token);
   std::optional<Match> find(std::string_view text, size_t from) const;
 
@@ -54,7 +54,8 @@ class TokenFinder {
   std::array<bool, 256> starts_ = {};
 };
 
-/// Where an added token lies in a text, with the spaces that it takes along.
+/// The position of an added token in a text, including the spaces that belong
+/// to it.
 struct AddedTokenPlace {
   size_t begin;
   size_t end;
@@ -64,7 +65,7 @@ struct AddedTokenPlace {
 /// The added tokens of a tokenizer. Immutable once filled.
 class AddedTokens {
  public:
-  /// False where another token already has the pattern.
+  /// False if another token already has the pattern.
   bool add(AddedToken token);
 
   const std::vector<AddedToken>& all() const { return tokens_; }
@@ -72,8 +73,8 @@ class AddedTokens {
   const AddedToken* find_content(std::string_view content) const;
 
   bool has(bool normalized) const { return !finder(normalized).is_empty(); }
-  /// The first place at or after `from` where one of the tokens with this
-  /// value of `normalized` lies. `taken` is the end of the place before it.
+  /// The first match at or after `from` of a token with this value of
+  /// `normalized`. `taken` is the end of the previous match.
   std::optional<AddedTokenPlace>
   find(std::string_view text, bool normalized, size_t taken) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on the elements of a batch, shared among threads.
+// Distributes the elements of a batch over threads.
 #pragma once
 
 #include <atomic>
@@ -9,24 +9,24 @@
 
 namespace accelerate::text {
 
-/// What the threads of one batch share.
+/// State shared by the threads of one batch.
 struct BatchState {
   explicit BatchState(size_t num_elements) : size(num_elements) {}
 
   const size_t size;
-  /// The first element that nobody has taken.
+  /// The first element not yet taken.
   std::atomic<size_t> next = 0;
-  /// The first element that failed so far; later ones need not be done.
+  /// The first element that failed so far; later ones can be skipped.
   std::atomic<size_t> failed = static_cast<size_t>(-1);
 };
 
-/// The elements that one thread does: takes them in small runs, so that threads
-/// finish together.
+/// The elements of one thread, taken in small ranges, so that threads finish at
+/// about the same time.
 class BatchRange {
  public:
   BatchRange(BatchState& state, size_t& current)
       : state_(state), current_(current) {}
-  /// The next element, unset where there are none.
+  /// The next element; empty if there are none.
   std::optional<size_t> next();
 
  private:
@@ -35,8 +35,8 @@ class BatchRange {
   size_t end_ = 0;
 };
 
-/// Calls `work` on up to `num_threads` threads (0: as many as pay), the
-/// caller's included, with a share of `size` elements each. An error in an
+/// Calls `work` on up to `num_threads` threads (0: as many as worthwhile),
+/// including the caller's, each with a share of `size` elements. An error in an
 /// element stops the batch; the error of the first element that failed is
 /// thrown, with its index in the message.
 void run_batch(

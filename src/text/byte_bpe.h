@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model BPE on bytes.
+// Byte-level BPE.
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@
 
 namespace accelerate::text {
 
-/// The printable characters in which byte-level vocabularies write bytes.
+/// The printable characters that represent bytes in byte-level vocabularies.
 class ByteAlphabet {
  public:
   ByteAlphabet();
   char32_t character(unsigned char byte) const { return characters_[byte]; }
-  /// The byte that a character stands for.
+  /// The byte that a character represents.
   std::optional<char> byte(char32_t c) const;
   std::string encode(std::string_view bytes) const;
-  /// Unset where a character stands for no byte. `token` is valid UTF-8.
+  /// Empty if a character represents no byte. `token` is valid UTF-8.
   std::optional<std::string> decode(std::string_view token) const;
 
   static const ByteAlphabet& instance();
@@ -32,7 +32,7 @@ class ByteAlphabet {
   std::array<int, 512> bytes_;
 };
 
-/// From a pair of ids to the rank of its merge and the id it becomes.
+/// Maps a pair of ids to the rank of its merge and the resulting id.
 class MergeMap {
  public:
   struct Merge {
@@ -42,7 +42,7 @@ class MergeMap {
 
   explicit MergeMap(size_t num_merges);
   void set(int32_t left, int32_t right, Merge merge);
-  /// Null where the pair does not merge.
+  /// Null if the pair does not merge.
   const Merge* find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
     for (size_t at = (key * kMix) >> shift_;; at = (at + 1) & mask_) {
@@ -71,11 +71,11 @@ class MergeMap {
   int shift_ = 0;
 };
 
-/// Words met before, with their pieces. Forgets everything when it is full. Not
-/// thread safe.
+/// A cache of words and their pieces, which is cleared when it is full. Not
+/// thread-safe.
 class WordCache {
  public:
-  /// Empty where the word is not there.
+  /// Empty if the word is not cached.
   std::span<const Piece> find(uint64_t hash, std::string_view word) const;
   void add(uint64_t hash, std::string_view word, std::span<const Piece> pieces);
 
@@ -94,7 +94,7 @@ class WordCache {
   std::vector<Piece> pieces_;
 };
 
-/// Memory that is used again from call to call.
+/// Memory that is reused across calls.
 struct BpeScratch {
   struct Symbol {
     int32_t id;
@@ -119,7 +119,7 @@ class ByteBpe {
   struct Settings {
     std::optional<int32_t> unknown_id = {};
     bool fuse_unknown = false;
-    /// A word that is a token is taken whole, whatever the merges say.
+    /// A word that is a token is never split, whatever the merges say.
     bool ignore_merges = false;
   };
 
@@ -138,7 +138,7 @@ class ByteBpe {
 
   MergeMap merges_;
   Settings settings_;
-  /// Whole tokens by the bytes that they stand for.
+  /// Whole tokens by the bytes that they represent.
   StringMap words_;
   std::array<int32_t, 256> byte_ids_;
 };

@@ -21,7 +21,7 @@ void replace_all(
   }
 }
 
-// One after the other, as the Rust library has them.
+// In the order of the Rust library.
 constexpr std::pair<std::string_view, std::string_view> kCleanups[] = {
     {" .", "."},
     {" ?", "?"},

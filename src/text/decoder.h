@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens back to text.
+// Converts tokens back to text.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ struct Decoder {
     kByteLevel,
   };
   Kind kind = Kind::kJoin;
-  /// What WordPiece writes before tokens that continue a word.
+  /// WordPiece's prefix of tokens that continue a word.
   std::string prefix = "##";
-  /// Takes out the spaces that WordPiece leaves before punctuation.
+  /// Removes the spaces that WordPiece leaves before punctuation.
   bool cleanup = true;
 
   std::string decode(const std::vector<std::string>& tokens) const;

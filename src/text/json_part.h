@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A part of a JSON file that knows its place, for messages.
+// A part of a JSON file that knows its path, for messages.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace accelerate::text {
 
 /// Borrows the JSON value. Every getter throws `ConfigError` naming the file
-/// and the place where the value is missing or of another type.
+/// and path if the value is missing or has another type.
 class JsonPart {
  public:
   JsonPart(
@@ -87,7 +87,7 @@ class JsonPart {
     return has(key) ? at(key).boolean() : fallback;
   }
 
-  /// Refuses keys that nobody reads: they might change what the part does.
+  /// Rejects keys that nobody reads, because they might change the meaning.
   void allow_keys(std::initializer_list<std::string_view> keys) const {
     expect(value_->is_object(), "an object");
     for (const auto& [key, value] : value_->items()) {
@@ -101,7 +101,7 @@ class JsonPart {
     }
   }
 
-  /// The `type` of a part, for messages and choices.
+  /// The `type` of a part, for messages and decisions.
   const std::string& type() const { return at("type").text(); }
 
   [[noreturn]] void refuse_type(const char* read) const {
@@ -119,8 +119,8 @@ class JsonPart {
     }
   }
 
-  // Arrays and objects are not written out: writing is recursive, and a file
-  // may nest them as deep as it is long.
+  // Does not serialise arrays and objects: that is recursive, and a file may
+  // nest them as deep as it is long.
   std::string description() const {
     if (value_->is_structured()) {
       return str_cat("an ", value_->type_name());

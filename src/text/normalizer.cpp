@@ -38,9 +38,9 @@ void space_chinese(const Points& from, Points& to) {
   }
 }
 
-// A decomposed code point together with how the Rust library aligns it: the
-// first of a decomposition takes the place of one source, the others share the
-// place before them, and both follow the code point when it is reordered.
+// A decomposed code point with its alignment in the Rust library: the first one
+// of a decomposition replaces one source, the others share the previous
+// position, and both stay with the code point when it is reordered.
 struct Decomposed {
   char32_t c;
   bool takes_place;
@@ -124,8 +124,8 @@ Normalizer::Normalizer(std::vector<NormalizerStep> steps)
   }
 }
 
-// True where the segment is ASCII that no step shortens, the usual case: then
-// bytes stay at their places.
+// True in the usual case of an ASCII segment that no step shortens: bytes then
+// keep their positions.
 bool Normalizer::apply_to_ascii(
     const Segment& segment,
     NormalizerScratch& scratch) const {

@@ -9,7 +9,7 @@
 
 namespace accelerate::text {
 
-/// What a tokenizer.json asks for, in the order in which it is done.
+/// The steps of a tokenizer.json, in the order in which they are applied.
 enum class NormalizerStep {
   kClean,           // remove control characters, one kind of space
   kSpaceChinese,    // spaces around Chinese characters
@@ -18,7 +18,7 @@ enum class NormalizerStep {
   kLowercase,
 };
 
-/// Memory that is used again from call to call.
+/// Memory that is reused across calls.
 struct NormalizerScratch {
   struct Point {
     char32_t c;
@@ -29,21 +29,21 @@ struct NormalizerScratch {
   std::vector<Point> next;
 };
 
-/// Applies steps and keeps track of where each byte comes from. Immutable.
+/// Applies steps and keeps track of the origin of each byte. Immutable.
 class Normalizer {
  public:
   Normalizer() = default;
   explicit Normalizer(std::vector<NormalizerStep> steps);
 
   bool is_empty() const { return steps_.empty(); }
-  /// The result borrows from `scratch` (or is `segment` itself).
+  /// The result is borrowed from `scratch` (or is `segment` itself).
   Segment apply(const Segment& segment, NormalizerScratch& scratch) const;
 
  private:
   bool apply_to_ascii(const Segment& segment, NormalizerScratch& scratch) const;
 
   std::vector<NormalizerStep> steps_;
-  /// What each ASCII character becomes; 0 where it is removed.
+  /// The replacement of each ASCII character; 0 to remove it.
   std::vector<char> ascii_;
 };
 

@@ -15,8 +15,8 @@ using Pattern = PreTokenizer::Pattern;
 // Offsets are 32-bit numbers.
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
-// Checks the text and numbers the code points of its bytes where they are not
-// all of one byte.
+// Validates the text and numbers the code points of its bytes unless all of
+// them have one byte.
 Segment whole_text(
     std::string_view text,
     std::vector<int32_t>& sources,
@@ -43,7 +43,7 @@ Segment whole_text(
   return {text, sources.data(), 0};
 }
 
-// `segment` behind a space that stems from its first code point.
+// `segment` after a space that is attributed to its first code point.
 Segment with_prefix_space(const Segment& segment, SegmentBuffer& buffer) {
   buffer.clear();
   buffer.text.reserve(segment.text.size() + 1);

@@ -11,8 +11,8 @@
 
 namespace accelerate::text {
 
-/// Memory of one call, used again by later ones: words met before make the
-/// next text faster.
+/// Memory that is reused across calls; its cache of words speeds up later
+/// texts.
 struct Scratch {
   std::vector<int32_t> sources;
   NormalizerScratch normalizer;
@@ -23,8 +23,8 @@ struct Scratch {
   TokenSequence second;
 };
 
-/// The steps before post-processing. Immutable; every thread brings a
-/// `Scratch` of its own.
+/// The steps before post-processing. Immutable; every thread uses its own
+/// `Scratch`.
 class Pipeline {
  public:
   explicit Pipeline(TokenizerParts parts);
@@ -33,7 +33,7 @@ class Pipeline {
 
   const TokenizerParts& parts() const { return parts_; }
 
-  /// Replaces `result`. Throws `InvalidUtf8Error`.
+  /// Overwrites `result`. Throws `InvalidUtf8Error`.
   void tokenize(std::string_view text, Scratch& scratch, TokenSequence& result)
       const;
   std::string normalize(std::string_view text, Scratch& scratch) const;
@@ -44,7 +44,7 @@ class Pipeline {
   /// Calls `word(segment, begin, end)` for each word of `segment`.
   template <class Word>
   void split(const Segment& segment, Scratch& scratch, Word&& word) const;
-  /// Calls `added(place, segment)` or `plain(segment)` for each stretch.
+  /// Calls `added(place, segment)` or `plain(segment)` for each section.
   template <class Added, class Plain>
   void extract(
       const Segment& segment,

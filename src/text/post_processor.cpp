@@ -35,8 +35,8 @@ size_t room_for_text(const Truncation& truncation, size_t num_special) {
   return max_length - num_special;
 }
 
-// Takes the spaces at the ends of a token out of its offsets. A space that was
-// put before the first word is not in the text, so that none is taken out.
+// Removes the spaces at the ends of a token from its offsets. A space added
+// before the first word is not in the text, so it is not removed.
 TextSpan trim(TextSpan span, Blanks blanks, bool is_first, bool added_space) {
   if (blanks.leading > 0) {
     const bool is_added =
@@ -50,7 +50,7 @@ TextSpan trim(TextSpan span, Blanks blanks, bool is_first, bool added_space) {
   return span;
 }
 
-// Writes the parts of an encoding one after the other.
+// Appends the parts of an encoding.
 class Assembler {
  public:
   Assembler(
@@ -58,7 +58,7 @@ class Assembler {
       const std::vector<TemplateSlot>& slots)
       : processor_(processor), slots_(slots) {}
 
-  /// A text and the part of it that is written.
+  /// A text and the part of it to write.
   struct Part {
     const TokenSequence* sequence = nullptr;
     TokenRange range = {};
@@ -155,8 +155,8 @@ bool is_second_before_first(const std::vector<TemplateSlot>& slots) {
   return false;
 }
 
-// Every overflow of the text that comes first with every part of the other,
-// then the first text itself with the overflows of the other.
+// Every overflow of the first text with every part of the other, then the first
+// text itself with the overflows of the other.
 void assemble_overflow(
     const Assembler& assembler,
     const std::vector<Assembler::Part>& outer,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fourth step: cutting, special tokens, padding.
+// The fourth step: truncation, special tokens, padding.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace accelerate::text {
 
-/// A token of a text before special tokens come to it.
+/// A token of a text before special tokens are added.
 struct Token {
   int32_t id;
   TextSpan offsets;
@@ -29,7 +29,7 @@ struct Blanks {
 struct TokenSequence {
   std::vector<Token> tokens;
   /// Blanks of added tokens, by the index of the token, in ascending order.
-  /// Those of the model's tokens depend on the id alone.
+  /// Those of the model's tokens depend only on the id.
   std::vector<std::pair<size_t, Blanks>> added_blanks;
 
   void clear() {
@@ -38,28 +38,28 @@ struct TokenSequence {
   }
 };
 
-/// A place of a template: special tokens, or one of the texts.
+/// A slot of a template: special tokens, or one of the texts.
 struct TemplateSlot {
   enum class Kind { kSpecial, kFirst, kSecond };
   Kind kind = Kind::kSpecial;
   std::vector<int32_t> ids;
   int32_t type_id = 0;
-  /// The type of tokens that truncation cut off, which do not follow the
-  /// template in the Rust library.
+  /// The type of tokens that truncation cut off; in the Rust library they do
+  /// not follow the template.
   int32_t overflow_type_id = 0;
 };
 
-/// What a tokenizer.json says about the arrangement of texts.
+/// How a tokenizer.json arranges texts.
 struct PostProcessor {
   std::vector<TemplateSlot> single;
   std::vector<TemplateSlot> pair;
-  /// Types where special tokens are not asked for.
+  /// Used without special tokens.
   std::vector<TemplateSlot> plain_single;
   std::vector<TemplateSlot> plain_pair;
-  /// One entry per part that takes spaces out of the offsets: whether the
-  /// first word got a space that was not in the text.
+  /// One entry per part that removes spaces from offsets: whether the first
+  /// word got a space that is not in the text.
   std::vector<bool> trims;
-  /// Blanks of the model's tokens, by id; filled where `trims` is not empty.
+  /// Blanks of the model's tokens, by id; filled if `trims` is not empty.
   std::vector<Blanks> blanks;
 
   const std::vector<TemplateSlot>& slots(bool is_pair, bool add_special) const {
@@ -71,8 +71,8 @@ struct PostProcessor {
 /// [first] and [first, second] without special tokens, types 0 and 1.
 PostProcessor make_plain_post_processor();
 
-/// Cuts, arranges and marks. `second` is null where there is no pair. Throws
-/// `UsageError` where `truncation` cannot be met.
+/// Truncates, arranges and marks tokens. `second` is null without a pair.
+/// Throws `UsageError` if `truncation` cannot be satisfied.
 Encoding post_process(
     const PostProcessor& processor,
     const TokenSequence& first,
@@ -80,7 +80,7 @@ Encoding post_process(
     const Truncation& truncation,
     bool add_special_tokens);
 
-/// Brings encodings to the length that `padding` asks for.
+/// Pads encodings as requested.
 void pad(std::span<Encoding> encodings, const Padding& padding);
 
 } // namespace accelerate::text

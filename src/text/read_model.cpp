@@ -7,7 +7,8 @@
 namespace accelerate::text {
 namespace {
 
-// Parts are made for messages only: there are hundreds of thousands of entries.
+// Creates parts only for messages, because there are hundreds of thousands of
+// entries.
 void read_vocabulary(const JsonPart& part, Vocabulary& vocabulary) {
   if (!part.value().is_object()) {
     part.refuse("is not an object of tokens and ids");
@@ -47,7 +48,7 @@ WordPieceModel read_word_piece(const JsonPart& part, Vocabulary& vocabulary) {
 
 using TokenPair = std::pair<std::string, std::string>;
 
-// "a b" of older files, ["a", "b"] of newer ones.
+// "a b" in older files, ["a", "b"] in newer ones.
 std::optional<TokenPair> read_merge(const nlohmann::json& value) {
   if (value.is_array()) {
     const bool is_pair =
@@ -136,7 +137,7 @@ ByteBpeModel read_bpe(const JsonPart& part, Vocabulary& vocabulary) {
 } // namespace
 
 void read_model(const JsonPart& part, TokenizerParts& parts) {
-  // Files of the first versions leave the type out.
+  // Files of the first versions omit the type.
   const bool is_bpe =
       part.has("type") ? part.type() == "BPE" : part.has("merges");
   if (is_bpe) {

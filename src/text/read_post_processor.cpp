@@ -121,7 +121,7 @@ void read_roberta(const JsonPart& part, PostProcessor& processor) {
       processor,
       {start, first, end},
       {start, first, special({sep, sep}, 0), second, end});
-  // Without special tokens what is cut off keeps the type of its text.
+  // Without special tokens, overflowing tokens keep the type of their text.
   processor.plain_pair[1].overflow_type_id = 1;
   if (part.at("trim_offsets").boolean()) {
     processor.trims.push_back(part.at("add_prefix_space").boolean());

@@ -116,7 +116,7 @@ Decoder read_decoder(const JsonPart& part) {
   return decoder;
 }
 
-// What is looked for in a text: the content, where asked for normalised.
+// The string to match: the content, normalised if requested.
 std::string pattern_of(const AddedToken& token, const TokenizerParts& parts) {
   if (!token.normalized || parts.normalizer.is_empty()) {
     return token.content;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The readers of the parts of a tokenizer.json.
+// Readers of the parts of a tokenizer.json.
 #pragma once
 
 #include "text/json_part.h"
@@ -10,7 +10,7 @@ namespace accelerate::text {
 /// Fills `vocabulary` and `model`.
 void read_model(const JsonPart& part, TokenizerParts& parts);
 void read_normalizer(const JsonPart& part, TokenizerParts& parts);
-/// `part` may be null; call after `read_model`.
+/// `part` may be null; call it after `read_model`.
 void read_pre_tokenizer(const JsonPart& part, TokenizerParts& parts);
 void read_post_processor(const JsonPart& part, TokenizerParts& parts);
 

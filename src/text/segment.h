@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stretch of text and where each of its bytes comes from.
+// A section of text with the origin of each of its bytes.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace accelerate::text {
 
-/// Valid UTF-8 with, for each byte, the index of the code point of the original
-/// text that it stems from. Borrowed.
+/// Valid UTF-8 with, for each byte, the index of its code point in the original
+/// text. Borrowed.
 struct Segment {
   std::string_view text;
-  /// One entry per byte, or null where the text is ASCII as it stood in the
-  /// original: byte i stems from code point `first + i`.
+  /// One entry per byte, or null if the text is unchanged ASCII: byte i comes
+  /// from code point `first + i`.
   const int32_t* sources = nullptr;
   int32_t first = 0;
 

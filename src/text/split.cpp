@@ -16,7 +16,7 @@ bool is_space(CharClasses c) {
   return c.has(CharClass::kSpace);
 }
 
-// [^\s\p{L}\p{N}]; the classes exclude one another.
+// [^\s\p{L}\p{N}]; the classes are disjoint.
 bool is_symbol(CharClasses c) {
   constexpr auto kOthers = static_cast<uint16_t>(CharClass::kSpace) |
                            static_cast<uint16_t>(CharClass::kLetter) |
@@ -44,7 +44,7 @@ size_t end_of_contraction(std::string_view text, size_t at, bool ignore_case) {
   if (first == 's' || first == 't' || first == 'm' || first == 'd') {
     return at + 2;
   }
-  // U+017F, the long s, equals s where case is ignored.
+  // U+017F, the long s, equals s if case is ignored.
   if (ignore_case && rest.substr(1, 2) == "\xC5\xBF") {
     return at + 3;
   }
@@ -55,7 +55,7 @@ size_t end_of_contraction(std::string_view text, size_t at, bool ignore_case) {
   return is_pair ? at + 3 : at;
 }
 
-// \s+(?!\S)|\s+ : a run of spaces leaves its last one to the word behind it.
+// \s+(?!\S)|\s+ : a sequence of spaces leaves its last one to the next word.
 size_t end_of_spaces(std::string_view text, size_t at, size_t end) {
   if (end == text.size()) {
     return end;

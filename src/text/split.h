@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second step: cutting text into words.
+// The second step: splitting text into words.
 #pragma once
 
 #include <array>
@@ -10,10 +10,10 @@
 
 namespace accelerate::text {
 
-/// Classes of the ASCII characters, close together in memory.
+/// Classes of the ASCII characters in a compact table.
 const std::array<CharClasses, 128>& ascii_classes();
 
-/// Walks over the code points of valid text with their classes.
+/// Iterates over the code points of valid text with their classes.
 class ClassCursor {
  public:
   explicit ClassCursor(std::string_view text) : text_(text) {}
@@ -21,7 +21,7 @@ class ClassCursor {
   bool at_end(size_t at) const { return at >= text_.size(); }
   char byte(size_t at) const { return at < text_.size() ? text_[at] : '\0'; }
 
-  /// Classes of the code point at `at`, none at the end; moves `at` behind it.
+  /// Classes of the code point at `at`, empty at the end; moves `at` past it.
   CharClasses next(size_t& at) const {
     if (at_end(at)) {
       return {};
@@ -32,7 +32,7 @@ class ClassCursor {
     return classes(next_code_point(text_, at));
   }
 
-  /// The end of the run of code points from `at` on that `accept` takes.
+  /// The end of the sequence of code points from `at` that `accept` accepts.
   template <class Accept>
   size_t end_of_run(size_t at, Accept accept) const {
     while (!at_end(at)) {
@@ -50,7 +50,7 @@ class ClassCursor {
   const std::array<CharClasses, 128>& ascii_ = ascii_classes();
 };
 
-/// BERT: words are what stands between spaces, punctuation stands alone.
+/// BERT: words are separated by spaces, and punctuation characters are words.
 /// Calls `word(begin, end)` for each.
 template <class Word>
 void split_bert(std::string_view text, Word&& word) {

@@ -10,8 +10,8 @@
 
 namespace accelerate::text {
 
-/// A hash that grows byte by byte, so that one pass over a word yields the
-/// hashes of all its prefixes.
+/// A hash that is extended byte by byte, so that one pass over a word yields
+/// the hashes of all its prefixes.
 struct PrefixHash {
   uint64_t value = 0x9E3779B97F4A7C15;
 
@@ -32,7 +32,7 @@ inline PrefixHash hash_of(std::string_view bytes) {
   return hash;
 }
 
-/// Open addressing, at most half full. Not thread safe while it is filled.
+/// Open addressing, at most half full. Not thread-safe while it is filled.
 class StringMap {
  public:
   static constexpr int32_t kNone = -1;
@@ -64,7 +64,7 @@ class StringMap {
     }
   }
 
-  /// Adds a key, or gives a present one a new id. `id` is not negative.
+  /// Adds a key, or replaces the id of an existing one. `id` is not negative.
   void set(std::string_view key, int32_t id) {
     if (2 * (size_ + 1) > slots_.size()) {
       rehash(2 * (size_ + 1));

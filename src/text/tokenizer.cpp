@@ -15,12 +15,12 @@ namespace accelerate {
 
 using text::Scratch;
 
-/// The steps and a stock of memory for them.
+/// The steps and a pool of memory for them.
 class Tokenizer::Impl {
  public:
   explicit Impl(text::TokenizerParts parts) : pipeline(std::move(parts)) {}
 
-  /// A `Scratch` out of the stock, back in it when the object goes.
+  /// A `Scratch` from the pool, which the destructor returns.
   class Lease {
    public:
     explicit Lease(const Impl& impl) : impl_(impl), scratch_(impl.take()) {}

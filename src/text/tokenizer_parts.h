@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tokenizer is made of, and the readers of its files.
+// The parts of a tokenizer, and the readers of its files.
 #pragma once
 
 #include <filesystem>
@@ -17,14 +17,14 @@
 
 namespace accelerate::text {
 
-/// How text is cut into words.
+/// How text is split into words.
 struct PreTokenizer {
   enum class Pattern { kBert, kGpt2, kLlama3, kNone };
   Pattern pattern = Pattern::kBert;
-  /// Longest run of digits in one word, for `kLlama3`.
+  /// Maximum number of digits in one word, for `kLlama3`.
   int max_digits = 3;
-  /// Byte level: a space is put before a text (or, where the pattern stands in
-  /// a part of its own, before a word) that does not start with one.
+  /// Byte level: adds a space before a text (or, if the pattern is a separate
+  /// part, before a word) that does not start with one.
   bool add_prefix_space = false;
   bool is_prefix_per_word = false;
 };
@@ -38,7 +38,7 @@ struct ByteBpeModel {
   MergeMap merges;
 };
 
-/// Everything that a file says. A plain value; `Tokenizer::Impl` runs it.
+/// Everything a file contains. A plain value; `Tokenizer::Impl` runs it.
 struct TokenizerParts {
   Vocabulary vocabulary;
   std::variant<WordPieceModel, ByteBpeModel> model;
@@ -51,8 +51,8 @@ struct TokenizerParts {
   Padding padding = {.strategy = Padding::Strategy::kNone};
 };
 
-/// Reads a tokenizer.json. `name` stands in messages. Throws `ConfigError`
-/// naming the place of what is malformed or not read.
+/// Reads a tokenizer.json. `name` appears in messages. Throws `ConfigError`
+/// naming the position of what is malformed or not supported.
 TokenizerParts read_tokenizer_json(
     std::string_view json,
     const std::string& name);
@@ -60,7 +60,7 @@ TokenizerParts read_tokenizer_json(
 /// Settings of `tokenizer_config.json` that change how `vocab.txt` is used.
 struct BertSettings {
   bool lowercase = true;
-  /// Unset: as `lowercase`.
+  /// Default: as `lowercase`.
   std::optional<bool> strip_accents = {};
   bool space_chinese = true;
 };
@@ -76,17 +76,17 @@ std::vector<NormalizerStep> bert_steps(
     const BertSettings& settings,
     bool clean);
 
-/// Registers added tokens as the Rust library does: a token of the vocabulary
+/// Registers added tokens as in the Rust library: a token of the vocabulary
 /// keeps its id, others are numbered from the vocabulary's size on.
 void add_tokens(
     TokenizerParts& parts,
     std::vector<AddedToken> tokens,
     const std::string& name);
 
-/// Fills `blanks` where the post-processor trims. Call after `add_tokens`.
+/// Fills `blanks` if the post-processor trims. Call it after `add_tokens`.
 void count_blanks(TokenizerParts& parts);
 
-/// Spaces (and printable forms of the space byte) at the ends of a token.
+/// Spaces (also in their printable form) at the ends of a token.
 Blanks blanks_of(std::string_view token);
 
 } // namespace accelerate::text

@@ -40,7 +40,7 @@ cut(const Truncation& truncation, size_t size, size_t length) {
   return ranges;
 }
 
-// The two lengths that are left of two texts of which the longer is cut first.
+// The remaining lengths of two texts if the longer one is truncated first.
 std::pair<size_t, size_t> share(size_t room, size_t first, size_t second) {
   const bool is_swapped = first > second;
   size_t small = std::min(first, second);

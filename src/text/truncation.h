@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens of one or two texts stay.
+// Which tokens of one or two texts are kept.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ struct TokenRange {
   size_t end = 0;
 };
 
-/// For each of two texts what stays, then what overflows, in order.
+/// For each of two texts the kept part, followed by what overflows, in order.
 struct TruncatedRanges {
   std::vector<TokenRange> first;
   std::vector<TokenRange> second;
 };
 
-/// `room`: how many tokens of the texts may stay. Throws `UsageError` where
-/// `truncation` cannot be met. Without a pair `second_size` is ignored.
+/// `room` is how many tokens of the texts may be kept. Throws `UsageError` if
+/// `truncation` cannot be satisfied. Without a pair, `second_size` is ignored.
 TruncatedRanges truncate(
     const Truncation& truncation,
     size_t room,

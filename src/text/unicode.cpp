@@ -27,8 +27,8 @@ struct MappingDifference {
 
 #include "text/unicode_differences.inc"
 
-// The differences were taken against Unicode 15.0: what a newer ICU knows
-// beyond it counts as unassigned.
+// The differences were computed for Unicode 15.0; code points that only a newer
+// ICU knows count as unassigned.
 bool is_younger_than_differences(UChar32 c) {
   UVersionInfo age;
   u_charAge(c, age);
@@ -133,7 +133,7 @@ CodePoints lowercase(char32_t c) {
   if (const auto* entry = find(kLowercaseDifferences, c)) {
     return points_of(*entry);
   }
-  // The one code point whose lowercase is longer in every context.
+  // The only code point with a longer lowercase form in every context.
   if (c == 0x130) {
     return {{'i', 0x307}, 2};
   }

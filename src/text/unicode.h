@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a code point is, as the Rust library behind the Python package sees it.
+// Properties of code points, as defined by the Rust library behind the Python
+// package.
 //
-// ICU answers; `unicode_differences.inc` corrects the code points on which the
-// two disagree (tools/make_unicode_differences.py writes it).
+// ICU provides them; `unicode_differences.inc` corrects code points on which
+// the two differ (written by tools/make_unicode_differences.py).
 #pragma once
 
 #include <array>
@@ -12,8 +13,8 @@
 
 namespace accelerate::text {
 
-/// Properties of a code point, as bits. The Rust library asks several tables of
-/// different age, so that some properties come twice.
+/// Properties of a code point, as bits. The Rust library uses tables of
+/// different Unicode versions, so some properties appear twice.
 enum class CharClass : uint16_t {
   kWhitespace = 1,  // White_Space
   kControl = 2,     // what BERT's cleaning removes
@@ -23,7 +24,7 @@ enum class CharClass : uint16_t {
   kNumber = 32,     // \p{N}
   kSpace = 64,      // \s
   kWord = 128,      // \w around added tokens
-  kCombining = 256, // is put in canonical order
+  kCombining = 256, // reordered into canonical order
 };
 
 struct CharClasses {
@@ -39,12 +40,12 @@ struct CharClasses {
   }
 };
 
-/// Classes of planes 0 and 1, where nearly all text is.
+/// Covers planes 0 and 1, which contain nearly all text.
 constexpr char32_t kNumTabulated = 0x20000;
 struct ClassTable {
   std::array<CharClasses, kNumTabulated> of;
 };
-/// Made on the first call, in some milliseconds. Thread safe.
+/// Created on the first call, in a few milliseconds. Thread-safe.
 ACCELERATE_API const ClassTable& class_table();
 ACCELERATE_API CharClasses computed_classes(char32_t c);
 
@@ -66,7 +67,7 @@ ACCELERATE_API CodePoints decompose(char32_t c);
 /// Canonical combining class.
 ACCELERATE_API int combining_class(char32_t c);
 
-/// The blocks that BERT takes for Chinese characters.
+/// The blocks that BERT treats as Chinese characters.
 bool is_chinese(char32_t c);
 
 } // namespace accelerate::text

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8: checking, walking, writing.
+// UTF-8: validating, iterating, writing.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace accelerate::text {
 /// text is ASCII.
 ACCELERATE_API bool check_utf8(std::string_view text, const char* where);
 
-/// `bytes` with U+FFFD for each longest prefix of a character that is not one.
+/// `bytes` with U+FFFD for each longest prefix of an invalid character.
 ACCELERATE_API std::string replace_invalid_utf8(std::string_view bytes);
 
 inline bool is_ascii(char byte) {
@@ -25,7 +25,7 @@ inline bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
 }
 
-/// The code point at `at` of valid text; moves `at` behind it.
+/// The code point at `at` of valid text; moves `at` past it.
 inline char32_t next_code_point(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) {
     return static_cast<char32_t>(static_cast<unsigned char>(text[i]));

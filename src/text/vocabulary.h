@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens and their ids, both ways.
+// Maps tokens to ids and back.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace accelerate::text {
 
-/// Ids above this are refused: more than any model has, few enough for a table.
+/// Higher ids are rejected: no model has as many, and a table stays small.
 constexpr int32_t kMaxTokenId = (1 << 22) - 1;
 
 class Vocabulary {
  public:
-  /// `id` lies between 0 and `kMaxTokenId`.
+  /// `id` is between 0 and `kMaxTokenId`.
   void add(std::string_view token, int32_t id) {
     ids_.set(token, id);
     if (id >= id_end()) {
@@ -27,10 +27,10 @@ class Vocabulary {
     is_present_[static_cast<size_t>(id)] = true;
   }
 
-  /// `StringMap::kNone` where there is none.
+  /// `StringMap::kNone` if there is none.
   int32_t id(std::string_view token) const { return ids_.find(token); }
 
-  /// Null where there is none.
+  /// Null if there is none.
   const std::string* token(int32_t id) const {
     return id >= 0 && id < id_end() && is_present_[static_cast<size_t>(id)]
                ? &tokens_[static_cast<size_t>(id)]
@@ -48,7 +48,7 @@ class Vocabulary {
   std::vector<bool> is_present_;
 };
 
-/// A token inside of a word: bytes `begin` to `end` of it.
+/// A token inside a word: its bytes `begin` to `end`.
 struct Piece {
   int32_t id;
   uint32_t begin;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model WordPiece.
+// WordPiece.
 #pragma once
 
 #include <span>
@@ -11,15 +11,15 @@
 
 namespace accelerate::text {
 
-/// Memory that is used again from call to call.
+/// Memory that is reused across calls.
 struct WordPieceScratch {
   std::vector<PrefixHash> hashes;
   std::vector<Piece> pieces;
 };
 
 /// The longest token that starts a word, then the longest that continues it,
-/// and so on; one unknown token for a word that this does not cover or that is
-/// too long.
+/// and so on; one unknown token for a word that cannot be covered or is too
+/// long.
 class WordPiece {
  public:
   struct Settings {
@@ -37,7 +37,8 @@ class WordPiece {
       WordPieceScratch& scratch) const;
 
  private:
-  /// Stores the hashes of `word` from `begin` on, each ending one byte later.
+  /// Stores the hashes of the prefixes of `word` from `begin` on, each one byte
+  /// longer.
   void hash_ends(
       std::string_view word,
       uint32_t begin,
