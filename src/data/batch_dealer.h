@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How whole batches that one rank reads for all are dealt out: rows, no data.
+// How whole batches that one rank reads are distributed over ranks: only rows,
+// no data.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +11,16 @@
 
 namespace accelerate {
 
-/// Deals the batches of an epoch out in turns: one batch for each rank in every
-/// turn, or one that is cut into equal parts. A turn whose samples do not
-/// divide is left short (`drop_last`) or filled up with the first samples of
-/// the first turn.
+/// Distributes the batches of an epoch in rounds: one batch per rank in every
+/// round, or one that is split into equal parts. A round whose samples are not
+/// divisible is shortened (`drop_last`) or filled up with the first samples of
+/// the first round.
 ///
 /// Used by one thread, for one epoch.
 class ACCELERATE_API BatchDealer {
  public:
-  /// Of a turn's samples one behind the other, and what fills it up behind
-  /// them: `num_samples` from `first` on. The first `num_real` were not
-  /// repeated.
+  /// The rows `num_samples` from `first` on, of a round's concatenated samples
+  /// and those that fill it up. The first `num_real` are not repeats.
   struct Part {
     int64_t first = 0;
     int64_t num_samples = 0;
@@ -29,33 +29,32 @@ class ACCELERATE_API BatchDealer {
   struct Turn {
     /// Samples that were read.
     int64_t num_samples = 0;
-    /// Samples of the first turn (this one itself, where it is the first) that
-    /// fill this one up.
+    /// Samples of the first round (possibly this one) that fill this one up.
     std::vector<int64_t> repeated;
-    /// One for each rank, equally long.
+    /// One per rank, of equal length.
     std::vector<Part> parts;
-    /// Each rank's part is the batch of its number.
+    /// Each rank's part is the batch with its number.
     bool is_even = false;
-    /// Its batches must be kept: they may fill up later turns.
+    /// Keep its batches, because they may fill up later rounds.
     bool is_kept = false;
   };
 
-  /// Throws `UsageError` where `world_size` is below 1.
+  /// Throws `UsageError` if `world_size` is below 1.
   BatchDealer(bool split_batches, bool drop_last, int world_size);
 
-  /// Batches that are read for one turn.
+  /// Batches to read per round.
   int64_t batches_per_turn() const;
-  /// Turns of an epoch of `num_batches`. None where what was read for a turn
-  /// is too little for one.
+  /// The number of rounds in an epoch of `num_batches`. A last round with too
+  /// few batches does not count.
   int64_t num_turns(int64_t num_batches) const;
-  /// The next turn, of batches of these sizes.
+  /// The next round, for batches of these sizes.
   Turn deal(const std::vector<int64_t>& sizes);
 
  private:
   bool split_batches_;
-  /// Of single units: batches of an epoch, samples of a turn.
+  /// Of single units: batches of an epoch, samples of a round.
   detail::Rounds rounds_;
-  /// Samples of the first turn that may be repeated.
+  /// Samples of the first round that may be repeated.
   int64_t num_kept_ = 0;
 };
 

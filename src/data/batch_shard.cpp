@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples make up which batch of which rank: index logic, no data.
+// Which samples are in which batch of which rank: only indices, no data.
 //
-// The original deals batches out in a loop that keeps what it may have to
-// repeat. All its cases are one picture: units lie in rounds, and of each round
-// every rank takes `per_rank` neighbours. So a batch is found without walking
-// to it, which is what resuming and reading for another rank stand on.
+// The original distributes batches in a loop that keeps what it may have to
+// repeat. All its cases are equivalent to rounds of units, of which every rank
+// gets `per_rank` consecutive ones. So any batch is found directly, which
+// resuming and reading for other ranks require.
 #include <algorithm>
 
 #include "accelerate/error.h"
@@ -86,8 +86,8 @@ int64_t Rounds::num_batches(int64_t num_units) const {
   if (drop_last) {
     return left / round_size();
   }
-  // In an uneven last round this rank has something only behind what the ranks
-  // before it take.
+  // In an uneven last round, this rank gets only what the ranks before it
+  // leave.
   const int64_t of_ranks_before = even ? 0 : shard.rank * per_rank;
   return std::max<int64_t>(0, divide_up(left - of_ranks_before, round_size()));
 }
@@ -102,8 +102,8 @@ int64_t Rounds::last(int64_t index, int64_t num_units) const {
 }
 
 int64_t Rounds::unit(int64_t position, int64_t num_units) const {
-  // The original fills up from the batches of its first round: never from
-  // further on, and from the front again where the epoch is shorter.
+  // The original only fills up from the batches of its first round, and starts
+  // again from the beginning if the epoch is shorter.
   return position < num_units
              ? position
              : (position - num_units) % std::min(round_size(), num_units);
@@ -153,7 +153,7 @@ BatchShard::BatchShard(
   }
 }
 
-// Rank 0 dispatches for all ranks: the order is not copied for each.
+// Rank 0 dispatches for all ranks, so the order is not copied for each.
 BatchShard BatchShard::for_rank(int rank) const {
   BatchShard other = *this;
   other.rounds_.shard.rank = rank;
@@ -236,7 +236,7 @@ bool IterableShard::is_repeated(int64_t position) const {
 BatchShard::Batch IterableShard::last_batch(int64_t num_elements) const {
   BatchShard::Batch batch;
   const int64_t left = num_elements - rounds_.num_done;
-  // Complete rounds were handed out as they ended.
+  // Complete rounds were returned when they ended.
   if (left <= 0 || left % round_size() == 0 || rounds_.drop_last) {
     return batch;
   }
@@ -251,7 +251,7 @@ BatchShard::Batch IterableShard::last_batch(int64_t num_elements) const {
 }
 
 int64_t IterableShard::size(int64_t num_elements) const {
-  // A stream may have become shorter than what was done of it.
+  // A stream may have become shorter than the part already used.
   return rounds_.num_batches(std::max(num_elements, rounds_.num_done));
 }
 

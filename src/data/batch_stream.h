@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the batches of one epoch come about: makers make rounds, on workers or in
+// How the batches of one epoch are made: makers create rounds, on workers or in
 // the loop's thread; streams turn rounds into the batches of this rank.
 #pragma once
 
@@ -21,18 +21,18 @@ namespace accelerate::detail {
 /// One epoch of one loader.
 struct EpochPlan {
   std::shared_ptr<const BatchSource> source;
-  /// As they count for this rank.
+  /// As they apply to this rank.
   DataLoaderOptions options;
   LoaderPlace place;
   uint64_t seed = 0;
   int64_t epoch = 0;
-  /// Handed out before: samples of all ranks, batches of all ranks where a
-  /// `batch_sampler` varies them, batches of this rank for sources that shard
+  /// What was already returned: samples of all ranks; batches of all ranks if a
+  /// `batch_sampler` varies them; batches of this rank for sources that shard
   /// themselves.
   int64_t num_done = 0;
 
   BatchOptions batch_options() const;
-  /// Samples of a batch of one rank.
+  /// Samples per batch of one rank.
   int64_t per_rank() const;
   bool is_stream() const { return source->size() == BatchSource::kUnknown; }
   bool shards_itself() const {
@@ -44,17 +44,17 @@ struct EpochPlan {
   }
 };
 
-/// A batch on its way. Without `batch` and `message` a rank gets none.
+/// A batch in progress. With neither `batch` nor `message`, the rank gets none.
 struct Item {
   Any batch;
-  /// The batch as bytes instead, where it goes to another rank.
+  /// The batch as bytes instead, if it is sent to another rank.
   at::Tensor message;
   BatchFacts facts;
 
   bool is_there() const { return batch || message.defined(); }
 };
 
-/// One item for each rank that a maker reads for. Empty at the end.
+/// One item per rank that a maker reads for. Empty at the end.
 using Round = std::vector<Item>;
 
 class RoundMaker {
@@ -62,7 +62,7 @@ class RoundMaker {
   static constexpr int64_t kUnknown = -1;
   virtual ~RoundMaker() = default;
   virtual int64_t num_rounds() const = 0;
-  /// With a known number of rounds, called by several threads at once.
+  /// If the number of rounds is known, called by several threads at once.
   /// Otherwise by one, in order, and again after the end.
   virtual Round make(int64_t index) = 0;
 };
@@ -79,10 +79,10 @@ std::shared_ptr<RoundMaker> make_stream_rounds(
 std::shared_ptr<RoundMaker>
 make_part_rounds(const EpochPlan& plan, int64_t index, int64_t count);
 
-/// Threads that wait for the next epoch. They may be taken by several loops.
+/// Worker threads that wait for the next epoch. Several loops may take some.
 class WorkerShelf : public std::enable_shared_from_this<WorkerShelf> {
  public:
-  /// Comes back by itself while the shelf lives.
+  /// Returned automatically while the shelf exists.
   std::shared_ptr<OrderedWorkers> take(int num_threads);
 
  private:
@@ -90,10 +90,10 @@ class WorkerShelf : public std::enable_shared_from_this<WorkerShelf> {
   std::vector<std::unique_ptr<OrderedWorkers>> idle_;
 };
 
-/// Rounds in order, made ahead where there are workers.
+/// Rounds in order, made ahead if there are workers.
 class RoundQueue {
  public:
-  /// What is done with each item where it is made; `slot` counts the ranks.
+  /// Called for each item by the thread that made it; `slot` counts the ranks.
   using Finish = std::function<void(Item& item, size_t slot)>;
 
   /// `workers` may be null.
@@ -118,25 +118,25 @@ class RoundQueue {
   int64_t index_ = 0;
 };
 
-/// The batches of this rank of one epoch, one after the other.
+/// The batches of this rank in one epoch, in order.
 class BatchStream {
  public:
   virtual ~BatchStream() = default;
-  /// Nothing at the end. Throws what reading threw.
+  /// Empty at the end. Rethrows what reading threw.
   virtual std::optional<Item> next() = 0;
 };
 
-/// What a stream would give or throw, asked for early.
+/// The next result or exception of a stream, requested early.
 struct Peeked {
   std::optional<Item> item;
   std::exception_ptr error;
 
   bool is_end() const { return !item && !error; }
-  /// Gives or throws it.
+  /// Returns the result or throws the exception.
   std::optional<Item> take();
 };
 Peeked peek(BatchStream& stream);
-/// What other ranks are told of it.
+/// The text of an exception for other ranks.
 std::string message_of(const std::exception_ptr& error);
 
 /// This rank reads for itself.
@@ -147,7 +147,8 @@ std::unique_ptr<BatchStream> make_local_stream(
 std::unique_ptr<BatchStream> make_dispatch_stream(
     const EpochPlan& plan,
     WorkerShelf& shelf);
-/// Puts the batches of `stream` on the plan's device, on a GPU one batch ahead.
+/// Moves the batches of `stream` to the plan's device, one batch ahead on a
+/// GPU.
 std::unique_ptr<BatchStream> make_placing_stream(
     const EpochPlan& plan,
     std::unique_ptr<BatchStream> stream);

@@ -53,7 +53,7 @@ void check_kind(const std::vector<at::Tensor>& parts, const std::string& path) {
   }
 }
 
-// From dimension `first_dim` on; the first may differ where it is padded.
+// Checks dimensions from `first_dim` on; the first may differ if it is padded.
 void check_shapes(
     const std::vector<at::Tensor>& parts,
     int64_t first_dim,

@@ -8,7 +8,7 @@
 namespace accelerate {
 namespace {
 
-// Reads records one after the other.
+// Reads records in order.
 class CsvReader {
  public:
   CsvReader(
@@ -22,7 +22,7 @@ class CsvReader {
         at_(offset),
         line_(line) {}
 
-  /// Moves behind empty lines; false at the end of the file.
+  /// Skips empty lines; false at the end of the file.
   bool find_record() {
     while (at_ < text_.size() && skip_line_end()) {
     }
@@ -31,7 +31,7 @@ class CsvReader {
   size_t offset() const { return at_; }
   size_t line() const { return line_; }
 
-  /// The fields of the record that begins here.
+  /// The fields of the record that starts here.
   const std::vector<std::string>& read_record() {
     first_line_ = line_;
     size_t count = 0;
@@ -96,7 +96,7 @@ class CsvReader {
     ++at_;
     return true;
   }
-  // A carriage return alone is part of a field.
+  // A lone carriage return is part of a field.
   bool at_line_end() const {
     return text_[at_] == '\n' || text_.substr(at_, 2) == "\r\n";
   }

@@ -26,7 +26,7 @@ void require(bool is_met, const std::string& message) {
   }
 }
 
-/// Times any number of ranks and workers, it fits into int64.
+/// Multiplied by any number of ranks and workers, it still fits into int64.
 constexpr int64_t kMostBatchSize = int64_t{1} << 40;
 
 void check(const DataLoaderOptions& options, bool is_stream) {
@@ -63,10 +63,10 @@ void check(const DataLoaderOptions& options, bool is_stream) {
 
 /// Shared by the copies of a loader.
 struct AnyDataLoader::State final : Stateful {
-  /// For checkpoints: the position of a loop that is still open, behind the
-  /// last batch that was trained on.
+  /// For checkpoints: the position of a running loop, after the last batch that
+  /// was trained on.
   StateDict state_dict() const override;
-  /// Behind the last batch that was handed out.
+  /// After the last batch that was returned.
   StateDict handed_out() const;
   StateDict state_at(int64_t epoch, int64_t num_done) const;
   void check_state_dict(const StateDict& state) const override;
@@ -76,23 +76,23 @@ struct AnyDataLoader::State final : Stateful {
   DataLoaderOptions options;
   detail::LoaderPlace place;
   uint64_t seed = 0;
-  /// Rank 0's where rank 0 reads.
+  /// Rank 0's if rank 0 reads.
   int64_t num_samples = 0;
   bool is_prepared = false;
   std::shared_ptr<detail::WorkerShelf> shelf =
       std::make_shared<detail::WorkerShelf>();
 
-  /// What the next loop runs.
+  /// The epoch of the next loop.
   int64_t next_epoch = 0;
   int64_t next_num_done = 0;
-  /// The loop begun last, while it is not at its end.
+  /// The latest loop, until its end.
   const void* running = nullptr;
   int64_t epoch = 0;
   int64_t num_done = 0;
   /// False once the loop was left early.
   bool is_open = false;
-  /// While a batch is in hand: `num_done` before it, and how many backwards
-  /// had run when it was handed out.
+  /// The current batch, if there is one: `num_done` before it, and the number
+  /// of backwards when it was returned.
   struct Hand {
     int64_t num_done_before = 0;
     int64_t total_backwards = 0;
@@ -111,7 +111,7 @@ struct AnyDataLoader::State final : Stateful {
   bool is_stream() const {
     return source->size() == detail::BatchSource::kUnknown;
   }
-  /// Units (see `EpochPlan::num_done`) of an epoch, nothing where unknown.
+  /// Units (see `EpochPlan::num_done`) of an epoch; empty if unknown.
   std::optional<int64_t> num_units(int64_t epoch) const {
     if (is_stream()) {
       return std::nullopt;
@@ -139,7 +139,7 @@ struct AnyDataLoader::State final : Stateful {
 
 namespace {
 
-/// `num_done` behind `num_rounds` more.
+/// `num_done` after `num_rounds` more.
 int64_t
 advanced(int64_t num_done, int64_t by, const std::optional<int64_t>& most) {
   return most ? std::min(num_done + by, *most) : num_done + by;
@@ -179,14 +179,14 @@ class Cursor final : public BatchCursor {
 
   void set_listener(Listener listener) { listener_ = std::move(listener); }
   void advance() override {
-    // Before the next is made, so that one batch less is alive.
+    // Before the next one is made, so that one batch less is in memory.
     batch_.reset();
     std::optional<Item> item;
     try {
       const PartScope scope(Part::kData);
       item = stream_->next();
     } catch (...) {
-      // The loop may go on behind it: the batch counts as passed.
+      // The loop may continue after it, so the batch counts as done.
       listener_(Event::kFailed);
       throw;
     }
@@ -293,13 +293,14 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   try {
     num_units = state.num_units(epoch);
   } catch (...) {
-    // Where rank 0 reads, it meets this again and tells the others, who wait.
+    // If rank 0 reads, it gets the same error again and tells the other ranks,
+    // who wait for it.
     if (!state.plan(epoch, 0).is_dispatched()) {
       throw;
     }
   }
   const int64_t per_round = state.units_per_round();
-  // A state that was taken behind what is skipped has it in its count.
+  // A state taken after a skipped start already counts the skipped batches.
   const int64_t first = advanced(
       0, std::max(state.next_num_done, num_skipped_ * per_round), num_units);
   const auto plan = state.plan(epoch, first);
@@ -308,7 +309,7 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
       detail::make_stream(plan, *state.shelf),
       state.place.step_state ? state.place.step_state->open_feed(full_size)
                              : nullptr);
-  // Only now: where opening fails, the next loop tries the same again.
+  // Only now: if opening fails, the next loop tries the same epoch again.
   state.next_epoch = epoch + 1;
   state.next_num_done = 0;
   state.running = cursor.get();
@@ -316,7 +317,8 @@ std::unique_ptr<detail::BatchCursor> AnyDataLoader::open() {
   state.num_done = first;
   state.is_open = true;
   state.in_hand.reset();
-  // Weak: threads on the shelf end with the loader, not with its last loop.
+  // Weak: threads on the shelf live as long as the loader, not as its last
+  // loop.
   using Event = detail::Cursor::Event;
   cursor->set_listener([weak = std::weak_ptr<State>(state_),
                         self = cursor.get(),

@@ -10,14 +10,14 @@
 namespace accelerate::detail {
 namespace {
 
-/// Enough to hide how long a batch travels behind the step of one before it.
+/// Enough to hide the transfer of a batch behind an earlier step.
 constexpr int64_t kAhead = 2;
 
 class RootStream final : public BatchStream {
  public:
   using MakeQueue = std::function<std::unique_ptr<RoundQueue>()>;
 
-  /// `make_queue` is called late, as what it throws must reach all ranks.
+  /// `make_queue` is called late, because its exceptions must reach all ranks.
   RootStream(const EpochPlan& plan, const MakeQueue& make_queue)
       : sender_(plan.place.group, kAhead) {
     read([&] {
@@ -68,8 +68,7 @@ class RootStream final : public BatchStream {
   }
 
   std::unique_ptr<RoundQueue> queue_;
-  /// Rank 0's batches of the turns that were given and not handed out yet, and
-  /// what stands behind them.
+  /// Rank 0's batches of rounds that were sent but not returned yet.
   std::deque<Any> own_;
   std::exception_ptr error_;
   DispatchSender sender_;

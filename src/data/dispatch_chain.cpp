@@ -14,12 +14,12 @@ namespace {
 
 constexpr int64_t kHeadBytes = sizeof(DispatchHead);
 static_assert(kHeadBytes % 16 == 0, "tensors behind it stay aligned");
-/// Turns whose messages need not have arrived: what bounds memory, and how far
-/// rank 0 runs ahead.
+/// Rounds whose messages need not have arrived. Limits memory, and how far rank
+/// 0 runs ahead.
 constexpr size_t kMaxUnderWay = 3;
 
-/// Each message says what the one so many places behind it is. One at least, or
-/// nobody would know which batch is the last.
+/// How many messages ahead each message describes. At least one, otherwise the
+/// last batch could not be recognised.
 size_t num_told(size_t num_ahead) {
   return std::max<size_t>(1, num_ahead);
 }
@@ -187,8 +187,8 @@ void DispatchSender::send_turn(size_t place) {
   under_way_.push_back(std::move(transfers));
 }
 
-// No further than the others receive while their loops have the turn at the
-// front: whoever leaves there leaves no message without a receiver.
+// No further than the others receive when their loops are at the first round:
+// if the loop is left there, no message remains without a receiver.
 void DispatchSender::send_due() {
   if (!is_begun_ && is_known(num_told(num_ahead_) - 1)) {
     is_begun_ = true;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages by which rank 0, which reads for all ranks, sends each of them
-// its own batch in every turn: bytes, whatever language wrote them.
+// The messages with which rank 0, which reads for all ranks, sends each of them
+// its batch in every round: bytes, whatever language wrote them.
 //
-// Between rank 0 and each other rank runs a chain. Each message says what the
-// one a few places behind it is, and a first one of all what those at the front
-// are. So one message per batch and rank is enough although only rank 0 knows
-// their sizes, a rank knows the last batch when it has it, and what went wrong
-// stands in the chain where the batch would have stood.
+// There is a chain from rank 0 to each other rank. Each message describes the
+// one that follows a few positions later, and an initial one describes the
+// first few. So one message per batch and rank is enough although only rank 0
+// knows their sizes. A rank recognises the last batch when it arrives, and
+// errors take the place of the batch in which they occurred.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,53 +26,52 @@ namespace accelerate::detail {
 
 /// A message with room for `num_bytes` at `content_of` it.
 ACCELERATE_API at::Tensor make_message(int64_t num_bytes);
-/// At a multiple of 16.
+/// Aligned to 16 bytes.
 ACCELERATE_API std::span<char> content_of(const at::Tensor& message);
 
-/// One rank's batch of a turn.
+/// One rank's batch of a round.
 struct DispatchedBatch {
-  /// Undefined where the rank gets no batch, and for rank 0, which keeps its
-  /// own.
+  /// Undefined if the rank gets no batch, and for rank 0, which keeps its own.
   at::Tensor message;
   BatchFacts facts;
 };
 
-/// What a message says of one that follows.
+/// What a message says about a later one.
 struct DispatchHead {
   enum Kind : int64_t { kEnd, kBatch, kError };
   int64_t kind = kEnd;
-  /// Of the whole message, its own head included.
+  /// Of the whole message, including its own head.
   int64_t num_bytes = 0;
   int64_t num_samples = 0;
   int64_t num_real = 0;
 };
 
-/// Rank 0's side. It is given turns as long as it wants some, and then says
-/// what rank 0 hands out:
+/// Rank 0's side. Pass it rounds as long as it wants some; it then returns the
+/// facts of rank 0's batch:
 ///
 ///     while (sender.wants_turn()) read, and call give(), fail() or end();
 ///     facts = sender.next();
 ///
-/// Messages go out beside the loop, which may be a few turns ahead of the other
-/// ranks'. A loop may be left at any turn, if all ranks leave it there.
+/// Messages are sent in the background, possibly a few rounds ahead of the
+/// other ranks. A loop may be left at any round, if all ranks leave it there.
 class ACCELERATE_API DispatchSender {
  public:
-  /// `num_ahead`: so many batches the others receive ahead of their loops; the
-  /// same on all ranks. Rank 0 reads twice as many turns ahead, at least one.
-  /// All ranks make their senders and receivers in the same order.
+  /// The other ranks receive `num_ahead` batches ahead of their loops; the same
+  /// on all ranks. Rank 0 reads twice as many rounds ahead, at least one. All
+  /// ranks create their senders and receivers in the same order.
   DispatchSender(ProcessGroup group, int64_t num_ahead);
 
-  /// Whether a turn has to be given before `next`; not behind the end.
+  /// Whether a round must be passed before `next`; false after the end.
   bool wants_turn() const;
-  /// One for each rank; `is_last` of the facts is found out here. Rank 0 has a
-  /// batch in every turn. A rank that gets none gets none from then on.
+  /// One batch per rank; `is_last` of the facts is set here. Rank 0 has a batch
+  /// in every round. A rank without a batch gets none from then on.
   void give(std::vector<DispatchedBatch> turn);
-  /// The next turn is a `DataError` of this message on the other ranks, and the
-  /// chain ends behind it.
+  /// The next round is a `DataError` with this message on the other ranks, and
+  /// ends the chain.
   void fail(const std::string& message);
   void end();
-  /// Of rank 0's own batch of the next turn; nothing at the end and where
-  /// `fail` stands. Throws `UsageError` while a turn is wanted.
+  /// The facts of rank 0's own batch of the next round; empty at the end and at
+  /// the position of `fail`. Throws `UsageError` while a round is wanted.
   std::optional<BatchFacts> next();
 
  private:
@@ -101,9 +100,9 @@ class ACCELERATE_API DispatchSender {
   bool is_over_ = false;
   /// Ranks that were told of an end or an error.
   std::vector<bool> is_ended_;
-  /// The one to be handed out next and what was given behind it.
+  /// The next round to return, and those passed after it.
   std::deque<Turn> turns_;
-  /// So many at the front of `turns_` were sent.
+  /// How many at the front of `turns_` were sent.
   size_t num_sent_ = 0;
   std::deque<std::vector<ProcessGroup::Work>> under_way_;
 };
@@ -113,20 +112,20 @@ class ACCELERATE_API DispatchReceiver {
  public:
   DispatchReceiver(ProcessGroup group, int64_t num_ahead);
 
-  /// Waits for this rank's batch of the next turn; nothing at the end. Throws
-  /// `DataError` where `fail` stands.
+  /// Waits for this rank's batch of the next round; empty at the end. Throws
+  /// `DataError` at the position of `fail`.
   std::optional<DispatchedBatch> next();
 
  private:
   struct Expected {
     DispatchHead head;
-    /// Undefined before it is received, and where no message comes.
+    /// Undefined before it is received, and if there is no message.
     at::Tensor message;
     ProcessGroup::Work transfer;
   };
 
   void receive_first();
-  /// Begins to receive what is expected at the front.
+  /// Starts to receive what is expected at the front.
   void start(size_t count);
 
   ProcessGroup group_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part of a list that is cut into contiguous parts.
+// Splits a list into contiguous parts, one per rank.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace accelerate {
 
-/// The indices of this rank's part of `size` elements; the first ranks get one
-/// more where the size does not divide. With `apply_padding` the last of all is
-/// repeated so that all parts are equally long.
+/// The indices of this rank's part of `size` elements; if the size is not
+/// divisible, the first ranks get one more. With `apply_padding`, the last
+/// element is repeated so that all parts have the same size.
 ACCELERATE_API std::vector<int64_t>
 even_part(int64_t size, ShardOptions shard, bool apply_padding);
 

@@ -47,8 +47,8 @@ std::vector<std::filesystem::directory_entry> sorted_entries(
   return found;
 }
 
-/// Adds the pictures below `folder`, links followed. `above`: the folders that
-/// it lies in; a link to one of them leads nowhere new.
+/// Adds the images below `folder`, following links. `above` lists the folders
+/// that contain it; a link to one of them is a cycle.
 void add_pictures(
     const std::filesystem::path& folder,
     std::vector<std::filesystem::path>& above,
@@ -77,7 +77,7 @@ at::Tensor reserve_pixels(
     const std::string& file,
     int64_t num_channels) {
   constexpr int64_t kMostPixels = int64_t{1} << 28;
-  // Each side is at most 2^31.
+  // Each side is at most 2^31, so the product does not overflow.
   if (height * width > kMostPixels) {
     throw DataError(str_cat(
         "[read_image] '",

@@ -147,7 +147,7 @@ ImageTransform random_resized_crop(int64_t size, double min_scale) {
       return resized(
           cut(image, top, left, part_height, part_width), size, size);
     }
-    // No such part fits: the middle.
+    // No such part fits: use the centre.
     const int64_t side = std::min(image.size(1), image.size(2));
     return resized(
         cut(image,

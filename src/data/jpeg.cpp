@@ -4,7 +4,7 @@
 #include <csetjmp>
 #include <cstdio>
 
-// Behind <cstdio>: it needs FILE.
+// After <cstdio>: it needs FILE.
 #include <jpeglib.h>
 
 #include <jerror.h>
@@ -16,7 +16,7 @@
 namespace accelerate {
 namespace {
 
-/// libjpeg reports by jumping; what is jumped over has no destructors.
+/// libjpeg reports errors with longjmp, which must not skip destructors.
 struct JpegReader {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
@@ -33,7 +33,7 @@ struct JpegReader {
       (*common->err->format_message)(common, self.message);
       std::longjmp(self.on_error, 1);
     };
-    // A file that ends too early is a mistake, not a remark.
+    // Treat a truncated file as an error, not as a warning.
     errors.emit_message = [](j_common_ptr common, int level) {
       if (level < 0 && common->err->msg_code == JWRN_JPEG_EOF) {
         (*common->err->error_exit)(common);
@@ -78,8 +78,8 @@ struct JpegReader {
   }
 };
 
-// Files say how much light cyan, magenta and yellow leave, each of what black
-// leaves: Adobe's way, which others follow.
+// Files contain the light that cyan, magenta and yellow leave, and each is
+// scaled by what black leaves: Adobe's convention, which others follow.
 at::Tensor light_of_ink(const at::Tensor& ink) {
   const auto left = ink.to(at::kFloat);
   return (left.narrow(2, 0, 3) * left.narrow(2, 3, 1))

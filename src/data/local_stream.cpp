@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that reads for itself.
+// For ranks that read for themselves.
 #include <ATen/ATen.h>
 
 #include "base/str.h"
@@ -36,7 +36,7 @@ std::string message_of(const std::exception_ptr& error) {
 
 namespace {
 
-/// One queue after the other in turn; those that ended are passed over.
+/// Takes from several queues in turn; queues that ended are skipped.
 class TurnStream final : public BatchStream {
  public:
   explicit TurnStream(std::vector<std::unique_ptr<RoundQueue>> queues)
@@ -60,7 +60,7 @@ class TurnStream final : public BatchStream {
   size_t turn_ = 0;
 };
 
-/// Reads one batch ahead to say which is the last.
+/// Reads one batch ahead to detect the last one.
 class LastMarkingStream final : public BatchStream {
  public:
   explicit LastMarkingStream(std::unique_ptr<BatchStream> inner)
@@ -84,13 +84,13 @@ class LastMarkingStream final : public BatchStream {
 };
 
 /// Ranks whose parts may differ in length end together: before a batch is
-/// handed out, all have said whether they have another.
+/// returned, all ranks exchange whether they have another.
 class AgreedStream final : public BatchStream {
  public:
   using MakeStream = std::function<std::unique_ptr<BatchStream>()>;
 
-  /// What `make_inner` throws, and skipping what was handed out before, comes
-  /// as the first batch: the others wait to hear of it.
+  /// Exceptions of `make_inner`, and of skipping batches, are reported at the
+  /// first batch, because the other ranks wait for this one.
   AgreedStream(const EpochPlan& plan, const MakeStream& make_inner)
       : plan_(plan) {
     try {
@@ -122,7 +122,7 @@ class AgreedStream final : public BatchStream {
  private:
   enum Status : int64_t { kNone, kBatch, kFailed };
 
-  /// What fills up is still the first.
+  /// Filling up still uses the first batch.
   void skip(int64_t num_batches) {
     for (int64_t i = 0; i < num_batches; ++i) {
       const auto item = inner_->next();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches on the device of a rank.
+// Moves batches to the device of a rank.
 #include "data/batch_stream.h"
 #include "device/device.h"
 #include "device/side_stream.h"
@@ -41,7 +41,7 @@ class PlainStream final : public BatchStream {
   c10::Device device_;
 };
 
-/// While the loop computes with one batch, the next is on its way.
+/// While the loop computes with one batch, the next one is copied.
 class AheadStream final : public BatchStream {
  public:
   AheadStream(
@@ -56,7 +56,7 @@ class AheadStream final : public BatchStream {
     }
     const auto mark = mark_;
     if (ahead_->error) {
-      // The loop may go on behind it.
+      // The loop may continue after it.
       const auto error = ahead_->error;
       ahead_.reset();
       std::rethrow_exception(error);
@@ -85,7 +85,7 @@ class AheadStream final : public BatchStream {
       });
       mark_ = side_.mark();
     } catch (...) {
-      // Thrown where the batch would have come.
+      // Thrown when the batch would have been returned.
       ahead_->item.reset();
       ahead_->error = std::current_exception();
     }

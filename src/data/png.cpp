@@ -14,10 +14,10 @@
 namespace accelerate {
 namespace {
 
-/// Pixels as the file has them, as other libraries of this field give them:
-/// the simplified reader of libpng would take 16 bits for linear light, follow
-/// the file's gamma, and blend what shines through. libpng reports by jumping;
-/// what is jumped over has no destructors.
+/// Raw pixels, as in other image libraries: libpng's simplified reader would
+/// treat 16 bits as linear light, apply the file's gamma, and blend
+/// transparency. libpng reports errors with longjmp, which must not skip
+/// destructors.
 struct PngReader {
   png_structp png = nullptr;
   png_infop info = nullptr;
@@ -125,7 +125,7 @@ std::string encode_png(const at::Tensor& pixels) {
     }
   };
   png_alloc_size_t size = 0;
-  write(nullptr, size); // Only measures.
+  write(nullptr, size); // only measures
   std::string bytes(size, '\0');
   write(bytes.data(), size);
   bytes.resize(size);

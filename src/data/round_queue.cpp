@@ -8,16 +8,16 @@
 #include "data/batch_stream.h"
 #include "device/side_stream.h"
 
-// OpenMP's number of threads belongs to the calling thread; torch's own
-// `set_num_threads` would change it for threads to come and for MKL as well.
-// Weak: a torch that is built without OpenMP has no such function.
+// OpenMP's number of threads is set per calling thread, whereas torch's
+// `set_num_threads` also affects later threads and MKL. Weak, because a torch
+// built without OpenMP has no such function.
 extern "C" __attribute__((weak)) void omp_set_num_threads(int num_threads);
 
 namespace accelerate::detail {
 namespace {
 
-// Workers are the parallelism; each starting threads for its operators would
-// only fight for cores.
+// Workers already provide parallelism; if each started threads for its
+// operators, they would compete for cores.
 void keep_operators_in_this_thread() {
   at::get_num_threads();
   if (omp_set_num_threads != nullptr) {
@@ -83,7 +83,7 @@ Round RoundQueue::next() {
   if (knows_last() && index_ >= maker_->num_rounds()) {
     return {};
   }
-  // A round that throws counts as well: the loop may go on behind it.
+  // A round that throws also counts, because the loop may continue after it.
   const int64_t index = index_++;
   if (workers_) {
     return std::move(*std::static_pointer_cast<Round>(workers_->next()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makers of rounds: which samples, read and collated.
+// Makers of rounds: choose, read and collate samples.
 #include <algorithm>
 
 #include "data/batch_stream.h"
@@ -131,7 +131,7 @@ class StreamRounds final : public RoundMaker {
     try {
       element = stream_->next();
     } catch (...) {
-      // What the source says after that would stand at the wrong place.
+      // Later elements of the source would be at the wrong position.
       is_over_ = true;
       throw;
     }
@@ -187,9 +187,9 @@ class StreamRounds final : public RoundMaker {
   int64_t num_done_;
   int64_t position_ = 0;
   bool is_over_ = false;
-  /// Elements of the round under way, null where nobody wants them.
+  /// Elements of the current round; null if no rank needs them.
   std::vector<Any> elements_;
-  /// Elements at the front, which fill up the end.
+  /// Elements at the start, which fill up the end.
   std::vector<Any> kept_;
 };
 

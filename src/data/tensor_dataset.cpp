@@ -18,8 +18,8 @@ void check_row(int64_t index, int64_t num_rows) {
   }
 }
 
-// Rows of 1 KiB: twice as fast as index_select for batches of 8, 1.3 times for
-// 32, a tenth faster for larger ones, where memory is the limit.
+// For rows of 1 KiB, twice as fast as index_select for batches of 8, 1.3 times
+// for 32, and a tenth faster for larger ones, where memory is the limit.
 at::Tensor copy_rows(
     const at::Tensor& column,
     std::span<const int64_t> indices) {
@@ -37,7 +37,7 @@ at::Tensor copy_rows(
     return from + static_cast<size_t>(indices[i]) * row_bytes;
   };
   for (size_t i = 0; i < indices.size(); ++i) {
-    // Shuffled rows are where the processor does not expect them.
+    // The hardware prefetcher cannot predict shuffled rows.
     if (i + 2 < indices.size()) {
       for (size_t offset = 0; offset < ahead_bytes; offset += 64) {
         __builtin_prefetch(row(i + 2) + offset);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// The value of `column` in every row, as `convert(text, place)` makes it.
+// The value of `column` in every row, converted by `convert(text, place)`.
 template <class T, class F>
 std::vector<T> column_of(
     const TextDataset::Impl& data,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of text files: where they are, and what one looks like.
+// The rows of text files: their positions, and how to parse them.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ class MappedText {
   std::string_view text_;
 };
 
-/// Rows as places in files; a format says how to read what is there.
+/// Rows as positions in files; each format parses what is there.
 class TextDataset::Impl {
  public:
   virtual ~Impl() = default;

@@ -15,7 +15,7 @@
 namespace accelerate {
 namespace {
 
-// Ids are used where they are mapped.
+// Ids are used directly in mapped memory.
 static_assert(std::endian::native == std::endian::little);
 
 int64_t bytes_of(TokenWidth width) {
@@ -55,7 +55,7 @@ struct TokenFileDataset::Impl {
     int64_t num_tokens = 0;
   };
 
-  // Of all files as one text; the caller stays within.
+  // Treats all files as one text; the caller checks the range.
   void copy_tokens(int64_t first, int64_t count, int64_t* to) const {
     auto shard = std::upper_bound(
                      shards.begin(),
