@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of Adam or AdamW over many tensors, which also writes the weights of a
-// reduced type that a model computes with.
+// A step of Adam or AdamW over many tensors, which also writes the
+// reduced-precision weights that a model computes with.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,13 +18,13 @@ struct AdamRule {
   double weight_decay = 0;
   double eps = 0;
   bool maximize = false;
-  /// AdamW's way of decay.
+  /// Decoupled weight decay, as in AdamW.
   bool is_decoupled = false;
 };
 
-/// Parallel lists of one device. `steps` count the coming one already.
-/// Gradients are of the parameters' type or of the copies'. `max_exp_avg_sqs`
-/// (AMSGrad) and `copies` may be empty.
+/// Parallel lists on one device. `steps` already include the coming step.
+/// Gradients have the dtype of the parameters or of the copies.
+/// `max_exp_avg_sqs` (AMSGrad) and `copies` may be empty.
 struct AdamTensors {
   at::TensorList parameters;
   at::TensorList gradients;
@@ -35,11 +35,11 @@ struct AdamTensors {
   at::TensorList copies;
 };
 
-/// One pass over memory on a GPU where everything is of float32 and there is no
-/// AMSGrad; elsewhere torch's fused step between two passes that cast.
-/// `learning_rate`, one float of the device, counts in the place of `rule.lr`;
-/// nothing changes where `found_inf` holds 1;
-/// `gradient_factor`, one float too, multiplies the gradients as they are read.
+/// One pass over memory on a GPU if everything is float32 and there is no
+/// AMSGrad; otherwise torch's fused step between two passes that cast.
+/// `learning_rate`, one float on the device, replaces `rule.lr`; nothing
+/// changes if `found_inf` is 1; `gradient_factor`, also one float, multiplies
+/// the gradients as they are read.
 void adam_step(
     const AdamTensors& tensors,
     const AdamRule& rule,
@@ -47,7 +47,7 @@ void adam_step(
     const std::optional<at::Tensor>& found_inf,
     const std::optional<at::Tensor>& gradient_factor);
 
-/// The operator's form, made of torch's operators.
+/// The operator composed of torch's.
 ACCELERATE_API void plain_adam_step(
     at::TensorList parameters,
     at::TensorList gradients,

@@ -32,8 +32,8 @@ const auto& backward_operator() {
   return handle;
 }
 
-/// Its results are the sum where there is a branch, then what was normed where
-/// there is a weight; where it norms twice, what was normed and the same again.
+/// Its results are the sum if there is a branch, then the normalised values if
+/// there is a weight, twice if requested.
 class AddNorm final : public torch::autograd::Function<AddNorm> {
  public:
   static variable_list forward(
@@ -51,7 +51,7 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
     const bool has_branch = branch.has_value();
     context->set_materialize_grads(false);
     context->save_for_backward(
-        // A sum that nobody norms may be written to.
+        // The sum may be written to unless a norm reads it.
         {!weight      ? at::Tensor()
          : has_branch ? sum
                       : residual,
@@ -65,7 +65,7 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
     context->saved_data["dropout"] = dropout;
     context->saved_data["norms_twice"] = norms_twice;
     if (norms_twice) {
-      // No view of the first: that would put both into one history.
+      // Not a view of the first, which would give both one history.
       return {normed, normed.tensor_data()};
     }
     variable_list results;
@@ -104,7 +104,7 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
       const auto vector = [&](int64_t index, bool is_there) {
         return is_there ? vectors.select(0, index) : at::Tensor();
       };
-      // Who did not read the norm gives its parameters no gradient.
+      // If no consumer used the norm, its parameters get no gradient.
       const bool is_read = of_normed.defined() || of_normed_too.defined();
       return {
           of_residual,
@@ -126,8 +126,8 @@ class AddNorm final : public torch::autograd::Function<AddNorm> {
   }
 };
 
-/// Rows of one shape and vectors with a number for each channel, undefined
-/// where there are none.
+/// Rows of one shape, and vectors with one element per channel; undefined if
+/// absent.
 struct Rows {
   at::Tensor residual, branch, branch_bias, weight, bias;
 };
@@ -357,7 +357,7 @@ NormedTwice add_dropout_layer_norm_twice(
 
 namespace {
 
-/// As the dispatcher calls it: a bias may be missing, results are a tuple.
+/// The form for the dispatcher: a bias may be missing, results are a tuple.
 template <auto kOperation>
 std::tuple<at::Tensor, at::Tensor> as_operator(
     const at::Tensor& residual,

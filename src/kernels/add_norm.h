@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Residual, dropout and layer norm made of torch's operators: what runs where
-// there is no kernel.
+// Residual, dropout and layer norm composed of torch operators, for devices
+// without kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,9 +12,9 @@
 
 namespace accelerate::kernels {
 
-/// sum, normed, mean, reciprocal deviation and mask, for rows x channels. What
-/// does not come up is empty: without `branch` there is no sum (it is the
-/// residual), without `weight` nothing is normed, without dropout no mask.
+/// sum, normed, mean, reciprocal deviation and mask, for rows x channels.
+/// Unused ones are empty: without `branch` there is no sum (it is the
+/// residual), without `weight` no norm, without dropout no mask.
 using AddNormResult =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 ACCELERATE_API AddNormResult plain_add_norm_forward(
@@ -26,10 +26,10 @@ ACCELERATE_API AddNormResult plain_add_norm_forward(
     double dropout,
     double epsilon);
 
-/// Of what was normed there may be two gradients: they are added. The gradients
-/// of the residual, of the branch (empty where it is the
-/// residual's, or there is none), and of weight, bias and branch bias (3 x
-/// channels, 0 where there is none).
+/// The normalised values may have two gradients, which are added. Returns the
+/// gradients of the residual, of the branch (empty if it equals the residual's,
+/// or there is none), and of weight, bias and branch bias (3 x channels, 0 for
+/// absent ones).
 using AddNormGradient = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 ACCELERATE_API AddNormGradient plain_add_norm_backward(
     const std::optional<at::Tensor>& of_sum,

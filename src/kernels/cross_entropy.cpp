@@ -13,7 +13,7 @@
 namespace accelerate::kernels {
 namespace {
 
-/// The columns that count, in the type that is computed in.
+/// The columns that count, in the dtype of the computation.
 at::Tensor exact_logits(const at::Tensor& logits, int64_t num_classes) {
   return logits.narrow(1, 0, num_classes).to(exact_type(logits));
 }
@@ -36,8 +36,9 @@ const auto& both_operator() {
   return handle;
 }
 
-/// Whether the gradient is made while the logits are read for the loss: not in
-/// float16, where it fits only when it is multiplied by the scale of the loss.
+/// Whether the gradient is computed together with the loss. Not for float16,
+/// whose range is only sufficient once the gradient is multiplied by the loss
+/// scale.
 bool makes_gradient_at_once(const at::Tensor& logits) {
   return at::GradMode::is_enabled() && logits.requires_grad() &&
          logits.scalar_type() != at::kHalf &&
@@ -81,8 +82,9 @@ class CrossEntropy final : public torch::autograd::Function<CrossEntropy> {
         typed_operator<decltype(plain_cross_entropy_backward)>(kBackward);
     static const auto scale = typed_operator<Scale>(kScale);
     const auto saved = context->get_saved_variables();
-    // What was made serves once: a second backward through a graph that was
-    // kept computes anew, as the first one's may still be in use.
+    // The precomputed gradient is used once: a second backward through a
+    // retained graph recomputes it, because the first one's may still be in
+    // use.
     if (const auto made = context->saved_data.find("gradient");
         made != context->saved_data.end()) {
       auto gradient = made->second.toTensor();

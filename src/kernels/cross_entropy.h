@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy made of torch's operators: what runs where there is no kernel.
+// Cross-entropy composed of torch operators, for devices without kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 
 namespace accelerate::kernels {
 
-/// The loss of each row, 0 where it is ignored, and the logarithm of its sum of
+/// The loss of each row, 0 if it is ignored, and the logarithm of its sum of
 /// exponentials.
 ACCELERATE_API std::tuple<at::Tensor, at::Tensor> plain_cross_entropy_forward(
     const at::Tensor& logits,

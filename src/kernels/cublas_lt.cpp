@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product whose bias and gelu cuBLASLt computes along with it. Its ends for
-// gradients are kernels behind the product there, slower than ours.
+// A product with bias and gelu computed by cuBLASLt. Its epilogues for
+// gradients are separate kernels after the product, slower than ours.
 //
-// cuBLASLt is what torch has loaded: a wheel's own is found by torch's
-// libraries only.
+// Uses the library that torch has loaded: only torch's libraries can find a
+// wheel's own.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -25,7 +25,7 @@
 namespace accelerate::kernels {
 namespace {
 
-/// What torch gives its own products on GPUs of this kind.
+/// The workspace that torch uses for its own products on such GPUs.
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 void check_status(cublasStatus_t status, const char* what) {
@@ -35,7 +35,7 @@ void check_status(cublasStatus_t status, const char* what) {
   }
 }
 
-/// Functions of the library, all of them or none.
+/// The functions of the library, all or none.
 class LtLibrary {
  public:
   static const LtLibrary& get() {
@@ -110,7 +110,7 @@ std::optional<cudaDataType_t> lt_type(at::ScalarType type) {
   }
 }
 
-/// cuBLASLt counts by columns: what is dense by rows is its transpose there.
+/// cuBLASLt is column-major: a dense row-major matrix is its transpose there.
 Matrix make_matrix(cudaDataType_t type, int64_t rows, int64_t columns) {
   cublasLtMatrixLayout_t matrix = nullptr;
   check_status(
@@ -145,7 +145,7 @@ Product make_gelu_product(
   return product;
 }
 
-/// A choice takes the host longer than the launch.
+/// Choosing an algorithm takes the host longer than the launch.
 using LtKey = std::array<int64_t, 6>;
 
 class LtChoices {
@@ -164,7 +164,7 @@ class LtChoices {
     return handle;
   }
 
-  /// Nothing where there is no kernel, which is kept as well.
+  /// Null if there is no kernel, which is also cached.
   template <class Choose>
   std::optional<cublasLtMatmulAlgo_t> find(const LtKey& key, Choose&& choose) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -217,7 +217,7 @@ std::optional<cublasLtMatmulAlgo_t> choose_algorithm(
              : std::nullopt;
 }
 
-/// What lies behind each other is a multiple of 16 bytes from such a one on.
+/// With this alignment, all rows are aligned to 16 bytes.
 bool is_lt_aligned(const at::Tensor& tensor) {
   constexpr int64_t kNumbers = 8;
   constexpr size_t kBytes = 16;
@@ -225,8 +225,8 @@ bool is_lt_aligned(const at::Tensor& tensor) {
          reinterpret_cast<size_t>(tensor.const_data_ptr()) % kBytes == 0;
 }
 
-/// False where nothing was done: cuBLASLt is not there, or has no kernel for
-/// this type, these sizes or this memory.
+/// False if nothing was done: cuBLASLt is missing, or has no kernel for this
+/// dtype, these sizes or this alignment.
 bool lt_linear_gelu(
     const at::Tensor& x_MI,
     const at::Tensor& weight_OI,

@@ -5,11 +5,11 @@ namespace accelerate::cuda_kernels {
 namespace {
 
 constexpr int kThreads = 512;
-/// Numbers that a thread reads at once.
+/// Elements that a thread reads at once.
 constexpr int kWide = 4;
-/// Numbers of a block.
+/// Elements per block.
 constexpr int64_t kChunk = 8 * kWide * kThreads;
-/// A launch carries its tensors as arguments, of which 4 KB are safe.
+/// A launch passes its tensors as kernel arguments, which are limited to 4 KB.
 constexpr int kMostTensors = 60;
 
 struct AdamLaunch {
@@ -26,8 +26,8 @@ struct alignas(sizeof(T) * kWide) Few {
   T values[kWide];
 };
 
-/// What a step multiplies with, once for a block: powers near 1 lose half of
-/// their digits in float32.
+/// Factors of a step, computed once per block: powers near 1 lose half of their
+/// digits in float32.
 struct AdamFactors {
   float gradient;
   float decay;
@@ -55,7 +55,7 @@ __device__ AdamFactors factors_of(const AdamNumbers& numbers, double step) {
   return factors;
 }
 
-/// The new parameter; the moments are changed in place.
+/// The new parameter; the moments are updated in place.
 __device__ float updated(
     const AdamNumbers& numbers,
     const AdamFactors& factors,

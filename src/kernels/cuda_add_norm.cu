@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kMaxPacks = 6;
 
-/// Philox 4x32 with ten rounds, counted as torch's kernels count.
+/// Philox 4x32 with ten rounds, with counters as in torch's kernels.
 __device__ uint4 draw(uint64_t seed, uint64_t subsequence, uint64_t offset) {
   uint32_t key0 = static_cast<uint32_t>(seed);
   uint32_t key1 = static_cast<uint32_t>(seed >> 32);
@@ -28,7 +28,8 @@ __device__ uint4 draw(uint64_t seed, uint64_t subsequence, uint64_t offset) {
   return c;
 }
 
-/// Each number is dropped by 16 random bits, so that one draw serves a pack.
+/// Each element uses 16 random bits for dropout, so that one draw serves a
+/// pack.
 constexpr uint32_t kDropRange = 65536;
 __host__ __device__ uint32_t drop_limit(float dropout) {
   return static_cast<uint32_t>(dropout * kDropRange + 0.5f);
@@ -52,7 +53,7 @@ __device__ uint8_t kept_bits(const uint4& random, uint32_t limit) {
   return static_cast<uint8_t>(bits);
 }
 
-/// A warp for each row, whose numbers stay in its registers.
+/// One warp per row, which keeps the row in registers.
 template <class T, int kPacks>
 __global__ void __launch_bounds__(kRowThreads) add_norm_rows(
     AddNormRows rows,
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_rows(
       random.is_captured
           ? static_cast<uint64_t>(*random.offset_at) + random.offset_in_graph
           : random.offset;
-  // All of it is asked for before anything is used.
+  // Issue all loads before anything is used.
   Pack<T> own[kPacks];
   Pack<T> branch[kPacks];
   Pack<T> shift[kPacks];
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_rows(
   }
 }
 
-/// Adds up what the warps of a block hold for each channel.
+/// Sums the values of a block's warps per channel.
 template <int kPacks, int kSize>
 __device__ void write_partial(
     const float (&own)[kPacks][kSize],
@@ -200,7 +201,7 @@ __device__ void write_partial(
   }
 }
 
-/// What backward reads of a row.
+/// The values of a row that backward reads.
 template <class T, int kPacks>
 struct GradientRow {
   Pack<T> of_normed[kPacks];
@@ -242,10 +243,10 @@ __device__ GradientRow<T, kPacks> load_row(
   return own;
 }
 
-/// A few blocks for all rows, so that few partial sums are left for each
-/// channel. `partial`: 3 x blocks x channels. A warp asks for its next row
-/// before it computes, where registers are left for it: nothing else hides the
-/// way to memory from so few warps.
+/// A few blocks for all rows, so that there are few partial sums per channel.
+/// `partial`: 3 x blocks x channels. If registers permit, a warp loads its next
+/// row before it computes: with so few warps, nothing else hides memory
+/// latency.
 template <class T, int kPacks>
 __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
     AddNormRows rows,
@@ -359,7 +360,7 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_gradients(
   write_partial(of_branch_bias, shared, partial + 2 * all + own, num_packs);
 }
 
-/// Calls `work` with the number of packs per lane as a constant.
+/// Calls `work` with the number of packs per lane as a compile-time constant.
 template <class Work>
 void with_packs(int packs, Work&& work) {
   switch (packs) {
@@ -419,7 +420,7 @@ const char* add_norm_forward(
 }
 
 int64_t add_norm_blocks(int64_t num_rows) {
-  constexpr int64_t kMostBlocks = 132; // As many as a large GPU has parts.
+  constexpr int64_t kMostBlocks = 132; // SMs of a large GPU
   return std::max<int64_t>(
       1, std::min(kMostBlocks, (num_rows + kRowWarps - 1) / kRowWarps));
 }

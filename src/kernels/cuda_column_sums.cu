@@ -4,7 +4,7 @@
 namespace accelerate::cuda_kernels {
 namespace {
 
-/// The share of a normal distribution below x, and its density there.
+/// The cumulative distribution and the density of the normal distribution at x.
 struct Normal {
   float share;
   float density;
@@ -15,8 +15,8 @@ __device__ Normal normal_at(float x) {
   constexpr float kDensity = 0.3989422804014327f; // 1 / sqrt(2 pi)
   const float power = __expf(-0.5f * x * x);
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    // Abramowitz and Stegun 7.1.26, whose error of 1.5e-7 such numbers do not
-    // show; `erff` takes twice as long, longer than memory does.
+    // Abramowitz and Stegun 7.1.26, with an error of 1.5e-7, below these
+    // dtypes' precision; `erff` takes twice as long, longer than memory.
     const float t =
         __fdividef(1.0f, 1.0f + 0.3275911f * kRootOfHalf * fabsf(x));
     const float sum =
@@ -56,7 +56,7 @@ __device__ float gelu_slope(float x) {
 
 enum class Slope { kNone, kErf, kTanh };
 
-/// A pack of columns for each lane; each warp of a block takes rows of its own.
+/// A pack of columns per lane; each warp of a block processes its own rows.
 template <class T, Slope kSlope>
 __global__ void __launch_bounds__(kRowThreads)
     sum_packs(SummedRows rows, Pack<T>* result, float* partial) {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kRowThreads)
     constexpr bool kHasSlope = kSlope != Slope::kNone;
     const int64_t step = static_cast<int64_t>(gridDim.y) * kRowWarps;
     int64_t row = static_cast<int64_t>(blockIdx.y) * kRowWarps + warp;
-    // The next row is asked for before this one is computed.
+    // Load the next row before this one is computed.
     bool is_there = row < rows.num_rows;
     Pack<T> next = load_if<T>(is_there, rows.values, row * num_packs + place);
     Pack<T> next_inner =
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-/// Packs that a thread asks for before it computes.
+/// Packs that a thread loads before it computes.
 constexpr int kGeluPacks = 4;
 
 template <class T>
@@ -173,8 +173,8 @@ const char* gelu(
 }
 
 int64_t column_sum_blocks(Number type, int64_t num_rows, int64_t num_columns) {
-  constexpr int64_t kMostBlocks = 1056; // Eight for each part of a large GPU.
-  constexpr int64_t kFewestRows = 8;    // Of a warp.
+  constexpr int64_t kMostBlocks = 1056; // eight per SM of a large GPU
+  constexpr int64_t kFewestRows = 8;    // per warp
   const int64_t size = type == Number::kFloat ? 4 : 8;
   const int64_t across = (num_columns / size + kWarp - 1) / kWarp;
   const int64_t rows = kRowWarps * kFewestRows;

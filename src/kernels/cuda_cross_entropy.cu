@@ -8,14 +8,15 @@ namespace {
 
 constexpr int kThreads = 512;
 
-/// 2 to the power of x, as precise as `__expf`.
+/// 2 to the power of x, as accurate as `__expf`.
 __device__ float exp2f_of(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
-/// The greatest of some numbers, and the sum of their exponentials less it.
+/// The maximum of some values, and the sum of their exponentials relative to
+/// it.
 struct SoftmaxSum {
   float greatest = -INFINITY;
   float sum = 0.0f;
@@ -50,7 +51,7 @@ __device__ SoftmaxSum over_block(SoftmaxSum own) {
       own.add(parts[i]);
     }
   }
-  return own; // Of all in thread 0.
+  return own; // complete in thread 0
 }
 
 constexpr float kLog2OfE = 1.4426950408889634f;
@@ -79,7 +80,7 @@ add_pack(SoftmaxSum& own, const Pack<T>& pack, int64_t num_columns) {
   if (greatest == -INFINITY) {
     return;
   }
-  // Seldom after the first packs.
+  // Rare after the first packs.
   if (greatest > own.greatest) {
     own.sum *= __expf(own.greatest - greatest);
     own.greatest = greatest;
@@ -91,7 +92,7 @@ add_pack(SoftmaxSum& own, const Pack<T>& pack, int64_t num_columns) {
   }
 }
 
-/// The gradient of a pack that begins at column `first`.
+/// The gradient of a pack that starts at column `first`.
 template <class T>
 __device__ Pack<T> gradient_of(
     Pack<T> pack,
@@ -108,7 +109,7 @@ __device__ Pack<T> gradient_of(
   for (int j = 0; j < kSize; ++j) {
     shares[j] = exp2f_of(fmaf(as_float(pack.values[j]), kLog2OfE, shift));
   }
-  // One pack of a row, and those of its end.
+  // The pack of the label, and the packs at the end of the row.
   if (place < kSize || first + kSize > rows.num_classes) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
@@ -123,7 +124,7 @@ __device__ Pack<T> gradient_of(
   return pack;
 }
 
-/// As the operator of torch: a label that is none ends the program.
+/// As in torch's operator: an invalid label aborts the program.
 __device__ void check_label(int64_t label, int64_t num_classes) {
   if (label < 0 || label >= num_classes) {
     __trap();
@@ -185,8 +186,8 @@ __global__ void __launch_bounds__(kThreads) backward_rows(
 
 constexpr int kWideThreads = 1024;
 
-/// Both at once: a row is read from memory once, and stays in shared memory
-/// until its sum is known, where it fits there.
+/// Loss and gradient at once: a row is read from global memory once, and kept
+/// in shared memory until its sum is known, if it fits.
 template <class T, bool kStays>
 __global__ void __launch_bounds__(kWideThreads, 2) rows_with_gradient(
     LogitRows rows,
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(kWideThreads, 2) rows_with_gradient(
   }
   check_label(label, rows.num_classes);
   if constexpr (kStays) {
-    // All of it is asked for at once; each thread reads its own packs alone.
+    // Issue all loads at once; each thread only reads its own packs.
     for (int64_t i = threadIdx.x; i < num_packs; i += kWideThreads) {
       __pipeline_memcpy_async(&kept[i], &packs[i], sizeof(Pack<T>));
     }
@@ -242,7 +243,7 @@ __global__ void __launch_bounds__(kWideThreads, 2) rows_with_gradient(
   }
 }
 
-/// Values that are right already are not touched.
+/// Values that are already right are not touched.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scale_packs(Pack<T>* values, int64_t num_packs, const float* number) {
@@ -263,15 +264,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Whether two rows of so many bytes fit into the shared memory of a
-/// multiprocessor of the current device.
+/// Whether two rows of this size fit into the shared memory of one SM of the
+/// current device.
 bool two_rows_stay(int64_t bytes) {
   int device = 0;
   int most = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(
       &most, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-  constexpr int64_t kReserved = 2048; // Of a block: the system's and our own.
+  constexpr int64_t kReserved = 2048; // per block: the system's and our own
   return 2 * (bytes + kReserved) <= most;
 }
 
@@ -345,7 +346,7 @@ const char* scale_unless_one(
     int64_t num_values,
     const float* number,
     void* stream) {
-  constexpr unsigned kBlocks = 1056; // Eight for each part of a large GPU.
+  constexpr unsigned kBlocks = 1056; // eight per SM of a large GPU
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
     scale_packs<T><<<kBlocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of a table's rows without floating-point atomics, so that it is
-// the same every time. Integer atomics count and collect the places that asked
-// for a row, in any order; who sums a row up puts its places in order first.
+// deterministic. Integer atomics count and collect the positions that use a
+// row, in any order; they are sorted before their gradients are summed.
 #include "kernels/cuda_common.cuh"
 
 namespace accelerate::cuda_kernels {
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// How often each row is asked for.
+/// How often each row is used.
 template <class Id>
 __global__ void count_ids(const Id* ids, int num_ids, int* counts) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
@@ -18,7 +18,8 @@ __global__ void count_ids(const Id* ids, int num_ids, int* counts) {
   }
 }
 
-/// Gives each row its part of the list of places. Which part does not matter.
+/// Gives each row its part of the list of positions. Which part does not
+/// matter.
 __global__ void
 reserve_parts(const int* counts, int num_rows, int* begins, int* next) {
   const int row = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
@@ -32,12 +33,12 @@ __global__ void
 collect_places(const Id* ids, int num_ids, int* begins, int* places) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i < num_ids) {
-    // Begins become ends.
+    // Start offsets become end offsets.
     places[atomicAdd(begins + ids[i], 1)] = i;
   }
 }
 
-/// Puts the places of a row in order. Few: each counts those before it.
+/// Sorts the positions of a row, if there are few: counts those before each.
 __device__ void order_few(const int* places, int count, int* ordered) {
   const int own = static_cast<int>(threadIdx.x);
   if (own < count) {
@@ -51,8 +52,8 @@ __device__ void order_few(const int* places, int count, int* ordered) {
   __syncthreads();
 }
 
-/// Many: as the bits of a map of all places, which threads then write out, each
-/// those of its words.
+/// Sorts many positions as bits in a bitmap of all positions; each thread then
+/// writes out its words.
 __device__ void order_many(
     int* places,
     int count,
@@ -89,9 +90,9 @@ __device__ void order_many(
   __syncthreads();
 }
 
-/// A block for each row of the table. Its threads stand side by side in
-/// `num_groups` groups, each of which adds up its share of the places; then the
-/// groups' sums are added in order.
+/// One block per row of the table. Its threads form `num_groups` groups, each
+/// of which sums its share of the positions; then the groups' sums are added in
+/// order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_rows(
     const T* gradient,
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows(
         total[j] += as_float(pack.values[j]);
       }
     };
-    // Several at a time: each waits for memory.
+    // Several loads at a time, to hide memory latency.
     constexpr int kAhead = 8;
     int i = 0;
     for (; i + kAhead <= num; i += kAhead) {
@@ -209,9 +210,9 @@ bool fits_embedding(
     const EmbeddingIds& ids,
     int64_t num_channels) {
   const int64_t size = type == Number::kFloat ? 4 : 8;
-  // Tables of a few rows would keep as few blocks busy.
+  // Smaller tables would keep too few blocks busy.
   constexpr int64_t kFewestRows = 256;
-  constexpr int64_t kMostIds = 32 * 1024 * 8; // As bits in shared memory.
+  constexpr int64_t kMostIds = 32 * 1024 * 8; // as bits in shared memory
   return ids.num_ids > 0 && ids.num_ids <= kMostIds &&
          ids.num_rows >= kFewestRows && ids.num_rows < (int64_t{1} << 31) &&
          num_channels > 0 && num_channels % size == 0;

@@ -4,7 +4,7 @@
 namespace accelerate::cuda_kernels {
 namespace {
 
-/// Adds up over a block; `parts` is used once between two barriers.
+/// Sums over a block; `parts` is used once between two barriers.
 __device__ float over_block(float x, float* parts) {
   x = over_warp(x);
   const int num_warps = static_cast<int>(blockDim.x) / kWarp;
@@ -21,7 +21,7 @@ __device__ float over_block(float x, float* parts) {
 
 constexpr int kMostThreads = 1024;
 
-/// A block for each row, a pack for each thread.
+/// One block per row, one pack per thread.
 template <class T>
 __global__ void __launch_bounds__(kMostThreads)
     rms_norm_rows(RmsNormRows rows, T* sum, T* normed, float* roots) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-/// Some rows for each block, one after the other. `partial`: blocks x channels.
+/// Several rows per block. `partial`: blocks x channels.
 template <class T>
 __global__ void __launch_bounds__(kMostThreads) rms_norm_gradients(
     RmsNormRows rows,
@@ -74,7 +74,8 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_gradients(
     T* result,
     float* partial) {
   constexpr int kSize = Pack<T>::kSize;
-  // By the parity of the row: a warp may be one row ahead of another.
+  // Indexed by the parity of the row, because a warp may be one row ahead of
+  // another.
   __shared__ float parts[2][kMostThreads / kWarp];
   const int place = static_cast<int>(threadIdx.x);
   const int num_packs = static_cast<int>(rows.num_channels) / kSize;
@@ -122,7 +123,8 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_gradients(
 
 constexpr int kThreads = 256;
 
-/// A pack of the first half of a head for each thread, with that of the second.
+/// Each thread processes a pack of the first half of a head and that of the
+/// second.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     rotate_heads(RotatedHeads heads, T* result) {
@@ -249,7 +251,7 @@ const char* rms_norm_forward(
 }
 
 int64_t rms_norm_blocks(int64_t num_rows) {
-  constexpr int64_t kMostBlocks = 528; // Four for each part of a large GPU.
+  constexpr int64_t kMostBlocks = 528; // four per SM of a large GPU
   return std::min(num_rows, kMostBlocks);
 }
 

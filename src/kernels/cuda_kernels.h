@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The border between code that nvcc compiles and code that knows tensors. No
-// header of torch's or CUDA's, so that both compilers read it.
+// The boundary between code compiled by nvcc and code that uses tensors.
+// Includes no headers of torch or CUDA, so that both compilers can read it.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@ namespace accelerate::cuda_kernels {
 
 enum class Number { kFloat, kHalf, kBFloat16 };
 
-/// Every launch returns null, or what CUDA says is wrong. `stream` is a
+/// Every launch returns null, or CUDA's error message. `stream` is a
 /// cudaStream_t.
 struct LogitRows {
   Number type;
-  /// Each row begins at a multiple of 16 bytes.
+  /// Each row is aligned to 16 bytes.
   const void* logits;
   const int64_t* labels;
   int64_t num_rows;
-  /// Columns that count, and numbers from one row to the next.
+  /// Columns that count, and elements from one row to the next.
   int64_t num_classes;
   int64_t row_stride;
   int64_t ignored;
@@ -30,7 +30,7 @@ const char* cross_entropy_forward(
     float* log_sums,
     void* stream);
 
-/// `gradient` has `row_stride` columns; those behind the classes become 0.
+/// `gradient` has `row_stride` columns; those after the classes become 0.
 const char* cross_entropy_backward(
     const LogitRows& rows,
     const float* log_sums,
@@ -39,7 +39,7 @@ const char* cross_entropy_backward(
     void* stream);
 
 /// Both in one pass over the logits. `gradient` is that of the losses times
-/// `factor`, laid out as above.
+/// `factor`, with the layout above.
 const char* cross_entropy_with_gradient(
     const LogitRows& rows,
     const float* factor,
@@ -48,7 +48,8 @@ const char* cross_entropy_with_gradient(
     void* gradient,
     void* stream);
 
-/// `values`, whole packs of 16 bytes, times a number; not read where it is 1.
+/// Multiplies `values`, in whole packs of 16 bytes, by a number; does not read
+/// them if it is 1.
 const char* scale_unless_one(
     Number type,
     void* values,
@@ -56,9 +57,9 @@ const char* scale_unless_one(
     const float* number,
     void* stream);
 
-/// Where random numbers come from, as torch's generators say it.
+/// The state of a random generator, as in torch.
 struct RandomState {
-  /// Values, or where a recorded kernel finds them.
+  /// Values, or pointers to them in a recorded kernel.
   bool is_captured = false;
   uint64_t seed = 0;
   uint64_t offset = 0;
@@ -69,8 +70,8 @@ struct RandomState {
 
 /// sum = residual + dropout(branch + branch_bias); normed = layer norm of sum.
 /// Pointers may be null: without `branch` the sum is the residual, without
-/// `weight` nothing is normed, without `bias` it is 0. Rows are dense and begin
-/// at multiples of 16 bytes.
+/// `weight` nothing is normalised, without `bias` it is 0. Rows are dense and
+/// aligned to 16 bytes.
 struct AddNormRows {
   Number type;
   int64_t num_rows;
@@ -84,12 +85,12 @@ struct AddNormRows {
   float epsilon;
 };
 
-/// Whether rows of so many numbers fit into the registers of a warp.
+/// Whether rows with this number of elements fit into the registers of a warp.
 bool fits_add_norm(Number type, int64_t num_channels);
-/// Bytes of `mask` per row: a bit for each number that is kept.
+/// Bytes of `mask` per row: one bit per element that is kept.
 int64_t add_norm_mask_bytes(Number type, int64_t num_channels);
 
-/// `mask` may be null where nothing is dropped.
+/// `mask` may be null without dropout.
 const char* add_norm_forward(
     const AddNormRows& rows,
     const RandomState& random,
@@ -101,15 +102,15 @@ const char* add_norm_forward(
     void* stream);
 
 struct AddNormGradients {
-  /// Of the outputs. The other may be null; it is of what was normed, too, or
-  /// of the sum.
+  /// Gradients of the outputs. The second may be null; it belongs to a second
+  /// use of the normalised values, or to the sum.
   const void* normed;
   const void* other;
   bool is_other_of_normed;
-  /// Of the inputs; `branch` may be null, where it is the residual's.
+  /// Gradients of the inputs; `branch` may be null if it equals the residual's.
   void* residual;
   void* branch;
-  /// Of weight, bias and branch_bias, behind each other.
+  /// Of weight, bias and branch_bias, concatenated.
   void* vectors;
 };
 
@@ -125,23 +126,24 @@ const char* add_norm_backward(
     float* partial,
     void* stream);
 
-/// Dense rows from a multiple of 16 bytes on, of a multiple of 16 bytes.
+/// Dense rows, aligned to 16 bytes and with a length that is a multiple of 16
+/// bytes.
 struct SummedRows {
   Number type;
   int64_t num_rows;
   int64_t num_columns;
   const void* values;
-  /// Where set, `values` are gradients of gelu(inner), and those of `inner` are
+  /// If set, `values` are gradients of gelu(inner), and those of `inner` are
   /// summed.
   const void* inner;
-  /// Whether the gelu is the one by tanh.
+  /// Whether it is the tanh gelu.
   bool is_tanh;
 };
 
 /// Blocks that `sum_columns` uses: `partial` has blocks x columns.
 int64_t column_sum_blocks(Number type, int64_t num_rows, int64_t num_columns);
-/// The sum over rows. Gradients of `inner` go to `result`, which may be
-/// `rows.values`.
+/// The sum over rows. Gradients of `inner` are written to `result`, which may
+/// be `rows.values`.
 const char* sum_columns(
     const SummedRows& rows,
     void* result,
@@ -149,7 +151,7 @@ const char* sum_columns(
     void* sums,
     void* stream);
 
-/// gelu(inner), the one without tanh, of numbers that fill packs of 16 bytes.
+/// gelu(inner), without tanh, for whole packs of 16 bytes.
 const char* gelu(
     Number type,
     const void* inner,
@@ -157,9 +159,8 @@ const char* gelu(
     void* result,
     void* stream);
 
-/// sum = residual + branch; normed = sum / root of its mean square x weight.
-/// `branch` may be null, where the sum is the residual. Dense rows from a
-/// multiple of 16 bytes on.
+/// sum = residual + branch; normed = sum / root mean square * weight. `branch`
+/// may be null; the sum is then the residual. Dense rows, aligned to 16 bytes.
 struct RmsNormRows {
   Number type;
   int64_t num_rows;
@@ -170,7 +171,7 @@ struct RmsNormRows {
   float epsilon;
 };
 
-/// Whether a block has a thread for every 16 bytes of a row.
+/// Whether a block has one thread for every 16 bytes of a row.
 bool fits_rms_norm(Number type, int64_t num_channels);
 const char* rms_norm_forward(
     const RmsNormRows& rows,
@@ -198,7 +199,7 @@ struct RotatedHeads {
   int64_t num_heads;
   int64_t head_channels;
   const void* values;
-  /// Angles x half of the channels; token t has those of t % num_angles.
+  /// Angles x half of the channels; token t uses those of t % num_angles.
   int64_t num_angles;
   const float* cos;
   const float* sin;
@@ -206,7 +207,7 @@ struct RotatedHeads {
 };
 const char* rotate(const RotatedHeads& heads, void* result, void* stream);
 
-/// Whole packs of 16 bytes: silu(gate) x up.
+/// silu(gate) * up, in whole packs of 16 bytes.
 const char* swiglu(
     Number type,
     const void* gate,
@@ -230,9 +231,9 @@ struct AdamTensor {
   const void* gradient;
   float* exp_avg;
   float* exp_avg_sq;
-  /// How many steps there were with this one.
+  /// The number of steps, including this one.
   const float* step;
-  /// The parameter in a reduced type, written after it; null where none is.
+  /// A reduced-precision copy of the parameter, written after it; may be null.
   void* copy;
   int64_t size;
 };
@@ -240,7 +241,7 @@ struct AdamTensor {
 struct AdamNumbers {
   Number gradient_type;
   Number copy_type;
-  /// The host's, unless `rate_at` is set.
+  /// From the host, unless `rate_at` is set.
   double rate;
   const float* rate_at;
   double beta1;
@@ -248,9 +249,9 @@ struct AdamNumbers {
   float weight_decay;
   float epsilon;
   bool is_maximized;
-  /// Whether the decay is the parameter's own (AdamW) or the gradient's (Adam).
+  /// Whether weight decay is decoupled (AdamW) or added to the gradient (Adam).
   bool is_decoupled;
-  /// With 1 there, nothing is written; may be null.
+  /// If it is 1, nothing is written; may be null.
   const float* found_inf;
   /// Multiplies the gradients; may be null.
   const float* gradient_factor;
@@ -263,7 +264,7 @@ const char* adam_step(
     int64_t num_tensors,
     void* stream);
 
-/// The rows of a table that were asked for.
+/// The rows of a table that are used.
 struct EmbeddingIds {
   const void* ids;
   /// int64, otherwise int32.
@@ -276,9 +277,9 @@ struct EmbeddingIds {
 struct EmbeddingLists {
   /// One more than rows.
   int* counts;
-  /// One for each row.
+  /// One per row.
   int* ends;
-  /// One for each id.
+  /// One per id.
   int* places;
 };
 
@@ -301,9 +302,9 @@ struct NormTensor {
   Number type;
 };
 
-/// How many `sums` `total_norm` needs.
+/// The size of `sums` that `total_norm` needs.
 int64_t total_norm_blocks(const NormTensor* tensors, int64_t num_tensors);
-/// The root of the sum of all squares.
+/// The square root of the sum of all squares.
 const char* total_norm(
     const NormTensor* tensors,
     int64_t num_tensors,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels as operators of CUDA tensors.
+// Registers the kernels as operators of CUDA tensors.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -49,7 +49,7 @@ std::optional<Number> number_of(at::ScalarType type) {
   }
 }
 
-/// Nothing where the kernels cannot read these rows.
+/// Empty if the kernels do not support these rows.
 std::optional<LogitRows> rows_of(
     const at::Tensor& logits,
     const at::Tensor& labels,
@@ -126,8 +126,8 @@ bool is_dense(const std::optional<at::Tensor>& tensor) {
           reinterpret_cast<size_t>(tensor->const_data_ptr()) % kBytes == 0);
 }
 
-/// Whether kernels can walk over whole packs of it, where rows have so many
-/// numbers.
+/// Whether kernels can process it in whole packs, for rows with this number of
+/// elements.
 bool is_packed(const at::Tensor& tensor, int64_t row) {
   constexpr int64_t kBytes = 16;
   return number_of(tensor.scalar_type()) && tensor.numel() > 0 &&
@@ -307,7 +307,7 @@ at::Tensor cuda_total_norm(at::TensorList tensors, double norm_type) {
   return norm;
 }
 
-/// The next numbers of the generator of a device: one draw for each thread.
+/// Reserves the next numbers of a device's generator: one draw per thread.
 cuda_kernels::RandomState next_random(const at::Tensor& tensor) {
   auto* generator = at::get_generator_or_default<at::CUDAGeneratorImpl>(
       std::nullopt,
@@ -420,8 +420,8 @@ AddNormGradient cuda_add_norm_backward(
   }
   const c10::cuda::CUDAGuard guard(sum.device());
   const auto own = sum.contiguous();
-  // Nobody may have used what was normed, or the sum; never are all three
-  // there.
+  // The normalised values or the sum may be unused; never are all three
+  // defined.
   const auto& one = of_normed ? of_normed : of_normed_too;
   const bool is_other_of_normed = of_normed && of_normed_too;
   const auto& other = is_other_of_normed ? of_normed_too : of_sum;
@@ -465,7 +465,8 @@ AddNormGradient cuda_add_norm_backward(
   return {of_residual, of_branch, vectors};
 }
 
-/// The sums of `values`, or of what goes to `result` where there is an `inner`.
+/// The sums of `values`, or of what is written to `result` if there is an
+/// `inner`.
 at::Tensor launch_sums(
     const at::Tensor& values,
     const std::optional<at::Tensor>& inner,

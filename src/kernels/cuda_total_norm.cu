@@ -5,9 +5,9 @@ namespace accelerate::cuda_kernels {
 namespace {
 
 constexpr int kThreads = 512;
-/// Numbers of a block, which writes one sum.
+/// Elements per block, which writes one sum.
 constexpr int64_t kChunk = 64 * 1024;
-/// A launch carries its tensors as arguments, of which 4 KB are safe.
+/// A launch passes its tensors as kernel arguments, which are limited to 4 KB.
 constexpr int kMostTensors = 144;
 
 struct NormLaunch {
@@ -23,7 +23,7 @@ static_assert(sizeof(NormLaunch) <= 4096, "arguments of a kernel");
 template <class T>
 __device__ float squares(const T* values, int64_t begin, int64_t end) {
   constexpr int kSize = Pack<T>::kSize;
-  // One for each number of a pack, so that none waits for another.
+  // One accumulator per element of a pack, so that additions are independent.
   float sums[kSize] = {};
   int64_t done = begin;
   if (is_aligned(values, sizeof(Pack<T>))) {
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) square_chunks(NormLaunch launch) {
   }
 }
 
-/// One block: there are thousands of sums only.
+/// A single block: there are only thousands of sums.
 __global__ void __launch_bounds__(kThreads)
     root_of_sum(const float* sums, int64_t num_sums, float* norm) {
   double sum = 0.0;

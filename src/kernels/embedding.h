@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of a table of rows made of torch's operators: what runs where
-// there is no kernel.
+// The gradient of an embedding table composed of torch operators, for devices
+// without kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +9,8 @@
 
 namespace accelerate::kernels {
 
-/// num_rows x channels: for each row the sum of the gradients of those that
-/// asked for it, 0 for the row `padding` (none has a negative number).
+/// num_rows x channels: for each row the sum of the gradients of its uses, 0
+/// for the row `padding` (negative for none).
 ACCELERATE_API at::Tensor plain_embedding_backward(
     const at::Tensor& gradient,
     const at::Tensor& ids,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Llama and its kin have between products, made of torch's operators: what
-// runs where there is no kernel.
+// Operators of Llama and related models composed of torch operators, for
+// devices without kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,9 +12,9 @@
 
 namespace accelerate::kernels {
 
-/// sum = residual + branch, normed = sum / root of its mean square x weight,
-/// and the reciprocal of the root for each row. Without a branch the sum is
-/// empty: it is the residual.
+/// sum = residual + branch, normed = sum / root mean square * weight, and the
+/// reciprocal of the root for each row. Without a branch the sum is empty: it
+/// is the residual.
 ACCELERATE_API std::tuple<at::Tensor, at::Tensor, at::Tensor>
 plain_rms_norm_forward(
     const at::Tensor& residual,
@@ -30,9 +30,9 @@ ACCELERATE_API std::tuple<at::Tensor, at::Tensor> plain_rms_norm_backward(
     const at::Tensor& weight,
     const at::Tensor& reciprocal_root);
 
-/// Turns the pair of channels (d, d + D / 2) of every head of B x T x H x D by
-/// the angle whose cosine and sine are given (B or 1, T, D / 2); backwards
-/// where `is_inverse`.
+/// Rotates the pair of channels (d, d + D / 2) of every head of B x T x H x D
+/// by the angle with the given cosine and sine (B or 1, T, D / 2), or backwards
+/// if `is_inverse`.
 ACCELERATE_API at::Tensor plain_rotate(
     const at::Tensor& x_BTHD,
     const at::Tensor& cos_BTD,

@@ -40,7 +40,7 @@ const auto& column_sums_operator() {
   return handle;
 }
 
-/// In the order in memory of the weight, so that nothing copies it later.
+/// In the memory layout of the weight, so that it is not copied later.
 at::Tensor product_gradient(
     const at::Tensor& x_MI,
     const at::Tensor& of_y_MO,
@@ -155,7 +155,7 @@ at::Tensor as_rows(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
-/// Rows in the shape of what they were made from.
+/// Rows in the shape of the input they were computed from.
 at::Tensor shaped_as(const at::Tensor& rows, const at::Tensor& x) {
   auto sizes = x.sizes().vec();
   sizes.back() = rows.size(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands at the ends of products, made of torch's operators: what runs
-// where there is no kernel.
+// Epilogues of products composed of torch operators, for devices without
+// kernels.
 //
 // Shapes: M rows, I inputs, O outputs.
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace accelerate::kernels {
 
-/// gelu(inner) and inner = x weight^T + bias. The weight is of either order in
-/// memory.
+/// gelu(inner) and inner = x weight^T + bias. The weight may have either memory
+/// order.
 ACCELERATE_API std::tuple<at::Tensor, at::Tensor> plain_linear_gelu(
     const at::Tensor& x_MI,
     const at::Tensor& weight_OI,

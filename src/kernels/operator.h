@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operators of this module share: how the dispatcher knows them, and
-// what they compute in.
+// Helpers of this module's operators: dispatcher lookup, and dtypes of
+// computation.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -16,7 +16,7 @@
 
 namespace accelerate::kernels {
 
-/// Looked up by name once, where the result is kept in a static.
+/// Looks it up by name; callers keep the result in a static variable.
 template <class Function>
 c10::TypedOperatorHandle<Function> typed_operator(const char* name) {
   return c10::Dispatcher::singleton()
@@ -24,14 +24,14 @@ c10::TypedOperatorHandle<Function> typed_operator(const char* name) {
       .template typed<Function>();
 }
 
-/// As errors name it.
+/// For error messages.
 inline std::string described(const at::Tensor& tensor) {
   return tensor.defined()
              ? str_cat(c10::toString(tensor.scalar_type()), tensor.sizes())
              : std::string("nothing");
 }
 
-/// Sums and statistics are computed in it, whatever type the numbers have.
+/// The dtype of sums and statistics for an input of any dtype.
 inline at::ScalarType exact_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -41,7 +41,7 @@ inline bool is_autocast(const at::Tensor& tensor) {
          at::autocast::is_autocast_enabled(tensor.device().type());
 }
 
-/// As autocast gives a tensor to torch's products: in its type.
+/// Casts a tensor as autocast does for torch's products: to its dtype.
 inline at::Tensor lowered(const at::Tensor& tensor) {
   if (!is_autocast(tensor)) {
     return tensor;
@@ -51,8 +51,8 @@ inline at::Tensor lowered(const at::Tensor& tensor) {
       at::autocast::get_autocast_dtype(device), tensor, device);
 }
 
-/// As autocast gives tensors to torch's sums: all in the widest of their types.
-/// Those that are undefined stay so.
+/// Casts tensors as autocast does for torch's sums: to the widest of their
+/// dtypes. Undefined ones stay undefined.
 template <class... Tensors>
 void widen_together(at::Tensor& first, Tensors&... others) {
   if (!is_autocast(first)) {
@@ -74,7 +74,7 @@ void widen_together(at::Tensor& first, Tensors&... others) {
   (widen(others), ...);
 }
 
-/// What a backward gave; refuses to be differentiated.
+/// The result of a backward; throws if it is differentiated.
 class OnceDifferentiable final
     : public torch::autograd::Function<OnceDifferentiable> {
  public:
@@ -96,10 +96,10 @@ class OnceDifferentiable final
   }
 };
 
-/// The gradients that `work` gives, of which there is no derivative: kernels
-/// know none, and what torch's operators would give in their place must not
-/// depend on the device. `work` is given what was saved, which is read once: a
-/// checkpoint gives it no second time.
+/// The gradients that `work` computes, which are not differentiable: the
+/// kernels have no second derivatives, and the result must not depend on the
+/// device. `work` receives the saved tensors, which are read only once, because
+/// a checkpoint returns them only once.
 template <class Work>
 torch::autograd::variable_list once_differentiable(
     const char* operation,

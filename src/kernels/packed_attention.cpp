@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes: T tokens in all, H heads of queries, G heads of keys and values, D
-// channels of a head, S sequences of at most L tokens.
+// Shapes: T tokens in total, H heads of queries, G heads of keys and values, D
+// channels per head, S sequences of at most L tokens.
 #include <ATen/ATen.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/TensorSubclassLikeUtils.h>
@@ -16,7 +16,7 @@
 namespace accelerate::kernels {
 namespace {
 
-/// While it lives, cuDNN is not asked for attention.
+/// During its lifetime, cuDNN is not used for attention.
 class WithoutCudnn {
  public:
   WithoutCudnn() : was_enabled_(at::globalContext().userEnabledCuDNNSDP()) {
@@ -30,15 +30,15 @@ class WithoutCudnn {
   bool was_enabled_;
 };
 
-/// Whether torch has flash kernels for such attention, which know packed
-/// sequences: 16-bit numbers on a GPU that is new enough. On the newest torch
-/// would rather take cuDNN.
+/// Whether torch's flash kernels, which support packed sequences, can be used:
+/// 16-bit types on a GPU that is new enough. On the newest GPUs torch would
+/// prefer cuDNN.
 bool is_for_flash(
     const at::Tensor& queries_THD,
     const at::Tensor& keys_TGD,
     const at::Tensor& values_TGD,
     const PackedAttentionOptions& options) {
-  constexpr int64_t kMultiple = 8; // Other heads are padded by torch's caller.
+  constexpr int64_t kMultiple = 8; // other sizes are padded by torch's caller
   const auto batched = [](const at::Tensor& x_THD) {
     return x_THD.transpose(0, 1).unsqueeze(0);
   };
@@ -105,7 +105,7 @@ void check_options(int64_t max_length, const PackedAttentionOptions& options) {
   }
 }
 
-/// On the host only: elsewhere it would wait for the device.
+/// Only on the host: on a device it would wait.
 void check_starts(const at::Tensor& starts, int64_t T, int64_t L) {
   const auto* at = starts.const_data_ptr<int>();
   const int64_t S = starts.size(0) - 1;
@@ -124,7 +124,7 @@ void check_starts(const at::Tensor& starts, int64_t T, int64_t L) {
   }
 }
 
-/// Every sequence padded to L tokens.
+/// Pads every sequence to L tokens.
 at::Tensor padded_attention(
     const at::Tensor& queries_THD,
     const at::Tensor& keys_TGD,
@@ -138,8 +138,8 @@ at::Tensor padded_attention(
   const auto begins_S = starts.narrow(0, 0, S);
   const auto ends_S = starts.narrow(0, 1, S);
   const auto steps_L = at::arange(L, starts.options());
-  // What is no token is a row of zeros behind all: one of another sequence
-  // would get the gradients of padding, which need not be numbers.
+  // Padding uses an extra row of zeros at the end. Tokens of another sequence
+  // would receive the gradients of padding, which may be NaN.
   const auto places_SL = begins_S.unsqueeze(1) + steps_L;
   const auto places = at::where(places_SL.lt(ends_S.unsqueeze(1)), places_SL, T)
                           .to(at::kLong)
@@ -152,7 +152,7 @@ at::Tensor padded_attention(
                             .transpose(1, 2);
     return times == 1 ? x_SHLD : x_SHLD.repeat_interleave(times, 1);
   };
-  // Padding is on the right, where a causal token does not look.
+  // Padding is on the right, where causal tokens do not attend.
   std::optional<at::Tensor> mask_S11L;
   if (!options.is_causal) {
     mask_S11L = steps_L.unsqueeze(0)
@@ -190,14 +190,14 @@ at::Tensor packed_attention(
   check_tensors(queries_THD, keys_TGD, values_TGD, starts);
   check_options(max_length, options);
   const auto own_starts = starts.to(at::kInt).contiguous();
-  // One that a compiler looks at has no numbers.
+  // A tensor that a compiler traces has no values.
   if (own_starts.is_cpu() && !at::isTensorSubclassLike(own_starts)) {
     check_starts(own_starts, queries_THD.size(0), max_length);
   }
   if (queries_THD.size(0) == 0) {
     return queries_THD + (keys_TGD.sum() + values_TGD.sum());
   }
-  // Heads that are cut out of one product lie so already.
+  // Heads that are views of one product already have this layout.
   const auto dense = [](const at::Tensor& x) {
     return x.stride(2) == 1 ? x : x.contiguous();
   };

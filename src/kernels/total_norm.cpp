@@ -9,8 +9,8 @@
 namespace accelerate::kernels {
 
 at::Tensor plain_total_norm(at::TensorList tensors, double norm_type) {
-  // Torch would round the norm of each tensor to the tensor's type.
-  // [0]: those of types that hold it; [1]: of half as many bits.
+  // Torch would round the norm of each tensor to the tensor's dtype. [0]:
+  // tensors of dtypes with sufficient precision; [1]: 16-bit ones.
   std::vector<at::Tensor> lists[2];
   for (const auto& tensor : tensors) {
     lists[at::isReducedFloatingType(tensor.scalar_type())].push_back(tensor);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norm of all numbers of many tensors.
+// The norm over many tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,13 +8,12 @@
 
 namespace accelerate::kernels {
 
-/// Of tensors of one device, at least one, as if they were one vector: a number
-/// of float32 (float64 where one of them is). On a GPU the norm of order 2 is
-/// one pass over the tensors in their own types, which adds up in the same
-/// order every time.
+/// The norm of tensors on one device, at least one, as if they were one vector;
+/// in float32 (float64 if one of them is). On a GPU, the norm of order 2 takes
+/// one pass over the tensors in their own dtypes and is deterministic.
 at::Tensor total_norm(at::TensorList tensors, double norm_type);
 
-/// Made of torch's operators.
+/// Composed of torch operators.
 ACCELERATE_API at::Tensor plain_total_norm(
     at::TensorList tensors,
     double norm_type);
