@@ -93,7 +93,6 @@ HttpClient::HttpClient(std::string root, const HttpLogin& login) {
     impl_->set(CURLOPT_PASSWORD, login.password.c_str());
   }
   impl_->set(CURLOPT_HTTPHEADER, impl_->headers);
-  impl_->set(CURLOPT_PROTOCOLS_STR, "http,https");
   impl_->set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
   impl_->set(CURLOPT_TIMEOUT, kRequestSeconds);
   // Signals belong to the program.

@@ -20,6 +20,10 @@
 #include "base/unique_file.h"
 #include "watch/page_server.h"
 
+#if MHD_VERSION < 0x00097002
+using MHD_Result = int; // As older versions have it, on Red Hat 8 too.
+#endif
+
 namespace accelerate {
 namespace {
 
