@@ -11,6 +11,7 @@ patchelf must be on the path. Prints the path of the result.
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import re
 import subprocess
@@ -25,6 +26,8 @@ ENGINES = "accelerate/_engines/"
 EXCLUDED = ("libtorch*.so*", "libc10*.so*", "libcudart.so.*", "libcuda.so*")
 # Header files that are compiled in, as found by the compiler.
 HEADERS = ("CLI/CLI.hpp", "nlohmann/json.hpp", "xxhash.h")
+# Of those headers and of yaml-cpp, if a folder of `./dev deps` provides them.
+DEPS_LICENCES = "usr/share/doc/*/copyright"
 
 
 def main() -> None:
@@ -56,9 +59,11 @@ def join(wheels: list[Wheel]) -> Wheel:
 
 
 def libraries_opened_at_run_time() -> list[str]:
-    text = "".join(path.read_text() for path in sorted(ROOT.glob("src/*/*.cpp")))
+    """Of `accelerate watch`. libcurl sends metrics of C++ programs alone, which no wheel has headers
+    for; Python's trackers are those packages themselves."""
+    text = "".join(path.read_text() for path in sorted(ROOT.glob("src/watch/*.cpp")))
     names = re.findall(r'OptionalLibrary \w+\(\s*"([^"]+)"', text)
-    assert names, "no OptionalLibrary in src"
+    assert names, "no OptionalLibrary in src/watch"
     return names
 
 
@@ -97,8 +102,18 @@ def system_licences(wheel: Wheel) -> dict[str, str]:
     # auditwheel puts a hash into the name: libpng16-d1c9b7e4.so.16.39.0.
     files = [system_library_file(re.sub(r"-[0-9a-f]{8}(?=\.)", "", name, count=1)) for name in names]
     files += [system_library(name) for name in libraries_opened_at_run_time()]
-    files += [pathlib.Path("/usr/include", name) for name in HEADERS]
-    return dict(map(licence_of, files))
+    return dict(map(licence_of, files)) | header_licences()
+
+
+def header_licences() -> dict[str, str]:
+    deps = os.environ.get("ACCELERATE_DEPS")
+    if not deps:
+        return dict(licence_of(pathlib.Path("/usr/include", name)) for name in HEADERS)
+    texts = {path.parent.name: str(path) for path in pathlib.Path(deps).glob(DEPS_LICENCES)}
+    texts.pop("googletest", None)  # Only tests use it.
+    if not texts:
+        sys.exit(f"[wheel] no licence texts in {deps}. Make the folder again with ./dev deps")
+    return texts
 
 
 def system_library_file(name: str) -> pathlib.Path:
