@@ -84,7 +84,8 @@ def cpp(transcript: Transcript) -> None:
     prefix = pathlib.Path(subprocess.check_output(["which", "accelerate"], text=True)).parents[1]
     build = f"cd demo && cmake -B build -DCMAKE_PREFIX_PATH={prefix} && cmake --build build"
     transcript.run(build, counts=False)
-    transcript.run("cd demo && accelerate launch --num_processes 2 build/train 3")
+    transcript.run("cd demo && accelerate launch --num_processes 2 build/train")
+    transcript.run("cd demo && accelerate launch --num_processes 2 build/train 20")
 
 
 def notebook(transcript: Transcript) -> None:
