@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks of a run as a grid. Needs no torch.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "accelerate/export.h"
+
+namespace accelerate {
+
+/// A direction in which ranks differ, or several that are joined with `|`. A
+/// mesh has all six, in this order: neighbours along `kTensor` are neighbours
+/// in rank.
+enum class MeshDimension : unsigned {
+  kPipeline = 1,  ///< Stages of the model.
+  kReplicate = 2, ///< Copies of the model.
+  kShard = 4,     ///< Shards of one copy (ZeRO, FSDP).
+  kContext = 8,   ///< Parts of a sequence, in attention too.
+  kSequence = 16, ///< Parts of a sequence, outside of attention.
+  kTensor = 32,   ///< Parts of a layer.
+  /// Ranks that differ here see different data. Others see the same batches.
+  kData = kReplicate | kShard,
+};
+
+constexpr MeshDimension operator|(MeshDimension one, MeshDimension other) {
+  return static_cast<MeshDimension>(
+      static_cast<unsigned>(one) | static_cast<unsigned>(other));
+}
+constexpr MeshDimension operator&(MeshDimension one, MeshDimension other) {
+  return static_cast<MeshDimension>(
+      static_cast<unsigned>(one) & static_cast<unsigned>(other));
+}
+
+/// How many ranks there are along each dimension. `replicate` and `shard` may
+/// be 0, which stands for the ranks that the other sizes leave. If both are 0,
+/// `replicate` gets them.
+struct ACCELERATE_API MeshSizes {
+  int pipeline = 1;
+  int replicate = 0;
+  int shard = 0;
+  int context = 1;
+  int sequence = 1;
+  int tensor = 1;
+  bool operator==(const MeshSizes&) const = default;
+};
+
+/// "replicate any x tensor 2": the sizes other than 1, with "any" for a 0 that
+/// counts. "1" if there are none.
+ACCELERATE_API std::string to_text(const MeshSizes& sizes);
+
+/// Which rank is where in a mesh. Plain numbers: the same for every rank, and
+/// for a program that plans a run. `Mesh` (mesh.h) adds process groups.
+///
+///     using accelerate::MeshDimension;
+///     // 8 ranks: 2 copies of a model, each in shards on 4 ranks.
+///     accelerate::MeshShape mesh({.replicate = 2, .shard = 4}, 8);
+///     mesh.coordinate(6, MeshDimension::kShard);  // 2
+///     mesh.ranks(6, MeshDimension::kReplicate);   // 2, 6
+///     mesh.coordinate(6, MeshDimension::kData);   // 6
+class ACCELERATE_API MeshShape {
+ public:
+  /// One rank.
+  MeshShape() : MeshShape(MeshSizes(), 1) {}
+  /// Throws `ConfigError` if a size is below 1, except for the zeros of
+  /// `MeshSizes`, or if the product of the sizes is not `num_ranks`.
+  MeshShape(const MeshSizes& sizes, int num_ranks);
+
+  /// Without zeros.
+  MeshSizes sizes() const;
+  /// The number of ranks that differ in these dimensions alone.
+  int size(MeshDimension dimensions) const;
+  int num_ranks() const;
+  /// The position of `rank` among these, from 0. Joined dimensions count as
+  /// one, the last one fastest.
+  int coordinate(int rank, MeshDimension dimensions) const;
+  /// The ranks that differ from `rank` in these dimensions alone, and `rank`
+  /// itself, in ascending order. This is the order of their coordinates.
+  std::vector<int> ranks(int rank, MeshDimension dimensions) const;
+
+  bool operator==(const MeshShape&) const = default;
+
+ private:
+  std::array<int, 6> sizes_;
+};
+
+} // namespace accelerate
