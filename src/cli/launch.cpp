@@ -27,6 +27,7 @@
 #include "launch/plan/mpirun.h"
 #include "launch/plan/nearest_file.h"
 #include "launch/plan/plan.h"
+#include "launch/plan/shell_quote.h"
 #include "launch/session.h"
 #include "launch/supervise/guardian.h"
 
@@ -34,10 +35,27 @@ namespace accelerate {
 namespace {
 
 void check_program(const std::vector<std::string>& program) {
-  if (program.empty()) {
+  if (program.empty() || program[0].empty()) {
     throw ConfigError(
         "[launch] no program given; use `accelerate launch [OPTIONS] "
         "train.py`, or see `accelerate launch --help`");
+  }
+  const std::filesystem::path file = program[0];
+  const auto ending = file.extension();
+  if ((ending == ".yaml" || ending == ".yml" || ending == ".json") &&
+      access(file.c_str(), X_OK) != 0) {
+    std::string rest;
+    for (size_t i = 1; i < program.size(); ++i) {
+      rest += ' ' + shell_quoted(program[i]);
+    }
+    throw ConfigError(str_cat(
+        "[launch] '",
+        printable(file.string()),
+        "' looks like a configuration file, not a program. Use `accelerate "
+        "launch --config_file ",
+        printable(shell_quoted(file)),
+        rest.empty() ? " train.py" : printable(rest),
+        "`"));
   }
 }
 

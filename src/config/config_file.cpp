@@ -110,15 +110,19 @@ class FileReader {
   }
 
   // The original writes null for options that were not set.
-  static bool is_unset(const Field& field, const YamlEntry& entry) {
-    const bool is_any_number =
-        field.name == "num_processes" && entry.value == -1;
-    return entry.value.is_null() || is_any_number ||
+  static bool is_unset(const YamlEntry& entry) {
+    return entry.value.is_null() ||
            (entry.value.is_structured() && entry.value.empty());
   }
 
   void read_field(const Field& field, const YamlEntry& entry) {
-    if (is_unset(field, entry)) {
+    if (is_unset(entry)) {
+      return;
+    }
+    if (field.name == "num_processes" && entry.value == -1) {
+      // As the original writes it for jobs of Slurm.
+      file_.values[std::string(field.name)] = {
+          std::string(field.unset_word), place(entry)};
       return;
     }
     if (field.name == "mixed_precision" && entry.text == "fp8") {
@@ -370,7 +374,9 @@ class FileReader {
     assign_field(scratch, *find_field("num_processes"), wanted);
     const auto [found, is_new] =
         file_.values.try_emplace("num_processes", wanted);
-    if (!is_new && found->second.text != wanted.text) {
+    if (!is_new && !parse_number<int>(found->second.text)) {
+      found->second = wanted; // -1: any number.
+    } else if (!is_new && found->second.text != wanted.text) {
       refuse(
           *replicas_,
           str_cat(
@@ -423,6 +429,9 @@ ConfigFile parse_config(
 }
 
 ConfigFile read_config_file(const std::filesystem::path& path) {
+  if (path.empty()) {
+    throw ConfigError("--config_file is empty. Pass a file, or leave it out");
+  }
   if (access(path.c_str(), R_OK) != 0) {
     throw ConfigError(str_cat(
         "[config] cannot read the configuration file '",

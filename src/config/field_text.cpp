@@ -55,9 +55,27 @@ std::string name_setting(const Field& field, const std::string& place) {
 int number_in_range(const Field& field, const LayerValue& value) {
   const auto number = parse_number<int>(value.text);
   if (!number || *number < field.least || *number > field.most) {
-    refuse(field, value, expectation(field));
+    const auto& unset = field.unset_word;
+    refuse(
+        field,
+        value,
+        unset.empty() ? expectation(field)
+                      : str_cat(expectation(field), ", or ", unset));
   }
   return *number;
+}
+
+// An empty file name would count as unset, which nobody means by it.
+void check_path(const Field& field, const LayerValue& value) {
+  const bool is_folder = field.value_name == "FOLDER";
+  if (value.text.empty() && field.unset_word.empty() &&
+      (is_folder || field.value_name == "FILE")) {
+    throw ConfigError(str_cat(
+        name_setting(field, value.place),
+        " is empty. Pass a ",
+        is_folder ? "folder" : "file",
+        ", or leave it out"));
+  }
 }
 
 // 2:4, or a single number for both.
@@ -154,6 +172,7 @@ void assign_field(
               (config.*member).clear();
               return;
             }
+            check_path(field, value);
             check_text(field, value);
             config.*member = value.text;
           },

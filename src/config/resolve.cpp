@@ -251,6 +251,13 @@ ResolvedConfig resolve_launch_config(
       }
     }
   }
+  if (!config.values.num_processes &&
+      config.kind_of("num_processes") == SourceKind::kFile) {
+    config.notes.push_back(str_cat(
+        "num_processes: -1 (",
+        config.sources["num_processes"].place,
+        ") means one process per GPU, or one on the CPU"));
+  }
   settle_device(config);
   drop_overridden(config);
   note_unused_sharding(config, "use_fsdp", "FSDP");

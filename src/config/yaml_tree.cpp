@@ -250,6 +250,14 @@ std::string dump_value(const json& value, const std::string& indent) {
   return out;
 }
 
+bool is_indented_by_tab(std::string_view text, int line) {
+  for (int i = 1; i < line; ++i) {
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  }
+  const auto start = text.find_first_not_of(' ');
+  return start != text.npos && text[start] == '\t';
+}
+
 } // namespace
 
 std::vector<YamlEntry> parse_yaml_mapping(
@@ -282,10 +290,13 @@ std::vector<YamlEntry> parse_yaml_mapping(
   } catch (const YAML::DeepRecursion& error) {
     refuse(path, std::max(0, error.mark.line) + 1, kTooDeep);
   } catch (const YAML::Exception& error) {
+    const int line = std::max(0, error.mark.line) + 1;
     refuse(
         path,
-        std::max(0, error.mark.line) + 1,
-        str_cat("this is not YAML (", error.msg, "); correct this line"));
+        line,
+        is_indented_by_tab(text, line)
+            ? std::string("this line starts with a tab; indent with spaces")
+            : str_cat("this is not YAML (", error.msg, "); correct this line"));
   }
 }
 

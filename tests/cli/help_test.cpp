@@ -173,7 +173,8 @@ TEST(Mistakes, GetOneSentenceThatSaysWhatToDo) {
        "[launch] no program given; use `accelerate launch [OPTIONS] "
        "train.py`, or see `accelerate launch --help`"},
       {"launch --num_processes two train.py",
-       "--num_processes must be a whole number from 1 to 4096, not 'two'"},
+       "--num_processes must be a whole number from 1 to 4096, or auto, not "
+       "'two'"},
       {"launch --mixed_precision fp8 train.py",
        "--mixed_precision fp8 is not supported; use no, fp16 or bf16"},
       {"launch --tpu train.py",

@@ -189,7 +189,7 @@ TEST(Fields, RefuseTextsThatDoNotSuitThem) {
       {"num_processes", "0", "from 1 to 4096"},
       {"num_processes", "5000", "from 1 to 4096"},
       {"num_processes", "99999999999999999999", "from 1 to 4096"},
-      {"num_processes", "", "from 1 to 4096, not ''"},
+      {"num_processes", "", "from 1 to 4096, or auto, not ''"},
       {"num_processes", "2 ", "not '2 '"},
       {"main_process_port", "70000", "from 0 to 65535"},
       {"machine_rank", "-1", "from 0 to 4095"},

@@ -272,8 +272,13 @@ TEST_F(Resolve, StartsOneProcessWhereTheFileSaysNotDistributed) {
 }
 
 TEST_F(Resolve, NeverResolvesToZeroProcesses) {
-  EXPECT_EQ(
-      with_file("num_processes: -1\n").values.num_processes, std::nullopt);
+  const auto any = with_file("num_processes: -1\n");
+  EXPECT_EQ(any.values.num_processes, std::nullopt);
+  ASSERT_THAT(any.notes, SizeIs(1));
+  EXPECT_THAT(any.notes[0], HasSubstr("c.yaml:1) means one process per GPU"));
+  const auto two = with_file("num_processes: -1\n", flag("num_processes", "2"));
+  EXPECT_EQ(two.values.num_processes, 2);
+  EXPECT_THAT(two.notes, IsEmpty());
   EXPECT_THROW(with_file("num_processes: 0\n"), ConfigError);
 }
 

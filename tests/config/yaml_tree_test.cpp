@@ -82,6 +82,7 @@ TEST(YamlTree, RefusesWhatIsNoMappingInOneLine) {
       {"? [a, b]\n: 1\n", "a key must be a plain string"},
       {"{\"a\": 1, ", "[f:1] this is not YAML"},
       {"a: 1\n b: 2\n", "[f:2] this is not YAML"},
+      {"a:\n\tb: 2\n", "[f:2] this line starts with a tab"},
       {"a: *missing\n", "this is not YAML"},
       {std::string("a: \0b", 5), "not UTF-8 text"},
       {"\x7f"

@@ -382,17 +382,18 @@ TEST(Launch, TakesTwoDashesBeforeTheProgram) {
   EXPECT_THAT(result.out, HasSubstr("--0\n"));
 }
 
-TEST(Launch, TakesAnEmptyValueForWhatItIs) {
-  TempDir folder;
+TEST(Launch, PassesEmptyArgumentsOn) {
   const auto result = run_process(
-      {"sh",
+      {kProgram,
+       "launch",
+       "--num_processes",
+       "2",
+       "sh",
        "-c",
-       "cd " + folder.path().string() + " && " + kProgram +
-           " launch --log_dir= --num_processes 2 sh -c 'echo $0 $RANK' "
-           "--given="});
+       "echo $0 $RANK",
+       "--given="});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("--given= 1\n"));
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(Launch, TakesAnyProgramBehindTheMark) {
@@ -529,10 +530,29 @@ TEST(Launch, KnowsEverySpellingOfALoopbackAddress) {
   }
 }
 
+TEST(LaunchErrors, SayThatThereIsNoRouteToAHost) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "a machine without a network needs root";
+  }
+  const auto result = run_process(
+      {"/usr/bin/unshare",
+       "--net",
+       kProgram,
+       "launch",
+       "--hosts",
+       "localhost,10.9.9.9",
+       "true"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("no route to '10.9.9.9'"));
+}
+
 TEST(LaunchErrors, GetOneLineAndExitCode2) {
   TempDir folder;
   const auto plain = folder.write("plain", "#!/bin/sh\n");
   std::filesystem::permissions(plain, std::filesystem::perms::owner_read);
+  const auto script = folder.write("script.py", "");
+  const auto empty =
+      folder.write("empty.yaml", "num_machines: 1\nlog_dir: ''\n");
   const auto filtering =
       folder.write("filter.yaml", "local_ranks_filter: '99999999999'\n");
   const auto deep = folder.write(
@@ -542,17 +562,36 @@ TEST(LaunchErrors, GetOneLineAndExitCode2) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0700), 0);
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{kProgram, "launch"}, "[launch] no program given"},
+      {{kProgram, "launch", ""}, "[launch] no program given"},
       {{kProgram, "launch", "--num_processes", "0", "true"}, "num_processes"},
       {{kProgram, "launch", "--num_processes", "two", "true"}, "num_processes"},
       {{kProgram, "launch", "--num_procs", "2", "true"}, "--num_processes"},
       {{kProgram, "launch", "./no_such_program"}, "'./no_such_program'"},
       {{kProgram, "launch", "no_such_script.py"},
        "no file 'no_such_script.py'"},
+      {{"env", "PATH=/nonexistent", kProgram, "launch", script},
+       "cannot execute 'python3': No such file or directory; install Python"},
       {{kProgram, "launch", "--no_python", plain}, "chmod +x"},
       {{kProgram, "launch", "--no_python", "/etc"}, "it is a folder"},
       {{kProgram, "lunch"}, "did you mean 'launch'?"},
       {{kProgram, "launch", "--num_processes=", "true"},
-       "--num_processes must be a whole number from 1 to 4096, not ''"},
+       "--num_processes must be a whole number from 1 to 4096, or auto, not "
+       "''"},
+      {{kProgram, "launch", "--num_processes", "-1", "true"},
+       "--num_processes must be a whole number from 1 to 4096, or auto, not "
+       "'-1'"},
+      {{kProgram, "launch", "--max_restarts", "-1", "true"},
+       "--max_restarts must be a whole number from 0"},
+      {{kProgram, "launch", "--log_dir", "", "true"},
+       "--log_dir is empty. Pass a folder, or leave it out"},
+      {{kProgram, "launch", "--config_file", "", "true"},
+       "--config_file is empty. Pass a file, or leave it out"},
+      {{kProgram, "launch", "--config_file", empty, "true"},
+       "empty.yaml:2] log_dir is empty. Pass a folder, or leave it out"},
+      {{kProgram, "launch", "x.yaml"},
+       "Use `accelerate launch --config_file x.yaml train.py`"},
+      {{kProgram, "launch", "a b.json", "train.py", "--lr", "3"},
+       "Use `accelerate launch --config_file 'a b.json' train.py --lr 3`"},
       {{kProgram, "launch", "--debug=", "true"},
        "--debug must be true or false, not ''"},
       {{kProgram, "launch", "--nope=", "true"}, "unknown option '--nope='"},

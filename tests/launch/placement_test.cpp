@@ -83,6 +83,14 @@ TEST(Placement, PrefersTheOperatorsNodeVariables) {
   EXPECT_EQ(placement.meeting_point, (Rendezvous{"job-master-0", 23456}));
 }
 
+TEST(Placement, NamesTheVariableOfTheOperatorThatIsWrong) {
+  EXPECT_THAT(
+      [] {
+        place({{"PET_NNODES", "two"}, {"PET_NODE_RANK", "1"}});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("PET_NNODES='two'")));
+}
+
 TEST(Placement, IsInPlaceUnderTorchrun) {
   EXPECT_TRUE(place({{"RANK", "1"},
                      {"WORLD_SIZE", "2"},

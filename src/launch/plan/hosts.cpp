@@ -57,7 +57,17 @@ std::string meeting_address(
     return own;
   }
   const std::string other = resolve_host(hosts[1].address())[0];
-  return is_loopback(other) ? own : own_address_towards(other);
+  if (is_loopback(other)) {
+    return own;
+  }
+  const std::string towards = own_address_towards(other);
+  if (towards.empty()) {
+    throw ConfigError(str_cat(
+        "[launch] this machine has no route to '",
+        hosts[1].address(),
+        "'. Check its name and the network"));
+  }
+  return towards;
 }
 
 std::string encode_join_order(const JoinOrder& order) {

@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "base/variables.h"
 #include "hardware/network.h"
+#include "process/cluster_environment.h"
 
 namespace accelerate {
 namespace {
@@ -27,6 +28,9 @@ std::optional<Placement> from_pet_variables(const EnvLookup& env) {
       is_set(env, variables::kLocalRank)) {
     return std::nullopt;
   }
+  // Under their own names: a message about WORLD_SIZE would mislead.
+  EnvReader(env).number(variables::kPetNumNodes, 1);
+  EnvReader(env).number(variables::kPetNodeRank, 0);
   const auto renamed = [&](const std::string& name) {
     if (name == variables::kRank) {
       const auto rank = env(variables::kPetNodeRank);

@@ -162,6 +162,9 @@ std::string hint_for(const std::string& program, int cause) {
     return "it is not a program for this machine; a script needs a first line "
            "such as #!/bin/sh";
   }
+  if (cause == ENOENT && !is_path && program.starts_with("python")) {
+    return "install Python, or add its folder to PATH";
+  }
   if (const std::string meant = nearest_file(program, {"", ".py"});
       cause == ENOENT && !meant.empty()) {
     return str_cat("did you mean '", printable(meant), "'?");
