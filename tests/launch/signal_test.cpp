@@ -304,7 +304,10 @@ TEST_F(Signals, QuitEndsEverythingWithTheStacksOfPython) {
 /// to their log) once there is a file `go`.
 class SlowStart : public Signals {
  protected:
-  void launch(const std::string& signals, const std::string& grace) {
+  void launch(
+      const std::string& signals,
+      const std::string& grace,
+      const std::vector<std::string>& flags = {}) {
     const auto script = folder_.write(
         "slow.py",
         "import os, signal, sys, time\n"
@@ -322,16 +325,9 @@ class SlowStart : public Signals {
         "while not os.path.exists(os.path.join(folder, 'end')):\n"
         "    time.sleep(0.02)\n");
     std::vector<std::string> command = {
-        kProgram,
-        "launch",
-        "--num_processes",
-        "2",
-        "--grace_seconds",
-        grace,
-        "python3",
-        script,
-        folder_.path(),
-        signals};
+        kProgram, "launch", "--num_processes", "2", "--grace_seconds", grace};
+    command.insert(command.end(), flags.begin(), flags.end());
+    command.insert(command.end(), {"python3", script, folder_.path(), signals});
     job_ = std::make_unique<Subprocess>(
         command, std::map<std::string, std::string>{{"TEST_MARK", mark()}});
     ASSERT_TRUE(both_logs_are("starting\n"));
@@ -364,6 +360,19 @@ TEST_F(SlowStart, GetsSignalsOnceItHandlesThem) {
       std::filesystem::remove(folder_.path() / file);
     }
   }
+}
+
+TEST_F(SlowStart, GetsSignalsAfterARestart) {
+  launch("SIGUSR1", "900", {"--max_restarts", "1"});
+  send_early(SIGUSR1);
+  kill(workers_with("TEST_MARK=" + mark()).at(1), SIGSEGV);
+  // SIGTERM ends the other, as it has no handler.
+  ASSERT_TRUE(both_logs_are("starting\nSIGWINCH\nstarting\n")) << job_->err();
+  folder_.write("go", "");
+  EXPECT_TRUE(both_logs_are("starting\nSIGWINCH\nstarting\nSIGUSR1\n"))
+      << log(0) << log(1) << job_->err();
+  folder_.write("end", "");
+  EXPECT_EQ(job_->wait(kLimit).exit_code, 0) << job_->err();
 }
 
 TEST_F(SlowStart, GetsTheRequestToEndOnceItHandlesIt) {

@@ -120,6 +120,7 @@ Supervisor::Supervisor(
 void Supervisor::start(const std::vector<WorkerSpec>& workers) {
   state_ = WorkersState::kStarting;
   workers_.clear();
+  taken_.clear();
   culprits_error_.clear();
   oom_kills_.emplace();
   is_killing_ = false;
@@ -145,6 +146,9 @@ void Supervisor::start(const std::vector<WorkerSpec>& workers) {
     throw;
   }
   state_ = WorkersState::kRunning;
+  for (const int signal : std::exchange(kept_, {})) {
+    forward(signal, GroupTold::kNo);
+  }
 }
 
 void Supervisor::kill_what_was_started() {
@@ -271,6 +275,7 @@ void Supervisor::stop(
   loop_.cancel(std::exchange(suspect_timer_, 0));
   suspect_.reset();
   output_.hold_on();
+  keep_for_next_start();
   forget_held();
   if (signal == SIGKILL) {
     kill_everything();
@@ -369,12 +374,27 @@ void Supervisor::deliver(const Worker& worker, int signal) {
   for (const pid_t pid : receivers_of(signal, worker.pid)) {
     kill(pid, signal);
   }
+  taken_.insert(signal);
 }
 
 void Supervisor::forget_held() {
   loop_.cancel(std::exchange(hold_timer_, 0));
   for (Worker& worker : workers_) {
     worker.held.clear();
+  }
+}
+
+// Who has no handler yet has trained nothing: the request is for those who do.
+void Supervisor::keep_for_next_start() {
+  if (state_ != WorkersState::kRestarting) {
+    return;
+  }
+  for (const Worker& worker : workers_) {
+    for (const auto& [signal, end] : worker.held) {
+      if (ends_nothing(signal) && !taken_.contains(signal)) {
+        kept_.insert(signal);
+      }
+    }
   }
 }
 
@@ -455,6 +475,7 @@ void Supervisor::look_again() {
     }
     return;
   }
+  keep_for_next_start();
   forget_held();
   loop_.cancel(std::exchange(ask_timer_, 0));
   loop_.cancel(std::exchange(kill_timer_, 0));
@@ -477,6 +498,10 @@ void Supervisor::forward(int signal, GroupTold told) {
     signal_everything(signal, told);
     return;
   }
+  if (ends_nothing(signal) && !any_running()) {
+    kept_.insert(signal); // Between two starts, or before the first.
+    return;
+  }
   for (Worker& worker : workers_) {
     if (worker.wait_status ||
         (told == GroupTold::kYes && is_told(worker.pid))) {
@@ -486,6 +511,7 @@ void Supervisor::forward(int signal, GroupTold told) {
       hold(worker, signal);
     } else {
       kill(worker.pid, signal);
+      taken_.insert(signal);
     }
   }
 }

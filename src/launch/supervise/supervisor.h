@@ -99,7 +99,8 @@ class ACCELERATE_API Supervisor {
   /// Passes a signal on to the workers; one that stops or continues, to all
   /// below them too. SIGUSR1 and SIGUSR2 never end a worker: one that has no
   /// handler gets them once it has. After half of the grace period they are
-  /// dropped, which is said.
+  /// dropped, which is said. If the job restarts before a worker took one, or
+  /// if none runs, the workers of the next start get it.
   void forward(int signal, GroupTold told);
   /// Children of this process that `stop` leaves alone (ssh).
   void spare(pid_t pid) { spared_.insert(pid); }
@@ -126,6 +127,7 @@ class ACCELERATE_API Supervisor {
   void deliver_held();
   void deliver(const Worker& worker, int signal);
   void forget_held();
+  void keep_for_next_start();
   void kill_after(std::chrono::milliseconds grace);
   void kill_everything();
   void kill_what_was_started();
@@ -144,6 +146,10 @@ class ACCELERATE_API Supervisor {
   Callbacks callbacks_;
   WorkersState state_ = WorkersState::kDone;
   std::vector<Worker> workers_;
+  /// Signals that a worker of this start took.
+  std::set<int> taken_;
+  /// Signals for the workers of the next start.
+  std::set<int> kept_;
   std::optional<OomKills> oom_kills_;
   std::set<pid_t> spared_;
   EventLoop::TimerId hold_timer_ = 0;
