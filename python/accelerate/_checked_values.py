@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the types of configuration values: files, fields and variables all contain strings, flags
-and numbers."""
+"""Checks the types of arguments and configuration values: files, fields and variables all contain
+strings, flags and numbers."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def number_of(value: Any) -> Any:
 
 
 def described(value: Any) -> str:
-    """The value as written in a configuration, with its type."""
+    """The value on one line, as written in a configuration, with its type."""
     kinds = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
     kind = kinds.get(type(value), "a section" if isinstance(value, dict) else "")
-    shown = json.dumps(value) if kind else repr(value)
+    shown = json.dumps(value) if kind else " ".join(repr(value).split())
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return f"{shown} ({kind or type(value).__name__})"
 

@@ -48,6 +48,8 @@ class Observation:
     def _keep_trackers(self, log_with: Any) -> None:
         """Selects the requested trackers that can be started."""
         self.trackers: list[GeneralTracker] = []
+        # Until `init_trackers`: scripts switch tracking off by calling it without any.
+        self._expects_trackers = True
         self.log_with: list[LoggerType | str | GeneralTracker] = filter_trackers(
             log_with, self.project_configuration.logging_dir
         )
@@ -64,6 +66,7 @@ class Observation:
         """Starts the trackers of `log_with` under this name on the main process and passes them
         `config`, the hyper-parameters. `init_kwargs` maps names of trackers to further arguments
         for their classes. Trackers of an earlier call are finished first."""
+        self._expects_trackers = False
         for kind in self.log_with:
             # Every rank writes its step times.
             if isinstance(kind, JsonLinesTracker):
@@ -118,9 +121,17 @@ class Observation:
     def log(self, values: dict, step: int | None = None, log_kwargs: dict | None = None) -> None:
         """Passes values by name to every tracker, on the main process. `log_kwargs` maps names of
         trackers to further arguments for their `log`."""
-        if self.state.is_main_process:
-            for tracker in self.trackers:
-                tracker.log(values, step=step, **(log_kwargs or {}).get(tracker.name, {}))
+        if not self.state.is_main_process:
+            return
+        if not self.trackers and self._expects_trackers:
+            self._expects_trackers = False
+            warnings.warn(
+                "[Accelerator.log] No tracker was started, so values are not logged. Pass log_with to "
+                "Accelerator, and call init_trackers() before log()",
+                stacklevel=2,
+            )
+        for tracker in self.trackers:
+            tracker.log(values, step=step, **(log_kwargs or {}).get(tracker.name, {}))
 
     def step_times(self) -> _C.StepTimes:
         """Where the step time of this thread went since the Accelerator was created: `sum` over

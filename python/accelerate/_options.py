@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from accelerate import _C
+from accelerate._checked_values import described
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import (
     AORecipeKwargs,
@@ -38,6 +40,7 @@ _HANDLERS = (
     ProfileKwargs,
     TERecipeKwargs,
 )
+_OF_DDP = "DistributedDataParallelKwargs"
 # Variables set by a launcher for features that must not be ignored silently.
 _SWITCHES = {
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
@@ -63,6 +66,10 @@ def refuse_what_is_not_there(arguments: dict[str, Any]) -> None:
 def sort_handlers(handlers: list[KwargsHandler] | None) -> dict[type, KwargsHandler]:
     """The handlers by class; raises for duplicates and unknown ones."""
     found: dict[type, KwargsHandler] = {}
+    if handlers is not None and not isinstance(handlers, Iterable):
+        raise UsageError(
+            f"[Accelerator] kwargs_handlers is a {type(handlers).__name__}. Pass a list of handlers"
+        )
     for handler in handlers or ():
         if not isinstance(handler, _HANDLERS):
             raise UsageError(
@@ -83,25 +90,32 @@ def ddp_options(handler: DistributedDataParallelKwargs | None) -> _C.DdpOptions:
     handler = handler or DistributedDataParallelKwargs()
     if handler.dim != 0 or handler.check_reduction:
         raise UsageError(
-            "[DistributedDataParallelKwargs] dim and check_reduction are not supported. Leave them "
-            "at their defaults"
+            f"[{_OF_DDP}] dim and check_reduction are not supported. Leave them at their defaults"
         )
     options = _C.DdpOptions()
-    options.broadcast_buffers = handler.broadcast_buffers
-    options.bucket_cap_mb = handler.bucket_cap_mb
-    options.find_unused_parameters = handler.find_unused_parameters
-    options.gradient_as_bucket_view = handler.gradient_as_bucket_view
-    options.static_graph = handler.static_graph
+    names = (
+        "broadcast_buffers",
+        "bucket_cap_mb",
+        "find_unused_parameters",
+        "gradient_as_bucket_view",
+        "static_graph",
+    )
+    put(_OF_DDP, options, {name: getattr(handler, name) for name in names})
     options.compression = _compression(handler)
     if options.compression == _C.Compression.power_sgd:
-        for name, value in handler.comm_state_option.items():
+        chosen = handler.comm_state_option
+        if not isinstance(chosen, Mapping):
+            raise UsageError(
+                f"[{_OF_DDP}] comm_state_option is {described(chosen)}. Pass a dictionary of options"
+            )
+        for name in chosen:
             if not hasattr(options.power_sgd, name):
                 known = (known for known in dir(options.power_sgd) if not known.startswith("_"))
                 raise UsageError(
-                    f"[DistributedDataParallelKwargs] Unknown PowerSGD option '{name}'. Expected "
-                    f"one of: {', '.join(known)}"
+                    f"[{_OF_DDP}] Unknown PowerSGD option '{name}'. Expected one of: "
+                    f"{', '.join(known)}"
                 )
-            setattr(options.power_sgd, name, value)
+        put(_OF_DDP, options.power_sgd, chosen)
     return options
 
 
@@ -116,7 +130,7 @@ def _compression(handler: DistributedDataParallelKwargs) -> _C.Compression:
     wrapper = DDPCommunicationHookType(handler.comm_wrapper)
     if hook not in known or wrapper != DDPCommunicationHookType.NO:
         raise NotImplementedError(
-            f"[DistributedDataParallelKwargs] comm_hook={hook} with comm_wrapper={wrapper} is not "
+            f"[{_OF_DDP}] comm_hook={hook} with comm_wrapper={wrapper} is not "
             "supported. Use the hook no, fp16, bf16 or power_sgd, without a wrapper"
         )
     return known[hook]
@@ -125,8 +139,8 @@ def _compression(handler: DistributedDataParallelKwargs) -> _C.Compression:
 def scaler_options(handler: GradScalerKwargs | None) -> _C.GradScalerOptions:
     handler = handler or GradScalerKwargs()
     options = _C.GradScalerOptions()
-    for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval"):
-        setattr(options, name, getattr(handler, name))
+    names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+    put("GradScalerKwargs", options, {name: getattr(handler, name) for name in names})
     return options
 
 
@@ -138,14 +152,33 @@ def check_type(name: str, value: Any, kind: type) -> None:
         )
 
 
+def put(where: str, options: Any, values: Mapping[str, Any]) -> None:
+    """Sets fields of the engine's options. The value that each has says what it takes."""
+    expected = {bool: "True or False", int: "a whole number", float: "a number"}
+    for name, value in values.items():
+        kind = type(getattr(options, name))
+        if kind is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        try:
+            setattr(options, name, value)
+        except TypeError:
+            raise UsageError(f"[{where}] {name} is {described(value)}. Pass {expected[kind]}") from None
+
+
+def number(where: str, name: str, value: Any) -> float:
+    """Also of text, as torch reads it."""
+    with suppress(TypeError, ValueError):
+        return float(value)
+    raise UsageError(f"[{where}] {name} is {described(value)}. Pass a number")
+
+
 def num_accumulation_steps(steps: Any) -> int:
     """Also accepts a string, as the original does: argparse returns one without `type=int`."""
     with suppress(TypeError, ValueError):
         if float(steps) == int(steps):
             return int(steps)
     raise UsageError(
-        f"[Accelerator] gradient_accumulation_steps is {steps!r} ({type(steps).__name__}). Pass a "
-        "whole number"
+        f"[Accelerator] gradient_accumulation_steps is {described(steps)}. Pass a whole number"
     )
 
 

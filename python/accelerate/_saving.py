@@ -52,7 +52,7 @@ class Saving(Processes):
         self.project_configuration = config or ProjectConfiguration(project_dir)
         if project_dir is not None and self.project_dir is None:
             self.project_configuration.set_directories(project_dir)
-        self._saves_on_each_node = self.project_configuration.save_on_each_node
+        self._saves_on_each_node = bool(self.project_configuration.save_on_each_node)
 
     def _keep_saved_state(self) -> None:
         """Registers state with the run, whose registry does not own it; these lists do."""

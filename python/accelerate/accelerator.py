@@ -16,6 +16,7 @@ import torch
 
 from accelerate import _C, _debug, _deepspeed, _fully_sharded, _options, _trees
 from accelerate._captured_step import CapturedStep
+from accelerate._checked_values import checked, described, whole_number
 from accelerate._configuration import (
     Configuration,
     checked_precision,
@@ -124,6 +125,11 @@ class Accelerator(Configuration, Observation, Saving):
             )
         _options.check_type("dataloader_config", dataloader_config, DataLoaderConfiguration)
         _options.check_type("project_config", project_config, ProjectConfiguration)
+        _options.check_type("dynamo_plugin", dynamo_plugin, TorchDynamoPlugin)
+        _options.check_type("parallelism_config", parallelism_config, ParallelismConfig)
+        _options.check_type(
+            "gradient_accumulation_plugin", gradient_accumulation_plugin, GradientAccumulationPlugin
+        )
         self._keep_project(project_config, project_dir)
         precision = checked_precision(mixed_precision)
         compiling = dynamo_plugin_of(dynamo_backend, dynamo_plugin)
@@ -148,8 +154,14 @@ class Accelerator(Configuration, Observation, Saving):
         options.accumulation.num_steps = (
             1 if plugin.num_steps is None else _options.num_accumulation_steps(plugin.num_steps)
         )
-        options.accumulation.sync_with_dataloader = plugin.sync_with_dataloader
-        options.accumulation.sync_each_batch = plugin.sync_each_batch
+        _options.put(
+            "GradientAccumulationPlugin",
+            options.accumulation,
+            {
+                "sync_with_dataloader": plugin.sync_with_dataloader,
+                "sync_each_batch": plugin.sync_each_batch,
+            },
+        )
         # The engine writes its part of checkpoints where Python writes its own.
         options.save_on_each_node(self._saves_on_each_node)
 
@@ -176,13 +188,14 @@ class Accelerator(Configuration, Observation, Saving):
         self.gradient_state = GradientState(plugin)
         options.set_mixed_precision(self._engine_precision())
         options.debug = self.state.debug
-        options.master_weights = self._has_masters = master_weights
+        _options.put("Accelerator", options, {"master_weights": master_weights})
+        self._has_masters = options.master_weights
         options.cpu = self.state.device.type == "cpu"
         options.environment = self.state.environment
         options.process_group = self.state.group
         self._shard_options(options)
         self._run = _C.TrainingRun(options, self.gradient_state.step_state, _warn_of_loss)
-        self._warned_repeats: set[str] = set()
+        self._has_warned_of_repeats = False
         self.state.accelerator = weakref.ref(self)
         self._ddp = options.ddp
         self.gradient_accumulation_steps = self._run.num_accumulation_steps
@@ -569,10 +582,9 @@ class Accelerator(Configuration, Observation, Saving):
                 self._run.num_accumulation_steps = num_steps
             return
         if not isinstance(loss, torch.Tensor):
-            shown = " ".join(repr(loss).split())
             raise UsageError(
-                f"[Accelerator.backward] The loss is {shown[:60]} ({type(loss).__name__}). Pass the "
-                "tensor that the loss function returned, without item() or float()"
+                f"[Accelerator.backward] The loss is {described(loss)}. Pass the tensor that the loss "
+                "function returned, without item() or float()"
             )
         keeps = bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
         taken = _weight(weight)
@@ -598,7 +610,9 @@ class Accelerator(Configuration, Observation, Saving):
         The first `num_warmup` calls with inputs of a shape run eagerly, the next one is recorded,
         and every further one replays the recording. If a step cannot be recorded, one line on
         stderr says why and `function` runs eagerly."""
-        return CapturedStep(function, _C.StepCapture(self._run, num_warmup, max_graphs))
+        warmup = checked("capture", "num_warmup", num_warmup, whole_number(0))
+        graphs = checked("capture", "max_graphs", max_graphs, whole_number(1))
+        return CapturedStep(function, _C.StepCapture(self._run, warmup, graphs))
 
     @property
     def sync_gradients(self) -> bool:
@@ -669,7 +683,9 @@ class Accelerator(Configuration, Observation, Saving):
         computes the norm."""
         if self.deepspeed_plugin is not None:
             max_norm = math.inf
-        return self._run.clip_grad_norm(_listed(parameters), max_norm, float(norm_type))
+        limit = _options.number("clip_grad_norm_", "max_norm", max_norm)
+        norm = _options.number("clip_grad_norm_", "norm_type", norm_type)
+        return self._run.clip_grad_norm(_listed("clip_grad_norm_", parameters), limit, norm)
 
     def _clip_as_configured(self) -> None:
         limit = self._deepspeed_plugin.get_value("gradient_clipping")
@@ -681,7 +697,8 @@ class Accelerator(Configuration, Observation, Saving):
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         """Clamps each element of the gradients to `[-clip_value, clip_value]`. No effect during
         gradient accumulation."""
-        self._run.clip_grad_value(_listed(parameters), clip_value)
+        limit = _options.number("clip_grad_value_", "clip_value", clip_value)
+        self._run.clip_grad_value(_listed("clip_grad_value_", parameters), limit)
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
@@ -744,14 +761,14 @@ class Accelerator(Configuration, Observation, Saving):
         return values if num_real == size else values[:num_real]
 
     def _warn_of_repeats(self, num_rows: int) -> None:
-        """Warns if it is unknown which of these rows belong to repeated samples, once for each
-        combination of rows and samples."""
-        problem = self._run.mixed_repeats(num_rows)
-        if problem is not None and problem not in self._warned_repeats:
-            self._warned_repeats.add(problem)
+        """Warns if it is unknown which of these rows belong to repeated samples; once per run,
+        because the number of rows may differ in every epoch."""
+        problem = None if self._has_warned_of_repeats else self._run.mixed_repeats(num_rows)
+        if problem is not None:
             _debug.warn(
                 f"[gather_for_metrics] Repeated samples are gathered too: {problem}", stacklevel=3
             )
+            self._has_warned_of_repeats = True
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """The sum, mean or maximum over all processes, in new tensors."""
@@ -775,10 +792,9 @@ def _weight(weight: Any) -> float | torch.Tensor | None:
     if hasattr(number, "__float__") and not is_complex:
         with suppress(TypeError, ValueError, OverflowError):
             return float(number)
-    shown = " ".join(repr(weight).split())
     raise UsageError(
-        f"[Accelerator.backward] weight is {shown[:60]} ({type(weight).__name__}). Pass the number "
-        "of samples or tokens of the loss, as a number or a tensor with one element"
+        f"[Accelerator.backward] weight is {described(weight)}. Pass the number of samples or tokens of "
+        "the loss, as a number or a tensor with one element"
     )
 
 
@@ -830,8 +846,17 @@ def _contexts(models: Iterable[Any]) -> list[_C.ModelContext]:
     return [context for model in models if (context := context_of(model)) is not None]
 
 
-def _listed(parameters: Any) -> list[torch.Tensor]:
-    return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+def _listed(where: str, parameters: Any) -> list[torch.Tensor]:
+    if isinstance(parameters, torch.Tensor):
+        return [parameters]
+    listed = list(parameters) if isinstance(parameters, Iterable) else [parameters]
+    for parameter in listed:
+        if not isinstance(parameter, torch.Tensor):
+            raise UsageError(
+                f"[{where}] Got {described(parameter)} as a parameter. Pass tensors, such as "
+                "model.parameters()"
+            )
+    return listed
 
 
 __getattr__ = placeholders_for(__name__)

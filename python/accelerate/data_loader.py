@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from accelerate import _debug
 from accelerate._batch_indices import get_sampler
+from accelerate._checked_values import checked, described, whole_number
 from accelerate._dispatch import DataLoaderDispatcher
 from accelerate._placeholders import placeholders_for
 from accelerate._prepared_loader import (
@@ -275,6 +276,14 @@ class SkipDataLoader(DataLoaderAdapter, DataLoaderStateMixin):
 def skip_first_batches(dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
     """A loader like this one that starts after its first `num_batches`, to resume in the middle of
     an epoch. Skipped samples are not read, unless the data can only be read in order."""
+    if not hasattr(dataloader, "dataset"):
+        raise UsageError(
+            f"[skip_first_batches] The dataloader is {described(dataloader)}. Call "
+            "skip_first_batches(dataloader, num_batches) with a torch.utils.data.DataLoader"
+        )
+    if isinstance(num_batches, torch.Tensor):
+        num_batches = num_batches.item()
+    num_batches = checked("skip_first_batches", "num_batches", num_batches, whole_number(0))
     settings = kept_settings(dataloader)
     is_iterable = isinstance(dataloader.dataset, IterableDataset)
     num_read = getattr(dataloader, "skip_batches", 0) + (num_batches if is_iterable else 0)

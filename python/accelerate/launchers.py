@@ -7,6 +7,7 @@ Guide: docs/guide_python.md, "Notebooks".
 from __future__ import annotations
 
 import glob
+import numbers
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -166,13 +167,17 @@ def _has_tpu() -> bool:
 def _settle_number(wanted: int | None, num_gpus: int) -> int:
     if wanted is None:
         return max(1, num_gpus)
-    if wanted < 1 or num_gpus and wanted > num_gpus:
-        most = f"1 to {num_gpus}, one per GPU" if num_gpus else "at least 1"
+    if not isinstance(wanted, numbers.Integral) or wanted < 1 or 0 < num_gpus < wanted:
         raise ValueError(
-            f"[{_WHERE}] num_processes is {wanted}, expected {most}. Pass another number, or set "
-            "ACCELERATE_USE_CPU=1 to train on the CPU"
+            f"[{_WHERE}] num_processes is {wanted!r}, expected "
+            + (
+                f"1 to {num_gpus}, one per GPU. Pass another number, or set ACCELERATE_USE_CPU=1 to "
+                "train on the CPU"
+                if num_gpus
+                else "a whole number of at least 1"
+            )
         )
-    return wanted
+    return int(wanted)
 
 
 def _machine_flags(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from accelerate._checked_values import checked, whole_number
 from accelerate._placeholders import placeholders_for
 from accelerate.prepared_module import context_for
 
@@ -42,9 +43,11 @@ class LocalSGD:
             return
         self.accelerator = accelerator
         self.model = model
-        self.local_sgd_steps = local_sgd_steps
+        self.local_sgd_steps = checked(
+            "LocalSGD", "local_sgd_steps", local_sgd_steps, whole_number(1)
+        )
         context = context_for("LocalSGD", model)
-        self._steps = accelerator._run.local_steps(context, local_sgd_steps)
+        self._steps = accelerator._run.local_steps(context, self.local_sgd_steps)
 
     def __enter__(self) -> LocalSGD:
         if self.enabled:

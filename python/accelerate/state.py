@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from accelerate import _C, _fully_sharded
+from accelerate._checked_values import described
 from accelerate._placeholders import placeholders_for
 from accelerate.errors import UsageError
 from accelerate.utils.dataclasses import DistributedType, GradientAccumulationPlugin
@@ -75,7 +76,10 @@ class PartialState:
 
         wanted = os.environ.get("ACCELERATE_TORCH_DEVICE")
         # As in the original, the default argument lets the variables decide.
-        cpu = _C.wants_cpu(cpu or (wanted or "").startswith("cpu") or None)
+        try:
+            cpu = _C.wants_cpu(cpu or (wanted or "").startswith("cpu") or None)
+        except TypeError:
+            raise UsageError(f"[PartialState] cpu is {described(cpu)}. Pass True or False") from None
         environment, group = connect(cpu, kwargs)
         number = None if wanted is None or cpu else torch.device(wanted).index
         self.environment = environment if number is None else _at_device(environment, number)

@@ -17,6 +17,8 @@ from accelerate.scheduler import AcceleratedScheduler
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import (
     DataLoaderConfiguration,
+    DDPCommunicationHookType,
+    DistributedDataParallelKwargs,
     DistributedType,
     GradientAccumulationPlugin,
     GradScalerKwargs,
@@ -76,8 +78,58 @@ def test_bad_values_are_refused_in_one_line():
     for steps in (2.5, "two", None):
         with pytest.raises(UsageError, match="gradient_accumulation_steps is .* whole number"):
             Accelerator(cpu=True, gradient_accumulation_steps=steps)
-    with pytest.raises(UsageError, match=r"The loss is 0.5 \(float\). Pass the tensor"):
+    with pytest.raises(UsageError, match=r"The loss is 0.5 \(a number\). Pass the tensor"):
         Accelerator(cpu=True).backward(0.5)
+
+
+def _with_handler(kind, **fields):
+    return lambda: Accelerator(cpu=True, kwargs_handlers=[kind(**fields)])
+
+
+def _clipped(*arguments):
+    return lambda: Accelerator(cpu=True).clip_grad_norm_(*arguments)
+
+
+_DDP = DistributedDataParallelKwargs
+_POWER_SGD = DDPCommunicationHookType.POWER_SGD
+WRONG_TYPES = {
+    "cpu is .*True or False": lambda: Accelerator(cpu="no"),
+    "kwargs_handlers is a GradScalerKwargs": lambda: Accelerator(kwargs_handlers=GradScalerKwargs()),
+    "dynamo_plugin is a dict": lambda: Accelerator(dynamo_plugin={}),
+    "parallelism_config is a dict": lambda: Accelerator(parallelism_config={}),
+    "gradient_accumulation_plugin is a dict": lambda: Accelerator(
+        gradient_accumulation_plugin={"num_steps": 2}
+    ),
+    "sync_each_batch is .*True or False": lambda: Accelerator(
+        gradient_accumulation_plugin=GradientAccumulationPlugin(2, sync_each_batch="no")
+    ),
+    "master_weights is .*True or False": lambda: Accelerator(cpu=True, master_weights="no"),
+    'init_scale is "big" .*a number': _with_handler(GradScalerKwargs, init_scale="big"),
+    "growth_interval is 1.5 .*a whole number": _with_handler(GradScalerKwargs, growth_interval=1.5),
+    "bucket_cap_mb is .*a whole number": _with_handler(_DDP, bucket_cap_mb="many"),
+    "find_unused_parameters is .*True or False": _with_handler(_DDP, find_unused_parameters="no"),
+    "comm_state_option is .*a dictionary": _with_handler(
+        _DDP, comm_hook=_POWER_SGD, comm_state_option=[1]
+    ),
+    "matrix_approximation_rank is .*a whole number": _with_handler(
+        _DDP, comm_hook=_POWER_SGD, comm_state_option={"matrix_approximation_rank": "low"}
+    ),
+    "max_norm is None .*a number": _clipped([], None),
+    r"Got Linear\(.* as a parameter. Pass tensors, such as model.parameters": _clipped(
+        torch.nn.Linear(1, 1), 1.0
+    ),
+    "max_graphs is 0 .*at least 1": lambda: Accelerator(cpu=True).capture(print, max_graphs=0),
+}
+
+
+@pytest.mark.parametrize("message", WRONG_TYPES)
+def test_a_wrong_type_is_named_in_the_words_of_python(message):
+    with pytest.raises(ValueError, match=rf"^\[\w+\] .*{message}[^\n]*$"):
+        WRONG_TYPES[message]()
+
+
+def test_whole_floats_count_as_whole_numbers():
+    Accelerator(cpu=True, kwargs_handlers=[_DDP(bucket_cap_mb=25.0)])
 
 
 def test_steps_of_accumulation_may_be_text():

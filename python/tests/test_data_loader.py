@@ -451,6 +451,26 @@ def test_skipping_reads_no_samples_and_works_on_plain_loaders():
     assert [batch.tolist() for batch in stream] == [[8, 9]]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((2, DataLoader(TEN, 2)), r"The dataloader is 2 \(a number\). Call skip_first_batches\(dataloader,"),
+        ((DataLoader(TEN, 2), -1), "num_batches is -1 .* at least 0"),
+        ((DataLoader(TEN, 2), "3"), 'num_batches is "3" .* at least 0'),
+        ((DataLoader(TEN, 2), 1.5), "num_batches is 1.5 .* at least 0"),
+    ],
+)
+def test_arguments_that_say_no_number_of_batches_are_refused(arguments, sentence):
+    with pytest.raises(ValueError, match=rf"^\[skip_first_batches\] {sentence}[^\n]*$"):
+        skip_first_batches(*arguments)
+
+
+@pytest.mark.parametrize("num_batches", [4, 4.0, torch.tensor(4)])
+def test_a_whole_number_of_any_type_is_skipped(num_batches):
+    rest = skip_first_batches(DataLoader(TEN, 2), num_batches)
+    assert [batch.tolist() for batch in rest] == [[8, 9]]
+
+
 def test_a_dispatched_loader_of_one_process_is_the_users():
     loader = prepare_data_loader(
         DataLoader(Stream(), 4), torch.device("cpu"), put_on_device=True

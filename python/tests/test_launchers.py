@@ -450,6 +450,13 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
         notebook_launcher(print, num_processes=0)
 
 
+@pytest.mark.parametrize("wanted", [-1, 1.5, "2"])
+def test_what_is_no_number_of_processes_is_refused(monkeypatch, wanted):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
+    with pytest.raises(ValueError, match=f"num_processes is {wanted!r}, expected a whole .* 1$"):
+        notebook_launcher(print, num_processes=wanted)
+
+
 def test_a_tpu_alone_is_refused_with_what_is_missing(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)

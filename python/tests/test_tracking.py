@@ -161,6 +161,21 @@ def test_trackers_of_a_second_call_come_after_those_of_the_first(tmp_path):
     assert len(path.read_text().splitlines()) == len(lines)
 
 
+def test_values_that_no_tracker_gets_are_said_once(tmp_path):
+    accelerator = Accelerator(cpu=True, log_with="jsonl", project_dir=str(tmp_path))
+    with pytest.warns(UserWarning, match=r"No tracker was started, .* call init_trackers\(\)") as said:
+        for _ in range(2):
+            accelerator.log({"loss": 1.0})
+    assert len(said) == 1
+    # The scripts that switch tracking off go on calling both.
+    AcceleratorState._reset_state(True)
+    accelerator = Accelerator(cpu=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accelerator.init_trackers("sky")
+        accelerator.log({"loss": 1.0})
+
+
 def test_a_mistyped_tracker_is_told_all_names():
     with pytest.raises(ValueError, match=r"logging capability: jsnl\. Choose between") as told:
         Accelerator(cpu=True, log_with="jsnl", project_dir="runs")
