@@ -16,22 +16,22 @@ class App;
 
 namespace accelerate {
 
-/// Runs `program` with the flags of `launch`; returns the exit code.
-/// `parent_folder` as in `SessionOptions`.
+/// Runs `program` with the flags of `launch`; returns the exit code. For
+/// `parent_folder` see `SessionOptions`.
 ACCELERATE_API int launch(
     const ConfigLayer& flags,
     const std::vector<std::string>& program,
     const std::string& parent_folder = {});
 
-/// The self-check beside this program; missing in builds without the training
-/// library.
+/// The self-check program in this program's folder; missing in builds without
+/// the training library.
 ACCELERATE_API std::filesystem::path selftest_program();
 
-/// `accelerate` without a command: what this machine has, and what to try.
+/// `accelerate` without a command: shows this machine, and what to try.
 ACCELERATE_API void print_overview();
 
-/// Adds a command to `app`. Parsing it runs it; `exit_code` is then what the
-/// program returns, 0 unless the command sets it.
+/// Adds a command to `app`. Parsing it runs it and sets `exit_code`, the exit
+/// code of the program, which is 0 by default.
 using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
 /// Adds `config` with `default`, `update` and `show`.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate completion`: scripts for shells, made from the commands that are
-// registered and from the list of launch options; as JSON, what the parsers of
-// the Python package are made from.
+// `accelerate completion`: shell scripts generated from the registered commands
+// and the list of launch options. Their JSON form is what the parsers of the
+// Python package are built from.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -19,7 +19,7 @@ namespace accelerate {
 namespace {
 
 struct OptionInfo {
-  /// With underscores, without dashes in front.
+  /// With underscores, without leading dashes.
   std::string name;
   std::string help;
   bool takes_value = false;
@@ -134,7 +134,8 @@ std::string bash_script(const std::vector<CommandInfo>& commands) {
     std::string valued;
     for (const OptionInfo& option : command.options) {
       options += "--" + option.name + " ";
-      // Both spellings become one once every dash is an underscore.
+      // Both spellings become equal when every dash is replaced by an
+      // underscore.
       valued += option.takes_value ? "__" + option.name + " " : "";
       const std::string label = "      __" + option.name + ") ";
       if (!option.choices.empty() && choices.find(label) == std::string::npos) {
@@ -159,7 +160,7 @@ std::string bash_script(const std::vector<CommandInfo>& commands) {
   return script + kBashTail + choices + kBashEnd;
 }
 
-// In a specification of `_arguments`, brackets and colons have a meaning.
+// Brackets and colons are special in a specification of `_arguments`.
 std::string zsh_option(const OptionInfo& option) {
   std::string help;
   for (const char c : option.help) {
@@ -270,13 +271,13 @@ std::vector<std::string> all_names(const CLI::Option& option) {
   for (const std::string& name : option.get_lnames()) {
     names.push_back("--" + name);
   }
-  if (names.empty()) { // A positional.
+  if (names.empty()) { // positional
     names.push_back(option.get_name());
   }
   return names;
 }
 
-// Hidden options too: what is accepted, not what is advertised.
+// Includes hidden options: everything that is accepted.
 ordered_json option_as_json(const CLI::Option& option) {
   const Field* field =
       option.get_lnames().empty() ? nullptr : find_field(describe(option).name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate config`: asks, writes, updates and shows configuration files.
+// `accelerate config`: creates, updates and shows configuration files.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -42,7 +42,7 @@ fs::path path_or_default(const std::string& path) {
   return path.empty() ? default_config_path(system_env) : fs::path(path);
 }
 
-/// Ends a command that has written a file.
+/// Prints the final message of a command that has written a file.
 void announce(
     const fs::path& path,
     const LaunchConfig& config,
@@ -55,7 +55,7 @@ void announce(
             << "train.py\n";
 }
 
-/// The values of the file that is to be replaced, if it can be read.
+/// The values of the file to be replaced, if it can be read.
 std::optional<LaunchConfig> present_config(
     const fs::path& path,
     Prompter& prompter) {
@@ -76,7 +76,7 @@ std::optional<LaunchConfig> present_config(
 
 int ask_and_write(const std::string& file) {
   const fs::path path = path_or_default(file);
-  config_target(path); // Nobody answers questions for nothing.
+  config_target(path); // fails before any question is asked
   const bool is_terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
   const auto prompter =
       is_terminal ? make_terminal_prompter(STDIN_FILENO, STDERR_FILENO)

@@ -48,7 +48,7 @@ bool print_places(int job) {
 }
 
 /// Whether the training library can be loaded. In a Python package the
-/// self-check is a script, whose last line says what is wrong.
+/// self-check is a script, whose last line describes the problem.
 Finding look_at_training_library(const std::filesystem::path& selftest) {
   std::string first_line;
   std::getline(std::ifstream(selftest), first_line);

@@ -23,11 +23,12 @@ struct EstimateOptions {
   std::string path = {};
   std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
   bool as_json = false;
-  /// Of a sharded run; 0: none.
+  /// For a sharded run; 0: none.
   int num_processes = 0;
 };
 
-// "417.65 MB": powers of 1024, two digits, no useless zeros, as the original.
+// "417.65 MB": powers of 1024, two digits, no trailing zeros, as in the
+// original.
 std::string format_bytes(double bytes) {
   static constexpr const char* kUnits[] = {
       "bytes", "KB", "MB", "GB", "TB", "PB"};
@@ -55,7 +56,7 @@ std::string repeat(const char* text, std::size_t count) {
   return out;
 }
 
-// Characters, not bytes: a folder's name may be in any script.
+// In characters rather than bytes: names may be in any script.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) {
@@ -162,7 +163,7 @@ std::string as_table(
       .str();
 }
 
-// Whole bytes as whole numbers: only int4 can have parts of one.
+// Whole numbers as integers: only int4 can have fractions of bytes.
 nlohmann::ordered_json json_bytes(double bytes) {
   const auto whole = static_cast<std::int64_t>(bytes);
   if (static_cast<double>(whole) == bytes) {
@@ -215,8 +216,8 @@ std::string as_json(
 
 namespace fs = std::filesystem;
 
-/// The folder of a model "org/name" in the local Hub cache: the snapshot of
-/// its main branch, else any; empty if the model is not there.
+/// The folder of a model "org/name" in the local Hub cache: the snapshot of its
+/// main branch, or any other; empty if the model is not there.
 fs::path find_in_hub_cache(const std::string& name, const fs::path& cache) {
   std::string entry = "models--";
   for (const char c : name) {
@@ -233,7 +234,7 @@ fs::path find_in_hub_cache(const std::string& name, const fs::path& cache) {
   return first == fs::directory_iterator() ? fs::path() : first->path();
 }
 
-/// A path as it is, or a model of the Hub that was downloaded.
+/// A path unchanged, or a downloaded model of the Hub.
 fs::path find_model(const std::string& model) {
   std::error_code ignored;
   if (fs::exists(model, ignored)) {
@@ -253,7 +254,7 @@ fs::path find_model(const std::string& model) {
   return found;
 }
 
-/// Why parameters in shards take more memory than whole ones, if they do.
+/// Why shards take more memory than whole parameters, if they do.
 std::string explain_sharding(
     const ModelSizes& sizes,
     const std::vector<ShardedEstimate>& estimates) {

@@ -23,7 +23,7 @@ namespace accelerate {
 namespace {
 
 constexpr size_t kColumns = 80;
-/// Where the descriptions of options begin.
+/// The column of option descriptions.
 constexpr size_t kOptionColumn = 26;
 constexpr const char* kWithoutEffect = "Accepted without effect";
 
@@ -43,7 +43,8 @@ std::string wrap(const std::string& text, size_t indent) {
   return wrapped;
 }
 
-// `--num-processes` is accepted, but twice the names are half as readable.
+// `--num-processes` is accepted, but showing both names makes the help less
+// readable.
 std::string shown_name(const CLI::Option& option) {
   const auto& names = option.get_lnames();
   const auto shown =
@@ -99,7 +100,7 @@ class ReadableFormatter : public CLI::FormatterBase {
     const bool is_all = mode == CLI::AppFormatMode::All;
     std::string text = wrap(app->get_description(), 0) + "\n\n" + usage(*app);
     text += commands(*app) + options(*app, is_all);
-    const CLI::App* parent = app->get_parent(); // CLI11 inherits footers.
+    const CLI::App* parent = app->get_parent(); // CLI11 inherits footers
     if (!app->get_footer().empty() &&
         (parent == nullptr || app->get_footer() != parent->get_footer())) {
       text += "\n" + app->get_footer() + "\n";
@@ -174,7 +175,7 @@ class ReadableFormatter : public CLI::FormatterBase {
     return text;
   }
 
-  // Commands other than `launch` that take its options refer to it.
+  // Commands other than `launch` that share its options refer to it.
   static bool
   is_folded(const CLI::App& app, const CLI::Option& option, bool is_all) {
     return !is_all && !app.get_prefix_command() &&
@@ -210,13 +211,13 @@ class ReadableFormatter : public CLI::FormatterBase {
         continue;
       }
       if (!rows.contains(group)) {
-        // What the user has to give comes first, the rest in its order.
+        // Required arguments first, everything else in its order.
         groups.insert(
             option->get_positional() ? groups.begin() : groups.end(), group);
       }
       rows[group] += option_row(*option);
     }
-    // Behind everything else.
+    // At the end.
     const auto last =
         std::find(groups.begin(), groups.end(), std::string(kWithoutEffect));
     if (last != groups.end()) {
@@ -332,7 +333,7 @@ std::string explain_parse_error(
   if (is(CLI::ExitCodes::ArgumentMismatch)) {
     return str_cat(text.substr(0, text.find(':')), " needs a value; ", help);
   }
-  // A validator's sentence behind the name of its option.
+  // Moves a validator's sentence after the name of its option.
   if (const size_t colon = text.find(": must "); colon != std::string::npos) {
     text.erase(colon, 1);
   }

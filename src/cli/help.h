@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `--help` looks like, and how wrong arguments are explained.
+// The layout of `--help`, and explanations of wrong arguments.
 #pragma once
 
 #include <string>
@@ -15,15 +15,15 @@ class Validator;
 
 namespace accelerate {
 
-/// Headings of the commands in `accelerate --help`, in their order.
+/// Headings of the commands in `accelerate --help`, in order.
 inline constexpr const char* kTrainCommands = "Train";
 inline constexpr const char* kInspectCommands = "Inspect";
 inline constexpr const char* kModelCommands = "Models and checkpoints";
 inline constexpr const char* kShellCommands = "Shell";
 
-/// Gives `app` and the commands added to it afterwards a help of 80 columns,
-/// coloured on a terminal unless NO_COLOR is set. `--help-all` also shows
-/// options without effect, and the launch options of commands that share them.
+/// Gives `app` and commands added afterwards a help of 80 columns, coloured on
+/// a terminal unless NO_COLOR is set. `--help-all` also shows options without
+/// effect, and the launch options of commands that share them.
 ACCELERATE_API void use_readable_help(CLI::App& app);
 
 /// One line for the user about a command line that `command` cannot parse.
@@ -31,7 +31,7 @@ ACCELERATE_API std::string explain_parse_error(
     const CLI::ParseError& error,
     const CLI::App& command);
 
-/// Checks of option values, whose complaints say what to use instead.
+/// Checks of option values, whose errors say what to use instead.
 ACCELERATE_API CLI::Validator whole_number_from(int least, int most);
 ACCELERATE_API CLI::Validator one_of(std::vector<std::string> words);
 

@@ -75,7 +75,7 @@ std::vector<std::string> find_problems(
                       : std::vector<std::string>();
 }
 
-/// Python would say it once per worker, each with its own words.
+/// Python would report it once per worker.
 void check_script(
     const LaunchConfig& config,
     const std::vector<std::string>& program) {
@@ -93,7 +93,7 @@ void check_script(
   }
 }
 
-/// An option of this program that stands behind the script is the script's.
+/// An option of this program after the script belongs to the script.
 std::string hint_on_order(const std::vector<std::string>& program) {
   for (size_t i = 1; i < program.size(); ++i) {
     if (!program[i].starts_with("--")) {
@@ -115,7 +115,7 @@ std::string hint_on_order(const std::vector<std::string>& program) {
   return {};
 }
 
-/// A program in C++ asks for it in its code, and would train as it always does.
+/// A C++ program requests it in its code; otherwise it would have no effect.
 std::string note_on_python(
     const LaunchConfig& config,
     const std::vector<std::string>& program) {
@@ -143,7 +143,7 @@ std::string note_on_python(
                    " are not compiled");
 }
 
-/// Not an error, as configurations travel between machines.
+/// Not an error, because configurations are shared between machines.
 std::string note_on_gpus(
     const LaunchConfig& config,
     const MachineFacts& facts) {
@@ -181,7 +181,7 @@ void print_dry_run(const LaunchPlan& plan) {
   }
   StartOrder order;
   order.group_world_size = placement.num_machines;
-  // Where machine 0 gives it a place: as the first of the others.
+  // If machine 0 will assign a rank: as the first of the others.
   order.group_rank = std::abs(placement.machine_rank);
   order.world_size = plan.num_local * order.group_world_size;
   order.first_rank = plan.num_local * order.group_rank;
@@ -244,7 +244,7 @@ std::vector<RemoteLauncher> remote_launchers(
   return launchers;
 }
 
-/// The launcher of another machine, told over ssh what to do.
+/// The launcher of another machine, which gets its order over ssh.
 int join_from_stdin() {
   std::string line;
   std::getline(std::cin, line);

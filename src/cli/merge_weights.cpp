@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate merge-weights`: joins the files of a model into one.
+// `accelerate merge-weights`: merges the files of a model into one.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -85,12 +85,12 @@ void merge_saved_state(const MergeOptions& options) {
           options.target,
           "'; pass a folder"));
     }
-    std::vector<SavedModel> models; // All are read before a file is begun.
+    std::vector<SavedModel> models; // read all before writing a file
     for (const auto& name : names) {
       models.emplace_back(checkpoint, name);
     }
     const fs::path target = prepared_target(options);
-    std::error_code ignored; // Where there is no such folder.
+    std::error_code ignored; // if there is no such folder
     if (fs::equivalent(folder_of(target), checkpoint.folder(), ignored)) {
       throw UsageError(str_cat(
           "[merge-weights] '",

@@ -23,18 +23,18 @@ namespace fs = std::filesystem;
 
 struct NewProject {
   std::string folder = {};
-  /// Empty: what this installation is for.
+  /// Default: the language of this installation.
   std::string language = {};
 };
 
-/// Where this program was installed: the prefix for CMake.
+/// The installation prefix of this program, for CMake.
 fs::path installed_prefix() {
   const auto program = own_program();
   return program.empty() ? fs::path("/usr/local")
                          : program.parent_path().parent_path();
 }
 
-/// Whether CMake finds the training library where this program was installed.
+/// Whether CMake finds the training library in that prefix.
 bool has_cmake_package() {
   for (const char* folder : {"lib", "lib64"}) {
     std::error_code ignored;
@@ -48,7 +48,7 @@ bool has_cmake_package() {
   return false;
 }
 
-/// One line per step: the command, and what it is for.
+/// One line per step: the command, and its purpose.
 void print_step(const std::string& command, const char* purpose) {
   std::cout << "  " << command << "\n      " << purpose << '\n';
 }

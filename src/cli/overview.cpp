@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate` alone: what this machine has, and what to try next.
+// `accelerate` alone: shows this machine, and what to try next.
 #include <iostream>
 
 #include "accelerate/error.h"
@@ -41,7 +41,7 @@ std::string describe_torch(const std::string& python) {
              : str_cat(version, " (", path, ")");
 }
 
-/// Also of a file that cannot be used: the overview names what is wrong.
+/// Also for an invalid file: the overview says what is wrong.
 std::string describe_configuration(const ResolvedConfig& config, int num_gpus) {
   return str_cat(
       summarize(config.values, num_gpus),
@@ -61,7 +61,7 @@ void print_overview() {
   } catch (const Error& error) {
     problem = printable(error.what());
   }
-  // All GPUs, also those that a configuration for the CPU leaves alone.
+  // All GPUs, even if the configuration is for the CPU.
   LaunchConfig any_device = config.values;
   any_device.cpu = false;
   const auto facts = read_machine_facts(any_device, system_env);

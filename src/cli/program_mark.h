@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CLI11 would misread on a command line, marked while it looks.
+// Marks arguments that CLI11 would misinterpret, while it parses a command
+// line.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +9,15 @@
 
 namespace accelerate {
 
-/// Stands for the first `--` of a command line while CLI11 looks at it, which
-/// would give what follows to the parent command.
+/// Replaces the first `--` of a command line while CLI11 parses it; otherwise
+/// what follows would go to the parent command.
 inline constexpr const char* kProgramMark = "\x01--";
 
-/// Stands behind `--option=`: CLI11 would take the next argument for the value
-/// that is empty.
+/// Appended to `--option=`: CLI11 would take the next argument for the empty
+/// value.
 inline constexpr const char* kEmptyMark = "\x01 empty";
 
-/// Puts the marks in; call it on the command line before it is parsed.
+/// Inserts the marks; call it on the command line before it is parsed.
 inline void mark_arguments(std::vector<std::string>& arguments) {
   const auto found = std::find(arguments.begin(), arguments.end(), "--");
   if (found != arguments.end()) {
@@ -40,8 +41,8 @@ inline std::string unmarked(const std::string& text) {
              : text;
 }
 
-/// Takes the marks out of a program and its arguments: `--` before them is not
-/// theirs, any other is. Returns whether it was there.
+/// Removes the marks from a program and its arguments: the `--` before them is
+/// not theirs, any other is. Returns whether it was there.
 inline bool unmark_program(std::vector<std::string>& program) {
   const bool is_marked = !program.empty() && program[0] == kProgramMark;
   if (is_marked) {

@@ -83,8 +83,8 @@ std::vector<std::string> package_versions(
   if (path.empty()) {
     return std::vector<std::string>(names.size());
   }
-  // An environment may also show the packages of the system: ask where the
-  // first package is not its own.
+  // An environment may include the system's packages: ask the interpreter if
+  // the first package is not in the environment itself.
   const auto own = versions_in(environment_folders(path), names);
   return own.empty() || own[0].empty()
              ? versions_in(folders_of_interpreter(path), names)

@@ -8,14 +8,14 @@
 namespace accelerate {
 
 /// The versions of `names` as `python` (a path, or a name on the PATH) would
-/// import them, in their order; empty for a package that is not installed.
-/// Reads the packages' metadata. Starts the interpreter only if its folders are
-/// not where those of a virtual environment are.
+/// import them, in order; empty for a package that is not installed. Reads the
+/// packages' metadata. Starts the interpreter only if its folders are not in
+/// the usual place of a virtual environment.
 std::vector<std::string> package_versions(
     const std::string& python,
     const std::vector<std::string>& names);
 
-/// The first line that a shell command prints; empty if it fails.
+/// The first line of a shell command's output; empty if it fails.
 std::string first_line_of(const std::string& command);
 
 } // namespace accelerate

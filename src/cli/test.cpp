@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate test`: the self-check, run as a user's program would be.
+// `accelerate test`: runs the self-check like a user's program.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>

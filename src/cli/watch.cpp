@@ -27,8 +27,8 @@ struct WatchOptions {
   bool opens_browser = false;
 };
 
-/// A file that leads a browser to the page: the command line of a program,
-/// which every user can read, must not show the token.
+/// A file that redirects a browser to the page: the token must not appear on a
+/// command line, which every user can read.
 class BrowserFile {
  public:
   explicit BrowserFile(const std::string& address) {
@@ -52,13 +52,13 @@ class BrowserFile {
   std::string path_ = "/tmp/accelerate-watch-XXXXXX.html";
 };
 
-/// Serves until a signal ends it; returns what the program returns then.
+/// Serves until a signal ends it; returns the exit code.
 int watch(const WatchOptions& options) {
   RunList runs(options.folders);
   const std::string token = make_token();
   WatchPage page(runs, token);
-  // Before there is a thread that could get them. A browser that goes away in
-  // the middle of an answer ends nothing.
+  // Before any thread is created that could receive them. A browser that
+  // disconnects during an answer must not end the program.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGPIPE);
