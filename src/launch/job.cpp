@@ -87,7 +87,7 @@ bool Job::count_restart() {
 
 void Job::machine_failed(size_t, const FailureReport& report) {
   if (state_ != State::kRunning) {
-    return; // A consequence of the first failure.
+    return; // a consequence of the first failure
   }
   if (report.exit_code == kExitPreempted) {
     say_(str_cat(
@@ -127,7 +127,7 @@ void Job::machine_cannot_start(size_t, const std::string& reason) {
 
 void Job::machine_finished(size_t machine) {
   if (state_ != State::kRunning) {
-    return; // Its answer to the stop order follows.
+    return; // its answer to the stop order follows
   }
   phases_[machine] = Phase::kFinished;
   if (!is_any(Phase::kRunning)) {
@@ -222,7 +222,7 @@ void Job::machine_came(size_t machine, const std::string& host) {
     return;
   }
   phases_[machine] = Phase::kStopped;
-  // Where a machine has finished, the others soon will: the newcomer waits.
+  // If one machine has finished, the others soon will: the new one waits.
   if (state_ != State::kRunning || is_any(Phase::kFinished)) {
     go_on_when_all_stopped();
     return;
@@ -241,7 +241,7 @@ void Job::machine_came(size_t machine, const std::string& host) {
 void Job::machine_leaves(size_t machine, const std::string& host, int signal) {
   if (state_ == State::kOver || state_ == State::kStopping ||
       !is_here(machine)) {
-    return; // The end of its connection follows.
+    return; // its connection ends next
   }
   Phase& phase = phases_[machine];
   phase = phase == Phase::kStopped ? Phase::kLost : Phase::kLeaving;
@@ -279,15 +279,16 @@ void Job::interrupt(int signal, const std::string& host, int num_processes) {
 
 void Job::stop_all(int signal, State next, bool is_request) {
   state_ = next;
-  // Who was only asked to leave is told once more where the job ends.
+  // A machine that was only asked to leave gets another order when the job
+  // ends.
   const bool is_urgent = is_asking_ && next == State::kStopping;
   is_asking_ = !is_urgent && (is_asking_ || signal == SIGUSR1);
   loop_.cancel(std::exchange(restart_timer_, 0));
   if (next == State::kStopping) {
     loop_.cancel(std::exchange(return_timer_, 0));
   }
-  // All are marked before the first is told: one that runs nothing answers
-  // within the call, and must not pass for the last.
+  // Mark all before sending to the first: a machine without workers answers
+  // within the call, and must not be taken for the last.
   std::vector<Machine*> told;
   for (size_t i = 0; i < machines_.size(); ++i) {
     const bool is_told = phases_[i] == Phase::kLost ||

@@ -18,7 +18,7 @@ namespace accelerate {
 
 namespace {
 
-/// Sorts by time: the folders of a run's logs carry it.
+/// Sorts by time, because the names of log folders contain it.
 std::string make_run_id() {
   const time_t now = time(nullptr);
   tm parts{};
@@ -282,7 +282,8 @@ void LeaderSession::received(size_t machine, const Message& message) {
   } else if (const auto* stopped = std::get_if<StoppedMessage>(&message)) {
     job_->machine_stopped(machine, stopped->departure);
   } else if (const auto* asked = std::get_if<InterruptedMessage>(&message)) {
-    // A machine of an elastic job may be taken away, as by its provider.
+    // A machine of an elastic job may be taken away, for example by a cloud
+    // provider.
     if (is_elastic && asked->signal == SIGTERM) {
       job_->machine_leaves(machine, host, asked->signal);
     } else {
@@ -294,7 +295,7 @@ void LeaderSession::received(size_t machine, const Message& message) {
 void LeaderSession::lost(size_t machine, const std::string& why) {
   const std::string& host = server_->hello_of(machine).host;
   if (!job_) {
-    // It may come again while the roll is still being taken.
+    // It may rejoin while machines are still joining.
     say(str_cat(
         "[launch] machine ",
         machine,
@@ -334,7 +335,7 @@ void LeaderSession::came(size_t machine) {
 }
 
 void LeaderSession::call_back(size_t machine) {
-  // Without ssh, whoever started it there starts it again.
+  // Without ssh, whoever started it there must restart it.
   if (!options_.remote_launchers.empty() && job_->is_waiting_for(machine) &&
       !server_->roll().is_here(machine) &&
       !running_launchers_.contains(machine)) {
@@ -425,7 +426,7 @@ void LeaderSession::form_world() {
   choose_port();
 }
 
-// A new port for each attempt: the old one may still be closing.
+// A new port for each attempt, because the old one may still be closing.
 void LeaderSession::choose_port() {
   const auto wanted = server_ ? std::nullopt : plan_.main_process_port;
   const std::string problem = wanted ? port_problem(*wanted) : "";
@@ -511,7 +512,7 @@ void LeaderSession::end(const JobEnding& ending) {
     finish(ending.exit_code);
     return;
   }
-  // The others are told in this same turn of the loop, after this machine.
+  // The others receive it in the same turn of the loop, after this machine.
   const int exit_code = ending.exit_code;
   loop_.after(
       std::chrono::milliseconds(0), [this, exit_code] { leave(exit_code); });

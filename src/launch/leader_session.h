@@ -13,7 +13,7 @@
 
 namespace accelerate {
 
-/// Takes the roll of the other machines, if there are any, and leads the job.
+/// Waits for the other machines, if there are any, and controls the job.
 class LeaderSession : public LaunchSession {
  public:
   LeaderSession(const LaunchPlan& plan, const SessionOptions& options);
@@ -36,7 +36,7 @@ class LeaderSession : public LaunchSession {
   void start_remote_launchers();
   void start_remote_launcher(size_t machine);
   void remote_launcher_ended(size_t machine, int wait_status);
-  /// Begins where enough machines are here.
+  /// Starts the job if enough machines have joined.
   void look_at_roll();
   void begin_with_those_here();
   std::string describe_problems(const std::vector<HelloMessage>& roll) const;
@@ -44,13 +44,14 @@ class LeaderSession : public LaunchSession {
   void received(size_t machine, const Message& message);
   void lost(size_t machine, const std::string& why);
   void came(size_t machine);
-  /// Starts the launcher of a lost machine again, as often as it takes.
+  /// Restarts the launcher of a lost machine, repeatedly if necessary.
   void call_back(size_t machine);
   void begin_job();
   StartOrder order_for(size_t machine, int attempt);
-  /// Of the attempt that runs, on all machines.
+  /// Of the current attempt, on all machines.
   int num_processes() const;
-  /// Who takes part in an attempt, and where its workers meet.
+  /// Determines which machines take part in an attempt, and the address of rank
+  /// 0.
   void form_world();
   void choose_port();
   void send_away(const std::string& reason, int exit_code);
@@ -59,7 +60,7 @@ class LeaderSession : public LaunchSession {
 
   std::unique_ptr<ControlServer> server_;
   RemoteLaunchers remotes_{loop_, reaper_, output_};
-  /// The machines whose ssh runs.
+  /// The machines whose ssh is running.
   std::set<size_t> running_launchers_;
   std::vector<std::unique_ptr<Machine>> machines_;
   std::unique_ptr<Job> job_;
@@ -70,7 +71,7 @@ class LeaderSession : public LaunchSession {
   EventLoop::TimerId gather_timer_ = 0;
   bool is_sent_away_ = false;
   int world_attempt_ = -1;
-  /// What those that take part have said of themselves, by their places.
+  /// What the participating machines have sent about themselves, by index.
   std::vector<HelloMessage> world_;
   std::string roll_;
   bool is_roll_new_ = false;

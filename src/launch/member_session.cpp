@@ -37,7 +37,7 @@ void MemberSession::received(const Message& message) {
     order.master_address = plan_.placement.meeting_point.address;
     start_workers(order);
   } else if (const auto* stop = std::get_if<StopMessage>(&message)) {
-    // Whoever leaves by itself has told its workers.
+    // A machine that leaves by itself has already stopped its workers.
     if (!leaving_) {
       stop_workers(stop->order);
     }
@@ -64,7 +64,7 @@ void MemberSession::received(const Message& message) {
 
 void MemberSession::lost(const std::string& why, bool was_accepted) {
   if (leaving_) {
-    return; // It was told, and is gone already.
+    return; // it already got the order and has ended
   }
   if (was_accepted && may_join_again()) {
     say(why + "; ending the workers here and joining it again");
@@ -104,7 +104,7 @@ void MemberSession::workers_stopped() {
     }
     end(*leaving_);
   } else if (std::exchange(is_cut_off_, false)) {
-    // Where nobody listens any more, the elastic job has ended.
+    // If nothing listens there any more, the elastic job has ended.
     client_.join_again(plan_.placement.least_machines.has_value());
   } else {
     client_.send(StoppedMessage{departure});

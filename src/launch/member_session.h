@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launcher of a machine that is not machine 0.
+// The launcher of a machine other than machine 0.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace accelerate {
 
-/// Joins machine 0 and does what it says.
+/// Joins machine 0 and carries out its orders.
 class MemberSession : public LaunchSession {
  public:
   MemberSession(const LaunchPlan& plan, const SessionOptions& options);
@@ -31,13 +31,13 @@ class MemberSession : public LaunchSession {
 
   ControlClient client_;
   bool has_started_ = false;
-  /// Machine 0 was lost; it is joined again once the workers are gone.
+  /// Machine 0 was lost; this machine rejoins when its workers have ended.
   bool is_cut_off_ = false;
   /// From then on until machine 0 starts the job again.
   bool is_joining_again_ = false;
-  /// Somebody asked this launcher to end, with this signal.
+  /// This launcher was asked to end, with this signal.
   int leaving_signal_ = 0;
-  /// Set once nobody can be asked any more: leave when the workers are gone.
+  /// Set if machine 0 is lost for good: exit when the workers have ended.
   std::optional<JobEnding> leaving_;
 };
 

@@ -33,7 +33,7 @@ void remove_parent_folder(const std::filesystem::path& folder) {
   try {
     check_parent_folder(folder);
   } catch (const ConfigError&) {
-    return; // It is not the folder any more that was given.
+    return; // no longer the original folder
   }
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);

@@ -8,15 +8,15 @@
 
 namespace accelerate {
 
-/// The empty file by which a program says that the folder is its own, and that
-/// the launcher may remove it.
+/// The empty file with which a program marks the folder as its own, so that the
+/// launcher may remove it.
 inline constexpr const char* kParentMark = "accelerate_parent";
 
-/// Throws `ConfigError` unless the folder is a real one (no link) of this user,
-/// open to nobody else, and marked.
+/// Throws `ConfigError` unless the folder is a real folder (not a link) of this
+/// user, not accessible to others, and marked.
 ACCELERATE_API void check_parent_folder(const std::filesystem::path& folder);
 
-/// Removes it with all that it holds; leaves everything else alone.
+/// Removes it with its content, and nothing else.
 ACCELERATE_API void remove_parent_folder(const std::filesystem::path& folder);
 
 } // namespace accelerate

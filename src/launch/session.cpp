@@ -23,9 +23,9 @@
 namespace accelerate {
 namespace {
 
-// What comes here and from another machine within this time is one signal.
+// A local signal and one from another machine within this time count as one.
 constexpr std::chrono::seconds kSameSignal{2};
-// Between looks whether a request to end has been handed on.
+// Polling interval for whether a request to end has been passed on.
 constexpr std::chrono::milliseconds kRequestPause{10};
 
 bool is_for_all_machines(int signal) {
@@ -127,7 +127,7 @@ void LaunchSession::collect_children() {
     reaper_.collect();
     supervisor_.look_again();
   } else if (collect_timer_ == 0) {
-    // A worker that got the same request may end first: that is no failure.
+    // A worker that got the same request may end first, which is not a failure.
     collect_timer_ = loop_.after(kRequestPause, [this] {
       collect_timer_ = 0;
       collect_children();
@@ -181,7 +181,7 @@ bool LaunchSession::take_passed_on(int signal) {
 bool LaunchSession::was_delivered(int signal, bool is_passed_on) {
   const auto now = EventLoop::Clock::now();
   const auto last = deliveries_.find(signal);
-  // Whoever asks twice here means it.
+  // A second request here is intentional.
   if (last != deliveries_.end() && now - last->second.time < kSameSignal &&
       (is_passed_on || last->second.was_passed_on)) {
     return true;
@@ -192,7 +192,7 @@ bool LaunchSession::was_delivered(int signal, bool is_passed_on) {
 
 void LaunchSession::request_to_end(int signal, GroupTold told) {
   if (is_finishing_) {
-    // Nobody takes the output, and somebody is tired of waiting for it.
+    // Nobody reads the output, and the user does not want to wait for it.
     say(str_cat(
         "[launch] received SIG",
         sigabbrev_np(signal),
@@ -203,8 +203,8 @@ void LaunchSession::request_to_end(int signal, GroupTold told) {
     first_request_ = {signal, told};
     interrupted(signal);
   } else if (
-      // A terminal that goes is told by the shell and by the kernel: nobody is
-      // impatient.
+      // When a terminal closes, both the shell and the kernel send SIGHUP: the
+      // user is not impatient.
       signal != SIGHUP && supervisor_.state() != WorkersState::kDone) {
     supervisor_.stop(SIGKILL);
   }

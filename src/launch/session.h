@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launcher at work on its machine.
+// A launcher running on its machine.
 #pragma once
 
 #include <chrono>
@@ -27,38 +27,38 @@
 namespace accelerate {
 
 struct SessionOptions {
-  /// Shared by the launchers of the job; empty: every program of this machine
+  /// Shared by the launchers of the job; empty: every program on this machine
   /// may try to join.
   std::string token = {};
   /// How long launchers wait for each other.
   std::chrono::seconds join_limit{60};
   /// How long another machine may be silent.
   Patience patience = {};
-  /// Signals that the guardian got; its end means that everything here must
-  /// end at once.
+  /// Signals that the guardian received. When it is closed, everything here
+  /// must end at once.
   int lifeline = -1;
-  /// Started by the launcher of machine 0, which does the talking: where stdin
-  /// ends, that launcher is gone.
+  /// Started by the launcher of machine 0, which prints all messages. When
+  /// stdin is closed, that launcher is gone.
   bool is_remote_controlled = false;
   /// Of the program that started this launcher (`notebook_launcher`) and shows
-  /// its output; empty: a person did. How the job ended is written to the file
-  /// `ending` there. Where stdin ends, that program is gone, and the folder is
-  /// removed for it (`check_parent_folder`).
+  /// its output; empty if a user did. The outcome of the job is written to the
+  /// file `ending` there. When stdin is closed, that program is gone, and the
+  /// folder is removed (`check_parent_folder`).
   std::filesystem::path parent_folder = {};
-  /// What `--check` found wrong with this machine: the job does not start.
+  /// Problems that `--check` found on this machine; the job does not start.
   std::vector<std::string> problems = {};
-  /// Machine 0 shows the run on a page, and opens it in a browser.
+  /// Machine 0 serves a page of the run, and opens it in a browser.
   bool is_watched = false;
   bool opens_browser = false;
-  /// Said if a worker leaves with the code of a wrong command line.
+  /// Printed if a worker exits with the code of a wrong command line.
   std::string usage_hint = {};
-  /// Launchers of other machines that machine 0 has to start.
+  /// Launchers of other machines that machine 0 must start.
   std::vector<RemoteLauncher> remote_launchers = {};
 };
 
-/// What the launcher of machine 0 and those of the others have in common:
-/// the workers of this machine, their output, and signals. Everything happens
-/// in the one thread that calls `run`.
+/// Common base of the launchers of machine 0 and the others: the workers of
+/// this machine, their output, and signals. Everything runs on the thread that
+/// calls `run`.
 class LaunchSession {
  public:
   LaunchSession(const LaunchPlan& plan, const SessionOptions& options);
@@ -76,23 +76,23 @@ class LaunchSession {
   virtual void workers_stopped() = 0;
   virtual void workers_cannot_start(const std::string& reason) = 0;
   virtual void interrupted(int signal) = 0;
-  /// The workers here have got a signal that is for those of all machines.
+  /// The workers here have got a signal that is meant for those of all
+  /// machines.
   virtual void pass_on(int signal) = 0;
 
   void start_workers(const StartOrder& order);
-  /// Whoever was told by the terminal, or with the whole process group, is not
-  /// told twice.
+  /// Processes that got the signal from the terminal, or with the whole process
+  /// group, do not get it again.
   void stop_workers(const StopOrder& order);
-  /// What another machine passes on. False where the workers have got the same
-  /// signal just before: a scheduler tells all machines.
+  /// Handles a signal passed on by another machine. False if the workers have
+  /// just got the same signal, because a scheduler sends it to all machines.
   bool take_passed_on(int signal);
-  /// What rank 0 has told about the run, if it runs here; its steps in all
-  /// attempts.
+  /// The report of rank 0, if it runs here; its steps in all attempts.
   RunReport run_report() const;
-  /// The job is over: leaves once readers have taken the output.
+  /// The job is over: exits when all output has been read.
   void finish(int exit_code);
   void say(const std::string& line);
-  /// The last words, said once.
+  /// Prints the last message, once.
   void say_ending(const std::string& summary);
   HelloMessage introduction() const;
 
@@ -121,7 +121,7 @@ class LaunchSession {
 
   /// Rank 0 writes into it.
   UniqueFile report_file_;
-  /// In attempts before.
+  /// In earlier attempts.
   int64_t num_steps_before_ = 0;
   SignalFileGuard signals_;
   SignalWitness witness_;
@@ -139,7 +139,7 @@ class LaunchSession {
 };
 
 /// Runs the plan as machine 0 or as one of the others. Throws `ConfigError` or
-/// `SystemError` where it cannot even begin.
+/// `SystemError` if it cannot start.
 ACCELERATE_API int run_session(
     const LaunchPlan& plan,
     const SessionOptions& options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `accelerate watch` beside a job.
+// Runs `accelerate watch` together with a job.
 #pragma once
 
 #include <sys/types.h>
@@ -14,11 +14,11 @@
 namespace accelerate {
 
 /// Starts the page once the run has a folder to show, and ends it with the
-/// object. Its lines, with the page's address, are shown as they are.
+/// object. Shows its lines, which contain the page's address, unchanged.
 class WatchChild {
  public:
   struct Callbacks {
-    /// The run's folder; empty as long as it is not known.
+    /// The run's folder; empty until it is known.
     std::function<std::filesystem::path()> folder = {};
     std::function<void(pid_t)> started = {};
     std::function<void(const std::string& line)> say = {};

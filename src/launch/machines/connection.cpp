@@ -22,8 +22,9 @@ void set_option(int socket, int name, int value) {
   setsockopt(socket, IPPROTO_TCP, name, &value, sizeof(value));
 }
 
-// The other system acknowledges what its launcher does not read, at every sign
-// of life; after a cut, nothing is as young as half of the silence.
+// TCP acknowledges our alive messages even if the launcher there does not read
+// them. If the connection is cut, the last acknowledgement is older than half
+// of the silence.
 bool does_system_answer(int socket, const Patience& patience) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -79,8 +80,8 @@ Connection::Connection(
       patience_(patience),
       callbacks_(std::move(callbacks)) {
   set_option(socket_.get(), TCP_NODELAY, 1);
-  // TCP_RTO_MAX_MS of Linux 6.15: without it, TCP tries again only after as
-  // long as a cut has lasted. Older systems refuse it.
+  // TCP_RTO_MAX_MS of Linux 6.15: without it, TCP's next retry may take as long
+  // as the connection was cut. Older kernels reject it.
   constexpr int kTryAgainMs = 44;
   set_option(socket_.get(), kTryAgainMs, 2000);
   reader_.set_limit(kMaxStrangerBytes);
@@ -206,7 +207,7 @@ void Connection::look() {
 
 void Connection::fail(const std::string& why) {
   close();
-  // The callback may be the last user of this object's members.
+  // The callback may destroy what these members refer to.
   const auto closed = callbacks_.closed;
   closed(why);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One control connection between two launchers.
+// A control connection between two launchers.
 #pragma once
 
 #include <chrono>
@@ -15,17 +15,17 @@
 
 namespace accelerate {
 
-/// How long a peer may be silent: a cut cable or a machine that lost its power
-/// close no connection. Peers send a sign of life every second.
+/// How long a peer may be silent: a cut cable or a power failure does not close
+/// a connection. Peers send an alive message every second.
 struct Patience {
-  /// Then it is named.
+  /// After this time it is reported.
   std::chrono::milliseconds notice{5000};
-  /// Then it is given up.
+  /// After this time it is considered lost.
   std::chrono::milliseconds limit{30000};
 };
 
-/// "NAME has been silent ...": what people are told when `Callbacks::silent`
-/// and `Callbacks::heard_again` come.
+/// "NAME has been silent ...": the message for `Callbacks::silent` and
+/// `Callbacks::heard_again`.
 ACCELERATE_API std::string silence_message(
     const std::string& name,
     const Patience& patience,
@@ -34,16 +34,16 @@ ACCELERATE_API std::string return_message(
     const std::string& name,
     std::chrono::seconds silence);
 
-/// Sends and receives messages on a connected socket. Callbacks come from the
-/// loop; after `closed` nothing comes any more. A callback may destroy the
-/// connection only through `EventLoop::after`.
+/// Sends and receives messages on a connected socket. The loop calls the
+/// callbacks, none after `closed`. A callback may destroy the connection only
+/// through `EventLoop::after`.
 class ACCELERATE_API Connection {
  public:
   struct Callbacks {
     std::function<void(Message)> received = {};
     /// `why` completes "the connection ...".
     std::function<void(const std::string& why)> closed = {};
-    /// Once for each silence of `Patience::notice`; `how` completes "it has
+    /// Once per silence longer than `Patience::notice`; `how` completes "it has
     /// been silent for 5 s: ...".
     std::function<void(const std::string& how)> silent = {};
     /// The silence is over.
@@ -61,11 +61,11 @@ class ACCELERATE_API Connection {
   Connection& operator=(const Connection&) = delete;
 
   void send(const Message& message);
-  /// The handshake is done: both directions are sealed from here on. Until
-  /// then the peer is a stranger, whose frames are short and whose patience
-  /// is `Patience::notice`.
+  /// The handshake is done: both directions are authenticated from here on.
+  /// Until then the peer is untrusted; its frames must be short and its time
+  /// limit is `Patience::notice`.
   void seal(FrameSeal outgoing, FrameSeal incoming);
-  /// Ends it from this side after what was sent has left, without a callback.
+  /// Closes it after everything was sent, without a callback.
   void close();
   bool is_open() const { return static_cast<bool>(socket_); }
   /// For `Patience::notice` already.

@@ -12,7 +12,7 @@ namespace accelerate {
 namespace {
 
 constexpr std::chrono::milliseconds kRetry{250};
-// Of one attempt to connect: a host that is down does not answer at all.
+// Per attempt to connect, because a host that is down does not answer at all.
 constexpr std::chrono::milliseconds kConnectLimit{3000};
 
 } // namespace

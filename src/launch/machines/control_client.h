@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The side of the control connection that is not machine 0.
+// The side of the control connection on machines other than machine 0.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,15 @@
 
 namespace accelerate {
 
-/// Connects to machine 0, again and again until it is there or `join_limit` is
-/// over; once both sides have proved that they know the token, introduces this
-/// machine. Once accepted, a lost connection stays lost until `join_again`.
+/// Connects to machine 0, with retries until it is reachable or `join_limit` is
+/// over. After mutual authentication, introduces this machine. Once accepted, a
+/// lost connection is not restored until `join_again`.
 class ACCELERATE_API ControlClient {
  public:
   struct Callbacks {
     std::function<void(Message)> received = {};
-    /// A whole sentence. `was_accepted`: the job had begun for this machine.
+    /// A complete sentence. `was_accepted`: the job had started for this
+    /// machine.
     std::function<void(const std::string& why, bool was_accepted)> lost = {};
     std::function<void(const std::string& line)> say = {};
   };
@@ -39,14 +40,14 @@ class ACCELERATE_API ControlClient {
       Callbacks callbacks);
   ~ControlClient();
 
-  /// Nothing happens where machine 0 has not accepted this machine.
+  /// No effect unless machine 0 has accepted this machine.
   void send(const Message& message);
-  /// Begins anew, with as much time as at first. `is_over_where_refused`: where
-  /// machine 0 is up and nobody listens there, it is lost for good.
+  /// Starts again with the full time limit. `is_over_where_refused`: if machine
+  /// 0 is up but does not listen, it is lost for good.
   void join_again(bool is_over_where_refused);
-  /// Machine 0 does not take this machine yet: asks again while there is time.
+  /// Machine 0 does not accept this machine yet: retries within the time limit.
   void ask_again(const std::string& why);
-  /// Hangs up. No callback follows.
+  /// Closes the connection without a callback.
   void close();
 
  private:

@@ -17,12 +17,12 @@ constexpr rlim_t kMaxStrangers = 64;
 constexpr int kAcceptsAtATime = 16;
 constexpr std::chrono::milliseconds kIntroductionLimit{5000};
 constexpr std::chrono::milliseconds kFarewellLimit{2000};
-// How long nobody is let in where the system has no descriptor left.
+// How long to stop accepting connections if the system has no descriptors left.
 constexpr std::chrono::milliseconds kPause{200};
-// A flood must not flood the log too.
+// A flood of connections must not flood the log.
 constexpr int kMaxRefusalLines = 10;
 
-// At a low limit on descriptors most are left for the workers' streams.
+// With a low descriptor limit, most are reserved for the workers' streams.
 size_t max_strangers() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -78,7 +78,7 @@ void ControlServer::accept_some() {
       add_peer(std::move(socket));
     } else if (
         (errno == EMFILE || errno == ENFILE) && !drop_oldest_stranger()) {
-      // Nobody to close: asking again at once would only spin.
+      // There is nobody to disconnect; retrying immediately would only spin.
       loop_.unwatch(listener_.get());
       pause_ = loop_.after(kPause, [this] { listen(); });
       return;
@@ -86,7 +86,7 @@ void ControlServer::accept_some() {
   }
 }
 
-// The oldest stranger had the most time to introduce itself.
+// The oldest unauthenticated peer had the most time to introduce itself.
 bool ControlServer::drop_oldest_stranger() {
   const auto oldest =
       std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
@@ -157,8 +157,8 @@ void ControlServer::take_proof(PeerPlace peer, const Message& message) {
   }
 }
 
-// A machine that was started again knocks before the silence of its old
-// launcher has lasted long enough.
+// The restarted launcher of a machine may connect before its old connection has
+// timed out.
 void ControlServer::drop_silent(const HelloMessage& hello) {
   const auto is_old_self = [&](size_t machine) {
     return hello.machine_rank == kAnyMachine
@@ -198,7 +198,7 @@ void ControlServer::take_hello(PeerPlace peer, HelloMessage hello) {
 void ControlServer::refuse(PeerPlace peer, const std::string& reason) {
   peer->is_refused = true;
   peer->connection->send(RefusedMessage{reason});
-  // It hangs up itself, or its time to introduce itself is over soon.
+  // It disconnects itself, or its time limit is nearly over.
   if (++num_refusals_ <= kMaxRefusalLines) {
     callbacks_.say(
         str_cat("[launch] refused a machine at ", peer->address, ": ", reason));
@@ -237,7 +237,7 @@ void ControlServer::remove_soon(PeerPlace peer) {
 }
 
 void ControlServer::erase_soon(PeerPlace peer) {
-  // Not now: the caller may be a callback of this very connection.
+  // Later, because the caller may be a callback of this connection.
   loop_.after(
       std::chrono::milliseconds(0), [this, peer] { peers_.erase(peer); });
 }

@@ -18,22 +18,22 @@
 
 namespace accelerate {
 
-/// Takes the roll: one connection per machine. Who does not prove to know the
-/// token learns nothing but that; who does is told why it is refused.
-/// Strangers cost little: a peer has a few seconds and small frames to prove
-/// itself, and only so many may try at a time.
+/// Accepts one connection per machine. A peer that cannot prove that it knows
+/// the token learns nothing else; one that can is told why it is rejected.
+/// Unauthenticated peers are cheap: each has a few seconds and small frames to
+/// authenticate, and their number is limited.
 class ACCELERATE_API ControlServer {
  public:
   struct Callbacks {
-    /// A machine was taken into the roll.
+    /// A machine has joined.
     std::function<void(size_t machine)> came = {};
     std::function<void(size_t machine, Message)> received = {};
-    /// It keeps its place in the roll until `await`.
+    /// Its index stays reserved until `await`.
     std::function<void(size_t machine, const std::string& why)> lost = {};
     std::function<void(const std::string& line)> say = {};
   };
 
-  /// `own` is what machine 0 would say itself; the others must agree with it.
+  /// `own` is machine 0's own introduction, which the others must match.
   ControlServer(
       EventLoop& loop,
       UniqueFile listener,
@@ -46,16 +46,16 @@ class ACCELERATE_API ControlServer {
   ~ControlServer();
 
   const RollCall& roll() const { return roll_; }
-  /// What a machine that is here, or was, has said of itself.
+  /// What a machine that has joined, even if lost since, has sent about itself.
   const HelloMessage& hello_of(size_t machine) const {
     return *roll_.entries()[machine];
   }
-  /// Lets a machine that was lost come again.
+  /// Lets a lost machine join again.
   void await(size_t machine) { roll_.leave(machine); }
-  /// Nothing happens where the machine is lost.
+  /// No effect if the machine is lost.
   void send(size_t machine, const Message& message);
-  /// Calls `done` when all machines have hung up, after two seconds at most:
-  /// what was sent last must not be cut off.
+  /// Calls `done` when all machines have disconnected, after at most two
+  /// seconds, so that the last messages are not cut off.
   void finish(std::function<void()> done);
 
  private:

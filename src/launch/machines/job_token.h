@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The secret that the launchers of one job share.
+// The secret shared by the launchers of one job.
 #pragma once
 
 #include <chrono>
@@ -20,18 +20,19 @@ ACCELERATE_API std::string random_token();
 /// Two digits per byte.
 ACCELERATE_API std::string to_hexadecimal(std::string_view bytes);
 
-/// ACCELERATE_JOB_TOKEN, else the first line of the file that
-/// ACCELERATE_JOB_TOKEN_FILE names, else empty. Throws `ConfigError` where the
-/// file cannot be read, is empty, or others may read it.
+/// ACCELERATE_JOB_TOKEN, or the first line of the file in
+/// ACCELERATE_JOB_TOKEN_FILE, or empty. Throws `ConfigError` if the file cannot
+/// be read, is empty, or others may read it.
 ACCELERATE_API std::string find_token(const EnvLookup& env);
 
-/// The token of a launcher that somebody else started at `placement`, kept for
-/// as long as the job lives: the user's (`find_token`); else, under Slurm or
-/// MPI, one that machine 0 makes and leaves for the others (`TokenFile`), for
-/// which they wait `join_limit`; else none, where all machines are this one.
+/// The token of a launcher started by someone else at `placement`, for the
+/// lifetime of the job: the user's (`find_token`); or, under Slurm or MPI, one
+/// that machine 0 creates and shares (`TokenFile`), for which the others wait
+/// `join_limit`; or none, if the only machine is this one.
 class ACCELERATE_API JobToken {
  public:
-  /// Throws `ConfigError` where there is none though others could join.
+  /// Throws `ConfigError` if there is none although other machines could
+  /// connect.
   JobToken(
       const Placement& placement,
       const EnvLookup& env,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes that only those who share a secret can make (HMAC-SHA256).
+// Message authentication codes (HMAC-SHA256).
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ ACCELERATE_API std::string message_code(
     std::string_view key,
     std::string_view text);
 
-/// Takes the same time wherever they differ; false where the sizes do.
+/// Constant-time comparison; false if the sizes differ.
 ACCELERATE_API bool is_same_code(std::string_view a, std::string_view b);
 
 } // namespace accelerate

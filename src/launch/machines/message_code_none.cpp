@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for message_code.cpp in a build without libsodium.
+// Replaces message_code.cpp in a build without libsodium.
 #include "accelerate/error.h"
 #include "launch/machines/message_code.h"
 

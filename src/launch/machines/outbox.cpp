@@ -6,9 +6,10 @@
 namespace accelerate {
 namespace {
 
-// A peer that takes nothing for this long is gone in all but name.
+// A peer that leaves more than this unread is as good as gone.
 constexpr size_t kMaxUnsent = 1 << 20;
-// A launcher that is stuck for this long will not come back: let it be missed.
+// A launcher that is stuck for this long will not recover: stop its alive
+// messages.
 constexpr std::chrono::minutes kMaxStall{10};
 
 } // namespace
@@ -62,7 +63,7 @@ void Outbox::flush_locked() {
   }
   const auto size = ::send(
       socket_, unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  // A broken connection is noticed by the reading side.
+  // The reading side detects a broken connection.
   if (size > 0) {
     unsent_.erase(0, static_cast<size_t>(size));
   }

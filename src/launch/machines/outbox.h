@@ -13,21 +13,21 @@
 
 namespace accelerate {
 
-/// Puts messages on a socket without ever waiting for it. The launcher's own
-/// thread sends; `beat` is for the thread of a `Pulse`.
+/// Writes messages to a socket without blocking. The launcher's main thread
+/// sends; `beat` is for the thread of a `Pulse`.
 class ACCELERATE_API Outbox {
  public:
-  /// The socket stays the caller's, and open until `close`.
+  /// The socket belongs to the caller, and must stay open until `close`.
   explicit Outbox(int socket) : socket_(socket) {}
 
   void send(const Message& message);
-  /// Every later frame is sealed; signs of life begin.
+  /// Authenticates every later frame; starts alive messages.
   void seal(FrameSeal seal);
-  /// Sends more of what waits; returns whether something still does.
+  /// Sends more pending data; returns whether some is left.
   bool flush();
-  /// The launcher's own thread still turns.
+  /// Reports that the launcher's main thread is running.
   void turn();
-  /// A sign of life, where nothing else is under way.
+  /// Sends an alive message if nothing else is pending.
   void beat();
   void close();
 

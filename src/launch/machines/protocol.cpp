@@ -35,13 +35,13 @@ std::string shortened(const std::string& text, size_t limit) {
   }
   size_t end = limit - kMark.size();
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
-    --end; // Not in the middle of a character.
+    --end; // not in the middle of a character
   }
   return text.substr(0, end).append(kMark);
 }
 
-/// Reads members of one object and refuses everything unexpected. Texts come
-/// out harmless for terminals, and no longer than `limit`.
+/// Reads members of one object and rejects everything unexpected. Strings are
+/// made safe for terminals, and limited to `limit`.
 class ObjectReader {
  public:
   explicit ObjectReader(const json& object) : object_(object) {}
@@ -55,7 +55,7 @@ class ObjectReader {
 
   int number(const char* name, int least, int most) const {
     const json& value = member(name);
-    // Signed and unsigned numbers compare differently in JSON.
+    // JSON compares signed and unsigned numbers differently.
     if (!value.is_number_integer() || value < least || value > most) {
       refuse(str_cat("'", name, "' is not between ", least, " and ", most));
     }
@@ -128,7 +128,7 @@ class ObjectReader {
   const json& object_;
 };
 
-/// Shortens what a worker wrote until the frame fits.
+/// Shortens a worker's output until the frame fits.
 std::string dump_to_fit(json object) {
   while (true) {
     // Workers may write any bytes to their stderr.
@@ -246,7 +246,7 @@ json to_json(const AliveMessage&) {
 
 Message read_knock(const ObjectReader& in) {
   KnockMessage m;
-  // Read first: another version may have other members.
+  // Read first, because another version may have other members.
   m.protocol = in.number("protocol", 0, 1 << 30);
   if (m.protocol == kProtocolVersion) {
     m.number = in.digits("number");
@@ -290,7 +290,7 @@ Message read_failed(const ObjectReader& in) {
   return m;
 }
 
-// Others would end something.
+// Other signals would end something.
 Message read_signal(const ObjectReader& in) {
   const int signal = in.number("signal", 1, SIGRTMAX);
   if (signal != SIGUSR1 && signal != SIGUSR2) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words that launchers of one job exchange; docs/launch_protocol.md.
+// The messages between launchers of one job; see docs/launch_protocol.md.
 #pragma once
 
 #include <cstdint>
@@ -19,53 +19,53 @@ namespace accelerate {
 inline constexpr int kProtocolVersion = 4;
 /// Of one frame, without its length.
 inline constexpr size_t kMaxFrameBytes = 64 * 1024;
-/// Of the frames of a peer that has not yet shown who it is.
+/// Of frames from a peer that is not authenticated yet.
 inline constexpr size_t kMaxStrangerBytes = 1024;
 /// Of the random numbers and proofs of a handshake.
 inline constexpr size_t kHandshakeDigits = 64;
 
-/// The first frame of every connection: a machine asks to be challenged.
+/// The first frame of every connection: a machine requests a challenge.
 struct KnockMessage {
   int protocol = kProtocolVersion;
-  /// Random, in hexadecimal digits.
+  /// Random hexadecimal digits.
   std::string number = {};
   bool operator==(const KnockMessage&) const = default;
 };
-/// Machine 0 wants a proof that the token is known.
+/// Machine 0 requests a proof that the token is known.
 struct ChallengeMessage {
   std::string number = {};
   bool operator==(const ChallengeMessage&) const = default;
 };
-/// Each side's, the member's first; see `Handshake`.
+/// Each side's proof, the member's first; see `Handshake`.
 struct ProofMessage {
   std::string proof = {};
   bool operator==(const ProofMessage&) const = default;
 };
-/// A machine introduces itself, once both sides have proved themselves.
+/// A machine introduces itself after mutual authentication.
 struct HelloMessage {
   std::string version = {};
-  /// `kAnyMachine` where machine 0 is to choose.
+  /// `kAnyMachine` if machine 0 should choose.
   int machine_rank = 0;
   std::string host = {};
   int num_local = 1;
   std::string devices = {};
-  /// What `--check` found wrong there.
+  /// Problems that `--check` found there.
   std::vector<std::string> problems = {};
   std::map<std::string, std::string> agreement = {};
 
   bool operator==(const HelloMessage&) const = default;
 };
-/// Machine 0 takes the machine into the roll.
+/// Machine 0 accepts the machine.
 struct AcceptedMessage {
   bool operator==(const AcceptedMessage&) const = default;
 };
-/// Machine 0 does not, and why.
+/// Machine 0 rejects the machine, with the reason.
 struct RefusedMessage {
   std::string reason = {};
   bool operator==(const RefusedMessage&) const = default;
 };
-/// Everybody is here: start the workers. `roll` is the table to print; empty:
-/// it is as before.
+/// All machines are ready: start the workers. `roll` is the table to print;
+/// empty if unchanged.
 struct StartMessage {
   StartOrder order = {};
   std::string roll = {};
@@ -95,18 +95,18 @@ struct StoppedMessage {
   Departure departure = {};
   bool operator==(const StoppedMessage&) const = default;
 };
-/// Somebody asked this machine's launcher to end.
+/// The launcher of this machine was asked to end.
 struct InterruptedMessage {
   int signal = 15;
   bool operator==(const InterruptedMessage&) const = default;
 };
-/// SIGUSR1 or SIGUSR2, which ends nothing: from the machine that got it to
-/// machine 0, and from there to the workers of all others.
+/// SIGUSR1 or SIGUSR2, which end nothing: sent from the machine that received
+/// it to machine 0, and from there to the workers of all others.
 struct SignalMessage {
   int signal = 10;
   bool operator==(const SignalMessage&) const = default;
 };
-/// Nothing new; still alive.
+/// Alive; nothing new.
 struct AliveMessage {
   bool operator==(const AliveMessage&) const = default;
 };
@@ -129,24 +129,24 @@ using Message = std::variant<
     SignalMessage,
     AliveMessage>;
 
-/// One message as JSON. Texts that would not fit are shortened.
+/// One message as JSON. Strings that would not fit are shortened.
 ACCELERATE_API std::string encode_payload(const Message& message);
 
 /// One frame: four bytes of length, most significant first, then the payload.
 ACCELERATE_API std::string frame_of(const std::string& payload);
 
-/// What a payload says, its texts quoted as by `printable`. Throws `CommError`
-/// on anything that is not exactly one message with values in range.
+/// Parses a payload and escapes its strings as `printable` does. Throws
+/// `CommError` unless it is exactly one message with values in range.
 ACCELERATE_API Message decode_payload(std::string_view payload);
 
-/// Cuts a stream of bytes into frames.
+/// Splits a byte stream into frames.
 class ACCELERATE_API FrameReader {
  public:
-  /// Frames longer than `limit` are refused before they are kept.
+  /// Longer frames are rejected before they are stored.
   void set_limit(size_t limit) { limit_ = limit; }
   void add(std::string_view bytes) { bytes_ += bytes; }
-  /// The next whole payload; nothing where more bytes are needed. Throws
-  /// `CommError` where a length is zero or above the limit.
+  /// The next complete payload; empty if more bytes are needed. Throws
+  /// `CommError` if a length is zero or above the limit.
   std::optional<std::string> next();
 
  private:

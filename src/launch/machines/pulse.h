@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A heart that beats while the launcher's own thread is busy.
+// Sends alive messages while the launcher's main thread is busy.
 #pragma once
 
 #include <condition_variable>
@@ -12,8 +12,8 @@
 
 namespace accelerate {
 
-/// Calls what was added once a second from a thread of its own: a log on a slow
-/// disk may hold the launcher up, and its machine must not seem dead then.
+/// Calls each `beat` once a second on a separate thread: if a log on a slow
+/// disk blocks the launcher, its machine must not be considered dead.
 class ACCELERATE_API Pulse {
  public:
   using Beat = std::function<void()>;
@@ -23,9 +23,9 @@ class ACCELERATE_API Pulse {
   Pulse(const Pulse&) = delete;
   Pulse& operator=(const Pulse&) = delete;
 
-  /// `beat` must not block. `owner` names it for `remove`.
+  /// `beat` must not block. `owner` identifies it for `remove`.
   void add(const void* owner, Beat beat);
-  /// After this returns, `beat` is not called any more.
+  /// After this returns, `beat` is no longer called.
   void remove(const void* owner);
 
  private:

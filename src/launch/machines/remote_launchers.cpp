@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLaunchersLimit{2000};
 
-// A socket pair, not a pipe: its buffer takes a whole order at once, and a
-// write to an ssh that has ended raises no signal.
+// A socket pair instead of a pipe: its buffer accepts a whole order at once,
+// and a write to an ssh that has ended raises no signal.
 std::pair<UniqueFile, UniqueFile> make_input(const std::string& order) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which machines of a job are here.
+// Which machines of a job have joined.
 #pragma once
 
 #include <optional>
@@ -11,31 +11,31 @@
 
 namespace accelerate {
 
-/// The roll of one job: each machine once, and only with the same version and
-/// configuration as machine 0. A machine that left may come again, with as
-/// many processes as it had; to an elastic job with any number.
+/// The machines of one job: each once, and only with the same version and
+/// configuration as machine 0. A machine that left may rejoin with the same
+/// number of processes; an elastic job accepts any number.
 class ACCELERATE_API RollCall {
  public:
-  /// `own` is what machine 0 would say itself. `tells_values`: a refusal may
-  /// name what machine 0 has; not where anybody can ask.
+  /// `own` is machine 0's own introduction. `tells_values`: a rejection may
+  /// contain values of machine 0; not if anyone can connect.
   RollCall(
       HelloMessage own,
       int num_machines,
       bool tells_values,
       bool is_elastic = false);
 
-  /// The place for a machine that names none in an elastic job: the one that
-  /// its host had before, else the first that is free; else `kAnyMachine`.
+  /// The index for a machine of an elastic job that names none: the one its
+  /// host had before, or the first free one, or `kAnyMachine`.
   int place_for(const std::string& host) const;
-  /// Takes the machine in. Returns why not, else an empty text.
+  /// Accepts the machine. Returns an empty string, or why it is rejected.
   std::string take(const HelloMessage& hello);
-  /// Its place is free again; what it had said stays in `entries`.
+  /// Frees its index; its introduction stays in `entries`.
   void leave(size_t machine);
 
   bool is_here(size_t machine) const { return here_[machine]; }
   int num_here() const;
   bool is_complete() const;
-  /// By machine; those that never came are unset.
+  /// By machine; empty for those that never joined.
   const std::vector<std::optional<HelloMessage>>& entries() const {
     return entries_;
   }

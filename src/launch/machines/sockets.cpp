@@ -84,7 +84,7 @@ UniqueFile begin_connect(const std::string& host, int port) {
   Place place = place_of(resolve_host(host)[0], port);
   UniqueFile file(socket(
       place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // The outcome, failure too, is asked for once the socket is writable.
+  // The outcome, including failure, is queried once the socket is writable.
   connect(file.get(), place.generic(), place.size);
   return file;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP sockets by name and port.
+// TCP sockets by host name and port.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 namespace accelerate {
 
 /// Listens on the first address of `host` that belongs to this machine, or on
-/// all addresses where `host` is empty. Throws `ConfigError` where the address
-/// is not this machine's or the port is taken, naming the owner.
+/// all addresses if `host` is empty. Throws `ConfigError` if the address is not
+/// this machine's or the port is in use, naming the owner.
 ACCELERATE_API UniqueFile listen_on(const std::string& host, int port);
 
-/// Begins to connect to the first address of `host`; the socket is writable
-/// once that has worked or failed (`connect_error`). Throws `CommError` where
-/// the name has no address.
+/// Starts to connect to the first address of `host`; the socket becomes
+/// writable on success or failure (`connect_error`). Throws `CommError` if the
+/// name has no address.
 ACCELERATE_API UniqueFile begin_connect(const std::string& host, int port);
 
-/// 0 where the connection stands, else the cause as in errno.
+/// 0 if connected, else the errno of the failure.
 ACCELERATE_API int connect_error(int socket);
 
 /// The peer's address as text.

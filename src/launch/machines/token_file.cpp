@@ -49,7 +49,7 @@ bool is_own(const struct stat& facts) {
 }
 
 void make_own_folder(const fs::path& folder) {
-  std::error_code ignored; // The call below says what is wrong.
+  std::error_code ignored; // the call below reports the error
   fs::create_directories(folder.parent_path(), ignored);
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     fail(folder);
@@ -61,7 +61,7 @@ void make_own_folder(const fs::path& folder) {
   }
 }
 
-// The whole token, or nothing where machine 0 has not finished writing.
+// The whole token; empty if machine 0 has not finished writing.
 std::string read_token(const fs::path& path) {
   const UniqueFile file(
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -80,8 +80,8 @@ std::string read_token(const fs::path& path) {
   return size == sizeof(text) ? std::string(text, sizeof(text)) : "";
 }
 
-// A network file system forgets that a file was missing once its folder is
-// opened.
+// Opening the folder refreshes the cache of a network file system, which may
+// still consider the file missing.
 void refresh(const fs::path& folder) {
   std::error_code ignored;
   fs::directory_iterator(folder, ignored);
@@ -90,14 +90,14 @@ void refresh(const fs::path& folder) {
 } // namespace
 
 fs::path token_file_of(const std::string& job, const EnvLookup& env) {
-  // Not XDG_CACHE_HOME: on clusters it is often a disk of one machine.
+  // Not XDG_CACHE_HOME, which is often on a local disk of a cluster machine.
   return home_folder(env) / ".cache" / "accelerate" / "tokens" / job;
 }
 
 TokenFile::TokenFile(fs::path path)
     : path_(std::move(path)), token_(random_token()) {
   make_own_folder(path_.parent_path());
-  unlink(path_.c_str()); // Of a launcher that was killed.
+  unlink(path_.c_str()); // left by a killed launcher
   const UniqueFile file(open(
       path_.c_str(),
       O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,

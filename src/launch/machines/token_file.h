@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The token of a job whose launchers Slurm or MPI started: nobody was there to
-// hand it to them.
+// The token of a job whose launchers were started by Slurm or MPI, without a
+// user to pass one.
 #pragma once
 
 #include <chrono>
@@ -12,15 +12,15 @@
 
 namespace accelerate {
 
-/// Where the machines of `job` leave and find it: in the user's home folder,
+/// Where the machines of `job` store and find it: in the user's home folder,
 /// which clusters share between their machines.
 ACCELERATE_API std::filesystem::path token_file_of(
     const std::string& job,
     const EnvLookup& env);
 
-/// A file with a new token that only this user can read; it goes with the
-/// object. Throws `SystemError` where it cannot be written, `ConfigError` where
-/// its folder is another user's or open to others.
+/// A file with a new token that only this user can read; removed by the
+/// destructor. Throws `SystemError` if it cannot be written, `ConfigError` if
+/// its folder belongs to another user or is accessible to others.
 class ACCELERATE_API TokenFile {
  public:
   explicit TokenFile(std::filesystem::path path);
@@ -35,8 +35,8 @@ class ACCELERATE_API TokenFile {
   std::string token_;
 };
 
-/// Waits until machine 0 has written `path`. Throws `ConfigError` where it has
-/// not after `limit`, or where the file is not this user's own.
+/// Waits until machine 0 has written `path`. Throws `ConfigError` if it has not
+/// after `limit`, or if the file does not belong to this user.
 ACCELERATE_API std::string await_token(
     const std::filesystem::path& path,
     std::chrono::seconds limit);

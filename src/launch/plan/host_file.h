@@ -12,9 +12,9 @@
 namespace accelerate {
 
 struct ACCELERATE_API HostEntry {
-  /// As ssh takes it: `name` or `user@name`.
+  /// In ssh's notation: `name` or `user@name`.
   std::string name = {};
-  /// Processes there, from `slots=N`.
+  /// Processes on this host, from `slots=N`.
   std::optional<int> slots = {};
 
   /// Without the user.
@@ -22,9 +22,9 @@ struct ACCELERATE_API HostEntry {
   bool operator==(const HostEntry&) const = default;
 };
 
-/// One host per line, `#` comments and `slots=N` (Open MPI's form). Throws
-/// `ConfigError` naming `path` and the line where the text is malformed, and
-/// where it names no host or too many.
+/// One host per line, `#` comments and `slots=N` (Open MPI's format). Throws
+/// `ConfigError` naming `path` and the line if the text is malformed, or if it
+/// names no host or too many.
 ACCELERATE_API std::vector<HostEntry> parse_host_file(
     std::string_view text,
     const std::string& path);

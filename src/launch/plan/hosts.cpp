@@ -149,7 +149,8 @@ std::vector<std::string> ssh_command(
     const std::string& ssh,
     const std::string& launcher) {
   auto command = shell_words(ssh.empty() ? "ssh" : ssh);
-  // No questions: nobody could answer them. No terminal: stdin is the order.
+  // No prompts, because nobody could answer them. No terminal, because stdin
+  // carries the order.
   command.insert(
       command.end(),
       {"-o",

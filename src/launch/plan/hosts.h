@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machines of `--hosts` and `--hostfile`, and how their launchers start.
+// The machines of `--hosts` and `--hostfile`, and how their launchers are
+// started.
 #pragma once
 
 #include <chrono>
@@ -16,19 +17,20 @@
 
 namespace accelerate {
 
-/// The entries of `--hosts` or of the file (`parse_host_file`). Empty where
+/// The entries of `--hosts` or of the file (`parse_host_file`). Empty if
 /// neither was given.
 ACCELERATE_API std::vector<HostEntry> find_hosts(const LaunchConfig& config);
 
-/// Where the launchers meet: `main_process_ip`, else the first host's address;
-/// where that is a loopback address here, this machine's address as the second
-/// host sees it. Throws `ConfigError` where the first host is not this machine.
+/// The address where launchers connect: `main_process_ip`, or the first host's
+/// address; if that is a loopback address here, this machine's address as seen
+/// by the second host. Throws `ConfigError` if the first host is not this
+/// machine.
 ACCELERATE_API std::string meeting_address(
     const std::vector<HostEntry>& hosts,
     const std::string& main_process_ip);
 
-/// Everything that the launcher of another machine has to know. It travels as
-/// one line over ssh's stdin: command lines can be read by every user.
+/// Everything the launcher of another machine needs. It is sent as one line
+/// over ssh's stdin, because every user can read command lines.
 struct ACCELERATE_API JoinOrder {
   std::string token = {};
   int machine_rank = 0;
@@ -41,26 +43,26 @@ struct ACCELERATE_API JoinOrder {
   /// Options by name, as text.
   std::map<std::string, std::string> options = {};
   std::vector<std::string> program = {};
-  /// Variables of this machine that the workers there get too.
+  /// Variables of this machine that are passed to workers there.
   std::map<std::string, std::string> variables = {};
 
   bool operator==(const JoinOrder&) const = default;
 };
 
 ACCELERATE_API std::string encode_join_order(const JoinOrder& order);
-/// Throws `ConfigError` where the line is not a join order.
+/// Throws `ConfigError` if the line is not a join order.
 ACCELERATE_API JoinOrder decode_join_order(const std::string& line);
 
-/// Those of `environment` ("NAME=value") that workers on other machines need:
-/// search paths, what configures the libraries, and `exported`. The job token
-/// never. Throws `ConfigError` where one of `exported` is not set.
+/// The variables of `environment` ("NAME=value") that workers on other machines
+/// need: search paths, configuration of libraries, and `exported`, but never
+/// the job token. Throws `ConfigError` if one of `exported` is not set.
 ACCELERATE_API std::map<std::string, std::string> variables_to_pass_on(
     const char* const* environment,
     const std::vector<std::string>& exported = {});
 
 /// The ssh command that starts the launcher on `host`, which then reads its
-/// order. `ssh` is the user's own command ("ssh -p 2222"), in the words of a
-/// shell, or empty.
+/// order. `ssh` is the user's own command ("ssh -p 2222") in shell syntax, or
+/// empty.
 ACCELERATE_API std::vector<std::string> ssh_command(
     const HostEntry& host,
     const std::string& ssh,

@@ -65,7 +65,7 @@ ChildCommand under_mpirun(
       result.command.insert(result.command.end(), {"-x", name});
     }
   } else {
-    // MPICH and Intel MPI pass the environment on by themselves.
+    // MPICH and Intel MPI pass the environment on by default.
     result.command = {"mpirun", "-f", file, "-n", total};
   }
   result.command.insert(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run whose processes mpirun starts.
+// Runs whose processes mpirun starts.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace accelerate {
 
-/// `command` under mpirun on the hosts of `config.mpirun_hostfile`, its
-/// variables passed on. `version` is what `mpirun --version` printed: Open MPI
-/// and MPICH's family take different flags. Throws `ConfigError` where the
-/// host file or the number of processes is missing or `version` is neither's.
+/// `command` under mpirun on the hosts of `config.mpirun_hostfile`, with its
+/// variables. `version` is the output of `mpirun --version`: Open MPI and
+/// MPICH's family have different flags. Throws `ConfigError` if the host file
+/// or the number of processes is missing or `version` is unknown.
 ACCELERATE_API ChildCommand under_mpirun(
     const LaunchConfig& config,
     const ChildCommand& command,
     const std::string& version);
 
-/// The output of `mpirun --version`; empty where there is no mpirun.
+/// The output of `mpirun --version`; empty if there is no mpirun.
 ACCELERATE_API std::string mpirun_version();
 
 } // namespace accelerate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a misspelt path was probably meant to be.
+// Suggestions for misspelled paths.
 #pragma once
 
 #include <filesystem>
@@ -10,8 +10,9 @@
 
 namespace accelerate {
 
-/// The file beside `path` whose name is most like it, or like it with one of
-/// `endings`, among files with these endings; empty if none is.
+/// The file in the folder of `path` with the most similar name, possibly with
+/// one of `endings` appended, among files with these endings; empty if none is
+/// similar.
 ACCELERATE_API std::string nearest_file(
     const std::filesystem::path& path,
     const std::vector<std::string>& endings);

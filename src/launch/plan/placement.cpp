@@ -22,7 +22,7 @@ bool is_explicit(const ResolvedConfig& config, const char* field) {
   return config.kind_of(field) >= SourceKind::kEnvironment;
 }
 
-// Kubernetes' training operator writes torchrun's own options as PET_*.
+// Kubernetes' training operator sets torchrun's options as PET_*.
 std::optional<Placement> from_pet_variables(const EnvLookup& env) {
   if (!is_set(env, variables::kPetNumNodes) ||
       is_set(env, variables::kLocalRank)) {
@@ -168,7 +168,7 @@ int machine_rank_of(const ResolvedConfig& config) {
   try {
     return is_this_machine(address) ? 0 : kAnyMachine;
   } catch (const CommError&) {
-    return kAnyMachine; // A name that is not known yet is another machine's.
+    return kAnyMachine; // a name that is not known yet is another machine's
   }
 }
 
@@ -189,7 +189,7 @@ bool is_loopback_only(const Placement& placement) {
     return is_loopback_name(address) ||
            (!address.empty() && is_loopback(resolve_host(address)[0]));
   } catch (const CommError&) {
-    return false; // A name that is not known yet is another machine's.
+    return false; // a name that is not known yet is another machine's
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where this launcher stands: alone, one of several machines, or inside a task
-// that a cluster already made for one rank.
+// The role of this launcher: alone, on one of several machines, or inside a
+// task that a cluster created for one rank.
 #pragma once
 
 #include <optional>
@@ -12,51 +12,51 @@
 
 namespace accelerate {
 
-/// The rank of a machine of an elastic job to which machine 0 gives a place.
+/// The rank of a machine of an elastic job before machine 0 assigns one.
 inline constexpr int kAnyMachine = -1;
 
 struct Placement {
-  /// The cluster started one task per rank: the program runs in place of the
-  /// launcher, with `environment`.
+  /// The cluster started one task per rank: the program replaces the launcher,
+  /// with `environment`.
   bool is_in_place = false;
   ProcessEnvironment environment = {};
 
-  /// Of an elastic job, the most that it may have.
+  /// For an elastic job, the maximum.
   int num_machines = 1;
-  /// Set where the job is elastic: the fewest that it runs with.
+  /// Set if the job is elastic: the minimum number of machines.
   std::optional<int> least_machines = {};
-  /// `kAnyMachine` where machine 0 decides.
+  /// `kAnyMachine` if machine 0 decides.
   int machine_rank = 0;
-  /// Of machine 0, where the launchers meet; empty on one machine.
+  /// Machine 0's address, where launchers connect; empty on one machine.
   Rendezvous meeting_point = {};
-  /// Machine 0 cannot tell its own address from what it was given (the address
-  /// of a Kubernetes service): it listens on all of its addresses.
+  /// Machine 0 cannot derive its own address from the given one (the address of
+  /// a Kubernetes service), so it listens on all of its addresses.
   bool listens_everywhere = false;
 };
 
-/// What a launcher reads its configuration from: `env` without the address and
-/// port of an outer job if this program is one of that job's workers.
+/// The variables from which a launcher reads its configuration: `env`, without
+/// the address and port of an outer job if this program is one of that job's
+/// workers.
 ACCELERATE_API EnvLookup variables_of_new_job(const EnvLookup& env);
 
-/// Flags and ACCELERATE_* variables decide first, then what Slurm, MPI,
-/// torchrun or Kubernetes left in `env`, then the file. A launcher inside a
-/// worker of another launcher starts a job of its own on this machine. Throws
-/// `ConfigError` where they contradict each other or where nobody names
-/// machine 0.
+/// Precedence: flags and ACCELERATE_* variables, then what Slurm, MPI, torchrun
+/// or Kubernetes have set in `env`, then the file. A launcher inside a worker
+/// of another launcher starts its own job on this machine. Throws `ConfigError`
+/// if they contradict each other or the address of machine 0 is missing.
 ACCELERATE_API Placement
 find_placement(const ResolvedConfig& config, const EnvLookup& env);
 
-/// The machine rank that the options give this machine. Where they give none
-/// for an elastic job, the machine that has `main_process_ip` is machine 0, and
-/// the others are `kAnyMachine`.
+/// The machine rank that the options give this machine. If they give none for
+/// an elastic job, the machine with the address `main_process_ip` is machine 0,
+/// and the others are `kAnyMachine`.
 ACCELERATE_API int machine_rank_of(const ResolvedConfig& config);
 
-/// The address that machine 0 listens on; empty: all of its addresses, which is
-/// also where its name is a loopback address to itself (/etc/hosts): the others
-/// would knock in vain.
+/// The address that machine 0 listens on. Empty means all of its addresses;
+/// also if its name resolves to a loopback address on itself (/etc/hosts),
+/// where others could not connect.
 ACCELERATE_API std::string listening_address(const Placement& placement);
 
-/// Whether only programs of this machine can reach the meeting point.
+/// Whether only programs on this machine can connect to the address.
 ACCELERATE_API bool is_loopback_only(const Placement& placement);
 
 } // namespace accelerate

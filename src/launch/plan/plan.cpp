@@ -91,7 +91,7 @@ int num_local_of(
   return num_local;
 }
 
-/// The NUMA node of each worker: its GPU's, else they are spread evenly.
+/// The NUMA node of each worker: its GPU's, or distributed evenly.
 std::vector<NumaNode> nodes_of(const MachineFacts& facts, int num_local) {
   const auto& nodes = facts.numa_nodes;
   std::vector<NumaNode> chosen;
@@ -114,7 +114,8 @@ OutputOptions output_of(
     const LaunchStarter& starter,
     bool is_alone) {
   OutputOptions output;
-  // Once for all: workers and launchers may be in other folders.
+  // Made absolute here, because workers and launchers may have other working
+  // directories.
   output.log_dir = values.log_dir.empty() || values.log_dir.is_absolute()
                        ? values.log_dir
                        : working_folder() / values.log_dir;
@@ -228,7 +229,8 @@ LaunchPlan make_plan(
   plan.placement = placement;
   plan.command.command = command_of(values, program, facts.python);
   plan.command.variables = worker_variables(values);
-  // Secrets of the launchers, and what an outer torchrun said of its own store.
+  // Secrets of the launchers, and what an outer torchrun says about its own
+  // store.
   plan.command.removed = {
       variables::kJobToken,
       variables::kJobTokenFile,
@@ -238,7 +240,7 @@ LaunchPlan make_plan(
   if (placement.is_in_place) {
     plan.num_local = placement.environment.topology.local_world_size;
   } else {
-    // Asked for in any case: it checks what was given.
+    // Called in any case, because it validates the options.
     const int num_local = num_local_of(config, placement.num_machines, facts);
     plan.num_local = starter.num_local.value_or(num_local);
   }
@@ -254,11 +256,11 @@ LaunchPlan make_plan(
   for (const auto& node : facts.numa_nodes) {
     num_cores += node.cores.size();
   }
-  // A list of counts per nesting level, which OpenMP allows, stays as it is.
+  // OpenMP allows a list of counts per nesting level, which is kept unchanged.
   plan.command.defaults[variables::kOmpNumThreads] = std::to_string(
       std::max<size_t>(1, num_cores / static_cast<size_t>(plan.num_local)));
-  // Memory that a step frees is what the next one asks for. By default it is
-  // given back after 10 ms, and comes anew page by page.
+  // The next step reuses the memory that a step frees. By default it is
+  // returned to the system after 10 ms, and must be mapped again page by page.
   plan.command.defaults[variables::kPurgeDelay] = "10000";
   plan.command.variables.insert(
       starter.variables.begin(), starter.variables.end());
@@ -302,9 +304,9 @@ std::vector<WorkerSpec> workers_of(
   set(shared, variables::kRestartCount, order.attempt);
   set(shared, variables::kMostRestarts, order.max_restarts);
   set(shared, variables::kRunId, order.run_id);
-  // torchrun's own default: a NCCL error ends the worker instead of hanging.
+  // torchrun's default: a NCCL error ends the worker instead of hanging.
   shared.defaults[variables::kNcclAsyncErrors] = "1";
-  // Python prints its stacks when a stop with SIGQUIT reaches it.
+  // Python prints its stacks when it is stopped with SIGQUIT.
   shared.defaults[variables::kPythonFaultHandler] = "1";
   std::vector<WorkerSpec> workers;
   for (int local = 0; local < plan.num_local; ++local) {
@@ -316,7 +318,7 @@ std::vector<WorkerSpec> workers_of(
     set(worker.command, variables::kRank, rank);
     set(worker.command, variables::kLocalRank, local);
     set(worker.command, variables::kRoleRank, rank);
-    // On the machine of rank 0 its process is known once it has started.
+    // On the machine of rank 0, its process is known once it has started.
     if (order.first_rank != 0) {
       set(worker.command, variables::kMainPid, 0);
     }
@@ -339,7 +341,7 @@ std::vector<WorkerSpec> workers_of(
 
 ChildCommand command_in_place(const LaunchPlan& plan) {
   ChildCommand command = plan.command;
-  // Here the outer torchrun is the one that the rank belongs to.
+  // Here the rank belongs to the outer torchrun.
   command.removed.erase(variables::kUseAgentStore);
   const auto& topology = plan.placement.environment.topology;
   const auto& meeting_point = plan.placement.environment.rendezvous;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words for a shell.
+// Shell quoting.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace accelerate {
 
-/// `text` as one word of a POSIX shell: as it is where it holds nothing
-/// special, else in quotes.
+/// `text` as one word of a POSIX shell, quoted if it contains special
+/// characters.
 ACCELERATE_API std::string shell_quoted(const std::string& text);
 
-/// The words of a command line, with quotes and backslashes as in a POSIX
-/// shell; nothing else is special. Throws `ConfigError` where a quote stays
-/// open or there is no word.
+/// The words of a command line with the quotes and backslashes of a POSIX
+/// shell; nothing else is special. Throws `ConfigError` if a quote is not
+/// closed or there is no word.
 ACCELERATE_API std::vector<std::string> shell_words(const std::string& text);
 
 } // namespace accelerate

@@ -10,21 +10,21 @@
 
 namespace accelerate {
 
-/// Turns text that is drawn over with carriage returns, as progress bars are,
-/// into lines for a file: the bar as it is every few seconds, and its last
-/// state. Other text passes through unchanged.
+/// Converts text that is redrawn with carriage returns, such as progress bars,
+/// into lines for a file: the bar every few seconds, and its last state. Other
+/// text is unchanged.
 class ACCELERATE_API BarThinner {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What of `text` belongs in the file by `now`.
+  /// The part of `text` to write to the file by `now`.
   std::string feed(std::string_view text, Clock::time_point now = Clock::now());
-  /// What is left when the text has ended.
+  /// The rest at the end of the text.
   std::string finish();
 
  private:
   bool is_line_start_ = true;
-  /// A carriage return came whose next character is not known yet.
+  /// After a carriage return whose next character is not known yet.
   bool is_returning_ = false;
   bool is_drawing_ = false;
   Clock::time_point last_time_ = {};

@@ -50,14 +50,14 @@ std::vector<std::string> environment_of(const ChildCommand& command) {
   return result;
 }
 
-/// What a child could not do.
+/// What failed in a child.
 struct StartFailure {
   enum class Step { kCores, kMemory, kExecute } step = Step::kExecute;
   int cause = 0;
 };
 
-/// The command as the system calls want it, made before the fork: a child may
-/// not allocate.
+/// The command in the form for system calls, prepared before the fork because a
+/// child must not allocate.
 class PreparedCommand {
  public:
   explicit PreparedCommand(const ChildCommand& command)
@@ -76,7 +76,7 @@ class PreparedCommand {
     }
   }
 
-  /// Returns only where the command cannot be executed, with the cause.
+  /// Returns only if the command cannot be executed, with the cause.
   StartFailure execute() const {
     if (has_cores_ && sched_setaffinity(0, sizeof(cores_), &cores_) != 0) {
       return {StartFailure::Step::kCores, errno};
@@ -86,7 +86,7 @@ class PreparedCommand {
             0) {
       return {StartFailure::Step::kMemory, errno};
     }
-    // A file of the launcher's own that was too large; exec would keep it.
+    // The launcher ignores SIGXFSZ for its own files; exec would preserve that.
     sigset_t too_large;
     sigemptyset(&too_large);
     sigaddset(&too_large, SIGXFSZ);
@@ -240,7 +240,7 @@ pid_t start_child(const ChildCommand& command, const ChildStreams& streams) {
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
-      _exit(128 + SIGKILL); // The launcher died before the line above.
+      _exit(128 + SIGKILL); // the launcher died before the line above
     }
     take_streams(streams);
     const StartFailure failure = prepared.execute();
@@ -250,7 +250,7 @@ pid_t start_child(const ChildCommand& command, const ChildStreams& streams) {
   }
   childs_end.reset();
   StartFailure failure;
-  // The pipe closes without a word when exec succeeds.
+  // The pipe closes without data when exec succeeds.
   if (read(report.get(), &failure, sizeof(failure)) == sizeof(failure)) {
     waitpid(child, nullptr, 0);
     refuse(command, failure);

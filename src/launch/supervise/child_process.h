@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting one process, and learning how it ended.
+// Starting a process, and how it ended.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@
 
 namespace accelerate {
 
-/// What becomes a child's standard streams. Streams that are not open are this
+/// The standard streams of a child. Streams that are not open are this
 /// process's own; without `inherits_input` and `in`, stdin is empty.
 struct ChildStreams {
   bool inherits_input = false;
@@ -28,40 +28,40 @@ struct ChildCommand {
   std::vector<std::string> command = {};
   /// Added to this process's environment.
   std::map<std::string, std::string> variables = {};
-  /// Added where the environment has none of this name, or an empty one.
+  /// Added if a variable is missing in the environment, or empty.
   std::map<std::string, std::string> defaults = {};
   /// Removed from it.
   std::set<std::string> removed = {};
   /// The cores it may run on; empty: as this process.
   std::vector<int> cores = {};
-  /// The NUMA nodes that its memory comes from; empty: as this process.
+  /// The NUMA nodes of its memory; empty: as this process.
   std::vector<int> memory_nodes = {};
 };
 
-/// What the command finds beside this process's environment: its variables and
-/// those defaults that count.
+/// What the command's environment has in addition to this process's: its
+/// variables and the defaults that apply.
 ACCELERATE_API std::map<std::string, std::string> added_variables(
     const ChildCommand& command);
 
-/// Starts the command; it is killed when this process ends. Throws
-/// `SystemError` with the cause and what helps where it cannot be executed, or
-/// not on these cores or with memory of these nodes.
+/// Starts the command, which is killed when this process ends. Throws
+/// `SystemError` with the cause and a hint if it cannot be executed, or not on
+/// these cores or with memory of these nodes.
 ACCELERATE_API pid_t
 start_child(const ChildCommand& command, const ChildStreams& streams);
 
 /// Replaces this process by the command. Throws `SystemError` as above.
 [[noreturn]] ACCELERATE_API void become(const ChildCommand& command);
 
-/// Takes the ends of this process's children and tells those who asked.
+/// Reaps this process's children and notifies those who registered.
 class ACCELERATE_API ChildReaper {
  public:
   using Callback = std::function<void(int wait_status)>;
 
-  /// Calls `callback` once from `collect` after `pid` has ended.
+  /// `collect` calls `callback` once after `pid` has ended.
   void on_end(pid_t pid, Callback callback);
-  /// Nobody wants to know any more.
+  /// Unregisters the callback.
   void forget(pid_t pid) { callbacks_.erase(pid); }
-  /// Call it after each SIGCHLD. Adopted orphans are taken without a word.
+  /// Call it after each SIGCHLD. Adopted orphans are reaped silently.
   void collect();
 
  private:
@@ -70,7 +70,7 @@ class ACCELERATE_API ChildReaper {
 
 /// "failed with exit code 3", "was killed (SIGKILL)".
 ACCELERATE_API std::string describe_end(int wait_status);
-/// The exit code, or 128 + n where signal n ended it.
+/// The exit code, or 128 + n if signal n ended it.
 ACCELERATE_API int exit_code_of(int wait_status);
 
 } // namespace accelerate

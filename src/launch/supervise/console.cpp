@@ -54,7 +54,7 @@ void Console::write_line(std::string_view line) {
   if (is_above) {
     kept_ += "\r\x1b[K";
   } else if (std::exchange(is_line_open_, false)) {
-    kept_ += '\n'; // A pipe cannot take back what it showed.
+    kept_ += '\n'; // a pipe cannot take back what was written
     open_line_.clear();
     is_cut_ = true;
   }
@@ -68,11 +68,11 @@ void Console::write_line(std::string_view line) {
 
 void Console::write_raw(std::string_view text) {
   if (std::exchange(is_cut_, false) && text.starts_with('\n')) {
-    text.remove_prefix(1); // The end that the line has already.
+    text.remove_prefix(1); // the newline is already there
   }
   kept_ += text;
   open_line_ += text;
-  // A bar may end in a carriage return: its text is still on the screen.
+  // A bar may end with a carriage return, with its text still on the screen.
   const size_t body = open_line_.find_last_not_of('\r') + 1;
   const bool is_returned = body < open_line_.size();
   const size_t start =
@@ -106,7 +106,7 @@ void Console::write_now() {
   } else if (!std::exchange(is_watched_, true)) {
     loop_.watch(file_, POLLOUT, [this](short) { write_now(); });
   }
-  // Whoever drained it: a source that paused must not wait for ever.
+  // However it was drained, a paused source must not wait forever.
   if (was_full && !is_full() && callbacks_.room) {
     callbacks_.room();
   }
@@ -116,8 +116,8 @@ void Console::write_now() {
 }
 
 void Console::write_some() {
-  // A pipe that is writable takes this many bytes without blocking, and whole:
-  // lines of several launchers on one pipe do not mix either.
+  // A writable pipe accepts this many bytes without blocking, and atomically,
+  // so lines of several launchers on one pipe do not mix either.
   const std::string_view left = std::string_view(kept_).substr(num_gone_);
   size_t size = std::min<size_t>(left.size(), PIPE_BUF);
   const size_t line_end = left.substr(0, size).rfind('\n');

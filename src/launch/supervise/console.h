@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One output of the launcher, shared by all ranks of this machine.
+// An output stream of the launcher, shared by all ranks of this machine.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,19 @@
 namespace accelerate {
 
 /// Writes whole lines of many sources, and the raw output of one (a progress
-/// bar that it draws again and again) without mixing them: where the raw
-/// output stands in the middle of a line, other lines are written above it; on
-/// a pipe, after it.
+/// bar that is redrawn), without mixing them: if the raw output is in the
+/// middle of a line, other lines are written above it; on a pipe, after it.
 ///
-/// Never blocks: what the reader does not take yet is kept, and `is_full` asks
-/// the sources to pause. SIGPIPE must be blocked or ignored.
+/// Never blocks: unread output is buffered, and `is_full` asks the sources to
+/// pause. SIGPIPE must be blocked or ignored.
 class ACCELERATE_API Console {
  public:
   struct Callbacks {
     /// There is room again after `is_full`.
     std::function<void()> room = {};
-    /// Nothing is kept any more.
+    /// The buffer is empty.
     std::function<void()> drained = {};
-    /// Something was lost, told once per cause: "the reader is gone".
+    /// Output was lost, called once per cause: "the reader is gone".
     std::function<void(const std::string& cause)> lost = {};
   };
 
@@ -41,12 +40,12 @@ class ACCELERATE_API Console {
   /// `line` without its newline.
   void write_line(std::string_view line);
   void write_raw(std::string_view text);
-  /// Whether so much is kept that sources should wait.
+  /// Whether the buffer is so large that sources should pause.
   bool is_full() const;
-  /// Whether all that was written has gone out, or is lost.
+  /// Whether everything was written, or is lost.
   bool is_drained() const { return num_gone_ == kept_.size(); }
-  /// Bytes that could not be written though somebody wants them (a full disk);
-  /// what a reader that left did not take is not counted.
+  /// Bytes that could not be written although someone reads (a full disk); what
+  /// a reader that left did not read is not counted.
   int64_t num_lost() const { return num_lost_; }
 
  private:
@@ -55,19 +54,19 @@ class ACCELERATE_API Console {
   void drop(const std::string& cause);
 
   EventLoop& loop_;
-  /// A file description of our own where the system gives one: another writer
-  /// of the same pipe cannot make us block.
+  /// Our own open file description if possible, so that another writer of the
+  /// same pipe cannot make it blocking.
   UniqueFile own_;
   int file_;
   bool is_terminal_;
   bool is_watched_ = false;
   std::string kept_;
-  /// How much of `kept_` is written already.
+  /// How much of `kept_` has been written.
   size_t num_gone_ = 0;
   int64_t num_lost_ = 0;
   std::string last_cause_;
-  /// What the raw source shows of a line that has no end yet; empty where it
-  /// is too long to be drawn again.
+  /// The incomplete line that the raw source currently shows; empty if it is
+  /// too long to be redrawn.
   std::string open_line_;
   bool is_line_open_ = false;
   /// Whether that line was ended for it.

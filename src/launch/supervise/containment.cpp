@@ -53,7 +53,7 @@ void prepare_containment() {
 
 void enter_containment() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Mounts of the system still appear here; ours does not appear there.
+  // Mounts of the system remain visible here; ours is not visible there.
   if (unshare(CLONE_NEWNS) != 0 ||
       mount("none", "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0 ||
       mount(

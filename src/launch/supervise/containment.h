@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A PID namespace around everything that a launcher starts.
+// A PID namespace for everything that a launcher starts.
 #pragma once
 
 #include "accelerate/export.h"
 
 namespace accelerate {
 
-/// The next child of this process will be the first of a PID namespace: when
-/// it ends, the kernel kills everything in it. Users other than root get a
-/// user namespace for it, in which they are themselves. Throws `SystemError`
-/// where the system does not allow it.
+/// Makes the next child of this process the first of a PID namespace: when it
+/// ends, the kernel kills everything inside. Users other than root also get a
+/// user namespace, in which they keep their identity. Throws `SystemError` if
+/// the system does not permit it.
 ACCELERATE_API void prepare_containment();
 
-/// To be called by that child: it ends with its parent, and sees a /proc of its
-/// own. Throws `SystemError`.
+/// Call it in that child: it ends with its parent, and gets its own /proc.
+/// Throws `SystemError`.
 ACCELERATE_API void enter_containment();
 
 } // namespace accelerate

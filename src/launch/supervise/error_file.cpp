@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kMostBytes = 1 << 20;
 constexpr size_t kLongestMessage = 2000;
 
-// Workers may put anything there: a pipe or a device could hold us for ever.
+// Workers may create anything there: reading a pipe or a device could block
+// forever.
 std::string read_plain_file(const std::filesystem::path& path) {
   const UniqueFile file(
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -42,7 +43,7 @@ std::string read_error_file(const std::filesystem::path& file) {
   if (!json.is_object() || !json.contains("message")) {
     return {};
   }
-  // Plain, or in the form that also holds the stack.
+  // Either plain text, or an object that also contains the stack.
   const auto& outer = json["message"];
   const auto& inner =
       outer.is_object() && outer.contains("message") ? outer["message"] : outer;

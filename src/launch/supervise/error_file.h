@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker wrote down about its own failure.
+// Error files of workers.
 #pragma once
 
 #include <filesystem>
@@ -9,8 +9,8 @@
 
 namespace accelerate {
 
-/// The message in a file of TORCHELASTIC_ERROR_FILE's form, which PyTorch's
-/// `record` writes; empty where there is none. Never throws.
+/// The message in a TORCHELASTIC_ERROR_FILE, which PyTorch's `record` writes;
+/// empty if there is none. Never throws.
 ACCELERATE_API std::string read_error_file(const std::filesystem::path& file);
 
 } // namespace accelerate

@@ -79,8 +79,8 @@ void EventLoop::call_ready_files() {
     throw SystemError(str_cat("[launch] poll: ", std::strerror(errno)));
   }
   for (size_t i = 0; i < files.size() && !is_stopped_; ++i) {
-    // An earlier callback may have closed this file and opened another one
-    // under its number.
+    // An earlier callback may have closed this file and opened another one with
+    // the same number.
     const auto found = watches_.find(files[i].fd);
     if (files[i].revents != 0 && found != watches_.end() &&
         found->second.generation == generations[i]) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits for files and timers in one thread.
+// Waits for files and timers on one thread.
 #pragma once
 
 #include <poll.h>
@@ -13,8 +13,8 @@
 
 namespace accelerate {
 
-/// Calls back when a watched file is ready or a timer is due. One thread; a
-/// callback may watch, unwatch, set and cancel anything. An exception of a
+/// Calls back when a watched file is ready or a timer is due. Single-threaded;
+/// a callback may watch, unwatch, set and cancel anything. An exception of a
 /// callback leaves `run`, which may then be called again.
 class ACCELERATE_API EventLoop {
  public:
@@ -27,12 +27,12 @@ class ACCELERATE_API EventLoop {
   /// replaces the first.
   void watch(int file, short events, FileCallback callback);
   void unwatch(int file);
-  /// Calls `callback` once, `delay` from now. The id is never 0.
+  /// Calls `callback` once after `delay`. The id is never 0.
   TimerId after(std::chrono::milliseconds delay, TimerCallback callback);
-  /// Harmless for a timer that is over.
+  /// No effect on an expired timer.
   void cancel(TimerId timer);
 
-  /// Returns after `stop`, at once where that was called before.
+  /// Returns after `stop`, immediately if that was called before.
   void run();
   void stop() { is_stopped_ = true; }
 

@@ -36,7 +36,7 @@ int watch_child(
         [[maybe_unused]] const auto told =
             write(own_end.get(), &*signal, sizeof(*signal));
       }
-      // The shell waits for this process: it is the one to be suspended.
+      // The shell waits for this process, so suspend it.
       if (signal->number == SIGTSTP) {
         raise(SIGSTOP);
       }
@@ -73,7 +73,7 @@ int run_guarded(
     const std::function<int(int lifeline)>& body,
     bool is_contained) {
   int pipe_ends[2];
-  // A supervisor that is suspended must not block its guardian.
+  // A suspended supervisor must not block its guardian.
   if (pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK) != 0) {
     throw SystemError(str_cat(
         "[launch] pipe: ",
@@ -86,7 +86,7 @@ int run_guarded(
     prepare_containment();
   }
   adopt_orphans();
-  // Blocked before the fork: a signal that arrives between is not lost.
+  // Blocked before the fork, so that a signal in between is not lost.
   SignalFileGuard signals;
   std::cout.flush();
   const pid_t child = fork();

@@ -34,7 +34,7 @@ bool contains(std::string_view text, std::string_view part) {
 }
 
 bool is_frame(std::string_view line) {
-  // The place of a syntax error is no frame: it has no function.
+  // The position of a syntax error is not a frame: it has no function.
   return line.starts_with("  File \"") && contains(line, " in ");
 }
 
@@ -42,12 +42,12 @@ bool is_native_frame(std::string_view line) {
   return line.starts_with("frame #");
 }
 
-/// Source lines and marks below a frame.
+/// Source lines and markers below a frame.
 bool belongs_to_frame(std::string_view line) {
   return line.starts_with("    ") || line.starts_with("  [Previous line");
 }
 
-/// The package that a frame belongs to; empty if it is the user's code.
+/// The package that a frame belongs to; empty if it is user code.
 std::string package_of(std::string_view frame, const std::string& own_package) {
   if (is_native_frame(frame)) {
     return contains(frame, ".so") ? "C++ libraries" : "";

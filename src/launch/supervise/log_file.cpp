@@ -51,7 +51,7 @@ void LogFile::write(std::string_view text) {
     return;
   }
   while (!text.empty()) {
-    // Only whole lines make a file full.
+    // Only whole lines count towards the limit.
     const auto room =
         most_bytes_ > size_ ? static_cast<size_t>(most_bytes_ - size_) : 0;
     const size_t line_end =
@@ -80,7 +80,7 @@ void LogFile::rotate() {
     move(name, 1);
     open(folder);
   } catch (const SystemError& error) {
-    // The file goes on as it is: nothing is lost.
+    // The file is continued as it is; nothing is lost.
     size_ = 0;
     say_(error.what());
   }

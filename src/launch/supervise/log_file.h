@@ -13,18 +13,17 @@
 
 namespace accelerate {
 
-/// A file that grows by what is written to it. Where the disk is full the
-/// bytes are lost, which is said once; the file goes on when there is space,
-/// with a line that says how much is missing. A file that somebody deletes is
-/// made again with its folders, which is said.
+/// An append-only file. If the disk is full, bytes are lost, with one message;
+/// the file continues when there is space, with a line that says how much is
+/// missing. A deleted file is created again with its folders, with a message.
 class ACCELERATE_API LogFile {
  public:
   using Say = std::function<void(const std::string& line)>;
 
-  /// Makes the file and the folders above it. With `most_bytes`, a file that
-  /// has grown to that size becomes `<file>.1` at the end of a line (what was
-  /// there `.2`, and so on; five are kept) and a new one begins. Throws
-  /// `SystemError` where the file cannot be written.
+  /// Creates the file and its parent folders. With `most_bytes`, a file that
+  /// has grown to that size becomes `<file>.1` at the end of a line (the
+  /// existing one `.2`, and so on; five are kept) and a new one starts. Throws
+  /// `SystemError` if the file cannot be written.
   LogFile(std::filesystem::path file, int64_t most_bytes, Say say);
 
   void write(std::string_view text);

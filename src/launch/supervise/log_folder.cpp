@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The id may come from another machine: it names a folder, not a path.
+// The id may come from another machine, so it must name a folder, not a path.
 std::string run_name(const std::string& run_id) {
   std::string name = "run_" + run_id;
   std::replace(name.begin(), name.end(), '/', '_');
@@ -40,8 +40,8 @@ void make_run_folder(const fs::path& log_dir, const std::string& run_id) {
   const std::string name = run_name(run_id);
   open_own_folder(log_dir / name);
   const UniqueFile folder = open_own_folder(log_dir);
-  // Renamed into its place: readers always find one run or the other. Where
-  // the disk cannot hold links, runs are found by their names.
+  // Renamed atomically, so that readers always find one run or the other. On
+  // disks without links, runs are found by their names.
   const std::string link = str_cat(".latest.", getpid());
   unlinkat(folder.get(), link.c_str(), 0);
   if (symlinkat(name.c_str(), folder.get(), link.c_str()) == 0) {

@@ -27,7 +27,7 @@ int64_t read_counter(const fs::path& file) {
   return 0;
 }
 
-/// Inside of a container the path of the group may be the host's.
+/// Inside a container, the path of the group may be the host's.
 fs::path find_counter(
     const fs::path& mount,
     const std::string& group,

@@ -14,19 +14,19 @@ namespace accelerate {
 
 /// The file with the `oom_kill` counter of this process's control group:
 /// `memory.events` (version 2) or `memory.oom_control` (version 1). `groups` is
-/// a file such as /proc/self/cgroup, `root` where control groups are mounted.
+/// a file such as /proc/self/cgroup, `root` the mount point of control groups.
 /// Empty if there is none.
 ACCELERATE_API std::filesystem::path oom_counter_file(
     const std::filesystem::path& groups = "/proc/self/cgroup",
     const std::filesystem::path& root = "/sys/fs/cgroup");
 
-/// Looks from its construction on.
+/// Detects kills after its construction.
 class ACCELERATE_API OomKills {
  public:
   explicit OomKills(std::filesystem::path counter = oom_counter_file());
 
-  /// Whether the counter has risen since, or the kernel's log, if this user may
-  /// read it, names `pid`.
+  /// Whether the counter has increased since, or the kernel's log, if this user
+  /// may read it, names `pid`.
   bool may_have_killed(pid_t pid);
 
  private:

@@ -26,13 +26,13 @@ namespace {
 constexpr size_t kLastLines = 20;
 constexpr size_t kMaxLine = 1 << 20;
 constexpr std::string_view kGoesOn = " [the line continues]";
-// Of a prompt line: a bar that is drawn over and over has no end.
+// Of a prompt line: a bar that is redrawn all the time has no end.
 constexpr size_t kMaxOpenLine = 8192;
-// What a program prints in two writes, text and line end, is one line still.
+// Text and line end written separately still form one line.
 constexpr std::chrono::milliseconds kLineDelay{50};
 constexpr int kPipeBytes = 1 << 16;
 // How long the report of an error waits for the end of its process, and how
-// long for one that writes on.
+// long if the process keeps writing.
 constexpr std::chrono::seconds kReportDelay{5};
 constexpr std::chrono::seconds kReportPause{2};
 constexpr size_t kMaxReport = 1 << 18;
@@ -53,7 +53,7 @@ void copy_window_size(int terminal) {
   }
 }
 
-// "2026-01-31 23:59:59.123 ", in UTC: machines agree on it.
+// "2026-01-31 23:59:59.123 ", in UTC, so that machines agree.
 std::string time_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now);
@@ -68,7 +68,7 @@ std::string time_now() {
   return text;
 }
 
-// Of a progress bar only what was drawn last is worth keeping.
+// Only the latest state of a progress bar is worth keeping.
 std::string_view drawn_last(std::string_view line) {
   const size_t drawn =
       line.substr(0, line.find_last_not_of('\r') + 1).find_last_of('\r');
@@ -96,14 +96,14 @@ StreamEnds make_terminal() {
   char name[64];
   if (!ours || grantpt(ours.get()) != 0 || unlockpt(ours.get()) != 0 ||
       ptsname_r(ours.get(), name, sizeof(name)) != 0) {
-    return make_pipe(); // No /dev/pts here: a plain stream still works.
+    return make_pipe(); // no /dev/pts here; a pipe still works
   }
   UniqueFile workers(open(name, O_RDWR | O_NOCTTY | O_CLOEXEC));
   termios settings{};
   if (!workers || tcgetattr(workers.get(), &settings) != 0) {
     return make_pipe();
   }
-  // The real terminal turns line ends into carriage returns already.
+  // The real terminal already adds carriage returns to line ends.
   settings.c_oflag &= ~static_cast<tcflag_t>(OPOST);
   tcsetattr(workers.get(), TCSANOW, &settings);
   copy_window_size(ours.get());
@@ -123,15 +123,15 @@ struct OutputRouter::Source {
   UniqueFile file = {};
   std::optional<LogFile> log = {};
   std::string partial = {};
-  /// Whether the start of the line is shown already, how much of `partial` is
-  /// that, and the timer that shows more of it.
+  /// Whether the start of the line is already shown, how much of `partial` that
+  /// is, and the timer that shows more of it.
   bool is_open = false;
   size_t num_shown = 0;
   EventLoop::TimerId start_timer = 0;
   std::deque<std::string> last_lines = {};
   BarThinner thinner = {};
-  /// What may be the worker's last words: lines are added to it while it is
-  /// open, and it is not shown while it is held.
+  /// A possible error report of the worker: lines are added to it while it is
+  /// open, and it is not shown while it is held back.
   std::vector<std::string> report = {};
   size_t report_bytes = 0;
   bool is_report_open = false;
@@ -268,13 +268,13 @@ void OutputRouter::take(Source& source) {
   if (size > 0) {
     show(source, {buffer_.data(), static_cast<size_t>(size)});
   } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
-    close_source(source); // A pseudo-terminal ends with an error.
+    close_source(source); // reading a closed pseudo-terminal fails
   }
 }
 
 void OutputRouter::take_all(Source& source) {
-  // What was written before this call fits in the pipe; a process that goes on
-  // writing must not keep us here.
+  // What was written before this call fits in the pipe; a process that keeps
+  // writing must not block us here.
   ssize_t left = std::max(fcntl(source.file.get(), F_GETPIPE_SZ), kPipeBytes);
   ssize_t size = 0;
   while (source.file && left > 0 &&
@@ -313,7 +313,7 @@ void OutputRouter::route(Source& source, std::string_view text) {
     if (report != text.npos) {
       split(source, text.substr(0, report));
       if (!source.partial.empty()) {
-        console_of(source.stream).write_raw("\n"); // It was drawing a bar.
+        console_of(source.stream).write_raw("\n"); // it was drawing a bar
         take_line(source, std::exchange(source.partial, {}));
       }
       begin_report(source);
@@ -371,7 +371,7 @@ void OutputRouter::take_line(Source& source, std::string_view line) {
     begin_report(source);
     line.remove_prefix(line.size() - own.size() + report);
   } else if (!source.is_report_open) {
-    source.report.clear(); // Its worker wrote on: it was not its last.
+    source.report.clear(); // its worker kept writing, so it was not fatal
   }
   if (source.is_report_open) {
     source.report.emplace_back(without_rank(drawn_last(line), source.rank));
@@ -429,7 +429,7 @@ void OutputRouter::show_start(Source& source) {
   start += std::string_view(source.partial).substr(source.num_shown);
   source.is_open = true;
   console_of(source.stream).write_raw(start);
-  // What a bar has drawn over is no part of its line any more.
+  // Overwritten parts of a bar do not belong to its line.
   const size_t drawn = source.partial.find_last_of('\r');
   source.partial.erase(0, drawn == std::string::npos ? 0 : drawn);
   source.num_shown = source.partial.size();

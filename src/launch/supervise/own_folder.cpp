@@ -30,11 +30,11 @@ namespace fs = std::filesystem;
       way_out_for_logs(cause)));
 }
 
-/// One step down; a link is opened itself, and what is missing is made.
+/// One path component; opens a link itself, and creates a missing folder.
 UniqueFile step(const UniqueFile& at, const std::string& name) {
   constexpr int kHow = O_PATH | O_NOFOLLOW | O_CLOEXEC;
   UniqueFile next(openat(at.get(), name.c_str(), kHow));
-  // Another rank may make it in the same moment.
+  // Another rank may create it at the same moment.
   if (!next && errno == ENOENT &&
       (mkdirat(at.get(), name.c_str(), 0777) == 0 || errno == EEXIST)) {
     next = UniqueFile(openat(at.get(), name.c_str(), kHow));
@@ -67,7 +67,7 @@ const char* way_out_for_logs(int cause) {
 }
 
 UniqueFile open_own_folder(const fs::path& path) {
-  constexpr int kMostLinks = 40; // As the kernel.
+  constexpr int kMostLinks = 40; // the kernel's limit
   const auto top = [] { return UniqueFile(open("/", O_PATH | O_CLOEXEC)); };
   std::deque<std::string> left;
   for (const auto& name : path.relative_path()) {
@@ -79,7 +79,7 @@ UniqueFile open_own_folder(const fs::path& path) {
     const std::string name = left.front();
     left.pop_front();
     if (name.empty()) {
-      continue; // Behind a slash at the end.
+      continue; // after a trailing slash
     }
     UniqueFile next = step(at, name);
     struct stat facts {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders that nobody else can lead astray.
+// Opens folders safely from manipulation by other users.
 #pragma once
 
 #include <filesystem>
@@ -9,14 +9,14 @@
 
 namespace accelerate {
 
-/// The folder `path`, which is absolute, for openat(2) and its kin; what is
-/// missing is made. Throws `SystemError` where that cannot be, and where `path`
-/// or a folder above it is a link of another user than this one and root: it
-/// could name any file of this user. What was looked at is what is opened,
-/// whatever somebody exchanges meanwhile.
+/// The folder with the absolute path `path`, for openat(2) and similar; missing
+/// folders are created. Throws `SystemError` if that fails, or if `path` or a
+/// folder above it is a link of another user (except root), which could point
+/// to any file of this user. The folder that is checked is the one that is
+/// opened, whatever is exchanged meanwhile.
 ACCELERATE_API UniqueFile open_own_folder(const std::filesystem::path& path);
 
-/// What helps where a log cannot be made for `cause`, as in errno.
+/// A hint for a log that cannot be created because of the errno `cause`.
 ACCELERATE_API const char* way_out_for_logs(int cause);
 
 } // namespace accelerate

@@ -37,8 +37,8 @@ std::optional<pid_t> number(const char* text) {
 
 struct Reserve {
   DIR* folder = nullptr;
-  /// Given up for the time of a look at /proc, which then succeeds where every
-  /// other descriptor is taken.
+  /// A reserve descriptor, released while /proc is read, so that this works
+  /// even if all others are in use.
   UniqueFile file;
 
   void take() { file = UniqueFile(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
@@ -49,7 +49,7 @@ Reserve& reserve() {
   return one;
 }
 
-/// Gives the descriptor up while it lives.
+/// Releases the descriptor during its lifetime.
 class Look {
  public:
   Look() { reserve().file.reset(); }
@@ -58,7 +58,7 @@ class Look {
   Look& operator=(const Look&) = delete;
 };
 
-/// Empty where the process ended while we looked.
+/// Empty if the process ended in the meantime.
 std::string read_proc(pid_t pid, const char* name) {
   const UniqueFile file(
       open(str_cat("/proc/", pid, '/', name).c_str(), O_RDONLY | O_CLOEXEC));
@@ -121,7 +121,8 @@ void adopt_orphans() {
         std::strerror(errno),
         "); Linux 3.4 or newer is needed"));
   }
-  // Anew after each fork: the place in a folder is shared with the parent.
+  // Opened again after each fork, because a directory offset is shared with the
+  // parent.
   if (reserve().folder != nullptr) {
     closedir(reserve().folder);
   }
@@ -187,8 +188,8 @@ void kill_all_descendants(int limit_ms) {
     for (const pid_t pid : left) {
       kill(pid, SIGKILL);
     }
-    // Whoever forked between the look and the kill dies too: its end wakes
-    // this process again.
+    // A process that forked between the scan and the kill also dies: its end
+    // wakes this process again.
     const long wait_ms = limit_ms - passed_ms;
     const timespec limit{wait_ms / 1000, (wait_ms % 1000) * 1000000};
     sigtimedwait(&child_ended, nullptr, &limit);

@@ -33,7 +33,7 @@ SignalFileGuard::SignalFileGuard() {
   blocked_ = mask;
   sigaddset(&blocked_, SIGPIPE);
   sigprocmask(SIG_BLOCK, &blocked_, &old_mask_);
-  // Where the parent ignores it, the ends of children would go unnoticed.
+  // If the parent ignores SIGCHLD, the ends of children would not be noticed.
   signal(SIGCHLD, SIG_DFL);
   file_ = UniqueFile(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!file_) {
@@ -47,7 +47,7 @@ SignalFileGuard::SignalFileGuard() {
 }
 
 SignalFileGuard::~SignalFileGuard() {
-  // One that still waits would end the program as soon as it is let through.
+  // A pending signal would end the program as soon as it is unblocked.
   const timespec now{};
   while (sigtimedwait(&blocked_, nullptr, &now) > 0) {
   }

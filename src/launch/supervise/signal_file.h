@@ -12,18 +12,18 @@
 
 namespace accelerate {
 
-/// A signal that reached the launcher.
+/// A signal that the launcher received.
 struct Signal {
   int number = 0;
-  /// 0 where it came from the kernel (a terminal), or from outside of what this
-  /// process can see.
+  /// 0 if it came from the kernel (a terminal), or from outside of this PID
+  /// namespace.
   pid_t sender = 0;
 };
 
-/// Blocks SIGCHLD, the requests to end and what workers are told while it
-/// lives, and hands them out one by one. Requests that the parent ignores
-/// (nohup) stay ignored. SIGPIPE is blocked too: a write fails instead. What
-/// nobody took goes with the object.
+/// Blocks SIGCHLD, requests to end and signals for workers during its lifetime,
+/// and returns them one by one. Requests that the parent ignores (nohup) stay
+/// ignored. SIGPIPE is also blocked, so that writes fail instead. The
+/// destructor discards pending signals.
 class ACCELERATE_API SignalFileGuard {
  public:
   SignalFileGuard();
@@ -31,9 +31,9 @@ class ACCELERATE_API SignalFileGuard {
   SignalFileGuard(const SignalFileGuard&) = delete;
   SignalFileGuard& operator=(const SignalFileGuard&) = delete;
 
-  /// Readable while a signal waits.
+  /// Readable while a signal is pending.
   int file() const { return file_.get(); }
-  /// The next waiting signal; nothing where there is none.
+  /// The next pending signal; empty if there is none.
   std::optional<Signal> next();
 
  private:
@@ -48,7 +48,7 @@ constexpr bool is_request_to_end(int signal) {
          signal == SIGQUIT;
 }
 
-/// Whether `signal` is meant for the workers: passed on, nothing else.
+/// Whether `signal` is meant for the workers and only passed on.
 constexpr bool is_for_workers(int signal) {
   return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGWINCH ||
          signal == SIGTSTP || signal == SIGCONT;

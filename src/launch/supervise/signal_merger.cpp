@@ -9,9 +9,9 @@ namespace accelerate {
 namespace {
 
 constexpr std::chrono::milliseconds kPatience{50};
-// For a witness that the system gives no time.
+// For a witness that does not get scheduled.
 constexpr int kMostExtensions = 20;
-// For a report of the guardian, which may be late: it is not a second request.
+// A late report of the guardian is not a second request.
 constexpr std::chrono::seconds kMemory{5};
 constexpr unsigned kAll = 7;
 
@@ -20,7 +20,7 @@ unsigned bit(Reached reached) {
 }
 
 bool is_same(const Signal& a, const Signal& b) {
-  // Across a PID namespace the sender has no number.
+  // Across a PID namespace, the sender has no number.
   return a.number == b.number &&
          (a.sender == b.sender || a.sender == 0 || b.sender == 0);
 }
@@ -43,7 +43,7 @@ SignalMerger::~SignalMerger() {
 
 void SignalMerger::came(const Signal& signal, Reached reached) {
   forget_old();
-  // The youngest: an older one may have been sent to one process only.
+  // The latest: an earlier one may have been sent to one process only.
   const auto known = std::find_if(
       arrivals_.rbegin(), arrivals_.rend(), [&](const Arrival& other) {
         const bool is_new_there = (other.reached & bit(reached)) == 0;
@@ -109,13 +109,13 @@ void SignalMerger::waited(EventLoop::TimerId timer) {
   arrival->timer = 0;
   arrival->is_decided = true;
   if (arrival->reached == bit(Reached::kWitness)) {
-    arrivals_.erase(arrival); // Sent to nobody who has a say.
+    arrivals_.erase(arrival); // only sent to processes that do not count
   }
   hand_on();
 }
 
 void SignalMerger::hand_on() {
-  // Copied: a callback may start workers.
+  // Copied, because a callback may start workers.
   std::vector<std::pair<int, bool>> ready;
   for (Arrival& arrival : arrivals_) {
     if (!arrival.is_decided) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One signal out of those that the processes of a launcher get.
+// Merges the copies of a signal that several processes of a launcher receive.
 #pragma once
 
 #include <signal.h>
@@ -14,19 +14,20 @@
 
 namespace accelerate {
 
-/// The process of the launcher that a signal has reached.
+/// The process of the launcher that received a signal.
 enum class Reached : unsigned { kSupervisor = 1, kGuardian = 2, kWitness = 4 };
 
-/// What is sent to a process group reaches the supervisor three times: itself,
-/// through the guardian and through the witness (`SignalWitness`). Makes one
-/// signal of them, and says whether the workers have got it as well.
+/// A signal to a process group reaches the supervisor three times: directly,
+/// through the guardian and through the witness (`SignalWitness`). This merges
+/// them into one signal, and determines whether the workers have received it,
+/// too.
 ///
-/// Signals are handed on in the order in which they came. What one sender
-/// sends again within a twentieth of a second is the same signal (`timeout`
-/// tells first the launcher, then the group).
+/// Signals are passed on in the order of arrival. Repetitions by one sender
+/// within a twentieth of a second are the same signal (`timeout` first signals
+/// the launcher, then the group).
 class ACCELERATE_API SignalMerger {
  public:
-  /// `is_group_told`: every process of the launcher's group has got it.
+  /// `is_group_told`: every process of the launcher's group has received it.
   using Callback = std::function<void(int signal, bool is_group_told)>;
   /// Whether the witness may have a signal that it has not reported yet.
   using IsWitnessBusy = std::function<bool(int signal)>;
@@ -35,10 +36,10 @@ class ACCELERATE_API SignalMerger {
   ~SignalMerger();
 
   void came(const Signal& signal, Reached reached);
-  /// Workers have been started: what has come so far, and what waits to be
-  /// taken now, may have come before them.
+  /// Workers have been started: earlier signals, and those still pending, may
+  /// have been sent before that.
   void workers_began();
-  /// Whether a request to end has come that is not handed on yet.
+  /// Whether a request to end has arrived that was not passed on yet.
   bool is_request_waiting() const;
 
  private:
@@ -63,7 +64,7 @@ class ACCELERATE_API SignalMerger {
   IsWitnessBusy is_witness_busy_;
   Callback callback_;
   std::vector<Arrival> arrivals_;
-  /// Numbers that waited to be taken when workers began.
+  /// Signals that were pending when workers started.
   std::set<int> waiting_at_start_;
 };
 

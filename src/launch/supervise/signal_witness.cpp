@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kName = "launch-witness";
 
-/// The memory that /proc/self/cmdline shows; empty where /proc does not tell.
+/// The memory shown in /proc/self/cmdline; empty if /proc does not say.
 std::span<char> command_line() {
   const auto stat = read_process_stat("self");
   return !stat || stat->arguments_end <= stat->arguments_begin
@@ -104,7 +104,7 @@ bool SignalWitness::is_busy(int signal) const {
   if (pid_ <= 0) {
     return false;
   }
-  // In this order: what it had before it came to rest is in the pipe.
+  // In this order: reports sent before it came to rest are in the pipe.
   const bool is_resting = is_at_rest(pid_, signal);
   pollfd reports{file(), POLLIN, 0};
   return !is_resting || poll(&reports, 1, 0) > 0;

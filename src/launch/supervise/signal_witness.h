@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who knows whether a signal was sent to the launcher or to its whole group.
+// Detects whether a signal was sent to the launcher or to its whole group.
 #pragma once
 
 #include <optional>
@@ -11,29 +11,29 @@
 
 namespace accelerate {
 
-/// A process that does nothing but report the signals it gets. It stands where
-/// the workers stand: in the launcher's process group, session and control
-/// group, but not under the launcher's name. What reaches it has reached the
-/// workers too; what reaches the launcher alone (`killall accelerate`, the
-/// hangup of a terminal whose session the launcher leads) has not.
+/// A process that only reports the signals it receives. Like the workers, it is
+/// in the launcher's process group, session and control group, but does not
+/// have the launcher's name. Signals that it receives have reached the workers,
+/// too; signals to the launcher alone (`killall accelerate`, or the hangup of a
+/// terminal whose session leader is the launcher) have not.
 ///
 /// Ends with this process, and with the object.
 class ACCELERATE_API SignalWitness {
  public:
   /// Starts the process; `signals` says which ones it reports. `command` is
-  /// what the workers run: whoever picks processes by their command line picks
-  /// the witness where he picks the workers. Throws `SystemError`.
+  /// what the workers run: tools that select processes by command line select
+  /// the witness together with the workers. Throws `SystemError`.
   SignalWitness(SignalFileGuard& signals, const std::string& command);
   ~SignalWitness();
   SignalWitness(const SignalWitness&) = delete;
   SignalWitness& operator=(const SignalWitness&) = delete;
 
   pid_t pid() const { return pid_; }
-  /// Readable while a report waits.
+  /// Readable while a report is pending.
   int file() const { return reports_.get(); }
-  /// The next report; nothing where there is none.
+  /// The next report; empty if there is none.
   std::optional<Signal> next();
-  /// Somebody else has taken its end: there is none any more.
+  /// It was already reaped.
   void forget() { pid_ = 0; }
   /// Whether a signal may be on its way from there.
   bool is_busy(int signal) const;

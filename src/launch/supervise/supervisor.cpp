@@ -20,13 +20,13 @@
 namespace accelerate {
 namespace {
 
-// For what workers leave behind; nobody saves anything there.
+// For processes left behind by workers, which save nothing.
 constexpr std::chrono::milliseconds kSweepGrace{3000};
-// From SIGKILL to the end of our patience.
+// The time after SIGKILL until processes are given up.
 constexpr std::chrono::milliseconds kKillLimit{5000};
-// Between looks for a handler.
+// Polling interval for a signal handler.
 constexpr std::chrono::milliseconds kHandlerPause{200};
-// How long the worker that others complain about has to end.
+// How long a worker that others blame has to end.
 constexpr std::chrono::milliseconds kSuspectTime{2000};
 
 std::filesystem::path error_file_of(const WorkerSpec& worker) {
@@ -34,8 +34,8 @@ std::filesystem::path error_file_of(const WorkerSpec& worker) {
   return found == worker.command.variables.end() ? "" : found->second;
 }
 
-// Who does not handle SIGQUIT or SIGUSR1 would only die, and the kernel keeps
-// SIGTSTP from jobs without a shell.
+// A process without a handler for SIGQUIT or SIGUSR1 would just die, and the
+// kernel discards SIGTSTP for orphaned process groups.
 int suitable_for(pid_t pid, int signal) {
   const int instead = signal == SIGQUIT   ? SIGABRT
                       : signal == SIGUSR1 ? SIGTERM
@@ -54,7 +54,7 @@ std::string own_package() {
                    .string();
 }
 
-/// A report of bearable length: its beginning and its end.
+/// The beginning and the end of a long report.
 std::vector<std::string> shortened(std::vector<std::string> lines) {
   constexpr ptrdiff_t kFirst = 20;
   constexpr ptrdiff_t kMost = 100;
@@ -75,15 +75,15 @@ bool ends_nothing(int signal) {
   return signal == SIGUSR1 || signal == SIGUSR2;
 }
 
-// A blocked signal waits in the process for whoever takes it.
+// A blocked signal stays pending until the process takes it.
 bool is_handled_by(pid_t pid, int signal) {
   return has_signal_flag(pid, "SigCgt", signal) ||
          has_signal_flag(pid, "SigIgn", signal) ||
          has_signal_flag(pid, "SigBlk", signal);
 }
 
-/// Those who get the signal: the worker, and with a signal that ends, all
-/// below it.
+/// The receivers of a signal: the worker, and for a signal that ends processes,
+/// all below it.
 std::vector<pid_t> receivers_of(int signal, pid_t worker) {
   std::vector<pid_t> found = {worker};
   if (!ends_nothing(signal)) {
@@ -152,7 +152,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& workers) {
 }
 
 void Supervisor::kill_what_was_started() {
-  // First of all: where files are short, their ends are what is missing.
+  // First, because open files may be what is running out.
   output_.close_workers();
   const auto end = EventLoop::Clock::now() + kKillLimit;
   while (EventLoop::Clock::now() < end &&
@@ -171,7 +171,7 @@ void Supervisor::worker_ended(size_t index, int wait_status) {
   worker.wait_status = wait_status;
   if (is_stopping() && hold_timer_ != 0 && wait_status != 0 &&
       exit_code_of(wait_status) != kExitPreempted) {
-    // The others cannot train on.
+    // The other workers cannot continue training.
     stop(SIGTERM, state_ == WorkersState::kRestarting);
     return;
   }
@@ -237,7 +237,8 @@ FailureReport Supervisor::describe_failure(const Worker& worker) {
       .is_shown = words.is_shown};
 }
 
-// The same error on all ranks, or that another rank is gone, is no news.
+// The same error on all ranks, or that another rank is gone, is not worth
+// repeating.
 void Supervisor::drop_consequences() {
   for (const Worker& worker : workers_) {
     if (worker.wait_status.value_or(0) == 0) {
@@ -253,7 +254,7 @@ void Supervisor::drop_consequences() {
   }
 }
 
-// A rank that returned early is a common cause of the others' failure.
+// A rank that returned early often causes the others' failure.
 std::string Supervisor::who_left_before() const {
   constexpr int kMostNamed = 8;
   std::string text;
@@ -302,7 +303,7 @@ void Supervisor::stop(
       }
     }
     signal_everything(signal, told);
-    // What was suspended ends too.
+    // Suspended processes must end, too.
     signal_everything(SIGCONT);
     if (kill_timer_ == 0) {
       kill_after(grace_);
@@ -313,14 +314,14 @@ void Supervisor::stop(
 
 void Supervisor::ask_to_leave() {
   if (is_killing_ || kill_timer_ != 0 || ask_timer_ != 0) {
-    return; // They were told before.
+    return; // they already got it
   }
   for (const Worker& worker : workers_) {
     if (!worker.wait_status) {
       kill(worker.pid, suitable_for(worker.pid, SIGUSR1));
     }
   }
-  // Who is suspended cannot leave.
+  // A suspended process cannot leave.
   signal_everything(SIGCONT);
   ask_timer_ = loop_.after(grace_, [this] {
     ask_timer_ = 0;
@@ -466,7 +467,7 @@ void Supervisor::look_again() {
   }
   if (!descendants_of(getpid(), spared_).empty()) {
     if (is_killing_) {
-      // Whoever forked between the look and the kill.
+      // For processes that forked between the scan and the kill.
       signal_everything(SIGKILL);
     } else if (!is_sweeping_) {
       is_sweeping_ = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owns the worker processes of one machine from start to end.
+// Owns the worker processes of one machine.
 #pragma once
 
 #include <sys/types.h>
@@ -30,8 +30,8 @@ struct WorkerSpec {
   std::filesystem::path log_folder = {};
 };
 
-/// Whether the process group of the launcher has got a signal already, so that
-/// only those who left it must be told.
+/// Whether the process group of the launcher has already received a signal, so
+/// that only processes outside of it must get it.
 enum class GroupTold { kNo, kYes };
 
 /// When workers get a signal: `kWhenHandled` gives those that are still
@@ -39,28 +39,28 @@ enum class GroupTold { kNo, kYes };
 enum class Timing { kAtOnce, kWhenHandled };
 
 enum class WorkersState {
-  kDone, // Nothing runs: before the start, and after the end.
+  kDone, // nothing runs: before the start, and after the end
   kStarting,
   kRunning,
-  kFailed, // A worker failed; the others run until `stop` is called.
+  kFailed, // a worker failed; the others run until `stop`
   kStopping,
-  kRestarting, // As stopping; the job will start again.
+  kRestarting, // as stopping; the job will start again
 };
 
-/// Starts the workers, tells how they end, and stops them with everything
-/// below them: the process must have called `adopt_orphans`, so that no
+/// Starts the workers, reports how they end, and stops them with everything
+/// below them. The process must have called `adopt_orphans`, so that no
 /// descendant escapes.
 ///
-/// One thread: the loop's. Callbacks come from the loop, and from `start` and
-/// `stop` themselves.
+/// For the loop's thread only. Callbacks are called by the loop, and by `start`
+/// and `stop` themselves.
 class ACCELERATE_API Supervisor {
  public:
   struct Callbacks {
-    /// The worker that caused a failure; once per start. Where the first to
-    /// end only complains that another rank is gone, that one has two seconds
-    /// to end.
+    /// The worker that caused a failure; once per start. If the first one to
+    /// end only reports that another rank is gone, that rank has two seconds to
+    /// end.
     std::function<void(const FailureReport&)> failed = {};
-    /// All workers returned 0 and nothing that they started is left.
+    /// All workers returned 0 and no process that they started is left.
     std::function<void()> finished = {};
     /// After `stop`: nothing is left.
     std::function<void()> stopped = {};
@@ -75,34 +75,34 @@ class ACCELERATE_API Supervisor {
       Callbacks callbacks);
 
   WorkersState state() const { return state_; }
-  /// Starts all workers or none: throws `SystemError` where one cannot start,
-  /// with the others gone.
+  /// Starts all workers or none: throws `SystemError` if one cannot start,
+  /// after stopping the others.
   void start(const std::vector<WorkerSpec>& workers);
-  /// Sends `signal` to all workers and all below them, SIGKILL after the grace
-  /// period to those who are left (once the workers themselves are gone, after
-  /// 3 s at most). SIGKILL kills at once. SIGUSR1 only asks the workers
-  /// themselves to leave (with SIGTERM those who do not handle it); SIGTERM
-  /// follows after a grace period of its own. SIGQUIT reaches those
-  /// who handle it; the others get SIGABRT, at which Python prints its stacks.
-  /// Ends in any case: a process that not even SIGKILL ends (it waits in the
-  /// kernel) is named and left alone.
+  /// Sends `signal` to all workers and all below them, and SIGKILL after the
+  /// grace period to those that are left (once the workers themselves have
+  /// ended, after at most 3 s). SIGKILL kills at once. SIGUSR1 only asks the
+  /// workers themselves to leave (SIGTERM if they do not handle it); SIGTERM
+  /// follows after a separate grace period. SIGQUIT is sent to processes that
+  /// handle it; the others get SIGABRT, at which Python prints its stacks.
+  /// Always ends: a process that not even SIGKILL ends (it waits in the kernel)
+  /// is named and abandoned.
   ///
-  /// With `Timing::kWhenHandled` a worker gets SIGTERM once it or a process
+  /// With `Timing::kWhenHandled`, a worker gets SIGTERM once it or a process
   /// below it handles it, and after half of the grace period in any case.
   void stop(
       int signal,
       bool is_to_restart = false,
       GroupTold told = GroupTold::kNo,
       Timing timing = Timing::kAtOnce);
-  /// How those that have ended did.
+  /// How the workers that have ended exited.
   Departure departure() const;
-  /// Passes a signal on to the workers; one that stops or continues, to all
-  /// below them too. SIGUSR1 and SIGUSR2 never end a worker: one that has no
-  /// handler gets them once it has. After half of the grace period they are
-  /// dropped, which is said. If the job restarts before a worker took one, or
-  /// if none runs, the workers of the next start get it.
+  /// Passes a signal on to the workers; one that stops or continues, also to
+  /// all below them. SIGUSR1 and SIGUSR2 never end a worker: one without a
+  /// handler gets them once it has installed one. After half of the grace
+  /// period they are dropped with a message. If the job restarts before a
+  /// worker took one, or if none runs, the workers of the next start get it.
   void forward(int signal, GroupTold told);
-  /// Children of this process that `stop` leaves alone (ssh).
+  /// Children of this process that `stop` does not end (ssh).
   void spare(pid_t pid) { spared_.insert(pid); }
   /// Call it after each `ChildReaper::collect`: orphans may be gone.
   void look_again();
@@ -113,7 +113,7 @@ class ACCELERATE_API Supervisor {
     int rank = 0;
     std::optional<int> wait_status = {};
     std::filesystem::path error_file = {};
-    /// Signals that wait for its handlers, and until when.
+    /// Signals held until a handler is installed, with their deadline.
     std::map<int, EventLoop::Clock::time_point> held = {};
   };
 
@@ -162,7 +162,7 @@ class ACCELERATE_API Supervisor {
   /// The last error of the worker that was blamed.
   std::string culprits_error_;
   bool is_killing_ = false;
-  bool is_sweeping_ = false; // All have ended; ending what they left.
+  bool is_sweeping_ = false; // all workers have ended; ending what they left
 };
 
 /// The name of this machine.
