@@ -131,8 +131,8 @@ AttentionMask make_mask(
     hidden = hidden.defined() ? hidden.logical_or(future) : future;
   }
   // For a token that attends to nothing, the fused operator returns zeros;
-  // `attend`'s separate steps would return NaN for minus infinity, so use the
-  // smallest float16.
+  // `attend`'s separate steps would return NaN for minus infinity, so use
+  // float16's lowest finite number.
   const double closed =
       shape.as_bias ? -65504.0 : -std::numeric_limits<double>::infinity();
   return {
