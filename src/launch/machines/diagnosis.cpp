@@ -145,7 +145,7 @@ Finding look_at_own_clock() {
 Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
   std::string command;
   for (const auto& word : ssh_command(host, ssh, "")) {
-    // The last word would start a launcher; only the way there is wanted.
+    // The last word would start a launcher; only the connection is checked.
     command +=
         word.starts_with("exec ") ? "date +%s.%N" : shell_quoted(word) + " ";
   }
@@ -158,7 +158,7 @@ Finding look_at_clock_of(const HostEntry& host, const std::string& ssh) {
         str_cat(
             "make `ssh ", host.name, " true` work without a password first")};
   }
-  // The answer was given about half way between question and arrival.
+  // The answer was given about half-way between question and arrival.
   const auto middle = start + (std::chrono::system_clock::now() - start) / 2;
   const double ours =
       std::chrono::duration<double>(middle.time_since_epoch()).count();
@@ -328,7 +328,7 @@ std::vector<Finding> diagnose_machine(
 }
 
 Finding look_at_libraries(const std::string& program) {
-  // The dynamic linker lists what it loads, and does not start the program.
+  // The dynamic linker lists what it loads without starting the program.
   const std::string command =
       "LD_TRACE_LOADED_OBJECTS=1 " + shell_quoted(program) + " 2>&1";
   std::string missing;

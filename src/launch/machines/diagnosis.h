@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What would go wrong with a launch, found before it does.
+// Finds problems of a launch in advance.
 #pragma once
 
 #include <string>
@@ -19,42 +19,42 @@ enum class Verdict { kGood, kDoubtful, kBad };
 /// One line of `accelerate doctor`.
 struct Finding {
   Verdict verdict = Verdict::kGood;
-  /// What was looked at and seen.
+  /// What was checked and found.
   std::string what = {};
-  /// What to do; empty where all is well.
+  /// What to do; empty if all is well.
   std::string remedy = {};
 };
 
-/// Looks at names, addresses, ports, interfaces, GPUs, shared memory, limits
-/// and the clock as far as `config` needs them. Takes a few seconds where hosts
-/// do not answer.
+/// Checks names, addresses, ports, interfaces, GPUs, shared memory, limits and
+/// the clock, as far as `config` needs them. Takes a few seconds if hosts do
+/// not answer.
 ACCELERATE_API std::vector<Finding> diagnose(
     const ResolvedConfig& config,
     const EnvLookup& env);
 
-/// The part that looks at this machine alone, at once: what a launch with
-/// `--check` asks every machine. `program` is what the workers execute.
+/// The fast checks of this machine alone, which a launch with `--check` runs on
+/// every machine. `program` is what the workers execute.
 ACCELERATE_API std::vector<Finding> diagnose_machine(
     const LaunchConfig& config,
     const MachineFacts& facts,
     const std::string& program);
 
-/// "what: remedy" of the bad ones.
+/// "what: remedy" of the failed checks.
 ACCELERATE_API std::vector<std::string> problems_of(
     const std::vector<Finding>& findings);
 
-/// Whether the system finds the shared libraries of a program of ours.
+/// Whether the system finds the shared libraries of one of our programs.
 ACCELERATE_API Finding look_at_libraries(const std::string& program);
 
-/// The parts that depend on figures alone.
+/// The checks that depend only on figures.
 ACCELERATE_API Finding judge_shared_memory(const MemoryFigures& memory);
-/// Whether every GPU reads every other's memory without the CPU.
+/// Whether every GPU can access every other's memory without the CPU.
 ACCELERATE_API Finding
 judge_peer_access(const std::vector<Gpu>& gpus, const GpuKind& kind);
 ACCELERATE_API Finding judge_file_limits(const FileLimits& limits);
 /// `seconds`: how far the clock of `host` is ahead of ours.
 ACCELERATE_API Finding judge_clock(const std::string& host, double seconds);
-/// `error` as in errno, 0 where the connection stood.
+/// `error` as in errno, 0 if the connection succeeded.
 ACCELERATE_API Finding
 judge_connection(const std::string& host, int port, int error);
 

@@ -105,7 +105,7 @@ FrameSeal Handshake::seal_of(Side side) const {
   return FrameSeal(code_for("frames", side));
 }
 
-// Both numbers have one length, so that no two purposes share a text.
+// Both numbers have the same length, so that no two purposes share a text.
 std::string Handshake::code_for(std::string_view purpose, Side side) const {
   const bool is_member = side_ == Side::kMember;
   std::string text = "accelerate launch ";

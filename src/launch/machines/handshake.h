@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two launchers show each other that they belong to one job, before either
-// tells anything.
+// How two launchers prove to each other that they belong to one job, before
+// exchanging anything else.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace accelerate {
 
 enum class Side { kMember, kLeader };
 
-/// Codes for the frames of one direction: each is for its place in the order,
-/// so that a frame that was changed, repeated, left out or taken from another
-/// connection has a wrong one.
+/// Message authentication codes for the frames of one direction. Each depends
+/// on the position of its frame, so a frame that was changed, repeated, omitted
+/// or taken from another connection is rejected.
 class ACCELERATE_API FrameSeal {
  public:
   explicit FrameSeal(std::string key) : key_(std::move(key)) {}
-  /// The next payload with its code behind it.
+  /// The next payload followed by its code.
   std::string close(std::string_view payload);
-  /// The payload of the next sealed one; nothing where the code is wrong.
+  /// The payload of the next sealed frame; empty if the code is wrong.
   std::optional<std::string> open(std::string_view sealed);
 
  private:
@@ -33,10 +33,10 @@ class ACCELERATE_API FrameSeal {
   uint64_t count_ = 0;
 };
 
-/// One side of the mutual challenge. The member proves that it knows the token
-/// first, so that nobody who merely connects gets something to guess from; both
-/// choose a random number, so that nothing that was recorded serves again. An
-/// empty token is one that everybody knows.
+/// One side of the mutual challenge. The member first proves that it knows the
+/// token, so that someone who merely connects receives nothing to guess from.
+/// Both choose a random number, so recorded messages cannot be replayed. An
+/// empty token is publicly known.
 class ACCELERATE_API Handshake {
  public:
   /// What this side does next.
@@ -44,17 +44,18 @@ class ACCELERATE_API Handshake {
     std::optional<Message> answer = {};
     /// The other side knows the token: every later frame is sealed.
     bool is_done = false;
-    /// Not empty: the other side has to go. A sentence without a secret.
+    /// If not empty, the other side is rejected with this sentence, which
+    /// contains no secret.
     std::string refusal = {};
   };
 
   Handshake(Side side, std::string token);
 
-  /// What a member says first.
+  /// The first message of a member.
   Message knock() const;
-  /// Takes the other side's next message.
+  /// Handles the next message of the other side.
   Step take(const Message& message);
-  /// For the frames of one side; once done.
+  /// For the frames of one side; only once done.
   FrameSeal seal_of(Side side) const;
 
  private:
