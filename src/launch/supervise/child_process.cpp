@@ -86,7 +86,8 @@ class PreparedCommand {
             0) {
       return {StartFailure::Step::kMemory, errno};
     }
-    // The launcher ignores SIGXFSZ for its own files; exec would preserve that.
+    // Discard a pending SIGXFSZ from the launcher's own files: pending signals
+    // survive exec.
     sigset_t too_large;
     sigemptyset(&too_large);
     sigaddset(&too_large, SIGXFSZ);

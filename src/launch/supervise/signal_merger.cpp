@@ -109,7 +109,7 @@ void SignalMerger::waited(EventLoop::TimerId timer) {
   arrival->timer = 0;
   arrival->is_decided = true;
   if (arrival->reached == bit(Reached::kWitness)) {
-    arrivals_.erase(arrival); // only sent to processes that do not count
+    arrivals_.erase(arrival); // only the witness got it
   }
   hand_on();
 }
