@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which gradients a backward has brought.
+// Tracks which gradients a backward has computed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +12,13 @@
 
 namespace accelerate {
 
-/// Counts the gradients that arrive at a model's parameters, by a hook on each
-/// of their accumulators: autograd's threads count, the thread that trains
-/// asks.
+/// Counts the gradients that arrive at a model's parameters, with a hook on
+/// each accumulator. Autograd's threads count; the training thread reads the
+/// count.
 class Arrivals {
  public:
-  /// `on_arrival` is called for each, with its place in `parameters`, by
-  /// autograd's threads.
+  /// Autograd's threads call `on_arrival` for each, with its index in
+  /// `parameters`.
   Arrivals(
       const std::vector<at::Tensor>& parameters,
       std::function<void(size_t place)> on_arrival);
@@ -27,20 +27,21 @@ class Arrivals {
   Arrivals& operator=(const Arrivals&) = delete;
 
   int64_t num_arrived() const;
-  /// The thread that trains begins a backward: the last of one gradient for
-  /// each parameter is told to the clock of its steps. Returns `num_arrived()`.
+  /// Called by the training thread at the start of a backward. When each
+  /// parameter has a gradient, the last one is reported to the clock of its
+  /// steps. Returns `num_arrived()`.
   int64_t begin_backward();
-  /// False where torch has made another accumulator for the parameter at that
-  /// place, as it does when its memory is set: nothing arrives any more.
+  /// False if torch has created another accumulator for the parameter at this
+  /// index, as it does when its data is set: nothing is counted any more.
   bool is_hooked(size_t place, const at::Tensor& parameter) const;
-  /// False where a compiled backward runs without hooks.
+  /// False if a compiled backward runs without hooks.
   bool is_known() const;
 
  private:
   struct Counts;
   struct HookedAccumulator;
   std::shared_ptr<Counts> counts_;
-  /// Keeps the accumulators alive: torch would make new ones otherwise.
+  /// Keeps the accumulators alive, otherwise torch would create new ones.
   std::vector<HookedAccumulator> hooked_;
 };
 

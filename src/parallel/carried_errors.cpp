@@ -18,7 +18,7 @@ void throw_carried() {
   if (const auto carrier = error_carrier.load()) {
     carrier();
   }
-  throw; // With its own class.
+  throw; // with its own class
 }
 
 } // namespace accelerate

@@ -34,7 +34,7 @@ class CastHook final : public c10d::CommHookInterface {
   std::shared_ptr<CompressionState> state_;
 };
 
-/// Sums sparse gradients as they are, and has another hook compress the rest.
+/// Sums sparse gradients uncompressed, and lets another hook compress the rest.
 class DenseOnlyHook final : public c10d::CommHookInterface {
  public:
   DenseOnlyHook(

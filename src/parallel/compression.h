@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients in fewer bytes on their way to the other ranks.
+// Gradient compression.
 #pragma once
 
 #include <functional>
@@ -13,32 +13,33 @@
 
 namespace accelerate {
 
-/// What hooks of one engine share with it.
+/// State shared by an engine and its hooks.
 struct CompressionState {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
-  /// Gradients are divided by this: the ranks that take part in the step.
+  /// Gradients are divided by this: the number of ranks that take part in the
+  /// step.
   int64_t divisor = 1;
-  /// Bytes handed to all-reduce so far.
+  /// Bytes passed to all-reduce so far.
   int64_t bytes_sent = 0;
-  /// What the model calls a parameter: state is saved by it, as buckets are
-  /// laid out anew in every run.
+  /// The model's name of a parameter. State is saved by name, because every run
+  /// lays out buckets differently.
   std::function<std::string(const at::Tensor& parameter)> name_of;
 };
 
-/// A way to compress, as an engine uses it.
+/// A kind of compression, as an engine uses it.
 struct CompressionHook {
-  /// For a c10d Reducer; null where gradients travel as they are.
+  /// For a c10d Reducer; null if gradients are not compressed.
   std::unique_ptr<c10d::CommHookInterface> hook;
-  /// What is kept between steps; null where nothing is.
+  /// State kept between steps; null if there is none.
   std::shared_ptr<Stateful> memory;
 };
 
-/// Throws `UsageError` on options that cannot be.
+/// Throws `UsageError` on invalid options.
 ACCELERATE_API CompressionHook make_compression(
     const DdpOptions& options,
     std::shared_ptr<CompressionState> state);
 
-/// As above, of one kind.
+/// As above, for one kind.
 CompressionHook make_cast_compression(
     at::ScalarType dtype,
     std::shared_ptr<CompressionState> state);

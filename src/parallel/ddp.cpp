@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distributed data parallelism on c10d's Reducer: buckets of gradients are
-// averaged while backward still runs.
+// Distributed data parallelism on c10d's Reducer: averages buckets of gradients
+// while backward is running.
 #include <ATen/ATen.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -32,8 +32,8 @@ namespace {
 constexpr int64_t kMiB = 1024 * 1024;
 constexpr const char* kOrder = "arrival_order";
 
-/// What a graph calls when its backward begins; empty once the engine is gone,
-/// which the graph may outlive.
+/// Called by a graph when its backward starts; empty once the engine is gone,
+/// because graphs may outlive it.
 struct BackwardNotifier : torch::CustomClassHolder {
   std::function<void()> on_backward;
 };
@@ -58,12 +58,12 @@ struct NotifyingIdentity : torch::autograd::Function<NotifyingIdentity> {
   }
 };
 
-/// Makes the gradients' views of buckets plain tensors to autograd: torch's own
-/// `Optimizer::zero_grad` detaches gradients in place, which views refuse.
+/// Hides from autograd that gradients are views into buckets: torch's
+/// `Optimizer::zero_grad` detaches gradients in place, which fails for views.
 using UnmarkedViews = at::AutoDispatchBelowADInplaceOrView;
 
-/// Shows its buckets as they are. From torch 2.15 on, `get_grad_buckets` throws
-/// if one has no memory, as those of sparse gradients.
+/// Gives access to its buckets. Since torch 2.15, `get_grad_buckets` throws if
+/// one has no memory, as buckets of sparse gradients.
 class OpenReducer : public c10d::Reducer {
  public:
   using Reducer::Reducer;
@@ -79,8 +79,8 @@ class OpenReducer : public c10d::Reducer {
     }
     return views;
   }
-  /// After a backward that broke off, if gradients live in buckets: those that
-  /// were sent are averages, the others are again what `has_arrived` had.
+  /// After an aborted backward, if gradients are stored in buckets: those that
+  /// were sent are averages; restores the others to those in `has_arrived`.
   void settle_gradients(const std::vector<char>& has_arrived, bool is_divided) {
     const std::lock_guard lock(mutex_);
     const at::NoGradGuard no_grad;
@@ -107,8 +107,7 @@ class OpenReducer : public c10d::Reducer {
   }
 };
 
-/// A finished piece of work whose result is a number: by how many ranks the
-/// reducer divides.
+/// An already completed `Work` that returns the divisor the reducer uses.
 class KnownCount final : public c10d::Work {
  public:
   explicit KnownCount(int64_t count)
@@ -126,7 +125,7 @@ class KnownCount final : public c10d::Work {
 };
 
 std::string describe(const ParameterSet& model, const DdpOptions& options) {
-  // What makes ranks send different things, beside the tensors.
+  // What makes ranks send different data, besides the tensors.
   return str_cat(
       "compression ",
       static_cast<int>(options.compression),
@@ -174,8 +173,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       follow_frozen();
     }
     if (records && !sync_ && options_.static_graph && !has_seen_graph_) {
-      // The reducer would learn the graph from several backwards, and wait for
-      // as many ever after.
+      // The reducer would learn the graph from several backwards, and then
+      // always wait for as many.
       throw UsageError(str_cat(
           "[forward] With static_graph the first backward must synchronise "
           "gradients, but this one only accumulates them (accumulate, no_sync "
@@ -201,12 +200,12 @@ class DdpEngine final : public ParallelEngine, private Joinable {
                                !is_only_guessed_ &&
                                arrivals_->num_arrived() > num_at_await_;
     if (records && !sync_ && is_unfinished) {
-      // Backwards that send nothing would bring it gradients twice.
+      // Backwards that send nothing would give it gradients twice.
       name_unused_parameters(names_, [&] { rebuild_buckets(); });
     }
     if (records && sync_) {
-      // Buckets are laid out anew once, in the order gradients arrived in,
-      // which ranks tell each other.
+      // Buckets are laid out again once, in the order in which gradients
+      // arrived; ranks exchange that order.
       if (reducer_->should_rebuild_buckets()) {
         agree_on(kForward);
       }
@@ -300,7 +299,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     has_unsent_ = has_unsent_ || !sync_;
     arrival_ = !sync_ || is_awaiting_ ? GradientArrival::kMet
                                       : GradientArrival::kStayed;
-    // Where parameters may go unused, the reducer knows which it waits for.
+    // If parameters may be unused, the reducer knows which ones it waits for.
     if (sync_ && is_awaiting_ && (finds_unused() || have_all_come)) {
       end_reduction();
     }
@@ -321,14 +320,14 @@ class DdpEngine final : public ParallelEngine, private Joinable {
         reducer_->settle_gradients(
             has_arrived_, options_.compression == Compression::kNone);
       } catch (const std::exception&) {
-        // The backward's own error counts: no reduction follows this one.
+        // The backward's own error takes precedence: no reduction follows.
       }
     }
   }
 
   GradientArrival arrival() const override { return arrival_; }
 
-  // Backwards of older forwards would meet other weights.
+  // Backwards of older forwards would use changed weights.
   void after_step(bool /*did_step*/) override {
     is_awaiting_ = is_awaiting_ && !is_only_guessed_;
     num_forwards_ = is_awaiting_ ? 1 : 0;
@@ -353,8 +352,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     }
     return arrivals_->is_known() ? "" : refuse("compiled autograd");
   }
-  // A gradient arrives on the stream on which its parameter was first waited
-  // for: one that is recorded must not wait for the default stream.
+  // A gradient arrives on the stream on which its parameter was first awaited;
+  // a recorded one must not wait for the default stream.
   void prepare_recording() override {
     if (!std::exchange(is_recorded_, true)) {
       remake_reducer_beside_gradients();
@@ -386,7 +385,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     if (state.contains(kOrder)) {
       loaded_order_ = as_order(state.get<at::Tensor>(kOrder));
     }
-    // The reducer keeps which parameters were used in half a window.
+    // The reducer remembers which parameters were used in the first part of an
+    // accumulation.
     forgets_used_ = has_unsent_ && options_.find_unused_parameters;
     has_unsent_ = false;
   }
@@ -431,8 +431,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     return options_.find_unused_parameters || options_.static_graph;
   }
 
-  /// Whether other parameters require a gradient than those that the reducer
-  /// knows.
+  /// Whether parameters other than those known to the reducer require a
+  /// gradient.
   bool trains_others() const {
     for (size_t i = 0; i < is_reduced_.size(); ++i) {
       if (model_.parameters[i].requires_grad() != is_reduced_[i]) {
@@ -442,7 +442,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     return false;
   }
 
-  /// Has the reducer wait for the parameters that require a gradient now.
+  /// Makes the reducer wait for the parameters that currently require a
+  /// gradient.
   void follow_frozen() {
     for (size_t i = 0; has_unsent_ && i < is_reduced_.size(); ++i) {
       const auto& parameter = model_.parameters[i];
@@ -471,8 +472,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     remake_reducer_beside_gradients();
   }
 
-  /// By autograd, before the reducer's own hook: of a parameter whose gradient
-  /// comes in parts, the first may be on its way already.
+  /// Called by autograd, before the reducer's own hook: if a parameter's
+  /// gradient comes in parts, the first one may already have been sent.
   void check_only_once(size_t place) {
     const bool is_second = std::exchange(has_arrived_[place], true);
     if (is_second && is_in_backward_ && sync_ && !options_.static_graph) {
@@ -488,7 +489,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   void check_hooks() {
     for (size_t i = 0; i < trained_.size(); ++i) {
       if (!arrivals_->is_hooked(i, trained_[i])) {
-        // Said once: the next forward hooks what is there then.
+        // Reported once: the next forward hooks what is there then.
         is_awaiting_ = false;
         is_abandoned_ = true;
         throw UsageError(str_cat(
@@ -506,20 +507,19 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     is_awaiting_ = true;
     is_only_guessed_ = false;
     num_at_await_ = arrivals_->num_arrived();
-    // A forward inside of a backward, as GradCache makes, has gradients of its
-    // own.
+    // A forward inside a backward, as in GradCache, has its own gradients.
     has_arrived_.assign(has_arrived_.size(), false);
   }
 
-  // The reducer has sent everything, and ignores what comes until it is told of
-  // another forward. Where several forwards came before, their own backwards
-  // may follow.
+  // The reducer has sent everything, and ignores gradients until it is told of
+  // another forward. If several forwards came before, their own backwards may
+  // follow.
   void end_reduction() {
     is_awaiting_ = false;
     has_unsent_ = false;
     if (!join_) {
-      // At once: the order is known to a state that is saved now, and the
-      // reducer allows one reduction before it lays its buckets out anew.
+      // Immediately, so that a state saved now contains the order. The reducer
+      // allows only one reduction before it lays its buckets out again.
       group_.guard("backward", [&] { rebuild_buckets(); });
       has_reduced_ = true;
     }
@@ -539,8 +539,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     broadcast_tensors(group_, what, tensors, root);
   }
 
-  /// Before ranks tell each other something in a forward. Ranks that join may
-  /// be elsewhere, and after the end of training a forward is this rank's own.
+  /// Called before ranks communicate in a forward. Ranks that join may be
+  /// elsewhere, and after the end of training a forward does not communicate.
   void agree_on(const std::string& operation) const {
     if (!join_ && !group_.is_shut_down()) {
       agree_on_text(group_, operation, "");
@@ -563,8 +563,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     return !options_.find_unused_parameters || options_.static_graph;
   }
 
-  /// Empty where it is the order of other parameters, which has no meaning
-  /// here.
+  /// Empty if it is the order of other parameters, which has no meaning here.
   std::vector<int64_t> as_order(const at::Tensor& saved) const {
     const auto wide = saved.to(at::kCPU, at::kLong).flatten().contiguous();
     const auto* values = wide.data_ptr<int64_t>();
@@ -586,10 +585,10 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     return indices;
   }
 
-  // Where a number lies in its bucket decides in which order more than two
-  // ranks add it up, so that a run goes on bit for bit only with the buckets
-  // that it had. Before the first reduction, as ranks come here together then;
-  // rank 0's count, as another may have lost its part of a checkpoint.
+  // The position of an element in its bucket determines the order in which more
+  // than two ranks add it up, so a bit-identical resume needs the same buckets.
+  // Called before the first reduction, where ranks are together. Rank 0's order
+  // is used, because another rank may have lost its part of a checkpoint.
   void share_order() {
     agree_on(kForward);
     const auto num_trained = static_cast<int64_t>(trained_.size());
@@ -606,15 +605,15 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     order_ = std::move(agreed);
     group_.guard("forward", [&] {
       remake_reducer_beside_gradients([&] {
-        // Else the reducer would lay them out by what comes first now.
+        // Otherwise the reducer would use the order of the next gradients.
         reducer_->push_rebuilt_params_for_all_indices();
         rebuild_buckets();
       });
     });
   }
 
-  // A new reducer moves gradients of half a window into its buckets, and
-  // divides those there instead of multiplying them: another rounding.
+  // A new reducer moves accumulated gradients into its buckets, and divides
+  // those there instead of multiplying them, which rounds differently.
   void remake_reducer_beside_gradients(const std::function<void()>& then = [] {
   }) {
     std::vector<at::Tensor> gradients;
@@ -660,12 +659,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
           at::zeros_like(reducer_->get_local_used_map_on_device())};
       to_c10d(group_)->allreduce(used)->wait();
     }
-    // A rank without any batch has no order of its own to lay buckets out by.
+    // A rank without any batch has no order of its own for the layout of
+    // buckets.
     reducer_->push_rebuilt_params_for_all_indices();
   }
 
-  // A reducer whose backward broke off waits for the rest of it for ever. What
-  // ranks have sent of it is the same where they broke off at the same place.
+  // A reducer whose backward was aborted waits for the rest forever. What ranks
+  // have sent is the same if they aborted at the same point.
   void remake_reducer() {
     is_abandoned_ = false;
     is_awaiting_ = false;
@@ -743,7 +743,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
         /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false,
         /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
-    // The reducer asks its logger without looking whether it has one.
+    // The reducer dereferences its logger without checking.
     logger_ = std::make_shared<c10d::Logger>(reducer_);
     reducer_->set_logger(logger_);
     if (options_.static_graph) {
@@ -782,8 +782,8 @@ class DdpEngine final : public ParallelEngine, private Joinable {
     layout_.set_units(trained_, std::move(units));
     place_buckets();
     if (memory_) {
-      // By names, into the new buckets: a run that goes on has something to
-      // keep when they are laid out.
+      // By names, into the new buckets: a resumed run needs the state before
+      // these are laid out.
       memory_->load_state_dict(memory_->state_dict());
     }
   }
@@ -816,7 +816,7 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       }
     }
     // The reducer of a static graph learns the graph from the first pass and
-    // reduces when that pass has ended.
+    // reduces at the end of it.
     if (options_.static_graph && !has_queued_first_reduction_) {
       has_queued_first_reduction_ = true;
       torch::autograd::Engine::get_default_engine().queue_callback(
@@ -828,25 +828,26 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   DdpOptions options_;
   ParameterSet model_;
   SharedBuffers buffers_;
-  /// All of them, frozen ones too, without their graph.
+  /// All of them, including frozen ones, without their graph.
   std::vector<at::Tensor> parameters_;
-  /// Of each parameter of the model: whether the reducer knows it.
+  /// For each parameter of the model: whether the reducer knows it.
   std::vector<bool> is_reduced_;
-  /// Of those, frozen and without a gradient when the backward began.
+  /// The known parameters that were frozen and had no gradient when the
+  /// backward began.
   std::vector<at::Tensor> frozen_since_forward_;
-  /// The parameters that the reducer knows, their names, and their places in
+  /// The parameters that the reducer knows, their names, and their indices in
   /// the model.
   std::vector<at::Tensor> trained_;
   std::vector<std::string> names_;
   std::vector<int64_t> places_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
-  /// The parameters that are trained, by their places in the model, in the
-  /// order in which buckets hold them; empty before these were laid out anew.
+  /// The trained parameters, by their indices in the model, in the order of the
+  /// buckets; empty before these were laid out again.
   std::vector<int64_t> order_;
-  /// That of a state that was loaded before the first reduction.
+  /// The order in a state that was loaded before the first reduction.
   std::vector<int64_t> loaded_order_;
   bool has_shared_order_ = false;
-  /// What a compression keeps between steps; may be empty.
+  /// State that a compression keeps between steps; may be null.
   std::shared_ptr<Stateful> memory_;
   std::shared_ptr<CompressionState> compression_ =
       std::make_shared<CompressionState>();
@@ -858,28 +859,29 @@ class DdpEngine final : public ParallelEngine, private Joinable {
       c10::make_intrusive<BackwardNotifier>();
   std::unique_ptr<Arrivals> arrivals_;
   GradientArrival arrival_ = GradientArrival::kUnknown;
-  /// Gradients that had arrived when the backward under way began, and when the
+  /// Gradients that had arrived when the current backward began, and when the
   /// reducer was told to expect some.
   int64_t num_before_ = 0;
   int64_t num_at_await_ = 0;
   bool is_awaiting_ = false;
   bool is_in_backward_ = false;
-  /// Of each parameter that the reducer knows: whether the backward under way
-  /// has brought its gradient. Bytes, as threads of autograd write them.
+  /// For each parameter that the reducer knows: whether the current backward
+  /// has computed its gradient. Bytes, because autograd's threads write them.
   std::vector<char> has_arrived_;
-  /// Not by a forward: one of those before may still have a backward.
+  /// Not told by a forward: an earlier one may still have a backward.
   bool is_only_guessed_ = false;
-  /// The last backward broke off in the middle.
+  /// The last backward was aborted.
   bool is_abandoned_ = false;
-  /// Of those since the last reduction, how many may still have a backward.
+  /// How many forwards since the last reduction may still have a backward.
   int64_t num_forwards_ = 0;
   bool sync_ = true;
-  /// Whether the forward under way, or the last one, has a backward.
+  /// Whether the current forward, or the last one, has a backward.
   bool trains_ = false;
-  /// Whether a backward has added up gradients that other ranks have not seen.
+  /// Whether a backward has accumulated gradients that other ranks have not
+  /// received.
   bool has_unsent_ = false;
-  /// Whether the next forward is to wait for all parameters, whatever was used
-  /// before a state was loaded.
+  /// Whether the next forward must wait for all parameters, regardless of which
+  /// were used before a state was loaded.
   bool forgets_used_ = false;
   bool has_seen_graph_ = false;
   bool buffers_may_differ_ = true;
@@ -887,13 +889,13 @@ class DdpEngine final : public ParallelEngine, private Joinable {
   bool has_announced_backward_ = false;
   /// Whether steps may be recorded.
   bool is_recorded_ = false;
-  /// Since the reducer was made, which lays its buckets out in the first
+  /// Since the reducer was created; it lays its buckets out in the first
   /// reduction.
   bool has_reduced_ = false;
   size_t num_layouts_ = 0;
 };
 
-/// Of a model that had nothing to train when it was prepared.
+/// For a model that had nothing to train when it was prepared.
 class FrozenEngine final : public ParallelEngine {
  public:
   explicit FrozenEngine(const ParameterSet& model) : model_(model) {}

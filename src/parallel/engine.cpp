@@ -60,7 +60,7 @@ std::vector<at::Tensor> ParallelEngine::whole_parameters(bool keep) {
   std::vector<at::Tensor> values;
   visit_whole_parameters(keep, [&](size_t place, const at::Tensor& value) {
     values.resize(std::max(values.size(), place + 1));
-    // Not with all of a unit behind it.
+    // Copied if it would keep the memory of a whole unit alive.
     values[place] =
         value.nbytes() == value.storage().nbytes() ? value : value.clone();
   });

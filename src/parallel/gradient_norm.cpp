@@ -32,7 +32,7 @@ void add_to(ByDevice& devices, const std::vector<at::Tensor>& gradients) {
   }
 }
 
-/// The norm of slices, of which every rank of the engine has its own.
+/// The norm of slices, which differ between the engine's ranks.
 at::Tensor norm_over_ranks(const HeldGradients& held, double norm_type) {
   auto own = held.gradients.empty()
                  ? at::zeros({}, held.norm_options)
@@ -98,10 +98,9 @@ at::Tensor clip_gradient_norm(
     first = held.back().norm_options.device();
   }
   const auto total = total_norm(held, norm_type, first);
-  // The same small number as PyTorch's, against division by zero. The product
-  // is made in any case: to look first would wait for the device.
-  // Python's `max_norm / total` is this product, whose last bit may differ from
-  // the quotient's.
+  // PyTorch's epsilon, against division by zero. Always multiply, because a
+  // check would wait for the device. Python's `max_norm / total` is also
+  // computed as a product, whose last bit may differ from the quotient's.
   const auto factor =
       at::clamp_max((total + 1e-6).reciprocal() * max_norm, 1.0);
   for (const auto& part : held) {
@@ -117,7 +116,7 @@ at::Tensor clip_gradient_norm(
 void scale_in_place(
     const std::vector<at::Tensor>& tensors,
     const at::Tensor& factor) {
-  // One fused pass wants one type, and the factor in it.
+  // A fused pass requires a single dtype, also for the factor.
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>>
       lists;
   for (const auto& tensor : tensors) {

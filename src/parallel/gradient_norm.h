@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms and limits over the gradients of one or more models.
+// Norms and clipping over the gradients of one or more models.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,32 +15,32 @@ class ParallelEngine;
 
 /// Gradients as this rank holds them.
 struct HeldGradients {
-  /// The engine whose other ranks hold the other slices; null where gradients
-  /// are whole.
+  /// The engine whose other ranks hold the other slices; null if gradients are
+  /// whole.
   const ParallelEngine* engine = nullptr;
   std::vector<at::Tensor> gradients = {};
-  /// The engine that keeps all of these for the step; null where they are
-  /// changed in place.
+  /// The engine that keeps all of these for the step; null if they are modified
+  /// in place.
   ParallelEngine* keeper = nullptr;
   /// With an `engine`: device and dtype of the norm that its ranks reduce. All
-  /// ranks must agree on it, also those that hold no slice.
+  /// ranks must agree on it, including those that hold no slice.
   c10::TensorOptions norm_options = {};
 };
 
-/// Shrinks all gradients alike so that their norm is at most `max_norm`; the
-/// norm before, as a tensor that nobody has waited for. A collective of the
-/// engines that are named, in their order.
+/// Scales all gradients by the same factor so that their norm is at most
+/// `max_norm`; returns the previous norm as a tensor that the device may still
+/// be computing. A collective of the given engines, in their order.
 ACCELERATE_API at::Tensor clip_gradient_norm(
     const std::vector<HeldGradients>& held,
     double max_norm,
     double norm_type);
 
-/// Multiplies tensors of any devices and types, each in its own type.
+/// Multiplies tensors of any devices and dtypes, each in its own dtype.
 void scale_in_place(
     const std::vector<at::Tensor>& tensors,
     const at::Tensor& factor);
 
-/// Cuts each number of the gradients to `[-limit, limit]`.
+/// Clamps each element of the gradients to `[-limit, limit]`.
 ACCELERATE_API void clip_gradient_values(
     const std::vector<HeldGradients>& held,
     double limit);

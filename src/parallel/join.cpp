@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kNumFacts = 4;
 constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
-/// How a rank stands that trains. One that is done has the negative of its
-/// micro-batches in windows that did not end.
+/// The status of a rank that is training. A rank that has finished sends the
+/// negative of its micro-batches in incomplete accumulations.
 constexpr int64_t kTrains = 1;
 
 } // namespace
@@ -44,8 +44,8 @@ int64_t JoinChannel::divisor(const JoinNews& news) const {
   return divides_by_active() ? news.num_active : group_.world_size();
 }
 
-// Every fact travels with its negative: the maximum of both is the same number
-// only where all ranks say the same. Behind them, how each rank stands.
+// Every value is sent with its negative: the maximum of both is the same number
+// only if all ranks agree. They are followed by the status of each rank.
 std::optional<JoinNews> JoinChannel::exchange(
     const std::vector<int64_t>& facts,
     int64_t standing) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks that still train tell those that are done what comes next.
+// How ranks that are still training tell those that have finished what comes
+// next.
 #pragma once
 
 #include <cstdint>
@@ -15,39 +16,40 @@ namespace accelerate {
 
 enum class JoinEvent : int64_t { kForward, kBackward, kReduction };
 
-/// What all ranks that train do next.
+/// What all training ranks do next.
 struct JoinNews {
   JoinEvent event = JoinEvent::kForward;
-  /// Which of the guard's models; of a reduction: how many numbers.
+  /// Which of the guard's models; for a reduction: how many numbers.
   int64_t model = 0;
-  /// Whether gradients are recorded, and whether they meet those of the others.
+  /// Whether a graph is recorded, and whether gradients are synchronised.
   bool records = false;
   bool syncs = false;
-  /// Ranks that train, and the highest of them, whose buffers count.
+  /// The number of training ranks, and the highest of them, whose buffers are
+  /// used.
   int64_t num_active = 0;
   int last_active = 0;
 };
 
-/// One small collective per event: each rank that trains announces, each rank
-/// that is done listens.
+/// One small collective per event: each training rank announces, each finished
+/// rank listens.
 class JoinChannel {
  public:
   JoinChannel(ProcessGroup group, JoinOptions options);
 
-  /// Throws `MismatchError` where ranks announce different things.
+  /// Throws `MismatchError` if ranks announce different things.
   JoinNews announce(JoinEvent event, int64_t model, bool records, bool syncs);
-  /// By a rank that is done, in the middle of windows where `num_unfinished`
-  /// micro-batches wait for their end. Nothing when no rank trains any more.
+  /// Called by a finished rank with `num_unfinished` micro-batches in
+  /// incomplete accumulations. Empty when no rank trains any more.
   std::optional<JoinNews> listen(int64_t num_unfinished);
-  /// What each rank listened with when the last was done.
+  /// What each rank listened with when the last one had finished.
   const std::vector<int64_t>& unfinished_of_ranks() const {
     return unfinished_of_ranks_;
   }
 
-  /// The rank whose parameters all get in the end; nothing where no rank had a
-  /// batch.
+  /// The rank whose parameters all ranks receive at the end; empty if no rank
+  /// had a batch.
   std::optional<int> last_trained() const { return last_trained_; }
-  /// By what gradients are divided.
+  /// The divisor of gradients.
   int64_t divisor(const JoinNews& news) const;
   bool divides_by_active() const {
     return !options_.divide_by_initial_world_size;
@@ -64,16 +66,16 @@ class JoinChannel {
   std::vector<int64_t> unfinished_of_ranks_;
 };
 
-/// The small reductions of a training step: flags of overflow, weights of
-/// losses. Inside of a join, ranks that have no batches left answer them.
+/// The small reductions of a training step: overflow flags, loss weights.
+/// Inside a join, ranks without batches answer them.
 class ACCELERATE_API StepReductions {
  public:
-  /// Gives all ranks what `root` has of a step beside its models.
+  /// Gives all ranks the state of `root`'s step apart from its models.
   using Share = std::function<void(int root)>;
 
   using Engines = std::vector<std::shared_ptr<ParallelEngine>>;
-  /// How many micro-batches of these engines' models wait for the end of their
-  /// windows.
+  /// How many micro-batches of these engines' models are in incomplete
+  /// accumulations.
   using Unfinished = std::function<int64_t(const Engines& engines)>;
 
   StepReductions(ProcessGroup group, c10::Device device);
@@ -83,17 +85,17 @@ class ACCELERATE_API StepReductions {
   }
   const ProcessGroup& group() const { return group_; }
 
-  /// `numbers` are floats to compare or doubles to add, of which zero changes
-  /// nothing. Returns by what gradients are divided that meet now.
+  /// `numbers` are floats to compare or doubles to add; zero changes nothing.
+  /// Returns the divisor of gradients that are synchronised now.
   int64_t reduce(at::Tensor& numbers, ReduceOp op);
 
   void begin_join(std::shared_ptr<JoinChannel> channel, const Engines& engines);
   void end_join();
   bool is_joining() const { return join_ != nullptr; }
-  /// Whether ranks that have no batches left would not answer this engine.
+  /// Whether ranks without batches would not answer this engine.
   bool leaves_out(const ParallelEngine& engine) const;
   int64_t num_unfinished() const;
-  /// On a rank that has no batches left.
+  /// Called on a rank without batches.
   void match(const JoinNews& news) const;
   void share(int root) const;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine offers whose ranks may have different numbers of batches.
+// What an engine implements so that ranks may have different numbers of
+// batches.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +11,17 @@ namespace accelerate {
 class JoinChannel;
 struct JoinNews;
 
-/// The part of an engine that a `JoinGuard` speaks to.
+/// The part of an engine that a `JoinGuard` uses.
 class Joinable {
  public:
   /// From here to `end_join`, forwards and backwards are announced on `channel`
-  /// as those of its model number `index`.
+  /// as those of model number `index`.
   virtual void begin_join(
       std::shared_ptr<JoinChannel> channel,
       int64_t index) = 0;
   virtual void end_join() = 0;
-  /// On a rank that has no batches left: the collectives of what the others do.
+  /// On a rank without batches: makes the collectives that match those of the
+  /// other ranks.
   virtual void match(const JoinNews& news) = 0;
   /// Gives all ranks the parameters and buffers of `root`.
   virtual void share_all(int root) = 0;

@@ -19,11 +19,11 @@
 namespace accelerate {
 namespace {
 
-/// Out of core, below autograd, and inherited by views.
+/// Not in core, below autograd, and inherited by views.
 constexpr c10::DispatchKey kLazyKey = c10::DispatchKey::Fake;
 
-/// What the context of a lazy storage's pointer is, whether or not there is
-/// memory behind it: so every view finds the owner.
+/// The context of a lazy storage's pointer, whether or not there is memory, so
+/// that every view finds the owner.
 struct LazyContext {
   std::weak_ptr<MemoryOwner> owner;
   std::string name;
@@ -34,7 +34,7 @@ void drop_lazy_context(void* context) {
   delete static_cast<LazyContext*>(context);
 }
 
-/// Null where the tensor lies elsewhere.
+/// Null if the tensor is not in a lazy storage.
 const LazyContext* lazy_context(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.key_set().has(kLazyKey) ||
       !tensor.has_storage()) {
@@ -47,7 +47,7 @@ const LazyContext* lazy_context(const at::Tensor& tensor) {
              : nullptr;
 }
 
-// A storage can be told to throw when its pointer is asked for, but not to stop
+// A storage can be told to throw when its pointer is read, but not to stop
 // doing so. Explicit instantiation may name a private member.
 template <auto Member>
 struct ThrowFlag {
@@ -56,7 +56,7 @@ struct ThrowFlag {
 bool& throw_flag(c10::StorageImpl& storage);
 template struct ThrowFlag<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
 
-// Where torch keeps a device beside the key, views ask for it.
+// Views read the device that torch stores next to the key.
 template <class Impl>
 void note_device(Impl& tensor, c10::Device device) {
   if constexpr (requires { tensor.set_fake_device(device); }) {
@@ -117,7 +117,7 @@ bool makes_view(const c10::FunctionSchema& schema) {
   });
 }
 
-/// Asks for the memory that an operator with these arguments reads.
+/// Requests the memory that an operator with these arguments reads.
 void bring(
     const c10::FunctionSchema& schema,
     at::ArrayRef<c10::IValue> given,
@@ -141,7 +141,7 @@ void bring(
             ", of which this rank only has a shard. Change weights before "
             "prepare(), or with a prepared optimizer"));
       }
-      // Where a view needs a copy after all, another operator makes it.
+      // If a view needs a copy after all, another operator makes it.
       if (!is_view) {
         uses.add(*context);
       }
@@ -165,7 +165,7 @@ void bring_and_call(
       stack);
 }
 
-/// Brings four numbers and counts how often.
+/// Provides four numbers and counts how often.
 struct LazyProbe final : MemoryOwner {
   void begin_use() override {
     ++num_uses;
@@ -186,7 +186,7 @@ bool is_refused(Work&& work) {
   return false;
 }
 
-/// What does not work; empty where all does.
+/// What does not work; empty if everything does.
 std::string try_lazy_storage() {
   const at::AutoGradMode records(true);
   const auto probe = std::make_shared<LazyProbe>();
@@ -246,8 +246,8 @@ LazyStorage::LazyStorage(
 void LazyStorage::fill(const at::Tensor& memory) {
   auto* storage = storage_.unsafeGetStorageImpl();
   const auto device = memory.device();
-  // Whoever filled the tensor may let go of it later than `empty` is called: a
-  // backend's thread, after its operation is over.
+  // The code that filled the tensor may release it after `empty` is called: a
+  // backend's thread, after its operation is done.
   auto taken = memory.storage().set_data_ptr({nullptr, device});
   void* const data = taken.get();
   throw_flag(*storage) = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of tensors that comes when an operator reads it.
+// Tensors whose memory is provided when an operator reads them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,50 +16,51 @@ namespace accelerate {
 
 class ParallelEngine;
 
-/// The ranks that bring memory together.
+/// The ranks that provide memory together.
 struct MemorySharers {
   std::shared_ptr<ParallelEngine> engine;
-  /// Those that hold parts of one copy of the model, and all.
+  /// The ranks of one replica of the model, and all ranks.
   ProcessGroup group;
   ProcessGroup everyone;
   /// Whether operators may read now.
   bool may_read = false;
 };
 
-/// Whoever brings the memory of a `LazyStorage`.
+/// Provides the memory of a `LazyStorage`.
 class MemoryOwner {
  public:
   virtual ~MemoryOwner() = default;
-  /// An operator is about to read: when this returns, the storage is filled,
-  /// and stays so until `end_use`. Throws where nobody may read now.
+  /// Called before an operator reads. On return, the storage is filled until
+  /// `end_use`. Throws if reading is not allowed now.
   virtual void begin_use() = 0;
   virtual void end_use() noexcept = 0;
-  /// Nothing where it brings the memory alone.
+  /// Empty if it provides the memory without other ranks.
   virtual std::optional<MemorySharers> sharers() { return std::nullopt; }
 };
 
-/// A storage whose memory comes and goes under the tensors that lie in it, and
-/// under all their views, saved ones too. Operators on such a tensor pass a
-/// dispatch key below autograd, which asks the owner for the memory; those that
-/// write are refused, and those that only make views need no memory. Whoever
-/// reads the pointer without an operator gets an exception while there is none.
+/// A storage whose memory can be attached to and detached from its tensors and
+/// all their views, including saved ones. Operators on such a tensor are
+/// dispatched by a key below autograd, which requests the memory from the
+/// owner. Operators that write are rejected, and those that only create views
+/// need no memory. Reading the pointer without an operator throws while there
+/// is no memory.
 class LazyStorage {
  public:
-  /// Empty. `name` stands in messages ("unit 'layers.0'").
+  /// Starts empty. `name` appears in messages ("unit 'layers.0'").
   LazyStorage(
       int64_t num_bytes,
       c10::Device device,
       std::weak_ptr<MemoryOwner> owner,
       const std::string& name);
 
-  /// Takes the memory out of `memory`, which nobody may use any more.
+  /// Takes over the memory of `memory`, which must not be used any more.
   void fill(const at::Tensor& memory);
   void empty();
 
-  /// A tensor in it, contiguous, from the number `offset` on.
+  /// A contiguous tensor in this storage that starts at element `offset`.
   at::Tensor tensor(int64_t offset, at::IntArrayRef sizes, at::ScalarType dtype)
       const;
-  /// Makes `tensor`, with its identity, such a one of this dtype.
+  /// Moves `tensor` to this storage with this dtype; it keeps its identity.
   void move_in(const at::Tensor& tensor, int64_t offset, at::ScalarType dtype)
       const;
 
@@ -69,14 +70,14 @@ class LazyStorage {
   std::string name_;
 };
 
-/// Whether it lies in a lazy storage, with or without memory.
+/// Whether it is in a lazy storage, with or without memory.
 bool is_lazy(const at::Tensor& tensor);
 
-/// Nothing where it lies elsewhere, or its owner is gone.
+/// Empty if it is not in one, or its owner is gone.
 std::optional<MemorySharers> memory_sharers(const at::Tensor& tensor);
 
-/// Registers the key at the first call and tries it out. Throws `ConfigError`
-/// where this torch does not treat it as above.
+/// Registers the key at the first call and tests it. Throws `ConfigError` if
+/// this torch does not treat it as described above.
 void check_lazy_storage();
 
 } // namespace accelerate

@@ -20,12 +20,12 @@ bool is_castable(const at::Tensor& parameter) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
-/// Stands around the engine in which gradients meet. Gradients come in the type
-/// of the weights, and leave for the masters' memory as soon as all ranks have
-/// seen them: windows add up in float32. Those of the only backward of a window
-/// on one rank stay as they came until somebody wants them in float32, and all
-/// wait so for what clipping multiplies them with: an optimizer that takes
-/// copies wants neither.
+/// Wraps the engine that synchronises gradients. Gradients arrive in the dtype
+/// of the weights, and move to the memory of the master weights as soon as all
+/// ranks have received them, so that accumulation uses float32. On a single
+/// rank, gradients of an accumulation with only one backward stay as they are
+/// until someone needs them in float32, and the factor of clipping is not
+/// applied until then: an optimizer that takes copies needs neither.
 class MasterEngine final : public ParallelEngine {
  public:
   MasterEngine(const EngineArguments& arguments, const MakeInner& make_inner)
@@ -92,12 +92,12 @@ class MasterEngine final : public ParallelEngine {
 
   void before_backward() override {
     for (size_t i = 0; i < weights_.size(); ++i) {
-      // What a rank adds up before others see it stays.
+      // What a rank accumulates before others receive it is kept.
       if (!is_shown_[i]) {
         continue;
       }
       if (!weights_[i].grad().defined()) {
-        masters_[i].mutable_grad().reset(); // By the module's zero_grad().
+        masters_[i].mutable_grad().reset(); // by the module's zero_grad()
       }
       weights_[i].mutable_grad().reset();
       is_shown_[i] = false;
@@ -106,7 +106,7 @@ class MasterEngine final : public ParallelEngine {
   }
   void after_backward() override {
     inner_->after_backward();
-    // Others still have to see what a rank adds up by itself.
+    // Others have not received what a rank accumulates locally.
     if (inner_->is_local() || inner_->sync()) {
       take_gradients();
     } else {
@@ -115,7 +115,7 @@ class MasterEngine final : public ParallelEngine {
   }
   void abandon_backward() override {
     inner_->abandon_backward();
-    // As autograd: what has arrived stays.
+    // As in autograd: gradients that have arrived are kept.
     if (inner_->is_local()) {
       take_gradients();
     }
@@ -179,7 +179,7 @@ class MasterEngine final : public ParallelEngine {
     if (how == Zeroing::kFill && factor_.defined()) {
       settle_all_but(parameters);
     }
-    // One of the two has to keep its memory: that which windows add to.
+    // One of the two must keep its memory: the one that accumulates.
     const bool keeps_weights = how == Zeroing::kFill && adds_up_weights_;
     for (at::Tensor parameter : parameters) {
       const auto place = place_of(parameter);
@@ -284,7 +284,7 @@ class MasterEngine final : public ParallelEngine {
   Joinable* joinable() override { return inner_->joinable(); }
 
  private:
-  /// The masters lie one behind the other, so that rank 0's travel at once.
+  /// The master weights are contiguous, so that rank 0's are broadcast at once.
   void make_masters(const EngineArguments& arguments) {
     std::unordered_map<std::string, std::vector<size_t>> by_device;
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -322,7 +322,7 @@ class MasterEngine final : public ParallelEngine {
     }
   }
 
-  /// A parameter without a master that requires a gradient.
+  /// A parameter without a master weight that requires a gradient.
   std::optional<size_t> unfrozen() const {
     for (const size_t place : frozen_) {
       if (model_.parameters[place].requires_grad()) {
@@ -338,12 +338,13 @@ class MasterEngine final : public ParallelEngine {
                                     : std::optional(found->second);
   }
 
-  /// Where the gradients of masters lie, one behind the other. Made when first
-  /// asked for: a run whose gradients stay as they came never does.
+  /// The concatenated gradients of master weights. Allocated on first use: a
+  /// run whose gradients stay in the weights' dtype never needs it.
   const at::Tensor& room_of(size_t place) const {
     if (rooms_.empty()) {
       rooms_.resize(weights_.size());
-      // Not views to autograd, which optimizers of torch's may detach in place.
+      // Hide from autograd that they are views: torch's optimizers may detach
+      // them in place.
       const at::AutoDispatchBelowADInplaceOrView below;
       for (const auto& unit : units_) {
         const auto flat = layout_.reserve(
@@ -359,8 +360,8 @@ class MasterEngine final : public ParallelEngine {
     return rooms_[place];
   }
 
-  /// Whether the gradient of a master is the one that was clipped: whoever has
-  /// put another there means that one.
+  /// Whether the gradient of a master weight is the one that was clipped:
+  /// someone may have replaced it since.
   bool waits(size_t place) const {
     return masters_[place].grad().unsafeGetTensorImpl() == waiting_[place];
   }
@@ -373,8 +374,8 @@ class MasterEngine final : public ParallelEngine {
     return true;
   }
 
-  /// What was filled with zeros is not multiplied any more: after an overflow
-  /// the factor is no number.
+  /// Gradients filled with zeros are not multiplied any more: after an overflow
+  /// the factor is NaN.
   void settle_all_but(const std::vector<at::Tensor>& parameters) {
     std::vector<bool> is_filled(masters_.size(), false);
     for (const auto& parameter : parameters) {
@@ -387,12 +388,12 @@ class MasterEngine final : public ParallelEngine {
 
   void take_gradients() {
     const at::NoGradGuard no_grad;
-    if (factor_.defined()) { // Not for what comes now.
+    if (factor_.defined()) { // not for later gradients
       settle_gradients();
     }
-    // A bucket's memory is written again; that of one rank alone is not.
+    // A bucket's memory is written again; that of a single rank is not.
     const bool may_stay = inner_->is_local() && !is_window_open_;
-    // [0]: those that come to an empty place; [1]: those that are added.
+    // [0]: those moved to an empty place; [1]: those that are added.
     std::vector<at::Tensor> come[2], places[2];
     for (size_t i = 0; i < weights_.size(); ++i) {
       at::Tensor& gradient = weights_[i].mutable_grad();
@@ -423,8 +424,8 @@ class MasterEngine final : public ParallelEngine {
     }
   }
 
-  /// Gradients that stayed as they came are of float32 from now on, and those
-  /// that are not left out are multiplied.
+  /// Converts gradients in the weights' dtype to float32, and multiplies those
+  /// that are not excluded.
   void settle_gradients(const std::vector<bool>& is_left_out = {}) const {
     const bool stays = std::exchange(stays_, false);
     const auto factor = std::exchange(factor_, {});
@@ -459,30 +460,33 @@ class MasterEngine final : public ParallelEngine {
 
   std::shared_ptr<ParallelEngine> inner_;
   ParameterSet model_;
-  /// Those that have no master as they were frozen, by their places.
+  /// Parameters without a master weight because they were frozen, by index.
   std::vector<size_t> frozen_;
-  /// What the model computes with, and what is trained in its place.
+  /// What the model computes with, and what is trained instead.
   std::vector<at::Tensor> weights_;
   std::vector<at::Tensor> masters_;
-  /// The memory of masters, and that of their gradients where it was needed.
+  /// The memory of master weights, and that of their gradients if it was
+  /// needed.
   std::vector<MemoryLayout::Unit> units_;
   mutable std::vector<at::Tensor> rooms_;
   std::vector<at::Tensor> master_values_;
   std::vector<at::Tensor> weight_values_;
-  /// Whether a weight shows the gradient that its master has taken.
+  /// Whether a weight exposes the gradient that its master weight has taken
+  /// over.
   std::vector<bool> is_shown_;
-  /// From masters to weights.
+  /// From master weights to weights.
   ReducedCopies copies_;
-  /// Whether some gradient of a master is of the weights' type.
+  /// Whether a gradient of a master weight has the weights' dtype.
   mutable bool stays_ = false;
-  /// What the gradients of all masters wait for; undefined where for nothing.
+  /// The pending factor of all these gradients; undefined if there is none.
   mutable at::Tensor factor_;
-  /// Which gradients these are; null where a master had none.
+  /// The gradients it applies to; null if a master weight had none.
   std::vector<const c10::TensorImpl*> waiting_;
   bool is_window_open_ = false;
-  /// Whether backwards add up in the weights' gradients before ranks meet.
+  /// Whether backwards accumulate in the weights' gradients before
+  /// synchronisation.
   bool adds_up_weights_ = false;
-  /// Whether the step under way writes the weights itself.
+  /// Whether the current step writes the weights itself.
   bool are_written_ = false;
   std::unordered_map<const c10::TensorImpl*, size_t> place_of_;
 };

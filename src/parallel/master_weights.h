@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of reduced precision, trained through masters in float32.
+// Reduced-precision weights, trained through fp32 master weights.
 #pragma once
 
 #include <functional>
@@ -9,14 +9,15 @@
 
 namespace accelerate {
 
-/// Makes the engine that lets gradients meet, for parameters that are of the
-/// reduced type already.
+/// Creates the engine that synchronises gradients, for parameters that already
+/// have the reduced dtype.
 using MakeInner =
     std::function<std::unique_ptr<ParallelEngine>(const EngineArguments&)>;
 
-/// Turns the floating-point parameters into `arguments.weights` in place, keeps
-/// a master of each that is trained, and has optimizers train the masters. What
-/// is saved are the masters. Throws `UsageError` on sparse gradients.
+/// Converts the floating-point parameters to `arguments.weights` in place,
+/// keeps a master weight for each trained one, and lets optimizers train these.
+/// Checkpoints contain the master weights. Throws `UsageError` on sparse
+/// gradients.
 std::unique_ptr<ParallelEngine> make_master_engine(
     const EngineArguments& arguments,
     const MakeInner& make_inner);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the parameters and gradients of one model lie.
+// Where the parameters and gradients of one model are stored.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,16 +15,16 @@
 
 namespace accelerate {
 
-/// The one owner of memory for parameters and gradients: engines decide which
-/// parameters belong together, this class where they lie. A plain value; copies
-/// share no memory.
+/// The only owner of memory for parameters and gradients: engines decide which
+/// parameters belong together, this class where they are stored. A plain value;
+/// copies share no memory.
 class ACCELERATE_API MemoryLayout {
  public:
-  /// Parameters that lie, travel or are gathered together.
+  /// Parameters that are stored, sent or gathered together.
   struct Unit {
-    /// Into the engine's list of parameters, in the order in which they lie.
+    /// Indices into the engine's list of parameters, in storage order.
     std::vector<size_t> parameters = {};
-    /// Of each, in numbers from the beginning of the unit.
+    /// Of each, in elements from the beginning of the unit.
     std::vector<int64_t> offsets = {};
     int64_t num_numbers = 0;
   };
@@ -32,33 +32,33 @@ class ACCELERATE_API MemoryLayout {
   MemoryLayout() = default;
   explicit MemoryLayout(MemoryOptions options) : options_(options) {}
 
-  /// Units of `parameters` by their lists of indices, each of one device and
-  /// dtype, one behind the other, each at a multiple of `alignment` numbers.
+  /// Defines units of `parameters` by lists of indices, each of one device and
+  /// dtype, concatenated and aligned to `alignment` elements.
   void set_units(
       const std::vector<at::Tensor>& parameters,
       std::vector<std::vector<size_t>> units,
       int64_t alignment = 1);
-  /// Empty where every parameter lies where its model has put it.
+  /// Empty if every parameter stays where its model has stored it.
   const std::vector<Unit>& units() const { return units_; }
 
-  /// A flat tensor of `num_numbers` that nobody has written yet.
+  /// An uninitialised flat tensor of `num_numbers` elements.
   at::Tensor reserve(
       MemoryUse use,
       int64_t num_numbers,
       const at::TensorOptions& options) const;
-  /// The same of zeros.
+  /// As above, filled with zeros.
   at::Tensor allocate(
       MemoryUse use,
       int64_t num_numbers,
       const at::TensorOptions& options) const;
-  /// Views of a flat tensor of a unit, in the shapes of its parameters.
+  /// Views of a unit's flat tensor, in the shapes of its parameters.
   std::vector<at::Tensor> views(
       const Unit& unit,
       const at::Tensor& flat,
       const std::vector<at::Tensor>& parameters) const;
-  /// Moves what others have allocated to where it belongs: the tensor's
-  /// storage, and with it every view, keeps its identity and values and changes
-  /// its memory. Nothing where the allocator is torch's own.
+  /// Moves memory that others have allocated to the right allocator: the
+  /// tensor's storage, and every view with it, keeps its identity and values
+  /// and only changes its memory. No effect if the allocator is torch's own.
   void move_in(MemoryUse use, const at::Tensor& tensor) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large blocks of host memory that the system gets back.
+// Large blocks of host memory that are returned to the system.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -10,13 +10,13 @@
 
 namespace accelerate {
 
-/// Blocks below this size come from torch's own allocator.
+/// Smaller blocks come from torch's own allocator.
 inline constexpr std::size_t kSmallestPages = std::size_t{1} << 20;
 
-/// Takes large blocks straight from the system. `malloc` would put blocks that
-/// come and go in every step between others that stay, and its heap would grow.
-/// Keeps the two blocks of each size that were freed last, so that a step finds
-/// its pages ready. Serves all threads.
+/// Allocates large blocks directly from the system. `malloc` would place blocks
+/// that each step allocates and frees between long-lived ones, and its heap
+/// would grow. Keeps the two most recently freed blocks of each size, so that a
+/// step finds mapped pages. Thread-safe.
 ACCELERATE_API c10::Allocator& page_allocator();
 
 } // namespace accelerate

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PowerSGD: a gradient matrix M as P Q^T, where P = M Q is made orthogonal and
-// Q = M^T P. Only P and Q are summed over ranks.
+// PowerSGD: approximates a gradient matrix M by P Q^T, where P = M Q is
+// orthogonalised and Q = M^T P. Only P and Q are summed over ranks.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -16,23 +16,23 @@
 namespace accelerate {
 namespace {
 
-/// The matrices of one bucket, with views of where their factors lie.
+/// The matrices of one bucket, with views of their factors.
 struct Factors {
   std::vector<std::string> names;
   std::vector<at::Tensor> matrices, ps, qs;
   std::vector<at::Tensor> uncompressed;
 };
 
-/// What is kept between steps for one bucket: all P and all Q, each in one
-/// piece, and what the last approximation left out. Views of both by name, as
-/// buckets are laid out anew in every run.
+/// State kept between steps for one bucket: all P and all Q, each contiguous,
+/// and the error of the last approximation. Has views of both by name, because
+/// every run lays out buckets differently.
 struct BucketMemory {
   at::Tensor p, q, error;
   std::map<std::string, at::Tensor> qs, errors;
 };
 
-// The stream of seeds of NumPy's RandomState(seed).randint(10**9), so that
-// runs begin from the factors that PyTorch begins from.
+// The seeds of NumPy's RandomState(seed).randint(10**9), so that runs start
+// from the same factors as PyTorch.
 class SeedStream {
  public:
   explicit SeedStream(uint32_t seed) : engine_(seed) {}
@@ -53,7 +53,7 @@ class SeedStream {
   int64_t num_drawn_ = 0;
 };
 
-/// All that PowerSGD keeps between steps.
+/// Everything that PowerSGD keeps between steps.
 class PowerSgdMemory final : public Stateful {
  public:
   explicit PowerSgdMemory(uint32_t random_seed)
@@ -102,7 +102,8 @@ class PowerSgdMemory final : public Stateful {
     }
   }
 
-  /// What was loaded and not asked for yet, into `target` of the same size.
+  /// Copies what was loaded and not used yet into `target`, which has the same
+  /// size.
   bool take_q(const std::string& name, at::Tensor target) {
     return take(loaded_qs_, name, std::move(target));
   }
@@ -113,7 +114,7 @@ class PowerSgdMemory final : public Stateful {
 
   int64_t iteration = 0;
   SeedStream seeds;
-  /// By the bucket's index.
+  /// By bucket index.
   std::map<size_t, BucketMemory> buckets;
 
  private:
@@ -149,7 +150,7 @@ void gram_schmidt(at::Tensor matrix, double epsilon) {
 
 void orthogonalize(at::Tensor matrix, double epsilon) {
   const auto dtype = matrix.scalar_type();
-  // QR is faster for more columns, but knows no 16 bit numbers.
+  // QR is faster for more columns, but does not support 16-bit types.
   if (matrix.size(1) <= 2 || dtype == at::kHalf || dtype == at::kBFloat16) {
     gram_schmidt(matrix, epsilon);
   } else {
@@ -167,9 +168,8 @@ class PowerSgdHook final : public c10d::CommHookInterface {
         state_(std::move(state)),
         memory_(std::move(memory)) {}
 
-  // Everything is done when it returns: were the second and third sum started
-  // from callbacks, ranks with several buckets could start them in different
-  // orders.
+  // Synchronous: if the second and third sum were started from callbacks, ranks
+  // with several buckets could start them in different orders.
   c10::intrusive_ptr<c10::ivalue::Future> runHook(
       c10d::GradBucket& bucket) override {
     auto& buffer = bucket.getBufferRef();
@@ -251,7 +251,8 @@ class PowerSgdHook final : public c10d::CommHookInterface {
     }
   }
 
-  /// Views of `flat`, laid out as `buffer`, that lie where the gradients do.
+  /// Views of `flat`, which has the layout of `buffer`, at the positions of the
+  /// gradients.
   static std::map<std::string, at::Tensor> by_name(
       const std::vector<std::string>& names,
       const std::vector<at::Tensor>& gradients,
@@ -270,7 +271,7 @@ class PowerSgdHook final : public c10d::CommHookInterface {
     return std::min({n, m, options_.matrix_approximation_rank});
   }
 
-  // Which gradients are compressed, and where their factors lie.
+  // Which gradients are compressed, and the positions of their factors.
   Factors split(
       const std::vector<std::string>& names,
       const std::vector<at::Tensor>& gradients,
@@ -305,7 +306,7 @@ class PowerSgdHook final : public c10d::CommHookInterface {
   }
 
   void place(Factors& factors, const BucketMemory& memory) const {
-    // PyTorch's order: matrices of one shape follow each other.
+    // PyTorch's order: matrices of one shape are consecutive.
     const auto& all = factors.matrices;
     const auto first_alike = [](const auto& list, const at::Tensor& matrix) {
       return std::find_if(list.begin(), list.end(), [&](const auto& other) {

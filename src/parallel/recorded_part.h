@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a step as profilers show them.
+// Parts of a step as ranges for profilers.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -17,8 +17,8 @@ inline constexpr std::array<const char*, 3> kRecordedParts = {
     kRecordedBackward,
     kRecordedOptimizer};
 
-/// A range of that name, a literal, until it goes; null where no profiler
-/// listens.
+/// A range with this name, a literal, during its lifetime; null if no profiler
+/// is active.
 inline std::unique_ptr<at::RecordFunction> record_part(const char* name) {
   auto listeners = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
   if (!listeners) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two sides of one seam of several engines.
+// Calls a pair of callbacks on several engines.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace accelerate {
 
-/// Opens the seam of every living engine; abandons it where it goes before
-/// `finish`, also where opening throws half-way. `engine_of` gives the engine
-/// of an owner. Borrows the list.
+/// Calls the first callback on every living engine; calls the `abandon` one if
+/// it is destroyed before `finish`, or if a first callback throws. `engine_of`
+/// returns the engine of an owner. Borrows the list.
 template <class Owner, class EngineOf>
 class SeamScope {
  public:
@@ -36,7 +36,7 @@ class SeamScope {
   SeamScope(const SeamScope&) = delete;
   SeamScope& operator=(const SeamScope&) = delete;
 
-  /// `close(engine)` for each.
+  /// Calls `close(engine)` for each.
   template <class Close>
   void finish(Close&& close) {
     for_each(close);

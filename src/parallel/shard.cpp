@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharded training: every rank keeps and trains one part of each flat unit of
+// Sharded training: every rank keeps and trains one shard of each flat unit of
 // parameters.
 #include <ATen/ATen.h>
 
@@ -50,7 +50,7 @@ class ShardEngine final : public ParallelEngine {
   // --- forward --------------------------------------------------------------
   void before_forward() override {
     if (gathers_.pass() == ShardPass::kBackward) {
-      return; // The whole model is computed again.
+      return; // the whole model is recomputed
     }
     model_.check_places();
     const bool records = at::GradMode::is_enabled();
@@ -135,7 +135,7 @@ class ShardEngine final : public ParallelEngine {
                ? std::optional(model_.pieces_of(model_.slice_of(parameter)))
                : std::nullopt;
   }
-  // What was gathered for a backward that never came is of the old weights.
+  // Units gathered for a backward that never came contain old weights.
   void before_step() override { gathers_.release_all(); }
   void after_step(bool did_step) override {
     if (did_step && !model_.is_gathered()) {
@@ -197,7 +197,7 @@ class ShardEngine final : public ParallelEngine {
     }
   }
 
-  // Ranks may have found the parts of all where others found their own.
+  // Other ranks may have loaded whole values where this one loaded its shards.
   void after_load() override {
     if (!model_.is_gathered() && is_on_any_rank(
                                      model_.everyone(),
@@ -265,7 +265,7 @@ class ShardEngine final : public ParallelEngine {
     }
   }
 
-  /// Takes the gradients of the parameters that require one now.
+  /// Takes over the gradients of the parameters that currently require one.
   void follow_frozen() {
     if (std::equal(
             is_trained_.begin(),
@@ -285,7 +285,7 @@ class ShardEngine final : public ParallelEngine {
     whole_.follow_frozen();
   }
 
-  // As DDP: once after a forward that changed them.
+  // As in DDP: once after a forward that changed them.
   void share_buffers(bool trains) {
     const auto& group = model_.everyone();
     if (buffers_may_differ_ && buffers_.is_shared() && !group.is_shut_down()) {
@@ -314,9 +314,9 @@ class ShardEngine final : public ParallelEngine {
   ShardedModel model_;
   WholeGradients whole_;
   UnitGathers gathers_;
-  /// From when all units are there.
+  /// Set once all units exist.
   std::optional<UnitGradients> gradients_;
-  /// Of each of `all_`: whether it required a gradient in the last forward.
+  /// For each of `all_`: whether it required a gradient in the last forward.
   std::vector<bool> is_trained_;
   SharedBuffers buffers_;
   bool buffers_may_differ_ = true;
@@ -329,7 +329,8 @@ std::unique_ptr<ParallelEngine> make_shard_engine(
     const ShardingOptions& options) {
   check_sharding(arguments.model, options);
   check_lazy_storage();
-  // What stays whole has nobody to read or to bring it later.
+  // Parameters that stay whole must be filled and moved now; no gather does it
+  // later.
   const auto whole = split_parameters(arguments.model, options).whole;
   fill_deferred(whole.parameters, arguments.device);
   if (options.stage == ShardStage::kParameters) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters of a sharded model travel together.
+// Plans the shard units of a model.
 #pragma once
 
 #include <string>
@@ -11,19 +11,18 @@
 namespace accelerate {
 
 struct ShardUnitPlan {
-  /// What the names of its parameters begin with; empty for those that fit
-  /// nowhere.
+  /// The prefix of its parameters' names; empty for those without a match.
   std::string prefix;
-  /// Into the lists of the model; of one dtype and device, all trained or all
-  /// frozen.
+  /// Indices into the lists of the model; of one dtype and device, all trained
+  /// or all frozen.
   std::vector<size_t> members;
 };
 
-/// Throws `UsageError` where the options are not for this model, or for none.
+/// Throws `UsageError` if the options are invalid, or do not match this model.
 void check_sharding(const ParameterSet& model, const ShardingOptions& options);
 
-/// A model in two: what is cut, with all buffers, and what the options or the
-/// model itself leave whole.
+/// A model in two parts: what is sharded, with all buffers, and what the
+/// options or the model leave whole.
 struct ShardedParameters {
   ParameterSet sharded;
   ParameterSet whole;

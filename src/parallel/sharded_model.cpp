@@ -16,8 +16,9 @@
 namespace accelerate {
 namespace {
 
-/// Parameters and parts begin at multiples of so many numbers: kernels take the
-/// same path through a part as through the whole, so that bits are the same.
+/// Parameters and shards are aligned to this many elements: kernels then
+/// process a shard in the same way as the whole, so that results are
+/// bit-identical.
 constexpr int64_t kShardAlignment = 64;
 
 bool is_cast(const at::Tensor& parameter) {
@@ -25,8 +26,7 @@ bool is_cast(const at::Tensor& parameter) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
-/// Where the units of a model lie: parameters that are gathered come from
-/// wherever they are.
+/// The device of a model's units: gathered parameters may start on any device.
 c10::Device
 device_of(const ParameterSet& model, ShardStage stage, c10::Device device) {
   for (const auto& parameter : model.parameters) {
@@ -37,7 +37,7 @@ device_of(const ParameterSet& model, ShardStage stage, c10::Device device) {
   return device;
 }
 
-/// Of parameters that are in no block.
+/// For parameters outside of blocks.
 std::string name_loose_unit(
     const ParameterSet& model,
     const ShardUnitPlan& plan) {
@@ -72,9 +72,9 @@ ShardedModel::ShardedModel(
   are_parts_read_ = agree_on_parts();
 }
 
-// Which units every rank can read its part of. Parts of files that are not the
-// same would make a model that nobody saved, so ranks compare a few numbers of
-// each parameter.
+// Which units can be read shard by shard on every rank. Ranks compare a few
+// elements of each parameter, because different files would yield a model that
+// nobody saved.
 std::vector<bool> ShardedModel::agree_on_parts() const {
   std::vector<uint64_t> own;
   for (const auto& plan : plans_) {
@@ -173,7 +173,7 @@ bool ShardedModel::add_unit() {
   return true;
 }
 
-/// Rank 0's, whole, in the type that is trained.
+/// Rank 0's values, whole, in the dtype of training.
 at::Tensor ShardedModel::share_values(const ShardUnit& unit) const {
   auto flat = layout_.allocate(
       MemoryUse::kParameters, unit.num_numbers, unit.trained_options);
@@ -204,7 +204,7 @@ void ShardedModel::read_part(ShardUnit& unit) const {
   }
 }
 
-/// Which numbers of a member are this rank's.
+/// Which elements of a member belong to this rank.
 ShardedModel::OwnRange ShardedModel::own_range(
     const ShardUnit& unit,
     size_t member,
@@ -214,11 +214,11 @@ ShardedModel::OwnRange ShardedModel::own_range(
   const int64_t end = offset + num_numbers;
   const int64_t begin = std::clamp(own_begin, offset, end);
   const int64_t size = std::clamp(own_begin + unit.num_own, begin, end) - begin;
-  // An empty one lies nowhere in the part.
+  // An empty range has no position in the shard.
   return {begin - offset, size, size == 0 ? 0 : begin - own_begin};
 }
 
-/// `flat` are the whole values in the type that is trained.
+/// `flat` contains the whole values in the dtype of training.
 void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
   const auto own = flat.narrow(0, unit.num_own * group_.rank(), unit.num_own);
   const bool shares = !is_gathered() && !is_offloaded() &&
@@ -251,7 +251,7 @@ void ShardedModel::place_unit(ShardUnit& unit, const at::Tensor& flat) {
 
 at::Tensor ShardedModel::reserve_own(MemoryUse use, const ShardUnit& unit)
     const {
-  // Allocators of the user's are those of the model's device.
+  // The user's allocators are for the model's device.
   return is_offloaded() ? at::empty({unit.num_own}, unit.own_options)
                         : layout_.reserve(use, unit.num_own, unit.own_options);
 }

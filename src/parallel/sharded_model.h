@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of one model, cut into one part per rank.
+// The parameters of one model, with one shard per rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,17 +19,17 @@
 
 namespace accelerate {
 
-/// Parameters that lie and travel together.
+/// Parameters that are stored and sent together.
 struct ShardUnit {
   size_t index = 0;
   /// In messages: "unit 'layers.0'".
   std::string name;
-  /// Into the model's list.
+  /// Indices into the model's list.
   std::vector<size_t> members;
   std::vector<int64_t> offsets;
   /// Whether any of them has required a gradient since prepare.
   bool is_trained = false;
-  /// Of all ranks, with what fills up; a rank's part.
+  /// Elements of all ranks, including padding; elements of a rank's shard.
   int64_t num_numbers = 0;
   int64_t num_own = 0;
   at::TensorOptions trained_options;
@@ -37,9 +37,10 @@ struct ShardUnit {
   /// Of `part`.
   at::TensorOptions own_options;
 
-  /// What this rank trains and saves.
+  /// The shard that this rank trains and saves.
   at::Tensor part;
-  /// What the model reads, where it always has it; may be the memory of `part`.
+  /// What the model reads, if it is always available; may share the memory of
+  /// `part`.
   at::Tensor whole;
 
   at::Tensor member_of(const at::Tensor& flat, size_t member, int64_t size)
@@ -58,8 +59,8 @@ struct ShardSlice {
   int64_t begin = 0;
 };
 
-/// What is cut, and where it is. Gathers and gradients of the units are other
-/// classes' matter.
+/// What is sharded, and where it is stored. Other classes handle the gathers
+/// and gradients of units.
 class ShardedModel {
  public:
   ShardedModel(
@@ -69,28 +70,28 @@ class ShardedModel {
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
-  /// The next unit with rank 0's values, or, where all ranks can read their
-  /// part of it by itself, with these; `false` after the last one. A
-  /// collective. Where parameters are gathered, they keep their own memory:
-  /// whoever gathers them takes it away.
+  /// Adds the next unit with rank 0's values, or, if all ranks can read their
+  /// shard separately, with these; `false` after the last one. Collective.
+  /// Parameters to be gathered keep their own memory, which the class that
+  /// gathers them releases.
   bool add_unit();
 
-  /// Parameters were frozen or unfrozen: so are the slices of them.
+  /// Updates the slices after parameters were frozen or unfrozen.
   void follow_frozen();
 
   /// All ranks.
   const ProcessGroup& everyone() const { return everyone_; }
-  /// Those that a copy of the model is cut over, and those that hold the same
-  /// parts.
+  /// The ranks of one replica of the model, and those that hold the same
+  /// shards.
   const ProcessGroup& group() const { return group_; }
   const ProcessGroup& replicas() const { return replicas_; }
   const ShardingOptions& options() const { return options_; }
   const MemoryLayout& layout() const { return layout_; }
-  /// Without what stays whole.
+  /// Without the parameters that stay whole.
   const ParameterSet& model() const { return model_; }
   c10::Device device() const { return device_; }
-  /// Throws `UsageError` naming a parameter that no longer lies where
-  /// `add_unit`, or whoever gathers it, has put it: no step would reach it.
+  /// Throws `UsageError` naming a parameter that is no longer where `add_unit`,
+  /// or the class that gathers it, has stored it: a step would not change it.
   void check_places() const;
   bool is_offloaded() const {
     return options_.cpu_offload && !device().is_cpu();
@@ -99,20 +100,20 @@ class ShardedModel {
 
   std::vector<ShardUnit>& units() { return units_; }
   const std::vector<ShardUnit>& units() const { return units_; }
-  /// As large as a part, where parts lie.
+  /// With the size of a shard, on the device of shards.
   at::Tensor reserve_own(MemoryUse use, const ShardUnit& unit) const;
-  /// Of each parameter of the model.
+  /// For each parameter of the model.
   const std::vector<ShardSlice>& slices() const { return slices_; }
-  /// Whether it is cut: a tensor of `model()`, or trained in its place.
+  /// Whether it is sharded: a tensor of `model()`, or what is trained instead.
   bool holds(const at::Tensor& tensor) const;
-  /// Into the model's list; of the model's tensors and of what is trained in
-  /// their place.
+  /// The index into the model's list, for the model's tensors and what is
+  /// trained instead.
   size_t place_of(const at::Tensor& tensor) const;
   const ShardSlice& slice_of(const at::Tensor& tensor) const;
   const ShardUnit& unit_of(const ShardSlice& slice) const;
   /// The parameter that it is a part of.
   const at::Tensor& whole_of(const ShardSlice& slice) const;
-  /// Which of its elements the slice has.
+  /// Which of its elements the slice contains.
   TensorPieces pieces_of(const ShardSlice& slice) const;
 
  private:
@@ -120,14 +121,14 @@ class ShardedModel {
     /// In the parameter.
     int64_t begin = 0;
     int64_t size = 0;
-    /// In the rank's part.
+    /// In the rank's shard.
     int64_t place = 0;
   };
 
-  /// In place of a sample of numbers.
+  /// Replaces a sample that was not read.
   static constexpr uint64_t kNotRead = 0;
   std::vector<bool> agree_on_parts() const;
-  /// Of the numbers of its parameters, in one.
+  /// Of the elements of its parameters, combined.
   uint64_t sample(const ShardUnitPlan& plan) const;
   OwnRange own_range(const ShardUnit& unit, size_t member, int64_t num_numbers)
       const;
@@ -145,7 +146,7 @@ class ShardedModel {
   std::optional<at::ScalarType> weights_;
   c10::Device device_;
   std::vector<ShardUnitPlan> plans_;
-  /// Of each unit: whether every rank reads its part by itself.
+  /// For each unit: whether every rank reads its shard separately.
   std::vector<bool> are_parts_read_;
   std::vector<ShardUnit> units_;
   std::vector<ShardSlice> slices_;

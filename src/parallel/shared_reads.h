@@ -14,30 +14,29 @@
 
 namespace accelerate {
 
-/// How a model's own methods, such as `generate`, read its parameters. Where
-/// ranks hold parts of these, all ranks call the methods below in the same
-/// order; else they ask no other rank for anything. Lives as long as one such
-/// method runs.
+/// How a model's own methods, such as `generate`, read its parameters. If these
+/// are sharded, all ranks must call the methods below in the same order;
+/// otherwise they do not communicate. Lives as long as one such method runs.
 class ACCELERATE_API SharedReads {
  public:
-  /// `operation` stands in messages ("generate").
+  /// `operation` appears in messages ("generate").
   SharedReads(std::string operation, const std::vector<at::Tensor>& parameters);
 
-  /// Whether ranks hold parts of the parameters.
+  /// Whether parameters are sharded over ranks.
   bool are_spread() const { return are_spread_; }
-  /// Whether this rank does what one of all does, such as writing files.
+  /// Whether this rank does what only one rank does, such as writing files.
   bool is_main() const;
   /// `work` may read parameters, the same ones in the same order on all ranks.
-  /// It records nothing for a backward.
+  /// Records no graph.
   void run(const std::function<void()>& work) const;
   /// Whether `flag` is true on any of the ranks that read together. Throws
-  /// `MismatchError` where they come with another operation.
+  /// `MismatchError` if they call another operation.
   bool is_on_any_rank(bool flag) const;
 
  private:
   std::string operation_;
   bool are_spread_ = false;
-  /// Nothing where they are not spread, or their Accelerator is gone.
+  /// Empty if parameters are not sharded, or their Accelerator is gone.
   std::optional<MemorySharers> sharers_;
 };
 

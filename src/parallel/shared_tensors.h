@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What engines of all ranks begin with alike.
+// Tensors that must be equal on all ranks at the start.
 #pragma once
 
 #include <map>
@@ -11,17 +11,17 @@
 
 namespace accelerate {
 
-/// What ranks tell each other before a forward has them meet.
+/// What ranks compare before a forward that communicates.
 inline constexpr const char* kForward = "the forward of a prepared model";
 inline constexpr const char* kRefrozenForward =
     "the forward of a prepared model after freezing or unfreezing parameters";
 
-/// Names, types and shapes, a line each, for ranks to compare.
+/// Names, dtypes and shapes, one line each, for ranks to compare.
 std::string describe_model(const ParameterSet& model);
 
 /// Whether any of its parameters requires a gradient.
 bool is_trained(const ParameterSet& model);
-/// Of the parameters that require a gradient, a line each.
+/// Of the parameters that require a gradient, one line each.
 std::string trained_names(const ParameterSet& model);
 
 /// The buffers of a model, which each rank's own forward may replace.
@@ -33,10 +33,10 @@ class SharedBuffers {
       const std::vector<std::string>& names,
       const std::vector<at::Tensor>& tensors);
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
-  /// `operation` and which buffers are not what ranks shared last: so named,
-  /// only ranks whose buffers fit each other agree on it.
+  /// `operation` with a description of buffers that differ from those last
+  /// shared, so that only ranks with matching buffers agree on it.
   std::string name(const std::string& operation) const;
-  /// Whether there is anything for ranks to agree on.
+  /// Whether ranks must agree on anything.
   bool is_shared() const { return !tensors_.empty() || are_other_; }
   /// Gives all ranks `root`'s.
   void share(const ProcessGroup& group, int root);
@@ -50,7 +50,7 @@ class SharedBuffers {
   bool are_other_ = false;
 };
 
-/// Gives all ranks `root`'s tensors. `what` names it in messages.
+/// Gives all ranks `root`'s tensors. `what` names them in messages.
 void broadcast_tensors(
     const ProcessGroup& group,
     const char* what,

@@ -50,7 +50,7 @@ std::shared_ptr<ParallelEngine> make_engine(
   if (shard == nullptr || shard->stage != ShardStage::kParameters) {
     fill_deferred(arguments.model.parameters, arguments.device);
   }
-  // Parts are masters already.
+  // Shards are already master weights.
   const bool has_masters = std::holds_alternative<ShardingOptions>(strategy);
   return arguments.weights && !has_masters ? make_master_engine(arguments, make)
                                            : make(arguments);

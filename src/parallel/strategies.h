@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways in which a model trains together with the other ranks.
+// The strategies for training a model with several ranks.
 #pragma once
 
 #include <memory>
@@ -15,25 +15,25 @@
 
 namespace accelerate {
 
-/// What an engine is made from.
+/// What an engine is created from.
 struct EngineArguments {
   ProcessGroup group;
   ParameterSet model;
   MemoryOptions memory = {};
-  /// Where given, parameters become of this type and optimizers train masters
-  /// of them in float32.
+  /// If set, parameters are converted to this dtype and optimizers train fp32
+  /// master weights.
   std::optional<at::ScalarType> weights = {};
-  /// How its ranks lie; for strategies that tell them apart.
+  /// The arrangement of its ranks, for strategies that distinguish them.
   Mesh mesh = {};
-  /// Where tensors go that have no memory yet (`state/deferred_tensors.h`), and
-  /// parts of parameters that are gathered.
+  /// The device of tensors that have no memory yet
+  /// (`state/deferred_tensors.h`), and of gathered parameters' shards.
   c10::Device device = c10::kCPU;
 };
 
-/// On this rank alone.
+/// On this rank only.
 struct SingleDevice {
-  /// What there would be cut with other ranks: a program that is wrong there is
-  /// wrong here.
+  /// What would be sharded with several ranks: options that are wrong there are
+  /// rejected here, too.
   ShardingOptions shard = {};
 };
 
@@ -41,19 +41,19 @@ struct SingleDevice {
 using Strategy =
     std::variant<SingleDevice, DdpOptions, ShardingOptions, OwnEngine>;
 
-/// The engine of one model. A collective where the strategy speaks to the other
-/// ranks. Throws `MismatchError` naming the odd rank where models differ.
+/// Creates the engine of one model. Collective if the strategy communicates.
+/// Throws `MismatchError` naming the odd rank if models differ.
 ACCELERATE_API std::shared_ptr<ParallelEngine> make_engine(
     const EngineArguments& arguments,
     const Strategy& strategy);
 
-/// Gives all ranks rank 0's parameters and buffers, then averages gradients.
+/// Broadcasts rank 0's parameters and buffers, then averages gradients.
 std::unique_ptr<ParallelEngine> make_ddp_engine(
     const EngineArguments& arguments,
     const DdpOptions& options);
 
-/// Cuts parameters, gradients or what optimizers train into one part per rank,
-/// beginning with rank 0's values.
+/// Shards parameters, gradients or optimizer state, starting with rank 0's
+/// values.
 std::unique_ptr<ParallelEngine> make_shard_engine(
     const EngineArguments& arguments,
     const ShardingOptions& options);

@@ -25,26 +25,26 @@ std::vector<int64_t> reduced_dims(const at::Tensor& input) {
   return dims;
 }
 
-/// Per-channel values in the shape that meets `input`.
+/// Per-channel values in a shape that broadcasts with `input`.
 at::Tensor as_channels(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = values.numel();
   return values.view(shape);
 }
 
-/// Sums over 16 bit numbers need more than 16 bits.
+/// Sums over 16-bit values need more than 16 bits.
 at::ScalarType sum_type(const at::Tensor& input) {
   return at::toOpMathType(input.scalar_type());
 }
 
-/// Of all ranks. The number of values per channel is a tensor too, so that a
-/// GPU need not be waited for.
+/// Of all ranks. The number of values per channel is also a tensor, so that the
+/// host need not wait for a GPU.
 struct Statistics {
   at::Tensor mean, variance, count;
 };
 
-// Ranks exchange means and variances, not sums of squares, which would lose the
-// variance of values far from zero.
+// Ranks exchange means and variances instead of sums of squares, which would
+// lose the variance of values far from zero.
 Statistics statistics_of_all(
     const ProcessGroup& group,
     const at::Tensor& input) {

@@ -13,7 +13,7 @@
 
 namespace accelerate {
 
-/// The memory of one unit, as it comes and goes.
+/// The memory of one unit, while it is gathered.
 struct UnitGathers::Gathered final : MemoryOwner {
   Gathered(UnitGathers& gathers, size_t index)
       : gathers(gathers), index(index) {}
@@ -35,7 +35,7 @@ struct UnitGathers::Gathered final : MemoryOwner {
   enum class Presence { kAway, kComing, kHere } presence = Presence::kAway;
   at::Tensor coming;
   ProcessGroup::Work gathering;
-  /// Streams that have waited for it, and may be reading it.
+  /// Streams that have waited for it and may be reading it.
   std::vector<c10::Stream> readers;
   int num_uses = 0;
 };
@@ -100,13 +100,13 @@ size_t UnitGathers::num_kept() const {
   return static_cast<size_t>(model_.options().prefetch) + 1;
 }
 
-// Autocast's cache holds a lock of the whole process while it casts a weight,
-// which ranks that are threads would wait for in the middle of a gather; and it
+// Autocast's cache holds a process-wide lock while it casts a weight, which
+// ranks that are threads would wait for in the middle of a gather. It also
 // keeps the casts of all weights until the end of forward.
 void UnitGathers::begin_pass(ShardPass pass) {
   pass_ = pass;
   plan().begin();
-  // Parts are as the last step left them.
+  // Shards are as the last step left them.
   stream_.follow(stream_.current());
   casts_are_cached_ = at::autocast::is_autocast_cache_enabled();
   at::autocast::set_autocast_cache_enabled(
@@ -117,7 +117,7 @@ void UnitGathers::end_pass() {
   at::autocast::set_autocast_cache_enabled(casts_are_cached_);
   std::vector<size_t> kept;
   if (pass_ == ShardPass::kTraining) {
-    // Backward begins where forward ended: this much stays.
+    // Backward starts where forward ended, so keep this many units.
     kept = plan(ShardPass::kBackward).coming(num_kept());
     if (kept.empty()) {
       kept = plan().recent(num_kept());
@@ -131,17 +131,17 @@ void UnitGathers::end_pass() {
 
 void UnitGathers::abandon_pass() {
   at::autocast::set_autocast_cache_enabled(casts_are_cached_);
-  // Ranks may have come differently far, and have seen different passes.
+  // Ranks may have stopped at different points, and have seen different passes.
   plans_ = {};
   try {
     gather_announced();
   } catch (const std::exception&) {
-    announced_.clear(); // What ended the pass is what is told.
+    announced_.clear(); // the error that ended the pass is reported
   }
   for (const auto& unit : gathered_) {
     {
       const auto guard = stream_.enter();
-      unit->gathering = {}; // Waits, and is silent.
+      unit->gathering = {}; // waits without throwing
       unit->coming.reset();
     }
     let_go(*unit);
@@ -195,8 +195,8 @@ std::string UnitGathers::gather_name(const ShardUnit& unit) const {
       pass_ == ShardPass::kBackward ? " in backward" : " in forward");
 }
 
-// Ranks compare what they are about to gather while the unit before it is in
-// use: a branch that one of them takes alone is an exception, not a hang.
+// Ranks compare what they are about to gather while they use the previous unit:
+// a branch that only one of them takes is an exception, not a hang.
 void UnitGathers::announce_ahead(const Gathered& unit) {
   if (unit.presence == Gathered::Presence::kAway &&
       !announced_.contains(unit.index)) {
@@ -204,9 +204,9 @@ void UnitGathers::announce_ahead(const Gathered& unit) {
   }
 }
 
-// Ranks that go on where this one ends its pass gather what all have agreed
-// on. Without it, what this rank does next would meet their gather: Gloo ends
-// the process where sizes differ.
+// Completes the gathers that all ranks have agreed on, which other ranks
+// perform even if this one ends its pass. Otherwise its next operation would
+// collide with theirs: Gloo aborts the process if sizes differ.
 void UnitGathers::gather_announced() {
   if (announced_.empty()) {
     return;
@@ -254,8 +254,8 @@ void UnitGathers::finish_gather(Gathered& unit) {
   }
 }
 
-// The memory goes back to the stream of collectives, whose next gather may be
-// written to it.
+// The memory returns to the stream of collectives, whose next gather may write
+// to it.
 void UnitGathers::let_go(Gathered& unit) {
   for (const auto& reader : unit.readers) {
     stream_.follow(reader);
@@ -270,7 +270,7 @@ void UnitGathers::let_go(Gathered& unit) {
 void UnitGathers::release_all() {
   release_all_but({});
   if (model_.is_offloaded()) {
-    stream_.synchronize(); // The host may write to parts now.
+    stream_.synchronize(); // the host may write to shards now
   }
 }
 

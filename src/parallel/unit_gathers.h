@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the units of a sharded model are whole.
+// Gathers the units of a sharded model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,12 +18,12 @@
 
 namespace accelerate {
 
-/// What runs that may read parameters.
+/// The kind of pass that may read parameters.
 enum class ShardPass { kNone, kTraining, kEvaluation, kBackward };
 
-/// Gathers units when operators read them, ahead of it where a pass is like the
-/// one before, and lets them go; or, where the model always has whole weights,
-/// makes them those of all ranks' parts.
+/// Gathers units when operators read them (ahead of time if a pass is like the
+/// previous one), and releases them. If the model always has whole weights,
+/// updates these from all ranks' shards.
 class UnitGathers {
  public:
   /// `before_use` is called at every use of a unit, before it is gathered.
@@ -33,7 +33,7 @@ class UnitGathers {
       std::function<void()> before_use);
   ~UnitGathers();
 
-  /// Takes away the memory of the parameters of the model's last unit.
+  /// Releases the memory of the parameters of the model's last unit.
   void add_unit();
 
   // --- weights that come and go ---------------------------------------------
@@ -41,13 +41,13 @@ class UnitGathers {
   void begin_pass(ShardPass pass);
   void end_pass();
   void abandon_pass();
-  /// Parts may change after it.
+  /// Shards may change afterwards.
   void release_all();
 
   // --- weights that stay ----------------------------------------------------
-  /// Every rank's part to all. A collective.
+  /// Sends every rank's shard to all. Collective.
   void gather_weights();
-  /// The whole weights are older than the parts.
+  /// The whole weights are older than the shards.
   void set_stale() { is_stale_ = true; }
   bool is_stale() const { return is_stale_; }
 
@@ -74,7 +74,7 @@ class UnitGathers {
   ShardPass pass_ = ShardPass::kNone;
   bool casts_are_cached_ = true;
   std::array<UsePlan, 4> plans_;
-  /// Units whose coming gather ranks compare, and whether they have agreed.
+  /// Units whose next gather ranks compare, and whether they have agreed.
   std::map<size_t, std::shared_ptr<const bool>> announced_;
   bool is_stale_ = false;
 };

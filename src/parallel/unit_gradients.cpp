@@ -11,12 +11,12 @@
 
 namespace accelerate {
 
-/// Of one unit: this rank's gradients that the others have not seen.
+/// This rank's gradients of one unit that the other ranks have not received.
 struct UnitGradients::Gradient {
   at::Tensor whole;
-  /// Of which members there are some.
+  /// Which members have one.
   std::vector<bool> has;
-  /// Those that the backward under way has brought, and how many may come.
+  /// Those that the current backward has computed, and the maximum number.
   std::set<size_t> arrived;
   size_t num_trained = 0;
 
@@ -25,14 +25,14 @@ struct UnitGradients::Gradient {
   }
 };
 
-/// A unit's gradients on their way to the ranks that train them.
+/// A unit's gradients, being reduced to the ranks that train them.
 struct UnitGradients::Reduction {
   const ShardUnit& unit;
   std::vector<bool> members;
   at::Tensor whole;
   at::Tensor part;
   ProcessGroup::Work work;
-  /// Whose memory both are.
+  /// The stream that owns the memory of both.
   std::optional<c10::Stream> home;
 };
 
@@ -84,7 +84,7 @@ void UnitGradients::before_backward() {
   for (size_t i = 0; i < is_marked_.size(); ++i) {
     at::Tensor& mark = at::Tensor(model_.model().parameters[i]).mutable_grad();
     if (is_marked_[i] && !mark.defined()) {
-      forget(i); // By the module's zero_grad().
+      forget(i); // by the module's zero_grad()
     } else if (is_marked_[i]) {
       mark.reset();
     }
@@ -118,17 +118,17 @@ void UnitGradients::after_backward() {
                                                      : GradientArrival::kMet;
 }
 
-// As autograd: what has arrived stays. Units that were complete have been
-// reduced, on all ranks that broke off at the same operator.
+// As in autograd: gradients that have arrived are kept. Complete units have
+// been reduced on all ranks that aborted at the same operator.
 void UnitGradients::abandon_backward() {
   is_in_backward_ = false;
   due_ = nullptr;
   try {
     finish_reduction();
-  } catch (const std::exception&) { // The backward's own error counts.
+  } catch (const std::exception&) { // the backward's own error takes precedence
     {
       const auto guard = stream_.enter();
-      reduction_->work = {}; // Waits, and is silent.
+      reduction_->work = {}; // waits without throwing
     }
     stream_.lead(reduction_->home);
     reduction_.reset();
@@ -140,7 +140,7 @@ void UnitGradients::abandon_backward() {
   mark();
 }
 
-/// By autograd, for each parameter.
+/// Called by autograd for each parameter.
 void UnitGradients::take(size_t place) {
   at::Tensor& come =
       at::Tensor(model_.model().parameters[place]).mutable_grad();
@@ -189,7 +189,7 @@ void UnitGradients::add(size_t place, const at::Tensor& value) {
 }
 
 // --- reductions -------------------------------------------------------------
-/// Its gradients are complete. They leave at the next event.
+/// Its gradients are complete. They are sent at the next event.
 void UnitGradients::announce_reduction(const ShardUnit& unit) {
   start_due_reduction();
   auto& gradient = gradients_[unit.index];
@@ -286,7 +286,8 @@ void UnitGradients::finish_reduction() {
   reduction_.reset();
 }
 
-/// What no parameter has written, between them and where there is no gradient.
+/// Elements that no parameter has written: between parameters, and without a
+/// gradient.
 void UnitGradients::zero_gaps(const ShardUnit& unit) const {
   const auto& gradient = gradients_[unit.index];
   int64_t written = 0;
@@ -308,7 +309,7 @@ bool UnitGradients::travels_as_bf16(const ShardUnit& unit) const {
          unit.trained_options.dtype() == at::kFloat;
 }
 
-// A mean of bf16 would be widened before it travels.
+// A mean of bf16 would be converted to fp32 before it is sent.
 ReduceOp UnitGradients::operation_of(const ShardUnit& unit) const {
   return travels_as_bf16(unit) ? ReduceOp::kSum : ReduceOp::kMean;
 }
@@ -336,7 +337,7 @@ at::Tensor UnitGradients::gradient(size_t place) const {
         .member_of(gradient.whole, slice.member, parameter.numel())
         .view(parameter.sizes());
   }
-  // Norms of nothing are not defined.
+  // Norms of empty tensors are not defined.
   return slice.own.numel() == 0 ? at::Tensor() : slice.own.grad();
 }
 
@@ -366,7 +367,8 @@ void UnitGradients::forget(size_t place) {
   }
 }
 
-// A program that looks at gradients of its own would find none, and go on.
+// Otherwise a program that reads gradients itself would find none, and
+// continue.
 void UnitGradients::mark() {
   for (size_t i = 0; i < is_marked_.size(); ++i) {
     const auto& slice = model_.slices()[i];

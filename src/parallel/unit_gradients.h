@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How gradients of a sharded model come to the ranks that train them.
+// Reduces gradients of a sharded model to the ranks that train them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,31 +19,31 @@
 
 namespace accelerate {
 
-/// Takes gradients away from the model's parameters as autograd brings them,
-/// reduces each unit's when they have come, and gives each slice its own.
+/// Takes gradients from the model's parameters as autograd computes them,
+/// reduces each unit when it is complete, and gives each slice its own.
 class UnitGradients {
  public:
-  /// Of a model whose units are all there.
+  /// For a model whose units all exist.
   explicit UnitGradients(ShardedModel& model);
   ~UnitGradients();
 
-  /// Parameters were frozen or unfrozen.
+  /// Updates after parameters were frozen or unfrozen.
   void follow_frozen();
 
   void set_sync(bool sync) { sync_ = sync; }
   bool sync() const { return sync_; }
   void sync_next_backward() { syncs_next_ = true; }
-  /// Whether the backward under way reduces.
+  /// Whether the current backward reduces gradients.
   bool syncs() const { return sync_ || syncs_next_; }
 
   void before_backward();
   void after_backward();
   void abandon_backward();
   GradientArrival arrival() const { return arrival_; }
-  /// Sends gradients that are complete, when the other ranks have been heard.
+  /// Sends complete gradients once the other ranks have answered.
   void start_due_reduction();
 
-  /// As `ParallelEngine`; parameters by their places in the model.
+  /// As in `ParallelEngine`; parameters by their indices in the model.
   at::Tensor gradient(size_t place) const;
   void zero(size_t place, Zeroing how);
   StateValue saved(size_t place) const;
@@ -77,7 +77,7 @@ class UnitGradients {
   const ShardUnit* due_ = nullptr;
   std::unique_ptr<Reduction> reduction_;
   std::shared_ptr<ReadRefusal> refusal_;
-  /// What stands in the place of gradients of which a rank has a part only.
+  /// Replaces gradients of which a rank has only a shard.
   LazyStorage marks_;
   std::vector<bool> is_marked_;
   std::unique_ptr<Arrivals> arrivals_;

@@ -15,8 +15,8 @@
 namespace accelerate {
 namespace {
 
-// The reducer keeps which parameters it waits for to itself; its text ends in
-// their numbers.
+// The reducer does not expose which parameters it waits for, but its message
+// ends with their indices.
 std::string names_in(
     const std::string& text,
     const std::vector<std::string>& names) {

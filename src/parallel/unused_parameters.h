@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What c10d's Reducer says at length, in one line.
+// Shortens the messages of c10d's Reducer about unused parameters.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,14 @@
 
 namespace accelerate {
 
-/// Runs `work`. Where a reducer finds that its last reduction never ended, as
+/// Runs `work`. If a reducer finds that its last reduction never ended, because
 /// some parameters got no gradient, throws `UsageError` with their names;
 /// `names[i]` is the name of the reducer's parameter `i`.
 void name_unused_parameters(
     const std::vector<std::string>& names,
     const std::function<void()>& work);
 
-/// Throws `UsageError` where another engine averages the model's gradients.
+/// Throws `UsageError` if another engine averages the model's gradients.
 void refuse_second_engine(const ParameterSet& model);
 
 } // namespace accelerate

@@ -11,18 +11,17 @@
 
 namespace accelerate {
 
-/// Averages their gradients when a backward is over. They begin with rank 0's
-/// values.
+/// Averages their gradients after a backward. They start with rank 0's values.
 class WholeGradients {
  public:
   WholeGradients(const ProcessGroup& group, ParameterSet parameters);
 
-  /// Parameters were frozen or unfrozen.
+  /// Updates after parameters were frozen or unfrozen.
   void follow_frozen();
   void before_backward();
-  /// A collective where it `syncs`.
+  /// Collective if it `syncs`.
   void after_backward(bool syncs);
-  /// Whether the backward that ended last has brought some.
+  /// Whether the latest backward has computed some.
   bool has_arrived() const;
 
  private:
