@@ -40,9 +40,9 @@ StateDict joined_window(
     int num_ranks) {
   StateDict joined = *windows.front();
   const bool is_weighted = joined.contains("divisor");
-  // Plain gradients are averaged over ranks in the end, whoever they are.
-  // Weighted ones are sums over samples: the new ranks have as much together
-  // as the old ones had.
+  // Plain gradients are finally averaged over ranks, whatever their number.
+  // Weighted ones are sums over samples: the new ranks together have as much as
+  // the old ones had.
   std::vector<StateDict> sums;
   for (const auto* window : windows) {
     auto& sum = sums.emplace_back(*window);
@@ -77,8 +77,8 @@ StateDict joined_window(
   return joined;
 }
 
-// Sums of smaller or larger ones, and what is divided by them, leave the range
-// of what gradients are computed in.
+// Sums beyond these limits, and gradients divided by them, leave the range of
+// the gradients' dtype.
 constexpr double kLeastWeight = 1e-12;
 constexpr double kMostWeight = 1e30;
 
@@ -124,7 +124,7 @@ LossWeight::LossWeight(at::Tensor count) {
         ". Pass a number, or a dense tensor with one real element"));
   }
   count_ = count.detach().reshape({}).to(at::kDouble);
-  // Others would be waited for.
+  // Reading others would wait for the device.
   if (count_.is_cpu()) {
     check_weight(count_.item<double>());
   }
@@ -183,7 +183,7 @@ void Accumulation::begin(
   drop_dead_windows();
   Window& window = windows_[key_of(models)];
   if (!window.guard.expired()) {
-    // It may hold gradients back that this micro-batch is to send.
+    // It may hold back gradients that this micro-batch must send.
     throw UsageError(
         "[accumulate] The guard of the previous micro-batch still exists. "
         "Destroy it before the next accumulate(), for example with a block of "
@@ -235,8 +235,9 @@ at::Tensor Accumulation::weigh(
   window.total = is_first ? count.clone() : window.total + count;
   if (!ends) {
     if (is_first) {
-      // Near the right size, so that fp16 gradients keep their range; one for
-      // all ranks where gradients meet before the sum is known.
+      // Roughly the right scale, so that fp16 gradients keep their range; the
+      // same on all ranks if gradients are synchronised before the sum is
+      // known.
       window.divisor = sync_each_batch_ ? at::ones_like(count)
                                         : at::clamp_min(count, 1.0) *
                                               static_cast<double>(num_steps_);
@@ -244,10 +245,10 @@ at::Tensor Accumulation::weigh(
     return loss * (count / window.divisor).to(loss.scalar_type());
   }
   if (!is_alone && !reductions.is_joining()) {
-    // Ranks without a weight would send gradients where these send weights.
+    // Ranks without a weight would send gradients while these send weights.
     announce(reductions.group(), kWeightedBackward);
   }
-  // Gradients are averaged over ranks on their way: undo the division.
+  // Gradients are averaged over ranks: undo that division.
   const int64_t divisor =
       is_alone ? 1 : reductions.reduce(window.total, ReduceOp::kSum);
   const auto unit = divisor / at::clamp_min(window.total, kLeastWeight);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where windows of micro-batches end, and how their losses are weighted.
+// Gradient accumulation: when an update is due, and how losses are weighted.
 #pragma once
 
 #include <map>
@@ -15,31 +15,31 @@
 
 namespace accelerate {
 
-/// What ranks tell each other before their gradients meet.
+/// What ranks compare before they synchronise gradients.
 inline constexpr const char* kPlainBackward = "backward";
 inline constexpr const char* kWeightedBackward = "backward with a weight";
 
 /// The name of its state.
 inline constexpr const char* kAccumulation = "accumulation";
 
-/// Its state are the windows under way, with the gradients of their models as
-/// this rank holds them; without windows those that no step has used yet, as
-/// loops have them that count by themselves.
+/// Its state consists of the incomplete accumulations, with the gradients of
+/// their models as this rank holds them. Without any, it contains gradients
+/// that no step has used yet, for loops that count micro-batches themselves.
 class ACCELERATE_API Accumulation : public Stateful {
  public:
-  /// `num_steps` is what came of the one in `options` and its variable. Models
-  /// are named in the state as `registry` names them. Throws `ConfigError` on
-  /// less than one step.
+  /// `num_steps` is the resolved value of the one in `options` and its
+  /// variable. `registry` provides the names of models in the state. Throws
+  /// `ConfigError` on less than one step.
   Accumulation(
       int64_t num_steps,
       const AccumulationOptions& options,
       std::shared_ptr<const StateRegistry> registry,
       std::shared_ptr<StepState> step_state);
 
-  /// Begins a micro-batch of these models; holds their gradients back in
-  /// `guard` where more follow. Throws `UsageError` where the guard of the one
-  /// before still lives. Each set of models has a window of its own, so
-  /// that models that take turns do not end each other's.
+  /// Starts a micro-batch of these models; holds their gradients back in
+  /// `guard` if more follow. Throws `UsageError` if the previous guard still
+  /// exists. Each set of models accumulates separately, so that models that
+  /// take turns do not end each other's accumulation.
   void begin(
       StepState& step_state,
       std::vector<std::shared_ptr<ModelContext>> models,
@@ -48,9 +48,9 @@ class ACCELERATE_API Accumulation : public Stateful {
   /// Throws `ConfigError` on less than one step.
   void set_num_steps(int64_t num_steps);
 
-  /// The loss to run backward from. Where it is weighted and the window ends,
-  /// gradients that were added up so far are brought to the same scale. Where
-  /// this rank trains alone, its own weights are all there are.
+  /// The loss to run backward from. If it is weighted and the accumulation
+  /// ends, gradients accumulated so far are brought to the same scale. If this
+  /// rank trains alone, only its own weights count.
   at::Tensor weigh(
       const at::Tensor& loss,
       const std::optional<LossWeight>& weight,
@@ -58,23 +58,23 @@ class ACCELERATE_API Accumulation : public Stateful {
       StepReductions& reductions,
       bool is_alone);
 
-  /// Losses without weight that were run backward without `weigh`.
+  /// Records unweighted losses whose backward ran without `weigh`.
   void note_backwards(int64_t count, bool ends);
 
-  /// Micro-batches that wait for the end of their window, of these engines'
-  /// models or of none.
+  /// Micro-batches in incomplete accumulations of these engines' models, or of
+  /// no models.
   int64_t num_unfinished(const StepReductions::Engines& engines) const;
 
   StateDict state_dict() const override;
-  /// Drops the gradients of all prepared models first. The models of the
-  /// windows must be prepared before.
+  /// First drops the gradients of all prepared models. The models of the
+  /// accumulations must be prepared before.
   void load_state_dict(const StateDict& state) override;
   /// The state between two updates, without gradients.
   static StateDict nothing();
-  /// What each of `num_ranks` ranks goes on from, where others had the states
-  /// `of_ranks`: its share of their gradients, so that a window that is ended
-  /// by these ranks has the gradient that those would have given it. Nothing
-  /// where there are no states, or windows differ.
+  /// What each of `num_ranks` ranks resumes from if other ranks had the states
+  /// `of_ranks`: its share of their gradients, so that completing the
+  /// accumulation gives the same gradient. Empty if there are no states, or
+  /// accumulations differ.
   static std::optional<StateDict> joined(
       const std::vector<StateDict>& of_ranks,
       int num_ranks);
@@ -86,15 +86,15 @@ class ACCELERATE_API Accumulation : public Stateful {
     int64_t num_begun = 0;
     int64_t num_backwards = 0;
     bool is_weighted = false;
-    /// Of this rank: the sum of weights of the window, and what its losses were
-    /// divided by until the sum is known.
+    /// On this rank: the sum of weights of the accumulation, and the divisor of
+    /// its losses until that sum is known.
     at::Tensor total;
     at::Tensor divisor;
   };
   using Models = std::vector<std::shared_ptr<ModelContext>>;
   static std::vector<const ModelContext*> key_of(const Models& models);
   void drop_dead_windows();
-  /// Windows and the gradients of all models, in a window or not.
+  /// All accumulations, and the gradients of all models.
   void drop_everything();
   void save(const Window& window, StateDict& state) const;
   void load_window(const StateDict& state);

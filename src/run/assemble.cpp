@@ -41,8 +41,8 @@ void check_fit(const ProcessTopology& topology, const ProcessGroup& group) {
   }
 }
 
-// One autograd thread serves a device: thread ranks that share it would wait
-// for each other in backward for ever.
+// One autograd thread serves a device: thread ranks that share it would
+// deadlock in backward.
 void refuse_threads_on_one_device(const Assembly& assembly) {
   const int size = assembly.topology.world_size;
   const auto* kind = kind_of(assembly.device);
@@ -59,7 +59,7 @@ void refuse_threads_on_one_device(const Assembly& assembly) {
   }
 }
 
-// An accelerator's own collectives need one device per rank as a rule, so ranks
+// An accelerator's own collectives usually need one device per rank, so ranks
 // that share one use the CPU's, unless the user chose otherwise.
 void warn_if_devices_are_shared(const Assembly& assembly) {
   const auto& topology = assembly.topology;
@@ -95,8 +95,8 @@ void refuse_what_the_device_lacks(const Assembly& assembly) {
   }
 }
 
-// What PowerSGD keeps of one step would meet gradients of another scale, or an
-// infinity would stay for ever.
+// PowerSGD's state would be combined with gradients of another scale, or
+// contain an infinity forever.
 void refuse_memory_of_scaled_gradients(
     const Assembly& assembly,
     const DdpOptions& ddp) {
@@ -135,7 +135,7 @@ std::optional<at::ScalarType> type_of_weights(
   return at::kBFloat16;
 }
 
-// A process alone waits for nobody, but can be asked where it is.
+// A single process waits for nobody, but can be queried.
 void watch_this_thread(const ProcessGroup& group) {
   if (!group.is_solo()) {
     group.impl()->join_record();
@@ -237,7 +237,7 @@ Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env) {
     const auto environment =
         options.environment ? *options.environment : detect_environment(env);
     assembly.topology = environment.topology;
-    // Before the group: NCCL takes the thread's current device.
+    // Before the group, because NCCL uses the thread's current device.
     select_device(assembly.topology.local_rank, cpu);
     assembly.group = shared_connection(environment, options.connection, cpu);
   }

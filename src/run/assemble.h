@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that decides which kind of run this is.
+// Decides which kind of run this is, in one place.
 #pragma once
 
 #include <memory>
@@ -12,32 +12,32 @@
 
 namespace accelerate {
 
-/// What a run is made of.
+/// The parts of a run.
 struct Assembly {
   ProcessTopology topology;
   ProcessGroup group;
-  /// The ranks of `group` by what they do; loaders and engines read it.
+  /// The ranks of `group` by their role; read by loaders and engines.
   Mesh mesh;
   c10::Device device{c10::kCPU};
   Precision precision = Precision::kNo;
-  /// What the weights of models that train become; see `master_weights`.
+  /// The dtype of trained models' weights; see `master_weights`.
   std::optional<at::ScalarType> weights = {};
-  /// How models train together.
+  /// How models are trained together.
   Strategy strategy;
   int64_t gradient_accumulation_steps = 1;
   bool debug = false;
   bool step_summary = false;
 };
 
-/// What kind of run a group on such devices is.
+/// The kind of run for a group on such devices.
 ACCELERATE_API DistributedType
 distributed_type_of(const ProcessGroup& group, c10::Device device);
 
-/// Hugging Face's name of it: "NO", "MULTI_CPU", or what the row of the
-/// device's kind says.
+/// Hugging Face's name for it: "NO", "MULTI_CPU", or the name in the row of the
+/// device's kind.
 ACCELERATE_API std::string name_of(DistributedType type, c10::Device device);
 
-/// From options and the process's variables to group and device.
+/// Determines group and device from options and environment variables.
 Assembly assemble(const AcceleratorOptions& options, const EnvLookup& env);
 
 } // namespace accelerate

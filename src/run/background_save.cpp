@@ -12,7 +12,8 @@
 namespace accelerate {
 namespace {
 
-// Never destroyed: `exit` in one thread may meet a destructor in another.
+// Never destroyed: `exit` in one thread may coincide with a destructor in
+// another.
 struct Living {
   std::mutex mutex;
   std::set<BackgroundSave*> all;
@@ -46,7 +47,7 @@ BackgroundSave::~BackgroundSave() {
 
 void BackgroundSave::start(std::function<void()> work) {
   wait();
-  // At the first use, so that what the work needs is destroyed later.
+  // At the first use, so that objects the work needs are destroyed later.
   static const int registered = std::atexit(finish_background_saves);
   static_cast<void>(registered);
   owner_ = getpid();
@@ -56,7 +57,7 @@ void BackgroundSave::start(std::function<void()> work) {
     } catch (...) {
       problem_ = std::current_exception();
     }
-    work = nullptr; // What it holds goes here, and not with the thread object.
+    work = nullptr; // release what it holds before the thread object
   });
 }
 

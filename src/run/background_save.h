@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A save that goes on while training does.
+// Saving in the background during training.
 #pragma once
 
 #include <exception>
@@ -8,9 +8,9 @@
 
 namespace accelerate {
 
-/// One piece of work at a time in a thread of its own. The process does not end
-/// before it: `exit` and the destructor wait, and say on stderr what went wrong
-/// where nobody can be told any more. Used by one thread.
+/// Runs one piece of work at a time on a separate thread. The process does not
+/// end before it: `exit` and the destructor wait, and print errors on stderr if
+/// nobody else can receive them. Used by one thread.
 class BackgroundSave {
  public:
   BackgroundSave();
@@ -18,10 +18,10 @@ class BackgroundSave {
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  /// Waits for the work before. Throws what that threw, and then begins
-  /// nothing.
+  /// Waits for the previous work. If that threw, rethrows its exception and
+  /// starts nothing.
   void start(std::function<void()> work);
-  /// Until the work is done. Throws what it threw, once.
+  /// Waits for the work. Rethrows its exception, once.
   void wait();
 
  private:
@@ -30,7 +30,7 @@ class BackgroundSave {
 
   std::thread thread_;
   std::exception_ptr problem_;
-  /// A child that was forked off has the object, but not the thread.
+  /// A forked child has the object, but not the thread.
   int owner_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving and loading of a whole run.
+// Saving and loading a whole run.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ int64_t milliseconds_now() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
-/// Of the ranks that have saved one.
+/// From the ranks that have saved one.
 std::vector<StatesByName> read_parts(
     const CheckpointReader& checkpoint,
     StateReader& reader) {
@@ -53,7 +53,7 @@ std::vector<StatesByName> read_parts(
   return parts;
 }
 
-/// The state with whole tensors in the place of its slices.
+/// The state with whole tensors in place of its slices.
 StateDict with_wholes(const StateDict& state, const StateDict& wholes) {
   StateDict filled = state;
   for (const auto& [name, value] : state) {
@@ -64,7 +64,7 @@ StateDict with_wholes(const StateDict& state, const StateDict& wholes) {
   return filled;
 }
 
-/// The state with tensors of its own, on the host; only slices unless
+/// The state with its own copies of tensors, on the host; only slices unless
 /// `is_whole`.
 StateDict copied(const StateDict& state, bool is_whole, HostCopies& copies) {
   StateDict copied;
@@ -75,7 +75,8 @@ StateDict copied(const StateDict& state, bool is_whole, HostCopies& copies) {
           TensorSlice{copies.copy(slice->values), slice->whole, slice->pieces});
     } else if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
       if (is_whole) {
-        // What files cannot hold is refused by name when it is written.
+        // Tensors that files do not support are rejected by name when they are
+        // written.
         copied.set(
             name, fits_into_files(*tensor) ? copies.copy(*tensor) : *tensor);
       }
@@ -90,8 +91,8 @@ int64_t saved_at(const fs::path& checkpoint) {
   return CheckpointReader(checkpoint).manifest().saved_at;
 }
 
-/// Throws `UsageError` if the checkpoint has loaders that were not prepared,
-/// and nothing else is wrong with its objects.
+/// Throws `UsageError` if the checkpoint contains loaders that were not
+/// prepared, and nothing else is wrong with its objects.
 void check_loaders(
     const StateRegistry& run,
     const StatesByName& states,
@@ -102,7 +103,7 @@ void check_loaders(
   std::set<std::string> living;
   for (const auto& [name, object] : run.objects()) {
     if (!states.contains(name) && !kept.contains(name)) {
-      return; // What is missing is said first.
+      return; // missing objects are reported first
     }
     living.insert(name);
   }
@@ -136,7 +137,7 @@ void check_loaders(
       is_python(run) ? ", or pass restore_loaders=False" : ""));
 }
 
-/// The newest checkpoint that one rank finds intact; none without a name.
+/// The newest checkpoint that one rank finds intact; empty without a name.
 struct Proposal {
   int64_t saved_at = -1;
   std::string name = {};
@@ -174,7 +175,7 @@ bool TrainingRun::is_saving_main() const {
                                                 : topology().rank == 0;
 }
 
-/// A checkpoint, or a rank's part of one, from its beginning to its name.
+/// A checkpoint, or a rank's part of one, until it gets its name.
 struct TrainingRun::PendingSave {
   std::unique_ptr<CheckpointWriter> writer;
   std::unique_ptr<RankPlace> place;
@@ -250,13 +251,13 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
   const PartScope part(Part::kCheckpoint);
   wait_for_save();
   if (with.is_of_all) {
-    // Where one rank saves alone, all hear of it before a file is begun.
+    // If only one rank saves, all learn about it before a file is written.
     announce(group(), kSaveState);
     settle(group());
   }
   const auto save = std::make_shared<PendingSave>();
   const auto begin = [&] { begin_save(folder, with, *save); };
-  // Takes nothing of this call along, as it may outlive it.
+  // Captures nothing from this call, because it may outlive it.
   const auto finish = [save,
                        reporter = &RunReporter::of_this_process(),
                        folder = fs::absolute(folder),
@@ -265,7 +266,7 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
     if (save->writer) {
       reporter->set_checkpoint(folder);
     }
-    // The checkpoint may be complete with the part of any rank.
+    // The part of any rank may complete the checkpoint.
     if (limit && (save->writer || !save->manifest.is_of_all)) {
       rotate_checkpoints(folder.parent_path(), *limit);
     }
@@ -298,7 +299,7 @@ void TrainingRun::save_state(const fs::path& folder, const SaveWith& with) {
   }
   do_together(group(), kSaveState, begin);
   if (!saving_group_) {
-    // Its collectives meet while training has others under way.
+    // Its collectives run concurrently with those of training.
     saving_group_ = group().duplicate();
   }
   saving_->start([write, finish, group = *saving_group_] {
@@ -332,7 +333,7 @@ bool TrainingRun::should_stop() const {
 std::vector<std::string> TrainingRun::load_state(
     const fs::path& folder,
     const std::set<std::string>& without) {
-  // If one rank loads alone, all of them fail before anything changes.
+  // If only one rank loads, all of them fail before anything changes.
   wait_for_saves_of_all();
   const PartScope part(Part::kCheckpoint);
   LoadedState loaded;
@@ -379,7 +380,7 @@ TrainingRun::LoadedState TrainingRun::read_own_state(
   bool is_tracked = false;
   for (const auto& [name, object] : state_->objects()) {
     is_tracked |= name == kTrackersState;
-    // Whoever has nothing of its own to go on from stays as it is.
+    // Objects without per-rank state in the checkpoint stay unchanged.
     if (state_->scope_of(name) == StateScope::kPerRank &&
         !states.contains(name)) {
       kept.insert(name);
@@ -443,13 +444,13 @@ std::vector<std::string> TrainingRun::add_own_part(
   const auto part = checkpoint.rank_part(topology().rank);
   if (part) {
     for (auto& [name, state] : reader.read(*part)) {
-      // An object that ranks hold together has its slices here.
+      // Slices of objects that ranks hold together are here.
       for (const auto& [key, value] : state) {
         states[name].set(key, value);
       }
       states.try_emplace(name);
     }
-    // Another strategy, or other units, may have saved it.
+    // It may have been saved with another strategy, or other units.
     const auto needs = slice_needs();
     const bool fits = StateReader::fits(states, needs);
     reader.fit(
@@ -459,7 +460,7 @@ std::vector<std::string> TrainingRun::add_own_part(
     reader.finish(states);
     return {};
   }
-  // Rank 0 has written the manifest too.
+  // Rank 0 has written the manifest, too.
   if (checkpoint.manifest().is_of_all || topology().rank == 0) {
     throw DataError(str_cat(
         "[load_state] '",
@@ -553,7 +554,7 @@ fs::path TrainingRun::next_checkpoint() const {
   const auto parent = options.folder / kCheckpoints;
   auto number = next_checkpoint_number(parent);
   if (topology().world_size > 1) {
-    // A rank that looks later may see what another has begun.
+    // A rank that looks later may already see what another has begun.
     number =
         std::stoll(group().all_gather_bytes(std::to_string(number)).front());
   }
@@ -572,7 +573,7 @@ std::optional<fs::path> TrainingRun::latest_of_all(
     const Complain& complain) const {
   announce(group(), kLoadLatest);
   settle(group());
-  std::vector<fs::path> found; // The oldest first.
+  std::vector<fs::path> found; // oldest first
   do_together(group(), kLoadState, [&] {
     found = complete_checkpoints(parent, complain);
   });
@@ -589,7 +590,7 @@ std::optional<fs::path> TrainingRun::latest_of_all(
     if (std::all_of(proposed.begin(), proposed.end(), is_own)) {
       return found.empty() ? std::nullopt : std::optional(found.back());
     }
-    // The rank that proposes the oldest misses the newer ones.
+    // The rank that proposes the oldest one lacks the newer ones.
     const auto oldest = std::min_element(
         proposed.begin(), proposed.end(), [](const auto& a, const auto& b) {
           return a.saved_at < b.saved_at;
@@ -637,12 +638,12 @@ void TrainingRun::save_model(
     const std::vector<std::string>& order) const {
   const bool is_main = is_saving_main();
   if (model.is_spread()) {
-    // Where one rank saves alone, all hear of it before a file is begun.
+    // If only one rank saves, all learn about it before a file is written.
     announce(group(), "save_model");
     settle(group());
   }
   std::optional<ModelFiles> files;
-  // Whatever goes wrong with files, other ranks are not left in a gather.
+  // Whatever goes wrong with files, other ranks must not be left in a gather.
   std::exception_ptr problem;
   const auto attempt = [&](auto&& work) {
     try {

@@ -10,8 +10,8 @@
 
 namespace accelerate {
 
-/// Events of the calling thread's current stream; null where such a device has
-/// none that tell the time. Waits once, for a mark of its own.
+/// Events of the calling thread's current stream; null if the device has no
+/// events with timing. Waits once, for its own first mark.
 std::unique_ptr<DeviceMarks> make_device_marks(c10::Device device);
 
 } // namespace accelerate

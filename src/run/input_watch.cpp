@@ -14,7 +14,7 @@ namespace accelerate {
 namespace {
 
 constexpr size_t kNumSteps = 3;
-// The beginning of a batch tells it from another.
+// The beginning of a batch distinguishes it from others.
 constexpr int64_t kMostElements = 4096;
 
 } // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Do all ranks train on the same batches?
+// Detects that all ranks train on the same batches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@
 
 namespace accelerate {
 
-/// Hashes what models get in the first steps of a run. Ranks tell each other
-/// the hashes with a message that they send anyway.
+/// Hashes the inputs of models in the first steps of a run. Ranks exchange the
+/// hashes in a message that they send anyway.
 class ACCELERATE_API InputWatch {
  public:
   explicit InputWatch(bool is_alone) : is_over_(is_alone) {}
@@ -23,10 +23,10 @@ class ACCELERATE_API InputWatch {
   void note(const at::Tensor& input);
   /// The hash of the inputs since the last call; 0 if there were none.
   int64_t take();
-  /// What `take` gave on each rank.
+  /// The results of `take` on each rank.
   void hear(std::span<const int64_t> hashes);
-  /// True once, if the first steps were equal on all ranks, and differed from
-  /// each other: a batch that never changes says nothing.
+  /// True once, if the first steps were equal on all ranks but differed from
+  /// each other (a batch that never changes proves nothing).
   bool is_shared();
 
  private:

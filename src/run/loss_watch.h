@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Has training been lost to NaN for a while?
+// Detects that training has diverged to NaN.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,12 +10,12 @@
 
 namespace accelerate {
 
-/// Looks at the losses of one rank, one per backward. Never waits for a device:
-/// of losses there it copies every fourth to the host, and looks at it when it
-/// has arrived.
+/// Checks the losses of one rank, one per backward. Never waits for a device:
+/// copies every fourth loss there to the host, and checks it when it has
+/// arrived.
 class ACCELERATE_API LossWatch {
  public:
-  /// How many losses in a row are too many.
+  /// How many non-finite losses in a row are too many.
   static constexpr int64_t kPatience = 20;
 
   LossWatch();

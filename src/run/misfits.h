@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What does not fit a model.
+// Mismatches between a state and a model.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace accelerate {
 
-/// Collects what does not fit, so that all of it is said at once.
+/// Collects mismatches, so that one message lists all of them.
 class Misfits {
  public:
   void

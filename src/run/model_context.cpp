@@ -14,7 +14,8 @@
 namespace accelerate {
 namespace {
 
-/// Tensors whose elements share memory, as `expand` makes them, take no values.
+/// Tensors whose elements share memory, such as the results of `expand`, cannot
+/// be written.
 template <class Work>
 void write_into(const std::string& name, Work&& work) {
   try {
@@ -43,7 +44,7 @@ void ModelContext::check_join() const {
 }
 
 void ModelContext::note_input(const at::Tensor& input) const {
-  // What a prepared loader gave is this rank's own.
+  // Batches of a prepared loader belong to this rank.
   if (!inputs->is_over() && at::GradMode::is_enabled() && !is_for_evaluation &&
       !step_state->is_captured() && !step_state->batch_in_use()) {
     inputs->note(input);
@@ -102,8 +103,8 @@ std::map<std::string, TensorPieces> ModelContext::pieces_needed(
         whole_shape(value) != found->second->sizes()) {
       continue;
     }
-    // Slices are enough where all ranks gather them; a whole tensor that this
-    // rank keeps whole needs no gather.
+    // Slices are enough if all ranks gather them; a tensor that this rank keeps
+    // whole needs no gather.
     const auto pieces = engine->pieces(*found->second);
     if (pieces &&
         (std::holds_alternative<TensorSlice>(value) ||
@@ -118,7 +119,7 @@ std::vector<ModelContext::Matched> ModelContext::match(
     const StateDict& state) const {
   std::map<std::string, StateValue> values;
   for (const auto& [name, value] : state) {
-    // Whoever saved it may have kept the other name of a tensor with two.
+    // A tensor with two names may have been saved under the other one.
     const auto tied = model.tied.find(name);
     values.emplace(tied == model.tied.end() ? name : tied->second, value);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A prepared model without its type.
+// A prepared model, independent of its type.
 #pragma once
 
 #include <functional>
@@ -19,9 +19,9 @@
 
 namespace accelerate {
 
-/// Its state are the parameters and buffers under the model's names, those that
-/// are used twice under the first; what belongs to the engine alone is the
-/// engine's.
+/// Its state consists of the parameters and buffers under the model's names
+/// (tied ones under the first); state of the engine alone belongs to the
+/// engine.
 struct ACCELERATE_API ModelContext : Stateful, SliceHolder {
   std::shared_ptr<ParallelEngine> engine;
   ParameterSet model;
@@ -33,37 +33,37 @@ struct ACCELERATE_API ModelContext : Stateful, SliceHolder {
   std::shared_ptr<InputWatch> inputs;
   c10::DeviceType device = c10::kCPU;
   Precision precision = Precision::kNo;
-  /// Where given, what the weights are themselves, and fp32 inputs become;
-  /// operators then choose nothing.
+  /// If set, the dtype of the weights, to which fp32 inputs are converted;
+  /// operators then do not autocast.
   std::optional<at::ScalarType> weights = {};
-  /// Its gradients never meet those of other ranks.
+  /// Its gradients are never synchronised.
   bool is_for_evaluation = false;
-  /// Outputs of reduced precision are handed out as fp32.
+  /// Reduced-precision outputs are converted to fp32.
   bool outputs_to_fp32 = true;
-  /// Whether gradients of it that did not meet were complained of.
+  /// Whether gradients of it that were not synchronised have been reported.
   bool is_said_to_stay = false;
-  /// Makes another engine where this one is outdated; may be empty.
+  /// Creates another engine if this one is outdated; may be empty.
   std::function<void()> renew;
-  /// From the model's tensors, and from what is trained in their place.
+  /// Of the model's tensors, and of what is trained instead.
   std::unordered_map<const c10::TensorImpl*, size_t> index_of;
 
-  /// Before a forward. Throws `UsageError` where its gradients would be sent
-  /// inside of a join that leaves the model out.
+  /// Called before a forward. Throws `UsageError` if its gradients would be
+  /// sent inside a join that does not include the model.
   void check_join() const;
-  /// A tensor that a forward gets.
+  /// A tensor passed to a forward.
   void note_input(const at::Tensor& input) const;
-  /// The model's buffers are other tensors from now on.
+  /// The model's buffers have been replaced by other tensors.
   void set_buffers(
       std::vector<std::string> names,
       std::vector<at::Tensor> buffers);
-  /// Throws `UsageError` naming the first parameter that came, went or changed
-  /// since the model was prepared. Buffers are from now on what they are: a
-  /// forward may have filled one, replaced it or put it away.
+  /// Throws `UsageError` naming the first parameter that was added, removed or
+  /// changed since the model was prepared. Takes over the current buffers: a
+  /// forward may have filled, replaced or removed one.
   void prepare_again(ParameterSet now);
 
   StateDict state_dict() const override;
   void check_state_dict(const StateDict& state) const override;
-  /// All tensors are compared before the first is loaded.
+  /// All tensors are checked before the first is loaded.
   void load_state_dict(const StateDict& state) override;
   /// Whether ranks hold different parts of its parameters.
   bool is_spread() const;
@@ -77,7 +77,7 @@ struct ACCELERATE_API ModelContext : Stateful, SliceHolder {
     StateValue value;
     bool is_parameter = false;
   };
-  /// Throws `UsageError` naming all that do not fit.
+  /// Throws `UsageError` naming all mismatches.
   std::vector<Matched> match(const StateDict& state) const;
 };
 

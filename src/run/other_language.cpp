@@ -16,8 +16,8 @@ bool is_of_python(const std::string& name) {
   return name.starts_with(kOfPython);
 }
 
-/// The objects that are in files of Python's, with the file:
-/// `weights.model.file` names that of a model.
+/// The objects that are in Python's files, with the file: `weights.model.file`
+/// names that of a model.
 std::map<std::string, std::string> files_of_python(const StateDict& parts) {
   std::map<std::string, std::string> files;
   for (const auto& [key, value] : parts) {

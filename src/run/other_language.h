@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints that a run in the other language has saved.
+// Checkpoints saved by a run in the other language.
 //
-// Models, optimizers, schedulers, loaders and the rest of a run have one form
-// in both. What only Python can hold are objects whose names begin with
-// `python_`; every run in Python has one named `python_parts`, which lists the
-// files that Python wrote by itself.
+// Models, optimizers, schedulers, loaders and most other objects have the same
+// form in both. Objects that only Python has start with `python_`; every Python
+// run has one named `python_parts`, which lists the files that Python wrote
+// itself.
 #pragma once
 
 #include <filesystem>
@@ -17,13 +17,13 @@
 
 namespace accelerate {
 
-/// Whether the run is one of Python's.
+/// Whether it is a Python run.
 bool is_python(const StateRegistry& run);
 
-/// Where the checkpoint and the run are of two languages, takes Python's own
-/// objects out of `states`, or adds them to those that the run is to keep.
-/// Returns a line that says so. Throws `UsageError` where an object that the
-/// run has is in a file that only Python reads.
+/// If the checkpoint and the run have different languages, removes Python's own
+/// objects from `states`, or adds them to those that the run keeps. Returns a
+/// line that says so. Throws `UsageError` if an object of the run is in a file
+/// that only Python can read.
 std::optional<std::string> leave_other_language(
     const std::filesystem::path& folder,
     const StateRegistry& run,

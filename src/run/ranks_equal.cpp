@@ -12,7 +12,7 @@ namespace accelerate {
 namespace {
 
 int64_t hash_of(const at::Tensor& tensor) {
-  // A copy: an operator, which says where weights are that are not here.
+  // A copy, because the operator reports weights that are not on this rank.
   const auto plain = tensor.detach()
                          .resolve_conj()
                          .resolve_neg()

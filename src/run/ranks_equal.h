@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Do all ranks hold the same weights?
+// Checks that all ranks hold the same weights.
 #pragma once
 
 #include "accelerate/process_group.h"
@@ -7,8 +7,8 @@
 
 namespace accelerate {
 
-/// Throws `MismatchError` on all ranks where a parameter differs by a bit,
-/// naming the first; buffers may differ between forwards. A collective; nothing
+/// Throws `MismatchError` on all ranks if a parameter differs in any bit,
+/// naming the first; buffers may differ between forwards. Collective; no effect
 /// on one rank.
 void check_ranks_equal(const ProcessGroup& group, const ParameterSet& model);
 

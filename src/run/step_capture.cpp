@@ -43,7 +43,7 @@ struct StepCapture::State {
     std::unique_ptr<DeviceGraph> graph;
     std::vector<at::Tensor> inputs;
     Outcome outcome;
-    /// What one call does to the host's side of the run.
+    /// The host-side effects of one call on the run.
     RunTrace trace;
   };
 
@@ -68,8 +68,8 @@ struct StepCapture::State {
     std::cerr << str_cat("[capture] The step is not recorded: ", refusal, '\n');
   }
 
-  /// Moves the graph of such inputs to the front; an empty one where there was
-  /// none.
+  /// Moves the graph for these inputs to the front; creates an empty one if
+  /// there is none.
   Graph& find(const std::string& key) {
     for (auto it = graphs.begin(); it != graphs.end(); ++it) {
       if (it->key == key) {
@@ -84,8 +84,9 @@ struct StepCapture::State {
     return graphs.front();
   }
 
-  /// Runs `body` as it is. The last time it looks whether it could be recorded:
-  /// what a model does once, as bringing a table to its device, may wait.
+  /// Runs `body` eagerly. Only the last warm-up checks whether it can be
+  /// recorded, because one-time work, such as moving a table to the device, may
+  /// wait.
   Outcome warm_up(
       const std::vector<at::Tensor>& inputs,
       const Body& body,
@@ -110,7 +111,7 @@ struct StepCapture::State {
     for (const auto& input : inputs) {
       entry.inputs.push_back(input.defined() ? input.detach().clone() : input);
     }
-    // Casts that an outer guard keeps would be those of today's weights.
+    // Casts cached by an outer guard would be those of the current weights.
     at::autocast::clear_cache();
     const PartScope part(Part::kCaptured);
     entry.trace = run.trace([&] {
@@ -149,13 +150,13 @@ struct StepCapture::State {
   TrainingRun& run;
   CaptureOptions options;
   bool looks_first;
-  /// Whether calls, also ones that are refused later, run where engines were
-  /// told that they would.
+  /// Whether engines were told that calls, including those rejected later, run
+  /// on the recording stream.
   bool is_prepared = false;
   std::string refusal;
   std::shared_ptr<GraphMemory> memory;
   std::list<Graph> graphs;
-  /// Where the tensors of the run were when the graphs were recorded.
+  /// The addresses of the run's tensors when the graphs were recorded.
   size_t places = 0;
   size_t num_replays = 0;
 };
@@ -193,7 +194,7 @@ StepCapture::Outcome StepCapture::call(
   auto& entry = state.find(
       str_cat(describe_inputs(inputs, structure), state.run.capture_key()));
   if (!entry.graph && entry.num_calls++ < state.options.num_warmup) {
-    // Laying out buckets waits too.
+    // Laying out buckets also waits.
     return state.warm_up(
         inputs,
         body,

@@ -10,16 +10,16 @@
 
 namespace accelerate {
 
-/// Does it on all ranks. If it throws on one, every rank throws the same: the
-/// first such rank's error, under its type and with its rank. An exception that
-/// is not of this library is thrown as it is where it arose. A collective.
+/// Runs `work` on all ranks. If it throws on one, every rank throws the same:
+/// the first such rank's error, with its type and rank. An exception of another
+/// library is rethrown unchanged where it occurred. Collective.
 void do_together(
     const ProcessGroup& group,
     const std::string& operation,
     const std::function<void()>& work);
 
-/// The same for work that is done: `own` is what went wrong on this rank, null
-/// if nothing did.
+/// As above for completed work: `own` is the error of this rank, null if there
+/// was none.
 void fail_together(
     const ProcessGroup& group,
     const std::string& operation,

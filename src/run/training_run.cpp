@@ -38,11 +38,10 @@
 namespace accelerate {
 namespace {
 
-/// In how many backwards of a run with `debug` weights are compared once.
+/// With `debug`, weights are compared once in this many backwards.
 constexpr int64_t kChecksEvery = 100;
 
-/// How much of an accelerator's memory tensors take; 0 where its allocator does
-/// not count.
+/// Accelerator memory in use by tensors; 0 if its allocator does not count.
 int64_t allocated_bytes(c10::Device device) {
   auto* allocator =
       dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
@@ -56,7 +55,7 @@ int64_t allocated_bytes(c10::Device device) {
       .current;
 }
 
-// Scaled gradients in fp16 could not be divided again without loss.
+// Scaled fp16 gradients could not be unscaled without loss.
 void check_precision(const ParameterSet& model, Precision precision) {
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     const auto& parameter = model.parameters[i];
@@ -87,7 +86,8 @@ std::shared_ptr<GradScaler> make_scaler(
   return std::make_shared<GradScaler>(options, std::move(agree));
 }
 
-/// Ranks whose losses are scaled differently would average gradients wrongly.
+/// Ranks whose losses are scaled differently would average gradients
+/// incorrectly.
 void share_scale(
     GradScaler& scaler,
     const ProcessGroup& group,
@@ -135,8 +135,8 @@ std::vector<std::shared_ptr<Object>> living(
   return alive;
 }
 
-/// The engine of the model that `tensor` belongs to, or is trained in the place
-/// of a tensor of; null where there is none.
+/// The engine of the model that `tensor` belongs to, or is trained for; null if
+/// there is none.
 const ParallelEngine* engine_of(
     const at::Tensor& tensor,
     const std::vector<std::shared_ptr<ModelContext>>& models) {
@@ -208,7 +208,7 @@ static void report_steps(const TrainingRun& run) {
 
 TrainingRun::~TrainingRun() {
   for (const auto& model : living_models()) {
-    model->renew = nullptr; // Models may outlive their run.
+    model->renew = nullptr; // models may outlive their run
   }
   for (const auto& optimizer : living_optimizers()) {
     optimizer->on_new_groups({});
@@ -386,7 +386,8 @@ void TrainingRun::wire() {
     const std::string name = state_->name_of(*model);
     NamedParameters parameters;
     for (size_t i = 0; i < model->model.names.size(); ++i) {
-      // The first model's names are as they are, the others' after their model.
+      // Names of the first model are unchanged; those of others are prefixed
+      // with their model.
       const auto& own = model->model.names[i];
       parameters.emplace_back(
           name == "model" ? own : str_cat(name, '.', own),
@@ -396,7 +397,7 @@ void TrainingRun::wire() {
       try {
         optimizer->wire(model->engine, parameters);
       } catch (...) {
-        // Models that are prepared later have nothing to do with it.
+        // Models that are prepared later do not need it.
         std::erase_if(optimizers_, [&](const auto& entry) {
           return entry.lock() == optimizer;
         });
@@ -485,7 +486,7 @@ void TrainingRun::backward(
 }
 
 void TrainingRun::warn(const std::string& what) const {
-  // With `debug` what is complained of is an error.
+  // With `debug`, warnings become errors.
   if (complain_ && !debug()) {
     complain_(what);
   } else {
@@ -506,7 +507,8 @@ void TrainingRun::watch_loss(const at::Tensor& loss) {
 }
 
 void TrainingRun::watch_for_optimizers() {
-  // Once: scripts may look at gradients for a while before they train.
+  // Only in the first calls: scripts may inspect gradients for a while before
+  // they train.
   constexpr int64_t kLooksAt = 10;
   const auto* shard = std::get_if<ShardingOptions>(&assembly_.strategy);
   const bool is_sharded = shard != nullptr && group().world_size() > 1 &&
@@ -542,7 +544,7 @@ void TrainingRun::watch_for_optimizers() {
 void TrainingRun::check_weights() const {
   for (const auto& model : living_models()) {
     const auto& engine = *model->engine;
-    // Ranks may differ while they train by themselves, or hold slices.
+    // Ranks may differ while they train alone, or hold slices.
     if (!engine.is_local() && engine.sync() && !engine.holds_slices()) {
       check_ranks_equal(group(), model->model);
     }
@@ -550,7 +552,7 @@ void TrainingRun::check_weights() const {
 }
 
 void TrainingRun::check_arrivals() {
-  // Each once: people step another model on purpose, to compare.
+  // Once per kind: some programs step another model on purpose, for comparison.
   const auto complain = [&](bool& is_said, const std::string& what) {
     if (!complain_) {
       throw UsageError(what);
@@ -682,8 +684,8 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
       }
     }
     auto* engine = models[i]->engine.get();
-    // Others' steps multiply nothing; who looks at gradients in between is to
-    // see them clipped.
+    // Other optimizers apply no factor; code that reads gradients in between
+    // must see them clipped.
     auto gradients = is_trained_with_copies(own, *engine)
                          ? engine->kept_gradients(own)
                          : std::vector<at::Tensor>();
@@ -692,8 +694,9 @@ std::vector<HeldGradients> TrainingRun::held_gradients(
       keepers.insert(engine);
     }
   }
-  // First what is whole, then what engines hold in slices: every rank asks
-  // these engines, in the same order, whether or not it holds a part itself.
+  // First whole gradients, then those that engines hold in slices: every rank
+  // calls these engines in the same order, whether or not it holds a slice
+  // itself.
   std::vector<HeldGradients> held(1);
   std::unordered_map<const ParallelEngine*, size_t> place_of;
   for (const auto& parameter : parameters) {
@@ -818,7 +821,7 @@ std::string TrainingRun::why_not_to_capture(
               "an optimizer with fused=True"));
     }
   }
-  // Replays of one window add to the same memory.
+  // Replays of one accumulation add to the same memory.
   step_state_->set_keeps_gradients(num_accumulation_steps() > 1);
   return {};
 }
@@ -857,8 +860,8 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
   for (const auto& model : living_models()) {
     for (const auto& parameter : model->model.parameters) {
       const auto trained = model->engine->trained(parameter);
-      // Has nothing wait to be multiplied: what the recording multiplies with
-      // is no number where it fails.
+      // Applies pending factors: if the recording fails, the factor it computes
+      // is NaN.
       model->engine->gradient(parameter);
       gradients.emplace_back(parameter, parameter.grad());
       gradients.emplace_back(trained, trained.grad());
@@ -873,7 +876,7 @@ RunTrace TrainingRun::trace(const std::function<void()>& work) {
     number = group().impl()->last_number();
   }
   int64_t num_collectives = 0;
-  // What is recorded counts when it is replayed.
+  // Recorded effects count when they are replayed.
   const auto uncount = [&] {
     if (replayed) {
       num_collectives =
@@ -999,7 +1002,7 @@ void TrainingRun::end_replay(const RunTrace& trace) {
   set_shares_buffers(trace.shares_buffers);
   for (const auto& [optimizer, is_done, overflow] : trace.optimizers) {
     if (const auto alive = optimizer.lock()) {
-      // Other graphs may write where the flag lies.
+      // Other graphs may overwrite the flag.
       alive->set_done(
           is_done, overflow.defined() ? overflow.clone() : overflow);
     }
@@ -1093,7 +1096,7 @@ at::Tensor TrainingRun::real_rows(const at::Tensor& values) const {
     return values;
   }
   const int64_t size = values.size(0);
-  // A device is waited for in the short last batch of an epoch only.
+  // The device is waited for only in the short last batch of an epoch.
   const auto are_copies = [&] {
     const auto first = values.narrow(0, 0, 1);
     const auto is_nan = values.isnan().logical_and(first.isnan());
